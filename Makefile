@@ -1,0 +1,37 @@
+# `make demo` and `make test` set up .venv once and reuse it.
+PYTHON ?= python3
+VLLM ?= auto
+TORCH_INDEX ?=
+BIN := .venv/bin
+KIND := $(if $(filter cpu cuda,$(VLLM)),$(VLLM),auto)
+# Everything that starts vLLM on a CPU runs with its libraries preloaded.
+RUN := $(BIN)/python tools/preload.py
+
+.PHONY: venv demo test test-long lint tiny contract build
+
+venv:
+	@$(PYTHON) tools/setup_venv.py --vllm $(KIND) --torch-index "$(TORCH_INDEX)"
+
+demo: venv
+	@$(RUN) $(BIN)/python -m examples.demo
+
+test: venv
+	@$(RUN) $(BIN)/python -m pytest -m "not long"
+
+test-long: venv
+	@$(RUN) $(BIN)/python -m pytest -m long
+
+lint: venv
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+tiny: venv
+	@$(BIN)/python -m examples.tiny.train
+
+# `make contract VLLM=0.33.0` downloads that release and reads its source without importing it.
+contract: venv
+	@$(BIN)/python -m tests.contract $(if $(filter-out auto cpu cuda,$(VLLM)),--release $(VLLM))
+
+build: venv
+	@$(BIN)/python -m build --outdir build/dist

@@ -1,0 +1,68 @@
+"""Writes a trained draft in the published EAGLE-3 format: config.json and safetensors, no embeddings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from .draft import DraftModel, DraftShape
+
+
+def draft_config(shape: DraftShape, max_position_embeddings: int) -> dict[str, Any]:
+    """Keys as in the published files. A native head names no layers, a post-norm head nests the
+    ids of the layers whose *output* it reads (boundary - 1)."""
+    config: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "attention_bias": False,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "draft_vocab_size": shape.draft_vocab_size,
+        "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "max_position_embeddings": max_position_embeddings,
+        "mlp_bias": False,
+        "num_attention_heads": shape.num_heads,
+        "num_hidden_layers": 1,
+        "num_key_value_heads": shape.num_kv_heads,
+        "rms_norm_eps": shape.rms_norm_eps,
+        "rope_scaling": None,
+        "rope_theta": shape.rope_theta,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "vocab_size": shape.vocab_size,
+    }
+    if shape.post_norm:
+        config["eagle_config"] = {
+            "eagle_aux_hidden_state_layer_ids": [b - 1 for b in shape.boundaries],
+            "use_aux_hidden_state": True,
+        }
+        config["fc_norm"] = True
+        config["norm_output"] = True
+    return config
+
+
+def vocabulary_map(kept: torch.Tensor, vocab_size: int) -> dict[str, torch.Tensor]:
+    """`d2t` holds offsets, target id = draft id + d2t[draft id]; `t2d` marks the kept target ids."""
+    t2d = torch.zeros(vocab_size, dtype=torch.bool)
+    t2d[kept] = True
+    return {"d2t": kept - torch.arange(kept.numel()), "t2d": t2d}
+
+
+def save_draft(
+    draft: DraftModel, kept: torch.Tensor, directory: Path, *, max_position_embeddings: int
+) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    shape = draft.shape
+    tensors = {name: t.bfloat16().contiguous() for name, t in draft.state_dict().items()}
+    if shape.draft_vocab_size < shape.vocab_size:
+        tensors |= vocabulary_map(kept, shape.vocab_size)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    config = draft_config(shape, max_position_embeddings)
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")

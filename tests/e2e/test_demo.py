@@ -1,0 +1,61 @@
+"""`make demo` as a user sees it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.engine import ROOT, engine_environment
+
+pytestmark = pytest.mark.e2e
+
+
+def run_demo(folder, *arguments):
+    result = subprocess.run(
+        [sys.executable, "-m", "examples.demo", "--out", str(folder), *arguments],
+        cwd=ROOT,
+        env=engine_environment("v1") | {"COLUMNS": "160"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    print(result.stdout)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def speed_up(output: str, name: str) -> float:
+    row = next(line for line in output.splitlines() if line.startswith(f"│ {name} "))
+    return float(re.search(r"([\d.]+)x", row).group(1))
+
+
+def test_demo_prints_a_table_and_draws_a_picture(tmp_path):
+    output = run_demo(tmp_path, "--eager", "--prompts", "3", "--max-tokens", "48")
+    for name in ("no draft", "native", "post-norm"):
+        assert speed_up(output, name) > 0
+    assert "texts equal those without a draft" in output
+    assert (tmp_path / "demo.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.long
+def test_demo_reaches_its_speed_up(tmp_path):
+    """The figure of the README: a ratio within one run, far enough from the bound to be repeatable."""
+    assert speed_up(run_demo(tmp_path), "post-norm") >= 1.4
+
+
+def test_demo_says_why_an_engine_did_not_start(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-m", "examples.demo", "--out", str(tmp_path), "--eager"],
+        cwd=ROOT,
+        env=engine_environment("v1") | {"VLLM_CPU_KVCACHE_SPACE": "not-a-number"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode != 0
+    assert "its whole log:" in result.stderr + result.stdout

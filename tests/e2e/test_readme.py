@@ -1,0 +1,112 @@
+"""Every command and program in the README is run by a test."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.engine import ROOT, engine_environment
+
+README = (ROOT / "README.md").read_text()
+
+# Command -> the test that runs it, or what CI runs.
+RUN_BY = {
+    "make demo": "tests/e2e/test_demo.py",
+    "make test": ".ci/run",
+    "make lint": ".ci/run",
+    "make test-long": "tests/e2e/test_readme.py",  # by its marker: `make test-long` runs those tests
+    "make contract VLLM=0.33.0": "tests/e2e/test_readme.py",
+    "make build": "tests/e2e/test_packaging.py",
+    "pip install '.[cuda]'": "tests/e2e/test_packaging.py",
+    "vllm serve": "tests/e2e/test_readme.py",
+    "vllm-eagle status": "tests/unit/cli/test_status.py",
+}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_every_command_is_known_to_a_test():
+    commands = [
+        line
+        for block in blocks("bash")
+        for line in re.sub(r"\\\n", " ", block).splitlines()
+        if line and not line.startswith((" ", "}", "#"))
+    ]
+    assert len(commands) >= 9
+    for command in commands:
+        known = next((file for name, file in RUN_BY.items() if command.startswith(name)), None)
+        assert known is not None, f"no test runs {command!r}"
+        assert (ROOT / known).exists()
+
+
+def test_ci_runs_lint_and_test():
+    script = (ROOT / ".ci/run").read_text()
+    assert "make lint" in script
+    assert "make test" in script
+
+
+@pytest.mark.e2e
+@pytest.mark.long
+def test_vllm_serve_block():
+    block = next(b for b in blocks("bash") if b.startswith("vllm serve"))
+    environment = engine_environment("v1")
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    process = subprocess.Popen(["bash", "-c", f"exec {block}"], cwd=ROOT, env=environment)
+    try:
+        wait_for("http://127.0.0.1:8000/health", process)
+        body = {"model": "tiny", "prompt": "import os\n", "max_tokens": 8}
+        answer = httpx.post("http://127.0.0.1:8000/v1/completions", json=body, timeout=60)
+        assert answer.json()["usage"]["completion_tokens"] == 8
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the server ended"
+        try:
+            if httpx.get(url, timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            threading.Event().wait(0.2)
+    raise TimeoutError(url)
+
+
+@pytest.mark.e2e
+@pytest.mark.long
+def test_llm_block(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(blocks("python")[0])
+    result = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=ROOT,
+        env=engine_environment("v1"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    said = " ".join(next(b for b in blocks("text") if b.startswith("Draft")).split())
+    assert said in " ".join(result.stdout.split())
+
+
+@pytest.mark.long
+def test_contract_of_the_other_supported_release():
+    command = [sys.executable, "-m", "tests.contract", "--release", "0.33.0"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "vLLM 0.33.0" in result.stdout

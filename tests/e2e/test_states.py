@@ -1,0 +1,52 @@
+"""What the drafter is handed is the Hugging Face model's residual stream at the named boundaries."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.e2e.conftest import POSTNORM_BOUNDARIES
+from tests.reference.target import residual_stream
+from tests.support.engine import TINY, EngineRun, run_engine
+
+pytestmark = pytest.mark.e2e
+
+# Engine in bf16 against Hugging Face in fp32: the error of a whole state over its norm. Rounding adds
+# up layer by layer; neighbouring boundaries differ by 0.1 and more.
+BOUND = 0.03
+
+
+def errors(result, target, prompt, boundaries):
+    captured = torch.tensor(result.states).chunk(len(boundaries), dim=-1)
+    expected = residual_stream(target, prompt, boundaries)
+    pairs = zip(captured, expected, strict=True)
+    found = [float(((a - b).norm(dim=-1) / b.norm(dim=-1)).max()) for a, b in pairs]
+    print(dict(zip(boundaries, (round(e, 4) for e in found), strict=True)))
+    return found
+
+
+def test_boundaries_from_embeddings_to_before_the_final_norm(target, prompts):
+    n = target.config.num_hidden_layers
+    boundaries = (0, 2, n // 2, n - 3, n)
+    run = EngineRun(
+        prompts=prompts[:1],
+        max_tokens=1,
+        draft=TINY / "postnorm",
+        state_prompt=prompts[0],
+        options={"aux_layers": list(boundaries)},
+    )
+    result = run_engine(run)
+    assert max(errors(result, target, prompts[0], boundaries)) < BOUND
+    assert "[0, 2, 6, 9, 12] of 12" in result.log
+    # The bound tells boundaries apart: each neighbour is far outside.
+    stream = residual_stream(target, prompts[0], range(n + 1))
+    steps = [
+        float(((a - b).norm(dim=-1) / b.norm(dim=-1)).max())
+        for a, b in zip(stream, stream[1:], strict=False)
+    ]
+    assert min(steps) > 3 * BOUND
+
+
+@pytest.mark.v2
+def test_v2_captures_the_same_five(v2_postnorm, target, prompts):
+    assert max(errors(v2_postnorm, target, prompts[0], POSTNORM_BOUNDARIES)) < BOUND

@@ -1,0 +1,70 @@
+"""Drafting changes no text, compiling changes no draft, and stock runs stay stock."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.conftest import MAX_TOKENS, K
+from tests.support.engine import ROOT, TINY, EngineRun, run_engine
+from tests.support.ties import TIE_GAP, tie_gaps
+
+pytestmark = pytest.mark.e2e
+
+DRAFTER = "Eagle3EagleExtLlamaForCausalLM"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["v1_postnorm", "v1_native", pytest.param("v2_postnorm", marks=pytest.mark.v2)],
+)
+def test_greedy_text_is_that_without_a_draft(plain, name, request):
+    drafted = request.getfixturevalue(name)
+    count = len(drafted.outputs)
+    gaps = tie_gaps(plain.outputs[:count], plain.logprobs[:count], drafted.outputs)
+    print(f"\n{name}: {len(gaps)} of {count} texts part, tie gaps {sorted(gaps)}")
+    assert max(gaps, default=0.0) <= TIE_GAP
+    assert len(gaps) <= 0.1 * count
+
+
+def test_log_names_boundaries_rule_and_drafter_once(v1_postnorm):
+    lines = [line for line in v1_postnorm.log.splitlines() if "target boundaries" in line]
+    assert len(lines) == 1
+    for words in ("[2, 4, 6, 8, 10] of 12", "boundary = id + 1", DRAFTER, "fc_norm, norm_output"):
+        assert words in lines[0]
+
+
+def test_log_warns_of_default_boundaries(v1_native):
+    lines = [line for line in v1_native.log.splitlines() if "target boundaries [2, 6, 9]" in line]
+    assert len(lines) == 1
+    assert "WARNING" in lines[0]
+    assert "default" in lines[0]
+
+
+def test_compiled_equals_eager(v1_postnorm, prompts):
+    """Stale or not yet visible target features are the classic fault of compiled drafting."""
+    run = EngineRun(prompts=prompts, max_tokens=MAX_TOKENS, draft=TINY / "postnorm", k=K, eager=False)
+    compiled = run_engine(run)
+    print(f"\ncompiled {compiled.acceptance}\neager    {v1_postnorm.acceptance}")
+    for left, right in zip(compiled.acceptance, v1_postnorm.acceptance, strict=True):
+        assert abs(left - right) <= 0.02
+
+
+def test_stock_vllm_drafts_the_same_from_the_native_pair(v1_native, prompts):
+    """The package adds nothing to a draft that vLLM serves rightly, and without it nothing is left."""
+    run = EngineRun(
+        prompts=prompts[:40],
+        max_tokens=MAX_TOKENS,
+        draft=TINY / "native",
+        k=K,
+        record_drafts=True,
+        environment={"VLLM_PLUGINS": ""},
+    )
+    stock = run_engine(run)
+    assert "target boundaries" not in stock.log
+    assert "EagleExt" not in stock.log
+    assert stock.outputs == v1_native.outputs
+    assert stock.drafts == v1_native.drafts
+
+
+def test_a_run_without_a_draft_hears_nothing_of_the_package(plain):
+    assert "eagle" not in plain.log.replace(str(ROOT), "").lower()

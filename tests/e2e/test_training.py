@@ -1,0 +1,57 @@
+"""The training script end to end, with a handful of steps: what it writes is the published format."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.support.engine import ROOT, TINY
+from vllm_eagle_ext.checkpoint import TargetFacts, read_draft_files, read_draft_spec
+
+EXPECTED = TargetFacts(num_layers=12, hidden_size=192, vocab_size=1536)
+
+
+def names_and_shapes(folder):
+    return {name: tuple(t.shape) for name, t in load_file(folder / "model.safetensors").items()}
+
+
+@pytest.mark.long
+def test_script_writes_the_committed_formats(tmp_path):
+    command = [sys.executable, "-m", "examples.tiny.train", "--out", str(tmp_path)]
+    command += ["--target-steps=2", "--draft-steps=2", "--own-rows=8"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert set(report) == {"target", "text", "native", "postnorm"}
+    for name in ("native", "postnorm"):
+        assert names_and_shapes(tmp_path / name) == names_and_shapes(TINY / name)
+        for file in ("config.json",):
+            assert (tmp_path / name / file).read_text() == (TINY / name / file).read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "boundaries"),
+    [
+        ("native", "EAGLE-3", (2, 6, 9)),
+        ("postnorm", "post-norm EAGLE-3", (2, 4, 6, 8, 10)),
+    ],
+)
+def test_committed_pairs_are_what_they_say(name, family, boundaries):
+    spec = read_draft_spec(read_draft_files(str(TINY / name)), EXPECTED)
+    assert (spec.family, spec.aux_layers.boundaries) == (family, boundaries)
+    tensors = load_file(TINY / name / "model.safetensors")
+    assert not any("embed_tokens" in tensor for tensor in tensors)
+    if "d2t" in tensors:
+        ids = tensors["d2t"] + tensors["d2t"].new_tensor(range(len(tensors["d2t"])))
+        assert ids.unique().numel() == ids.numel()
+        assert tensors["t2d"].nonzero()[:, 0].tolist() == ids.tolist()
+
+
+def test_committed_files_stay_small():
+    sizes = {p: p.stat().st_size for p in TINY.rglob("*") if p.is_file()}
+    assert max(sizes.values()) < 8 * 2**20
+    assert sum(sizes.values()) < 14 * 2**20

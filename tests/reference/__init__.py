@@ -1,0 +1,1 @@
+"""The mathematics, unfused, in plain torch and fp32: what engines and modules are compared with."""

@@ -1,0 +1,48 @@
+"""The target through Hugging Face: its residual stream at any boundary, and its logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import LlamaForCausalLM
+
+
+def load_target(folder: Path) -> LlamaForCausalLM:
+    """The bf16 weights, computed with in fp32."""
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@torch.inference_mode()
+def residual_stream(
+    model: LlamaForCausalLM, tokens: Sequence[int], boundaries: Sequence[int]
+) -> list[torch.Tensor]:
+    """Per boundary [T, Ht]. Boundary N is the last layer's output, before the final norm."""
+    layers = model.model.layers
+    seen: dict[int, torch.Tensor] = {}
+
+    def entering(boundary: int):  # type: ignore[no-untyped-def]
+        def hook(_module, args, kwargs):  # type: ignore[no-untyped-def]
+            seen[boundary] = (args[0] if args else kwargs["hidden_states"])[0]
+
+        return hook
+
+    def leaving(_module, _args, output):  # type: ignore[no-untyped-def]
+        seen[len(layers)] = (output[0] if isinstance(output, tuple) else output)[0]
+
+    handles = [
+        layer.register_forward_pre_hook(entering(b), with_kwargs=True) for b, layer in enumerate(layers)
+    ]
+    handles.append(layers[-1].register_forward_hook(leaving))
+    try:
+        model(torch.tensor([list(tokens)]), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [seen[b].view(len(tokens), -1) for b in boundaries]
+
+
+@torch.inference_mode()
+def target_logits(model: LlamaForCausalLM, tokens: Sequence[int]) -> torch.Tensor:  # [T, V]
+    return model(torch.tensor([list(tokens)]), use_cache=False).logits[0]

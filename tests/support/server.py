@@ -1,0 +1,112 @@
+"""Starts `vllm serve` on the loopback interface, waits until it answers, and stops it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+
+from tests.support.engine import ROOT, TINY, engine_environment
+
+START_TIMEOUT_S = 300
+STOP_TIMEOUT_S = 60
+POLL_S = 0.2
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """Context manager. `url` is the OpenAI base URL; `log` fills while the server runs."""
+
+    def __init__(
+        self,
+        *,
+        draft: Path,
+        k: int,
+        log: Path,
+        arguments: Sequence[str] = (),
+        target: Path = TINY / "target",
+    ) -> None:
+        self.port = free_port()
+        self.log = log
+        self.root_url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{self.root_url}/v1"
+        speculative = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": k}
+        self.command = [
+            str(Path(sys.executable).parent / "vllm"),
+            "serve",
+            str(target),
+            "--host=127.0.0.1",
+            f"--port={self.port}",
+            "--served-model-name=tiny",
+            "--max-model-len=1024",
+            "--gpu-memory-utilization=0.3",
+            "--enforce-eager",
+            "--speculative-config",
+            json.dumps(speculative),
+            *arguments,
+        ]
+
+    def __enter__(self) -> Server:
+        self._stream = self.log.open("w")
+        self.process = subprocess.Popen(
+            self.command,
+            cwd=ROOT,
+            env=engine_environment("v1"),
+            stdout=self._stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        pause = threading.Event()
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended:\n{self.log.read_text()[-4000:]}")
+            try:
+                if httpx.get(f"{self.root_url}/health", timeout=5).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            pause.wait(POLL_S)
+        raise TimeoutError(f"not ready after {START_TIMEOUT_S} s:\n{self.log.read_text()[-4000:]}")
+
+    def stop(self) -> None:
+        """SIGINT, as Ctrl-C; the whole process group is killed only if it does not end by itself."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+        self._stream.close()

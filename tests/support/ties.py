@@ -1,0 +1,25 @@
+"""Greedy texts with and without drafting part at near-ties only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+# Two continuations whose log-probabilities differ by less are a tie: the target verifies K+1 rows at
+# once, and batches of requests, in other bf16 sums than row by row, so that either may come first.
+TIE_GAP = 0.1
+
+
+def tie_gaps(
+    plain: Sequence[Sequence[int]],
+    plain_logprobs: Sequence[Sequence[Mapping[str, float]]],
+    drafted: Sequence[Sequence[int]],
+) -> list[float]:
+    """Per text that parts from the plain one: how far apart the plain run saw the two tokens where it
+    first does. Infinite if the other token was not among the plain run's logged ones."""
+    gaps = []
+    for left, logprobs, right in zip(plain, plain_logprobs, drafted, strict=True):
+        at = next((i for i, (a, b) in enumerate(zip(left, right, strict=True)) if a != b), None)
+        if at is not None:
+            seen = logprobs[at]
+            gaps.append(seen[str(left[at])] - seen.get(str(right[at]), float("-inf")))
+    return gaps

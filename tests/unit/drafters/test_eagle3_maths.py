@@ -1,0 +1,132 @@
+"""The drafter module, layer by layer vLLM's own, against the unfused reference.
+
+Only paged attention is replaced, by a plain one with a list for a cache: engines cover the real one.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.reference.eagle3 import Eagle3Reference
+from tests.support.checkpoints import DRAFT_VOCAB, HIDDEN, VOCAB, tiny_draft, write_target
+from vllm_eagle_ext import plugin
+
+ROWS, K = 10, 4
+# Largest error of a logit over the standard deviation of the logits.
+BOUND = {torch.float32: 1e-4, torch.bfloat16: 0.08}
+
+
+class PlainAttention(torch.nn.Module):
+    """Causal attention over every row seen so far; `keep` drops the rows after the first n."""
+
+    def __init__(self, heads: int, kv_heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.shape = (heads, kv_heads, head_dim)
+        self.keys = self.values = torch.empty(0, kv_heads, head_dim)
+
+    def keep(self, n: int) -> None:
+        self.keys, self.values = self.keys[:n], self.values[:n]
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        heads, kv_heads, d = self.shape
+        first = len(self.keys)
+        self.keys = torch.cat([self.keys, k.view(-1, kv_heads, d).float()])
+        self.values = torch.cat([self.values, v.view(-1, kv_heads, d).float()])
+        keys = self.keys.repeat_interleave(heads // kv_heads, dim=1)
+        values = self.values.repeat_interleave(heads // kv_heads, dim=1)
+        scores = torch.einsum("thd,shd->hts", q.view(-1, heads, d).float(), keys) / d**0.5
+        rows = torch.arange(len(q))[:, None] + first
+        scores = scores.masked_fill(torch.arange(len(keys)) > rows, float("-inf"))
+        mixed = torch.einsum("hts,shd->thd", scores.softmax(-1), values)
+        return mixed.reshape(len(q), heads * d).to(q.dtype)
+
+
+def build_drafter(folder, dtype, *, num_aux, post_norm):
+    """Our registered class on a random checkpoint, its config resolved by the intake."""
+    from vllm.config import set_current_vllm_config
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.model_executor.model_loader.utils import process_weights_after_loading
+    from vllm.utils.torch_utils import set_default_torch_dtype
+
+    plugin.register()
+    draft = tiny_draft(folder / "draft", num_aux=num_aux, post_norm=post_norm, dtype=dtype)
+    vllm_config = EngineArgs(
+        model=str(write_target(folder / "target")),
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        max_model_len=64,
+        dtype=dtype,
+        speculative_config={"method": "eagle3", "model": str(draft), "num_speculative_tokens": K},
+    ).create_engine_config()
+    draft_config = vllm_config.speculative_config.draft_model_config
+    drafter_class = draft_config.registry.resolve_model_cls(draft_config.architectures, draft_config)[0]
+    with set_current_vllm_config(vllm_config), set_default_torch_dtype(dtype):
+        drafter = drafter_class(vllm_config=vllm_config)
+    drafter.load_weights(iter(load_file(draft / "model.safetensors").items()))
+    process_weights_after_loading(drafter, draft_config, torch.device("cpu"))
+    drafter.model.embed_tokens.weight.data = torch.randn(
+        VOCAB, HIDDEN, generator=torch.Generator().manual_seed(1)
+    ).to(dtype)
+    attention = drafter.model.layers[0].self_attn
+    attention.attn = PlainAttention(attention.num_heads, attention.num_kv_heads, attention.head_dim)
+    reference = Eagle3Reference.load(draft, drafter.model.embed_tokens.weight.data, torch.empty(0))
+    return drafter, reference
+
+
+def error(drafter, hidden, reference, expected):
+    """hidden [T, H], expected logits [T, Vd]; the rest of the vocabulary must be -inf."""
+    logits = drafter.compute_logits(hidden)
+    assert torch.isneginf(logits).sum() == len(hidden) * (VOCAB - DRAFT_VOCAB)
+    mine = logits[:, reference.target_ids].float()
+    return float((mine - expected).abs().max() / expected.std())
+
+
+@pytest.mark.usefixtures("single_process_group")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("post_norm", [False, True], ids=["pre_norm", "post_norm"])
+@pytest.mark.parametrize("num_aux", [1, 3, 5])
+@torch.inference_mode()
+def test_rows_and_chain_equal_the_reference(tmp_path, num_aux, post_norm, dtype):
+    drafter, reference = build_drafter(tmp_path, dtype, num_aux=num_aux, post_norm=post_norm)
+    generator = torch.Generator().manual_seed(2)
+    tokens = torch.randint(0, VOCAB, (ROWS + 1,), generator=generator)
+    aux = [(3 * torch.randn(ROWS + 1, HIDDEN, generator=generator)).to(dtype) for _ in range(num_aux)]
+    true_rows = reference.true_rows(tokens.tolist(), [a.float() for a in aux])
+
+    fused = drafter.combine_hidden_states(torch.cat(aux, dim=-1)[:ROWS])
+    hidden, feedback = drafter(tokens[1:], torch.arange(ROWS), fused)
+    assert error(drafter, hidden, reference, torch.stack(true_rows[0])) < BOUND[dtype]
+
+    # The chain from the last row: each step is fed its token and the previous step's feedback.
+    start, cache = ROWS - 1, list(true_rows[2])
+    g = true_rows[1][start]
+    state = feedback[-1:]
+    for step in range(1, K):
+        token = int(torch.randint(0, VOCAB, (1,), generator=generator))
+        expected, g = reference.row(token, g, start + step, cache)
+        hidden, state = drafter(torch.tensor([token]), torch.tensor([start + step]), state)
+        assert error(drafter, hidden, reference, expected[None]) < BOUND[dtype], f"chain step {step}"
+
+
+@pytest.mark.usefixtures("single_process_group")
+@torch.inference_mode()
+def test_norm_output_changes_the_second_step_only(tmp_path):
+    """A test that looks at one step cannot see the flag; this one fails if it is ignored."""
+    drafter, reference = build_drafter(tmp_path, torch.float32, num_aux=3, post_norm=True)
+    aux = [torch.randn(2, HIDDEN) for _ in range(3)]
+    rows = reference.true_rows([1, 2], aux)
+    pre_norm = reference.with_pre_norm_feedback()
+    pre_rows = pre_norm.true_rows([1, 2], aux)
+    assert torch.equal(rows[0][0], pre_rows[0][0])
+    second = reference.row(3, rows[1][0], 1, list(rows[2]))[0]
+    second_pre = pre_norm.row(3, pre_rows[1][0], 1, list(pre_rows[2]))[0]
+    assert (second - second_pre).abs().max() > 0.1
+
+    _, feedback = drafter(
+        torch.tensor([2]), torch.tensor([0]), drafter.combine_hidden_states(torch.cat(aux, -1)[:1])
+    )
+    hidden, _ = drafter(torch.tensor([3]), torch.tensor([1]), feedback)
+    assert error(drafter, hidden, reference, second[None]) < BOUND[torch.float32]
+    assert error(drafter, hidden, reference, second_pre[None]) > BOUND[torch.float32]

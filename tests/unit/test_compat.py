@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import logging
+import sys
+import types
+
+import pytest
+
+from vllm_eagle_ext import compat
+
+
+@pytest.mark.parametrize(
+    ("version", "tested"),
+    [
+        ("0.32.0", True),
+        ("0.32.0+cpu", True),
+        ("0.33.1", True),
+        ("0.33.0rc1", True),
+        ("0.31.9", False),
+        ("0.34.0", False),
+        ("0.34.0.dev12", False),
+        ("dev", False),
+    ],
+)
+def test_tested_range(version, tested):
+    assert compat.is_tested(version) is tested
+
+
+def test_one_warning_outside_the_range(monkeypatch, caplog):
+    monkeypatch.setattr(compat, "vllm_version", lambda: "0.99.0")
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    with caplog.at_level(logging.WARNING):
+        compat.warn_outside_tested_range()
+        compat.warn_outside_tested_range()
+    messages = [r.getMessage() for r in caplog.records if "0.99.0" in r.getMessage()]
+    assert len(messages) == 1
+    assert "untested_vllm" in messages[0]
+
+
+def test_no_warning_inside_the_range(monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    with caplog.at_level(logging.WARNING):
+        compat.warn_outside_tested_range()
+    assert not caplog.records
+
+
+def test_acts_at_once_on_a_loaded_module(monkeypatch):
+    module = types.ModuleType("eagle_ext_probe")
+    monkeypatch.setitem(sys.modules, "eagle_ext_probe", module)
+    seen = []
+    compat.when_loaded("eagle_ext_probe", seen.append)
+    assert seen == [module]
+
+
+def test_acts_once_after_a_later_import(monkeypatch, tmp_path):
+    (tmp_path / "eagle_ext_late.py").write_text("VALUE = 7\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen = []
+    compat.when_loaded("eagle_ext_late", lambda module: seen.append(module.VALUE))
+    compat.when_loaded("eagle_ext_late", lambda module: seen.append("twice"))
+    assert seen == []
+    import eagle_ext_late  # noqa: F401
+
+    assert seen == [7]
+    assert not any(isinstance(f, compat._AfterImport) for f in sys.meta_path)
+    monkeypatch.delitem(sys.modules, "eagle_ext_late")

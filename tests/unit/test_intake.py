@@ -1,0 +1,212 @@
+"""The intake on vLLM's own EngineArgs: what reaches the runners, and what is refused before them."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.support.checkpoints import draft_config, draft_tensors, tiny_draft, write_draft, write_target
+from vllm_eagle_ext import __version__, compat, plugin
+from vllm_eagle_ext.errors import (
+    OptionsError,
+    SpeculativeConfigError,
+    UnsupportedDraftError,
+    UnsupportedVllmError,
+)
+
+DRAFTER = "Eagle3EagleExtLlamaForCausalLM"
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    plugin.register()
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    return write_target(tmp_path_factory.mktemp("target"))
+
+
+def speculative_config(target, draft, *, options=None, arguments=None, **keys):
+    from vllm.config import ParallelConfig
+    from vllm.engine.arg_utils import EngineArgs
+
+    given = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": 4, **keys}
+    engine_args = EngineArgs(
+        model=str(target),
+        skip_tokenizer_init=True,
+        speculative_config={k: v for k, v in given.items() if v is not None} or None,
+        additional_config={"eagle_ext": options} if options is not None else {},
+        **(arguments or {}),
+    )
+    return engine_args.create_speculative_config(engine_args.create_model_config(), ParallelConfig())
+
+
+def test_boundaries_and_flags_where_both_runners_read_them(target, tmp_path):
+    config = speculative_config(target, tiny_draft(tmp_path, num_aux=5))
+    hf_config = config.draft_model_config.hf_config
+    assert hf_config.eagle_aux_hidden_state_layer_ids == [2, 3, 4, 5, 6]
+    assert hf_config.eagle_config["eagle_aux_hidden_state_layer_ids"] == [2, 3, 4, 5, 6]
+    assert hf_config.num_aux_hidden_states == 5
+    assert (hf_config.fc_norm, hf_config.norm_output) == (True, True)
+    assert hf_config.eagle_ext == {"version": __version__}
+    assert config.draft_model_config.architecture == DRAFTER
+
+
+def test_both_runners_resolve_the_same_boundaries(target, tmp_path):
+    from vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils import get_eagle3_aux_layers_from_config
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    config = speculative_config(target, tiny_draft(tmp_path, num_aux=5))
+    v1_runner = object.__new__(GPUModelRunner)
+    v1_runner.speculative_config = config
+    assert v1_runner._get_eagle3_aux_layers_from_config() == (2, 3, 4, 5, 6)
+    assert get_eagle3_aux_layers_from_config(config) == (2, 3, 4, 5, 6)
+
+
+def test_native_draft_gets_no_norm(target, tmp_path):
+    draft = tiny_draft(tmp_path, num_aux=3, post_norm=False, eagle_config=None)
+    hf_config = speculative_config(target, draft).draft_model_config.hf_config
+    assert (hf_config.fc_norm, hf_config.norm_output) == (False, False)
+    assert hf_config.eagle_aux_hidden_state_layer_ids == [2, 4, 5]
+
+
+def test_flags_nested_in_eagle_config_are_lifted(target, tmp_path):
+    config = draft_config(num_aux=3, post_norm=False)
+    config["eagle_config"] |= {"fc_norm": True, "norm_output": True}
+    draft = write_draft(tmp_path, config, draft_tensors(num_aux=3, post_norm=True))
+    hf_config = speculative_config(target, draft).draft_model_config.hf_config
+    assert (hf_config.fc_norm, hf_config.norm_output) == (True, True)
+
+
+def test_spec_flags_of_the_command_line(target, tmp_path):
+    from vllm.config import ParallelConfig
+    from vllm.engine.arg_utils import EngineArgs
+
+    engine_args = EngineArgs(
+        model=str(target),
+        skip_tokenizer_init=True,
+        spec_method="eagle3",
+        spec_model=str(tiny_draft(tmp_path, num_aux=5)),
+        spec_tokens=3,
+    )
+    config = engine_args.create_speculative_config(engine_args.create_model_config(), ParallelConfig())
+    assert config.draft_model_config.architecture == DRAFTER
+    assert config.num_speculative_tokens == 3
+
+
+def test_one_line_says_boundaries_rule_and_drafter(target, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    draft = tiny_draft(tmp_path, num_aux=5)
+    with caplog.at_level(logging.INFO):
+        speculative_config(target, draft)
+        speculative_config(target, draft)
+    lines = [r.getMessage() for r in caplog.records if str(draft) in r.getMessage()]
+    ours = [line for line in lines if "boundaries" in line]
+    assert len(ours) == 1
+    for word in ("[2, 3, 4, 5, 6] of 8", "boundary = id + 1", DRAFTER, "fc_norm, norm_output"):
+        assert word in ours[0]
+
+
+def test_default_boundaries_are_a_warning(target, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    draft = tiny_draft(tmp_path, num_aux=3, post_norm=False, eagle_config=None)
+    with caplog.at_level(logging.INFO):
+        speculative_config(target, draft)
+    levels = {r.levelno for r in caplog.records if "boundaries" in r.getMessage()}
+    assert levels == {logging.WARNING}
+
+
+class TestUntouched:
+    def test_no_draft(self, target):
+        assert (
+            speculative_config(target, "", method=None, model=None, num_speculative_tokens=None) is None
+        )
+
+    def test_other_method(self, target):
+        config = speculative_config(target, "", method="ngram", model=None)
+        assert config.method == "ngram"
+        assert not hasattr(config.draft_model_config.hf_config, "eagle_ext")
+
+    def test_switched_off(self, target, tmp_path):
+        draft = tiny_draft(tmp_path, num_aux=3)
+        config = speculative_config(target, draft, options={"enabled": False})
+        hf_config = config.draft_model_config.hf_config
+        assert config.draft_model_config.architecture == "LlamaForCausalLMEagle3"
+        assert not hasattr(hf_config, "eagle_aux_hidden_state_layer_ids")
+
+    def test_stock_drafter_is_still_vllms(self):
+        from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
+        from vllm.model_executor.models.registry import ModelRegistry
+
+        entry = ModelRegistry.models["LlamaForCausalLMEagle3"]
+        assert entry.load_model_cls() is Eagle3LlamaForCausalLM
+
+
+class TestRefused:
+    def test_unknown_option_even_without_a_draft(self, target):
+        with pytest.raises(OptionsError, match="aux_layer is 'auto'"):
+            speculative_config(target, "", method=None, model=None, options={"aux_layer": "auto"})
+
+    @pytest.mark.parametrize("k", [0, -1])
+    def test_k_below_1(self, target, tmp_path, k):
+        with pytest.raises(SpeculativeConfigError, match=rf"num_speculative_tokens is {k}\."):
+            speculative_config(target, tiny_draft(tmp_path), num_speculative_tokens=k)
+
+    def test_k_is_no_integer(self, target, tmp_path):
+        with pytest.raises(SpeculativeConfigError, match="an integer of at least 1"):
+            speculative_config(target, tiny_draft(tmp_path), num_speculative_tokens="4")
+
+    def test_hidden_size(self, tmp_path):
+        target = write_target(tmp_path / "wide", hidden_size=128)
+        with pytest.raises(UnsupportedDraftError, match="128, the target's hidden size"):
+            speculative_config(target, tiny_draft(tmp_path / "draft"))
+
+    def test_no_model(self, target):
+        with pytest.raises(SpeculativeConfigError, match=r"speculative_config\.model is None"):
+            speculative_config(target, "", model=None)
+
+    def test_no_config_json(self, target, tmp_path):
+        (tmp_path / "model.safetensors").write_bytes(b"")
+        with pytest.raises(UnsupportedDraftError, match=r"config\.json"):
+            speculative_config(target, tmp_path)
+
+
+class TestOutsideTheTestedRange:
+    @pytest.fixture(autouse=True)
+    def _unknown_vllm(self, monkeypatch):
+        monkeypatch.setattr(compat, "vllm_version", lambda: "0.99.0")
+
+    def test_a_draft_that_needs_us_is_refused_with_the_reason(self, target, tmp_path):
+        with pytest.raises(UnsupportedVllmError) as caught:
+            speculative_config(target, tiny_draft(tmp_path, num_aux=5))
+        for word in ("0.99.0", ">=0.32,<0.34", "nested in eagle_config", "untested_vllm"):
+            assert word in str(caught.value)
+
+    def test_a_draft_that_vllm_serves_rightly_is_left_to_it(self, target, tmp_path):
+        draft = tiny_draft(tmp_path, num_aux=3, post_norm=False, eagle_config=None)
+        config = speculative_config(target, draft)
+        assert config.draft_model_config.architecture == "LlamaForCausalLMEagle3"
+        assert not hasattr(config.draft_model_config.hf_config, "eagle_ext")
+
+    def test_goes_on_when_told_to(self, target, tmp_path):
+        config = speculative_config(
+            target, tiny_draft(tmp_path, num_aux=5), options={"untested_vllm": True}
+        )
+        assert config.draft_model_config.architecture == DRAFTER
+
+
+def test_drafter_refuses_a_config_from_another_version():
+    import types
+
+    from vllm_eagle_ext.stamp import require_stamp, write_stamp
+
+    hf_config = types.SimpleNamespace()
+    with pytest.raises(UnsupportedDraftError, match="version of vllm-eagle-ext"):
+        require_stamp(hf_config)
+    write_stamp(hf_config)
+    require_stamp(hf_config)
+    hf_config.eagle_ext["version"] = "0.0.0"
+    with pytest.raises(UnsupportedDraftError, match=r"'0\.0\.0'"):
+        require_stamp(hf_config)

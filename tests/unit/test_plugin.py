@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from vllm_eagle_ext import compat, plugin
+
+PROBE = """
+import json, sys
+before = set(sys.modules)
+{code}
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def modules_loaded_by(code: str) -> list[str]:
+    result = subprocess.run(
+        [sys.executable, "-c", PROBE.format(code=code)], capture_output=True, text=True, check=True
+    )
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_importing_the_package_loads_the_standard_library_only():
+    loaded = {name.split(".")[0] for name in modules_loaded_by("import vllm_eagle_ext")}
+    assert loaded - set(sys.stdlib_module_names) == {"vllm_eagle_ext"}
+
+
+def test_register_loads_no_vllm_module_beyond_the_registry():
+    code = "\n".join(
+        [
+            "import vllm, vllm.model_executor.models.registry, vllm.logger",
+            "before = set(sys.modules)",
+            "import vllm_eagle_ext; vllm_eagle_ext.register()",
+        ]
+    )
+    loaded = modules_loaded_by(code)
+    assert [name for name in loaded if name.split(".")[0] in ("vllm", "torch", "transformers")] == []
+    assert not any(name.startswith("vllm_eagle_ext.drafters") for name in loaded)
+
+
+def test_register_twice_registers_and_wraps_once():
+    from vllm.engine import arg_utils
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    plugin.register()
+    first = arg_utils.EngineArgs.create_speculative_config
+    plugin.register()
+    assert arg_utils.EngineArgs.create_speculative_config is first
+    assert not hasattr(first.__wrapped__, compat._WRAPPED)
+    assert set(plugin.DRAFTERS) <= set(ModelRegistry.get_supported_archs())
+
+
+def test_register_never_raises(monkeypatch, caplog):
+    def broken() -> None:
+        raise RuntimeError("upstream moved it")
+
+    monkeypatch.setattr(compat, "install_intake", broken)
+    plugin.register()
+
+
+def test_names_survive_vllms_rewriting_of_architectures():
+    from transformers import LlamaConfig
+    from vllm.transformers_utils.configs.eagle import EAGLEConfig
+
+    for name in plugin.DRAFTERS:
+        assert "EagleExt" in name
+        config = EAGLEConfig(LlamaConfig(architectures=[name]), method="eagle3", model_type="eagle")
+        assert config.architectures == [name]
+
+
+def test_drafters_are_registered_by_package_path():
+    """vLLM hashes a whole folder into its model-info cache only for a package."""
+    import importlib
+
+    for path in plugin.DRAFTERS.values():
+        module, name = path.split(":")
+        assert importlib.import_module(module).__file__.endswith("__init__.py")
+        assert getattr(importlib.import_module(module), name).__name__ == name

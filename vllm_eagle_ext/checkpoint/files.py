@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds a draft's files and reads config.json and the safetensors headers; no weight is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm_eagle_ext.errors import UnsupportedDraftError
+
+
+@dataclass(frozen=True, slots=True)
+class TensorHeader:
+    shape: tuple[int, ...]
+    dtype: str  # as safetensors spells it: "BF16", "I64", ..
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFiles:
+    model: str  # as the user named it
+    config: Mapping[str, Any]
+    tensors: Mapping[str, TensorHeader]  # by canonical name, see `canonical_name`
+
+
+def canonical_name(name: str) -> str:
+    """Published names differ by prefix only: `model.` and `midlayer.` stand for nothing and layer 0."""
+    return name.removeprefix("model.").replace("midlayer.", "layers.0.")
+
+
+def read_draft_files(
+    model: str, *, revision: str | None = None, download_dir: str | None = None
+) -> DraftFiles:
+    """Read a draft from a folder, or from the hub through its cache.
+
+    Raises:
+        UnsupportedDraftError: no folder and not to be had from the hub; no config.json; not JSON;
+            no safetensors file.
+    """
+    folder = _locate(model, revision, download_dir)
+    return DraftFiles(model, _read_config(model, folder), _read_headers(model, folder))
+
+
+def _locate(model: str, revision: str | None, download_dir: str | None) -> Path:
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        # The weights come along: vLLM loads these same cached files a moment later.
+        found = snapshot_download(
+            model,
+            revision=revision,
+            cache_dir=download_dir,
+            allow_patterns=["config.json", "*.safetensors", "*.safetensors.index.json"],
+        )
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+        raise UnsupportedDraftError(
+            field="speculative_config.model",
+            value=model,
+            allowed="a folder with config.json and *.safetensors, or a repository of the hub",
+            remedy=f"check the path or name (the hub said: {str(error).splitlines()[0]})",
+        ) from None
+    return Path(found)
+
+
+def _read_config(model: str, folder: Path) -> Mapping[str, Any]:
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UnsupportedDraftError(
+            field="speculative_config.model",
+            value=model,
+            allowed="a draft checkpoint with a config.json",
+            remedy="point it at the folder that holds the draft's config.json and weights",
+        ) from None
+    except ValueError as error:
+        config, problem = None, str(error)
+    else:
+        problem = "it holds no object"
+    if not isinstance(config, dict):
+        raise UnsupportedDraftError(
+            field="config.json of the draft",
+            value=model,
+            allowed="a JSON object",
+            remedy=f"download the file again ({problem})",
+        )
+    return config
+
+
+def _read_headers(model: str, folder: Path) -> Mapping[str, TensorHeader]:
+    from safetensors import SafetensorError, safe_open
+
+    shards = sorted(folder.glob("*.safetensors"))
+    if not shards:
+        raise UnsupportedDraftError(
+            field="speculative_config.model",
+            value=model,
+            allowed="a draft checkpoint with *.safetensors files",
+            remedy="convert the weights to safetensors, or finish the download",
+        )
+    tensors: dict[str, TensorHeader] = {}
+    for shard in shards:
+        try:
+            with safe_open(shard, framework="np") as file:
+                for name in file.keys():  # noqa: SIM118 - not a mapping
+                    piece = file.get_slice(name)
+                    tensors[canonical_name(name)] = TensorHeader(
+                        tuple(piece.get_shape()), piece.get_dtype()
+                    )
+        except SafetensorError as error:
+            raise UnsupportedDraftError(
+                field=f"{shard.name} of the draft",
+                value=model,
+                allowed="a complete safetensors file",
+                remedy=f"download the file again ({error})",
+            ) from None
+    return tensors

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a draft is, or is not, served by this package: the answer to "not loading?"."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+
+from vllm_eagle_ext import __version__
+from vllm_eagle_ext.compat import TESTED_VLLM, is_tested, vllm_version
+
+GROUP, NAME = "vllm.general_plugins", "eagle_ext"
+
+
+@dataclass(frozen=True, slots=True)
+class StatusLine:
+    ok: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReport:
+    lines: tuple[StatusLine, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(line.ok for line in self.lines)
+
+
+def read_status() -> StatusReport:
+    lines = [StatusLine(True, f"vllm-eagle-ext {__version__}"), _vllm(), _entry_point(), _allowed()]
+    if lines[1].ok:
+        lines += _registered()
+    return StatusReport(tuple(lines))
+
+
+def _vllm() -> StatusLine:
+    if find_spec("vllm") is None:
+        return StatusLine(False, "vLLM is not installed: pip install 'vllm-eagle-ext[cpu]' or [cuda]")
+    version = vllm_version()
+    verdict = "inside" if is_tested(version) else "outside"
+    return StatusLine(is_tested(version), f"vLLM {version}, {verdict} the tested range {TESTED_VLLM}")
+
+
+def _entry_point() -> StatusLine:
+    found = [e for e in entry_points(group=GROUP) if e.name == NAME]
+    if found:
+        return StatusLine(True, f"entry point {GROUP}: {NAME} = {found[0].value}")
+    return StatusLine(False, f"no entry point {NAME} in {GROUP}: install the package with pip")
+
+
+def _allowed() -> StatusLine:
+    """VLLM_PLUGINS is a list of names; "all" is not one of them."""
+    names = os.environ.get("VLLM_PLUGINS")
+    if names is None or NAME in names.split(","):
+        return StatusLine(True, f"VLLM_PLUGINS lets {NAME} load")
+    return StatusLine(False, f"VLLM_PLUGINS={names!r} keeps {NAME} out: unset it or add the name")
+
+
+def _registered() -> list[StatusLine]:
+    from vllm.model_executor.models.registry import ModelRegistry
+    from vllm.plugins import load_general_plugins
+
+    from vllm_eagle_ext.plugin import DRAFTERS
+
+    load_general_plugins()
+    known = ModelRegistry.get_supported_archs()
+    return [StatusLine(name in known, f"drafter {name} is registered") for name in DRAFTERS]

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only module that knows vLLM versions and the only one that replaces a name of vLLM's."""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging
+import multiprocessing
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from vllm_eagle_ext.log import get_logger, log_once
+
+logger = get_logger(__name__)
+
+# 0.32 by running it, 0.33 by reading its source (tests/contract).
+TESTED_VLLM = ">=0.32,<0.34"
+_INTAKE_MODULE = "vllm.engine.arg_utils"
+_WRAPPED = "_eagle_ext_wraps"
+
+
+def vllm_version() -> str:
+    """The version of vLLM itself: its CPU build is distributed under another name."""
+    from vllm.version import __version__
+
+    return str(__version__)
+
+
+def is_tested(version: str) -> bool:
+    try:
+        return SpecifierSet(TESTED_VLLM).contains(Version(version), prereleases=True)
+    except InvalidVersion:  # a development build such as "dev"
+        return False
+
+
+def warn_outside_tested_range() -> None:
+    """One warning per start: vLLM's child processes register too, but stay silent."""
+    version = vllm_version()
+    if is_tested(version) or multiprocessing.parent_process() is not None:
+        return
+    log_once(
+        logger,
+        logging.WARNING,
+        f"vllm-eagle-ext is tested with vLLM {TESTED_VLLM}; this is {version}. It changes nothing, "
+        "and refuses drafts that vLLM alone would serve wrongly. To use it all the same: "
+        '--additional-config \'{"eagle_ext": {"untested_vllm": true}}\'',
+    )
+
+
+def install_intake() -> None:
+    """Let the intake see each draft between the command line and vLLM's SpeculativeConfig.
+
+    Symptom: a five-layer draft with nested ids crashes the V2 runner, a three-layer one reads the
+        wrong layers on both runners without a word.
+    Cause: three resolvers of `eagle_aux_hidden_state_layer_ids` in vLLM that disagree (V1 runner, V2
+        runner, drafter classes); none sees the target's depth or the plugin's options.
+    Seam: `EngineArgs.create_speculative_config(self, target_model_config, target_parallel_config)`
+        is wrapped; the original is always the one that builds the SpeculativeConfig.
+    REMOVE WHEN: vLLM offers a hook on the draft's config that sees target config and
+        `additional_config` (vllm#36219 asks for a registry of proposers).
+    """
+    when_loaded(_INTAKE_MODULE, _wrap_create_speculative_config)
+
+
+def _wrap_create_speculative_config(module: ModuleType) -> None:
+    engine_args = module.EngineArgs
+    original = engine_args.create_speculative_config
+    if hasattr(original, _WRAPPED):
+        return
+
+    @functools.wraps(original)
+    def create_speculative_config(
+        self: Any, target_model_config: Any, target_parallel_config: Any
+    ) -> Any:
+        from vllm_eagle_ext.intake import build_speculative_config
+
+        build = functools.partial(original, self, target_model_config, target_parallel_config)
+        return build_speculative_config(
+            self, target_model_config, build, tested_vllm=is_tested(vllm_version())
+        )
+
+    setattr(create_speculative_config, _WRAPPED, original)
+    engine_args.create_speculative_config = create_speculative_config
+
+
+def when_loaded(name: str, action: Callable[[ModuleType], None]) -> None:
+    """Run `action` on a module now if it is loaded, else right after its first import."""
+    module = sys.modules.get(name)
+    if module is not None:
+        action(module)
+    elif not any(isinstance(f, _AfterImport) and f.name == name for f in sys.meta_path):
+        sys.meta_path.insert(0, _AfterImport(name, action))
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Finds one module through the other finders and runs an action once it has executed."""
+
+    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
+        self.name = name
+        self.action = action
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            self._act_after(spec.loader)
+        return spec
+
+    def _act_after(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            self.action(module)
+
+        loader.exec_module = exec_module

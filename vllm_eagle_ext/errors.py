@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the package refuses, and how it says so: field, value, what is allowed, what to do.
+
+EagleExtError(ValueError)
+    OptionsError              a key or value of `additional_config.eagle_ext`
+    SpeculativeConfigError    a key or value of `speculative_config`
+    UnsupportedDraftError     a draft checkpoint that would not draft what it was trained to draft
+    UnsupportedVllmError      a draft that needs this package on a vLLM it has not been tested with
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "EagleExtError",
+    "OptionsError",
+    "SpeculativeConfigError",
+    "UnsupportedDraftError",
+    "UnsupportedVllmError",
+]
+
+
+class EagleExtError(ValueError):
+    """One refusal. The four parts are kept as attributes; the message is all of them."""
+
+    def __init__(self, *, field: str, value: object, allowed: str, remedy: str) -> None:
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+        self.remedy = remedy
+        super().__init__(
+            f"vllm-eagle-ext: {field} is {value!r}. Allowed: {allowed}. What to do: {remedy}"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        parts = {name: getattr(self, name) for name in ("field", "value", "allowed", "remedy")}
+        return _rebuild, (type(self), parts)
+
+
+def _rebuild(error: type[EagleExtError], parts: dict[str, str]) -> EagleExtError:
+    """Errors with keyword-only parts must survive pickling between vLLM's processes."""
+    return error(**parts)
+
+
+class OptionsError(EagleExtError):
+    pass
+
+
+class SpeculativeConfigError(EagleExtError):
+    pass
+
+
+class UnsupportedDraftError(EagleExtError):
+    pass
+
+
+class UnsupportedVllmError(EagleExtError):
+    pass

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is registered with vLLM, in every one of its processes."""
+
+from __future__ import annotations
+
+from vllm_eagle_ext import compat
+from vllm_eagle_ext.log import get_logger
+
+logger = get_logger(__name__)
+
+# Names contain `EagleExt`, so that a node without this package fails with a name that tells, and
+# start with `Eagle3`, so that vLLM's rewriting of draft architectures leaves them alone. The path is
+# that of a package: vLLM hashes the whole folder into its model-info cache only then.
+DRAFTERS = {
+    "Eagle3EagleExtLlamaForCausalLM": ("vllm_eagle_ext.drafters.eagle3:Eagle3EagleExtLlamaForCausalLM"),
+}
+
+
+def register() -> None:
+    """Idempotent; a failure here is logged, because raising would stop every vLLM run on the machine."""
+    try:
+        compat.warn_outside_tested_range()
+        _register_drafters()
+        compat.install_intake()
+    except Exception:  # noqa: BLE001
+        logger.exception("vllm-eagle-ext could not register itself; vLLM runs without it.")
+
+
+def _register_drafters() -> None:
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    known = ModelRegistry.get_supported_archs()
+    for architecture, path in DRAFTERS.items():
+        if architecture not in known:
+            ModelRegistry.register_model(architecture, path)

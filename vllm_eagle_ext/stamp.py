@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mark that the intake leaves on a draft's hf_config and the drafter asks for.
+
+The intake runs in the front end, drafters in workers, which under Ray may be on another node with
+another installation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm_eagle_ext import __version__
+from vllm_eagle_ext.errors import UnsupportedDraftError
+
+_KEY = "eagle_ext"
+
+
+def write_stamp(hf_config: Any) -> None:
+    setattr(hf_config, _KEY, {"version": __version__})
+
+
+def require_stamp(hf_config: Any) -> None:
+    """Raises:
+    UnsupportedDraftError: the config was resolved by no intake, or by another version's.
+    """
+    version = (getattr(hf_config, _KEY, None) or {}).get("version")
+    if version == __version__:
+        return
+    raise UnsupportedDraftError(
+        field="version of vllm-eagle-ext that resolved the draft's config",
+        value=version,
+        allowed=f"{__version__}, the version of this process",
+        remedy="install the same version on every node, and start the engine through vLLM's "
+        "EngineArgs (vllm serve or LLM)",
+    )
