@@ -8,6 +8,7 @@ every worker with the engine's config. Our refusal comes before any weight is lo
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -108,8 +109,18 @@ def _inspect(
     if request.method != METHOD:
         return None
     _check_request(request)
+    if "://" in request.model or os.environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true"):
+        logger.warning(
+            "Draft %r lies neither in a folder nor on the hub: it is not checked, and served as vLLM "
+            "reads it.",
+            request.model,
+        )
+        return None
     files = read_draft_files(
-        request.model, revision=request.revision, download_dir=engine_args.download_dir
+        request.model,
+        revision=request.revision,
+        token=engine_args.hf_token,
+        download_dir=engine_args.download_dir,
     )
     if not _is_ours(files.config):
         return None

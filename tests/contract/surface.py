@@ -63,6 +63,7 @@ PACKAGE = (
             "additional_config:",
             "speculative_config:",
             "download_dir:",
+            "hf_token:",
             "spec_model:",
             "spec_tokens:",
         ),

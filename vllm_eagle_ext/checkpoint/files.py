@@ -31,7 +31,11 @@ def canonical_name(name: str) -> str:
 
 
 def read_draft_files(
-    model: str, *, revision: str | None = None, download_dir: str | None = None
+    model: str,
+    *,
+    revision: str | None = None,
+    token: bool | str | None = None,
+    download_dir: str | None = None,
 ) -> DraftFiles:
     """Read a draft from a folder, or from the hub through its cache.
 
@@ -39,11 +43,13 @@ def read_draft_files(
         UnsupportedDraftError: no folder and not to be had from the hub; no config.json; not JSON;
             no safetensors file.
     """
-    folder = _locate(model, revision, download_dir)
+    folder = _locate(model, revision, token, download_dir)
     return DraftFiles(model, _read_config(model, folder), _read_headers(model, folder))
 
 
-def _locate(model: str, revision: str | None, download_dir: str | None) -> Path:
+def _locate(
+    model: str, revision: str | None, token: bool | str | None, download_dir: str | None
+) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
@@ -55,6 +61,7 @@ def _locate(model: str, revision: str | None, download_dir: str | None) -> Path:
         found = snapshot_download(
             model,
             revision=revision,
+            token=token,
             cache_dir=download_dir,
             allow_patterns=["config.json", "*.safetensors", "*.safetensors.index.json"],
         )
