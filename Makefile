@@ -7,6 +7,11 @@ KIND := $(if $(filter cpu cuda,$(VLLM)),$(VLLM),auto)
 # Everything that starts vLLM on a CPU runs with its libraries preloaded.
 RUN := $(BIN)/python tools/preload.py
 
+# `make contract` takes a release instead.
+ifeq ($(filter auto cpu cuda,$(VLLM))$(filter contract,$(MAKECMDGOALS)),)
+$(error VLLM=$(VLLM): allowed are cpu and cuda)
+endif
+
 .PHONY: venv demo test test-long lint tiny contract build
 
 venv:

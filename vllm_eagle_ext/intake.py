@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import (
@@ -19,8 +19,9 @@ from vllm_eagle_ext.checkpoint import (
     read_draft_files,
     read_draft_spec,
 )
+from vllm_eagle_ext.checkpoint.files import eagle_config
 from vllm_eagle_ext.checkpoint.spec import published_architecture
-from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError, UnsupportedVllmError
+from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedVllmError
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.options import Options, parse_options
 from vllm_eagle_ext.stamp import write_stamp
@@ -43,16 +44,12 @@ class DraftRequest:
 
     method: str | None
     model: Any  # a string, once checked
-    num_speculative_tokens: Any  # an integer or None, once checked
+    num_speculative_tokens: Any
     revision: str | None
 
 
 def build_speculative_config(
-    engine_args: Any,
-    target_model_config: Any,
-    build: Callable[[], Any],
-    *,
-    tested_vllm: bool,
+    engine_args: Any, target_model_config: Any, build: Callable[[], Any]
 ) -> Any:
     """Check the draft, let vLLM build its SpeculativeConfig, then write our decisions into it.
 
@@ -60,7 +57,6 @@ def build_speculative_config(
         engine_args: vLLM's EngineArgs.
         target_model_config: ModelConfig of the target.
         build: vLLM's own builder, without arguments.
-        tested_vllm: whether this vLLM lies in the tested range.
 
     Returns:
         What `build` returned; only drafts of DRAFTER_OF are touched.
@@ -72,17 +68,40 @@ def build_speculative_config(
     request = read_request(engine_args)
     if not options.enabled or request is None:
         return build()
-    if not (tested_vllm or options.untested_vllm):
-        _refuse_if_needed(request, target_model_config, engine_args)
-        return build()
     # Before `build`, so that our message comes before the host's own errors.
     spec = _inspect(request, target_model_config, engine_args, options)
     config = build()
-    if spec is None or config is None or config.method != METHOD:
+    if config is None or config.method != METHOD:
         return config
-    apply_spec(config, spec)
-    _log_decision(spec, target_model_config)
+    if request.method is None:  # vLLM took the method from words in the draft's path
+        named = replace(request, method=METHOD)
+        spec = _inspect(named, target_model_config, engine_args, options)
+    if spec is not None:
+        apply_spec(config, spec)
+        _log_decision(spec, target_model_config)
     return config
+
+
+def build_on_untested_vllm(engine_args: Any, target_model_config: Any, build: Callable[[], Any]) -> Any:
+    """Outside the tested range: stock behaviour, but a draft that needs us is refused.
+
+    Whatever else goes wrong here is logged and left to vLLM: nothing is known of this release.
+
+    Raises:
+        OptionsError: an unknown option or value.
+        UnsupportedVllmError: a draft that vLLM alone would serve wrongly.
+    """
+    options = parse_options(getattr(engine_args, "additional_config", None))
+    if options.untested_vllm and options.enabled:
+        return build_speculative_config(engine_args, target_model_config, build)
+    if options.enabled:
+        try:
+            _refuse_if_needed(engine_args, target_model_config)
+        except UnsupportedVllmError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            logger.warning("The draft could not be checked on this vLLM: %s", error)
+    return build()
 
 
 def read_request(engine_args: Any) -> DraftRequest | None:
@@ -145,7 +164,7 @@ def _check_request(request: DraftRequest) -> None:
             remedy="name the draft checkpoint",
         )
     k = request.num_speculative_tokens
-    if k is not None and (type(k) is not int or k < 1):
+    if isinstance(k, int) and k < 1:  # other kinds: vLLM's own validation
         raise SpeculativeConfigError(
             field="speculative_config.num_speculative_tokens",
             value=k,
@@ -155,7 +174,7 @@ def _check_request(request: DraftRequest) -> None:
 
 
 def _is_ours(config: Mapping[str, Any]) -> bool:
-    fuses_aux_states = (config.get("eagle_config") or {}).get("use_aux_hidden_state", True)
+    fuses_aux_states = eagle_config(config).get("use_aux_hidden_state", True)
     return (
         published_architecture(config) in DRAFTER_OF
         and "speculators_model_type" not in config
@@ -163,13 +182,11 @@ def _is_ours(config: Mapping[str, Any]) -> bool:
     )
 
 
-def _refuse_if_needed(request: DraftRequest, target_model_config: Any, engine_args: Any) -> None:
-    """Outside the tested range: a draft that vLLM alone would serve wrongly is not served at all."""
-    try:
-        spec = _inspect(request, target_model_config, engine_args, Options())
-    except EagleExtError as error:
-        logger.warning("The draft could not be checked: %s", error)
+def _refuse_if_needed(engine_args: Any, target_model_config: Any) -> None:
+    request = read_request(engine_args)
+    if request is None:
         return
+    spec = _inspect(request, target_model_config, engine_args, Options())
     if spec is None or not spec.stock_gaps:
         return
     from vllm_eagle_ext.compat import TESTED_VLLM, vllm_version
@@ -194,6 +211,8 @@ def apply_spec(config: Any, spec: DraftSpec) -> None:
         **(getattr(hf_config, "eagle_config", None) or {}),
         "eagle_aux_hidden_state_layer_ids": boundaries,
     }
+    if getattr(hf_config, "target_hidden_size", 0) is None:  # null would reach the drafter as it is
+        hf_config.target_hidden_size = spec.target_hidden_size
     hf_config.fc_norm = spec.fc_norm
     hf_config.norm_output = spec.norm_output
     write_stamp(hf_config)

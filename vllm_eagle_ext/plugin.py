@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 from vllm_eagle_ext import compat
-from vllm_eagle_ext.log import get_logger
-
-logger = get_logger(__name__)
 
 # Names contain `EagleExt`, so that a node without this package fails with a name that tells, and
 # start with `Eagle3`, so that vLLM's rewriting of draft architectures leaves them alone. The path is
@@ -17,13 +14,10 @@ DRAFTERS = {
 
 
 def register() -> None:
-    """Idempotent; a failure here is logged, because raising would stop every vLLM run on the machine."""
-    try:
-        compat.warn_outside_tested_range()
-        _register_drafters()
-        compat.install_intake()
-    except Exception:  # noqa: BLE001
-        logger.exception("vllm-eagle-ext could not register itself; vLLM runs without it.")
+    """Idempotent: vLLM calls it in every process, some of which inherit an earlier call's effects."""
+    compat.warn_outside_tested_range()
+    _register_drafters()
+    compat.install_intake()
 
 
 def _register_drafters() -> None:

@@ -27,6 +27,20 @@ def has_compiler() -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
 
 
+def choose_eager(wanted: bool | None) -> bool:
+    """Says why, unless the user asked for it."""
+    if not wanted and not has_compiler():
+        console.print("No C++ compiler found: running eager, without torch.compile.")
+        return True
+    if wanted is None and shutil.which("nvidia-smi") is None:
+        console.print(
+            "Running eager: on a CPU, compiling three engines takes longer than this demo. "
+            "`--no-eager` compiles."
+        )
+        return True
+    return bool(wanted)
+
+
 def engine_arguments(draft: str | None, k: int, eager: bool) -> dict[str, Any]:
     arguments: dict[str, Any] = {"model": str(TINY / "target"), "enforce_eager": eager}
     if draft is not None:
@@ -96,12 +110,12 @@ def main(
     prompts: Annotated[int, typer.Option(help="How many prompts.", min=1, max=120)] = 20,
     max_tokens: Annotated[int, typer.Option(help="Tokens per prompt.", min=8)] = 128,
     out: Annotated[Path, typer.Option(help="Where table, picture and logs go.")] = Path("build/demo"),
-    eager: Annotated[bool, typer.Option(help="Run without torch.compile.")] = False,
+    eager: Annotated[
+        bool | None, typer.Option(help="Run without torch.compile; on a CPU by default.")
+    ] = None,
 ) -> None:
     """Decode prompts without a draft, with the native draft and with the post-norm draft."""
-    if not eager and not has_compiler():
-        console.print("No C++ compiler found: running eager, without torch.compile.")
-        eager = True
+    eager = choose_eager(eager)
     out.mkdir(parents=True, exist_ok=True)
     texts_in = read_prompts(prompts)
     rows: dict[str, Row] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich import box
 from rich.table import Table
 
 
@@ -36,11 +37,13 @@ class Row:
 
 
 def table(rows: list[Row], title: str) -> Table:
-    result = Table(title=title)
-    for column in ("draft", "tokens/s", "step time", "acceptance length"):
-        result.add_column(column, justify="left" if column == "draft" else "right")
-    result.add_column("acceptance per position")
-    result.add_column("speed-up", justify="right")
+    result = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1))
+    for column in ("draft", "tokens/s", "step time", "tokens per step"):
+        result.add_column(
+            column, justify="left" if column == "draft" else "right", no_wrap=column == "draft"
+        )
+    result.add_column("acceptance per position", no_wrap=True)
+    result.add_column("speed-up", justify="right", no_wrap=True)
     for row in rows:
         result.add_row(
             row.name,

@@ -12,7 +12,6 @@ class Name:
     why: str
     parameters: tuple[str, ...] | None = None  # exactly these, in this order
     accepts: tuple[str, ...] = ()  # at least these
-    bases: tuple[str, ...] = ()  # of a class, at least these
     contains: tuple[str, ...] = ()  # in its body, as `ast.unparse` writes it
 
     @property

@@ -56,8 +56,13 @@ def native_reference(target) -> Eagle3Reference:
 
 @pytest.fixture(scope="session")
 def plain(prompts, long_prompt) -> EngineResult:
-    """Stock vLLM without a draft; the long prompt comes last."""
-    run = EngineRun(prompts=[*prompts, long_prompt], max_tokens=MAX_TOKENS, logprobs=5)
+    """Stock vLLM without a draft and without the plugin; the long prompt comes last."""
+    run = EngineRun(
+        prompts=[*prompts, long_prompt],
+        max_tokens=MAX_TOKENS,
+        logprobs=5,
+        environment={"VLLM_PLUGINS": ""},
+    )
     return run_engine(run)
 
 

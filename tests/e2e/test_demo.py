@@ -29,7 +29,7 @@ def run_demo(folder, *arguments):
 
 
 def speed_up(output: str, name: str) -> float:
-    row = next(line for line in output.splitlines() if line.startswith(f"│ {name} "))
+    row = next(line for line in output.splitlines() if line.strip().startswith(f"{name} "))
     return float(re.search(r"([\d.]+)x", row).group(1))
 
 

@@ -26,8 +26,10 @@ def test_greedy_text_is_that_without_a_draft(plain, name, request):
     assert len(gaps) <= 0.1 * count
 
 
-def test_log_names_boundaries_rule_and_drafter_once(v1_postnorm):
-    lines = [line for line in v1_postnorm.log.splitlines() if "target boundaries" in line]
+@pytest.mark.parametrize("name", ["v1_postnorm", pytest.param("v2_postnorm", marks=pytest.mark.v2)])
+def test_log_names_boundaries_rule_and_drafter_once(name, request):
+    log = request.getfixturevalue(name).log
+    lines = [line for line in log.splitlines() if "target boundaries" in line]
     assert len(lines) == 1
     for words in ("[2, 4, 6, 8, 10] of 12", "boundary = id + 1", DRAFTER, "fc_norm, norm_output"):
         assert words in lines[0]
@@ -57,5 +59,9 @@ def test_stock_vllm_drafts_the_same_from_the_native_pair(v1_native, prompts):
     assert stock.drafts == v1_native.drafts
 
 
-def test_a_run_without_a_draft_hears_nothing_of_the_package(plain):
-    assert "eagle" not in plain.log.replace(str(ROOT), "").lower()
+def test_a_run_without_a_draft_hears_nothing_of_the_package(plain, prompts):
+    run = EngineRun(prompts=prompts[:30], max_tokens=MAX_TOKENS, logprobs=5)
+    with_plugin = run_engine(run)
+    assert "eagle" not in with_plugin.log.replace(str(ROOT), "").lower()
+    assert with_plugin.outputs == plain.outputs[:30]
+    assert with_plugin.logprobs == plain.logprobs[:30]

@@ -29,8 +29,8 @@ def test_script_writes_the_committed_formats(tmp_path):
     assert set(report) == {"target", "text", "native", "postnorm"}
     for name in ("native", "postnorm"):
         assert names_and_shapes(tmp_path / name) == names_and_shapes(TINY / name)
-        for file in ("config.json",):
-            assert (tmp_path / name / file).read_text() == (TINY / name / file).read_text()
+        written, committed = (folder / name / "config.json" for folder in (tmp_path, TINY))
+        assert written.read_text() == committed.read_text()
 
 
 @pytest.mark.parametrize(

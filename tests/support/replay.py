@@ -51,6 +51,10 @@ class Comparison:
     def equal_share(self) -> list[float]:
         return [same / max(1, all_) for same, all_ in zip(self.equal, self.compared, strict=True)]
 
+    @property
+    def tie_share(self) -> list[float]:
+        return [1 - count / self.drafts for count in self.compared]
+
     def lines(self) -> list[str]:
         def row(values: Sequence[float]) -> str:
             return " ".join(f"{value:.3f}" for value in values)
@@ -60,6 +64,7 @@ class Comparison:
             f"acceptance, engine    {row(self.engine_acceptance)}",
             f"acceptance, reference {row(self.reference_acceptance)}",
             f"equal token ids       {row(self.equal_share)}",
+            f"ties set apart        {row(self.tie_share)}",
         ]
 
 

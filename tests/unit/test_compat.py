@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import logging
 import sys
 import types
@@ -26,22 +27,18 @@ def test_tested_range(version, tested):
     assert compat.is_tested(version) is tested
 
 
-def test_one_warning_outside_the_range(monkeypatch, caplog):
+def test_one_warning_outside_the_range(monkeypatch, vllm_log):
     monkeypatch.setattr(compat, "vllm_version", lambda: "0.99.0")
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
-    with caplog.at_level(logging.WARNING):
-        compat.warn_outside_tested_range()
-        compat.warn_outside_tested_range()
-    messages = [r.getMessage() for r in caplog.records if "0.99.0" in r.getMessage()]
-    assert len(messages) == 1
-    assert "untested_vllm" in messages[0]
+    compat.warn_outside_tested_range()
+    compat.warn_outside_tested_range()
+    (record,) = vllm_log.containing("0.99.0")
+    assert record.levelno == logging.WARNING
+    assert "untested_vllm" in record.getMessage()
 
 
-def test_no_warning_inside_the_range(monkeypatch, caplog):
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
-    with caplog.at_level(logging.WARNING):
-        compat.warn_outside_tested_range()
-    assert not caplog.records
+def test_no_warning_inside_the_range(vllm_log):
+    compat.warn_outside_tested_range()
+    assert not vllm_log.records
 
 
 def test_acts_at_once_on_a_loaded_module(monkeypatch):
@@ -58,9 +55,21 @@ def test_acts_once_after_a_later_import(monkeypatch, tmp_path):
     seen = []
     compat.when_loaded("eagle_ext_late", lambda module: seen.append(module.VALUE))
     compat.when_loaded("eagle_ext_late", lambda module: seen.append("twice"))
+    importlib.util.find_spec("eagle_ext_late")  # a look is no import
     assert seen == []
     import eagle_ext_late  # noqa: F401
 
     assert seen == [7]
     assert not any(isinstance(f, compat._AfterImport) for f in sys.meta_path)
     monkeypatch.delitem(sys.modules, "eagle_ext_late")
+
+
+def test_an_action_that_fails_does_not_break_the_import(monkeypatch, tmp_path, vllm_log):
+    (tmp_path / "eagle_ext_moved.py").write_text("VALUE = 7\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    compat.when_loaded("eagle_ext_moved", lambda module: module.EngineArgs)
+    import eagle_ext_moved
+
+    assert eagle_ext_moved.VALUE == 7
+    assert vllm_log.containing("could not hook into eagle_ext_moved")
+    monkeypatch.delitem(sys.modules, "eagle_ext_moved")

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import vllm_eagle_ext
 from vllm_eagle_ext import compat, plugin
 
 PROBE = """
@@ -51,12 +52,14 @@ def test_register_twice_registers_and_wraps_once():
     assert set(plugin.DRAFTERS) <= set(ModelRegistry.get_supported_archs())
 
 
-def test_register_never_raises(monkeypatch, caplog):
+def test_register_never_raises(monkeypatch, vllm_log):
     def broken() -> None:
         raise RuntimeError("upstream moved it")
 
     monkeypatch.setattr(compat, "install_intake", broken)
-    plugin.register()
+    vllm_eagle_ext.register()
+    (record,) = vllm_log.containing("could not register itself")
+    assert "upstream moved it" in record.getMessage()
 
 
 def test_names_survive_vllms_rewriting_of_architectures():

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from vllm_eagle_ext.checkpoint.files import eagle_config
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
@@ -47,7 +48,7 @@ def resolve_aux_layers(
         UnsupportedDraftError: lists that contradict each other, or ids that are repeated, out of
             order or outside 0..N.
     """
-    nested = _ids(config.get("eagle_config") or {}, f"eagle_config.{IDS_KEY}")
+    nested = _ids(eagle_config(config), f"eagle_config.{IDS_KEY}")
     top = _ids(config, IDS_KEY)
     if isinstance(override, str):
         layers = _by_rules(top, nested, num_target_layers, override)

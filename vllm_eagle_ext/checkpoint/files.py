@@ -23,6 +23,26 @@ class DraftFiles:
     model: str  # as the user named it
     config: Mapping[str, Any]
     tensors: Mapping[str, TensorHeader]  # by canonical name, see `canonical_name`
+    d2t: tuple[int, ...] | None  # by value: draft id -> offset to the target id
+
+
+def eagle_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The nested block of a published config; empty if there is none.
+
+    Raises:
+        UnsupportedDraftError: it is no object.
+    """
+    nested = config.get("eagle_config")
+    if nested is None:
+        return {}
+    if isinstance(nested, dict):
+        return nested
+    raise UnsupportedDraftError(
+        field="eagle_config of the draft's config.json",
+        value=nested,
+        allowed="an object",
+        remedy="use the config.json that was published with the draft",
+    )
 
 
 def canonical_name(name: str) -> str:
@@ -44,7 +64,9 @@ def read_draft_files(
             no safetensors file.
     """
     folder = _locate(model, revision, token, download_dir)
-    return DraftFiles(model, _read_config(model, folder), _read_headers(model, folder))
+    config = _read_config(model, folder)
+    tensors, d2t = _read_headers(model, folder)
+    return DraftFiles(model, config, tensors, d2t)
 
 
 def _locate(
@@ -100,7 +122,7 @@ def _read_config(model: str, folder: Path) -> Mapping[str, Any]:
     return config
 
 
-def _read_headers(model: str, folder: Path) -> Mapping[str, TensorHeader]:
+def _read_headers(model: str, folder: Path) -> tuple[Mapping[str, TensorHeader], tuple[int, ...] | None]:
     from safetensors import SafetensorError, safe_open
 
     shards = sorted(folder.glob("*.safetensors"))
@@ -109,9 +131,11 @@ def _read_headers(model: str, folder: Path) -> Mapping[str, TensorHeader]:
             field="speculative_config.model",
             value=model,
             allowed="a draft checkpoint with *.safetensors files",
-            remedy="convert the weights to safetensors, or finish the download",
+            remedy="convert the weights to safetensors, finish the download, or leave the draft to "
+            'vLLM alone with {"eagle_ext": {"enabled": false}}',
         )
     tensors: dict[str, TensorHeader] = {}
+    d2t = None
     for shard in shards:
         try:
             with safe_open(shard, framework="np") as file:
@@ -120,6 +144,8 @@ def _read_headers(model: str, folder: Path) -> Mapping[str, TensorHeader]:
                     tensors[canonical_name(name)] = TensorHeader(
                         tuple(piece.get_shape()), piece.get_dtype()
                     )
+                    if name == "d2t":
+                        d2t = tuple(file.get_tensor(name).tolist())
         except SafetensorError as error:
             raise UnsupportedDraftError(
                 field=f"{shard.name} of the draft",
@@ -127,4 +153,4 @@ def _read_headers(model: str, folder: Path) -> Mapping[str, TensorHeader]:
                 allowed="a complete safetensors file",
                 remedy=f"download the file again ({error})",
             ) from None
-    return tensors
+    return tensors, d2t

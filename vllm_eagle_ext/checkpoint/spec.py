@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from vllm_eagle_ext.checkpoint.aux_layers import AuxLayers, Convention, resolve_aux_layers
 from vllm_eagle_ext.checkpoint.checks import check_draft
-from vllm_eagle_ext.checkpoint.files import DraftFiles
+from vllm_eagle_ext.checkpoint.files import DraftFiles, eagle_config
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
 NormOutput = Literal["checkpoint"] | bool
@@ -30,7 +30,7 @@ class DraftSpec:
     fc_norm: bool  # one RMSNorm per aux layer before fc
     norm_output: bool  # the normalised hidden state is fed back
     norm_output_source: str  # where the flag came from
-    draft_vocab_size: int  # Vd
+    target_hidden_size: int  # Ht
     stock_gaps: tuple[str, ...]  # why vLLM alone would serve this draft wrongly; empty: it would not
 
     @property
@@ -70,7 +70,7 @@ def read_draft_spec(
         fc_norm=fc_norm,
         norm_output=post_norm,
         norm_output_source="config" if norm_output == "checkpoint" else "option norm_output",
-        draft_vocab_size=int(config.get("draft_vocab_size") or target.vocab_size),
+        target_hidden_size=target.hidden_size,
         stock_gaps=tuple(_stock_gaps(config, layers, post_norm, fc_norm)),
     )
 
@@ -82,7 +82,7 @@ def published_architecture(config: Mapping[str, Any]) -> str:
 
 def read_flag(config: Mapping[str, Any], name: str) -> bool:
     """A flag at top level or in `eagle_config`; both mean the same, and must not differ."""
-    nested = (config.get("eagle_config") or {}).get(name)
+    nested = eagle_config(config).get(name)
     top = config.get(name)
     if top is not None and nested is not None and bool(top) != bool(nested):
         raise UnsupportedDraftError(

@@ -10,7 +10,7 @@ from transformers import LlamaForCausalLM
 
 from .corpus import sample_windows
 from .draft import DraftModel, DraftShape
-from .optim import build_optimizers, set_learning_rate
+from .optim import build_optimizers, set_learning_rate, update
 
 UNROLL = 5  # chain steps in training; K = 4 uses the first four
 STEP_DECAY = 0.85
@@ -98,11 +98,7 @@ def train_draft(
         with torch.autocast("cpu", torch.bfloat16):
             logits = draft.unroll([state[:, :n] for state in view.aux], view.embeddings, UNROLL)
         loss = chain_loss(logits, view, kept)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(draft.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
+        update(draft, loss, optimizers)
         losses.append(loss.item())
         mean = sum(losses[-100:]) / len(losses[-100:])
         progress.update(task, advance=1, description=f"{name} loss {mean:.3f}")

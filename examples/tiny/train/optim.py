@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
@@ -37,3 +38,11 @@ def set_learning_rate(optimizers: list[Optimizer], step: int, total_steps: int) 
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * factor
+
+
+def update(model: nn.Module, loss: torch.Tensor, optimizers: list[Optimizer]) -> None:
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from .corpus import sample_windows
-from .optim import build_optimizers, set_learning_rate
+from .optim import build_optimizers, set_learning_rate, update
 
 TOKENS_PER_STEP = 4096
 # Short windows train fastest on a CPU; the last part sees long ones, so that prompts of about 1,000
@@ -61,11 +61,7 @@ def train_target(
         with torch.autocast("cpu", torch.bfloat16):
             logits = model(windows[:, :-1], use_cache=False).logits  # [B, length, V]
         loss = F.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
+        update(model, loss, optimizers)
         losses.append(loss.item())
         mean = sum(losses[-100:]) / len(losses[-100:])
         progress.update(task, advance=1, description=f"target loss {mean:.3f}")

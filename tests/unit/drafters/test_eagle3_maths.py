@@ -11,7 +11,12 @@ from safetensors.torch import load_file
 
 from tests.reference.eagle3 import Eagle3Reference
 from tests.support.checkpoints import DRAFT_VOCAB, HIDDEN, VOCAB, tiny_draft, write_target
+from tests.support.engine import has_gpu
 from vllm_eagle_ext import plugin
+
+pytestmark = pytest.mark.skipif(
+    has_gpu(), reason="builds vLLM's layers on its CPU platform; the engine tests cover a GPU"
+)
 
 ROWS, K = 10, 4
 # Largest error of a logit over the standard deviation of the logits.
