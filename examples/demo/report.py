@@ -38,7 +38,7 @@ class Row:
 
 def table(rows: list[Row], title: str) -> Table:
     result = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in ("draft", "tokens/s", "step time", "tokens per step"):
+    for column in ("draft", "tokens/s", "step time", "tau"):
         result.add_column(
             column, justify="left" if column == "draft" else "right", no_wrap=column == "draft"
         )
@@ -53,6 +53,7 @@ def table(rows: list[Row], title: str) -> Table:
             " ".join(f"{a:.2f}" for a in row.acceptance) or "-",
             f"{row.tokens_per_second / rows[0].tokens_per_second:.2f}x",
         )
+    result.caption = "tau: acceptance length, tokens per target step with the bonus token"
     return result
 
 
