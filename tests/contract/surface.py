@@ -75,6 +75,12 @@ PACKAGE = (
     ),
     Name(
         "vllm.config.speculative",
+        "SpeculativeConfig",
+        "what the intake reads and writes of the result",
+        contains=("method:", "draft_model_config:"),
+    ),
+    Name(
+        "vllm.config.speculative",
         "SpeculativeConfig.update_arch_",
         "makes vLLM look our architecture up",
         parameters=("self",),
@@ -158,6 +164,11 @@ PACKAGE = (
 )
 
 TESTS = (
+    Name("vllm.entrypoints.llm", "LLM.get_metrics", "drafts and accepted tokens per position"),
+    Name("vllm.model_executor.model_loader.utils", "process_weights_after_loading", "module tests"),
+    Name("vllm.utils.torch_utils", "set_default_torch_dtype", "module tests"),
+    Name("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", "V2", contains=("self.speculator",)),
+    Name("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", "V1", contains=("self.drafter",)),
     Name(
         "vllm.v1.worker.gpu_model_runner",
         "GPUModelRunner.propose_draft_token_ids",
