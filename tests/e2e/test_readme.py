@@ -7,15 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.support.engine import ROOT, engine_environment
-from tests.support.server import free_port
+from tests.support.server import free_port, wait_until_ready
 
 README = (ROOT / "README.md").read_text()
 
@@ -68,25 +66,13 @@ def test_vllm_serve_block():
     command = block.replace("--port 8000", f"--port {port}")
     process = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=ROOT, env=environment)
     try:
-        wait_for(f"http://127.0.0.1:{port}/health", process)
+        wait_until_ready(process, f"http://127.0.0.1:{port}")
         body = {"model": "tiny", "prompt": "import os\n", "max_tokens": 8}
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=60)
         assert answer.json()["usage"]["completion_tokens"] == 8
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(60)
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "the server ended"
-        try:
-            if httpx.get(url, timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            threading.Event().wait(0.2)
-    raise TimeoutError(url)
 
 
 @pytest.mark.e2e

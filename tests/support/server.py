@@ -29,6 +29,27 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def wait_until_ready(process: subprocess.Popen[bytes], root_url: str) -> None:
+    """Poll the health page of a `vllm serve` until it answers.
+
+    Raises:
+        RuntimeError: the process ended.
+        TimeoutError: no answer within START_TIMEOUT_S.
+    """
+    deadline = time.monotonic() + START_TIMEOUT_S
+    pause = threading.Event()
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with status {process.returncode}")
+        try:
+            if httpx.get(f"{root_url}/health", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        pause.wait(POLL_S)
+    raise TimeoutError(f"{root_url} was not ready after {START_TIMEOUT_S} s")
+
+
 class Server:
     """Context manager. `url` is the OpenAI base URL; `log` fills while the server runs."""
 
@@ -72,9 +93,10 @@ class Server:
             start_new_session=True,
         )
         try:
-            self._wait_until_ready()
-        except BaseException:
+            wait_until_ready(self.process, self.root_url)
+        except BaseException as error:
             self.stop()
+            error.add_note(self.log.read_text()[-4000:])
             raise
         return self
 
@@ -85,20 +107,6 @@ class Server:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        pause = threading.Event()
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                raise RuntimeError(f"the server ended:\n{self.log.read_text()[-4000:]}")
-            try:
-                if httpx.get(f"{self.root_url}/health", timeout=5).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            pause.wait(POLL_S)
-        raise TimeoutError(f"not ready after {START_TIMEOUT_S} s:\n{self.log.read_text()[-4000:]}")
 
     def stop(self) -> None:
         """SIGINT, as Ctrl-C; the whole process group is killed only if it does not end by itself."""
