@@ -12,7 +12,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -39,6 +39,42 @@ def is_tested(version: str) -> bool:
         return SpecifierSet(TESTED_VLLM).contains(Version(version), prereleases=True)
     except InvalidVersion:  # a development build such as "dev"
         return False
+
+
+def v2_runner_needs_aux_states() -> bool:
+    """0.32's V2 runner asks the target for aux states whatever the draft's config says."""
+    try:
+        return Version(vllm_version()) < Version("0.33")
+    except InvalidVersion:
+        return False
+
+
+def model_runner(*, drafts_in_parallel: bool) -> Literal["v1", "v2"]:
+    """Which runner vLLM will choose for an EAGLE-3 or DFlash draft, by its own order of reasons.
+
+    Args:
+        drafts_in_parallel: `parallel_drafting` is asked for, which only V1 has outside DFlash.
+    """
+    from vllm import envs
+    from vllm.triton_utils import HAS_TRITON
+
+    if envs.VLLM_USE_V2_MODEL_RUNNER is not None:
+        return "v2" if envs.VLLM_USE_V2_MODEL_RUNNER else "v1"
+    return "v2" if HAS_TRITON and not drafts_in_parallel else "v1"
+
+
+def registered_architectures() -> frozenset[str]:
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    return frozenset(ModelRegistry.get_supported_archs())
+
+
+def readable_model_types() -> frozenset[str]:
+    """Model types whose config.json vLLM or its transformers can read."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from vllm.transformers_utils.config import _CONFIG_REGISTRY
+
+    return frozenset(CONFIG_MAPPING.keys()) | frozenset(_CONFIG_REGISTRY.keys())
 
 
 def warn_outside_tested_range() -> None:

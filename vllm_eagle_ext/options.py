@@ -22,6 +22,10 @@ class Options(BaseModel):
     untested_vllm: bool = Field(
         default=False, description="true or false; true serves outside the tested vLLM range"
     )
+    strict: bool = Field(
+        default=True,
+        description="true or false; false makes warnings of errors that an engine would start with",
+    )
     aux_layers: Literal["auto", "boundary", "output"] | list[Annotated[int, Field(ge=0)]] = Field(
         default="auto",
         description='"auto", "boundary" (ids as they stand), "output" (ids of layers whose output '

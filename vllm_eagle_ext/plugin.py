@@ -6,10 +6,19 @@ from __future__ import annotations
 from vllm_eagle_ext import compat
 
 # Names contain `EagleExt`, so that a node without this package fails with a name that tells, and
-# start with `Eagle3`, so that vLLM's rewriting of draft architectures leaves them alone. The path is
-# that of a package: vLLM hashes the whole folder into its model-info cache only then.
+# start with `Eagle3` or `DFlash`, so that vLLM's rewriting of draft architectures leaves them alone.
+# Paths are those of packages: vLLM hashes the whole folder into its model-info cache only then.
 DRAFTERS = {
-    "Eagle3EagleExtLlamaForCausalLM": ("vllm_eagle_ext.drafters.eagle3:Eagle3EagleExtLlamaForCausalLM"),
+    name: f"vllm_eagle_ext.drafters.{family}:{name}"
+    for family, names in {
+        "eagle3": (
+            "Eagle3EagleExtLlamaForCausalLM",
+            "Eagle3EagleExtQwen3ForCausalLM",
+            "Eagle3EagleExtDeepseekV2ForCausalLM",
+        ),
+        "dflash": ("DFlashEagleExtQwen3ForCausalLM",),
+    }.items()
+    for name in names
 }
 
 

@@ -7,6 +7,7 @@ another installation.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from vllm_eagle_ext import __version__
@@ -15,20 +16,21 @@ from vllm_eagle_ext.errors import UnsupportedDraftError
 _KEY = "eagle_ext"
 
 
-def write_stamp(hf_config: Any) -> None:
-    setattr(hf_config, _KEY, {"version": __version__})
+def write_stamp(hf_config: Any, **decisions: Any) -> None:
+    """decisions: plain JSON, read back by `require_stamp`."""
+    setattr(hf_config, _KEY, {"version": __version__, **decisions})
 
 
-def require_stamp(hf_config: Any) -> None:
+def require_stamp(hf_config: Any) -> Mapping[str, Any]:
     """Raises:
     UnsupportedDraftError: the config was resolved by no intake, or by another version's.
     """
-    version = (getattr(hf_config, _KEY, None) or {}).get("version")
-    if version == __version__:
-        return
+    stamp: Mapping[str, Any] = getattr(hf_config, _KEY, None) or {}
+    if stamp.get("version") == __version__:
+        return stamp
     raise UnsupportedDraftError(
         field="version of vllm-eagle-ext that resolved the draft's config",
-        value=version,
+        value=stamp.get("version"),
         allowed=f"{__version__}, the version of this process",
         remedy="install the same version on every node, and start the engine through vLLM's "
         "EngineArgs (vllm serve or LLM)",

@@ -3,16 +3,23 @@
 
 from __future__ import annotations
 
-from vllm_eagle_ext.checkpoint.aux_layers import AuxLayers, resolve_aux_layers
-from vllm_eagle_ext.checkpoint.files import DraftFiles, read_draft_files
-from vllm_eagle_ext.checkpoint.spec import DraftSpec, TargetFacts, read_draft_spec
+from vllm_eagle_ext.checkpoint.case import Case, Setting
+from vllm_eagle_ext.checkpoint.files import DraftFiles, read_config, read_draft_files
+from vllm_eagle_ext.checkpoint.findings import Finding, Severity
+from vllm_eagle_ext.checkpoint.inspection import Inspection, inspect_draft
+from vllm_eagle_ext.checkpoint.spec import DraftSpec
+from vllm_eagle_ext.checkpoint.target import TargetFacts
 
 __all__ = [
-    "AuxLayers",
+    "Case",
     "DraftFiles",
     "DraftSpec",
+    "Finding",
+    "Inspection",
+    "Setting",
+    "Severity",
     "TargetFacts",
+    "inspect_draft",
+    "read_config",
     "read_draft_files",
-    "read_draft_spec",
-    "resolve_aux_layers",
 ]

@@ -12,18 +12,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vllm_eagle_ext.checkpoint.files import eagle_config
-from vllm_eagle_ext.errors import UnsupportedDraftError
+from vllm_eagle_ext.checkpoint.findings import Problem
 
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
+OUTPUT_IDS_KEY = "target_layer_ids"
 Convention = Literal["auto", "boundary", "output"]
+Override = Convention | Sequence[int]
+
+_SET_OPTION = 'set {"eagle_ext": {"aux_layers": "boundary" | "output" | [..]}}'
 
 
 @dataclass(frozen=True, slots=True)
 class AuxLayers:
+    """Boundaries ascend, as vLLM captures them; `order[k]` is the block of `fc` that reads the k-th."""
+
     boundaries: tuple[int, ...]
     rule: str  # which rule chose them, for the log
     given_ids: tuple[int, ...] | None  # as the config has them; None: it names none
+    order: tuple[int, ...]
+
+    @property
+    def is_reordered(self) -> bool:
+        return list(self.order) != sorted(self.order)
+
+
+NO_AUX_LAYERS = AuxLayers((), "the draft is one without aux states", None, ())
 
 
 def default_boundaries(num_target_layers: int) -> tuple[int, int, int]:
@@ -35,99 +48,141 @@ def resolve_aux_layers(
     config: Mapping[str, Any],
     *,
     num_target_layers: int,
-    override: Convention | Sequence[int] = "auto",
-) -> AuxLayers:
-    """Boundaries of a Llama-type EAGLE-3 draft.
+    family: str,
+    is_speculators: bool = False,
+    override: Override = "auto",
+) -> AuxLayers | list[Problem]:
+    """Boundaries of a draft, or why none can be had.
 
     Args:
-        config: the draft's config.json.
+        config: the draft's config.json; of a speculators draft, the flattened one.
         num_target_layers: N.
+        family: of families.py; DFlash and MLA drafts have rules of their own.
         override: the option `aux_layers`.
-
-    Raises:
-        UnsupportedDraftError: lists that contradict each other, or ids that are repeated, out of
-            order or outside 0..N.
     """
-    nested = _ids(eagle_config(config), f"eagle_config.{IDS_KEY}")
-    top = _ids(config, IDS_KEY)
-    if isinstance(override, str):
-        layers = _by_rules(top, nested, num_target_layers, override)
-    else:
-        layers = AuxLayers(tuple(override), "option aux_layers lists the boundaries", top or nested)
-    _validate(layers, num_target_layers)
-    return layers
+    stated = [(name, _ids(ids)) for name, ids in _places(config).items() if ids not in (None, [])]
+    for name, ids in stated:
+        if ids is None and isinstance(override, str):
+            return [_malformed(name, _places(config)[name])]
+    given = {name: ids for name, ids in stated if ids is not None}
+    chosen = _choose(given, num_target_layers, family, is_speculators, override)
+    if isinstance(chosen, Problem):
+        return [chosen]
+    boundaries, rule, ids = chosen
+    order = sorted(range(len(boundaries)), key=boundaries.__getitem__)
+    layers = AuxLayers(tuple(boundaries[k] for k in order), rule, ids, tuple(order))
+    return _out_of_range(layers, num_target_layers) or layers
 
 
-def _ids(holder: Mapping[str, Any], field: str) -> tuple[int, ...] | None:
-    ids = holder.get(IDS_KEY)
-    if ids is None or ids == []:
-        return None
-    if not isinstance(ids, list) or not all(type(i) is int for i in ids):
-        raise UnsupportedDraftError(
-            field=f"{field} of the draft's config.json",
-            value=ids,
-            allowed="a list of integers",
-            remedy='correct the file, or list the boundaries: {"eagle_ext": {"aux_layers": [..]}}',
-        )
-    return tuple(ids)
+def _places(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Every key that names layers, in the order of the rules."""
+    nested, dflash = config.get("eagle_config") or {}, config.get("dflash_config") or {}
+    nested = nested if isinstance(nested, Mapping) else {}
+    dflash = dflash if isinstance(dflash, Mapping) else {}
+    return {
+        IDS_KEY: config.get(IDS_KEY),
+        "aux_hidden_state_layer_ids": config.get("aux_hidden_state_layer_ids"),
+        f"eagle_config.{IDS_KEY}": nested.get(IDS_KEY),
+        f"dflash_config.{OUTPUT_IDS_KEY}": dflash.get(OUTPUT_IDS_KEY),
+        OUTPUT_IDS_KEY: config.get(OUTPUT_IDS_KEY),
+    }
 
 
-def _by_rules(
-    top: tuple[int, ...] | None,
-    nested: tuple[int, ...] | None,
+def _ids(value: object) -> tuple[int, ...] | None:
+    is_list = isinstance(value, list) and all(type(i) is int for i in value)
+    return tuple(value) if is_list else None  # type: ignore[arg-type]
+
+
+_Choice = tuple[tuple[int, ...], str, tuple[int, ...] | None]
+
+
+def _choose(
+    given: Mapping[str, tuple[int, ...]],
     num_target_layers: int,
-    convention: Convention,
-) -> AuxLayers:
-    if top is None and nested is None:
-        return AuxLayers(
+    family: str,
+    is_speculators: bool,
+    override: Override,
+) -> _Choice | Problem:
+    if not isinstance(override, str):
+        first = next(iter(given.values()), None)
+        return tuple(override), "option aux_layers lists the boundaries", first
+    if not given:
+        if family == "dflash":
+            return _malformed(f"dflash_config.{OUTPUT_IDS_KEY}", None)
+        return (
             default_boundaries(num_target_layers),
             "the config names no layers, so EAGLE-3's default 2, N//2, N-3",
             None,
         )
-    if top and nested and top != nested and top != _plus_one(nested):
-        raise UnsupportedDraftError(
-            field=f"{IDS_KEY} at top level and in eagle_config",
-            value=(list(top), list(nested)),
-            allowed="equal lists, or a top-level list that is the nested one plus one",
-            remedy='list the boundaries: {"eagle_ext": {"aux_layers": [..]}}',
-        )
-    ids = top or nested or ()
+    readings = {
+        name: _by_rules(name, ids, num_target_layers, family, is_speculators, override)
+        for name, ids in given.items()
+    }
+    # A top-level list that is the nested one plus one says what the nested one means.
+    name, (boundaries, rule) = next(iter(readings.items()))
+    for other, (found, _) in readings.items():
+        if boundaries not in (found, given[other]):
+            return Problem(
+                field=f"{name} and {other} of the draft's config.json",
+                value=(list(given[name]), list(given[other])),
+                allowed="lists that mean the same layers",
+                remedy='list the boundaries: {"eagle_ext": {"aux_layers": [..]}}',
+            )
+    return boundaries, rule, given[name]
+
+
+def _by_rules(
+    name: str,
+    ids: tuple[int, ...],
+    num_target_layers: int,
+    family: str,
+    is_speculators: bool,
+    convention: str,
+) -> tuple[tuple[int, ...], str]:
+    outputs = tuple(i + 1 for i in ids)
     if convention == "boundary":
-        return AuxLayers(ids, "option aux_layers says the ids are boundaries", ids)
+        return ids, "option aux_layers says the ids are boundaries"
     if convention == "output":
-        return AuxLayers(_plus_one(ids), "option aux_layers says the ids name layer outputs", ids)
+        return outputs, "option aux_layers says the ids name layer outputs"
+    if name.endswith(OUTPUT_IDS_KEY):
+        return outputs, f"{name} names the layers whose output is read, boundary = id + 1"
+    if is_speculators:
+        return ids, "ids of the speculators format are boundaries"
     if num_target_layers in ids:
-        return AuxLayers(ids, f"the ids contain N={num_target_layers}, so they are boundaries", ids)
-    if top:
-        return AuxLayers(top, "ids at top level are boundaries, vLLM's meaning", ids)
-    return AuxLayers(
-        _plus_one(ids),
-        "ids nested in eagle_config name the layers whose output is read, boundary = id + 1",
-        ids,
+        return ids, f"the ids contain N={num_target_layers}, so they are boundaries"
+    if "." not in name:
+        return ids, "ids at top level are boundaries, vLLM's meaning"
+    if family == "mla" and ids[0] != 1:
+        return ids, "nested ids of an MLA draft that do not start with 1 are boundaries"
+    return outputs, "ids nested in eagle_config name the layers whose output is read, boundary = id + 1"
+
+
+def _malformed(name: str, value: object) -> Problem:
+    return Problem(
+        field=f"{name} of the draft's config.json",
+        value=value,
+        allowed="a list of integers",
+        remedy='correct the file, or list the boundaries: {"eagle_ext": {"aux_layers": [..]}}',
     )
 
 
-def _plus_one(ids: Sequence[int]) -> tuple[int, ...]:
-    return tuple(i + 1 for i in ids)
-
-
-def _validate(layers: AuxLayers, num_target_layers: int) -> None:
-    """vLLM captures in ascending order and drops repetitions, so only such lists keep their meaning."""
+def _out_of_range(layers: AuxLayers, num_target_layers: int) -> list[Problem]:
+    """vLLM drops repetitions, and a layer beyond the last never fires."""
     boundaries = layers.boundaries
     problems = []
     if any(not 0 <= b <= num_target_layers for b in boundaries):
         problems.append(f"boundaries 0 to N={num_target_layers}")
     if len(set(boundaries)) < len(boundaries):
         problems.append("each boundary once")
-    elif list(boundaries) != sorted(boundaries):
-        problems.append("ascending order")
     if not boundaries:
         problems.append("at least one boundary")
-    if problems:
-        raise UnsupportedDraftError(
+    if not problems:
+        return []
+    return [
+        Problem(
             field="aux layers of the draft",
             value=list(boundaries),
             allowed=" and ".join(problems),
-            remedy=f"the rule was: {layers.rule}; if it is wrong for this draft, set "
-            '{"eagle_ext": {"aux_layers": "boundary" | "output" | [..]}}',
+            remedy=f"the rule was: {layers.rule}; if it is wrong for this draft, {_SET_OPTION}",
         )
+    ]

@@ -1,53 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds a draft's files and reads config.json and the safetensors headers; no weight is loaded."""
+"""Reads a checkpoint's config.json, safetensors headers and small values; no weight is loaded.
+
+Everything read is bounded, nothing is unpickled, no code of the checkpoint runs.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from vllm_eagle_ext.checkpoint.headers import TensorHeader, header_length, parse_header
+from vllm_eagle_ext.checkpoint.names import canonical_name
+from vllm_eagle_ext.checkpoint.sources import FolderSource, Source, open_source
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
-
-@dataclass(frozen=True, slots=True)
-class TensorHeader:
-    shape: tuple[int, ...]
-    dtype: str  # as safetensors spells it: "BF16", "I64", ..
+JSON_LIMIT = 4 * 2**20  # bytes of config.json or of an index
+_VALUE_LIMIT = 4 * 2**20  # bytes of a tensor that is read by value
+_INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True)
 class DraftFiles:
     model: str  # as the user named it
     config: Mapping[str, Any]
-    tensors: Mapping[str, TensorHeader]  # by canonical name, see `canonical_name`
-    d2t: tuple[int, ...] | None  # by value: draft id -> offset to the target id
-
-
-def eagle_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The nested block of a published config; empty if there is none.
-
-    Raises:
-        UnsupportedDraftError: it is no object.
-    """
-    nested = config.get("eagle_config")
-    if nested is None:
-        return {}
-    if isinstance(nested, dict):
-        return nested
-    raise UnsupportedDraftError(
-        field="eagle_config of the draft's config.json",
-        value=nested,
-        allowed="an object",
-        remedy="use the config.json that was published with the draft",
-    )
-
-
-def canonical_name(name: str) -> str:
-    """Published names differ by prefix only: `model.` and `midlayer.` stand for nothing and layer 0."""
-    return name.removeprefix("model.").replace("midlayer.", "layers.0.")
+    weights: Literal["safetensors", "bin"]
+    tensors: Mapping[str, TensorHeader]  # by canonical name; empty for .bin files
+    values: Mapping[str, bytes] = field(default_factory=dict)  # of small tensors, by canonical name
+    folder: Path | None = None  # None: on the hub
 
 
 def read_draft_files(
@@ -57,100 +39,145 @@ def read_draft_files(
     token: bool | str | None = None,
     download_dir: str | None = None,
 ) -> DraftFiles:
-    """Read a draft from a folder, or from the hub through its cache.
+    """Read a draft from a folder, or from the hub by byte ranges or through its cache.
 
     Raises:
-        UnsupportedDraftError: no folder and not to be had from the hub; no config.json; not JSON;
-            no safetensors file.
+        UnsupportedDraftError: not to be had, or a file that is missing, damaged or too large.
     """
-    folder = _locate(model, revision, token, download_dir)
-    config = _read_config(model, folder)
-    tensors, d2t = _read_headers(model, folder)
-    return DraftFiles(model, config, tensors, d2t)
-
-
-def _locate(
-    model: str, revision: str | None, token: bool | str | None, download_dir: str | None
-) -> Path:
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return folder
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        # The weights come along: vLLM loads these same cached files a moment later.
-        found = snapshot_download(
-            model,
-            revision=revision,
-            token=token,
-            cache_dir=download_dir,
-            allow_patterns=["config.json", "*.safetensors", "*.safetensors.index.json"],
-        )
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
-        raise UnsupportedDraftError(
-            field="speculative_config.model",
-            value=model,
-            allowed="a folder with config.json and *.safetensors, or a repository of the hub",
-            remedy=f"check the path or name (the hub said: {str(error).splitlines()[0]})",
-        ) from None
-    return Path(found)
-
-
-def _read_config(model: str, folder: Path) -> Mapping[str, Any]:
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    _refuse_gguf(model, [model])
+    source = open_source(model, revision=revision, token=token, download_dir=download_dir)
+    files = source.files()
+    config = read_json(source, files, "config.json")
+    if config is None:
+        _refuse_gguf(model, files)
         raise UnsupportedDraftError(
             field="speculative_config.model",
             value=model,
             allowed="a draft checkpoint with a config.json",
             remedy="point it at the folder that holds the draft's config.json and weights",
-        ) from None
-    except ValueError as error:
-        config, problem = None, str(error)
-    else:
-        problem = "it holds no object"
-    if not isinstance(config, dict):
-        raise UnsupportedDraftError(
-            field="config.json of the draft",
-            value=model,
-            allowed="a JSON object",
-            remedy=f"download the file again ({problem})",
         )
+    folder = source.folder if isinstance(source, FolderSource) else None
+    shards = _shards(source, files)
+    if not shards:
+        return DraftFiles(model, config, "bin", {}, folder=folder)
+    tensors = _read_headers(source, shards)
+    return DraftFiles(model, config, "safetensors", tensors, _read_values(source, tensors), folder)
+
+
+def read_config(model: str, *, revision: str | None = None, token: bool | str | None = None) -> Any:
+    """config.json of a target: folder, hub or cache.
+
+    Raises:
+        UnsupportedDraftError: there is none, or it is damaged.
+    """
+    source = open_source(model, revision=revision, token=token, download_dir=None)
+    config = read_json(source, source.files(), "config.json")
+    if config is None:
+        raise UnsupportedDraftError(
+            field="the target", value=model, allowed="a folder or repository with a config.json",
+            remedy="name the target as for `vllm serve`",
+        )  # fmt: skip
     return config
 
 
-def _read_headers(model: str, folder: Path) -> tuple[Mapping[str, TensorHeader], tuple[int, ...] | None]:
-    from safetensors import SafetensorError, safe_open
+def read_json(source: Source, files: Mapping[str, int], name: str) -> dict[str, Any] | None:
+    """None if there is no such file.
 
-    shards = sorted(folder.glob("*.safetensors"))
-    if not shards:
+    Raises:
+        UnsupportedDraftError: larger than JSON_LIMIT, not UTF-8, nested too deeply, or no object.
+    """
+    if name not in files:
+        return None
+    problem = f"it has {files[name]} bytes, more than the {JSON_LIMIT} that are read"
+    if files[name] <= JSON_LIMIT:
+        try:
+            found = json.loads(source.read(name, 0, JSON_LIMIT).decode("utf-8"))
+        except RecursionError:
+            problem = "it is nested too deeply"
+        except ValueError as error:
+            problem = str(error)
+        else:
+            if isinstance(found, dict):
+                return found
+            problem = "it holds no object"
+    raise _damaged(source, name, "a JSON object", problem)
+
+
+def _damaged(source: Source, name: str, allowed: str, problem: str) -> UnsupportedDraftError:
+    return UnsupportedDraftError(
+        field=f"{name} of {source.model!r}",
+        value="damaged",
+        allowed=allowed,
+        remedy=f"download the file again ({problem})",
+    )
+
+
+def _refuse_gguf(model: str, names: Any) -> None:
+    if any(str(name).endswith(".gguf") for name in names):
         raise UnsupportedDraftError(
             field="speculative_config.model",
             value=model,
-            allowed="a draft checkpoint with *.safetensors files",
-            remedy="convert the weights to safetensors, finish the download, or leave the draft to "
-            'vLLM alone with {"eagle_ext": {"enabled": false}}',
+            allowed="a draft checkpoint with config.json and safetensors",
+            remedy="vLLM loads no draft from GGUF: use the safetensors it was converted from",
         )
+
+
+def _shards(source: Source, files: Mapping[str, int]) -> dict[str, int]:
+    """What vLLM will load: all *.safetensors, or those that an index names. Empty: only .bin files.
+
+    Raises:
+        UnsupportedDraftError: no weights at all, or a shard of the index that is missing.
+    """
+    found = {name: size for name, size in sorted(files.items()) if name.endswith(".safetensors")}
+    index = read_json(source, files, _INDEX)
+    if index is not None:
+        named = index.get("weight_map")
+        if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+            raise _damaged(source, _INDEX, "an index with a weight_map", "weight_map maps no names")
+        wanted = sorted(set(named.values()))
+        missing = [name for name in wanted if name not in found]
+        if missing:
+            raise _incomplete(source, f"without {', '.join(missing[:5])}, which {_INDEX} names")
+        return {name: found[name] for name in wanted}
+    if found or any(name.endswith((".bin", ".pt")) and name != "mask_embedding.pt" for name in files):
+        return found
+    _refuse_gguf(source.model, files)
+    raise _incomplete(source, "without any *.safetensors")
+
+
+def _incomplete(source: Source, value: str) -> UnsupportedDraftError:
+    return UnsupportedDraftError(
+        field=f"weights of the draft {source.model!r}",
+        value=value,
+        allowed="a draft checkpoint with all of its *.safetensors files",
+        remedy="finish the download, or convert the weights to safetensors",
+    )
+
+
+def _read_headers(source: Source, shards: Mapping[str, int]) -> dict[str, TensorHeader]:
     tensors: dict[str, TensorHeader] = {}
-    d2t = None
-    for shard in shards:
+    for shard, size in shards.items():
         try:
-            with safe_open(shard, framework="np") as file:
-                for name in file.keys():  # noqa: SIM118 - not a mapping
-                    piece = file.get_slice(name)
-                    tensors[canonical_name(name)] = TensorHeader(
-                        tuple(piece.get_shape()), piece.get_dtype()
-                    )
-                    if name == "d2t":
-                        d2t = tuple(file.get_tensor(name).tolist())
-        except SafetensorError as error:
-            raise UnsupportedDraftError(
-                field=f"{shard.name} of the draft",
-                value=model,
-                allowed="a complete safetensors file",
-                remedy=f"download the file again ({error})",
-            ) from None
-    return tensors, d2t
+            length = header_length(source.read(shard, 0, 8), size)
+            found = parse_header(source.read(shard, 8, length), file=shard, file_size=size)
+        except ValueError as error:
+            raise _damaged(source, shard, "a complete safetensors file", str(error)) from None
+        for published, header in found.items():
+            name = canonical_name(published)
+            if name in tensors:
+                raise _damaged(
+                    source, shard, "each tensor once",
+                    f"{published} and {tensors[name].published} are the same tensor",
+                )  # fmt: skip
+            tensors[name] = header
+    return tensors
+
+
+def _read_values(source: Source, tensors: Mapping[str, TensorHeader]) -> dict[str, bytes]:
+    """d2t and t2d always; other vectors from a folder only, where a read costs no round trip."""
+    values = {}
+    for name, header in tensors.items():
+        wanted = name in ("d2t", "t2d") or (len(header.shape) == 1 and isinstance(source, FolderSource))
+        if wanted and header.size <= _VALUE_LIMIT:
+            values[name] = source.read(header.file, header.start, header.size)
+    return values

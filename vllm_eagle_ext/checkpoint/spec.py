@@ -3,109 +3,186 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vllm_eagle_ext.checkpoint.aux_layers import AuxLayers, Convention, resolve_aux_layers
-from vllm_eagle_ext.checkpoint.checks import check_draft
-from vllm_eagle_ext.checkpoint.files import DraftFiles, eagle_config
-from vllm_eagle_ext.errors import UnsupportedDraftError
+from vllm_eagle_ext.checkpoint.attention import Gate, Heads, LayerAttention, read_heads, read_layers
+from vllm_eagle_ext.checkpoint.aux_layers import AuxLayers
+from vllm_eagle_ext.checkpoint.config import DraftConfig, Format, format_of
+from vllm_eagle_ext.checkpoint.families import Backbone, Family, Kind, published_architecture
+from vllm_eagle_ext.checkpoint.files import DraftFiles
+from vllm_eagle_ext.checkpoint.flags import FLAGS, Flag, read_flag
+from vllm_eagle_ext.checkpoint.rope import Rope, read_rope
+from vllm_eagle_ext.checkpoint.target import TargetFacts
+from vllm_eagle_ext.checkpoint.values import integers
+from vllm_eagle_ext.checkpoint.vocabulary import Vocabulary, map_kind
 
 NormOutput = Literal["checkpoint"] | bool
+Presence = Literal["own", "shared", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class TargetFacts:
-    num_layers: int  # N
-    hidden_size: int  # Ht
-    vocab_size: int  # V
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DraftSpec:
     model: str  # as the user named it
     architecture: str  # as published
-    aux_layers: AuxLayers
-    fc_norm: bool  # one RMSNorm per aux layer before fc
-    norm_output: bool  # the normalised hidden state is fed back
-    norm_output_source: str  # where the flag came from
+    format: Format
+    family: Family
+    backbone: Backbone
+    method: str
+    drafter: str  # the registered architecture that serves it
+    weights: Literal["safetensors", "bin"]
+    num_layers: int
+    hidden_size: int  # H
     target_hidden_size: int  # Ht
-    stock_gaps: tuple[str, ...]  # why vLLM alone would serve this draft wrongly; empty: it would not
+    heads: Heads
+    layers: tuple[LayerAttention, ...]
+    aux_layers: AuxLayers
+    fc_norm: Flag  # one RMSNorm per aux layer before fc
+    norm_output: Flag  # the normalised hidden state is fed back
+    norm_before_fc: Flag  # one RMSNorm over all aux layers before fc
+    norm_before_residual: Flag  # the residual starts from the normalised feature
+    gate: Gate | None
+    vocabulary: Vocabulary
+    embeddings: Presence
+    head: Presence
+    rope: Rope
+    block_size: int | None
+    mask_token_id: int | None
+    trained_k: int | None  # drafted tokens in training, where the config says so
+    trained_length: int | None  # positions
+    quantisation: str | None
 
     @property
-    def family(self) -> str:
-        return "post-norm EAGLE-3" if self.norm_output else "EAGLE-3"
+    def fuses_aux_states(self) -> bool:
+        return bool(self.aux_layers.boundaries)
+
+    @property
+    def flags(self) -> Mapping[str, Flag]:
+        return {name: getattr(self, name) for name in FLAGS}
+
+    @property
+    def title(self) -> str:
+        names = {
+            "native": "EAGLE-3", "post-norm": "post-norm EAGLE-3", "gated": "gated EAGLE-3",
+            "mla": "MLA EAGLE-3", "p-eagle": "P-EAGLE", "dflash": "DFlash",
+        }  # fmt: skip
+        return names[self.family]
 
 
-def read_draft_spec(
+def build_spec(
     files: DraftFiles,
+    flat: Mapping[str, Any],
+    config: DraftConfig,
+    kind: Kind,
     target: TargetFacts,
-    *,
-    aux_layers: Convention | Sequence[int] = "auto",
-    norm_output: NormOutput = "checkpoint",
+    aux_layers: AuxLayers,
+    norm_output: NormOutput,
 ) -> DraftSpec:
-    """Decide what a Llama-type EAGLE-3 draft is and check it against its target.
+    """Put together what the parts say; whether they fit each other is for the rules.
 
-    Raises:
-        UnsupportedDraftError: the first rule of `checks` that the checkpoint breaks.
+    Args:
+        flat: `flatten(files.config)`.
     """
-    config = files.config
-    layers = resolve_aux_layers(config, num_target_layers=target.num_layers, override=aux_layers)
-    fc_norm = read_flag(config, "fc_norm")
-    post_norm = read_flag(config, "norm_output") if norm_output == "checkpoint" else norm_output
-    check_draft(
-        files,
-        num_aux_layers=len(layers.boundaries),
-        layer_names=layers.rule,
-        fc_norm=fc_norm,
-        norm_before_fc=read_flag(config, "norm_before_fc"),
-        target_hidden_size=target.hidden_size,
-        target_vocab_size=target.vocab_size,
-    )
+    flags = {name: read_flag(files.config, name) for name in FLAGS}
+    if norm_output != "checkpoint":
+        flags["norm_output"] = Flag(norm_output, "option norm_output", flags["norm_output"].stated)
+    heads = read_heads(config, kind.backbone)
+    gate = read_gate(files, heads)
+    family = read_family(flat, kind, gate, norm_output=flags["norm_output"].value)
+    format_ = format_of(files.config)
+    rope = read_rope(flat)
     return DraftSpec(
         model=files.model,
-        architecture=published_architecture(config),
-        aux_layers=layers,
-        fc_norm=fc_norm,
-        norm_output=post_norm,
-        norm_output_source="config" if norm_output == "checkpoint" else "option norm_output",
+        architecture=published_architecture(files.config),
+        format=format_,
+        family=family,
+        backbone=kind.backbone,
+        method=kind.method,
+        drafter=kind.drafter,
+        weights=files.weights,
+        num_layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
         target_hidden_size=target.hidden_size,
-        stock_gaps=tuple(_stock_gaps(config, layers, post_norm, fc_norm)),
+        heads=heads,
+        layers=read_layers(config, family, format_),
+        aux_layers=aux_layers,
+        gate=gate,
+        vocabulary=_read_vocabulary(files, config, target),
+        embeddings=_presence(files, "embed_tokens"),
+        head=_presence(files, "lm_head"),
+        rope=rope,
+        block_size=config.block_size
+        or (config.dflash_config.block_size if config.dflash_config else None),
+        mask_token_id=_mask_token(config),
+        trained_k=_trained_k(config),
+        trained_length=rope.original_length or config.max_position_embeddings,
+        quantisation=_quantisation(config),
+        **flags,
     )
 
 
-def published_architecture(config: Mapping[str, Any]) -> str:
-    architectures = config.get("architectures") or [""]
-    return str(architectures[0])
+def read_family(
+    flat: Mapping[str, Any], kind: Kind, gate: Gate | None = None, *, norm_output: bool = False
+) -> Family:
+    if kind.method == "dflash":
+        return "dflash"
+    if kind.backbone == "deepseek":
+        return "mla"
+    if flat.get("speculators_model_type") == "peagle":
+        return "p-eagle"
+    if gate:
+        return "gated"
+    return "post-norm" if norm_output else "native"
 
 
-def read_flag(config: Mapping[str, Any], name: str) -> bool:
-    """A flag at top level or in `eagle_config`; both mean the same, and must not differ."""
-    nested = eagle_config(config).get(name)
-    top = config.get(name)
-    if top is not None and nested is not None and bool(top) != bool(nested):
-        raise UnsupportedDraftError(
-            field=f"{name} at top level and in eagle_config",
-            value=(top, nested),
-            allowed="the same value in both places",
-            remedy="ask the publisher which one the draft was trained with, and correct config.json",
-        )
-    return bool(top if top is not None else nested)
+def read_gate(files: DraftFiles, heads: Heads) -> Gate | None:
+    """A gate hides in q_proj: as many rows again, or one more per head."""
+    header = files.tensors.get("layers.0.self_attn.q_proj.weight")
+    rows = header.shape[0] if header and header.shape else 0
+    gates: dict[int, Gate] = {heads.query * heads.dim: "elementwise", heads.query: "headwise"}
+    return gates.get(rows - heads.query * heads.dim)
 
 
-def _stock_gaps(
-    config: Mapping[str, Any], layers: AuxLayers, norm_output: bool, fc_norm: bool
-) -> list[str]:
-    """Where vLLM 0.32 and 0.33 alone read this config otherwise than it was meant."""
-    gaps = []
-    if layers.given_ids is not None and config.get("eagle_aux_hidden_state_layer_ids") is None:
-        gaps.append("layer ids nested in eagle_config are read by the V1 runner only, one layer low")
-    elif layers.given_ids is not None and layers.boundaries != layers.given_ids:
-        gaps.append("layer ids are read as boundaries")
-    elif len(layers.boundaries) != 3 and not config.get("num_aux_hidden_states"):
-        gaps.append("the width of fc follows num_aux_hidden_states, which is missing")
-    for name, value in (("norm_output", norm_output), ("fc_norm", fc_norm)):
-        if value != bool(config.get(name)):
-            gaps.append(f"{name} is read at top level of config.json only")
-    return gaps
+def _read_vocabulary(files: DraftFiles, config: DraftConfig, target: TargetFacts) -> Vocabulary:
+    size = config.draft_vocab_size or config.vocab_size
+    d2t = tensor_integers(files, "d2t")
+    kept = kept_ids(files)
+    kind = map_kind(d2t, target.vocab_size, kept) if d2t and size < target.vocab_size else None
+    return Vocabulary(size, kind)
+
+
+def tensor_integers(files: DraftFiles, name: str) -> tuple[int, ...] | None:
+    """Values of a small tensor; None if it is absent or holds no integers."""
+    raw = files.values.get(name)
+    return None if raw is None else integers(raw, files.tensors[name].dtype)
+
+
+def kept_ids(files: DraftFiles) -> list[int] | None:
+    """Target ids that t2d marks; None without t2d."""
+    marks = tensor_integers(files, "t2d")
+    return None if marks is None else [target_id for target_id, mark in enumerate(marks) if mark]
+
+
+def _presence(files: DraftFiles, module: str) -> Presence:
+    if files.weights == "bin":
+        return "unknown"
+    return "own" if any(name.startswith(f"{module}.") for name in files.tensors) else "shared"
+
+
+def _mask_token(config: DraftConfig) -> int | None:
+    """The first that is stated, in vLLM's order."""
+    nested = config.dflash_config.mask_token_id if config.dflash_config else None
+    top = (config.mask_token_id, config.dspark_noise_token_id, config.pard_token, config.ptd_token_id)
+    return next((token for token in (nested, *top) if token is not None), None)
+
+
+def _trained_k(config: DraftConfig) -> int | None:
+    methods = config.speculators_config.proposal_methods if config.speculators_config else []
+    return methods[0].speculative_tokens if methods else None
+
+
+def _quantisation(config: DraftConfig) -> str | None:
+    if config.quantization_config is None:
+        return None
+    return str(config.quantization_config.get("quant_method", "quantised"))

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Eagle3EagleExtLlamaForCausalLM"]
+__all__ = [
+    "Eagle3EagleExtDeepseekV2ForCausalLM",
+    "Eagle3EagleExtLlamaForCausalLM",
+    "Eagle3EagleExtQwen3ForCausalLM",
+]
 
 
 def __getattr__(name: str) -> Any:

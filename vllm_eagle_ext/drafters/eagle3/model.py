@@ -1,33 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EAGLE-3 drafter on the Llama decoder layer, post-norm and N aux layers included.
+"""EAGLE-3 drafters on vLLM's Llama, Qwen3 and DeepSeek (MLA) decoder layers.
 
-Differences from vllm's Eagle3LlamaForCausalLM: none in the maths, which vLLM has for every feature
-here. The class exists to refuse a config that the intake has not resolved, because the parent would
-fill each gap with a default and draft garbage.
+Differences from vLLM's classes: none in the maths, which vLLM has for every feature here, post-norm
+and N aux layers included; configs and weights are strict, see `ResolvedDraft`.
 
 Maths: EAGLE-3 (Li et al., 2025); per-layer `fc_norm` and post-norm feedback: arXiv 2605.09992.
+
+Shapes, with T tokens, H draft width, Ht target width, n aux layers, V vocabulary:
+
+`combine_hidden_states`: [T, n * Ht] -> [T, H], columns in ascending order of boundary.
+`forward`: ids [T], positions [T], states [T, H] -> (states for the head [T, H], feedback [T, H]).
+`compute_logits`: [T, H] -> [T, V], -inf outside the draft vocabulary.
 """
 
 from __future__ import annotations
 
-from vllm.config import VllmConfig
+from vllm.model_executor.models.deepseek_eagle3 import Eagle3DeepseekV2ForCausalLM
 from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
+from vllm.model_executor.models.qwen3_eagle3 import Eagle3Qwen3ForCausalLM
 
-from vllm_eagle_ext.stamp import require_stamp
+from vllm_eagle_ext.drafters.resolved import ResolvedDraft
 
 
-class Eagle3EagleExtLlamaForCausalLM(Eagle3LlamaForCausalLM):
-    """Shapes, with T tokens, H draft width, Ht target width, n aux layers, Vd draft vocabulary:
+class Eagle3EagleExtLlamaForCausalLM(ResolvedDraft, Eagle3LlamaForCausalLM):
+    """Shapes: see the module."""
 
-    `combine_hidden_states`: [T, n * Ht] -> [T, H], columns in ascending order of boundary.
-    `forward`: ids [T], positions [T], states [T, H] -> (states for the head [T, H], feedback [T, H]).
-    `compute_logits`: [T, H] -> [T, V], -inf outside the draft vocabulary.
 
-    Raises:
-        UnsupportedDraftError: the draft's config was not resolved by this version's intake.
-    """
+class Eagle3EagleExtQwen3ForCausalLM(ResolvedDraft, Eagle3Qwen3ForCausalLM):
+    """Shapes: see the module."""
 
-    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
-        assert vllm_config.speculative_config is not None
-        require_stamp(vllm_config.speculative_config.draft_model_config.hf_config)
-        super().__init__(vllm_config=vllm_config, prefix=prefix)
+
+class Eagle3EagleExtDeepseekV2ForCausalLM(ResolvedDraft, Eagle3DeepseekV2ForCausalLM):
+    """Shapes: see the module."""

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A draft's config.json as typed values, published and speculators format alike.
+
+Sources of the formats: SafeAILab/EAGLE and SpecForge (keys at top level and in `eagle_config`), z-lab
+DFlash (`dflash_config`), vllm-project/speculators (`transformer_layer_config`, keys at the root).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from vllm_eagle_ext.checkpoint.findings import Problem
+
+Format = Literal["published", "speculators"]
+Count = Annotated[int, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0)]
+TokenId = int
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class ProposalMethod(_Strict):
+    speculative_tokens: Count | None = None
+
+
+class SpeculatorsBlock(_Strict):
+    proposal_methods: list[ProposalMethod] = []
+
+
+class NestedConfig(_Strict):
+    """`eagle_config`: keys that also occur at top level."""
+
+    use_aux_hidden_state: bool | None = None
+    fc_norm: bool | None = None
+    use_aux_norm: bool | None = None
+    norm_output: bool | None = None
+    norm_before_fc: bool | None = None
+    norm_before_residual: bool | None = None
+
+
+class DFlashConfig(_Strict):
+    block_size: Count | None = None
+    mask_token_id: TokenId | None = None
+    causal: bool | None = None
+    use_swa: bool | None = None
+    swa_window_size: Count | None = None
+    attention_sink_bias: bool | None = None
+    attention_value_scale: float | None = None
+    sample_from_anchor: bool | None = None
+    use_aux_hidden_state: bool | None = None
+
+
+class DraftConfig(NestedConfig):
+    """What is read of a config; layer ids are `aux_layers.py`'s, rope is `rope.py`'s."""
+
+    architectures: list[str] | None = None
+    model_type: str | None = None
+    hidden_size: Count
+    intermediate_size: Count
+    num_hidden_layers: Count
+    num_attention_heads: Count
+    num_key_value_heads: Count | None = None
+    head_dim: Count | None = None
+    vocab_size: Count
+    draft_vocab_size: Count | None = None
+    target_hidden_size: Count | None = None
+    rms_norm_eps: Annotated[float, Field(gt=0, le=1e-3)]
+    hidden_act: Literal["silu"] | None = None
+    logit_scale: Positive | None = None
+    attention_bias: bool | None = None
+    qkv_bias: bool | None = None
+    mlp_bias: bool | None = None
+    tie_word_embeddings: bool | None = None
+    max_position_embeddings: Count | None = None
+    layer_types: list[Literal["full_attention", "sliding_attention"]] | None = None
+    sliding_window: Count | None = None
+    num_aux_hidden_states: Count | None = None
+    num_aux_layers: Count | None = None
+    attn_output_gate: bool | None = None
+    quantization_config: dict[str, Any] | None = None
+    eagle_config: NestedConfig | None = None
+    # multi-head latent attention
+    q_lora_rank: Count | None = None
+    kv_lora_rank: Count | None = None
+    qk_nope_head_dim: Count | None = None
+    qk_rope_head_dim: Count | None = None
+    v_head_dim: Count | None = None
+    # drafts that fill in a block
+    dflash_config: DFlashConfig | None = None
+    block_size: Count | None = None
+    is_causal: bool | None = None
+    is_neox_style: bool | None = None
+    sliding_window_non_causal: bool | None = None
+    sample_from_anchor: bool | None = None
+    mask_token_id: TokenId | None = None
+    dspark_noise_token_id: TokenId | None = None
+    pard_token: TokenId | None = None
+    ptd_token_id: TokenId | None = None
+    # speculators
+    speculators_config: SpeculatorsBlock | None = None
+
+
+def format_of(config: Mapping[str, Any]) -> Format:
+    speculators = "speculators_model_type" in config or "speculators_config" in config
+    return "speculators" if speculators else "published"
+
+
+def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """speculators keeps the layer's shape in a block of its own; keys at the root win over it.
+
+    `model_type` and `architectures` of the root name the training class, not the layer.
+    """
+    layer = config.get("transformer_layer_config")
+    if format_of(config) != "speculators" or not isinstance(layer, Mapping):
+        return config
+    root = {key: value for key, value in config.items() if key not in ("model_type", "architectures")}
+    return {**layer, **{key: value for key, value in root.items() if value is not None}}
+
+
+def parse_config(config: Mapping[str, Any]) -> DraftConfig | list[Problem]:
+    """The typed config, or what is wrong with it."""
+    try:
+        return DraftConfig.model_validate(dict(flatten(config)))
+    except ValidationError as error:
+        return [_problem(details) for details in error.errors()]
+
+
+def _problem(details: Any) -> Problem:
+    path = ".".join(str(part) for part in details["loc"])
+    missing = details["type"] == "missing"
+    return Problem(
+        field=f"{path} of the draft's config.json",
+        value=None if missing else details["input"],
+        allowed=f"a value: it is not stated ({_kind(path)})" if missing else _kind(path, details["msg"]),
+        remedy="use the config.json that was published with the draft",
+    )
+
+
+def _kind(path: str, message: str = "vLLM would take another model's default") -> str:
+    names = {"rms_norm_eps": "a positive number up to 0.001", "hidden_act": '"silu"'}
+    return names.get(path, message[:1].lower() + message[1:])

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rule finds, how grave it is, and the registry of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+
+class Severity(StrEnum):
+    ERROR = "error"  # would draft garbage or crash
+    WARNING = "warning"  # works, probably drafts worse than it could
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is not as a rule wants it."""
+
+    field: str
+    value: object
+    allowed: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.field} is {self.value!r}. Allowed: {self.allowed}. What to do: {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    rule: str
+    severity: Severity
+    problem: Problem
+    can_run: bool  # an engine would start with it; `strict: false` lets it
+
+
+Check = Callable[[Any], Iterable[Problem]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    name: str
+    severity: Severity
+    can_run: bool
+    families: frozenset[str]  # empty: all
+    check: Check  # of a Candidate or a Case
+
+    def apply(self, subject: Any) -> Iterator[Finding]:
+        if self.families and subject.spec.family not in self.families:
+            return
+        for problem in self.check(subject):
+            yield Finding(self.name, self.severity, problem, self.can_run)
+
+
+def rule(
+    severity: Severity, *, can_run: bool = False, families: Iterable[str] = ()
+) -> Callable[[Check], Rule]:
+    """Make a rule of a function `(subject) -> problems`; its name is the function's."""
+
+    def make(check: Check) -> Rule:
+        return Rule(
+            check.__name__, severity, can_run or severity != Severity.ERROR, frozenset(families), check
+        )
+
+    return make
+
+
+def relax(findings: Iterable[Finding]) -> list[Finding]:
+    """What `strict: false` makes of them: an error that an engine would start with is a warning."""
+    return [
+        replace(finding, severity=Severity.WARNING)
+        if finding.severity == Severity.ERROR and finding.can_run
+        else finding
+        for finding in findings
+    ]

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where vLLM 0.32 and 0.33 alone read a draft otherwise than it was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vllm_eagle_ext.checkpoint.aux_layers import IDS_KEY
+from vllm_eagle_ext.checkpoint.case import Case
+
+
+def stock_gaps(case: Case) -> list[str]:
+    """Empty: vLLM serves it rightly without this package."""
+    gaps = [*_layers(case), *_weights(case)]
+    if case.spec.method == "eagle3":
+        gaps += _flags(case)
+    elif case.spec.format == "speculators" and case.config.sliding_window_non_causal is False:
+        gaps.append("sliding_window_non_causal is taken to mean that every layer is causal")
+    return gaps
+
+
+def _layers(case: Case) -> Iterator[str]:
+    layers, top = case.spec.aux_layers, case.flat.get(IDS_KEY)
+    if case.spec.method == "dflash" or layers.given_ids is None:
+        return
+    if top is None:
+        yield "layer ids nested in eagle_config are read by the V1 runner only, one layer low"
+    elif layers.boundaries != layers.given_ids:
+        yield "layer ids are read as ascending boundaries"
+    elif len(layers.boundaries) != 3 and not case.config.num_aux_hidden_states:
+        yield "the width of fc follows num_aux_hidden_states, which is missing"
+
+
+def _flags(case: Case) -> Iterator[str]:
+    for name in ("norm_output", "fc_norm"):
+        if case.spec.flags[name].value != bool(case.files.config.get(name)):
+            yield f"{name} is read at top level of config.json only"
+    if case.spec.family == "p-eagle" and (case.spec.fc_norm or case.spec.norm_output):
+        yield "fc_norm and norm_output of a P-EAGLE draft are dropped"
+
+
+def _weights(case: Case) -> Iterator[str]:
+    if case.spec.vocabulary.map_kind == "absolute":
+        yield "d2t is read as offsets"
+    if case.spec.gate:
+        yield "the second half of q_proj is dropped"

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The header of a safetensors file: names, shapes, dtypes and where each tensor's bytes lie.
+
+Read apart from the data, which the safetensors library cannot do for a file that is not here, and
+within bounds, because a header may claim anything. Format: 8 bytes of length (little endian), that
+many bytes of JSON, then the tensors' bytes without gaps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+HEADER_LIMIT = 4 * 2**20  # bytes; a draft of eight layers has some 20 kB
+_LENGTH_BYTES = 8
+_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4,
+    "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
+    "I64": 64, "U64": 64, "F64": 64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TensorHeader:
+    shape: tuple[int, ...]
+    dtype: str  # as safetensors spells it: "BF16", "I64", ..
+    published: str = ""  # the name in the file
+    file: str = ""
+    start: int = 0  # of its bytes, from the beginning of the file
+    size: int = 0  # bytes
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    dtype: str
+    shape: list[Annotated[int, Field(ge=0)]]
+    data_offsets: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
+
+
+def header_length(first_bytes: bytes, file_size: int) -> int:
+    """Raises:
+    ValueError: fewer than 8 bytes, or a length that the file or HEADER_LIMIT cannot hold.
+    """
+    if len(first_bytes) < _LENGTH_BYTES:
+        raise ValueError("it is shorter than 8 bytes")
+    length = int.from_bytes(first_bytes[:_LENGTH_BYTES], "little")
+    if length > HEADER_LIMIT:
+        raise ValueError(f"its header claims {length} bytes, more than the {HEADER_LIMIT} that are read")
+    if _LENGTH_BYTES + length > file_size:
+        raise ValueError(f"its header claims {length} bytes, the file has {file_size}")
+    return length
+
+
+def parse_header(header: bytes, *, file: str, file_size: int) -> dict[str, TensorHeader]:
+    """The tensors of one file, by published name.
+
+    Raises:
+        ValueError: no JSON object of entries, a byte range that overlaps, leaves a gap, ends outside
+            the file, or does not fit shape and dtype.
+    """
+    entries = _parse_json(header)
+    data_start = _LENGTH_BYTES + len(header)
+    tensors, end = {}, 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        begin, stop = entry.data_offsets
+        if begin != end or stop < begin:
+            raise ValueError(f"the bytes {begin} to {stop} of {name!r} overlap others or leave a gap")
+        bits = _BITS.get(entry.dtype)
+        if bits is None:
+            raise ValueError(f"{name!r} has the dtype {entry.dtype!r}, which safetensors does not know")
+        if prod(entry.shape) * bits != (stop - begin) * 8:
+            raise ValueError(
+                f"{name!r} of shape {entry.shape} and {entry.dtype} has {stop - begin} bytes"
+            )
+        tensors[name] = TensorHeader(
+            tuple(entry.shape), entry.dtype, name, file, data_start + begin, stop - begin
+        )
+        end = stop
+    if data_start + end != file_size:
+        raise ValueError(f"it has {file_size} bytes, its header describes {data_start + end}")
+    return tensors
+
+
+def _parse_json(header: bytes) -> Mapping[str, _Entry]:
+    try:
+        entries: Any = json.loads(header.decode("utf-8"), object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("its header is nested too deeply") from None
+    if not isinstance(entries, dict):
+        raise ValueError("its header is no JSON object")
+    entries.pop("__metadata__", None)
+    try:
+        return {name: _Entry.model_validate(entry) for name, entry in entries.items()}
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"its header has a malformed entry: {first['msg']}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("its header has the same key twice")
+    return found

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at a draft as a whole: what it is, and every finding of every rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_eagle_ext.checkpoint.aux_layers import NO_AUX_LAYERS, AuxLayers, Override, resolve_aux_layers
+from vllm_eagle_ext.checkpoint.case import Case, Setting
+from vllm_eagle_ext.checkpoint.config import flatten, format_of, parse_config
+from vllm_eagle_ext.checkpoint.families import Kind, kind_of
+from vllm_eagle_ext.checkpoint.files import DraftFiles
+from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity, relax
+from vllm_eagle_ext.checkpoint.flags import read_flag
+from vllm_eagle_ext.checkpoint.rope import rope_problems
+from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES
+from vllm_eagle_ext.checkpoint.rules.early import Candidate
+from vllm_eagle_ext.checkpoint.spec import DraftSpec, NormOutput, build_spec, read_family
+from vllm_eagle_ext.checkpoint.target import TargetFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """`case` is None for a draft that is left to vLLM, or too broken to say what it is."""
+
+    case: Case | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def spec(self) -> DraftSpec | None:
+        return self.case.spec if self.case else None
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [f for f in self.findings if f.severity == Severity.ERROR]
+
+    @property
+    def warnings(self) -> list[Finding]:
+        return [f for f in self.findings if f.severity == Severity.WARNING]
+
+    @property
+    def is_left_to_vllm(self) -> bool:
+        return self.case is None and not self.findings
+
+
+def inspect_draft(
+    files: DraftFiles,
+    target: TargetFacts,
+    setting: Setting,
+    *,
+    aux_layers: Override = "auto",
+    norm_output: NormOutput = "checkpoint",
+    strict: bool = True,
+) -> Inspection:
+    """Apply every rule.
+
+    Args:
+        strict: False makes warnings of errors that an engine would start with.
+    """
+    inspection = _inspect(files, target, setting, aux_layers, norm_output)
+    if strict:
+        return inspection
+    return Inspection(inspection.case, tuple(relax(inspection.findings)))
+
+
+def _inspect(
+    files: DraftFiles,
+    target: TargetFacts,
+    setting: Setting,
+    override: Override,
+    norm_output: NormOutput,
+) -> Inspection:
+    flat = flatten(files.config)
+    kind = kind_of(files.config, flat.get("model_type"))
+    candidate = Candidate(files=files, flat=flat, setting=setting, kind=kind)
+    early = tuple(finding for rule in EARLY_RULES for finding in rule.apply(candidate))
+    if early or kind is None:
+        return Inspection(None, early)
+    config = parse_config(files.config)
+    problems = [*(config if isinstance(config, list) else ()), *rope_problems(flat)]
+    if problems or isinstance(config, list):
+        return Inspection(None, _errors("config_is_well_formed", problems))
+    layers = _aux_layers(flat, kind, target, override)
+    if isinstance(layers, list):
+        return Inspection(None, _errors("aux_ids_are_boundaries", layers))
+    spec = build_spec(files, flat, config, kind, target, layers, norm_output)
+    case = Case(files=files, flat=flat, config=config, spec=spec, target=target, setting=setting)
+    return Inspection(case, tuple(finding for rule in RULES for finding in rule.apply(case)))
+
+
+def _aux_layers(
+    flat: Mapping[str, Any],
+    kind: Kind,
+    target: TargetFacts,
+    override: Override,
+) -> AuxLayers | list[Problem]:
+    fuses = read_flag(flat, "use_aux_hidden_state", default=True)
+    if kind.method == "eagle3" and not fuses:
+        return NO_AUX_LAYERS
+    return resolve_aux_layers(
+        flat,
+        num_target_layers=target.num_layers,
+        family=read_family(flat, kind),
+        is_speculators=format_of(flat) == "speculators",
+        override=override,
+    )
+
+
+def _errors(name: str, problems: Iterable[Problem]) -> tuple[Finding, ...]:
+    """Of rules without which nothing else can be said."""
+    return tuple(Finding(name, Severity.ERROR, problem, False) for problem in problems)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about drafts that fill in a block: DFlash, and P-EAGLE where it has the same parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+
+
+@rule(Severity.ERROR, can_run=True, families=["dflash"])
+def k_is_within_the_block(case: Case) -> Iterable[Problem]:
+    """The first slot of a block holds the last sampled token; vLLM checks nothing."""
+    block, k = case.spec.block_size, case.setting.k
+    if block is not None and k is not None and k > block - 1:
+        yield Problem(
+            field="num_speculative_tokens",
+            value=k,
+            allowed=f"up to {block - 1}: the draft was trained on blocks of {block}, of which the first "
+            "slot holds the last sampled token",
+            remedy=f'write "num_speculative_tokens": {block - 1} or less',
+        )
+
+
+@rule(Severity.WARNING, families=["dflash"])
+def block_size_is_stated(case: Case) -> Iterable[Problem]:
+    if case.spec.block_size is None:
+        yield Problem(
+            field="block_size of the draft's config.json",
+            value=None,
+            allowed="the size of the trained block, which bounds num_speculative_tokens to one less",
+            remedy="ask the publisher; 16 is usual",
+        )
+
+
+@rule(Severity.ERROR, families=["dflash"])
+def block_size_is_consistent(case: Case) -> Iterable[Problem]:
+    nested = case.config.dflash_config and case.config.dflash_config.block_size
+    if nested and case.config.block_size and nested != case.config.block_size:
+        yield Problem(
+            field="block_size at top level and in dflash_config",
+            value=(case.config.block_size, nested),
+            allowed="the same value in both places",
+            remedy="ask the publisher which one the draft was trained with, and correct config.json",
+        )
+    if case.spec.block_size == 1:
+        yield Problem(
+            field="block_size of the draft's config.json", value=1, allowed="at least 2",
+            remedy="use the config.json that was published with the draft",
+        )  # fmt: skip
+
+
+@rule(Severity.ERROR, families=["dflash", "p-eagle"])
+def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
+    token = case.spec.mask_token_id
+    if token is None or not 0 <= token < case.target.vocab_size:
+        yield Problem(
+            field="mask_token_id of the draft's config.json",
+            value=token,
+            allowed=f"a token id from 0 to {case.target.vocab_size - 1}",
+            remedy="use the config.json that was published with the draft",
+        )
+
+
+@rule(Severity.ERROR, families=["dflash"])
+def mask_token_is_unambiguous(case: Case) -> Iterable[Problem]:
+    nested = case.config.dflash_config and case.config.dflash_config.mask_token_id
+    top = case.config.mask_token_id
+    if nested is not None and top is not None and nested != top:
+        yield Problem(
+            field="mask_token_id at top level and in dflash_config",
+            value=(top, nested),
+            allowed="the same token in both places",
+            remedy="ask the publisher which one the draft was trained with, and correct config.json",
+        )
+
+
+@rule(Severity.NOTE, families=["dflash"])
+def causality_is_per_layer(case: Case) -> Iterable[Problem]:
+    """speculators' blanket flag: see attention.py."""
+    flag = case.config.sliding_window_non_causal
+    if case.spec.format == "speculators" and flag is False:
+        yield Problem(
+            field="sliding_window_non_causal of the draft's config.json",
+            value=False,
+            allowed="any: windowed layers are served causal and full layers bidirectional, as trained, "
+            "where vLLM alone would make every layer causal",
+            remedy="nothing",
+        )
+
+
+@rule(Severity.ERROR, families=["dflash"])
+def anchor_is_not_sampled(case: Case) -> Iterable[Problem]:
+    dflash = case.config.dflash_config
+    if case.config.sample_from_anchor or (dflash and dflash.sample_from_anchor):
+        yield Problem(
+            field="sample_from_anchor of the draft's config.json",
+            value=True,
+            allowed="false: vLLM's DFlash drafter takes its tokens from the masked slots only",
+            remedy="use a draft that was trained without it",
+        )
+
+
+@rule(Severity.ERROR, families=["dflash"])
+def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
+    dflash = case.config.dflash_config
+    if case.config.use_aux_hidden_state is False or (dflash and dflash.use_aux_hidden_state is False):
+        yield Problem(
+            field="use_aux_hidden_state of the draft's config.json",
+            value=False,
+            allowed="true: a DFlash draft is conditioned on aux states alone",
+            remedy="use the config.json that was published with the draft",
+        )
+
+
+@rule(Severity.WARNING, families=["p-eagle"])
+def parallel_drafting_is_asked_for(case: Case) -> Iterable[Problem]:
+    if case.setting.parallel_drafting is False:
+        yield Problem(
+            field="speculative_config.parallel_drafting",
+            value=None,
+            allowed="true: the draft was trained to fill in all tokens in one pass",
+            remedy='write "parallel_drafting": true',
+        )
+
+
+RULES = (
+    k_is_within_the_block,
+    block_size_is_stated,
+    block_size_is_consistent,
+    mask_token_is_in_the_vocabulary,
+    mask_token_is_unambiguous,
+    causality_is_per_layer,
+    anchor_is_not_sampled,
+    dflash_reads_aux_states,
+    parallel_drafting_is_asked_for,
+)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about what a draft claims to be, before anything else is read of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_eagle_ext.checkpoint.case import Setting
+from vllm_eagle_ext.checkpoint.families import (
+    LEFT_SPECULATORS,
+    LEFT_TO_VLLM,
+    PUBLISHED,
+    REFUSED,
+    SPECULATORS,
+    TAKEN_FOR_MTP,
+    Kind,
+    published_architecture,
+)
+from vllm_eagle_ext.checkpoint.files import DraftFiles
+from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+
+OWN_MODEL_TYPE = "dflash"  # TorchSpec's; vLLM has no config class for it, this package brings one
+_PUBLISHED_CONFIG = "use the config.json that was published with the draft"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    files: DraftFiles
+    flat: Mapping[str, Any]
+    setting: Setting
+    kind: Kind | None
+
+    @property
+    def architecture(self) -> str:
+        return published_architecture(self.files.config)
+
+    @property
+    def speculators_type(self) -> object:
+        return self.files.config.get("speculators_model_type")
+
+    @property
+    def is_left_to_vllm(self) -> bool:
+        if self.speculators_type is not None:
+            return self.speculators_type in LEFT_SPECULATORS
+        names = {self.architecture, f"Eagle3{self.architecture}", f"DFlash{self.architecture}"}
+        return bool(names & (LEFT_TO_VLLM | self.setting.registered)) and not self.kind
+
+
+@rule(Severity.ERROR)
+def architecture_is_named(draft: Candidate) -> Iterable[Problem]:
+    if not draft.architecture and draft.speculators_type is None:
+        yield Problem(
+            field="architectures of the draft's config.json",
+            value=draft.files.config.get("architectures"),
+            allowed="a list with one name, such as ['LlamaForCausalLMEagle3']",
+            remedy=_PUBLISHED_CONFIG,
+        )
+
+
+@rule(Severity.ERROR)
+def architecture_is_served(draft: Candidate) -> Iterable[Problem]:
+    if draft.kind or draft.is_left_to_vllm:
+        return
+    if draft.speculators_type is not None:
+        layer = draft.flat.get("model_type")
+        yield Problem(
+            field="speculators_model_type and model_type of its transformer_layer_config",
+            value=(draft.speculators_type, layer),
+            allowed=", ".join(f"{kind} on {type_}" for kind, type_ in sorted(SPECULATORS)),
+            remedy="no drafter computes this one; export another kind, or leave it to vLLM with "
+            '{"eagle_ext": {"enabled": false}}',
+        )
+    elif draft.architecture:
+        reason = REFUSED.get(draft.architecture, "no drafter of that name is known")
+        yield Problem(
+            field="architectures of the draft's config.json",
+            value=draft.architecture,
+            allowed=", ".join(sorted(PUBLISHED)),
+            remedy=f"{reason}; use another draft, or correct the name if the export wrote a wrong one",
+        )
+
+
+@rule(Severity.ERROR)
+def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
+    """vLLM reads the config through its model type, and takes some types for MTP drafts."""
+    model_type = draft.files.config.get("model_type")
+    if not draft.kind or draft.speculators_type is not None and model_type in (None, "speculators"):
+        return
+    problem = None
+    if not isinstance(model_type, str):
+        problem = "a name: without it vLLM cannot read the file"
+    elif model_type in TAKEN_FOR_MTP:
+        problem = "another one: vLLM takes a draft of this type for a multi-token-prediction head"
+    elif model_type != OWN_MODEL_TYPE and draft.setting.model_types is not None:
+        known = model_type in draft.setting.model_types
+        problem = None if known else "a type that this vLLM or its transformers can read"
+    if problem:
+        natural = {"llama": "llama", "qwen3": "qwen3", "deepseek": "kimi_k2"}[draft.kind.backbone]
+        yield Problem(
+            field="model_type of the draft's config.json",
+            value=model_type,
+            allowed=problem,
+            remedy=f'edit config.json: "model_type": "{natural}" reads the same keys',
+        )
+
+
+@rule(Severity.ERROR)
+def method_fits_the_architecture(draft: Candidate) -> Iterable[Problem]:
+    """Without a method vLLM goes by words in the draft's path, and falls back to draft_model."""
+    wanted, given = draft.kind and draft.kind.method, draft.setting.method
+    if wanted is None or given is None or given == wanted:
+        return
+    named_only_here = draft.architecture not in ("LlamaForCausalLM", "Qwen3ForCausalLM")
+    if named_only_here or draft.speculators_type is not None or given == "dflash":
+        yield Problem(
+            field="speculative_config.method",
+            value=given,
+            allowed=f"{wanted!r} for a draft of architecture {draft.architecture!r}",
+            remedy=f'write "method": "{wanted}"',
+        )
+
+
+RULES = (
+    architecture_is_named,
+    architecture_is_served,
+    model_type_is_readable,
+    method_fits_the_architecture,
+)

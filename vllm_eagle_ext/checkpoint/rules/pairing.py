@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about draft and target, and about what the user asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.families import EAGLE3
+from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.quantisation import stale_ignores
+
+_DEFAULT_THETA = {"llama": 10_000, "qwen3": 1_000_000, "deepseek": 10_000}
+
+
+@rule(Severity.ERROR)
+def target_width_fits(case: Case) -> Iterable[Problem]:
+    """Without `target_hidden_size` the draft's own width is the width of the states it reads."""
+    key = "target_hidden_size"
+    stated = case.config.target_hidden_size
+    # The speculators format writes null for "the target's".
+    value = case.spec.hidden_size if stated is None else stated
+    if value == case.target.hidden_size or (stated is None and _fc_is_of_the_targets_width(case)):
+        return
+    yield Problem(
+        field=f"{'hidden_size' if stated is None else key} of the draft {case.spec.model!r}",
+        value=value,
+        allowed=f"{case.target.hidden_size}, the target's hidden size",
+        remedy="serve the draft with the target it was trained for",
+    )
+
+
+def _fc_is_of_the_targets_width(case: Case) -> bool:
+    fc = case.files.tensors.get("fc.weight")
+    columns = len(case.spec.aux_layers.boundaries) * case.target.hidden_size
+    return fc is not None and columns > 0 and fc.shape == (case.spec.hidden_size, columns)
+
+
+@rule(Severity.WARNING)
+def rope_is_stated(case: Case) -> Iterable[Problem]:
+    if case.spec.rope.theta is None:
+        yield Problem(
+            field="rope_theta of the draft's config.json",
+            value=None,
+            allowed=f"the value it was trained with; {_DEFAULT_THETA[case.spec.backbone]} is taken, "
+            "the default of its model type",
+            remedy="if acceptance is low, ask the publisher and state it in config.json",
+        )
+
+
+@rule(Severity.WARNING)
+def rope_matches_the_target(case: Case) -> Iterable[Problem]:
+    """Drafts may be trained with another rope than their target's; most are not."""
+    draft, target = case.spec.rope, case.target.rope
+    if draft.theta is None or target.theta is None:
+        return
+    if (draft.theta, draft.kind, draft.factor) != (target.theta, target.kind, target.factor):
+        yield Problem(
+            field="rope of the draft",
+            value=str(draft),
+            allowed=f"what it was trained with; the target has {target}",
+            remedy="if acceptance is low, above all in long contexts, ask the publisher",
+        )
+
+
+@rule(Severity.NOTE)
+def head_dim_is_stated(case: Case) -> Iterable[Problem]:
+    if case.config.head_dim is None and case.spec.family != "mla":
+        yield Problem(
+            field="head_dim of the draft's config.json",
+            value=None,
+            allowed=f"the size of one head; {case.spec.heads.dim} is taken",
+            remedy="nothing, if it is right",
+        )
+
+
+@rule(Severity.ERROR)
+def heads_divide(case: Case) -> Iterable[Problem]:
+    heads = case.spec.heads
+    if heads.query % heads.kv:
+        yield Problem(
+            field="num_key_value_heads of the draft's config.json",
+            value=heads.kv,
+            allowed=f"a divisor of num_attention_heads, {heads.query}",
+            remedy="use the config.json that was published with the draft",
+        )
+
+
+@rule(Severity.ERROR)
+def layer_types_are_complete(case: Case) -> Iterable[Problem]:
+    types = case.config.layer_types
+    if types is not None and len(types) != case.spec.num_layers:
+        yield Problem(
+            field="layer_types of the draft's config.json",
+            value=f"{len(types)} entries",
+            allowed=f"{case.spec.num_layers}, one per layer",
+            remedy="use the config.json that was published with the draft",
+        )
+    slides = [kind == "sliding_attention" for kind in types or ()]
+    windows = [layer.window for layer in case.spec.layers]
+    forced = case.config.dflash_config is not None and bool(case.config.dflash_config.use_swa)
+    if (any(slides) or forced) and not any(windows):
+        yield Problem(
+            field="sliding_window of the draft's config.json",
+            value=None,
+            allowed="a positive integer, because layers of the draft slide",
+            remedy="use the config.json that was published with the draft",
+        )
+
+
+@rule(Severity.WARNING)
+def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
+    trained, wanted = case.spec.trained_length, case.setting.max_model_len
+    if trained is not None and wanted is not None and trained < wanted:
+        yield Problem(
+            field="positions that the draft was trained on",
+            value=trained,
+            allowed=f"at least max_model_len, {wanted}",
+            remedy=f"expect acceptance to fall beyond {trained} tokens; lower --max-model-len if no "
+            "request is longer",
+        )
+
+
+@rule(Severity.WARNING)
+def k_is_within_the_trained_unroll(case: Case) -> Iterable[Problem]:
+    trained, k = case.spec.trained_k, case.setting.k
+    if trained is not None and k is not None and k > trained and case.spec.family != "dflash":
+        yield Problem(
+            field="num_speculative_tokens",
+            value=k,
+            allowed=f"up to {trained}, the number of tokens the draft was trained to unroll",
+            remedy=f"compare the speed with {trained}: later positions are seldom accepted",
+        )
+
+
+@rule(Severity.ERROR, can_run=True)
+def quantisation_names_match(case: Case) -> Iterable[Problem]:
+    """vLLM numbers a drafter's layers behind the target's, and compares these names."""
+    stale = stale_ignores(case.config.quantization_config)
+    if stale and case.spec.family in EAGLE3:
+        yield Problem(
+            field="modules that quantization_config of the draft leaves out",
+            value=", ".join(stale),
+            allowed=f"vLLM's names, model.layers.{case.target.num_layers} and up, or patterns that "
+            'match them, such as "re:.*self_attn.*"',
+            remedy="edit quantization_config: otherwise these layers are loaded as if quantised",
+        )
+
+
+@rule(Severity.ERROR)
+def runner_serves_it(case: Case) -> Iterable[Problem]:
+    spec, runner = case.spec, case.setting.runner
+    windows = {layer.window for layer in spec.layers}
+    wanted, why = None, ""
+    needs_aux = case.setting.v2_runner_needs_aux_states
+    if spec.family != "dflash" and not spec.fuses_aux_states and needs_aux:
+        wanted, why = "v1", "vLLM's V2 runner hands aux states to every EAGLE-3 drafter"
+    elif spec.family == "p-eagle" and case.setting.parallel_drafting:
+        wanted, why = "v1", "vLLM's V2 runner drafts in parallel for DFlash only"
+    elif spec.family == "dflash" and len(windows) > 1:
+        wanted, why = "v2", "vLLM's V1 runner has one KV cache group for all draft layers"
+    if wanted and runner and runner != wanted:
+        yield Problem(
+            field="model runner",
+            value=runner,
+            allowed=f"{wanted} for this draft: {why}",
+            remedy=f"start vLLM with VLLM_USE_V2_MODEL_RUNNER={int(wanted == 'v2')}",
+        )
+
+
+RULES = (
+    target_width_fits,
+    rope_is_stated,
+    rope_matches_the_target,
+    head_dim_is_stated,
+    heads_divide,
+    layer_types_are_complete,
+    trained_length_covers_max_model_len,
+    k_is_within_the_trained_unroll,
+    quantisation_names_match,
+    runner_serves_it,
+)

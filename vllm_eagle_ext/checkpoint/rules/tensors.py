@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about names, shapes, dtypes and values of the tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.families import FUSED_QKV
+from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.names import COMPUTED
+from vllm_eagle_ext.checkpoint.tensors import Expected, expected_tensors
+from vllm_eagle_ext.checkpoint.values import non_finite
+
+_BELONGS = "check that config.json belongs to the weights"
+_FLOATS = ("BF16", "F16", "F32", "F64")
+_DTYPES = {"float": _FLOATS, "integer": ("I64", "I32", "I16"), "mask": ("BOOL", "U8", "I8")}
+
+# What stands in place of, or beside, `weight` in a quantised module.
+_QUANTISED = (
+    "weight", "weight_packed", "qweight", "weight_scale", "weight_scale_inv", "weight_scale_2",
+    "weight_global_scale", "weight_zero_point", "weight_shape", "weight_g_idx", "input_scale",
+    "input_global_scale", "scales", "qzeros", "g_idx", "k_scale", "v_scale",
+)  # fmt: skip
+_HOLDS_WEIGHTS = ("weight", "weight_packed", "qweight")
+
+
+def _table(case: Case) -> dict[str, Expected]:
+    return expected_tensors(case.spec, case.config, case.target.vocab_size)
+
+
+def _present(case: Case, name: str) -> bool:
+    if name in case.files.tensors:
+        return True
+    if case.spec.quantisation is None or not name.endswith(".weight"):
+        return False
+    module = name.removesuffix("weight")
+    return any(module + suffix in case.files.tensors for suffix in _HOLDS_WEIGHTS)
+
+
+@rule(Severity.ERROR)
+def tensors_are_complete(case: Case) -> Iterable[Problem]:
+    """vLLM leaves a module without weights uninitialised, without a word."""
+    if not case.has_tensors:
+        return
+    # Those have rules that say more.
+    apart = ("fc_norm.", "input_norm.", "lm_head.", "d2t")
+    missing = [
+        name
+        for name, expected in _table(case).items()
+        if not expected.optional and not name.startswith(apart) and not _present(case, name)
+    ]
+    if missing:
+        yield Problem(
+            field="tensors of the draft",
+            value=f"without {', '.join(missing)}",
+            allowed="every tensor of a draft of this config",
+            remedy="download all files of the draft, or check that config.json belongs to the weights",
+        )
+
+
+@rule(Severity.ERROR, can_run=True)
+def tensors_are_expected(case: Case) -> Iterable[Problem]:
+    """vLLM drops unknown biases without a word and stops at unknown weights without the reason."""
+    table = _table(case)
+    apart = ("fc.weight", "fc_norm.", "input_norm.", "d2t", "t2d")  # rules of their own
+    unexpected = [
+        header.published
+        for name, header in case.files.tensors.items()
+        if name not in table
+        and not name.startswith(apart)
+        and not name.endswith(COMPUTED)
+        and not _belongs_to_quantised(case, name, table)
+    ]
+    if unexpected:
+        yield Problem(
+            field="tensors of the draft",
+            value=", ".join(unexpected),
+            allowed="only tensors that the drafter computes with",
+            remedy="it was trained with more than config.json says: use the config.json that was "
+            "published with these weights",
+        )
+
+
+def _belongs_to_quantised(case: Case, name: str, table: dict[str, Expected]) -> bool:
+    if case.spec.quantisation is None:
+        return False
+    module, _, suffix = name.rpartition(".")
+    return suffix in _QUANTISED and f"{module}.weight" in table
+
+
+@rule(Severity.ERROR)
+def tensor_shapes_fit(case: Case) -> Iterable[Problem]:
+    apart = ("fc.", "d2t", "t2d")
+    for name, expected in _table(case).items():
+        header = case.files.tensors.get(name)
+        if header is None or name.startswith(apart) or header.shape == expected.shape:
+            continue
+        if _is_packed(case, name) or _is_taller(case, name, header.shape[:1], expected.shape[:1]):
+            continue
+        yield Problem(
+            field=f"shape of {header.published}",
+            value=header.shape,
+            allowed=f"{expected.shape}, from the sizes in config.json",
+            remedy=_BELONGS,
+        )
+
+
+def _is_packed(case: Case, name: str) -> bool:
+    """A quantised `weight` of another dtype may hold several values per element."""
+    return case.spec.quantisation is not None and case.files.tensors[name].dtype not in _FLOATS
+
+
+def _is_taller(case: Case, name: str, rows: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    return case.spec.family in FUSED_QKV and name.endswith(_NARROWED) and rows > expected
+
+
+_NARROWED = tuple(f"self_attn.{name}_proj.weight" for name in "qkv")
+
+
+@rule(Severity.ERROR, families=FUSED_QKV)
+def attention_is_not_narrowed(case: Case) -> Iterable[Problem]:
+    """vLLM keeps the first rows of a taller q_proj, k_proj or v_proj and drops the rest silently."""
+    heads = case.spec.heads
+    rows = {"q": heads.query * heads.dim, "k": heads.kv * heads.dim, "v": heads.kv * heads.dim}
+    for name, header in case.files.tensors.items():
+        module, _, suffix = name.rpartition(".")
+        wanted = rows.get(module[-6:-5]) if module.endswith(("q_proj", "k_proj", "v_proj")) else None
+        if wanted is None or suffix not in ("weight", "weight_packed") or not header.shape:
+            continue
+        if header.shape[0] > wanted:
+            gated = case.spec.gate and module.endswith("q_proj")
+            yield Problem(
+                field=f"rows of {header.published}",
+                value=header.shape[0],
+                allowed=f"{wanted}, from the heads and head_dim of config.json",
+                remedy="this is a gated-attention draft, which is not served yet" if gated else _BELONGS,
+            )
+
+
+@rule(Severity.ERROR)
+def attention_gate_is_served(case: Case) -> Iterable[Problem]:
+    if case.config.attn_output_gate and not case.spec.gate:
+        yield Problem(
+            field="attn_output_gate of the draft's config.json",
+            value=True,
+            allowed="false for a q_proj that holds the query alone",
+            remedy=_BELONGS,
+        )
+
+
+@rule(Severity.ERROR)
+def tensor_dtypes_fit(case: Case) -> Iterable[Problem]:
+    for name, expected in _table(case).items():
+        header = case.files.tensors.get(name)
+        if header is None or header.dtype in _DTYPES[expected.kind]:
+            continue
+        if case.spec.quantisation is None or expected.kind != "float":
+            yield Problem(
+                field=f"dtype of {header.published}",
+                value=header.dtype,
+                allowed=", ".join(_DTYPES[expected.kind]),
+                remedy="export it again; quantised weights need a quantization_config in config.json",
+            )
+
+
+@rule(Severity.ERROR)
+def small_tensors_are_finite(case: Case) -> Iterable[Problem]:
+    """Norms and biases; the large tensors are looked at while they are loaded."""
+    for name, raw in case.files.values.items():
+        header = case.files.tensors[name]
+        if count := non_finite(raw, header.dtype):
+            yield Problem(
+                field=f"values of {header.published}",
+                value=f"{count} infinite or not a number",
+                allowed="finite numbers",
+                remedy="download the file again, or ask the publisher: training diverged",
+            )
+
+
+@rule(Severity.ERROR)
+def fc_reads_every_aux_layer(case: Case) -> Iterable[Problem]:
+    header, spec = case.files.tensors.get("fc.weight"), case.spec
+    if header is None or _is_packed(case, "fc.weight"):
+        return
+    if not spec.fuses_aux_states:
+        yield Problem(
+            field="use_aux_hidden_state of the draft's config.json",
+            value=False,
+            allowed="true, because the weights have an fc.weight that fuses aux states",
+            remedy=_BELONGS,
+        )
+        return
+    n = len(spec.aux_layers.boundaries)
+    expected = (spec.hidden_size, n * spec.target_hidden_size)
+    if header.shape != expected:
+        yield Problem(
+            field=f"shape of {header.published}",
+            value=header.shape,
+            allowed=f"{expected}: {n} aux layers ({spec.aux_layers.rule}) of width "
+            f"{spec.target_hidden_size}",
+            remedy='name as many layers as fc reads: {"eagle_ext": {"aux_layers": [..]}}',
+        )
+
+
+@rule(Severity.ERROR, families=["mla"])
+def mla_sizes_are_stated(case: Case) -> Iterable[Problem]:
+    for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
+        if getattr(case.config, key) is None:
+            yield Problem(
+                field=f"{key} of the draft's config.json", value=None,
+                allowed="a positive integer",
+                remedy="use the config.json that was published with the draft",
+            )  # fmt: skip
+
+
+@rule(Severity.WARNING)
+def weights_can_be_checked(case: Case) -> Iterable[Problem]:
+    if not case.has_tensors:
+        yield Problem(
+            field="weights of the draft",
+            value=".bin",
+            allowed="safetensors, whose names and shapes can be read beforehand; these are checked "
+            "only after they are loaded, without unpickling anything but tensors",
+            remedy="convert them to safetensors",
+        )
+
+
+RULES = (
+    tensors_are_complete,
+    tensors_are_expected,
+    tensor_shapes_fit,
+    attention_is_not_narrowed,
+    attention_gate_is_served,
+    tensor_dtypes_fit,
+    small_tensors_are_finite,
+    fc_reads_every_aux_layer,
+    mla_sizes_are_stated,
+    weights_can_be_checked,
+)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about vocabularies, embeddings and heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.spec import kept_ids, tensor_integers
+from vllm_eagle_ext.checkpoint.tokenizers import compare_tokenizers
+from vllm_eagle_ext.checkpoint.vocabulary import target_ids
+
+_BELONGS = "check that config.json belongs to the weights"
+
+
+@rule(Severity.ERROR)
+def draft_vocabulary_fits(case: Case) -> Iterable[Problem]:
+    if case.config.vocab_size != case.target.vocab_size:
+        yield Problem(
+            field="vocab_size of the draft's config.json",
+            value=case.config.vocab_size,
+            allowed=f"{case.target.vocab_size}, the target's",
+            remedy="serve the draft with the target it was trained for",
+        )
+    if case.spec.vocabulary.size > case.target.vocab_size:
+        yield Problem(
+            field="draft_vocab_size of the draft's config.json",
+            value=case.spec.vocabulary.size,
+            allowed=f"at most {case.target.vocab_size}, the target's vocabulary",
+            remedy="serve the draft with the target it was trained for",
+        )
+
+
+@rule(Severity.ERROR)
+def d2t_present_iff_reduced(case: Case) -> Iterable[Problem]:
+    """Without it vLLM takes draft ids for target ids."""
+    if not case.has_tensors:
+        return
+    present = "d2t" in case.files.tensors
+    if present != case.is_reduced:
+        sizes = f"draft vocabulary {case.spec.vocabulary.size} of {case.target.vocab_size}"
+        yield Problem(
+            field="d2t of the draft",
+            value="present" if present else None,
+            allowed=f"a map, because the {sizes} is reduced"
+            if case.is_reduced
+            else f"none, because the {sizes} is not reduced",
+            remedy="download all files of the draft, or check that config.json belongs to the weights",
+        )
+    if "t2d" in case.files.tensors and not case.is_reduced and not present:
+        yield Problem(
+            field="t2d of the draft", value="present",
+            allowed="none, because the draft vocabulary is not reduced", remedy=_BELONGS,
+        )  # fmt: skip
+
+
+@rule(Severity.ERROR)
+def d2t_is_a_map(case: Case) -> Iterable[Problem]:
+    """vLLM checks nothing of it: repeated ids leave logits out, negative ones wrap around."""
+    header = case.files.tensors.get("d2t")
+    if header is None or not case.is_reduced or case.spec.vocabulary.map_kind:
+        size_is_wrong = header is not None and header.shape != (case.spec.vocabulary.size,)
+        if not (case.is_reduced and size_is_wrong):
+            return
+    assert header is not None
+    d2t = tensor_integers(case.files, "d2t")
+    if d2t is None or not d2t or header.shape != (case.spec.vocabulary.size,):
+        value, allowed = f"{header.dtype} of shape {header.shape}", "integers"
+        allowed = f"{case.spec.vocabulary.size} integers, one per draft token"
+    else:
+        ids = target_ids(d2t, "offset")
+        distinct = len(set(ids))
+        value = f"offsets that give target ids {min(ids)} to {max(ids)}, {distinct} of them distinct"
+        allowed = f"{len(d2t)} ascending target ids from 0 to {case.target.vocab_size - 1}"
+    yield Problem(
+        field="d2t of the draft",
+        value=value,
+        allowed=allowed,
+        remedy="export d2t again, as offsets (target id minus draft id)",
+    )
+
+
+@rule(Severity.NOTE)
+def d2t_is_converted(case: Case) -> Iterable[Problem]:
+    if case.spec.vocabulary.map_kind == "absolute":
+        yield Problem(
+            field="d2t of the draft",
+            value="target ids",
+            allowed="offsets (target id minus draft id), which is what vLLM reads",
+            remedy="nothing: it is converted while it is loaded",
+        )
+
+
+@rule(Severity.ERROR, can_run=True)
+def d2t_agrees_with_t2d(case: Case) -> Iterable[Problem]:
+    kind, d2t = case.spec.vocabulary.map_kind, tensor_integers(case.files, "d2t")
+    header = case.files.tensors.get("t2d")
+    if header is None or kind is None or d2t is None:
+        return
+    kept = kept_ids(case.files)
+    if header.shape != (case.target.vocab_size,) or kept is None:
+        value: object = f"{header.dtype} of shape {header.shape}"
+    elif (differing := set(kept) ^ set(target_ids(d2t, kind))) == set():
+        return
+    else:
+        value = f"a mask that differs from d2t in {len(differing)} target ids, such as {min(differing)}"
+    yield Problem(
+        field="t2d of the draft",
+        value=value,
+        allowed=f"a mask over the {case.target.vocab_size} target ids that marks what d2t maps to",
+        remedy="ask the publisher which of the two the draft was trained with",
+    )
+
+
+@rule(Severity.ERROR)
+def head_is_present(case: Case) -> Iterable[Problem]:
+    """Without one, vLLM cuts the target's head to the first columns."""
+    if case.spec.head != "shared":
+        return
+    if case.is_reduced:
+        reason = f"a tensor of {case.spec.vocabulary.size} rows, because the draft vocabulary is reduced"
+    elif case.spec.hidden_size != case.spec.target_hidden_size:
+        reason = (
+            f"a tensor of width {case.spec.hidden_size}, because the target's head has width "
+            f"{case.spec.target_hidden_size}"
+        )
+    else:
+        return
+    yield Problem(
+        field="lm_head.weight of the draft",
+        value=None,
+        allowed=reason,
+        remedy="download all files of the draft",
+    )
+
+
+@rule(Severity.ERROR)
+def embeddings_can_be_shared(case: Case) -> Iterable[Problem]:
+    spec = case.spec
+    if spec.embeddings == "shared" and spec.hidden_size != spec.target_hidden_size:
+        yield Problem(
+            field="embed_tokens.weight of the draft",
+            value=None,
+            allowed=f"a tensor of width {spec.hidden_size}, because the target's embeddings have width "
+            f"{spec.target_hidden_size}",
+            remedy="use a checkpoint that carries its own embeddings",
+        )
+
+
+@rule(Severity.NOTE)
+def tied_embeddings_are_ignored(case: Case) -> Iterable[Problem]:
+    if case.config.tie_word_embeddings and case.spec.head == "own":
+        yield Problem(
+            field="tie_word_embeddings of the draft's config.json",
+            value=True,
+            allowed="true or false: a drafter uses the lm_head of its file",
+            remedy="nothing",
+        )
+
+
+@rule(Severity.ERROR, can_run=True)
+def tokenizers_agree(case: Case) -> Iterable[Problem]:
+    difference = compare_tokenizers(case.files.folder, case.target.folder)
+    if difference:
+        yield Problem(
+            field="tokenizer.json of the draft",
+            value=difference,
+            allowed="the target's tokens under the target's ids",
+            remedy="serve the draft with the target it was trained for, or remove the file if it came "
+            "into the folder by mistake: the target's tokenizer is used",
+        )
+
+
+RULES = (
+    draft_vocabulary_fits,
+    d2t_present_iff_reduced,
+    d2t_is_a_map,
+    d2t_is_converted,
+    d2t_agrees_with_t2d,
+    head_is_present,
+    embeddings_can_be_shared,
+    tied_embeddings_are_ignored,
+    tokenizers_agree,
+)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the tokens of two `tokenizer.json`, where both are at hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+_FILE = "tokenizer.json"
+_LIMIT = 16 * 2**20  # bytes; larger ones are compared only if they are the same file
+
+
+def compare_tokenizers(draft: Path | None, target: Path | None) -> str | None:
+    """How the draft's tokens differ from the target's; None: they do not, or cannot be compared."""
+    if draft is None or target is None:
+        return None
+    files = [folder / _FILE for folder in (draft, target)]
+    if not all(file.is_file() and file.stat().st_size <= _LIMIT for file in files):
+        return None
+    raw = [file.read_bytes() for file in files]
+    if raw[0] == raw[1]:
+        return None
+    try:
+        mine, theirs = (_tokens(json.loads(text)) for text in raw)
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+        return f"one that cannot be read ({error})"
+    differing = sorted(token for token, id_ in mine.items() if theirs.get(token) != id_)
+    if not differing:
+        return None
+    return f"one that differs in {len(differing)} tokens, such as {differing[0]!r}"
+
+
+def _tokens(tokenizer: Any) -> dict[str, int]:
+    """Token -> id; unigram models list pairs of token and score."""
+    vocabulary = tokenizer["model"]["vocab"]
+    if isinstance(vocabulary, list):
+        vocabulary = {pair[0]: index for index, pair in enumerate(vocabulary)}
+    added = {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or ()}
+    return {**vocabulary, **added}

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of small tensors, decoded without numpy or torch."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+
+_INTEGERS = {"I8": "b", "U8": "B", "BOOL": "B", "I16": "h", "U16": "H", "I32": "i", "I64": "q"}
+# dtype -> (type code of equally wide integers, mask of the exponent's bits)
+_EXPONENTS = {
+    "BF16": ("H", 0x7F80),
+    "F16": ("H", 0x7C00),
+    "F32": ("I", 0x7F800000),
+    "F64": ("Q", 0x7FF0000000000000),
+}
+
+
+def integers(raw: bytes, dtype: str) -> tuple[int, ...] | None:
+    """None for a dtype that holds no integers."""
+    code = _INTEGERS.get(dtype)
+    return None if code is None else tuple(_little_endian(code, raw))
+
+
+def non_finite(raw: bytes, dtype: str) -> int:
+    """How many values are infinite or no number; 0 for dtypes that have none."""
+    if dtype not in _EXPONENTS:
+        return 0
+    code, exponent = _EXPONENTS[dtype]
+    return sum(bits & exponent == exponent for bits in _little_endian(code, raw))
+
+
+def _little_endian(code: str, raw: bytes) -> array[int]:
+    values: array[int] = array(code)
+    values.frombytes(raw)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a draft's weights so that each one arrives, in its place, or the load fails by name.
+
+Differences from vLLM's drafters, which leave a module without weights as it was allocated: every
+parameter starts as NaN and must be finite at the end, and the tensors that arrive are compared with
+those that the intake expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from vllm_eagle_ext.checkpoint.names import COMPUTED, canonical_name
+from vllm_eagle_ext.checkpoint.vocabulary import map_kind
+from vllm_eagle_ext.errors import UnsupportedDraftError
+from vllm_eagle_ext.log import get_logger
+
+logger = get_logger(__name__)
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_FILLED = (".weight", ".bias", ".attention_sink_bias")
+_LENT = ("embed_tokens.", "lm_head.")  # by the target, if the draft has none
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingPlan:
+    """What the intake expects of a draft's files. Travels to the workers as plain JSON."""
+
+    required: dict[str, list[int]]  # canonical name -> shape
+    optional: dict[str, list[int]] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)  # blocks of fc, in the order of the boundaries
+    target_vocab_size: int = 0  # V; of use where d2t could not be read beforehand
+    drop_unexpected: bool = False  # `strict: false`
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class StrictWeights:
+    """Mixed in before one of vLLM's drafter classes; `loading_plan` comes from the stamp."""
+
+    loading_plan: LoadingPlan
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
+        """weights: published names and tensors.
+
+        Raises:
+            UnsupportedDraftError: a tensor that is missing, unexpected, of another shape, or not finite.
+        """
+        assert isinstance(self, torch.nn.Module)
+        if getattr(self, "_has_loaded", False):  # an update may bring some of them only
+            return super().load_weights(_arranged(weights, self.loading_plan, set()))  # type: ignore[misc]
+        seen: set[str] = set()
+        _forget(self)
+        loaded = super().load_weights(_arranged(weights, self.loading_plan, seen))  # type: ignore[misc]
+        _require_all(self.loading_plan, seen)
+        _settle_unused(self, seen)
+        _require_finite(self, seen)
+        self._has_loaded = True
+        return loaded
+
+
+def _arranged(
+    weights: Iterable[tuple[str, torch.Tensor]], plan: LoadingPlan, seen: set[str]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Canonical names, columns of fc and numbers of fc_norm in ascending order of boundary."""
+    for published, tensor in weights:
+        name = canonical_name(published)
+        if name.endswith(COMPUTED) or name == "t2d":
+            continue
+        shape = plan.required.get(name, plan.optional.get(name))
+        if shape is None and plan.drop_unexpected:
+            logger.warning("Draft tensor %s is not loaded: the drafter has no use for it.", published)
+            continue
+        _require_shape(published, tensor, shape)
+        seen.add(name)
+        yield _reordered(*_as_offsets(name, tensor, plan), plan.order)
+
+
+def _require_shape(published: str, tensor: torch.Tensor, shape: list[int] | None) -> None:
+    if shape is None:
+        raise _refusal(f"tensor {published}", "present", "only tensors that the drafter computes with")
+    if list(tensor.shape) != shape:
+        raise _refusal(f"shape of {published}", tuple(tensor.shape), f"{tuple(shape)}, from config.json")
+
+
+def _as_offsets(name: str, tensor: torch.Tensor, plan: LoadingPlan) -> tuple[str, torch.Tensor]:
+    if name != "d2t":
+        return name, tensor
+    kind = None
+    if not tensor.is_floating_point():
+        kind = map_kind(tensor.tolist(), plan.target_vocab_size)
+    if kind is None:
+        raise _refusal(
+            "d2t", "no map", f"ascending target ids below {plan.target_vocab_size}, as offsets"
+        )
+    if kind == "absolute":
+        tensor = tensor - torch.arange(len(tensor), dtype=tensor.dtype)
+    return name, tensor
+
+
+def _reordered(name: str, tensor: torch.Tensor, order: list[int]) -> tuple[str, torch.Tensor]:
+    """order[k]: which block of the file the k-th boundary reads."""
+    if order == sorted(order):
+        return name, tensor
+    if name.startswith("fc_norm."):
+        position = order.index(int(name.split(".")[1]))
+        return f"fc_norm.{position}.weight", tensor
+    if name in ("fc.weight", "input_norm.weight", "mask_hidden"):
+        blocks = tensor.chunk(len(order), dim=-1)  # each [.., Ht]
+        return name, torch.cat([blocks[k] for k in order], dim=-1)
+    return name, tensor
+
+
+def _forget(model: torch.nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if name.endswith(_FILLED) and parameter.dtype in _FLOATS and not parameter.is_meta:
+            parameter.data.fill_(float("nan"))
+
+
+def _require_all(plan: LoadingPlan, seen: set[str]) -> None:
+    missing = sorted(set(plan.required) - seen)
+    if missing:
+        raise _refusal("tensors of the draft", f"without {', '.join(missing)}", "all of them")
+
+
+def _settle_unused(model: torch.nn.Module, seen: set[str]) -> None:
+    """Only the first layer uses its hidden_norm; vLLM builds one for each."""
+    for name, parameter in model.named_parameters():
+        ours = canonical_name(name)
+        if ours.endswith(".hidden_norm.weight") and ours not in seen:
+            parameter.data.fill_(1.0)
+
+
+def _require_finite(model: torch.nn.Module, seen: set[str]) -> None:
+    """A parameter of which a part was never loaded still holds NaN."""
+    for name, parameter in model.named_parameters():
+        ours = canonical_name(name)
+        is_lent = ours.startswith(_LENT) and ours not in seen
+        if is_lent or parameter.dtype not in _FLOATS or parameter.is_meta:
+            continue
+        # One pass without a mask of the parameter's size; NaN and infinities survive it.
+        low, high = torch.aminmax(parameter.data) if parameter.numel() else (torch.zeros(()),) * 2
+        if not torch.stack([low, high]).isfinite().all():
+            raise _refusal(
+                f"values of {ours}", "infinite, not a number, or loaded in part", "finite numbers"
+            )
+
+
+def _refusal(field_: str, value: object, allowed: str) -> UnsupportedDraftError:
+    return UnsupportedDraftError(
+        field=f"{field_} of the draft's files" if not field_.startswith("tensors") else field_,
+        value=value,
+        allowed=allowed,
+        remedy="download the draft again, or run `vllm-eagle check` on it",
+    )

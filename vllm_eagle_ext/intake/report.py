@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How findings reach the user of an engine: one error before it starts, or warnings in its log."""
+
+from __future__ import annotations
+
+import logging
+
+from vllm_eagle_ext.checkpoint import DraftSpec, Finding, Inspection, Severity
+from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
+from vllm_eagle_ext.log import get_logger, log_once
+
+logger = get_logger(__name__)
+
+_LEVELS = {
+    Severity.ERROR: logging.ERROR, Severity.WARNING: logging.WARNING, Severity.NOTE: logging.INFO,
+}  # fmt: skip
+
+
+def raise_errors(inspection: Inspection, model: str) -> None:
+    """Raises:
+    UnsupportedDraftError, SpeculativeConfigError: the first error, and what else there is.
+    """
+    errors = inspection.errors
+    if not errors:
+        return
+    first = errors[0].problem
+    asked = ("speculative_config", "num_speculative_tokens")
+    kind = SpeculativeConfigError if first.field.startswith(asked) else UnsupportedDraftError
+    raise kind(
+        field=first.field,
+        value=first.value,
+        allowed=first.allowed,
+        remedy=first.remedy + _all_of_them(errors, model),
+    )
+
+
+def _all_of_them(errors: list[Finding], model: str) -> str:
+    more = [f"\n  also: {finding.problem}" for finding in errors[1:]]
+    ways = f"\n  draft: {model}"
+    if all(finding.can_run for finding in errors):
+        ways += '; to serve it all the same: {"eagle_ext": {"strict": false}}'
+    return "".join(more) + ways
+
+
+def log_inspection(inspection: Inspection, num_target_layers: int) -> None:
+    """One line on what was decided, then warnings and notes; each once per process."""
+    if inspection.spec is None:
+        return
+    log_once(logger, logging.INFO, describe(inspection.spec, num_target_layers))
+    for finding in inspection.findings:
+        log_once(
+            logger, _LEVELS[finding.severity], f"Draft {inspection.spec.model!r}: {finding.problem}"
+        )
+
+
+def describe(spec: DraftSpec, num_target_layers: int) -> str:
+    norms = [name for name in ("fc_norm", "norm_output") if spec.flags[name]]
+    if spec.norm_before_fc:
+        norms.append("input_norm")
+    layers = spec.aux_layers
+    return (
+        f"Draft {spec.model!r} ({spec.title}, norms: {', '.join(norms) or 'none'}, from "
+        f"{_source(spec)}) reads target boundaries {list(layers.boundaries)} of {num_target_layers}; "
+        f"rule: {layers.rule}; served by {spec.drafter}."
+    )
+
+
+def _source(spec: DraftSpec) -> str:
+    option = spec.norm_output.source.startswith("option")
+    return spec.norm_output.source if option else "config"

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the user asked for, from `--speculative-config` or the `--spec-*` flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_eagle_ext.errors import SpeculativeConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    method: str | None
+    model: Any  # a string, once checked
+    num_speculative_tokens: Any
+    revision: str | None = None
+    parallel_drafting: bool = False
+
+
+def read_request(engine_args: Any) -> DraftRequest | None:
+    """None when no draft is asked for. Keys may be spelt with dashes, as vLLM allows."""
+    given = engine_args.speculative_config or {}
+    if not isinstance(given, Mapping):
+        return None
+    keys = {str(key).replace("-", "_"): value for key, value in given.items()}
+    request = DraftRequest(
+        method=keys.get("method") or getattr(engine_args, "spec_method", None),
+        model=keys.get("model") or getattr(engine_args, "spec_model", None),
+        num_speculative_tokens=keys.get(
+            "num_speculative_tokens", getattr(engine_args, "spec_tokens", None)
+        ),
+        revision=keys.get("revision"),
+        parallel_drafting=bool(keys.get("parallel_drafting")),
+    )
+    return request if request.method or request.model else None
+
+
+def check_request(request: DraftRequest) -> None:
+    """Raises:
+    SpeculativeConfigError: no draft is named, or K is below 1.
+    """
+    if not isinstance(request.model, str) or not request.model:
+        raise SpeculativeConfigError(
+            field="speculative_config.model",
+            value=request.model,
+            allowed="a folder or a repository of the hub",
+            remedy="name the draft checkpoint",
+        )
+    k = request.num_speculative_tokens
+    if isinstance(k, int) and k < 1:  # other kinds: vLLM's own validation
+        raise SpeculativeConfigError(
+            field="speculative_config.num_speculative_tokens",
+            value=k,
+            allowed="an integer of at least 1",
+            remedy="start with 3 to 5 for an EAGLE-3 draft",
+        )
