@@ -43,6 +43,7 @@ setup(
         "bench": ["matplotlib>=3.8"],
         "dev": [
             "build>=1.2",
+            "hypothesis>=6.100",
             "mypy>=1.15",
             "openai>=1.90",
             "pytest>=8.3",
