@@ -7,6 +7,10 @@ Row P holds the token t_{P+1} and the fused feature g_P, stands at position P an
     q, k, v = W cat[e, x];      r = g + W_o Attn(RoPE(q), RoPE(k), v)
     y = r + SwiGLU(RMSNorm(r));  z = RMSNorm(y)
     logits = W_lm z;             the next row's g is y, or z with `norm_output`
+
+Variants: `norm_before_fc` norms the concatenated states; `norm_before_residual` starts r from x; the
+Qwen3 type norms each head of q and k; a draft without aux states takes g as it is; P-EAGLE drafts all
+tokens in one pass, with the mask token and g = fuse(mask_hidden) in place of what is not known yet.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-Cache = list[tuple[torch.Tensor, torch.Tensor]]  # per row: key, value, each [kv heads, d]
+Rows = list[tuple[torch.Tensor, torch.Tensor]]  # key, value, each [kv heads, d]
+Cache = list[Rows]  # per row, and in it per layer
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -55,13 +60,15 @@ class Eagle3Reference:
     theta: float
     fc_norm: bool
     norm_output: bool
+    norm_before_residual: bool = False
 
     @classmethod
     def load(
         cls, folder: Path, embed_tokens: torch.Tensor, target_lm_head: torch.Tensor
     ) -> Eagle3Reference:
-        """The published file; embeddings, and the head where the draft has none, are the target's."""
+        """The published file; embeddings and head are the target's where it has none."""
         config = json.loads((folder / "config.json").read_text())
+        config = {**config.get("transformer_layer_config", {}), **config}  # speculators
         tensors = load_file(folder / "model.safetensors")
         weights = {
             name.replace("midlayer.", "layers.0."): tensor.float()
@@ -72,7 +79,7 @@ class Eagle3Reference:
         ids = torch.arange(lm_head.shape[0])
         return cls(
             weights=weights,
-            embed_tokens=embed_tokens.float(),
+            embed_tokens=weights.get("embed_tokens.weight", embed_tokens.float()),
             lm_head=lm_head,
             target_ids=ids + tensors["d2t"] if "d2t" in tensors else ids,
             **cls.shape_of(config),
@@ -83,12 +90,14 @@ class Eagle3Reference:
         heads = config["num_attention_heads"]
         return {
             "heads": heads,
-            "kv_heads": config["num_key_value_heads"],
+            "kv_heads": config.get("num_key_value_heads") or heads,
             "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
             "eps": config["rms_norm_eps"],
-            "theta": config.get("rope_theta", 10000.0),
+            "theta": config.get("rope_theta")
+            or (config.get("rope_parameters") or {}).get("rope_theta", 1e4),
             "fc_norm": bool(config.get("fc_norm")),
             "norm_output": bool(config.get("norm_output")),
+            "norm_before_residual": bool(config.get("norm_before_residual")),
         }
 
     def with_pre_norm_feedback(self) -> Eagle3Reference:
@@ -104,33 +113,59 @@ class Eagle3Reference:
         """aux: per boundary [.., Ht] -> [.., H]."""
         if self.fc_norm:
             aux = [rms_norm(a, self.weights[f"fc_norm.{k}.weight"], self.eps) for k, a in enumerate(aux)]
-        return torch.cat(list(aux), dim=-1) @ self.weights["fc.weight"].T
+        joined = torch.cat(list(aux), dim=-1)
+        if "input_norm.weight" in self.weights:
+            joined = rms_norm(joined, self.weights["input_norm.weight"], self.eps)
+        return joined @ self.weights["fc.weight"].T if "fc.weight" in self.weights else joined
 
     def row(
         self, token: int, g: torch.Tensor, position: int, cache: Cache
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """One row: logits [Vd] and feedback [H]. Appends the row's key and value to the cache."""
-        w = {name.removeprefix("layers.0."): tensor for name, tensor in self.weights.items()}
+        cache.append([])
+        w = self.layer(0)
         e = rms_norm(self.embed_tokens[token], w["input_layernorm.weight"], self.eps)
         x = rms_norm(g, w["hidden_norm.weight"], self.eps)
-        both = torch.cat([e, x])
-        q = (w["self_attn.q_proj.weight"] @ both).view(self.heads, self.head_dim)
-        k = (w["self_attn.k_proj.weight"] @ both).view(self.kv_heads, self.head_dim)
-        v = (w["self_attn.v_proj.weight"] @ both).view(self.kv_heads, self.head_dim)
-        q, k = rotate(q, position, self.theta), rotate(k, position, self.theta)
-        cache.append((k, v))
-        r = g + w["self_attn.o_proj.weight"] @ self.attend(q, cache).flatten()
-        m = rms_norm(r, w["post_attention_layernorm.weight"], self.eps)
-        gate, up = w["mlp.gate_proj.weight"] @ m, w["mlp.up_proj.weight"] @ m
-        y = r + w["mlp.down_proj.weight"] @ (gate * torch.sigmoid(gate) * up)
-        z = rms_norm(y, w["norm.weight"], self.eps)
+        start = x if self.norm_before_residual else g
+        y = self.mlp(start + self.attention(torch.cat([e, x]), position, cache, 0), 0)
+        for layer in range(1, self.layers):  # as in any decoder; only the first reads the embedding
+            m = rms_norm(y, self.layer(layer)["input_layernorm.weight"], self.eps)
+            y = self.mlp(y + self.attention(m, position, cache, layer), layer)
+        z = rms_norm(y, self.weights["norm.weight"], self.eps)
         return self.lm_head @ z, z if self.norm_output else y
 
-    def attend(self, q: torch.Tensor, cache: Cache) -> torch.Tensor:  # [heads, d] -> [heads, d]
+    @property
+    def layers(self) -> int:
+        return sum(name.endswith("mlp.up_proj.weight") for name in self.weights)
+
+    def layer(self, index: int) -> dict[str, torch.Tensor]:
+        prefix = f"layers.{index}."
+        return {n.removeprefix(prefix): t for n, t in self.weights.items() if n.startswith(prefix)}
+
+    def mlp(self, r: torch.Tensor, layer: int) -> torch.Tensor:
+        w = self.layer(layer)
+        m = rms_norm(r, w["post_attention_layernorm.weight"], self.eps)
+        gate, up = w["mlp.gate_proj.weight"] @ m, w["mlp.up_proj.weight"] @ m
+        return r + w["mlp.down_proj.weight"] @ (gate * torch.sigmoid(gate) * up)
+
+    def attention(self, u: torch.Tensor, position: int, cache: Cache, layer: int) -> torch.Tensor:
+        """[2H] in the first layer, [H] in others -> [H]; notes the row's key and value."""
+        w = self.layer(layer)
+        q = (w["self_attn.q_proj.weight"] @ u).view(self.heads, self.head_dim)
+        k = (w["self_attn.k_proj.weight"] @ u).view(self.kv_heads, self.head_dim)
+        v = (w["self_attn.v_proj.weight"] @ u).view(self.kv_heads, self.head_dim)
+        if "self_attn.q_norm.weight" in w:
+            q = rms_norm(q, w["self_attn.q_norm.weight"], self.eps)
+            k = rms_norm(k, w["self_attn.k_norm.weight"], self.eps)
+        q, k = rotate(q, position, self.theta), rotate(k, position, self.theta)
+        cache[-1].append((k, v))
+        return w["self_attn.o_proj.weight"] @ self.attend(q, [row[layer] for row in cache]).flatten()
+
+    def attend(self, q: torch.Tensor, rows: Rows) -> torch.Tensor:  # [heads, d] -> [heads, d]
         group = self.heads // self.kv_heads
-        keys = torch.stack([k for k, _ in cache], dim=1).repeat_interleave(group, dim=0)
-        values = torch.stack([v for _, v in cache], dim=1).repeat_interleave(group, dim=0)
-        scores = (keys @ q[..., None])[..., 0] / self.head_dim**0.5  # [heads, rows]
+        keys = torch.stack([k for k, _ in rows], dim=1).repeat_interleave(group, dim=0)
+        values = torch.stack([v for _, v in rows], dim=1).repeat_interleave(group, dim=0)
+        scores = (keys @ q[..., None])[..., 0] / q.shape[-1] ** 0.5  # [heads, rows]
         return (scores.softmax(-1)[..., None] * values).sum(1)
 
     def true_rows(

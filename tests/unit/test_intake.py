@@ -51,7 +51,7 @@ def test_boundaries_and_flags_where_both_runners_read_them(target, tmp_path):
     assert hf_config.eagle_config["eagle_aux_hidden_state_layer_ids"] == [2, 3, 4, 5, 6]
     assert hf_config.num_aux_hidden_states == 5
     assert (hf_config.fc_norm, hf_config.norm_output) == (True, True)
-    assert hf_config.eagle_ext == {"version": __version__}
+    assert hf_config.eagle_ext["version"] == __version__
     assert config.draft_model_config.architecture == DRAFTER
 
 
@@ -115,8 +115,9 @@ def test_one_line_says_boundaries_rule_and_drafter(target, tmp_path, vllm_log):
 
 def test_default_boundaries_are_a_warning(target, tmp_path, vllm_log):
     speculative_config(target, tiny_draft(tmp_path, num_aux=3, post_norm=False, eagle_config=None))
-    (record,) = vllm_log.containing("target boundaries")
+    (record,) = vllm_log.containing("eagle_aux_hidden_state_layer_ids")
     assert record.levelno == logging.WARNING
+    assert "[2, 4, 5] is taken" in record.getMessage()
 
 
 class TestUntouched:
@@ -182,10 +183,12 @@ def test_null_target_hidden_size_means_the_targets(target, tmp_path):
 
 
 def test_other_storage_is_left_to_vllm_with_a_warning(vllm_log):
-    from vllm_eagle_ext import intake
+    from vllm_eagle_ext.intake import build
+    from vllm_eagle_ext.intake.request import DraftRequest
+    from vllm_eagle_ext.options import Options
 
-    request = intake.DraftRequest("eagle3", "s3://bucket/draft", 4, None)
-    assert intake._inspect(request, None, None, intake.Options()) is None
+    request = DraftRequest("eagle3", "s3://bucket/draft", 4)
+    assert build._inspect(request, None, None, Options()) is None
     assert vllm_log.containing("not checked")
 
 

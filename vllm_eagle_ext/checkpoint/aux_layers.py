@@ -152,8 +152,8 @@ def _by_rules(
         return ids, f"the ids contain N={num_target_layers}, so they are boundaries"
     if "." not in name:
         return ids, "ids at top level are boundaries, vLLM's meaning"
-    if family == "mla" and ids[0] != 1:
-        return ids, "nested ids of an MLA draft that do not start with 1 are boundaries"
+    if family == "mla" and 1 not in ids:
+        return ids, "nested ids of an MLA draft without layer 1 are boundaries"
     return outputs, "ids nested in eagle_config name the layers whose output is read, boundary = id + 1"
 
 

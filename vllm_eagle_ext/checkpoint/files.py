@@ -6,19 +6,27 @@ Everything read is bounded, nothing is unpickled, no code of the checkpoint runs
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
-from vllm_eagle_ext.checkpoint.headers import TensorHeader, header_length, parse_header
+from vllm_eagle_ext.checkpoint.bounded import parse_json
+from vllm_eagle_ext.checkpoint.headers import (
+    HEADER_LIMIT,
+    TensorHeader,
+    header_length,
+    parse_header,
+)
 from vllm_eagle_ext.checkpoint.names import canonical_name
-from vllm_eagle_ext.checkpoint.sources import FolderSource, Source, open_source
+from vllm_eagle_ext.checkpoint.sources import FolderSource, Source, field_name, open_source
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
 JSON_LIMIT = 4 * 2**20  # bytes of config.json or of an index
-_VALUE_LIMIT = 4 * 2**20  # bytes of a tensor that is read by value
+_VALUE_LIMIT = 2**20  # numbers of a tensor that is read by value
+_VALUES_LIMIT = 16 * 2**20  # bytes of all of them; real drafts have up to 4
+_CLIP = 300  # characters of a file that go into a message
 _INDEX = "model.safetensors.index.json"
 
 
@@ -64,13 +72,21 @@ def read_draft_files(
     return DraftFiles(model, config, "safetensors", tensors, _read_values(source, tensors), folder)
 
 
-def read_config(model: str, *, revision: str | None = None, token: bool | str | None = None) -> Any:
+def read_config(
+    model: str,
+    *,
+    revision: str | None = None,
+    token: bool | str | None = None,
+    download_dir: str | None = None,
+) -> Any:
     """config.json of a target: folder, hub or cache.
 
     Raises:
         UnsupportedDraftError: there is none, or it is damaged.
     """
-    source = open_source(model, revision=revision, token=token, download_dir=None)
+    source = open_source(
+        model, revision=revision, token=token, download_dir=download_dir, field="the target"
+    )
     config = read_json(source, source.files(), "config.json")
     if config is None:
         raise UnsupportedDraftError(
@@ -84,16 +100,14 @@ def read_json(source: Source, files: Mapping[str, int], name: str) -> dict[str, 
     """None if there is no such file.
 
     Raises:
-        UnsupportedDraftError: larger than JSON_LIMIT, not UTF-8, nested too deeply, or no object.
+        UnsupportedDraftError: larger than JSON_LIMIT, no object, or beyond the bounds of parse_json.
     """
     if name not in files:
         return None
     problem = f"it has {files[name]} bytes, more than the {JSON_LIMIT} that are read"
     if files[name] <= JSON_LIMIT:
         try:
-            found = json.loads(source.read(name, 0, JSON_LIMIT).decode("utf-8"))
-        except RecursionError:
-            problem = "it is nested too deeply"
+            found = parse_json(source.read(name, 0, JSON_LIMIT))
         except ValueError as error:
             problem = str(error)
         else:
@@ -105,10 +119,10 @@ def read_json(source: Source, files: Mapping[str, int], name: str) -> dict[str, 
 
 def _damaged(source: Source, name: str, allowed: str, problem: str) -> UnsupportedDraftError:
     return UnsupportedDraftError(
-        field=f"{name} of {source.model!r}",
+        field=field_name(source.model, name),
         value="damaged",
         allowed=allowed,
-        remedy=f"download the file again ({problem})",
+        remedy=f"download the file again ({problem[:_CLIP]})",
     )
 
 
@@ -126,18 +140,20 @@ def _shards(source: Source, files: Mapping[str, int]) -> dict[str, int]:
     """What vLLM will load: all *.safetensors, or those that an index names. Empty: only .bin files.
 
     Raises:
-        UnsupportedDraftError: no weights at all, or a shard of the index that is missing.
+        UnsupportedDraftError: no weights at all, an index that names none, or a missing shard of it.
     """
     found = {name: size for name, size in sorted(files.items()) if name.endswith(".safetensors")}
     index = read_json(source, files, _INDEX)
     if index is not None:
         named = index.get("weight_map")
-        if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+        is_map = isinstance(named, dict) and all(isinstance(name, str) for name in named.values())
+        if not named or not is_map:
             raise _damaged(source, _INDEX, "an index with a weight_map", "weight_map maps no names")
         wanted = sorted(set(named.values()))
         missing = [name for name in wanted if name not in found]
         if missing:
-            raise _incomplete(source, f"without {', '.join(missing[:5])}, which {_INDEX} names")
+            names = ", ".join(missing[:5])[:_CLIP]
+            raise _incomplete(source, f"without {names}, which {_INDEX} names")
         return {name: found[name] for name in wanted}
     if found or any(name.endswith((".bin", ".pt")) and name != "mask_embedding.pt" for name in files):
         return found
@@ -156,9 +172,13 @@ def _incomplete(source: Source, value: str) -> UnsupportedDraftError:
 
 def _read_headers(source: Source, shards: Mapping[str, int]) -> dict[str, TensorHeader]:
     tensors: dict[str, TensorHeader] = {}
+    room = HEADER_LIMIT
     for shard, size in shards.items():
         try:
             length = header_length(source.read(shard, 0, 8), size)
+            room -= length
+            if room < 0:
+                raise ValueError(f"up to here the headers have more than {HEADER_LIMIT} bytes")
             found = parse_header(source.read(shard, 8, length), file=shard, file_size=size)
         except ValueError as error:
             raise _damaged(source, shard, "a complete safetensors file", str(error)) from None
@@ -167,17 +187,23 @@ def _read_headers(source: Source, shards: Mapping[str, int]) -> dict[str, Tensor
             if name in tensors:
                 raise _damaged(
                     source, shard, "each tensor once",
-                    f"{published} and {tensors[name].published} are the same tensor",
+                    f"{published!r} and {tensors[name].published!r} are the same tensor",
                 )  # fmt: skip
             tensors[name] = header
     return tensors
 
 
 def _read_values(source: Source, tensors: Mapping[str, TensorHeader]) -> dict[str, bytes]:
-    """d2t and t2d always; other vectors from a folder only, where a read costs no round trip."""
-    values = {}
-    for name, header in tensors.items():
-        wanted = name in ("d2t", "t2d") or (len(header.shape) == 1 and isinstance(source, FolderSource))
-        if wanted and header.size <= _VALUE_LIMIT:
+    """d2t and t2d first; other vectors from a folder only, where a read costs no round trip."""
+    wanted = [name for name in ("d2t", "t2d") if name in tensors]
+    if isinstance(source, FolderSource):
+        wanted += [
+            name for name, header in tensors.items() if len(header.shape) == 1 and name not in wanted
+        ]
+    values, room = {}, _VALUES_LIMIT
+    for name in wanted:
+        header = tensors[name]
+        if prod(header.shape) <= _VALUE_LIMIT and header.size <= room:
             values[name] = source.read(header.file, header.start, header.size)
+            room -= header.size
     return values

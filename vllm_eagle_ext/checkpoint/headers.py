@@ -8,7 +8,6 @@ many bytes of JSON, then the tensors' bytes without gaps.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -16,7 +15,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-HEADER_LIMIT = 4 * 2**20  # bytes; a draft of eight layers has some 20 kB
+from vllm_eagle_ext.checkpoint.bounded import parse_json
+
+HEADER_LIMIT = 2**20  # bytes; a draft of eight layers has some 20 kB
+_MAX_RANK = 8  # of a tensor; the product of a longer shape may take minutes
 _LENGTH_BYTES = 8
 _BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4,
@@ -39,7 +41,7 @@ class _Entry(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     dtype: str
-    shape: list[Annotated[int, Field(ge=0)]]
+    shape: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=_MAX_RANK)]
     data_offsets: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
 
 
@@ -89,9 +91,9 @@ def parse_header(header: bytes, *, file: str, file_size: int) -> dict[str, Tenso
 
 def _parse_json(header: bytes) -> Mapping[str, _Entry]:
     try:
-        entries: Any = json.loads(header.decode("utf-8"), object_pairs_hook=_unique)
-    except RecursionError:
-        raise ValueError("its header is nested too deeply") from None
+        entries: Any = parse_json(header, unique_keys=True)
+    except ValueError as error:
+        raise ValueError(f"its header cannot be read: {error}") from None
     if not isinstance(entries, dict):
         raise ValueError("its header is no JSON object")
     entries.pop("__metadata__", None)
@@ -100,10 +102,3 @@ def _parse_json(header: bytes) -> Mapping[str, _Entry]:
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"its header has a malformed entry: {first['msg']}") from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("its header has the same key twice")
-    return found

@@ -58,10 +58,9 @@ def rope_problems(config: Mapping[str, Any]) -> list[Problem]:
 
 
 def read_rope(config: Mapping[str, Any]) -> Rope:
-    """Of a config without `rope_problems`. Gemma's per-layer-type blocks: the full-attention one."""
+    """Of a config without `rope_problems`. A rope per layer type, as Gemma has, counts as not stated:
+    no draft has one, so that there is nothing to compare."""
     parameters = _block(config, "rope_parameters")
-    if isinstance(parameters.get("full_attention"), Mapping):
-        parameters = parameters["full_attention"]
     stated = {**_block(config, "rope_scaling"), **parameters}
     theta = config.get("rope_theta", stated.get("rope_theta"))
     kind = stated.get("rope_type") or stated.get("type") or "default"

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from vllm_eagle_ext.checkpoint.bounded import parse_json
+
 _FILE = "tokenizer.json"
+_CONTAINERS = 2**20  # one per merge, and per token of a unigram model
+_CLIP = 100  # characters of a token that go into a message
 _LIMIT = 16 * 2**20  # bytes; larger ones are compared only if they are the same file
 
 
@@ -18,17 +21,17 @@ def compare_tokenizers(draft: Path | None, target: Path | None) -> str | None:
     files = [folder / _FILE for folder in (draft, target)]
     if not all(file.is_file() and file.stat().st_size <= _LIMIT for file in files):
         return None
-    raw = [file.read_bytes() for file in files]
-    if raw[0] == raw[1]:
-        return None
     try:
-        mine, theirs = (_tokens(json.loads(text)) for text in raw)
-    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+        raw = [file.read_bytes() for file in files]
+        if raw[0] == raw[1]:
+            return None
+        mine, theirs = (_tokens(parse_json(text, containers=_CONTAINERS)) for text in raw)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         return f"one that cannot be read ({error})"
-    differing = sorted(token for token, id_ in mine.items() if theirs.get(token) != id_)
+    differing = sorted(str(token) for token, id_ in mine.items() if theirs.get(token) != id_)
     if not differing:
         return None
-    return f"one that differs in {len(differing)} tokens, such as {differing[0]!r}"
+    return f"one that differs in {len(differing)} tokens, such as {differing[0][:_CLIP]!r}"
 
 
 def _tokens(tokenizer: Any) -> dict[str, int]:

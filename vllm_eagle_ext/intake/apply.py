@@ -18,6 +18,8 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
     spec = case.spec
     hf_config.target_hidden_size = spec.target_hidden_size
     hf_config.draft_vocab_size = spec.vocabulary.size
+    if getattr(hf_config, "hidden_act", None) is None:  # the speculators config class has no defaults
+        hf_config.hidden_act = "silu"
     if spec.fuses_aux_states:
         setattr(hf_config, IDS_KEY, list(spec.aux_layers.boundaries))
         hf_config.num_aux_hidden_states = len(spec.aux_layers.boundaries)

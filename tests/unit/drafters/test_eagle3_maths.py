@@ -1,18 +1,14 @@
-"""The drafter module, layer by layer vLLM's own, against the unfused reference.
-
-Only paged attention is replaced, by a plain one with a list for a cache: engines cover the real one.
-"""
+"""The drafter module, layer by layer vLLM's own, against the unfused reference."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from tests.reference.eagle3 import Eagle3Reference
 from tests.support.checkpoints import DRAFT_VOCAB, HIDDEN, VOCAB, tiny_draft, write_target
+from tests.support.drafter import build, resolve
 from tests.support.engine import has_gpu
-from vllm_eagle_ext import plugin
 
 pytestmark = pytest.mark.skipif(
     has_gpu(), reason="builds vLLM's layers on its CPU platform; the engine tests cover a GPU"
@@ -23,59 +19,13 @@ ROWS, K = 10, 4
 BOUND = {torch.float32: 1e-4, torch.bfloat16: 0.08}
 
 
-class PlainAttention(torch.nn.Module):
-    """Causal attention over every row seen so far; `keep` drops the rows after the first n."""
-
-    def __init__(self, heads: int, kv_heads: int, head_dim: int) -> None:
-        super().__init__()
-        self.shape = (heads, kv_heads, head_dim)
-        self.keys = self.values = torch.empty(0, kv_heads, head_dim)
-
-    def keep(self, n: int) -> None:
-        self.keys, self.values = self.keys[:n], self.values[:n]
-
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        heads, kv_heads, d = self.shape
-        first = len(self.keys)
-        self.keys = torch.cat([self.keys, k.view(-1, kv_heads, d).float()])
-        self.values = torch.cat([self.values, v.view(-1, kv_heads, d).float()])
-        keys = self.keys.repeat_interleave(heads // kv_heads, dim=1)
-        values = self.values.repeat_interleave(heads // kv_heads, dim=1)
-        scores = torch.einsum("thd,shd->hts", q.view(-1, heads, d).float(), keys) / d**0.5
-        rows = torch.arange(len(q))[:, None] + first
-        scores = scores.masked_fill(torch.arange(len(keys)) > rows, float("-inf"))
-        mixed = torch.einsum("hts,shd->thd", scores.softmax(-1), values)
-        return mixed.reshape(len(q), heads * d).to(q.dtype)
-
-
 def build_drafter(folder, dtype, *, num_aux, post_norm):
     """Our registered class on a random checkpoint, its config resolved by the intake."""
-    from vllm.config import set_current_vllm_config
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.model_executor.model_loader.utils import process_weights_after_loading
-    from vllm.utils.torch_utils import set_default_torch_dtype
-
-    plugin.register()
     draft = tiny_draft(folder / "draft", num_aux=num_aux, post_norm=post_norm, dtype=dtype)
-    vllm_config = EngineArgs(
-        model=str(write_target(folder / "target")),
-        skip_tokenizer_init=True,
-        enforce_eager=True,
-        max_model_len=64,
-        dtype=dtype,
-        speculative_config={"method": "eagle3", "model": str(draft), "num_speculative_tokens": K},
-    ).create_engine_config()
-    draft_config = vllm_config.speculative_config.draft_model_config
-    drafter_class = draft_config.registry.resolve_model_cls(draft_config.architectures, draft_config)[0]
-    with set_current_vllm_config(vllm_config), set_default_torch_dtype(dtype):
-        drafter = drafter_class(vllm_config=vllm_config)
-    drafter.load_weights(iter(load_file(draft / "model.safetensors").items()))
-    process_weights_after_loading(drafter, draft_config, torch.device("cpu"))
-    drafter.model.embed_tokens.weight.data = torch.randn(
-        VOCAB, HIDDEN, generator=torch.Generator().manual_seed(1)
-    ).to(dtype)
-    attention = drafter.model.layers[0].self_attn
-    attention.attn = PlainAttention(attention.num_heads, attention.num_kv_heads, attention.head_dim)
+    speculative = {"method": "eagle3", "num_speculative_tokens": K}
+    embed_tokens = torch.randn(VOCAB, HIDDEN, generator=torch.Generator().manual_seed(1))
+    vllm_config = resolve(draft, write_target(folder / "target"), dtype, speculative)
+    drafter = build(vllm_config, draft, dtype, embed_tokens)
     reference = Eagle3Reference.load(draft, drafter.model.embed_tokens.weight.data, torch.empty(0))
     return drafter, reference
 

@@ -114,6 +114,20 @@ def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.WARNING, families=["dflash"])
+def final_state_is_not_normed(case: Case) -> Iterable[Problem]:
+    """Hugging Face's last hidden state is the normalised one, and some trainers take it from there."""
+    n = case.target.num_layers
+    if n in case.spec.aux_layers.boundaries:
+        yield Problem(
+            field="last aux layer of the draft",
+            value=n,
+            allowed=f"boundary {n} as vLLM captures it, before the target's final norm; a draft that "
+            "was trained on the normalised state accepts less",
+            remedy="if acceptance is low, ask the publisher where the last state was taken",
+        )
+
+
 @rule(Severity.WARNING, families=["p-eagle"])
 def parallel_drafting_is_asked_for(case: Case) -> Iterable[Problem]:
     if case.setting.parallel_drafting is False:
@@ -134,5 +148,6 @@ RULES = (
     causality_is_per_layer,
     anchor_is_not_sampled,
     dflash_reads_aux_states,
+    final_state_is_not_normed,
     parallel_drafting_is_asked_for,
 )

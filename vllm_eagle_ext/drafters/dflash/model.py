@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """DFlash drafter on vLLM's Qwen3-type decoder layer.
 
-Differences from vLLM's class: none in the maths; configs and weights are strict, see `ResolvedDraft`.
+Differences from vLLM's class: none in the maths; configs and weights are strict, see `ResolvedDraft`;
+on a CPU each layer gets its own norm of the context's keys.
 
 Shapes, with T tokens, H draft width, Ht target width, n aux layers, V vocabulary:
 
@@ -15,10 +16,26 @@ Maths: DFlash (z-lab), block diffusion conditioned on the target's states.
 
 from __future__ import annotations
 
-from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM
+import torch
+from vllm import _custom_ops as ops
+from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM, DFlashQwen3Model
 
 from vllm_eagle_ext.drafters.resolved import ResolvedDraft
 
 
+class DFlashEagleExtQwen3Model(DFlashQwen3Model):
+    def _normalize_context_k(self, all_k: torch.Tensor) -> torch.Tensor:  # [L, T, kv heads, d]
+        """The parent hands all layers' weights to one call of `rms_norm`, whose CPU kernel reads the
+        first row of them for every layer, so that only layer 0 is right (vLLM 0.32)."""
+        if not all_k.is_cpu:
+            return super()._normalize_context_k(all_k)
+        normed = torch.empty_like(all_k)
+        for layer, weight in enumerate(self._k_norm_weights):
+            ops.rms_norm(normed[layer], all_k[layer], weight, self._rms_norm_eps)
+        return normed
+
+
 class DFlashEagleExtQwen3ForCausalLM(ResolvedDraft, DFlashQwen3ForCausalLM):
     """Shapes: see the module."""
+
+    model_cls = DFlashEagleExtQwen3Model

@@ -1,0 +1,100 @@
+"""The same draft through vLLM's module and through the reference: logits to compare, no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.reference.dflash import DFlashReference
+from tests.reference.eagle3 import Eagle3Reference
+from tests.reference.mla import MlaReference
+from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB
+from tests.support.drafts import MASK_TOKEN
+
+ROWS, STEPS = 8, 4
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a target of the tests hands to its draft, and the tokens that are fed."""
+
+    tokens: torch.Tensor  # [ROWS + 1 + STEPS]
+    boundaries: torch.Tensor  # [LAYERS + 1, ROWS + 1, Ht]: the residual stream everywhere
+    embed_tokens: torch.Tensor  # [V, H]
+    lm_head: torch.Tensor  # [V, H]
+
+    def aux(self, boundaries: Sequence[int]) -> list[torch.Tensor]:
+        return [self.boundaries[b] for b in boundaries or (LAYERS,)]
+
+
+def make_probe(seed: int = 5) -> Probe:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    tokens = torch.randint(0, VOCAB - 1, (ROWS + 1 + STEPS,), generator=generator)
+    # Streams of unlike size, so that a wrong boundary or a dropped norm shows.
+    scales = torch.linspace(0.5, 4, LAYERS + 1)[:, None, None]
+    states = normal(LAYERS + 1, ROWS + 1, HIDDEN) * scales
+    return Probe(tokens, states, normal(VOCAB, HIDDEN), normal(VOCAB, HIDDEN) * HIDDEN**-0.5)
+
+
+@torch.inference_mode()
+def module_logits(drafter: Any, family: str, boundaries: Sequence[int], probe: Probe) -> torch.Tensor:
+    """[ROWS + STEPS - 1, V]; of a DFlash draft [STEPS, V]."""
+    states = torch.cat(probe.aux(boundaries), dim=-1)[:ROWS]
+    if family == "dflash":
+        context = drafter.combine_hidden_states(states)
+        drafter.precompute_and_store_context_kv(context, torch.arange(ROWS), torch.arange(ROWS))
+        block = torch.cat([probe.tokens[:1], torch.full((STEPS,), MASK_TOKEN)])
+        hidden = drafter(block, torch.arange(ROWS, ROWS + 1 + STEPS))
+        return drafter.compute_logits(hidden)[1:]
+    hidden, feedback = drafter(
+        probe.tokens[1 : ROWS + 1], torch.arange(ROWS), drafter.combine_hidden_states(states)
+    )
+    logits, state = [drafter.compute_logits(hidden)], feedback[-1:]
+    for step in range(1, STEPS):
+        token = probe.tokens[ROWS + step : ROWS + step + 1]
+        if family == "p-eagle":
+            token = torch.tensor([MASK_TOKEN])
+            state = drafter.combine_hidden_states(drafter.mask_hidden)
+        hidden, state = drafter(token, torch.tensor([ROWS - 1 + step]), state)
+        logits.append(drafter.compute_logits(hidden))
+    return torch.cat(logits)
+
+
+@torch.inference_mode()
+def reference_logits(folder: Path, family: str, boundaries: Sequence[int], probe: Probe) -> torch.Tensor:
+    """The same, from the file and the formulas."""
+    if family == "dflash":
+        reference = DFlashReference.load(
+            folder, probe.embed_tokens, probe.lm_head, causal=[False] * 2, windows=[None] * 2
+        )
+        states = [state[:ROWS] for state in probe.aux(boundaries)]
+        return reference.logits(reference.context(states), int(probe.tokens[0]), STEPS)
+    kind = MlaReference if family == "mla" else Eagle3Reference
+    draft = kind.load(folder, probe.embed_tokens, probe.lm_head)
+    rows, feedback, cache = draft.true_rows(probe.tokens[: ROWS + 1].tolist(), probe.aux(boundaries))
+    logits, g = list(rows), feedback[-1]
+    for step in range(1, STEPS):
+        token = int(probe.tokens[ROWS + step])
+        if family == "p-eagle":
+            token, g = MASK_TOKEN, draft.fuse(draft.weights["mask_hidden"][0].chunk(3))
+        step_logits, g = draft.row(token, g, ROWS - 1 + step, cache)
+        logits.append(step_logits)
+    scattered = torch.full((len(logits), VOCAB), float("-inf"))
+    scattered[:, draft.target_ids] = torch.stack(logits)
+    return scattered
+
+
+def difference(mine: torch.Tensor, reference: torch.Tensor) -> float:
+    """Largest error of a logit over the standard deviation of the logits; inf: another vocabulary."""
+    finite = torch.isfinite(reference)
+    if not torch.equal(torch.isfinite(mine), finite):
+        return float("inf")
+    return float((mine.float() - reference)[finite].abs().max() / reference[finite].std())

@@ -1,0 +1,110 @@
+"""A hub on this machine with one repository, for what reads a draft without downloading it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+COMMIT = "c0ffee" + "0" * 34
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    path: str
+    range: str | None
+    authorization: str | None
+    sent: int  # bytes of the answer's body
+
+
+@dataclass(slots=True)
+class Hub:
+    """`refusals` maps the beginning of a path to a status and the hub's name for the error."""
+
+    repository: str
+    folder: Path
+    refusals: dict[str, tuple[int, str]] = field(default_factory=dict)
+    requests: list[Request] = field(default_factory=list)
+    url: str = ""
+
+    def requests_for(self, words: str) -> list[Request]:
+        return [request for request in self.requests if words in request.path]
+
+    def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body for a path without its query."""
+        for beginning, (status, code) in self.refusals.items():
+            if path.startswith(beginning):
+                return status, {"X-Error-Code": code, "X-Error-Message": code}, b""
+        api, resolve = f"/api/models/{self.repository}", f"/{self.repository}/resolve/"
+        if path == api or path.startswith(f"{api}/revision/"):
+            return 200, {}, _dump({"id": self.repository, "sha": COMMIT, "tags": [], "siblings": []})
+        if path.startswith(f"{api}/tree/"):
+            return 200, {}, _dump([_entry(file) for file in sorted(self.folder.iterdir())])
+        if path.startswith(resolve):  # large files lie elsewhere
+            return 302, {"Location": f"{self.url}/elsewhere/{path.rpartition('/')[2]}"}, b""
+        if path.startswith("/elsewhere/"):
+            return 200, {}, (self.folder / path.rpartition("/")[2]).read_bytes()
+        return 404, {"X-Error-Code": "RepoNotFound"}, b""
+
+
+def _entry(file: Path) -> dict[str, object]:
+    return {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": "0" * 40}
+
+
+def _dump(found: object) -> bytes:
+    return json.dumps(found).encode()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: Hub
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def _answer(self, *, with_body: bool) -> None:
+        path = unquote(urlsplit(self.path).path)
+        status, headers, body = self.hub.answer(path)
+        wanted = self.headers.get("Range")
+        if status == 200 and wanted:
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            headers["Content-Range"] = f"bytes {first}-{last}/{len(body)}"
+            status, body = 206, body[int(first) : int(last) + 1]
+        self.hub.requests.append(
+            Request(
+                path, wanted, self.headers.get("Authorization"), len(body) if with_body else 0
+            )
+        )
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def serve_hub(repository: str, folder: Path) -> Iterator[Hub]:
+    hub = Hub(repository, folder)
+    handler = type("Handler", (_Handler,), {"hub": hub})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,62 @@
+"""Every published draft: what it is found to be, in its true sizes, and what is said about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.published import materialise, published
+from vllm_eagle_ext.checkpoint import Inspection, Setting, TargetFacts, inspect_draft, read_draft_files
+
+DRAFTS = published()
+
+
+def inspect(draft, folder) -> Inspection:
+    files = read_draft_files(str(materialise(draft, folder)))
+    setting = Setting(method=draft.method, k=draft.k, max_model_len=4096)
+    return inspect_draft(files, TargetFacts.from_config(draft.target), setting)
+
+
+def found(inspection: Inspection) -> dict:
+    """As a fixture's `expect` spells it; a draft that is left or cannot be made out has no more."""
+    verdict = "refused" if inspection.errors else "left" if inspection.is_left_to_vllm else "served"
+    said = {
+        "verdict": verdict,
+        "errors": sorted({finding.rule for finding in inspection.errors}),
+        "warnings": sorted({finding.rule for finding in inspection.warnings}),
+    }
+    spec = inspection.spec
+    if spec is None:
+        return said
+    flags = {name: flag.value for name, flag in spec.flags.items()}
+    return said | flags | {
+        "family": spec.family,
+        "backbone": spec.backbone,
+        "format": spec.format,
+        "boundaries": list(spec.aux_layers.boundaries),
+        "aux_rule": spec.aux_layers.rule,
+        "draft_vocab_size": spec.vocabulary.size,
+        "embeddings": spec.embeddings,
+        "head": spec.head,
+        "block_size": spec.block_size,
+        "mask_token_id": spec.mask_token_id,
+        "windows": [layer.window for layer in spec.layers],
+        "causal": [layer.causal for layer in spec.layers],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("draft", DRAFTS, ids=[draft.slug for draft in DRAFTS])
+def test_it_is_what_its_fixture_says(draft, tmp_path):
+    said = found(inspect(draft, tmp_path))
+    expected = dict(draft.expect)
+    if (rule := expected.pop("aux_rule", None)) is not None:
+        assert rule in said["aux_rule"]
+    assert {key: said.get(key) for key in expected} == expected
+
+
+def test_the_fixtures_cover_every_family_format_and_verdict():
+    served = [draft.expect for draft in DRAFTS if draft.expect["verdict"] == "served"]
+    families = {expect["family"] for expect in served}
+    assert families == {"native", "post-norm", "mla", "p-eagle", "dflash"}
+    assert {expect["format"] for expect in served} == {"published", "speculators"}
+    assert {draft.expect["verdict"] for draft in DRAFTS} == {"served", "refused", "left"}
+    assert all(draft.unknown for draft in DRAFTS if "S" not in draft.known.values())

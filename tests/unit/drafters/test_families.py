@@ -1,0 +1,153 @@
+"""Every drafter, its config resolved by the intake, against the reference on the published file."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.checkpoints import write_target
+from tests.support.drafter import build, construct, resolve
+from tests.support.drafting import difference, make_probe, module_logits, reference_logits
+from tests.support.drafts import FAMILIES, valid_draft, write
+from tests.support.engine import has_gpu
+from vllm_eagle_ext.errors import UnsupportedDraftError
+
+pytestmark = [
+    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
+    pytest.mark.usefixtures("single_process_group"),
+]
+BOUND = 1e-3
+
+
+def resolved(folder, draft, **options):
+    path = write(draft, folder / "draft")
+    speculative = {"method": draft.method, "num_speculative_tokens": draft.k}
+    if draft.config.get("speculators_model_type") == "peagle":
+        speculative["parallel_drafting"] = True
+    target = write_target(folder / "target")
+    return resolve(path, target, torch.float32, speculative, **options), path
+
+
+def load(folder, draft, **options):
+    """The registered drafter of `draft`, in fp32, and the boundaries the runners will capture."""
+    config, path = resolved(folder, draft, **options)
+    hf_config = config.speculative_config.draft_model_config.hf_config
+    probe = make_probe()
+    drafter = build(config, path, torch.float32, probe.embed_tokens, probe.lm_head)
+    return drafter, getattr(hf_config, "eagle_aux_hidden_state_layer_ids", ()), path, probe
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_equal_the_references(tmp_path, family):
+    drafter, boundaries, path, probe = load(tmp_path, valid_draft(family))
+    mine = module_logits(drafter, family, boundaries, probe)
+    assert difference(mine, reference_logits(path, family, boundaries, probe)) < BOUND
+    assert "EagleExt" in type(drafter).__name__
+
+
+@pytest.mark.parametrize("family", ["native", "post-norm", "norm_before_fc", "mla", "dflash"])
+def test_unsorted_ids_are_permuted_with_their_weights(tmp_path, family):
+    """The reference keeps the file's order of ids, blocks and norms; the drafter gets it ascending."""
+    draft = valid_draft(family)
+    key = "target_layer_ids" if family == "dflash" else "eagle_aux_hidden_state_layer_ids"
+    block = draft.config["dflash_config" if family == "dflash" else "eagle_config"]
+    unsorted = [block[key][-1], *block[key][:-1]]
+    block[key] = unsorted
+    drafter, boundaries, path, probe = load(tmp_path, draft)
+    assert boundaries == sorted(id_ + 1 for id_ in unsorted)
+    assert boundaries != [id_ + 1 for id_ in unsorted]
+    mine = module_logits(drafter, family, boundaries, probe)
+    as_listed = reference_logits(path, family, [id_ + 1 for id_ in unsorted], probe)
+    assert difference(mine, as_listed) < BOUND
+    assert difference(mine, reference_logits(path, family, boundaries, probe)) > 0.1
+
+
+def test_absolute_d2t_is_converted(tmp_path):
+    draft = valid_draft("native")
+    offsets = draft.tensors["d2t"]
+    as_offsets = module_logits(*_three(load(tmp_path / "offsets", draft)))
+    draft.tensors["d2t"] = offsets + torch.arange(len(offsets))
+    assert torch.equal(module_logits(*_three(load(tmp_path / "absolute", draft))), as_offsets)
+
+
+def _three(loaded):
+    drafter, boundaries, _, probe = loaded
+    return drafter, "native", boundaries, probe
+
+
+def test_aliases_load_as_the_plain_names(tmp_path):
+    draft = valid_draft("native")
+    draft.config |= {"use_aux_norm": True}
+    for name in ("low", "mid", "high"):
+        draft.tensors[f"aux_norm_{name}.weight"] = 1 + 0.3 * torch.randn(64)
+    aliased = module_logits(*_three(load(tmp_path / "aliases", draft)))
+    for k, name in enumerate(("low", "mid", "high")):
+        draft.tensors[f"fc_norm.{k}.weight"] = draft.tensors.pop(f"aux_norm_{name}.weight")
+    draft.tensors = {f"model.{name}": tensor for name, tensor in draft.tensors.items()}
+    draft.config |= {"fc_norm": draft.config.pop("use_aux_norm")}
+    assert torch.equal(module_logits(*_three(load(tmp_path / "plain", draft))), aliased)
+
+
+class TestWhatOnlyTheLoadCanSee:
+    """Large tensors are not read before; .bin files not at all."""
+
+    @pytest.fixture
+    def drafter(self, tmp_path):
+        return construct(*resolved(tmp_path, valid_draft("native"))[:1], torch.float32)
+
+    def load(self, drafter, change):
+        tensors = valid_draft("native").tensors
+        change(tensors)
+        drafter.load_weights(iter(tensors.items()))
+
+    def test_nothing_changed(self, drafter):
+        self.load(drafter, lambda tensors: None)
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+    def test_one_value_that_is_not_finite(self, drafter, value):
+        def change(tensors):
+            tensors["midlayer.mlp.up_proj.weight"][3, 5] = value
+
+        with pytest.raises(UnsupportedDraftError, match=r"gate_up_proj\.weight"):
+            self.load(drafter, change)
+
+    def test_missing(self, drafter):
+        with pytest.raises(UnsupportedDraftError, match="without .*k_proj"):
+            self.load(drafter, lambda tensors: tensors.pop("midlayer.self_attn.k_proj.weight"))
+
+    def test_a_part_that_never_arrives_is_seen_without_the_list(self, drafter):
+        """Of fused parameters: the NaN they start from is still there."""
+        drafter.loading_plan.required.pop("layers.0.self_attn.k_proj.weight")
+        with pytest.raises(UnsupportedDraftError, match="loaded in part"):
+            self.load(drafter, lambda tensors: tensors.pop("midlayer.self_attn.k_proj.weight"))
+
+    def test_unexpected(self, drafter):
+        with pytest.raises(UnsupportedDraftError, match="tensor extra"):
+            self.load(drafter, lambda tensors: tensors.update(extra=torch.ones(2)))
+
+    def test_taller(self, drafter):
+        def change(tensors):
+            name = "midlayer.self_attn.q_proj.weight"
+            tensors[name] = torch.cat([tensors[name]] * 2)
+
+        with pytest.raises(UnsupportedDraftError, match=r"shape of .*q_proj"):
+            self.load(drafter, change)
+
+    def test_d2t_that_is_no_map(self, drafter):
+        with pytest.raises(UnsupportedDraftError, match="d2t"):
+            self.load(drafter, lambda tensors: tensors["d2t"].fill_(-1))
+
+    def test_an_update_may_bring_some_tensors_only(self, drafter):
+        self.load(drafter, lambda tensors: None)
+        drafter.load_weights(iter([("norm.weight", torch.full((64,), 2.0))]))
+        assert (drafter.model.norm.weight == 2).all()
+
+
+def test_strict_off_drops_what_the_drafter_has_no_use_for(tmp_path):
+    draft = valid_draft("native")
+    plain = module_logits(*_three(load(tmp_path / "plain", draft)))
+    draft.tensors["midlayer.self_attn.q_proj.bias"] = torch.ones(64)
+    with pytest.raises(UnsupportedDraftError, match=r"(?s)q_proj\.bias.*\"strict\": false"):
+        load(tmp_path / "strict", draft)
+    relaxed = module_logits(*_three(load(tmp_path / "relaxed", draft, strict=False)))
+    assert torch.equal(relaxed, plain)
