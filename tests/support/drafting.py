@@ -12,8 +12,9 @@ import torch
 from tests.reference.dflash import DFlashReference
 from tests.reference.eagle3 import Eagle3Reference
 from tests.reference.mla import MlaReference
-from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB
-from tests.support.drafts import MASK_TOKEN
+from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB, write_target
+from tests.support.drafter import build, resolve
+from tests.support.drafts import MASK_TOKEN, Draft, write
 
 ROWS, STEPS = 8, 4
 
@@ -44,11 +45,30 @@ def make_probe(seed: int = 5) -> Probe:
     return Probe(tokens, states, normal(VOCAB, HIDDEN), normal(VOCAB, HIDDEN) * HIDDEN**-0.5)
 
 
+def resolve_draft(folder: Path, draft: Draft, **options: Any) -> tuple[Any, Path]:
+    """The engine's config with this draft, resolved by the intake, and where the draft lies."""
+    path = write(draft, folder / "draft")
+    speculative: dict[str, Any] = {"method": draft.method, "num_speculative_tokens": draft.k}
+    if draft.config.get("speculators_model_type") == "peagle":
+        speculative["parallel_drafting"] = True
+    target = write_target(folder / "target")
+    return resolve(path, target, torch.float32, speculative, **options), path
+
+
+def load(folder: Path, draft: Draft, **options: Any) -> tuple[Any, Sequence[int], Path, Probe]:
+    """The registered drafter in fp32, the boundaries that runners will capture, its file, a probe."""
+    config, path = resolve_draft(folder, draft, **options)
+    hf_config = config.speculative_config.draft_model_config.hf_config
+    probe = make_probe()
+    drafter = build(config, path, torch.float32, probe.embed_tokens, probe.lm_head)
+    return drafter, getattr(hf_config, "eagle_aux_hidden_state_layer_ids", ()), path, probe
+
+
 @torch.inference_mode()
 def module_logits(drafter: Any, family: str, boundaries: Sequence[int], probe: Probe) -> torch.Tensor:
     """[ROWS + STEPS - 1, V]; of a DFlash draft [STEPS, V]."""
     states = torch.cat(probe.aux(boundaries), dim=-1)[:ROWS]
-    if family == "dflash":
+    if family.startswith("dflash"):
         context = drafter.combine_hidden_states(states)
         drafter.precompute_and_store_context_kv(context, torch.arange(ROWS), torch.arange(ROWS))
         block = torch.cat([probe.tokens[:1], torch.full((STEPS,), MASK_TOKEN)])
@@ -71,7 +91,7 @@ def module_logits(drafter: Any, family: str, boundaries: Sequence[int], probe: P
 @torch.inference_mode()
 def reference_logits(folder: Path, family: str, boundaries: Sequence[int], probe: Probe) -> torch.Tensor:
     """The same, from the file and the formulas."""
-    if family == "dflash":
+    if family.startswith("dflash"):
         reference = DFlashReference.load(
             folder, probe.embed_tokens, probe.lm_head, causal=[False] * 2, windows=[None] * 2
         )

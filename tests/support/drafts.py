@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ from tests.support.checkpoints import (
     draft_tensors,
     write_draft,
 )
+from vllm_eagle_ext.checkpoint import Inspection, Setting, TargetFacts, inspect_draft, read_draft_files
 
 BLOCK, MASK_TOKEN = 8, VOCAB - 1
-LATENT, ROTARY, NOPE, VALUE = 32, 16, 16, 24  # of the MLA draft
+LATENT, ROTARY, NOPE, VALUE = 512, 64, 16, 24  # of the MLA draft; the first two are all a CPU kernel has
 
 TARGET: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -53,7 +54,32 @@ def valid_draft(family: str, seed: int = 0) -> Draft:
 
 
 def write(draft: Draft, folder: Path) -> Path:
-    return write_draft(folder, draft.config, draft.tensors)
+    """One without tensors gets an empty .bin file instead."""
+    if draft.tensors:
+        return write_draft(folder, draft.config, draft.tensors)
+    write_draft(folder, draft.config, None)
+    (folder / "pytorch_model.bin").touch()
+    return folder
+
+
+def inspect(
+    draft: Draft,
+    folder: Path,
+    *,
+    target: Mapping[str, Any] | None = None,
+    target_folder: Path | None = None,
+    setting: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Inspection:
+    """Write the draft into `folder` and look at it.
+
+    Args:
+        target, setting: what differs from TARGET, and from a setting that suits the draft.
+        options: of `inspect_draft`.
+    """
+    asked = {"method": draft.method, "k": draft.k, "max_model_len": 512} | dict(setting or {})
+    facts = TargetFacts.from_config({**TARGET, **(target or {})}, target_folder)
+    return inspect_draft(read_draft_files(str(write(draft, folder))), facts, Setting(**asked), **options)
 
 
 def _native(seed: int) -> Draft:
@@ -186,6 +212,27 @@ def _dflash(_seed: int) -> Draft:
     return Draft(config, tensors, "dflash", BLOCK - 1)
 
 
+def _dflash_speculators(seed: int) -> Draft:
+    draft = _dflash(seed)
+    layer = dict(draft.config)
+    for key in ("architectures", "dflash_config", "block_size"):
+        del layer[key]
+    draft.config = {
+        "architectures": ["DFlashDraftModel"],
+        "speculators_model_type": "dflash",
+        "aux_hidden_state_layer_ids": [2, 4, 6],
+        "mask_token_id": MASK_TOKEN,
+        "block_size": BLOCK,
+        "speculators_config": {
+            "algorithm": "dflash",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": BLOCK - 1}],
+            "verifier": {"architectures": ["LlamaForCausalLM"], "name_or_path": "target"},
+        },
+        "transformer_layer_config": layer,
+    }
+    return draft
+
+
 def _layer(index: int) -> dict[str, torch.Tensor]:
     """One that reads the residual stream alone."""
     shapes = {
@@ -220,5 +267,6 @@ _BUILDERS: dict[str, Callable[[int], Draft]] = {
     "p-eagle": _p_eagle,
     "no_aux": _no_aux,
     "dflash": _dflash,
+    "dflash-speculators": _dflash_speculators,
 }
 FAMILIES = tuple(_BUILDERS)

@@ -24,7 +24,10 @@ class Request:
 
 @dataclass(slots=True)
 class Hub:
-    """`refusals` maps the beginning of a path to a status and the hub's name for the error."""
+    """`refusals` maps the beginning of a path to a status and the hub's name for the error.
+
+    A status of 302 sends the asker round in circles.
+    """
 
     repository: str
     folder: Path
@@ -39,7 +42,8 @@ class Hub:
         """Status, headers and body for a path without its query."""
         for beginning, (status, code) in self.refusals.items():
             if path.startswith(beginning):
-                return status, {"X-Error-Code": code, "X-Error-Message": code}, b""
+                around = {"Location": f"{self.url}{path}"} if status == 302 else {}
+                return status, {"X-Error-Code": code, "X-Error-Message": code, **around}, b""
         api, resolve = f"/api/models/{self.repository}", f"/{self.repository}/resolve/"
         if path == api or path.startswith(f"{api}/revision/"):
             return 200, {}, _dump({"id": self.repository, "sha": COMMIT, "tags": [], "siblings": []})
@@ -78,9 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {first}-{last}/{len(body)}"
             status, body = 206, body[int(first) : int(last) + 1]
         self.hub.requests.append(
-            Request(
-                path, wanted, self.headers.get("Authorization"), len(body) if with_body else 0
-            )
+            Request(path, wanted, self.headers.get("Authorization"), len(body) if with_body else 0)
         )
         self.send_response(status)
         for name, value in headers.items():

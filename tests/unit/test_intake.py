@@ -6,8 +6,10 @@ import logging
 import types
 
 import pytest
+import torch
 
 from tests.support.checkpoints import draft_config, draft_tensors, tiny_draft, write_draft, write_target
+from tests.support.drafts import FAMILIES, valid_draft, write
 from vllm_eagle_ext import __version__, compat, plugin
 from vllm_eagle_ext.errors import (
     OptionsError,
@@ -244,3 +246,165 @@ def test_drafter_refuses_a_config_from_another_version():
     hf_config.eagle_ext["version"] = "0.0.0"
     with pytest.raises(UnsupportedDraftError, match=r"'0\.0\.0'"):
         require_stamp(hf_config)
+
+
+class TestDFlash:
+    @pytest.fixture
+    def draft(self):
+        return valid_draft("dflash")
+
+    def hf_config(self, target, tmp_path, draft, **keys):
+        path = write(draft, tmp_path)
+        config = speculative_config(
+            target, path, method="dflash", num_speculative_tokens=draft.k, **keys
+        )
+        assert config.draft_model_config.architecture == "DFlashEagleExtQwen3ForCausalLM"
+        return config.draft_model_config.hf_config
+
+    def test_boundaries_for_both_runners(self, target, tmp_path, draft):
+        from vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils import get_eagle3_aux_layers_from_config
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+        path = write(draft, tmp_path)
+        config = speculative_config(target, path, method="dflash", num_speculative_tokens=7)
+        v1_runner = object.__new__(GPUModelRunner)
+        v1_runner.speculative_config = config
+        assert v1_runner._get_eagle3_aux_layers_from_config() == (2, 4, 6)
+        assert get_eagle3_aux_layers_from_config(config) == (2, 4, 6)
+        nested = config.draft_model_config.hf_config.dflash_config
+        assert nested["target_layer_ids"] == [1, 3, 5]
+
+    def test_keys_at_top_level_reach_both_runners(self, target, tmp_path, draft):
+        """As TorchSpec writes them; vLLM's V1 runner ignores these ids, and its config class is ours."""
+        block = draft.config.pop("dflash_config")
+        draft.config |= {**block, "model_type": "dflash", "num_target_layers": 3}
+        hf_config = self.hf_config(target, tmp_path, draft)
+        assert hf_config.eagle_aux_hidden_state_layer_ids == [2, 4, 6]
+        assert hf_config.dflash_config["mask_token_id"] == block["mask_token_id"]
+
+    def test_rope_table_covers_the_context(self, target, tmp_path, draft):
+        draft.config["max_position_embeddings"] = 64
+        assert self.hf_config(target, tmp_path, draft).max_position_embeddings == 512
+
+    @pytest.mark.parametrize(
+        ("key", "windowed", "full"), [(None, True, False), (False, True, False), (True, False, False)]
+    )
+    def test_speculators_flag_says_nothing_of_full_layers(self, target, tmp_path, key, windowed, full):
+        from vllm.model_executor.models.qwen3_dflash import _dflash_layer_causal
+
+        draft = valid_draft("dflash-speculators")
+        layer = draft.config["transformer_layer_config"]
+        layer |= {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32}
+        if key is not None:
+            draft.config["sliding_window_non_causal"] = key
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compat, "model_runner", lambda **_: "v2")  # V1 has no mixed layers
+            hf_config = self.hf_config(target, tmp_path, draft)
+        assert [_dflash_layer_causal(hf_config, i) for i in range(2)] == [windowed, full]
+        assert hf_config.sliding_window == 32
+
+    def test_k_beyond_the_block(self, target, tmp_path, draft):
+        path = write(draft, tmp_path)
+        with pytest.raises(SpeculativeConfigError, match=r"num_speculative_tokens is 8\..*up to 7"):
+            speculative_config(target, path, method="dflash", num_speculative_tokens=8)
+        config = speculative_config(
+            target, path, method="dflash", num_speculative_tokens=8, options={"strict": False}
+        )
+        assert config.num_speculative_tokens == 8
+
+
+class TestMethod:
+    """vLLM takes it from words in the path, and falls back to draft_model."""
+
+    @pytest.mark.parametrize("method", [None, "draft_model", "eagle"])
+    def test_a_draft_that_would_run_as_something_else(self, target, tmp_path, method):
+        draft = tiny_draft(tmp_path / "head")
+        with pytest.raises(SpeculativeConfigError, match='write "method": "eagle3"'):
+            speculative_config(target, draft, method=method)
+
+    def test_a_block_draft_without_one(self, target, tmp_path):
+        path = write(valid_draft("dflash"), tmp_path / "block")
+        with pytest.raises(SpeculativeConfigError, match='write "method": "dflash"'):
+            speculative_config(target, path, method=None, num_speculative_tokens=7)
+
+    def test_dflash_by_its_path(self, target, tmp_path):
+        path = write(valid_draft("dflash"), tmp_path / "my_dflash_head")
+        config = speculative_config(target, path, method=None, num_speculative_tokens=7)
+        assert config.draft_model_config.architecture == "DFlashEagleExtQwen3ForCausalLM"
+
+    def test_a_plain_draft_model_is_left_alone(self, tmp_path):
+        target = write_target(tmp_path / "target")
+        config = speculative_config(target, write_target(tmp_path / "small"), method="draft_model")
+        assert not hasattr(config.draft_model_config.hf_config, "eagle_ext")
+
+
+class TestErrorsComeBeforeVllms:
+    """Each of these is something that vLLM answers with an error of its own, or not at all."""
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"architectures": ["NoSuchDraft"]}, "'NoSuchDraft'.*LlamaForCausalLMEagle3"),
+            ({"architectures": ["LlamaForCausalLMEagle3Gated"]}, "gates its MLP"),
+            ({"architectures": None}, "architectures.*None"),
+            ({"model_type": "no_such_type"}, "model_type.*'no_such_type'.*can read"),
+            ({"model_type": "qwen3_next"}, "model_type.*multi-token-prediction"),
+            ({"model_type": None}, "model_type.*None"),
+            ({"hidden_act": "gelu"}, "hidden_act.*'gelu'"),
+        ],
+    )
+    def test_identity(self, target, tmp_path, change, words):
+        with pytest.raises(UnsupportedDraftError, match=words):
+            speculative_config(target, tiny_draft(tmp_path, **change))
+
+    def test_every_error_is_listed_and_the_way_out_named(self, target, tmp_path):
+        draft = valid_draft("native")
+        draft.tensors["midlayer.self_attn.q_proj.bias"] = torch.ones(64)
+        draft.config["eagle_config"]["norm_output"] = True
+        draft.config["norm_output"] = False
+        with pytest.raises(UnsupportedDraftError) as caught:
+            speculative_config(target, write(draft, tmp_path))
+        for word in ("q_proj.bias", "also: norm_output", '"strict": false'):
+            assert word in str(caught.value)
+
+    def test_strict_off_serves_with_warnings(self, target, tmp_path, vllm_log):
+        draft = valid_draft("native")
+        draft.tensors["midlayer.self_attn.q_proj.bias"] = torch.ones(64)
+        speculative_config(target, write(draft, tmp_path), options={"strict": False})
+        (record,) = vllm_log.containing("q_proj.bias")
+        assert record.levelno == logging.WARNING
+
+
+def test_peagle_keeps_the_norms_that_vllms_converter_drops(target, tmp_path):
+    draft = valid_draft("p-eagle")
+    draft.config |= {"fc_norm": True, "norm_output": True}
+    draft.tensors |= {f"fc_norm.{k}.weight": torch.ones(64).bfloat16() for k in range(3)}
+    config = speculative_config(target, write(draft, tmp_path), parallel_drafting=True)
+    hf_config = config.draft_model_config.hf_config
+    assert (hf_config.fc_norm, hf_config.norm_output) == (True, True)
+    assert hf_config.pard_token == draft.config["mask_token_id"]
+
+
+def test_speculators_without_norm_before_residual_get_their_own_default(target, tmp_path, vllm_log):
+    draft = valid_draft("speculators")
+    del draft.config["norm_before_residual"]
+    config = speculative_config(target, write(draft, tmp_path))
+    assert config.draft_model_config.hf_config.norm_before_residual is False
+    assert vllm_log.containing("norm_before_residual")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_resolved_config_travels(target, tmp_path, family):
+    """To workers as a pickle, into hashes and logs as JSON."""
+    import pickle
+
+    draft = valid_draft(family)
+    keys = {"parallel_drafting": True} if family == "p-eagle" else {}
+    path = write(draft, tmp_path)
+    config = speculative_config(
+        target, path, method=draft.method, num_speculative_tokens=draft.k, **keys
+    )
+    hf_config = config.draft_model_config.hf_config
+    copied = pickle.loads(pickle.dumps(hf_config))
+    assert copied.eagle_ext == hf_config.eagle_ext
+    assert hf_config.eagle_ext["version"] in hf_config.to_json_string()

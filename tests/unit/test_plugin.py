@@ -68,7 +68,8 @@ def test_names_survive_vllms_rewriting_of_architectures():
 
     for name in plugin.DRAFTERS:
         assert "EagleExt" in name
-        config = EAGLEConfig(LlamaConfig(architectures=[name]), method="eagle3", model_type="eagle")
+        method = "dflash" if name.startswith("DFlash") else "eagle3"
+        config = EAGLEConfig(LlamaConfig(architectures=[name]), method=method, model_type="eagle")
         assert config.architectures == [name]
 
 

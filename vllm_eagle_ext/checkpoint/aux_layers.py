@@ -118,10 +118,11 @@ def _choose(
         name: _by_rules(name, ids, num_target_layers, family, is_speculators, override)
         for name, ids in given.items()
     }
-    # A top-level list that is the nested one plus one says what the nested one means.
     name, (boundaries, rule) = next(iter(readings.items()))
     for other, (found, _) in readings.items():
-        if boundaries not in (found, given[other]):
+        # The nested list may be either kind, so that a top-level one says what it means.
+        is_nested = other == f"eagle_config.{IDS_KEY}"
+        if boundaries != found and not (is_nested and boundaries == given[other]):
             return Problem(
                 field=f"{name} and {other} of the draft's config.json",
                 value=(list(given[name]), list(given[other])),

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from vllm_eagle_ext.checkpoint.findings import Problem
 
 Format = Literal["published", "speculators"]
-Count = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(gt=0, lt=2**31)]
 Positive = Annotated[float, Field(gt=0)]
 TokenId = int
+MOST_LAYERS = 64  # a draft with more would cost more than it saves
 
 
 class _Strict(BaseModel):
@@ -62,7 +63,7 @@ class DraftConfig(NestedConfig):
     model_type: str | None = None
     hidden_size: Count
     intermediate_size: Count
-    num_hidden_layers: Count
+    num_hidden_layers: Annotated[int, Field(gt=0, le=MOST_LAYERS)]
     num_attention_heads: Count
     num_key_value_heads: Count | None = None
     head_dim: Count | None = None
@@ -81,6 +82,8 @@ class DraftConfig(NestedConfig):
     sliding_window: Count | None = None
     num_aux_hidden_states: Count | None = None
     num_aux_layers: Count | None = None
+    num_target_layers: Count | None = None
+    target_num_hidden_layers: Count | None = None
     attn_output_gate: bool | None = None
     quantization_config: dict[str, Any] | None = None
     eagle_config: NestedConfig | None = None
@@ -103,6 +106,14 @@ class DraftConfig(NestedConfig):
     ptd_token_id: TokenId | None = None
     # speculators
     speculators_config: SpeculatorsBlock | None = None
+
+    @field_validator("max_position_embeddings", mode="before")
+    @classmethod
+    def _is_no_null(cls, value: object) -> object:
+        """A key may be absent; null instead stops transformers."""
+        if value is None:
+            raise ValueError("a positive integer, or no such key")
+        return value
 
 
 def format_of(config: Mapping[str, Any]) -> Format:
@@ -143,4 +154,5 @@ def _problem(details: Any) -> Problem:
 
 def _kind(path: str, message: str = "vLLM would take another model's default") -> str:
     names = {"rms_norm_eps": "a positive number up to 0.001", "hidden_act": '"silu"'}
+    message = message.removeprefix("Value error, ")
     return names.get(path, message[:1].lower() + message[1:])

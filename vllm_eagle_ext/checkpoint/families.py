@@ -85,9 +85,10 @@ def published_architecture(config: Mapping[str, Any]) -> str:
     return architectures[0] if named else ""  # type: ignore[index]
 
 
-def kind_of(config: Mapping[str, Any], layer_model_type: str | None) -> Kind | None:
+def kind_of(config: Mapping[str, Any], layer_model_type: object) -> Kind | None:
     """None: not ours. A speculators draft is named by its type, others by their architecture."""
     speculators = config.get("speculators_model_type")
     if isinstance(speculators, str):
-        return SPECULATORS.get((speculators, layer_model_type or "llama"))
+        layer = layer_model_type if isinstance(layer_model_type, str) else "llama"
+        return SPECULATORS.get((speculators, layer))
     return PUBLISHED.get(published_architecture(config))

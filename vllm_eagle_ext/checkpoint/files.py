@@ -106,8 +106,9 @@ def read_json(source: Source, files: Mapping[str, int], name: str) -> dict[str, 
         return None
     problem = f"it has {files[name]} bytes, more than the {JSON_LIMIT} that are read"
     if files[name] <= JSON_LIMIT:
+        raw = source.read(name, 0, JSON_LIMIT)
         try:
-            found = parse_json(source.read(name, 0, JSON_LIMIT))
+            found = parse_json(raw)
         except ValueError as error:
             problem = str(error)
         else:
@@ -180,6 +181,8 @@ def _read_headers(source: Source, shards: Mapping[str, int]) -> dict[str, Tensor
             if room < 0:
                 raise ValueError(f"up to here the headers have more than {HEADER_LIMIT} bytes")
             found = parse_header(source.read(shard, 8, length), file=shard, file_size=size)
+        except UnsupportedDraftError:  # a ValueError too
+            raise
         except ValueError as error:
             raise _damaged(source, shard, "a complete safetensors file", str(error)) from None
         for published, header in found.items():

@@ -20,6 +20,7 @@ from vllm_eagle_ext.checkpoint.bounded import parse_json
 HEADER_LIMIT = 2**20  # bytes; a draft of eight layers has some 20 kB
 _MAX_RANK = 8  # of a tensor; the product of a longer shape may take minutes
 _LENGTH_BYTES = 8
+_CLIP = 80  # characters of a name that go into a message
 _BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4,
     "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
@@ -63,22 +64,27 @@ def parse_header(header: bytes, *, file: str, file_size: int) -> dict[str, Tenso
     """The tensors of one file, by published name.
 
     Raises:
-        ValueError: no JSON object of entries, a byte range that overlaps, leaves a gap, ends outside
-            the file, or does not fit shape and dtype.
+        ValueError: no JSON object of entries, a name that cannot be shown, a byte range that
+            overlaps, leaves a gap, ends outside the file, or does not fit shape and dtype.
     """
     entries = _parse_json(header)
     data_start = _LENGTH_BYTES + len(header)
     tensors, end = {}, 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        label = repr(name[:_CLIP])
+        if not name.isprintable():  # it goes into messages, and they onto terminals
+            raise ValueError(f"{label} is no name of a tensor")
         begin, stop = entry.data_offsets
         if begin != end or stop < begin:
-            raise ValueError(f"the bytes {begin} to {stop} of {name!r} overlap others or leave a gap")
+            raise ValueError(f"the bytes {begin} to {stop} of {label} overlap others or leave a gap")
         bits = _BITS.get(entry.dtype)
         if bits is None:
-            raise ValueError(f"{name!r} has the dtype {entry.dtype!r}, which safetensors does not know")
+            raise ValueError(
+                f"{label} has the dtype {entry.dtype[:_CLIP]!r}, which safetensors does not know"
+            )
         if prod(entry.shape) * bits != (stop - begin) * 8:
             raise ValueError(
-                f"{name!r} of shape {entry.shape} and {entry.dtype} has {stop - begin} bytes"
+                f"{label} of shape {entry.shape} and {entry.dtype} has {stop - begin} bytes"
             )
         tensors[name] = TensorHeader(
             tuple(entry.shape), entry.dtype, name, file, data_start + begin, stop - begin

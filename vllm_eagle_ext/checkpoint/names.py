@@ -18,6 +18,9 @@ _WHOLE = {"draft_id_to_target_id": "d2t"}
 # Constants that some exporters write; every engine computes them itself.
 COMPUTED = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
 
+# What holds the weights of a module, quantised or not; scales and zero points alone are no weights.
+HOLDS_WEIGHTS = ("weight", "weight_packed", "qweight")
+
 
 def canonical_name(name: str) -> str:
     for published, ours in _PREFIXES:

@@ -47,6 +47,9 @@ def rope_problems(config: Mapping[str, Any]) -> list[Problem]:
             value = block.get(key)
             if value is not None and not _is_positive(value):
                 problems.append(_problem(f"{name}.{key}".strip("."), value, "a positive number"))
+        for key in ("rope_type", "type"):
+            if name and key in block and not isinstance(block[key], str):
+                problems.append(_problem(f"{name}.{key}", block[key], "a name, or no such key"))
     thetas = {
         block["rope_theta"]
         for block in (config, *blocks.values())
@@ -62,9 +65,11 @@ def read_rope(config: Mapping[str, Any]) -> Rope:
     no draft has one, so that there is nothing to compare."""
     parameters = _block(config, "rope_parameters")
     stated = {**_block(config, "rope_scaling"), **parameters}
-    theta = config.get("rope_theta", stated.get("rope_theta"))
+    theta, partial = (
+        stated.get(key) if config.get(key) is None else config[key]
+        for key in ("rope_theta", "partial_rotary_factor")
+    )
     kind = stated.get("rope_type") or stated.get("type") or "default"
-    partial = config.get("partial_rotary_factor", stated.get("partial_rotary_factor", 1.0))
     return Rope(
         theta=None if theta is None else float(theta),
         kind=str(kind),

@@ -13,6 +13,7 @@ from vllm_eagle_ext.checkpoint.config import DraftConfig, Format, format_of
 from vllm_eagle_ext.checkpoint.families import Backbone, Family, Kind, published_architecture
 from vllm_eagle_ext.checkpoint.files import DraftFiles
 from vllm_eagle_ext.checkpoint.flags import FLAGS, Flag, read_flag
+from vllm_eagle_ext.checkpoint.names import HOLDS_WEIGHTS
 from vllm_eagle_ext.checkpoint.rope import Rope, read_rope
 from vllm_eagle_ext.checkpoint.target import TargetFacts
 from vllm_eagle_ext.checkpoint.values import integers
@@ -88,8 +89,9 @@ def build_spec(
     if norm_output != "checkpoint":
         flags["norm_output"] = Flag(norm_output, "option norm_output", flags["norm_output"].stated)
     heads = read_heads(config, kind.backbone)
-    gate = read_gate(files, heads)
-    family = read_family(flat, kind, gate, norm_output=flags["norm_output"].value)
+    gate = None if kind.backbone == "deepseek" else read_gate(files, heads)
+    masked = "mask_hidden" in files.tensors
+    family = read_family(flat, kind, gate, masked=masked, norm_output=flags["norm_output"].value)
     format_ = format_of(files.config)
     rope = read_rope(flat)
     return DraftSpec(
@@ -123,13 +125,18 @@ def build_spec(
 
 
 def read_family(
-    flat: Mapping[str, Any], kind: Kind, gate: Gate | None = None, *, norm_output: bool = False
+    flat: Mapping[str, Any],
+    kind: Kind,
+    gate: Gate | None = None,
+    *,
+    masked: bool = False,
+    norm_output: bool = False,
 ) -> Family:
     if kind.method == "dflash":
         return "dflash"
     if kind.backbone == "deepseek":
         return "mla"
-    if flat.get("speculators_model_type") == "peagle":
+    if masked or flat.get("speculators_model_type") == "peagle":
         return "p-eagle"
     if gate:
         return "gated"
@@ -167,7 +174,7 @@ def kept_ids(files: DraftFiles) -> list[int] | None:
 def _presence(files: DraftFiles, module: str) -> Presence:
     if files.weights == "bin":
         return "unknown"
-    return "own" if any(name.startswith(f"{module}.") for name in files.tensors) else "shared"
+    return "own" if any(f"{module}.{kind}" in files.tensors for kind in HOLDS_WEIGHTS) else "shared"
 
 
 def _mask_token(config: DraftConfig) -> int | None:

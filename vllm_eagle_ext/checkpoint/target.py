@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.rope import Rope, read_rope
+from vllm_eagle_ext.checkpoint.rope import Rope, read_rope, rope_problems
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
 # Where composite configs keep the language model.
@@ -39,7 +39,7 @@ class TargetFacts:
             num_layers=_size(text, "num_hidden_layers"),
             hidden_size=_size(text, "hidden_size"),
             vocab_size=_size(text if text.get("vocab_size") else config, "vocab_size"),
-            rope=read_rope(text),
+            rope=Rope(None) if rope_problems(text) else read_rope(text),
             max_position_embeddings=length if type(length) is int else None,
             folder=folder,
         )

@@ -77,6 +77,8 @@ def _arranged(
             logger.warning("Draft tensor %s is not loaded: the drafter has no use for it.", published)
             continue
         _require_shape(published, tensor, shape)
+        if name == "mask_hidden" and not tensor.isfinite().all():  # becomes a buffer, no parameter
+            raise _refusal(f"values of {published}", "infinite or no number", "finite numbers")
         seen.add(name)
         yield _reordered(*_as_offsets(name, tensor, plan), plan.order)
 

@@ -56,6 +56,9 @@ def _apply_dflash(hf_config: Any, case: Case) -> None:
         if not any(layer.causal for layer in spec.layers):
             nested["causal"] = False
     hf_config.dflash_config = nested
+    # vLLM 0.32 raises this for EAGLE-3 drafts only: positions beyond it lie outside the rope table.
+    stated = getattr(hf_config, "max_position_embeddings", None) or 0
+    hf_config.max_position_embeddings = max(stated, case.setting.max_model_len or 0)
     windows = [layer.window for layer in spec.layers if layer.window]
     if windows:  # transformers drops the key where use_sliding_window is not set
         hf_config.sliding_window = windows[0]

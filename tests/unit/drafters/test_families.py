@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.checkpoints import write_target
-from tests.support.drafter import build, construct, resolve
-from tests.support.drafting import difference, make_probe, module_logits, reference_logits
-from tests.support.drafts import FAMILIES, valid_draft, write
+from tests.support.drafter import construct
+from tests.support.drafting import difference, load, module_logits, reference_logits, resolve_draft
+from tests.support.drafts import FAMILIES, valid_draft
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
@@ -17,24 +16,6 @@ pytestmark = [
     pytest.mark.usefixtures("single_process_group"),
 ]
 BOUND = 1e-3
-
-
-def resolved(folder, draft, **options):
-    path = write(draft, folder / "draft")
-    speculative = {"method": draft.method, "num_speculative_tokens": draft.k}
-    if draft.config.get("speculators_model_type") == "peagle":
-        speculative["parallel_drafting"] = True
-    target = write_target(folder / "target")
-    return resolve(path, target, torch.float32, speculative, **options), path
-
-
-def load(folder, draft, **options):
-    """The registered drafter of `draft`, in fp32, and the boundaries the runners will capture."""
-    config, path = resolved(folder, draft, **options)
-    hf_config = config.speculative_config.draft_model_config.hf_config
-    probe = make_probe()
-    drafter = build(config, path, torch.float32, probe.embed_tokens, probe.lm_head)
-    return drafter, getattr(hf_config, "eagle_aux_hidden_state_layer_ids", ()), path, probe
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -93,7 +74,7 @@ class TestWhatOnlyTheLoadCanSee:
 
     @pytest.fixture
     def drafter(self, tmp_path):
-        return construct(*resolved(tmp_path, valid_draft("native"))[:1], torch.float32)
+        return construct(resolve_draft(tmp_path, valid_draft("native"))[0], torch.float32)
 
     def load(self, drafter, change):
         tensors = valid_draft("native").tensors

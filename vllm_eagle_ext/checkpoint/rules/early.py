@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.case import Setting
+from vllm_eagle_ext.checkpoint.config import format_of
 from vllm_eagle_ext.checkpoint.families import (
     LEFT_SPECULATORS,
     LEFT_TO_VLLM,
@@ -43,7 +44,7 @@ class Candidate:
     @property
     def is_left_to_vllm(self) -> bool:
         if self.speculators_type is not None:
-            return self.speculators_type in LEFT_SPECULATORS
+            return isinstance(self.speculators_type, str) and self.speculators_type in LEFT_SPECULATORS
         names = {self.architecture, f"Eagle3{self.architecture}", f"DFlash{self.architecture}"}
         return bool(names & (LEFT_TO_VLLM | self.setting.registered)) and not self.kind
 
@@ -55,6 +56,18 @@ def architecture_is_named(draft: Candidate) -> Iterable[Problem]:
             field="architectures of the draft's config.json",
             value=draft.files.config.get("architectures"),
             allowed="a list with one name, such as ['LlamaForCausalLMEagle3']",
+            remedy=_PUBLISHED_CONFIG,
+        )
+
+
+@rule(Severity.ERROR)
+def speculators_type_is_named(draft: Candidate) -> Iterable[Problem]:
+    """vLLM takes a config with a `speculators_config` for one of that format."""
+    if draft.speculators_type is None and format_of(draft.files.config) == "speculators":
+        yield Problem(
+            field="speculators_model_type of the draft's config.json",
+            value=None,
+            allowed="eagle3, peagle or dflash",
             remedy=_PUBLISHED_CONFIG,
         )
 
@@ -86,8 +99,10 @@ def architecture_is_served(draft: Candidate) -> Iterable[Problem]:
 def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
     """vLLM reads the config through its model type, and takes some types for MTP drafts."""
     model_type = draft.files.config.get("model_type")
-    if not draft.kind or draft.speculators_type is not None and model_type in (None, "speculators"):
+    if not draft.kind:
         return
+    if draft.speculators_type is not None and model_type in (None, "speculators"):
+        model_type = draft.flat.get("model_type", "llama")  # of the layer
     problem = None
     if not isinstance(model_type, str):
         problem = "a name: without it vLLM cannot read the file"
@@ -124,6 +139,7 @@ def method_fits_the_architecture(draft: Candidate) -> Iterable[Problem]:
 
 RULES = (
     architecture_is_named,
+    speculators_type_is_named,
     architecture_is_served,
     model_type_is_readable,
     method_fits_the_architecture,

@@ -9,6 +9,7 @@ from vllm_eagle_ext.checkpoint.aux_layers import default_boundaries
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.flags import read_flag
 
 _ASK = "ask the publisher which one the draft was trained with, and correct config.json"
 _BELONGS = "check that config.json belongs to the weights"
@@ -16,7 +17,8 @@ _BELONGS = "check that config.json belongs to the weights"
 
 @rule(Severity.ERROR, can_run=True, families=EAGLE3)
 def flags_agree(case: Case) -> Iterable[Problem]:
-    for name, flag in case.spec.flags.items():
+    flags = {**case.spec.flags, "use_aux_hidden_state": read_flag(case.flat, "use_aux_hidden_state")}
+    for name, flag in flags.items():
         if flag.is_contradictory:
             yield Problem(
                 field=f"{name} at {' and '.join(place for place, _ in flag.stated)}",

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.quantisation import stale_ignores
+from vllm_eagle_ext.checkpoint.quantisation import quantised_tensors, stale_ignores
 
 _DEFAULT_THETA = {"llama": 10_000, "qwen3": 1_000_000, "deepseek": 10_000}
 
@@ -20,6 +20,8 @@ def target_width_fits(case: Case) -> Iterable[Problem]:
     stated = case.config.target_hidden_size
     # The speculators format writes null for "the target's".
     value = case.spec.hidden_size if stated is None else stated
+    if not case.spec.fuses_aux_states and value == case.target.hidden_size:
+        stated, value = None, case.spec.hidden_size  # it takes the target's last state as it is
     if value == case.target.hidden_size or (stated is None and _fc_is_of_the_targets_width(case)):
         return
     yield Problem(
@@ -34,6 +36,33 @@ def _fc_is_of_the_targets_width(case: Case) -> bool:
     fc = case.files.tensors.get("fc.weight")
     columns = len(case.spec.aux_layers.boundaries) * case.target.hidden_size
     return fc is not None and columns > 0 and fc.shape == (case.spec.hidden_size, columns)
+
+
+@rule(Severity.ERROR, can_run=True)
+def target_depth_fits(case: Case) -> Iterable[Problem]:
+    """z-lab names the target's layers; TorchSpec counts the captured ones under the same key."""
+    n, captured = case.target.num_layers, len(case.spec.aux_layers.boundaries)
+    for key, allowed in (("num_target_layers", (n, captured)), ("target_num_hidden_layers", (n,))):
+        stated = getattr(case.config, key)
+        if stated is not None and stated not in allowed:
+            yield Problem(
+                field=f"{key} of the draft's config.json",
+                value=stated,
+                allowed=f"{n}, the target's number of layers",
+                remedy="serve the draft with the target it was trained for",
+            )
+
+
+@rule(Severity.ERROR, families=EAGLE3)
+def eagle3_is_causal(case: Case) -> Iterable[Problem]:
+    """vLLM's decoder layer would attend to rows that are not there when it drafts."""
+    if case.config.is_causal is False:
+        yield Problem(
+            field="is_causal of the draft's config.json",
+            value=False,
+            allowed="true, or no such key: an EAGLE-3 draft is autoregressive",
+            remedy="use the config.json that was published with the draft",
+        )
 
 
 @rule(Severity.WARNING)
@@ -98,7 +127,8 @@ def layer_types_are_complete(case: Case) -> Iterable[Problem]:
         )
     slides = [kind == "sliding_attention" for kind in types or ()]
     windows = [layer.window for layer in case.spec.layers]
-    forced = case.config.dflash_config is not None and bool(case.config.dflash_config.use_swa)
+    dflash = case.config.dflash_config if case.spec.family == "dflash" else None
+    forced = dflash is not None and bool(dflash.use_swa)
     if (any(slides) or forced) and not any(windows):
         yield Problem(
             field="sliding_window of the draft's config.json",
@@ -147,6 +177,17 @@ def quantisation_names_match(case: Case) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.ERROR, can_run=True)
+def quantised_weights_are_there(case: Case) -> Iterable[Problem]:
+    if case.spec.quantisation and case.has_tensors and not quantised_tensors(case.files.tensors):
+        yield Problem(
+            field="quantization_config of the draft's config.json",
+            value=case.spec.quantisation,
+            allowed="none, because every weight of the files is plain",
+            remedy="remove it from config.json, or use the files that belong to it",
+        )
+
+
 @rule(Severity.ERROR)
 def runner_serves_it(case: Case) -> Iterable[Problem]:
     spec, runner = case.spec, case.setting.runner
@@ -170,6 +211,8 @@ def runner_serves_it(case: Case) -> Iterable[Problem]:
 
 RULES = (
     target_width_fits,
+    target_depth_fits,
+    eagle3_is_causal,
     rope_is_stated,
     rope_matches_the_target,
     head_dim_is_stated,
@@ -178,5 +221,6 @@ RULES = (
     trained_length_covers_max_model_len,
     k_is_within_the_trained_unroll,
     quantisation_names_match,
+    quantised_weights_are_there,
     runner_serves_it,
 )

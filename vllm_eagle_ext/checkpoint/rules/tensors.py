@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.families import FUSED_QKV
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.names import COMPUTED
+from vllm_eagle_ext.checkpoint.names import COMPUTED, HOLDS_WEIGHTS
 from vllm_eagle_ext.checkpoint.tensors import Expected, expected_tensors
 from vllm_eagle_ext.checkpoint.values import non_finite
 
@@ -22,7 +22,9 @@ _QUANTISED = (
     "weight_global_scale", "weight_zero_point", "weight_shape", "weight_g_idx", "input_scale",
     "input_global_scale", "scales", "qzeros", "g_idx", "k_scale", "v_scale",
 )  # fmt: skip
-_HOLDS_WEIGHTS = ("weight", "weight_packed", "qweight")
+
+
+_SHOWN = 40  # names in a message: more than one layer has
 
 
 def _table(case: Case) -> dict[str, Expected]:
@@ -35,7 +37,7 @@ def _present(case: Case, name: str) -> bool:
     if case.spec.quantisation is None or not name.endswith(".weight"):
         return False
     module = name.removesuffix("weight")
-    return any(module + suffix in case.files.tensors for suffix in _HOLDS_WEIGHTS)
+    return any(module + suffix in case.files.tensors for suffix in HOLDS_WEIGHTS)
 
 
 @rule(Severity.ERROR)
@@ -53,7 +55,7 @@ def tensors_are_complete(case: Case) -> Iterable[Problem]:
     if missing:
         yield Problem(
             field="tensors of the draft",
-            value=f"without {', '.join(missing)}",
+            value=f"without {_listing(missing)}",
             allowed="every tensor of a draft of this config",
             remedy="download all files of the draft, or check that config.json belongs to the weights",
         )
@@ -63,23 +65,31 @@ def tensors_are_complete(case: Case) -> Iterable[Problem]:
 def tensors_are_expected(case: Case) -> Iterable[Problem]:
     """vLLM drops unknown biases without a word and stops at unknown weights without the reason."""
     table = _table(case)
-    apart = ("fc.weight", "fc_norm.", "input_norm.", "d2t", "t2d")  # rules of their own
+    # Those have rules that say more.
+    norms = ("fc_norm.",) if case.spec.method == "eagle3" else ()
+    apart = ("fc.weight", "d2t", "t2d", *(("input_norm.weight",) if norms else ()))
     unexpected = [
         header.published
         for name, header in case.files.tensors.items()
         if name not in table
-        and not name.startswith(apart)
+        and name not in apart
+        and not (norms and name.startswith(norms))
         and not name.endswith(COMPUTED)
         and not _belongs_to_quantised(case, name, table)
     ]
     if unexpected:
         yield Problem(
             field="tensors of the draft",
-            value=", ".join(unexpected),
+            value=_listing(unexpected),
             allowed="only tensors that the drafter computes with",
             remedy="it was trained with more than config.json says: use the config.json that was "
             "published with these weights",
         )
+
+
+def _listing(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def _belongs_to_quantised(case: Case, name: str, table: dict[str, Expected]) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.spec import kept_ids, tensor_integers
 from vllm_eagle_ext.checkpoint.tokenizers import compare_tokenizers
@@ -148,6 +149,23 @@ def embeddings_can_be_shared(case: Case) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.WARNING, families=EAGLE3)
+def lent_parts_are_usual(case: Case) -> Iterable[Problem]:
+    """Nearly every EAGLE-3 head has a head of its own, and speculators writes the embeddings too."""
+    missing = []
+    if case.spec.head == "shared" and not case.is_reduced:
+        missing.append("lm_head.weight")
+    if case.spec.embeddings == "shared" and case.spec.format == "speculators":
+        missing.append("embed_tokens.weight")
+    for name in missing:
+        yield Problem(
+            field=f"{name} of the draft",
+            value=None,
+            allowed="a tensor of its own; the target's is used in its place",
+            remedy="if acceptance is low, check that all files of the draft were downloaded",
+        )
+
+
 @rule(Severity.NOTE)
 def tied_embeddings_are_ignored(case: Case) -> Iterable[Problem]:
     if case.config.tie_word_embeddings and case.spec.head == "own":
@@ -180,6 +198,7 @@ RULES = (
     d2t_agrees_with_t2d,
     head_is_present,
     embeddings_can_be_shared,
+    lent_parts_are_usual,
     tied_embeddings_are_ignored,
     tokenizers_agree,
 )

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+from vllm_eagle_ext.checkpoint.tokenizers import compare_tokenizers
+
+TOKENS = {"a": 0, "b": 1, "ab": 2}
+ADDED = [{"id": 3, "content": "<s>", "special": True}]
+
+
+def tokenizer(vocabulary, added=ADDED, **model):
+    return {"version": "1.0", "added_tokens": added, "model": {"vocab": vocabulary, **model}}
+
+
+@pytest.fixture
+def compare(tmp_path):
+    """Bytes are written as they are, None leaves the file out."""
+
+    def run(draft, target):
+        folders = [tmp_path / "draft", tmp_path / "target"]
+        for folder, content in zip(folders, (draft, target), strict=True):
+            folder.mkdir()
+            if content is not None:
+                raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+                (folder / "tokenizer.json").write_bytes(raw)
+        return compare_tokenizers(*folders)
+
+    return run
+
+
+def test_same_file(compare):
+    assert compare(tokenizer(TOKENS), tokenizer(TOKENS)) is None
+
+
+def test_same_file_that_is_no_tokenizer(compare):
+    """What it means is for others to say."""
+    assert compare(b"[", b"[") is None
+
+
+@pytest.mark.parametrize(("draft", "target"), [(None, TOKENS), (TOKENS, None), (None, None)])
+def test_only_one_of_them_has_a_file(compare, draft, target):
+    assert compare(draft and tokenizer(draft), target and tokenizer(target)) is None
+
+
+def test_hub_and_folder(tmp_path):
+    assert compare_tokenizers(None, tmp_path) is None
+    assert compare_tokenizers(tmp_path, None) is None
+
+
+def test_another_formatting(compare):
+    found = tokenizer(dict(reversed(TOKENS.items())), merges=["a b"])
+    assert compare(json.dumps(found, indent=2).encode(), tokenizer(TOKENS, merges=[["a", "b"]])) is None
+
+
+def test_another_id(compare):
+    difference = compare(tokenizer(TOKENS | {"b": 2, "ab": 1}), tokenizer(TOKENS))
+    assert difference == "one that differs in 2 tokens, such as 'ab'"
+
+
+def test_token_that_the_target_has_not(compare):
+    assert "1 tokens, such as 'c'" in compare(tokenizer(TOKENS | {"c": 9}), tokenizer(TOKENS))
+
+
+def test_tokens_that_the_draft_has_not(compare):
+    """A draft never sees them."""
+    assert compare(tokenizer(TOKENS), tokenizer(TOKENS | {"c": 9})) is None
+
+
+def test_added_tokens(compare):
+    moved = [{"id": 4, "content": "<s>"}]
+    assert "1 tokens, such as '<s>'" in compare(tokenizer(TOKENS, moved), tokenizer(TOKENS))
+
+
+def test_added_tokens_may_be_absent(compare):
+    assert compare(tokenizer(TOKENS, None), tokenizer(TOKENS, [])) is None
+
+
+def test_added_token_within_the_vocabulary(compare):
+    assert compare(tokenizer(TOKENS), tokenizer(TOKENS | {"<s>": 3}, [])) is None
+
+
+def test_unigram_lists(compare):
+    listed = [["a", -1.0], ["b", -2.0], ["ab", -3.5]]
+    assert compare(tokenizer(listed, unk_id=0), tokenizer(TOKENS)) is None
+
+
+def test_unigram_lists_in_another_order(compare):
+    mine, theirs = [["a", -1.0], ["b", -2.0]], [["b", -2.0], ["a", -1.0]]
+    assert "2 tokens, such as 'a'" in compare(tokenizer(mine), tokenizer(theirs))
+
+
+def test_unigram_scores_do_not_count(compare):
+    assert compare(tokenizer([["a", -1.0]]), tokenizer([["a", -9.0]])) is None
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"model":' * 50_000 + b"1" + b"}" * 50_000,
+        b'{"model": {"vocab": {"a": %s}}}' % (b"9" * 100_000),
+        b"{" * 2**21,
+        tokenizer(None),
+        tokenizer("abc"),
+        tokenizer(7),
+        tokenizer([[]]),
+        tokenizer([7]),
+        tokenizer([[["a"], 1.0]]),
+        tokenizer([[{}, 1.0]]),
+        tokenizer(TOKENS, 7),
+        tokenizer(TOKENS, [7]),
+        tokenizer(TOKENS, [{}]),
+        tokenizer(TOKENS, [{"id": 1, "content": []}]),
+        {"model": []},
+        {},
+    ],
+    ids=range(22),
+)
+def test_hostile_files(compare, hostile):
+    assert compare(hostile, tokenizer(TOKENS)).startswith("one that cannot be read (")
+
+
+def test_tokens_of_many_types(compare):
+    """They cannot be put in order as they are."""
+    hostile = [[7, 0.0], ["a", 0.0], [None, 0.0], [False, 0.0], [0.5, 0.0]]
+    assert "differs in 5 tokens" in compare(tokenizer(hostile), tokenizer(TOKENS))
+
+
+def test_ids_of_many_types(compare):
+    hostile = {"a": [], "b": None, "ab": {"c": 1}}
+    assert "differs in 3 tokens" in compare(tokenizer(hostile), tokenizer(TOKENS))
+
+
+def test_token_that_floods_or_clears_the_terminal(compare):
+    difference = compare(tokenizer({"\x1b[2J" * 10_000: 0}), tokenizer(TOKENS))
+    assert difference.isprintable()
+    assert len(difference) < 1000
+
+
+def test_too_large(compare):
+    assert compare(b" " * (16 * 2**20 + 1), tokenizer(TOKENS)) is None
+
+
+def test_sparse_gigabyte(compare, tmp_path):
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 2**30)
+    assert compare(None, tokenizer(TOKENS)) is None
+    (tmp_path / "draft" / "tokenizer.json").symlink_to(tmp_path / "sparse")
+    assert compare_tokenizers(tmp_path / "draft", tmp_path / "target") is None
+
+
+def test_pipe(compare, tmp_path):
+    compare(None, tokenizer(TOKENS))
+    os.mkfifo(tmp_path / "draft" / "tokenizer.json")
+    assert compare_tokenizers(tmp_path / "draft", tmp_path / "target") is None
+
+
+def test_hostile_file_takes_no_time(compare):
+    """Lists in lists, as many as are parsed."""
+    hostile = b'{"model":{"vocab":[' + b"[[[]]]," * (2**20 // 3 - 10) + b"[]]}}"
+    started = time.perf_counter()
+    assert "cannot be read" in compare(hostile, tokenizer(TOKENS))
+    assert time.perf_counter() - started < 2
+
+
+def test_real_size(compare):
+    vocabulary = {f"token{number}": number for number in range(150_000)}
+    merges = [[f"to{number}", "ken"] for number in range(300_000)]
+    difference = compare(
+        tokenizer(vocabulary | {"token7": 8}, merges=merges), tokenizer(vocabulary, merges=merges)
+    )
+    assert difference == "one that differs in 1 tokens, such as 'token7'"
