@@ -19,6 +19,15 @@ __all__ = [
 ]
 
 
+_MOST_SHOWN = 2000  # characters of a value that someone else wrote
+
+
+def clipped(value: object) -> str:
+    """repr(value), cut where no one would read on."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} .. ({len(text)} characters)"
+
+
 class EagleExtError(ValueError):
     """One refusal. The four parts are kept as attributes; the message is all of them."""
 
@@ -28,7 +37,7 @@ class EagleExtError(ValueError):
         self.allowed = allowed
         self.remedy = remedy
         super().__init__(
-            f"vllm-eagle-ext: {field} is {value!r}. Allowed: {allowed}. What to do: {remedy}"
+            f"vllm-eagle-ext: {field} is {clipped(value)}. Allowed: {allowed}. What to do: {remedy}"
         )
 
     def __reduce__(self) -> tuple[object, ...]:

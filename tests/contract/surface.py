@@ -21,6 +21,13 @@ class Name:
 
 _MODELS = "vllm.model_executor.models"
 
+_PARENTS = {
+    "llama_eagle3": "Eagle3LlamaForCausalLM",
+    "qwen3_eagle3": "Eagle3Qwen3ForCausalLM",
+    "deepseek_eagle3": "Eagle3DeepseekV2ForCausalLM",
+    "qwen3_dflash": "DFlashQwen3ForCausalLM",
+}
+
 PACKAGE = (
     Name(
         "vllm.version",
@@ -102,16 +109,90 @@ PACKAGE = (
         Name("vllm.config.model", f"ModelConfig.{method}", "what the intake knows of the target")
         for method in ("get_total_num_hidden_layers", "get_hidden_size", "get_vocab_size")
     ),
-    Name(
-        f"{_MODELS}.llama_eagle3",
-        "Eagle3LlamaForCausalLM",
-        "parent of the drafter",
+    Name("vllm.config.model", "ModelConfig", "the same", contains=("max_model_len:", "hf_text_config")),
+    *(
+        Name(
+            f"{_MODELS}.{module}",
+            f"{name}.__init__",
+            "parent of a drafter, called with keywords",
+            parameters=("self", "vllm_config", "prefix"),
+        )
+        for module, name in _PARENTS.items()
+    ),
+    *(
+        Name(
+            f"{_MODELS}.{module}",
+            f"{name}.load_weights",
+            "takes published names, `t2d` and `midlayer.` apart",
+            parameters=("self", "weights"),
+            contains=("'d2t' in name", "process_eagle_weight"),
+        )
+        for module, name in _PARENTS.items()
+    ),
+    *(
+        Name(
+            f"{_MODELS}.{module}",
+            name,
+            "reads the keys that the intake writes",
+            contains=("num_aux_hidden_states", "'fc_norm'", "'norm_output'", "'target_hidden_size'"),
+        )
+        for module, name in (
+            ("qwen3_eagle3", "Qwen3Eagle3Model.__init__"),
+            ("deepseek_eagle3", "DeepseekV2Eagle3Model.__init__"),
+        )
     ),
     Name(
-        f"{_MODELS}.llama_eagle3",
-        "Eagle3LlamaForCausalLM.__init__",
-        "is called with keywords",
-        parameters=("self", "vllm_config", "prefix"),
+        f"{_MODELS}.qwen3_dflash",
+        "DFlashQwen3ForCausalLM",
+        "the model class is a seam",
+        contains=("model_cls = DFlashQwen3Model",),
+    ),
+    Name(
+        f"{_MODELS}.qwen3_dflash",
+        "DFlashQwen3Model._normalize_context_k",
+        "overridden on a CPU, whose kernel takes one layer's weights",
+        parameters=("self", "all_k"),
+        contains=("self._k_norm_weights", "self._rms_norm_eps"),
+    ),
+    Name(
+        f"{_MODELS}.qwen3_dflash",
+        "_dflash_layer_causal",
+        "causality goes by layer type where no flag is set",
+        parameters=("config", "layer_idx"),
+        contains=("'is_causal'", "get('causal')", "_SLIDING_ATTENTION"),
+    ),
+    Name(
+        "vllm.transformers_utils.configs.speculators.algos",
+        "update_peagle",
+        "drops fc_norm and norm_output, which the intake puts back",
+        contains=("'norm_before_fc'", "'pard_token'"),
+    ),
+    Name(
+        "vllm.transformers_utils.configs.speculators.algos",
+        "update_eagle3",
+        "takes norm_before_residual for true where it is missing",
+        contains=("'norm_before_residual', True",),
+    ),
+    Name(
+        "vllm.transformers_utils.configs.speculators.algos",
+        "update_dflash",
+        "one causality for all layers, which the intake takes back",
+        contains=("'sliding_window_non_causal', True", "['causal']"),
+    ),
+    Name("vllm.transformers_utils.config", "_CONFIG_REGISTRY", "model types that vLLM can read"),
+    Name("vllm.envs", "VLLM_USE_V2_MODEL_RUNNER", "which runner will draft"),
+    Name("vllm.triton_utils.importing", "HAS_TRITON", "which runner will draft"),
+    Name(
+        "vllm.config.vllm",
+        "VllmConfig.use_v2_model_runner",
+        "the order of reasons that compat.model_runner follows",
+        contains=("envs.VLLM_USE_V2_MODEL_RUNNER", "not HAS_TRITON"),
+    ),
+    Name(
+        "vllm.config.speculative",
+        "SpeculativeConfig.hf_config_override",
+        "takes drafts of some model types for MTP heads",
+        contains=("'qwen3_next'", "'deepseek_v3'", "'longcat_flash'", "'exaone_moe'"),
     ),
     Name(
         f"{_MODELS}.llama_eagle3",

@@ -21,6 +21,12 @@ TokenId = int
 MOST_LAYERS = 64  # a draft with more would cost more than it saves
 
 
+# Of a list of any length, one problem is enough.
+LayerTypes = Annotated[
+    list[Literal["full_attention", "sliding_attention"]], Field(max_length=MOST_LAYERS, fail_fast=True)
+]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -30,7 +36,7 @@ class ProposalMethod(_Strict):
 
 
 class SpeculatorsBlock(_Strict):
-    proposal_methods: list[ProposalMethod] = []
+    proposal_methods: Annotated[list[ProposalMethod], Field(fail_fast=True)] = []
 
 
 class NestedConfig(_Strict):
@@ -59,7 +65,7 @@ class DFlashConfig(_Strict):
 class DraftConfig(NestedConfig):
     """What is read of a config; layer ids are `aux_layers.py`'s, rope is `rope.py`'s."""
 
-    architectures: list[str] | None = None
+    architectures: Annotated[list[str], Field(fail_fast=True)] | None = None
     model_type: str | None = None
     hidden_size: Count
     intermediate_size: Count
@@ -78,7 +84,7 @@ class DraftConfig(NestedConfig):
     mlp_bias: bool | None = None
     tie_word_embeddings: bool | None = None
     max_position_embeddings: Count | None = None
-    layer_types: list[Literal["full_attention", "sliding_attention"]] | None = None
+    layer_types: LayerTypes | None = None
     sliding_window: Count | None = None
     num_aux_hidden_states: Count | None = None
     num_aux_layers: Count | None = None

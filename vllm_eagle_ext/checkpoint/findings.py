@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from vllm_eagle_ext.errors import clipped
+
 
 class Severity(StrEnum):
     ERROR = "error"  # would draft garbage or crash
@@ -25,7 +27,9 @@ class Problem:
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.field} is {self.value!r}. Allowed: {self.allowed}. What to do: {self.remedy}"
+        return (
+            f"{self.field} is {clipped(self.value)}. Allowed: {self.allowed}. What to do: {self.remedy}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

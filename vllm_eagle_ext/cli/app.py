@@ -71,7 +71,7 @@ def check(
             Console(stderr=True, soft_wrap=True, highlight=False).print(str(error), markup=False)
         raise typer.Exit(CANNOT_READ) from None
     if as_json:
-        typer.echo(json.dumps(checking.as_json(result), indent=1))
+        typer.echo(checking.to_json(result))
     else:
         print_check(result, _console())
     raise typer.Exit(result.exit_code)
@@ -88,4 +88,4 @@ def _options(text: str) -> dict[str, Any]:
 
 
 def _console() -> Console:
-    return Console(soft_wrap=True, highlight=False)
+    return Console(soft_wrap=True, highlight=False, emoji=False)

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +55,9 @@ def run_check(request: CheckRequest) -> CheckResult:
     EagleExtError: draft, target or options cannot be read.
     """
     options = parse_options({KEY: dict(request.options)})
-    target_folder = Path(request.target).expanduser()
+    target_folder = Path(os.path.expanduser(request.target))
     target = TargetFacts.from_config(
-        read_config(request.target, token=request.token),
+        read_config(request.target, token=request.token, download_dir=request.download_dir),
         target_folder if target_folder.is_dir() else None,
     )
     files = read_draft_files(
@@ -98,6 +100,8 @@ def serve_command(result: CheckResult) -> str:
     words = ["vllm", "serve", request.target, "--speculative-config", json.dumps(draft)]
     if request.max_model_len:
         words += ["--max-model-len", str(request.max_model_len)]
+    if request.download_dir:
+        words += ["--download-dir", request.download_dir]
     if request.options:
         words += ["--additional-config", json.dumps({KEY: dict(request.options)})]
     return shlex.join(words)
@@ -107,6 +111,20 @@ def _usual_k(spec: DraftSpec | None) -> int:
     if spec is None:
         return 3
     return spec.trained_k or (spec.block_size - 1 if spec.block_size else 3)
+
+
+def to_json(result: CheckResult) -> str:
+    """Valid JSON whatever the config held: values that JSON has no word for become text."""
+    return json.dumps(_plain(as_json(result)), indent=1)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    is_plain = value is None or isinstance(value, bool | int | str)
+    return value if is_plain or (isinstance(value, float) and isfinite(value)) else str(value)
 
 
 def as_json(result: CheckResult) -> dict[str, Any]:

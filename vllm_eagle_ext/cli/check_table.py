@@ -11,6 +11,7 @@ from rich.text import Text
 
 from vllm_eagle_ext.checkpoint import DraftSpec, Severity, TargetFacts
 from vllm_eagle_ext.cli.check import CheckResult, serve_command
+from vllm_eagle_ext.errors import clipped
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 _ORDER = [Severity.ERROR, Severity.WARNING, Severity.NOTE]
@@ -25,7 +26,7 @@ def print_check(result: CheckResult, console: Console) -> None:
     for finding in sorted(inspection.findings, key=lambda f: _ORDER.index(f.severity)):
         problem = finding.problem
         head = Text(f"{finding.severity.value} {finding.rule}: ", style=_STYLES[finding.severity])
-        console.print(head + Text(f"{problem.field} is {problem.value!r}", style=""))
+        console.print(head + Text(f"{problem.field} is {clipped(problem.value)}"))
         console.print(f"  allowed: {problem.allowed}", markup=False)
         console.print(f"  to do:   {problem.remedy}", markup=False)
     console.print()
@@ -40,7 +41,9 @@ def print_check(result: CheckResult, console: Console) -> None:
 
 
 def _table(spec: DraftSpec, target: TargetFacts) -> Table:
-    table = Table(title=spec.model, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table = Table(
+        title=Text(spec.model), title_justify="left", show_header=False, box=None, pad_edge=False
+    )
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in _rows(spec, target):

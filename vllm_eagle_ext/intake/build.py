@@ -131,7 +131,12 @@ def _may_be_mistaken(request: DraftRequest, engine_args: Any) -> bool:
     from vllm_eagle_ext.checkpoint.families import kind_of
 
     try:
-        config = read_config(request.model, revision=request.revision, token=engine_args.hf_token)
+        config = read_config(
+            request.model,
+            revision=request.revision,
+            token=engine_args.hf_token,
+            download_dir=engine_args.download_dir,
+        )
     except EagleExtError:
         return False  # whatever it is, vLLM has its own word on it
     return kind_of(config, None) is not None and config.get("architectures") not in (
