@@ -28,6 +28,7 @@ RUN_BY = {
     "pip install '.[cuda]'": "tests/e2e/test_packaging.py",
     "vllm serve": "tests/e2e/test_readme.py",
     "vllm-eagle status": "tests/unit/cli/test_status.py",
+    "vllm-eagle check": "tests/e2e/test_readme.py",
 }
 
 
@@ -47,6 +48,14 @@ def test_every_command_is_known_to_a_test():
         known = next((file for name, file in RUN_BY.items() if command.startswith(name)), None)
         assert known is not None, f"no test runs {command!r}"
         assert (ROOT / known).exists()
+
+
+def test_check_block():
+    command = next(b for b in blocks("bash") if b.startswith("vllm-eagle check")).split()
+    command[0] = str(Path(sys.executable).parent / command[0])
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    shown = next(b for b in blocks("text") if b.startswith("examples/tiny/postnorm"))
+    assert " ".join(shown.split()) == " ".join(result.stdout.split())
 
 
 def test_ci_runs_lint_and_test():

@@ -6,6 +6,7 @@ from __future__ import annotations
 from vllm_eagle_ext.checkpoint.rules import blocks, early, norms, pairing, tensors, vocabulary
 
 EARLY_RULES = early.RULES
-RULES = (*tensors.RULES, *norms.RULES, *vocabulary.RULES, *pairing.RULES, *blocks.RULES)
+# Draft and target come first: with another target, most of the rest fails as a consequence.
+RULES = (*pairing.RULES, *norms.RULES, *tensors.RULES, *vocabulary.RULES, *blocks.RULES)
 
 __all__ = ["EARLY_RULES", "RULES"]
