@@ -31,6 +31,10 @@ class Options(BaseModel):
         description='"auto", "boundary" (ids as they stand), "output" (ids of layers whose output '
         "is read, +1), or a list of boundaries",
     )
+    gate_layout: Literal["interleaved", "concat"] | None = Field(
+        default=None,
+        description='"interleaved" (per head, query before gate) or "concat" (all queries first)',
+    )
     norm_output: Literal["checkpoint"] | bool = Field(
         default="checkpoint", description='"checkpoint", true or false'
     )

@@ -9,7 +9,8 @@ Row P holds the token t_{P+1} and the fused feature g_P, stands at position P an
     logits = W_lm z;             the next row's g is y, or z with `norm_output`
 
 Variants: `norm_before_fc` norms the concatenated states; `norm_before_residual` starts r from x; the
-Qwen3 type norms each head of q and k; a draft without aux states takes g as it is; P-EAGLE drafts all
+Qwen3 type norms each head of q and k; a gated draft multiplies the attention output by sigmoid(gate),
+whose rows are q_proj's too or a tensor of their own; a draft without aux states takes g as it is; P-EAGLE drafts all
 tokens in one pass, with the mask token and g = fuse(mask_hidden) in place of what is not known yet.
 """
 
@@ -61,6 +62,7 @@ class Eagle3Reference:
     fc_norm: bool
     norm_output: bool
     norm_before_residual: bool = False
+    gate_layout: str | None = None
 
     @classmethod
     def load(
@@ -98,10 +100,19 @@ class Eagle3Reference:
             "fc_norm": bool(config.get("fc_norm")),
             "norm_output": bool(config.get("norm_output")),
             "norm_before_residual": bool(config.get("norm_before_residual")),
+            "gate_layout": config.get("gate_layout"),
         }
 
     def with_pre_norm_feedback(self) -> Eagle3Reference:
         return replace(self, norm_output=False)
+
+    def with_gate_layout(self, layout: str | None) -> Eagle3Reference:
+        """None: the gate is dropped, and q_proj's first rows are taken for the query."""
+        if layout is not None:
+            return replace(self, gate_layout=layout)
+        name = "layers.0.self_attn.q_proj.weight"
+        kept = self.weights[name][: self.heads * self.head_dim]
+        return replace(self, gate_layout=None, weights={**self.weights, name: kept})
 
     def with_permuted_fc_norms(self, order: Sequence[int]) -> Eagle3Reference:
         permuted = {
@@ -151,7 +162,7 @@ class Eagle3Reference:
     def attention(self, u: torch.Tensor, position: int, cache: Cache, layer: int) -> torch.Tensor:
         """[2H] in the first layer, [H] in others -> [H]; notes the row's key and value."""
         w = self.layer(layer)
-        q = (w["self_attn.q_proj.weight"] @ u).view(self.heads, self.head_dim)
+        q, gate = self.query_and_gate(w, u)
         k = (w["self_attn.k_proj.weight"] @ u).view(self.kv_heads, self.head_dim)
         v = (w["self_attn.v_proj.weight"] @ u).view(self.kv_heads, self.head_dim)
         if "self_attn.q_norm.weight" in w:
@@ -159,7 +170,29 @@ class Eagle3Reference:
             k = rms_norm(k, w["self_attn.k_norm.weight"], self.eps)
         q, k = rotate(q, position, self.theta), rotate(k, position, self.theta)
         cache[-1].append((k, v))
-        return w["self_attn.o_proj.weight"] @ self.attend(q, [row[layer] for row in cache]).flatten()
+        mixed = self.attend(q, [row[layer] for row in cache])
+        if gate is not None:
+            mixed = mixed * self.gate_activation(gate)
+        return w["self_attn.o_proj.weight"] @ mixed.flatten()
+
+    def query_and_gate(
+        self, w: Mapping[str, torch.Tensor], u: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Each [heads, d], the gate [heads, 1] where there is one per head."""
+        rows = w["self_attn.q_proj.weight"] @ u
+        apart = next((n for n in w if n.startswith("self_attn.g")), None)
+        if apart is not None:
+            return rows.view(self.heads, -1), (w[apart] @ u).view(self.heads, -1)
+        if self.gate_layout is None:
+            return rows.view(self.heads, self.head_dim), None
+        if self.gate_layout == "interleaved":
+            both = rows.view(self.heads, -1)
+            return both[:, : self.head_dim], both[:, self.head_dim :]
+        split = self.heads * self.head_dim
+        return rows[:split].view(self.heads, -1), rows[split:].view(self.heads, -1)
+
+    def gate_activation(self, gate: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(gate)
 
     def attend(self, q: torch.Tensor, rows: Rows) -> torch.Tensor:  # [heads, d] -> [heads, d]
         group = self.heads // self.kv_heads

@@ -99,6 +99,14 @@ def _qwen3(seed: int) -> Draft:
     return draft
 
 
+def _gated(seed: int) -> Draft:
+    """Post-norm, five aux layers, the gate's rows behind each head's query."""
+    draft = _post_norm(seed)
+    draft.config |= {"attn_output_gate": True, "gate_layout": "interleaved"}
+    draft.tensors["midlayer.self_attn.q_proj.weight"] = _matrix(2 * HEADS * HEAD_DIM, 2 * HIDDEN)
+    return draft
+
+
 def _mla(seed: int) -> Draft:
     """With the whole vocabulary of the target, as the Kimi heads have it."""
     draft = _native(seed)
@@ -261,6 +269,7 @@ _BUILDERS: dict[str, Callable[[int], Draft]] = {
     "native": _native,
     "post-norm": _post_norm,
     "qwen3": _qwen3,
+    "gated": _gated,
     "mla": _mla,
     "norm_before_fc": _norm_before_fc,
     "speculators": _speculators,

@@ -8,12 +8,9 @@ only windowed ones causally, while vLLM makes one flag for all layers of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from vllm_eagle_ext.checkpoint.config import DraftConfig, Format
 from vllm_eagle_ext.checkpoint.families import Backbone
-
-Gate = Literal["elementwise", "headwise"]
 
 # What transformers' config classes assume, and vLLM with them.
 _QWEN3_HEAD_DIM, _QWEN3_KV_HEADS = 128, 32

@@ -48,6 +48,7 @@ class NestedConfig(_Strict):
     norm_output: bool | None = None
     norm_before_fc: bool | None = None
     norm_before_residual: bool | None = None
+    gate_layout: Literal["interleaved", "concat"] | None = None
 
 
 class DFlashConfig(_Strict):

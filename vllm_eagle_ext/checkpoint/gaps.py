@@ -43,4 +43,4 @@ def _weights(case: Case) -> Iterator[str]:
     if case.spec.vocabulary.map_kind == "absolute":
         yield "d2t is read as offsets"
     if case.spec.gate:
-        yield "the second half of q_proj is dropped"
+        yield "the gate of the attention output is dropped"

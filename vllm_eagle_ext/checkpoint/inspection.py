@@ -14,6 +14,7 @@ from vllm_eagle_ext.checkpoint.families import Kind, kind_of
 from vllm_eagle_ext.checkpoint.files import DraftFiles
 from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity, relax
 from vllm_eagle_ext.checkpoint.flags import read_flag
+from vllm_eagle_ext.checkpoint.gate import GateLayout
 from vllm_eagle_ext.checkpoint.rope import rope_problems
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES
 from vllm_eagle_ext.checkpoint.rules.early import Candidate
@@ -52,6 +53,7 @@ def inspect_draft(
     *,
     aux_layers: Override = "auto",
     norm_output: NormOutput = "checkpoint",
+    gate_layout: GateLayout | None = None,
     strict: bool = True,
 ) -> Inspection:
     """Apply every rule.
@@ -59,7 +61,7 @@ def inspect_draft(
     Args:
         strict: False makes warnings of errors that an engine would start with.
     """
-    inspection = _inspect(files, target, setting, aux_layers, norm_output)
+    inspection = _inspect(files, target, setting, aux_layers, norm_output, gate_layout)
     if strict:
         return inspection
     return Inspection(inspection.case, tuple(relax(inspection.findings)))
@@ -71,6 +73,7 @@ def _inspect(
     setting: Setting,
     override: Override,
     norm_output: NormOutput,
+    gate_layout: GateLayout | None,
 ) -> Inspection:
     flat = flatten(files.config)
     kind = kind_of(files.config, flat.get("model_type"))
@@ -85,7 +88,7 @@ def _inspect(
     layers = _aux_layers(flat, kind, target, override)
     if isinstance(layers, list):
         return Inspection(None, _errors("aux_ids_are_boundaries", layers))
-    spec = build_spec(files, flat, config, kind, target, layers, norm_output)
+    spec = build_spec(files, flat, config, kind, target, layers, norm_output, gate_layout)
     case = Case(files=files, flat=flat, config=config, spec=spec, target=target, setting=setting)
     return Inspection(case, tuple(finding for rule in RULES for finding in rule.apply(case)))
 

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vllm_eagle_ext.checkpoint.attention import Gate, Heads, LayerAttention, read_heads, read_layers
+from vllm_eagle_ext.checkpoint.attention import Heads, LayerAttention, read_heads, read_layers
 from vllm_eagle_ext.checkpoint.aux_layers import AuxLayers
 from vllm_eagle_ext.checkpoint.config import DraftConfig, Format, format_of
 from vllm_eagle_ext.checkpoint.families import Backbone, Family, Kind, published_architecture
 from vllm_eagle_ext.checkpoint.files import DraftFiles
 from vllm_eagle_ext.checkpoint.flags import FLAGS, Flag, read_flag
+from vllm_eagle_ext.checkpoint.gate import Gate, GateLayout, read_gate
 from vllm_eagle_ext.checkpoint.names import HOLDS_WEIGHTS
 from vllm_eagle_ext.checkpoint.rope import Rope, read_rope
 from vllm_eagle_ext.checkpoint.target import TargetFacts
@@ -79,6 +80,7 @@ def build_spec(
     target: TargetFacts,
     aux_layers: AuxLayers,
     norm_output: NormOutput,
+    gate_layout: GateLayout | None = None,
 ) -> DraftSpec:
     """Put together what the parts say; whether they fit each other is for the rules.
 
@@ -89,7 +91,8 @@ def build_spec(
     if norm_output != "checkpoint":
         flags["norm_output"] = Flag(norm_output, "option norm_output", flags["norm_output"].stated)
     heads = read_heads(config, kind.backbone)
-    gate = None if kind.backbone == "deepseek" else read_gate(files, heads)
+    is_fused = kind.method == "eagle3" and kind.backbone != "deepseek"
+    gate = read_gate(files, flat, heads, gate_layout) if is_fused else None
     masked = "mask_hidden" in files.tensors
     family = read_family(flat, kind, gate, masked=masked, norm_output=flags["norm_output"].value)
     format_ = format_of(files.config)
@@ -141,14 +144,6 @@ def read_family(
     if gate:
         return "gated"
     return "post-norm" if norm_output else "native"
-
-
-def read_gate(files: DraftFiles, heads: Heads) -> Gate | None:
-    """A gate hides in q_proj: as many rows again, or one more per head."""
-    header = files.tensors.get("layers.0.self_attn.q_proj.weight")
-    rows = header.shape[0] if header and header.shape else 0
-    gates: dict[int, Gate] = {heads.query * heads.dim: "elementwise", heads.query: "headwise"}
-    return gates.get(rows - heads.query * heads.dim)
 
 
 def _read_vocabulary(files: DraftFiles, config: DraftConfig, target: TargetFacts) -> Vocabulary:

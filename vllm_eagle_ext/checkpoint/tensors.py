@@ -68,14 +68,17 @@ def _norms(spec: DraftSpec, layer: int) -> dict[str, Expected]:
 
 
 def _fused_qkv(spec: DraftSpec, config: DraftConfig, layer: int) -> dict[str, Expected]:
-    heads, width = spec.heads, spec.hidden_size
+    heads, width, gate = spec.heads, spec.hidden_size, spec.gate
     columns = 2 * width if layer == 0 and spec.family != "dflash" else width
+    gate_in_q = gate.rows(heads) if gate and gate.module == "q_proj" else 0
     rows = {
-        "q_proj": (heads.query * heads.dim, columns),
+        "q_proj": (heads.query * heads.dim + gate_in_q, columns),
         "k_proj": (heads.kv * heads.dim, columns),
         "v_proj": (heads.kv * heads.dim, columns),
         "o_proj": (width, heads.query * heads.dim),
     }
+    if gate and gate.module != "q_proj":
+        rows[gate.module] = (gate.rows(heads), columns)
     table = {f"self_attn.{name}.weight": Expected(shape) for name, shape in rows.items()}
     biased = [name for name in rows if config.attention_bias]
     if spec.backbone == "qwen3":

@@ -84,6 +84,7 @@ def _inspect(request: CheckRequest, options: Options, target: TargetFacts, files
         setting,
         aux_layers=options.aux_layers,
         norm_output=options.norm_output,
+        gate_layout=options.gate_layout,
         strict=options.strict,
     )
 

@@ -79,5 +79,5 @@ def _attention(spec: DraftSpec) -> str:
         f"{'' if layer.causal else ', bidirectional'}"
         for layer in spec.layers
     ]
-    gate = f", {spec.gate} gate" if spec.gate else ""
+    gate = f"; gate: {spec.gate}" if spec.gate else ""
     return "; ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)) + gate

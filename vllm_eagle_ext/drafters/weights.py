@@ -33,6 +33,7 @@ class LoadingPlan:
     required: dict[str, list[int]]  # canonical name -> shape
     optional: dict[str, list[int]] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)  # blocks of fc, in the order of the boundaries
+    gate: dict[str, Any] | None = None  # `GatePlan` of a gated draft
     target_vocab_size: int = 0  # V; of use where d2t could not be read beforehand
     drop_unexpected: bool = False  # `strict: false`
 
@@ -53,15 +54,21 @@ class StrictWeights:
         """
         assert isinstance(self, torch.nn.Module)
         if getattr(self, "_has_loaded", False):  # an update may bring some of them only
-            return super().load_weights(_arranged(weights, self.loading_plan, set()))  # type: ignore[misc]
+            return super().load_weights(self.at_run_time(weights, set()))  # type: ignore[misc]
         seen: set[str] = set()
         _forget(self)
-        loaded = super().load_weights(_arranged(weights, self.loading_plan, seen))  # type: ignore[misc]
+        loaded = super().load_weights(self.at_run_time(weights, seen))  # type: ignore[misc]
         _require_all(self.loading_plan, seen)
         _settle_unused(self, seen)
         _require_finite(self, seen)
         self._has_loaded = True
         return loaded
+
+    def at_run_time(
+        self, weights: Iterable[tuple[str, torch.Tensor]], seen: set[str]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors as vLLM's loader is to see them; published names go into `seen`."""
+        return _arranged(weights, self.loading_plan, seen)
 
 
 def _arranged(

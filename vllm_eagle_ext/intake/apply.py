@@ -82,6 +82,20 @@ def loading_plan(case: Case, *, strict: bool = True) -> dict[str, Any]:
         "required": required,
         "optional": optional,
         "order": list(case.spec.aux_layers.order),
+        "gate": _gate_plan(case),
         "target_vocab_size": case.target.vocab_size,
         "drop_unexpected": not strict,
+    }
+
+
+def _gate_plan(case: Case) -> dict[str, Any] | None:
+    gate, heads = case.spec.gate, case.spec.heads
+    if gate is None:
+        return None
+    return {
+        "kind": gate.kind,
+        "module": gate.module,
+        "layout": gate.layout,
+        "heads": heads.query,
+        "head_dim": heads.dim,
     }

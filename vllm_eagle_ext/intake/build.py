@@ -118,6 +118,7 @@ def _inspect(
         _setting(request, target_model_config),
         aux_layers=options.aux_layers,
         norm_output=options.norm_output,
+        gate_layout=options.gate_layout,
         strict=options.strict,
     )
     raise_errors(inspection, request.model)

@@ -61,7 +61,7 @@ def describe(spec: DraftSpec, num_target_layers: int) -> str:
     return (
         f"Draft {spec.model!r} ({spec.title}, norms: {', '.join(norms) or 'none'}, from "
         f"{_source(spec)}) reads target boundaries {list(layers.boundaries)} of {num_target_layers}; "
-        f"rule: {layers.rule}; served by {spec.drafter}."
+        f"rule: {layers.rule}; {f'gate: {spec.gate}; ' if spec.gate else ''}served by {spec.drafter}."
     )
 
 

@@ -32,7 +32,7 @@ VOCAB_SIZE = 1536
 DRAFT_VOCAB_SIZE = 1024
 PROMPT_LENGTH, NEW_TOKENS = 64, 192
 HELD_OUT_ROWS = 96
-STAGES = ("target", "text", "native", "postnorm")
+STAGES = ("target", "text", "native", "postnorm", "gated")
 K = 4
 
 console = Console()
@@ -51,9 +51,9 @@ class Run:
 
 def draft_shape(name: str, target: LlamaForCausalLM) -> DraftShape:
     layers = target.config.num_hidden_layers
-    post_norm = name == "postnorm"
-    # The native head reads EAGLE-3's default three boundaries; the five of the post-norm head are
-    # spread from 2 to N-2, the published pattern (ids 1, .., N-3 as outputs of layers).
+    post_norm = name in ("postnorm", "gated")
+    # The native head reads EAGLE-3's default three boundaries; the five of the others are spread from
+    # 2 to N-2, the published pattern (ids 1, .., N-3 as outputs of layers).
     spread = tuple(round(2 + i * (layers - 4) / 4) for i in range(5))
     return DraftShape(
         vocab_size=target.config.vocab_size,
@@ -65,6 +65,7 @@ def draft_shape(name: str, target: LlamaForCausalLM) -> DraftShape:
         head_dim=target.config.head_dim,
         boundaries=spread if post_norm else (2, layers // 2, layers - 3),
         post_norm=post_norm,
+        gated=name == "gated",
         rms_norm_eps=target.config.rms_norm_eps,
     )
 

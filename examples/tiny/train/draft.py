@@ -1,8 +1,9 @@
 """The trainable EAGLE-3 draft: all chain starts of a window at once, unrolled over its own output.
 
 The maths is that of EAGLE-3 (Li et al., 2025, training-time test); `post_norm` adds one RMSNorm per
-aux layer before `fc` and feeds the normalised hidden state back (arXiv 2605.09992). Parameters carry
-the published tensor names, so that the state dict is the checkpoint.
+aux layer before `fc` and feeds the normalised hidden state back (arXiv 2605.09992); `gated` multiplies
+the attention output by a sigmoid (arXiv 2505.06708), whose rows sit in `q_proj` behind each head's own.
+Parameters carry the published tensor names, so that the state dict is the checkpoint.
 
 Layout of the unrolled attention: row s of chain step j stands at position s+j. It sees the step-0 keys
 of positions <= s (true target features) and the keys of its own chain, steps 1..j.
@@ -28,6 +29,7 @@ class DraftShape:
     head_dim: int
     boundaries: tuple[int, ...]
     post_norm: bool
+    gated: bool = False
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10000.0
 
@@ -45,7 +47,9 @@ class _Attention(nn.Module):
         width = 2 * shape.hidden_size
         self.head_dim = shape.head_dim
         self.groups = shape.num_heads // shape.num_kv_heads
-        self.q_proj = nn.Linear(width, shape.num_heads * shape.head_dim, bias=False)
+        self.gated = shape.gated
+        query_rows = shape.num_heads * shape.head_dim * (2 if shape.gated else 1)
+        self.q_proj = nn.Linear(width, query_rows, bias=False)
         self.k_proj = nn.Linear(width, shape.num_kv_heads * shape.head_dim, bias=False)
         self.v_proj = nn.Linear(width, shape.num_kv_heads * shape.head_dim, bias=False)
         self.o_proj = nn.Linear(shape.num_heads * shape.head_dim, shape.hidden_size, bias=False)
@@ -54,6 +58,14 @@ class _Attention(nn.Module):
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:  # [B, n, h*d] -> [B, h, n, d]
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _query_and_gate(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """[B, n, 2H] -> each [B, h, n, d]. Per head, the query's rows come first."""
+        if not self.gated:
+            return self._heads(self.q_proj(x)), None
+        both = self.q_proj(x).unflatten(-1, (-1, 2 * self.head_dim)).transpose(1, 2)
+        query, gate = both.chunk(2, dim=-1)
+        return query, gate
 
     def _rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         angle = positions[:, None].float() * self.inverse_frequency  # [n, d/2]
@@ -67,7 +79,8 @@ class _Attention(nn.Module):
         positions: torch.Tensor,  # [n]
         cache: list[tuple[torch.Tensor, torch.Tensor]],  # per chain step: k, v [B, h, n, d]
     ) -> torch.Tensor:
-        query = self._rotate(self._heads(self.q_proj(x)), positions)
+        query, gate = self._query_and_gate(x)
+        query = self._rotate(query, positions)
         key = self._rotate(self._heads(self.k_proj(x)), positions)
         value = self._heads(self.v_proj(x))
         cache.append(
@@ -86,6 +99,8 @@ class _Attention(nn.Module):
         mixed = weights[..., :n] @ first_value
         for step, (_, v) in enumerate(cache[1:]):
             mixed = mixed + weights[..., n + step, None] * v
+        if gate is not None:
+            mixed = mixed * gate.sigmoid()
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
 

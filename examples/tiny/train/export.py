@@ -38,6 +38,9 @@ def draft_config(shape: DraftShape, max_position_embeddings: int) -> dict[str, A
         "torch_dtype": "bfloat16",
         "vocab_size": shape.vocab_size,
     }
+    if shape.gated:
+        config["attn_output_gate"] = True
+        config["gate_layout"] = "interleaved"
     if shape.post_norm:
         config["eagle_config"] = {
             "eagle_aux_hidden_state_layer_ids": [b - 1 for b in shape.boundaries],

@@ -131,31 +131,70 @@ _NARROWED = tuple(f"self_attn.{name}_proj.weight" for name in "qkv")
 @rule(Severity.ERROR, families=FUSED_QKV)
 def attention_is_not_narrowed(case: Case) -> Iterable[Problem]:
     """vLLM keeps the first rows of a taller q_proj, k_proj or v_proj and drops the rest silently."""
-    heads = case.spec.heads
-    rows = {"q": heads.query * heads.dim, "k": heads.kv * heads.dim, "v": heads.kv * heads.dim}
+    heads, gate = case.spec.heads, case.spec.gate
+    gate_in_q = gate.rows(heads) if gate and gate.module == "q_proj" else 0
+    kv_rows = heads.kv * heads.dim
+    rows = {"q": heads.query * heads.dim + gate_in_q, "k": kv_rows, "v": kv_rows}
     for name, header in case.files.tensors.items():
         module, _, suffix = name.rpartition(".")
         wanted = rows.get(module[-6:-5]) if module.endswith(("q_proj", "k_proj", "v_proj")) else None
         if wanted is None or suffix not in ("weight", "weight_packed") or not header.shape:
             continue
         if header.shape[0] > wanted:
-            gated = case.spec.gate and module.endswith("q_proj")
             yield Problem(
                 field=f"rows of {header.published}",
                 value=header.shape[0],
-                allowed=f"{wanted}, from the heads and head_dim of config.json",
-                remedy="this is a gated-attention draft, which is not served yet" if gated else _BELONGS,
+                allowed=_rows_allowed(case, wanted, is_query=module.endswith("q_proj")),
+                remedy=_BELONGS,
             )
 
 
+def _rows_allowed(case: Case, wanted: int, *, is_query: bool) -> str:
+    stated = f"{wanted}, from the heads and head_dim of config.json"
+    if not is_query or case.spec.gate or case.spec.method != "eagle3":
+        return stated
+    query, heads = wanted, case.spec.heads.query
+    return f"{stated}; with a gate {2 * query} (one per element) or {query + heads} (one per head)"
+
+
 @rule(Severity.ERROR)
-def attention_gate_is_served(case: Case) -> Iterable[Problem]:
-    if case.config.attn_output_gate and not case.spec.gate:
+def gate_matches_its_flag(case: Case) -> Iterable[Problem]:
+    """The flag is optional: rows tell. Where it is stated, it must say the same."""
+    stated, gate = case.config.attn_output_gate, case.spec.gate
+    if stated is not None and stated != (gate is not None):
+        found = f"{gate.kind} gate in {gate.module}" if gate else "no gate in q_proj or beside it"
         yield Problem(
             field="attn_output_gate of the draft's config.json",
-            value=True,
-            allowed="false for a q_proj that holds the query alone",
+            value=stated,
+            allowed=f"{gate is not None}, because the weights have {'an ' if gate else ''}{found}",
             remedy=_BELONGS,
+        )
+
+
+@rule(Severity.WARNING)
+def gate_layout_is_stated(case: Case) -> Iterable[Problem]:
+    """Shapes cannot tell the layouts apart; with the wrong one the draft is near random."""
+    gate = case.spec.gate
+    if gate and gate.module == "q_proj" and gate.is_assumed:
+        yield Problem(
+            field="gate_layout of the draft's config.json",
+            value=None,
+            allowed=f"interleaved (per head, query before gate) or concat (all queries before all "
+            f"gates); {gate.layout} is assumed",
+            remedy='if acceptance is near zero, try {"eagle_ext": {"gate_layout": "concat"}}; '
+            "`vllm-eagle verify --gate-layouts` measures both",
+        )
+
+
+@rule(Severity.ERROR)
+def gate_layouts_agree(case: Case) -> Iterable[Problem]:
+    nested = case.config.eagle_config.gate_layout if case.config.eagle_config else None
+    if nested and case.config.gate_layout and nested != case.config.gate_layout:
+        yield Problem(
+            field="gate_layout at top level and in eagle_config",
+            value=(case.config.gate_layout, nested),
+            allowed="the same value in both places",
+            remedy="ask the publisher which one it is, and correct config.json",
         )
 
 
@@ -241,7 +280,9 @@ RULES = (
     tensors_are_expected,
     tensor_shapes_fit,
     attention_is_not_narrowed,
-    attention_gate_is_served,
+    gate_matches_its_flag,
+    gate_layout_is_stated,
+    gate_layouts_agree,
     tensor_dtypes_fit,
     small_tensors_are_finite,
     fc_reads_every_aux_layer,

@@ -1,0 +1,146 @@
+"""Gated attention at module level: every layout and place of the gate, against the reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN
+from tests.support.drafting import difference, load, module_logits, reference_logits
+from tests.support.drafts import Draft, valid_draft
+from tests.support.engine import has_gpu
+from vllm_eagle_ext.drafters.eagle3.gate_rows import GatePlan, runtime_rows, with_gates
+from vllm_eagle_ext.errors import UnsupportedDraftError
+
+pytestmark = [
+    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
+    pytest.mark.usefixtures("single_process_group"),
+]
+BOUND = 1e-3
+WIDTH = {"elementwise": HEAD_DIM, "headwise": 1}
+
+
+def q_name(draft: Draft) -> str:
+    return next(name for name in draft.tensors if name.endswith("q_proj.weight"))
+
+
+def gated_draft(base: str, kind: str, place: str, gate: torch.Tensor | None = None) -> Draft:
+    """place: the layout of q_proj's rows, or the name of a tensor of the gate's own."""
+    torch.manual_seed(3)
+    draft, width = valid_draft(base), WIDTH[kind]
+    name = q_name(draft)
+    query = draft.tensors[name].view(HEADS, HEAD_DIM, -1)
+    if gate is None:
+        gate = torch.randn(HEADS * width, 2 * HIDDEN) * (HIDDEN / 2) ** -0.5
+    gate = gate.bfloat16().view(HEADS, width, -1)
+    if place == "interleaved":
+        draft.tensors[name] = torch.cat([query, gate], dim=1).flatten(0, 1)
+    elif place == "concat":
+        draft.tensors[name] = torch.cat([query.flatten(0, 1), gate.flatten(0, 1)])
+    else:
+        draft.tensors[name.replace("q_proj", place)] = gate.flatten(0, 1).clone()
+        return draft
+    draft.config["gate_layout"] = place
+    return draft
+
+
+def logits(tmp_path, draft: Draft, **options):
+    drafter, boundaries, path, probe = load(tmp_path, draft, **options)
+    mine = module_logits(drafter, "gated", boundaries, probe)
+    return mine, reference_logits(path, "gated", boundaries, probe)
+
+
+@pytest.mark.parametrize("base", ["native", "post-norm", "qwen3", "norm_before_fc", "speculators"])
+@pytest.mark.parametrize("kind", ["elementwise", "headwise"])
+@pytest.mark.parametrize("place", ["interleaved", "concat", "gate", "g_proj", "gate_proj"])
+def test_logits_equal_the_references(tmp_path, base, kind, place):
+    assert difference(*logits(tmp_path, gated_draft(base, kind, place))) < BOUND
+
+
+def test_layouts_are_not_interchangeable(tmp_path):
+    draft = gated_draft("post-norm", "elementwise", "interleaved")
+    right, _ = logits(tmp_path / "right", draft)
+    wrong, _ = logits(tmp_path / "wrong", draft, gate_layout="concat")
+    assert difference(wrong, right) > 0.1
+
+
+def test_the_option_wins_over_the_config(tmp_path):
+    draft = gated_draft("post-norm", "elementwise", "concat")
+    right, _ = logits(tmp_path / "right", draft)
+    draft.config["gate_layout"] = "interleaved"
+    corrected, _ = logits(tmp_path / "corrected", draft, gate_layout="concat")
+    assert torch.equal(corrected, right)
+
+
+@pytest.mark.parametrize("kind", ["elementwise", "headwise"])
+def test_open_gates_reproduce_the_ungated_drafter(tmp_path, kind):
+    """A bias is what makes a gate large whatever its input is."""
+    ungated = valid_draft("native")
+    ungated.config["attention_bias"] = True
+    biases = {"q": HEADS * HEAD_DIM, "k": HEAD_DIM, "v": HEAD_DIM, "o": HIDDEN}
+    for name, rows in biases.items():
+        ungated.tensors[f"midlayer.self_attn.{name}_proj.bias"] = torch.zeros(rows).bfloat16()
+    plain, _ = logits(tmp_path / "plain", ungated)
+    draft = gated_draft("native", kind, "concat", torch.zeros(HEADS * WIDTH[kind], 2 * HIDDEN))
+    draft.config["attention_bias"] = True
+    for name in biases:
+        key = f"midlayer.self_attn.{name}_proj.bias"
+        draft.tensors[key] = ungated.tensors[key].clone()
+    open_gate = torch.full((HEADS * WIDTH[kind],), 40.0).bfloat16()
+    key = "midlayer.self_attn.q_proj.bias"
+    draft.tensors[key] = torch.cat([draft.tensors[key], open_gate])
+    mine, _ = logits(tmp_path / "gated", draft)
+    assert difference(mine, plain) < 1e-5
+
+
+@torch.inference_mode()
+def test_a_gate_of_zero_halves_the_attention_output(tmp_path):
+    zero = torch.zeros(HEADS * HEAD_DIM, 2 * HIDDEN)
+    gated, *_ = load(tmp_path / "gated", gated_draft("native", "elementwise", "interleaved", zero))
+    plain, *_ = load(tmp_path / "plain", valid_draft("native"))
+    seen = []
+    for drafter in (gated, plain):
+        attention = drafter.model.layers[0].self_attn
+        attention.o_proj.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
+        generator = torch.Generator().manual_seed(0)
+        attention(torch.arange(6), torch.randn(6, 2 * HIDDEN, generator=generator))
+    assert torch.equal(seen[0], seen[1] / 2)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["elementwise", "headwise"])
+def test_each_rank_gets_the_queries_and_gates_of_its_heads(ranks, kind):
+    heads, d, width = 8, 4, {"elementwise": 4, "headwise": 1}[kind]
+    query = torch.arange(heads * d).view(heads, d, 1)
+    gate = 1000 + torch.arange(heads * width).view(heads, width, 1)
+    plan = GatePlan(kind, "q_proj", "interleaved", heads, d)
+    for rank, rows in enumerate(runtime_rows(query, gate, plan, ranks).chunk(ranks)):
+        mine = slice(rank * heads // ranks, (rank + 1) * heads // ranks)
+        assert torch.equal(rows[: heads * d // ranks], query[mine].flatten(0, 1))
+        assert torch.equal(rows[heads * d // ranks :], gate[mine].expand(-1, d, -1).flatten(0, 1))
+
+
+class TestQuantised:
+    """Rows of low-precision weights move with the scales of their rows."""
+
+    plan = GatePlan("elementwise", "q_proj", "interleaved", heads=4, head_dim=2)
+    name = "layers.0.self_attn.q_proj"
+
+    def moved(self, suffix, tensor, plan=None):
+        ((_, found),) = with_gates([(f"{self.name}.{suffix}", tensor)], plan or self.plan, 2)
+        return found
+
+    def test_fp8_rows_and_their_scales(self):
+        rows = torch.arange(16.0)[:, None].expand(-1, 3)
+        weight = self.moved("weight", rows.to(torch.float8_e4m3fn))
+        assert weight.dtype == torch.float8_e4m3fn
+        scales = self.moved("weight_scale", torch.arange(16.0)[:, None])
+        assert torch.equal(weight.float()[:, :1], scales)
+        assert scales.flatten().tolist() == [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]
+
+    def test_one_scale_for_all_rows(self):
+        assert self.moved("weight_scale", torch.tensor(0.5)) == 0.5
+
+    def test_scales_of_blocks_of_rows_are_refused(self):
+        with pytest.raises(UnsupportedDraftError, match="blocks of rows"):
+            self.moved("weight_scale_inv", torch.ones(3, 2))
