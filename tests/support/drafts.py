@@ -99,6 +99,29 @@ def _qwen3(seed: int) -> Draft:
     return draft
 
 
+def _quantised(seed: int) -> Draft:
+    """Eight-bit weights and activations; the fusing projection is left plain, by its run-time name."""
+    draft = _native(seed)
+    scheme = {"num_bits": 8, "type": "int", "symmetric": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": {**scheme, "strategy": "channel", "dynamic": False},
+        "input_activations": {**scheme, "strategy": "token", "dynamic": True},
+    }
+    draft.config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head", "model.fc"],
+    }
+    for name in [n for n in draft.tensors if n.endswith("_proj.weight")]:
+        weight = draft.tensors[name].float()
+        scale = weight.abs().amax(dim=1, keepdim=True) / 127
+        draft.tensors[name] = (weight / scale).round().to(torch.int8)
+        draft.tensors[f"{name}_scale"] = scale
+    return draft
+
+
 def _mla(seed: int) -> Draft:
     """With the whole vocabulary of the target, as the Kimi heads have it."""
     draft = _native(seed)
@@ -261,6 +284,7 @@ _BUILDERS: dict[str, Callable[[int], Draft]] = {
     "native": _native,
     "post-norm": _post_norm,
     "qwen3": _qwen3,
+    "quantised": _quantised,
     "mla": _mla,
     "norm_before_fc": _norm_before_fc,
     "speculators": _speculators,
