@@ -33,6 +33,16 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps) * weight
 
 
+def dequantised(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Eight-bit weights times the scales of their rows."""
+    plain = dict(tensors)
+    for name in tensors:
+        if name.endswith(".weight_scale"):
+            weight = name.removesuffix("_scale")
+            plain[weight] = tensors[weight].float() * plain.pop(name).float()
+    return plain
+
+
 def rotate(x: torch.Tensor, position: int, theta: float) -> torch.Tensor:  # [heads, d]
     half = x.shape[-1] // 2
     angle = position * theta ** (-torch.arange(half, dtype=x.dtype) / half)
@@ -71,7 +81,7 @@ class Eagle3Reference:
         """The published file; embeddings and head are the target's where it has none."""
         config = json.loads((folder / "config.json").read_text())
         config = {**config.get("transformer_layer_config", {}), **config}  # speculators
-        tensors = load_file(folder / "model.safetensors")
+        tensors = dequantised(load_file(folder / "model.safetensors"))
         weights = {
             name.replace("midlayer.", "layers.0."): tensor.float()
             for name, tensor in tensors.items()

@@ -104,6 +104,28 @@ def _gated(seed: int) -> Draft:
     draft = _post_norm(seed)
     draft.config |= {"attn_output_gate": True, "gate_layout": "interleaved"}
     draft.tensors["midlayer.self_attn.q_proj.weight"] = _matrix(2 * HEADS * HEAD_DIM, 2 * HIDDEN)
+
+
+def _quantised(seed: int) -> Draft:
+    """Eight-bit weights and activations; the fusing projection is left plain, by its run-time name."""
+    draft = _native(seed)
+    scheme = {"num_bits": 8, "type": "int", "symmetric": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": {**scheme, "strategy": "channel", "dynamic": False},
+        "input_activations": {**scheme, "strategy": "token", "dynamic": True},
+    }
+    draft.config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head", "model.fc"],
+    }
+    for name in [n for n in draft.tensors if n.endswith("_proj.weight")]:
+        weight = draft.tensors[name].float()
+        scale = weight.abs().amax(dim=1, keepdim=True) / 127
+        draft.tensors[name] = (weight / scale).round().to(torch.int8)
+        draft.tensors[f"{name}_scale"] = scale
     return draft
 
 
@@ -270,6 +292,7 @@ _BUILDERS: dict[str, Callable[[int], Draft]] = {
     "post-norm": _post_norm,
     "qwen3": _qwen3,
     "gated": _gated,
+    "quantised": _quantised,
     "mla": _mla,
     "norm_before_fc": _norm_before_fc,
     "speculators": _speculators,

@@ -27,7 +27,8 @@ class Mutant:
     label: str = ""
     target: dict[str, Any] = field(default_factory=lambda: dict(TARGET))
     max_model_len: int = 512
-    runner: str = "v1"
+    runner: str | None = "v1"
+    knows_vllm: bool = True  # which model types it can read
     files: dict[str, str] = field(default_factory=dict)  # beside the draft's
     target_files: dict[str, str] = field(default_factory=dict)
     as_bin: bool = False
@@ -180,10 +181,11 @@ def identity(family: str) -> Iterator[Change]:
         mutant.draft.config["architectures"] = [architecture]
         if "speculators_model_type" not in mutant.draft.config:
             yield f"architecture {architecture!r}", mutant
-    for model_type in ("qwen3_next", "deepseek_v3", "no_such_type"):
+    for model_type in ("qwen3_next", "deepseek_v3", "no_such_type", "olmo2"):
         mutant = fresh(family)
         mutant.draft.config["model_type"] = model_type
         if "speculators_model_type" not in mutant.draft.config:
+            mutant.knows_vllm = model_type != "olmo2"  # one that it does know
             yield f"model_type {model_type}", mutant
     mutant = fresh(family)
     mutant.draft.method = "dflash" if mutant.draft.method == "eagle3" else "eagle3"
@@ -326,6 +328,9 @@ def surroundings(family: str) -> Iterator[Change]:
     mutant.runner = "v2"
     yield "V2 runner", mutant
     mutant = fresh(family)
+    mutant.runner = None
+    yield "runner not known", mutant
+    mutant = fresh(family)
     mutant.as_bin = True
     yield ".bin", mutant
     mutant = fresh(family)
@@ -356,6 +361,7 @@ def other_keys(family: str) -> Iterator[Change]:
         "target_hidden_size": {"target_hidden_size": 96},
         "sampled anchor": {"sample_from_anchor": True},
         "no aux": {"use_aux_hidden_state": False},
+        "older bias": {"bias": True},
         "not causal": {"is_causal": False},
         "deeper target": {"num_target_layers": 40},
     }
@@ -376,6 +382,32 @@ def other_keys(family: str) -> Iterator[Change]:
         yield name, mutant
 
 
+def quantisation(family: str) -> Iterator[Change]:
+    """Of the one family that is quantised: what its config leaves out, and what its files lack."""
+    if family != "quantised":
+        return
+    for name, ignore in (("local name", ["lm_head", "fc"]), ("nothing", []), ("other module", ["x"])):
+        mutant = fresh(family)
+        mutant.draft.config["quantization_config"]["ignore"] = ignore
+        yield f"ignore {name}", mutant
+    mutant = fresh(family)
+    name = "midlayer.mlp.down_proj.weight"
+    scale = mutant.draft.tensors.pop(f"{name}_scale")
+    mutant.draft.tensors[name] = (mutant.draft.tensors[name] * scale).bfloat16()
+    yield "one module plain", mutant
+    mutant = fresh(family)
+    ids = mutant.draft.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
+    mutant.draft.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = ids[::-1]
+    mutant.draft.config["quantization_config"]["ignore"] = ["lm_head"]
+    fc = mutant.draft.tensors["fc.weight"].float()
+    mutant.draft.tensors["fc.weight_scale"] = fc.abs().amax(dim=1, keepdim=True) / 127
+    mutant.draft.tensors["fc.weight"] = (fc * 127).to(torch.int8)
+    yield "fc quantised, ids out of order", mutant
+    mutant = fresh(family)
+    mutant.draft.config["quantization_config"]["ignore"] = ["lm_head", "re:.*fc$"]
+    yield "ignore by a pattern", mutant  # understood
+
+
 OPERATORS: dict[str, Callable[[str], Iterator[Change]]] = {
     "drop key": drop_key,
     "null key": null_key,
@@ -393,5 +425,6 @@ OPERATORS: dict[str, Callable[[str], Iterator[Change]]] = {
     "retype tensor": retype_tensor,
     "spoil value": spoil_value,
     "vocabulary map": vocabulary_map,
+    "quantisation": quantisation,
     "surroundings": surroundings,
 }

@@ -13,7 +13,7 @@ from vllm_eagle_ext.checkpoint.config import DraftConfig, Format
 from vllm_eagle_ext.checkpoint.families import Backbone
 
 # What transformers' config classes assume, and vLLM with them.
-_QWEN3_HEAD_DIM, _QWEN3_KV_HEADS = 128, 32
+_QWEN3_HEAD_DIM, _QWEN3_KV_HEADS, _QWEN3_WINDOW_LAYERS = 128, 32, 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,11 @@ def read_heads(config: DraftConfig, backbone: Backbone) -> Heads:
     return Heads(query, config.num_key_value_heads or default_kv, config.head_dim or default_dim)
 
 
-def read_layers(config: DraftConfig, family: str, format_: Format) -> tuple[LayerAttention, ...]:
+def read_layers(
+    config: DraftConfig, backbone: Backbone, family: str, format_: Format
+) -> tuple[LayerAttention, ...]:
     """One entry per draft layer; a sliding layer without a window gets None, which a rule reports."""
-    types = config.layer_types or ["full_attention"] * config.num_hidden_layers
-    slides = [kind == "sliding_attention" for kind in types]
+    slides = _sliding(config, backbone)
     if family != "dflash":
         return tuple(LayerAttention(config.sliding_window if s else None, True) for s in slides)
     dflash = config.dflash_config
@@ -52,6 +53,17 @@ def read_layers(config: DraftConfig, family: str, format_: Format) -> tuple[Laye
         LayerAttention(window if is_windowed else None, slides_here if blanket is None else blanket)
         for is_windowed, slides_here in zip(windowed, slides, strict=True)
     )
+
+
+def _sliding(config: DraftConfig, backbone: Backbone) -> list[bool]:
+    """Without `layer_types`, transformers' Qwen3 config derives them from the older keys."""
+    if config.layer_types is not None:
+        return [kind == "sliding_attention" for kind in config.layer_types]
+    derives = (
+        backbone == "qwen3" and bool(config.use_sliding_window) and config.sliding_window is not None
+    )
+    first = _QWEN3_WINDOW_LAYERS if config.max_window_layers is None else config.max_window_layers
+    return [derives and layer >= first for layer in range(config.num_hidden_layers)]
 
 
 def _blanket_causality(config: DraftConfig, format_: Format) -> bool | None:

@@ -81,12 +81,14 @@ class DraftConfig(NestedConfig):
     hidden_act: Literal["silu"] | None = None
     logit_scale: Positive | None = None
     attention_bias: bool | None = None
-    qkv_bias: bool | None = None
     mlp_bias: bool | None = None
     tie_word_embeddings: bool | None = None
     max_position_embeddings: Count | None = None
     layer_types: LayerTypes | None = None
     sliding_window: Count | None = None
+    use_sliding_window: bool | None = None
+    max_window_layers: Annotated[int, Field(ge=0)] | None = None
+    bias: bool | None = None
     num_aux_hidden_states: Count | None = None
     num_aux_layers: Count | None = None
     num_target_layers: Count | None = None

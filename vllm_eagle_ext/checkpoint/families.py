@@ -37,6 +37,10 @@ PUBLISHED: Mapping[str, Kind] = {
     "Qwen3ForCausalLM": _QWEN3,
     "Eagle3DeepseekV2ForCausalLM": _DEEPSEEK,
     "Eagle3DeepseekV3ForCausalLM": _DEEPSEEK,
+    # The same class of vLLM's under other names.
+    "Eagle3MiniMaxM2ForCausalLM": _LLAMA,
+    "Eagle3Qwen2_5vlForCausalLM": _LLAMA,
+    "Eagle3Qwen3vlForCausalLM": _LLAMA,
     "DFlashDraftModel": _DFLASH,
 }
 # (speculators_model_type, model_type of its transformer_layer_config)
@@ -53,11 +57,8 @@ LEFT_TO_VLLM = frozenset(
     {
         "DFlash2BeamDraftModel", "DFlash2DraftModel", "DFlashLagunaForCausalLM",
         "DFlashMuseGlimmerAssistantModel", "DFlashQwen3XPressModel", "DSparkDraftModel",
-        "DSparkV41DraftModel", "Eagle3MiniMaxM2ForCausalLM", "Eagle3Qwen2_5vlForCausalLM",
-        "Eagle3Qwen3vlForCausalLM", "Gemma4DSparkModel", "K3DSparkModel", "LagunaForCausalLM",
-        "LiLiCorrDraftModel", "MiniMaxM2ForCausalLM", "MuseGlimmerAssistantModel", "PEagleDraftModel",
-        "PeagleLlamaForCausalLM", "PeagleQwen3ForCausalLM", "Qwen2_5vlForCausalLM", "Qwen3DSparkModel",
-        "Qwen3OmniDSparkModel", "Qwen3vlForCausalLM",
+        "DSparkV41DraftModel", "Gemma4DSparkModel", "K3DSparkModel", "LiLiCorrDraftModel",
+        "MuseGlimmerAssistantModel", "Qwen3DSparkModel", "Qwen3OmniDSparkModel",
     }
 )  # fmt: skip
 LEFT_SPECULATORS = frozenset({"dflash2", "dspark", "eagle"})

@@ -43,7 +43,7 @@ class Inspection:
 
     @property
     def is_left_to_vllm(self) -> bool:
-        return self.case is None and not self.findings
+        return self.case is None and not self.errors
 
 
 def inspect_draft(
@@ -79,7 +79,8 @@ def _inspect(
     kind = kind_of(files.config, flat.get("model_type"))
     candidate = Candidate(files=files, flat=flat, setting=setting, kind=kind)
     early = tuple(finding for rule in EARLY_RULES for finding in rule.apply(candidate))
-    if early or kind is None:
+    refused = any(finding.severity == Severity.ERROR for finding in early)
+    if refused or kind is None or setting.method not in (None, kind.method):
         return Inspection(None, early)
     config = parse_config(files.config)
     problems = [*(config if isinstance(config, list) else ()), *rope_problems(flat)]
@@ -90,7 +91,8 @@ def _inspect(
         return Inspection(None, _errors("aux_ids_are_boundaries", layers))
     spec = build_spec(files, flat, config, kind, target, layers, norm_output, gate_layout)
     case = Case(files=files, flat=flat, config=config, spec=spec, target=target, setting=setting)
-    return Inspection(case, tuple(finding for rule in RULES for finding in rule.apply(case)))
+    late = (finding for rule in RULES for finding in rule.apply(case))
+    return Inspection(case, (*early, *late))
 
 
 def _aux_layers(

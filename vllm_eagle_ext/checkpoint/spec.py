@@ -110,7 +110,7 @@ def build_spec(
         hidden_size=config.hidden_size,
         target_hidden_size=target.hidden_size,
         heads=heads,
-        layers=read_layers(config, family, format_),
+        layers=read_layers(config, kind.backbone, family, format_),
         aux_layers=aux_layers,
         gate=gate,
         vocabulary=_read_vocabulary(files, config, target),

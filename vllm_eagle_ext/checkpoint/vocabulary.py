@@ -2,7 +2,8 @@
 """The map from a reduced draft vocabulary into the target's.
 
 `d2t` holds offsets, target id = draft id + d2t[draft id] (SafeAILab/EAGLE); some exporters write the
-target ids themselves. A map keeps the order of the tokens, which tells the two apart.
+target ids themselves. Most maps ascend, which tells the two apart; those in order of frequency
+(TensorRT-Model-Optimizer) do not.
 """
 
 from __future__ import annotations
@@ -35,12 +36,17 @@ def map_kind(
         target_vocab_size: V.
         kept: the target ids that `t2d` marks, ascending; decides where both readings are maps.
     """
-    readings: dict[MapKind, list[int]] = {"offset": target_ids(d2t, "offset"), "absolute": list(d2t)}
-    maps = {kind: ids for kind, ids in readings.items() if _is_map(ids, target_vocab_size)}
-    for kind, ids in maps.items():
-        if kept is not None and ids == list(kept):
-            return kind
-    return next(iter(maps), None)
+    kinds: tuple[MapKind, ...] = ("offset", "absolute")
+    maps = [kind for kind in kinds if _is_map(target_ids(d2t, kind), target_vocab_size)]
+    if kept is not None:
+        agreeing = [kind for kind in maps if set(target_ids(d2t, kind)) == set(kept)]
+        maps = agreeing or maps
+    ascending = [kind for kind in maps if ascends(target_ids(d2t, kind))]
+    return next(iter(ascending or maps), None)
+
+
+def ascends(ids: Sequence[int]) -> bool:
+    return all(a < b for a, b in pairwise(ids))
 
 
 def target_ids(d2t: Sequence[int], kind: MapKind) -> list[int]:
@@ -50,5 +56,5 @@ def target_ids(d2t: Sequence[int], kind: MapKind) -> list[int]:
 
 
 def _is_map(ids: Sequence[int], target_vocab_size: int) -> bool:
-    in_range = bool(ids) and ids[0] >= 0 and ids[-1] < target_vocab_size
-    return in_range and all(a < b for a, b in pairwise(ids))
+    in_range = bool(ids) and min(ids) >= 0 and max(ids) < target_vocab_size
+    return in_range and len(set(ids)) == len(ids)

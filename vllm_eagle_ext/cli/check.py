@@ -22,6 +22,7 @@ from vllm_eagle_ext.checkpoint import (
     read_draft_files,
 )
 from vllm_eagle_ext.checkpoint.families import kind_of
+from vllm_eagle_ext.checkpoint.rules.pairing import wanted_runner
 from vllm_eagle_ext.options import KEY, Options, parse_options
 
 
@@ -90,7 +91,10 @@ def _inspect(request: CheckRequest, options: Options, target: TargetFacts, files
 
 
 def serve_command(result: CheckResult) -> str:
-    """The line to paste; K defaults to what the draft was trained for, or 3."""
+    """The line to paste; K defaults to what the draft was trained for, or 3.
+
+    Where only one of vLLM's model runners can draft with it, the line says so.
+    """
     request, spec = result.request, result.inspection.spec
     draft: dict[str, Any] = {"method": result.method, "model": request.draft}
     draft["num_speculative_tokens"] = request.k or _usual_k(spec)
@@ -105,13 +109,17 @@ def serve_command(result: CheckResult) -> str:
         words += ["--download-dir", request.download_dir]
     if request.options:
         words += ["--additional-config", json.dumps({KEY: dict(request.options)})]
-    return shlex.join(words)
+    runner = wanted_runner(spec) if spec else None
+    forced = f"VLLM_USE_V2_MODEL_RUNNER={int(runner[0] == 'v2')} " if runner else ""
+    return forced + shlex.join(words)
 
 
 def _usual_k(spec: DraftSpec | None) -> int:
     if spec is None:
         return 3
-    return spec.trained_k or (spec.block_size - 1 if spec.block_size else 3)
+    most = spec.block_size - 1 if spec.block_size else None
+    usual = spec.trained_k or most or 3
+    return min(usual, most) if most else usual
 
 
 def to_json(result: CheckResult) -> str:
@@ -140,6 +148,6 @@ def as_json(result: CheckResult) -> dict[str, Any]:
             {"rule": f.rule, "severity": f.severity, "can_run": f.can_run, **asdict(f.problem)}
             for f in inspection.findings
         ],
-        "command": serve_command(result) if result.exit_code == 0 else None,
+        "command": serve_command(result) if inspection.spec and not result.exit_code else None,
         "exit_code": result.exit_code,
     }

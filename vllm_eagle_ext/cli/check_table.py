@@ -36,6 +36,8 @@ def print_check(result: CheckResult, console: Console) -> None:
         if all(finding.can_run for finding in inspection.errors):
             console.print('It would run with {"eagle_ext": {"strict": false}}, worse.', markup=False)
         return
+    if inspection.spec is None:
+        return
     console.print("Would be served. Start it with:")
     console.print(serve_command(result), markup=False)
 

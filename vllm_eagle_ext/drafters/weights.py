@@ -23,6 +23,15 @@ logger = get_logger(__name__)
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FILLED = (".weight", ".bias", ".attention_sink_bias")
+# What vLLM fuses, and of what.
+_FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
+}
+# Made at run time, or with a meaning when absent: scales of the cache, the mask's own embedding, and
+# the norm that only the first layer uses.
+_NOT_FROM_FILES = ("attn", "mla_attn", "mask_embedding", "hidden_norm")
 _LENT = ("embed_tokens.", "lm_head.")  # by the target, if the draft has none
 
 
@@ -60,6 +69,7 @@ class StrictWeights:
         loaded = super().load_weights(self.at_run_time(weights, seen))  # type: ignore[misc]
         _require_all(self.loading_plan, seen)
         _settle_unused(self, seen)
+        _require_fed(self, seen)
         _require_finite(self, seen)
         self._has_loaded = True
         return loaded
@@ -105,10 +115,10 @@ def _as_offsets(name: str, tensor: torch.Tensor, plan: LoadingPlan) -> tuple[str
         kind = map_kind(tensor.tolist(), plan.target_vocab_size)
     if kind is None:
         raise _refusal(
-            "d2t", "no map", f"ascending target ids below {plan.target_vocab_size}, as offsets"
+            "d2t", "no map", f"different target ids below {plan.target_vocab_size}, as offsets"
         )
     if kind == "absolute":
-        tensor = tensor - torch.arange(len(tensor), dtype=tensor.dtype)
+        tensor = tensor - torch.arange(len(tensor), dtype=tensor.dtype, device=tensor.device)
     return name, tensor
 
 
@@ -143,6 +153,22 @@ def _settle_unused(model: torch.nn.Module, seen: set[str]) -> None:
         ours = canonical_name(name)
         if ours.endswith(".hidden_norm.weight") and ours not in seen:
             parameter.data.fill_(1.0)
+
+
+def _require_fed(model: torch.nn.Module, seen: set[str]) -> None:
+    """Every parameter that vLLM built, scales and packed integers too, has its tensors in the files."""
+    missing = []
+    for name, _ in model.named_parameters():
+        module, _, kind = canonical_name(name).rpartition(".")
+        parent, _, part = module.rpartition(".")
+        is_lent = f"{module}.{kind}".startswith(_LENT) and f"{module}.{kind}" not in seen
+        if is_lent or part in _NOT_FROM_FILES or kind in _NOT_FROM_FILES:
+            continue
+        sources = [f"{parent}.{piece}" for piece in _FUSED.get(part, ())] or [module]
+        names = [f"{source}.{kind}".strip(".") for source in sources]
+        missing += [each for each in names if each not in seen]
+    if missing:
+        raise _refusal("tensors of the draft", f"without {', '.join(sorted(missing))}", "all of them")
 
 
 def _require_finite(model: torch.nn.Module, seen: set[str]) -> None:

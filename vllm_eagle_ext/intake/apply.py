@@ -23,6 +23,9 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
     if spec.fuses_aux_states:
         setattr(hf_config, IDS_KEY, list(spec.aux_layers.boundaries))
         hf_config.num_aux_hidden_states = len(spec.aux_layers.boundaries)
+    windows = [layer.window for layer in spec.layers if layer.window]
+    if windows:  # transformers drops the key where use_sliding_window is not set
+        hf_config.sliding_window = windows[0]
     if spec.method == "dflash":
         _apply_dflash(hf_config, case)
     else:
@@ -59,9 +62,6 @@ def _apply_dflash(hf_config: Any, case: Case) -> None:
     # vLLM 0.32 raises this for EAGLE-3 drafts only: positions beyond it lie outside the rope table.
     stated = getattr(hf_config, "max_position_embeddings", None) or 0
     hf_config.max_position_embeddings = max(stated, case.setting.max_model_len or 0)
-    windows = [layer.window for layer in spec.layers if layer.window]
-    if windows:  # transformers drops the key where use_sliding_window is not set
-        hf_config.sliding_window = windows[0]
 
 
 def loading_plan(case: Case, *, strict: bool = True) -> dict[str, Any]:
@@ -75,8 +75,10 @@ def loading_plan(case: Case, *, strict: bool = True) -> dict[str, Any]:
         }
         required, optional = found, {}
     else:
-        required = {name: list(e.shape) for name, e in table.items() if not e.optional}
-        optional = {name: list(e.shape) for name, e in table.items() if e.optional}
+        lendable = case.spec.hidden_size == case.spec.target_hidden_size
+        own = () if lendable else ("embed_tokens.weight", "lm_head.weight")
+        optional = {n: list(e.shape) for n, e in table.items() if e.optional and n not in own}
+        required = {n: list(e.shape) for n, e in table.items() if n not in optional}
     required.pop("t2d", None)
     return {
         "required": required,

@@ -59,7 +59,13 @@ def build_speculative_config(
         # vLLM took the method from words in the draft's path.
         named = replace(request, method=config.method)
         inspection = _inspect(named, target_model_config, engine_args, options)
-    if inspection is not None and inspection.case is not None and config.method in METHODS:
+    if inspection is None or config.method not in METHODS:
+        return config
+    if inspection.case is None:
+        logger.warning(
+            "Draft %r is of a kind that is not checked: vLLM serves it as it reads it.", config.model
+        )
+    else:
         apply_spec(config, inspection.case, strict=options.strict)
         log_inspection(inspection, target_model_config.get_total_num_hidden_layers())
     return config
@@ -128,6 +134,8 @@ def _inspect(
 def _may_be_mistaken(request: DraftRequest, engine_args: Any) -> bool:
     """A draft of ours under a method that would run it as something else. Reads config.json alone."""
     if request.method not in _MISTAKABLE or not isinstance(request.model, str):
+        return False
+    if request.model in ("ngram", "[ngram]"):
         return False
     from vllm_eagle_ext.checkpoint.families import kind_of
 

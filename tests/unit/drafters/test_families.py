@@ -22,7 +22,8 @@ BOUND = 1e-3
 def test_logits_equal_the_references(tmp_path, family):
     drafter, boundaries, path, probe = load(tmp_path, valid_draft(family))
     mine = module_logits(drafter, family, boundaries, probe)
-    assert difference(mine, reference_logits(path, family, boundaries, probe)) < BOUND
+    bound = 0.1 if family == "quantised" else BOUND  # eight-bit activations
+    assert difference(mine, reference_logits(path, family, boundaries, probe)) < bound
     assert "EagleExt" in type(drafter).__name__
 
 
@@ -97,9 +98,9 @@ class TestWhatOnlyTheLoadCanSee:
             self.load(drafter, lambda tensors: tensors.pop("midlayer.self_attn.k_proj.weight"))
 
     def test_a_part_that_never_arrives_is_seen_without_the_list(self, drafter):
-        """Of fused parameters: the NaN they start from is still there."""
+        """By the parameters that vLLM has built."""
         drafter.loading_plan.required.pop("layers.0.self_attn.k_proj.weight")
-        with pytest.raises(UnsupportedDraftError, match="loaded in part"):
+        with pytest.raises(UnsupportedDraftError, match="without .*k_proj"):
             self.load(drafter, lambda tensors: tensors.pop("midlayer.self_attn.k_proj.weight"))
 
     def test_unexpected(self, drafter):

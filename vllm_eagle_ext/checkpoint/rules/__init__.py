@@ -3,10 +3,25 @@
 
 from __future__ import annotations
 
-from vllm_eagle_ext.checkpoint.rules import blocks, early, norms, pairing, tensors, vocabulary
+from vllm_eagle_ext.checkpoint.rules import (
+    blocks,
+    early,
+    norms,
+    pairing,
+    quantised,
+    tensors,
+    vocabulary,
+)
 
 EARLY_RULES = early.RULES
 # Draft and target come first: with another target, most of the rest fails as a consequence.
-RULES = (*pairing.RULES, *norms.RULES, *tensors.RULES, *vocabulary.RULES, *blocks.RULES)
+RULES = (
+    *pairing.RULES,
+    *norms.RULES,
+    *tensors.RULES,
+    *quantised.RULES,
+    *vocabulary.RULES,
+    *blocks.RULES,
+)
 
 __all__ = ["EARLY_RULES", "RULES"]

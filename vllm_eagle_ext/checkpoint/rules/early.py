@@ -23,6 +23,8 @@ from vllm_eagle_ext.checkpoint.files import DraftFiles
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 
 OWN_MODEL_TYPE = "dflash"  # TorchSpec's; vLLM has no config class for it, this package brings one
+# With these, published drafts are known to be read.
+USUAL_MODEL_TYPES = frozenset({"llama", "qwen3", "kimi_k2", "gpt_oss", "glm4_moe", OWN_MODEL_TYPE})
 _PUBLISHED_CONFIG = "use the config.json that was published with the draft"
 
 
@@ -45,8 +47,19 @@ class Candidate:
     def is_left_to_vllm(self) -> bool:
         if self.speculators_type is not None:
             return isinstance(self.speculators_type, str) and self.speculators_type in LEFT_SPECULATORS
-        names = {self.architecture, f"Eagle3{self.architecture}", f"DFlash{self.architecture}"}
-        return bool(names & (LEFT_TO_VLLM | self.setting.registered)) and not self.kind
+        if self.kind is not None:
+            return False
+        if self.setting.method not in (None, "eagle3", "dflash"):
+            return True
+        prefixes = ("", "Eagle3", "DFlash")
+        known_here = any(f"{prefix}{self.architecture}" in LEFT_TO_VLLM for prefix in prefixes)
+        return known_here or self._as_vllm_names_it() in self.setting.registered
+
+    def _as_vllm_names_it(self) -> str:
+        """vLLM puts the method's name before architectures that do not show it."""
+        prefix = {"eagle3": "Eagle3", "dflash": "DFlash"}.get(self.setting.method or "", "")
+        shown = self.architecture.startswith(prefix) or self.architecture.endswith(prefix)
+        return self.architecture if shown else prefix + self.architecture
 
 
 @rule(Severity.ERROR)
@@ -121,6 +134,21 @@ def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.WARNING)
+def model_type_is_usual(draft: Candidate) -> Iterable[Problem]:
+    """Where vLLM is not at hand to be asked."""
+    model_type = draft.files.config.get("model_type")
+    unusual = isinstance(model_type, str) and model_type not in (*USUAL_MODEL_TYPES, "speculators")
+    if draft.kind and draft.setting.model_types is None and unusual:
+        yield Problem(
+            field="model_type of the draft's config.json",
+            value=model_type,
+            allowed="a type that your vLLM or its transformers can read, such as "
+            + ", ".join(sorted(USUAL_MODEL_TYPES)),
+            remedy="start the engine to see whether it can; otherwise edit config.json",
+        )
+
+
 @rule(Severity.ERROR)
 def method_fits_the_architecture(draft: Candidate) -> Iterable[Problem]:
     """Without a method vLLM goes by words in the draft's path, and falls back to draft_model."""
@@ -142,5 +170,6 @@ RULES = (
     speculators_type_is_named,
     architecture_is_served,
     model_type_is_readable,
+    model_type_is_usual,
     method_fits_the_architecture,
 )

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.quantisation import quantised_tensors, stale_ignores
+from vllm_eagle_ext.checkpoint.spec import DraftSpec
 
 _DEFAULT_THETA = {"llama": 10_000, "qwen3": 1_000_000, "deepseek": 10_000}
 
@@ -163,49 +164,46 @@ def k_is_within_the_trained_unroll(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, can_run=True)
-def quantisation_names_match(case: Case) -> Iterable[Problem]:
-    """vLLM numbers a drafter's layers behind the target's, and compares these names."""
-    stale = stale_ignores(case.config.quantization_config)
-    if stale and case.spec.family in EAGLE3:
-        yield Problem(
-            field="modules that quantization_config of the draft leaves out",
-            value=", ".join(stale),
-            allowed=f"vLLM's names, model.layers.{case.target.num_layers} and up, or patterns that "
-            'match them, such as "re:.*self_attn.*"',
-            remedy="edit quantization_config: otherwise these layers are loaded as if quantised",
-        )
-
-
-@rule(Severity.ERROR, can_run=True)
-def quantised_weights_are_there(case: Case) -> Iterable[Problem]:
-    if case.spec.quantisation and case.has_tensors and not quantised_tensors(case.files.tensors):
-        yield Problem(
-            field="quantization_config of the draft's config.json",
-            value=case.spec.quantisation,
-            allowed="none, because every weight of the files is plain",
-            remedy="remove it from config.json, or use the files that belong to it",
-        )
+def wanted_runner(
+    spec: DraftSpec, *, parallel_drafting: bool = True, v2_needs_aux_states: bool = True
+) -> tuple[Literal["v1", "v2"], str] | None:
+    """The one runner of vLLM's that can draft with it, and why; None: both can."""
+    windows = {layer.window for layer in spec.layers}
+    if spec.family != "dflash" and not spec.fuses_aux_states and v2_needs_aux_states:
+        return "v1", "vLLM's V2 runner hands aux states to every EAGLE-3 drafter"
+    if spec.family == "p-eagle" and parallel_drafting:
+        return "v1", "vLLM's V2 runner drafts in parallel for DFlash only"
+    if spec.family == "dflash" and len(windows) > 1:
+        return "v2", "vLLM's V1 runner has one KV cache group for all draft layers"
+    return None
 
 
 @rule(Severity.ERROR)
 def runner_serves_it(case: Case) -> Iterable[Problem]:
-    spec, runner = case.spec, case.setting.runner
-    windows = {layer.window for layer in spec.layers}
-    wanted, why = None, ""
-    needs_aux = case.setting.v2_runner_needs_aux_states
-    if spec.family != "dflash" and not spec.fuses_aux_states and needs_aux:
-        wanted, why = "v1", "vLLM's V2 runner hands aux states to every EAGLE-3 drafter"
-    elif spec.family == "p-eagle" and case.setting.parallel_drafting:
-        wanted, why = "v1", "vLLM's V2 runner drafts in parallel for DFlash only"
-    elif spec.family == "dflash" and len(windows) > 1:
-        wanted, why = "v2", "vLLM's V1 runner has one KV cache group for all draft layers"
-    if wanted and runner and runner != wanted:
+    setting = case.setting
+    wanted = wanted_runner(
+        case.spec,
+        parallel_drafting=bool(setting.parallel_drafting),
+        v2_needs_aux_states=setting.v2_runner_needs_aux_states,
+    )
+    if wanted and setting.runner and setting.runner != wanted[0]:
         yield Problem(
             field="model runner",
-            value=runner,
-            allowed=f"{wanted} for this draft: {why}",
-            remedy=f"start vLLM with VLLM_USE_V2_MODEL_RUNNER={int(wanted == 'v2')}",
+            value=setting.runner,
+            allowed=f"{wanted[0]} for this draft: {wanted[1]}",
+            remedy=f"start vLLM with VLLM_USE_V2_MODEL_RUNNER={int(wanted[0] == 'v2')}",
+        )
+
+
+@rule(Severity.NOTE)
+def runner_is_particular(case: Case) -> Iterable[Problem]:
+    """Where it is not known which runner vLLM will choose."""
+    if case.setting.runner is None and (wanted := wanted_runner(case.spec)):
+        yield Problem(
+            field="model runner",
+            value=None,
+            allowed=f"{wanted[0]} for this draft: {wanted[1]}",
+            remedy=f"start vLLM 0.32 with VLLM_USE_V2_MODEL_RUNNER={int(wanted[0] == 'v2')}",
         )
 
 
@@ -220,7 +218,6 @@ RULES = (
     layer_types_are_complete,
     trained_length_covers_max_model_len,
     k_is_within_the_trained_unroll,
-    quantisation_names_match,
-    quantised_weights_are_there,
     runner_serves_it,
+    runner_is_particular,
 )

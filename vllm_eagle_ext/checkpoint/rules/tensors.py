@@ -9,18 +9,18 @@ from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.families import FUSED_QKV
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.names import COMPUTED, HOLDS_WEIGHTS
+from vllm_eagle_ext.checkpoint.quantisation import FLOATS, quantised_weights
 from vllm_eagle_ext.checkpoint.tensors import Expected, expected_tensors
 from vllm_eagle_ext.checkpoint.values import non_finite
 
 _BELONGS = "check that config.json belongs to the weights"
-_FLOATS = ("BF16", "F16", "F32", "F64")
-_DTYPES = {"float": _FLOATS, "integer": ("I64", "I32", "I16"), "mask": ("BOOL", "U8", "I8")}
+_DTYPES = {"float": FLOATS, "integer": ("I64", "I32", "I16"), "mask": ("BOOL", "U8", "I8")}
 
 # What stands in place of, or beside, `weight` in a quantised module.
 _QUANTISED = (
     "weight", "weight_packed", "qweight", "weight_scale", "weight_scale_inv", "weight_scale_2",
     "weight_global_scale", "weight_zero_point", "weight_shape", "weight_g_idx", "input_scale",
-    "input_global_scale", "scales", "qzeros", "g_idx", "k_scale", "v_scale",
+    "input_global_scale", "scales", "qzeros", "g_idx", "k_scale", "v_scale", "pre_quant_scale",
 )  # fmt: skip
 
 
@@ -96,6 +96,8 @@ def _belongs_to_quantised(case: Case, name: str, table: dict[str, Expected]) -> 
     if case.spec.quantisation is None:
         return False
     module, _, suffix = name.rpartition(".")
+    if module.endswith("self_attn"):
+        return suffix in ("k_scale", "v_scale")
     return suffix in _QUANTISED and f"{module}.weight" in table
 
 
@@ -117,8 +119,8 @@ def tensor_shapes_fit(case: Case) -> Iterable[Problem]:
 
 
 def _is_packed(case: Case, name: str) -> bool:
-    """A quantised `weight` of another dtype may hold several values per element."""
-    return case.spec.quantisation is not None and case.files.tensors[name].dtype not in _FLOATS
+    """A quantised `weight` of these dtypes holds several values per element."""
+    return case.spec.quantisation is not None and case.files.tensors[name].dtype in ("U8", "F4")
 
 
 def _is_taller(case: Case, name: str, rows: tuple[int, ...], expected: tuple[int, ...]) -> bool:
@@ -200,11 +202,12 @@ def gate_layouts_agree(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def tensor_dtypes_fit(case: Case) -> Iterable[Problem]:
+    quantised = quantised_weights(case.files.tensors)
     for name, expected in _table(case).items():
         header = case.files.tensors.get(name)
         if header is None or header.dtype in _DTYPES[expected.kind]:
             continue
-        if case.spec.quantisation is None or expected.kind != "float":
+        if case.spec.quantisation is None or name.rpartition(".")[0] not in quantised:
             yield Problem(
                 field=f"dtype of {header.published}",
                 value=header.dtype,
@@ -252,6 +255,18 @@ def fc_reads_every_aux_layer(case: Case) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.ERROR, families=["native", "post-norm", "gated", "p-eagle"])
+def bias_is_called_attention_bias(case: Case) -> Iterable[Problem]:
+    """vLLM's Llama layer reads the older key for o_proj, its EAGLE-3 layer does not for q, k and v."""
+    if case.config.bias and not case.config.attention_bias:
+        yield Problem(
+            field="bias of the draft's config.json",
+            value=True,
+            allowed='"attention_bias": true, the key that all of vLLM\'s layers read',
+            remedy="edit config.json, if the weights have biases; remove the key otherwise",
+        )
+
+
 @rule(Severity.ERROR, families=["mla"])
 def mla_sizes_are_stated(case: Case) -> Iterable[Problem]:
     for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
@@ -286,6 +301,7 @@ RULES = (
     tensor_dtypes_fit,
     small_tensors_are_finite,
     fc_reads_every_aux_layer,
+    bias_is_called_attention_bias,
     mla_sizes_are_stated,
     weights_can_be_checked,
 )

@@ -10,7 +10,7 @@ from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.spec import kept_ids, tensor_integers
 from vllm_eagle_ext.checkpoint.tokenizers import compare_tokenizers
-from vllm_eagle_ext.checkpoint.vocabulary import target_ids
+from vllm_eagle_ext.checkpoint.vocabulary import ascends, target_ids
 
 _BELONGS = "check that config.json belongs to the weights"
 
@@ -73,13 +73,26 @@ def d2t_is_a_map(case: Case) -> Iterable[Problem]:
         ids = target_ids(d2t, "offset")
         distinct = len(set(ids))
         value = f"offsets that give target ids {min(ids)} to {max(ids)}, {distinct} of them distinct"
-        allowed = f"{len(d2t)} ascending target ids from 0 to {case.target.vocab_size - 1}"
+        allowed = f"{len(d2t)} different target ids from 0 to {case.target.vocab_size - 1}"
     yield Problem(
         field="d2t of the draft",
         value=value,
         allowed=allowed,
         remedy="export d2t again, as offsets (target id minus draft id)",
     )
+
+
+@rule(Severity.WARNING)
+def d2t_ascends(case: Case) -> Iterable[Problem]:
+    """A damaged map may be one as well."""
+    kind, d2t = case.spec.vocabulary.map_kind, tensor_integers(case.files, "d2t")
+    if kind and d2t and not ascends(target_ids(d2t, kind)):
+        yield Problem(
+            field="order of the target ids in d2t",
+            value="not ascending",
+            allowed="any order that lm_head has too; most exports ascend, some go by frequency",
+            remedy="if acceptance is near zero, export d2t and lm_head again",
+        )
 
 
 @rule(Severity.NOTE)
@@ -194,6 +207,7 @@ RULES = (
     draft_vocabulary_fits,
     d2t_present_iff_reduced,
     d2t_is_a_map,
+    d2t_ascends,
     d2t_is_converted,
     d2t_agrees_with_t2d,
     head_is_present,

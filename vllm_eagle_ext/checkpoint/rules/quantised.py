@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about quantised drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.quantisation import (
+    FLOATS,
+    SCALE_NAMES,
+    plain_but_not_left_out,
+    quantised_weights,
+    runtime_name,
+    without_scales,
+)
+
+_LEAST_BLOCK = 16  # rows; the usual are 32 and 128
+
+
+@rule(Severity.ERROR, can_run=True)
+def quantised_weights_are_there(case: Case) -> Iterable[Problem]:
+    if case.spec.quantisation and case.has_tensors and not quantised_weights(case.files.tensors):
+        yield Problem(
+            field="quantization_config of the draft's config.json",
+            value=case.spec.quantisation,
+            allowed="none, because every weight of the files is plain",
+            remedy="remove it from config.json, or use the files that belong to it",
+        )
+
+
+@rule(Severity.ERROR)
+def quantised_weights_have_scales(case: Case) -> Iterable[Problem]:
+    """vLLM leaves a scale that is missing as it was allocated."""
+    if modules := without_scales(case.files.tensors):
+        yield Problem(
+            field="scales of the draft's quantised weights",
+            value=f"without those of {', '.join(modules)}",
+            allowed="a scale beside each quantised weight",
+            remedy="download all files of the draft",
+        )
+
+
+@rule(Severity.ERROR)
+def scales_are_numbers(case: Case) -> Iterable[Problem]:
+    """Scales of groups of four-bit weights may be eight-bit floats themselves."""
+    four_bit = {
+        module
+        for module, suffix in quantised_weights(case.files.tensors).items()
+        if suffix == ".weight_packed" or case.files.tensors[module + suffix].dtype in ("U8", "F4")
+    }
+    for name, header in case.files.tensors.items():
+        module, _, kind = name.rpartition(".")
+        eight_bit = header.dtype.startswith("F8") or header.dtype == "U8"
+        if kind not in SCALE_NAMES or header.dtype in FLOATS or (eight_bit and module in four_bit):
+            continue
+        yield Problem(
+            field=f"dtype of {header.published}",
+            value=header.dtype,
+            allowed=", ".join(FLOATS),
+            remedy="export it again",
+        )
+
+
+@rule(Severity.ERROR)
+def scales_fit_their_weights(case: Case) -> Iterable[Problem]:
+    """One for the tensor, one per row, or one per block of rows."""
+    for module, suffix in quantised_weights(case.files.tensors).items():
+        rows = case.files.tensors[module + suffix].shape[:1]
+        scale = case.files.tensors.get(f"{module}.weight_scale")
+        if scale is None or suffix == ".qweight" or not rows or scale.shape in ((), (1,)):
+            continue
+        per_row, per_block = rows[0], scale.shape[0]
+        whole_blocks = per_block > 0 and -(-per_row // per_block) >= _LEAST_BLOCK
+        if per_block not in (1, per_row) and not whole_blocks:
+            yield Problem(
+                field=f"shape of {scale.published}",
+                value=scale.shape,
+                allowed=f"one row, {per_row} rows as its weight has, or one per block of rows",
+                remedy="check that all files belong to the same draft",
+            )
+
+
+@rule(Severity.ERROR)
+def quantisation_names_match(case: Case) -> Iterable[Problem]:
+    """Weights that are plain in the files would be loaded into quantised modules, as zeros."""
+    if not case.has_tensors or not quantised_weights(case.files.tensors):
+        return
+    if modules := plain_but_not_left_out(case):
+        names = [runtime_name(module, case) for module in modules]
+        yield Problem(
+            field="modules that quantization_config of the draft leaves out",
+            value=f"without {', '.join(modules)}, whose weights are plain",
+            allowed=f"each by the name that it has in vLLM: {', '.join(names)}, or by a pattern",
+            remedy="add these names to the list in quantization_config",
+        )
+
+
+@rule(Severity.ERROR)
+def quantised_fc_is_in_order(case: Case) -> Iterable[Problem]:
+    if case.spec.aux_layers.is_reordered and "fc" in quantised_weights(case.files.tensors):
+        yield Problem(
+            field="order of the draft's aux layers",
+            value=list(case.spec.aux_layers.given_ids or ()),
+            allowed="ascending ids: the blocks of a quantised fc cannot be permuted",
+            remedy="use the draft with a plain fc",
+        )
+
+
+RULES = (
+    quantised_weights_are_there,
+    quantised_weights_have_scales,
+    scales_are_numbers,
+    scales_fit_their_weights,
+    quantisation_names_match,
+    quantised_fc_is_in_order,
+)
