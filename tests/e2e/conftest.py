@@ -50,6 +50,11 @@ def postnorm_reference(target) -> Eagle3Reference:
 
 
 @pytest.fixture(scope="session")
+def gated_reference(target) -> Eagle3Reference:
+    return load_reference(target, "gated")
+
+
+@pytest.fixture(scope="session")
 def native_reference(target) -> Eagle3Reference:
     return load_reference(target, "native")
 
@@ -78,6 +83,28 @@ def v1_postnorm(prompts) -> EngineResult:
 def v1_native(prompts) -> EngineResult:
     run = EngineRun(
         prompts=prompts[:40], max_tokens=MAX_TOKENS, draft=TINY / "native", k=K, record_drafts=True
+    )
+    return run_engine(run)
+
+
+@pytest.fixture(scope="session")
+def v1_gated(prompts) -> EngineResult:
+    run = EngineRun(
+        prompts=prompts, max_tokens=MAX_TOKENS, draft=TINY / "gated", k=K, record_drafts=True
+    )
+    return run_engine(run)
+
+
+@pytest.fixture(scope="session")
+def v2_gated(prompts) -> EngineResult:
+    run = EngineRun(
+        prompts=prompts[:20],
+        max_tokens=MAX_TOKENS,
+        draft=TINY / "gated",
+        k=K,
+        runner="v2",
+        concurrency=10,
+        record_drafts=True,
     )
     return run_engine(run)
 

@@ -26,8 +26,8 @@ def test_script_writes_the_committed_formats(tmp_path):
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     report = json.loads((tmp_path / "report.json").read_text())
-    assert set(report) == {"target", "text", "native", "postnorm"}
-    for name in ("native", "postnorm"):
+    assert set(report) == {"target", "text", "native", "postnorm", "gated"}
+    for name in ("native", "postnorm", "gated"):
         assert names_and_shapes(tmp_path / name) == names_and_shapes(TINY / name)
         written, committed = (folder / name / "config.json" for folder in (tmp_path, TINY))
         assert written.read_text() == committed.read_text()
@@ -54,4 +54,4 @@ def test_committed_pairs_are_what_they_say(name, family, boundaries):
 def test_committed_files_stay_small():
     sizes = {p: p.stat().st_size for p in TINY.rglob("*") if p.is_file()}
     assert max(sizes.values()) < 8 * 2**20
-    assert sum(sizes.values()) < 14 * 2**20
+    assert sum(sizes.values()) < 20 * 2**20

@@ -10,8 +10,8 @@ Row P holds the token t_{P+1} and the fused feature g_P, stands at position P an
 
 Variants: `norm_before_fc` norms the concatenated states; `norm_before_residual` starts r from x; the
 Qwen3 type norms each head of q and k; a gated draft multiplies the attention output by sigmoid(gate),
-whose rows are q_proj's too or a tensor of their own; a draft without aux states takes g as it is; P-EAGLE drafts all
-tokens in one pass, with the mask token and g = fuse(mask_hidden) in place of what is not known yet.
+whose rows are q_proj's too or a tensor of their own; a draft without aux states takes g as it is;
+P-EAGLE drafts all tokens in one pass, with the mask token and fuse(mask_hidden) for what is not known.
 """
 
 from __future__ import annotations

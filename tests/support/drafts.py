@@ -104,6 +104,7 @@ def _gated(seed: int) -> Draft:
     draft = _post_norm(seed)
     draft.config |= {"attn_output_gate": True, "gate_layout": "interleaved"}
     draft.tensors["midlayer.self_attn.q_proj.weight"] = _matrix(2 * HEADS * HEAD_DIM, 2 * HIDDEN)
+    return draft
 
 
 def _quantised(seed: int) -> Draft:

@@ -359,6 +359,7 @@ def other_keys(family: str) -> Iterator[Change]:
         "second rope_theta": {"rope_scaling": {"rope_theta": 77.0}},
         "logit_scale": {"logit_scale": 0},
         "target_hidden_size": {"target_hidden_size": 96},
+        "nested gate_layout": {"eagle_config": {"gate_layout": "concat"}},
         "sampled anchor": {"sample_from_anchor": True},
         "no aux": {"use_aux_hidden_state": False},
         "older bias": {"bias": True},

@@ -153,7 +153,7 @@ def print_report(report: dict[str, dict[str, Any]]) -> None:
     for stage, row in report.items():
         table.add_row(
             stage,
-            f"{row['minutes']:.1f}",
+            f"{row['minutes']:.1f}" if "minutes" in row else "",
             f"{row['loss']:.3f}" if "loss" in row else "",
             f"{row['held_out_loss']:.3f}" if "held_out_loss" in row else "",
             " ".join(f"{a:.2f}" for a in row.get("acceptance", [])),

@@ -13,7 +13,7 @@ SPECULATORS_EAGLE3 = ("speculators", "p-eagle")
 PUBLISHED = tuple(family for family in ALL if family not in SPECULATORS)
 REDUCED = tuple(family for family in EAGLE3 if family != "mla")  # in their vocabulary
 FUSES = tuple(family for family in ALL if family != "no_aux")  # aux states, by an fc
-NESTED_IDS = ("native", "post-norm", "qwen3", "mla", "norm_before_fc")
+NESTED_IDS = ("native", "post-norm", "gated", "qwen3", "mla", "norm_before_fc")
 FUSED_QKV = tuple(family for family in ALL if family != "mla")
 LENDABLE = ("mla", *SPECULATORS_EAGLE3)  # have parts of their own that the target could lend
 MASKED = ("p-eagle", *DFLASH)
@@ -52,7 +52,9 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("tensor_shapes_fit", "number"): ALL,
     ("tensor_shapes_fit", "reshape tensor"): ALL,
     ("attention_is_not_narrowed", "reshape tensor"): FUSED_QKV,
-    ("attention_gate_is_served", "flag"): ALL,
+    ("gate_matches_its_flag", "flag"): ALL,
+    ("gate_layout_is_stated", "drop key"): ("gated",),
+    ("gate_layouts_agree", "other keys"): ("gated",),
     ("tensor_dtypes_fit", "retype tensor"): ALL,
     ("small_tensors_are_finite", "spoil value"): ALL,
     ("fc_reads_every_aux_layer", "layer ids"): FUSES,

@@ -1,0 +1,68 @@
+"""The gated pair: engine against reference, and what this proof would see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.e2e.conftest import POSTNORM_BOUNDARIES
+from tests.e2e.test_acceptance import assert_same_drafter, compare
+from tests.reference.eagle3 import Eagle3Reference
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def v1_comparison(v1_gated, target, gated_reference, prompts):
+    return compare(v1_gated, target, gated_reference, POSTNORM_BOUNDARIES, prompts)
+
+
+def test_on_v1(v1_comparison):
+    assert_same_drafter(v1_comparison, drafts=2000, bound=0.02)
+
+
+@pytest.mark.v2
+def test_on_v2(v2_gated, target, gated_reference, prompts):
+    comparison = compare(v2_gated, target, gated_reference, POSTNORM_BOUNDARIES, prompts)
+    assert_same_drafter(comparison, drafts=300, bound=0.05)
+
+
+def test_texts_are_those_without_a_draft(v1_gated, plain, prompts):
+    same = sum(a == b for a, b in zip(v1_gated.outputs, plain.outputs, strict=False))
+    assert same >= 0.97 * len(prompts)  # near-ties between batch shapes, as for the other pairs
+
+
+def test_log_names_the_gate(v1_gated):
+    said = " ".join(v1_gated.log.split())
+    assert "gate: elementwise, in q_proj, interleaved (gate_layout)" in said
+
+
+class Silu(Eagle3Reference):
+    def gate_activation(self, gate):
+        return torch.nn.functional.silu(gate)
+
+
+class BeforeAttention(Eagle3Reference):
+    """The query is gated, and what attention makes of it is not."""
+
+    def query_and_gate(self, w, u):
+        query, gate = super().query_and_gate(w, u)
+        return query * torch.sigmoid(gate), None
+
+
+CONTROLS = {
+    "gate dropped": lambda reference: reference.with_gate_layout(None),
+    "wrong layout": lambda reference: reference.with_gate_layout("concat"),
+    "silu for sigmoid": lambda reference: Silu(**vars(reference)),
+    "gate before attention": lambda reference: BeforeAttention(**vars(reference)),
+}
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_negative_control(name, v1_gated, target, gated_reference, prompts):
+    control = CONTROLS[name](gated_reference)
+    some = replace(v1_gated, outputs=v1_gated.outputs[:30], drafts=v1_gated.drafts[:30])
+    comparison = compare(some, target, control, POSTNORM_BOUNDARIES, prompts)
+    assert min(comparison.equal_share) < 0.90
