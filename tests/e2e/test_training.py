@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.support.engine import ROOT, TINY
-from vllm_eagle_ext.checkpoint import TargetFacts, read_draft_files, read_draft_spec
+from vllm_eagle_ext.checkpoint import Setting, TargetFacts, inspect_draft, read_draft_files
 
 EXPECTED = TargetFacts(num_layers=12, hidden_size=192, vocab_size=1536)
 
@@ -36,13 +36,15 @@ def test_script_writes_the_committed_formats(tmp_path):
 @pytest.mark.parametrize(
     ("name", "family", "boundaries"),
     [
-        ("native", "EAGLE-3", (2, 6, 9)),
-        ("postnorm", "post-norm EAGLE-3", (2, 4, 6, 8, 10)),
+        ("native", "native", (2, 6, 9)),
+        ("postnorm", "post-norm", (2, 4, 6, 8, 10)),
     ],
 )
 def test_committed_pairs_are_what_they_say(name, family, boundaries):
-    spec = read_draft_spec(read_draft_files(str(TINY / name)), EXPECTED)
-    assert (spec.family, spec.aux_layers.boundaries) == (family, boundaries)
+    setting = Setting(method="eagle3", k=4, max_model_len=1024)
+    inspection = inspect_draft(read_draft_files(str(TINY / name)), EXPECTED, setting)
+    assert inspection.errors == []
+    assert (inspection.spec.family, inspection.spec.aux_layers.boundaries) == (family, boundaries)
     tensors = load_file(TINY / name / "model.safetensors")
     assert not any("embed_tokens" in tensor for tensor in tensors)
     if "d2t" in tensors:
