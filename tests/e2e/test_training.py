@@ -38,6 +38,7 @@ def test_script_writes_the_committed_formats(tmp_path):
     [
         ("native", "native", (2, 6, 9)),
         ("postnorm", "post-norm", (2, 4, 6, 8, 10)),
+        ("gated", "gated", (2, 4, 6, 8, 10)),
     ],
 )
 def test_committed_pairs_are_what_they_say(name, family, boundaries):
