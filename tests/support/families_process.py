@@ -28,11 +28,11 @@ LATENT_SIZES = {
 }
 
 
-def write_random_target(folder: Path) -> Path:
+def write_random_target(folder: Path, **overrides: Any) -> Path:
     """A Llama that fits the drafts, with weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    write_target(folder)
+    write_target(folder, **overrides)
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig.from_pretrained(folder))
     for parameter in model.parameters():  # the default scale makes every logit a near-tie
@@ -79,7 +79,9 @@ def speculative_config(name: str, folder: Path) -> dict[str, Any] | None:
     return config | ({"parallel_drafting": True} if name == "p-eagle" else {})
 
 
-def serve(target: Path, speculative: dict[str, Any] | None, **engine_args: Any) -> dict[str, Any]:
+def serve(
+    target: Path, speculative: dict[str, Any] | None, *, record: bool = False, **engine_args: Any
+) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
     from vllm.distributed import cleanup_dist_env_and_memory
 
@@ -92,12 +94,16 @@ def serve(target: Path, speculative: dict[str, Any] | None, **engine_args: Any) 
         gpu_memory_utilization=0.2,
         disable_log_stats=False,
         speculative_config=speculative,
+        worker_extension_cls="tests.support.recorder.Recorder" if record else "",
         **engine_args,
     )
+    if record:
+        llm.collective_rpc("start_recording")
     params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True, detokenize=False)
     outputs = llm.generate([{"prompt_token_ids": p} for p in PROMPTS], params, use_tqdm=False)
     counters = {metric.name: getattr(metric, "value", None) for metric in llm.get_metrics()}
     drafter = llm.collective_rpc(drafter_name)[0] if speculative else None
+    recorded = llm.collective_rpc("take_drafts")[0] if record else {}
     llm.llm_engine.engine_core.shutdown()
     del llm
     gc.collect()
@@ -106,6 +112,7 @@ def serve(target: Path, speculative: dict[str, Any] | None, **engine_args: Any) 
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
         "drafts": counters.get("vllm:spec_decode_num_drafts"),
         "drafter": drafter,
+        "recorded": list(recorded.values()),
     }
 
 
