@@ -58,8 +58,9 @@ def without_scales(tensors: Mapping[str, TensorHeader]) -> list[str]:
 
 def plain_but_not_left_out(case: Case) -> list[str]:
     """Modules with plain weights that vLLM will build as quantised ones."""
-    config = case.config.quantization_config
-    if config is None or config.get("quant_method") not in _LISTS:
+    config = case.config.quantization_config or {}
+    method = config.get("quant_method")
+    if not isinstance(method, str) or method not in _LISTS:
         return []
     return [module for module in _plain_linear(case) if _is_quantised_at_run_time(module, case, config)]
 
@@ -71,19 +72,19 @@ def _plain_linear(case: Case) -> Iterator[str]:
     for name, expected in table.items():
         module = name.removesuffix(".weight")
         is_linear = name.endswith(".weight") and len(expected.shape) == 2
-        if is_linear and module not in ("embed_tokens", "lm_head") and module not in packed:
+        is_plain = name in case.files.tensors and module not in packed
+        if is_linear and is_plain and module not in ("embed_tokens", "lm_head"):
             yield module
 
 
 def _is_quantised_at_run_time(module: str, case: Case, config: Mapping[str, Any]) -> bool:
     name = runtime_name(module, case)
     method = str(config["quant_method"])
-    entries = [
-        entry
-        for key in _LISTS[method]
-        for entry in (config[key] if isinstance(config.get(key), list) else ())
-        if isinstance(entry, str)
-    ]
+    lists = [config[key] for key in _LISTS[method] if isinstance(config.get(key), list)]
+    first: list[Any] = next(
+        (names for names in lists if names), []
+    )  # vLLM takes the others where it is empty
+    entries = [entry for entry in first if isinstance(entry, str)]
     names = [name]
     if case.spec.method == "dflash" and method.startswith("modelopt"):
         names.append(f"model.{module}")  # vLLM's DFlash drafter renumbers these entries itself
@@ -104,14 +105,15 @@ def runtime_name(module: str, case: Case) -> str:
 
 
 def _matches(entry: str, name: str, method: str) -> bool:
-    if entry.startswith("re:"):
+    """As vLLM matches for this method: exactly, by pattern, or by a part of the name."""
+    if method == "compressed-tensors" and entry.startswith("re:"):
         try:
             return re.match(entry[3:], name) is not None
         except re.error:
             return False
-    if method == "compressed-tensors":
+    if method in ("compressed-tensors", "fp8"):
         return entry == name
-    return fnmatch(name, entry) or entry in name
+    return entry in name or (method.startswith("modelopt") and fnmatch(name, entry))
 
 
 def _targets(config: Mapping[str, Any]) -> Sequence[str] | None:

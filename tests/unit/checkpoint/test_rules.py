@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -24,6 +25,8 @@ from vllm_eagle_ext.checkpoint import (
     inspect_draft,
     read_draft_files,
 )
+from vllm_eagle_ext.checkpoint.files import DraftFiles
+from vllm_eagle_ext.checkpoint.headers import TensorHeader
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES
 
 # rule -> severity, and whether an engine would start with it
@@ -32,6 +35,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "speculators_type_is_named": ("error", False),
     "architecture_is_served": ("error", False),
     "model_type_is_readable": ("error", False),
+    "model_type_is_usual": ("warning", True),
     "method_fits_the_architecture": ("error", False),
     "config_is_well_formed": ("error", False),
     "aux_ids_are_boundaries": ("error", False),
@@ -43,6 +47,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "tensor_dtypes_fit": ("error", False),
     "small_tensors_are_finite": ("error", False),
     "fc_reads_every_aux_layer": ("error", False),
+    "bias_is_called_attention_bias": ("error", False),
     "mla_sizes_are_stated": ("error", False),
     "weights_can_be_checked": ("warning", True),
     "flags_agree": ("error", True),
@@ -60,6 +65,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "draft_vocabulary_fits": ("error", False),
     "d2t_present_iff_reduced": ("error", False),
     "d2t_is_a_map": ("error", False),
+    "d2t_ascends": ("warning", True),
     "d2t_is_converted": ("note", True),
     "d2t_agrees_with_t2d": ("error", True),
     "head_is_present": ("error", False),
@@ -77,9 +83,14 @@ TABLE: dict[str, tuple[str, bool]] = {
     "layer_types_are_complete": ("error", False),
     "trained_length_covers_max_model_len": ("warning", True),
     "k_is_within_the_trained_unroll": ("warning", True),
-    "quantisation_names_match": ("error", True),
     "quantised_weights_are_there": ("error", True),
+    "quantised_weights_have_scales": ("error", False),
+    "scales_are_numbers": ("error", False),
+    "scales_fit_their_weights": ("error", False),
+    "quantisation_names_match": ("error", False),
+    "quantised_fc_is_in_order": ("error", False),
     "runner_serves_it": ("error", False),
+    "runner_is_particular": ("note", True),
     "k_is_within_the_block": ("error", True),
     "block_size_is_stated": ("warning", True),
     "block_size_is_consistent": ("error", False),
@@ -97,6 +108,7 @@ Change = Callable[[Draft], object]
 IDS = "eagle_config.eagle_aux_hidden_state_layer_ids"
 TOP_IDS = "eagle_aux_hidden_state_layer_ids"
 ATTENTION, LAYER = "midlayer.self_attn", "transformer_layer_config"
+IGNORE = "quantization_config.ignore"
 
 
 def _holder(draft: Draft, path: str) -> tuple[dict[str, Any], str]:
@@ -168,6 +180,28 @@ def as_speculators(draft: Draft) -> None:
     draft.config = root | {LAYER: draft.config}
 
 
+def as_qwen3(draft: Draft) -> None:
+    draft.config |= {"architectures": ["Eagle3Qwen3ForCausalLM"], "model_type": "qwen3"}
+    for name in "qk":
+        more(f"{ATTENTION}.{name}_norm.weight", 32)(draft)
+
+
+def plain(name: str) -> Change:
+    """A quantised weight as it was before."""
+
+    def change(draft: Draft) -> None:
+        scale = draft.tensors.pop(f"{name}_scale")
+        draft.tensors[name] = (draft.tensors[name] * scale).bfloat16()
+
+    return change
+
+
+def quantised_fc(draft: Draft) -> None:
+    draft.config["quantization_config"]["ignore"] = ["lm_head"]
+    draft.tensors["fc.weight"] = (100 * draft.tensors["fc.weight"]).to(torch.int8)
+    draft.tensors["fc.weight_scale"] = torch.full((HIDDEN, 1), 0.01)
+
+
 @dataclass(frozen=True)
 class Broken:
     rule: str
@@ -222,6 +256,11 @@ CASES = [
         words=("'Eagle3NewForCausalLM'", "DFlashDraftModel", "no drafter of that name"),
     ),
     case(
+        "architecture_is_served", "p_eagle_by_name", "native",
+        key("architectures", ["PEagleLlamaForCausalLM"]),
+        words=("'PEagleLlamaForCausalLM'", "no drafter of that name"),
+    ),
+    case(
         "architecture_is_served", "speculators_on_gemma", "speculators",
         key(f"{LAYER}.model_type", "gemma"),
         words=("speculators_model_type", "('eagle3', 'gemma')", "eagle3 on llama"),
@@ -242,6 +281,10 @@ CASES = [
         "model_type_is_readable", "unknown_to_this_vllm", "qwen3",
         setting={"model_types": frozenset({"llama"})},
         words=("model_type", "'qwen3'", "this vLLM"),
+    ),
+    case(
+        "model_type_is_usual", "where_vllm_cannot_be_asked", "native", key("model_type", "olmo2"),
+        words=("model_type", "'olmo2'", "such as dflash, glm4_moe"),
     ),
     case(
         "method_fits_the_architecture", "eagle", "native", setting={"method": "eagle"},
@@ -335,9 +378,8 @@ CASES = [
         words=("layers.0.self_attn.attention_sink_bias", "layers.1.self_attn.attention_sink_bias"),
     ),
     case(
-        "tensors_are_complete", "scales_without_weights", "native",
-        key("quantization_config", {"quant_method": "fp8"}),
-        no_tensor(f"{ATTENTION}.k_proj.weight"), more(f"{ATTENTION}.k_proj.weight_scale", 1),
+        "tensors_are_complete", "scales_without_weights", "quantised",
+        no_tensor(f"{ATTENTION}.k_proj.weight"),
         words=("without layers.0.self_attn.k_proj.weight",),
     ),
     case(
@@ -421,6 +463,7 @@ CASES = [
         "tensor_dtypes_fit", "fp8_without_quantisation", "mla",
         tensor("midlayer.mlp.up_proj.weight", lambda t: t.to(torch.float8_e4m3fn)),
         words=("midlayer.mlp.up_proj.weight", "'F8_E4M3'", "quantization_config"),
+        others=("quantised_weights_have_scales",),
     ),
     case(
         "tensor_dtypes_fit", "d2t", "native", tensor("d2t", lambda t: t.float()),
@@ -448,6 +491,10 @@ CASES = [
         "fc_reads_every_aux_layer", "fc_without_aux_states", "native",
         key("eagle_config.use_aux_hidden_state", False),
         words=("use_aux_hidden_state", "False", "fc.weight"),
+    ),
+    case(
+        "bias_is_called_attention_bias", "older_key", "native", key("bias", True),
+        words=("bias of", "True", '"attention_bias": true'),
     ),
     case(
         "mla_sizes_are_stated", "v_head_dim", "mla", no_key("v_head_dim"),
@@ -557,7 +604,7 @@ CASES = [
     ),
     case(
         "d2t_is_a_map", "negative", "native", entry("d2t", 0, -1),
-        words=("d2t", "-1 to ", "96 ascending target ids from 0 to 127"),
+        words=("d2t", "-1 to ", "96 different target ids from 0 to 127"),
     ),
     case(
         "d2t_is_a_map", "beyond_the_vocabulary", "native", entry("d2t", -1, 200),
@@ -570,6 +617,16 @@ CASES = [
     case(
         "d2t_is_a_map", "short", "native", tensor("d2t", lambda t: t[:-1]), no_tensor("t2d"),
         words=("I64 of shape (95,)", "96 integers, one per draft token"),
+    ),
+    case(
+        "d2t_ascends", "two_swapped", "native",
+        tensor("d2t", lambda t: torch.cat([t[1:2] + 1, t[:1] - 1, t[2:]])),
+        words=("order of the target ids in d2t", "'not ascending'", "by frequency"),
+    ),
+    case(
+        "d2t_ascends", "by_frequency", "native",
+        tensor("d2t", lambda t: (t + torch.arange(len(t))).flip(0) - torch.arange(len(t))),
+        words=("'not ascending'", "export d2t and lm_head again"),
     ),
     case(
         "d2t_is_converted", "absolute", "native", tensor("d2t", lambda t: t + torch.arange(len(t))),
@@ -687,15 +744,57 @@ CASES = [
         words=("num_speculative_tokens", "4", "up to 3"),
     ),
     case(
-        "quantisation_names_match", "local_layer", "native",
-        key("quantization_config.quant_method", "fp8"),
-        key("quantization_config.ignore", ["lm_head", "layers.0.self_attn.q_proj"]),
-        more("midlayer.mlp.up_proj.weight_scale", 1),
-        words=("quantization_config", "'layers.0.self_attn.q_proj'", "model.layers.8"),
-    ),
-    case(
         "quantised_weights_are_there", "plain", "native", key("quantization_config.quant_method", "fp8"),
         words=("quantization_config", "'fp8'", "every weight of the files is plain"),
+    ),
+    case(
+        "quantised_weights_have_scales", "one_missing", "quantised",
+        no_tensor("midlayer.mlp.up_proj.weight_scale"),
+        words=("without those of layers.0.mlp.up_proj", "a scale beside each"),
+    ),
+    case(
+        "quantised_weights_have_scales", "the_scale_of_its_input_alone", "quantised",
+        no_tensor(f"{ATTENTION}.q_proj.weight_scale"), more(f"{ATTENTION}.q_proj.input_scale", 1),
+        words=("without those of layers.0.self_attn.q_proj",),
+    ),
+    case(
+        "scales_are_numbers", "integers", "quantised",
+        tensor(f"{ATTENTION}.o_proj.weight_scale", lambda t: t.to(torch.int32)),
+        words=("midlayer.self_attn.o_proj.weight_scale", "'I32'", "BF16, F16, F32"),
+    ),
+    case(
+        "scales_are_numbers", "eight_bits_beside_eight_bits", "quantised",
+        tensor(f"{ATTENTION}.o_proj.weight_scale", lambda t: t.to(torch.float8_e4m3fn)),
+        words=("midlayer.self_attn.o_proj.weight_scale", "'F8_E4M3'"),
+    ),
+    case(
+        "scales_fit_their_weights", "half", "quantised",
+        tensor("midlayer.mlp.down_proj.weight_scale", lambda t: t[::2]),
+        words=("midlayer.mlp.down_proj.weight_scale", "(32, 1)", "64 rows as its weight has"),
+    ),
+    case(
+        "scales_fit_their_weights", "of_another_weight", "quantised",
+        twice("midlayer.mlp.down_proj.weight_scale"), words=("(128, 1)", "one per block of rows"),
+    ),
+    case(
+        "quantisation_names_match", "local_name_of_fc", "quantised", key(IGNORE, ["lm_head", "fc"]),
+        words=("without fc, whose weights are plain", "model.fc", "a pattern"),
+    ),
+    case(
+        "quantisation_names_match", "local_number", "quantised",
+        plain("midlayer.mlp.down_proj.weight"),
+        key(IGNORE, ["lm_head", "model.fc", "model.layers.0.mlp.down_proj"]),
+        words=("without layers.0.mlp.down_proj,", "model.layers.8.mlp.down_proj"),
+    ),
+    case(
+        "quantisation_names_match", "qwen3", "quantised",
+        as_qwen3, plain(f"{ATTENTION}.v_proj.weight"),
+        key(IGNORE, ["lm_head", "model.fc", "model.layers.8.self_attn.v_proj"]),
+        words=("without layers.0.self_attn.v_proj,", "model.layers.8.v_proj,"),
+    ),
+    case(
+        "quantised_fc_is_in_order", "descending", "quantised", quantised_fc, key(IDS, [3, 2, 1]),
+        words=("order of the draft's aux layers", "[3, 2, 1]", "ascending ids", "a plain fc"),
     ),
     case(
         "runner_serves_it", "no_aux_on_v2", "no_aux", setting={"runner": "v2"},
@@ -710,6 +809,18 @@ CASES = [
         "runner_serves_it", "mixed_windows_on_v1", "dflash",
         key("layer_types", ["sliding_attention", "full_attention"]), key("sliding_window", 64),
         setting={"runner": "v1"}, words=("'v1'", "v2 for this draft", "VLLM_USE_V2_MODEL_RUNNER=1"),
+    ),
+    case(
+        "runner_is_particular", "no_aux", "no_aux",
+        words=("model runner", "v1 for this draft", "VLLM_USE_V2_MODEL_RUNNER=0"),
+    ),
+    case(
+        "runner_is_particular", "parallel", "p-eagle", words=("v1 for this draft", "in parallel"),
+    ),
+    case(
+        "runner_is_particular", "mixed_windows", "dflash",
+        key("layer_types", ["sliding_attention", "full_attention"]), key("sliding_window", 64),
+        words=("v2 for this draft", "VLLM_USE_V2_MODEL_RUNNER=1"),
     ),
 
     # Drafts that fill in a block
@@ -802,7 +913,7 @@ def names(findings) -> set[str]:
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_valid_draft_has_no_finding(tmp_path, family, seed):
-    assert inspect(valid_draft(family, seed), tmp_path).findings == ()
+    assert inspect(valid_draft(family, seed), tmp_path, setting={"runner": "v1"}).findings == ()
 
 
 @pytest.mark.parametrize("broken", CASES)
@@ -857,8 +968,8 @@ def test_no_tensor_can_be_missing(tmp_path, family, name):
     draft = valid_draft(family)
     del draft.tensors[name]
     (error,) = inspect(draft, tmp_path).errors
-    parts = name.removesuffix(".weight").replace("midlayer.", "layers.0.")
-    assert parts.split(".")[-1 if "layers" in name else 0] in str(error.problem)
+    module = re.sub(r"\.weight(_scale)?$", "", name).replace("midlayer.", "layers.0.")
+    assert module.split(".")[-1 if "layers" in module else 0] in str(error.problem)
 
 
 def test_t2d_may_be_missing(tmp_path):
@@ -890,28 +1001,202 @@ def test_other_spellings_of_tensor_names(tmp_path):
     assert inspect(draft, tmp_path).findings == ()
 
 
-@pytest.mark.parametrize("suffix", ["weight_packed", "qweight"])
-def test_quantised_projections_need_no_weight(tmp_path, suffix):
-    draft = valid_draft("native")
-    draft.config["quantization_config"] = {"quant_method": "compressed-tensors", "ignore": ["lm_head"]}
-    for name in [name for name in draft.tensors if "_proj." in name]:
-        module = name.removesuffix("weight")
-        del draft.tensors[name]
-        draft.tensors[module + suffix] = torch.ones(4, 4, dtype=torch.int32)
-        draft.tensors[module + "weight_scale"] = torch.ones(4)
+Headers = dict[str, tuple[str, tuple[int, ...]]]  # of what stands for one weight -> dtype and shape
+WIDTH, INNER, KV = 320, 1040, 160  # rows that are no multiple of 128, columns that 16 divides
+LINEAR = {
+    "self_attn.q_proj": (WIDTH, 2 * WIDTH),
+    "self_attn.k_proj": (KV, 2 * WIDTH),
+    "self_attn.v_proj": (KV, 2 * WIDTH),
+    "self_attn.o_proj": (WIDTH, WIDTH),
+    "mlp.gate_proj": (INNER, WIDTH),
+    "mlp.up_proj": (INNER, WIDTH),
+    "mlp.down_proj": (WIDTH, INNER),
+}
+
+
+def groups(size: int) -> int:
+    return -(-size // 128)
+
+
+def fp8(rows: int, columns: int) -> Headers:
+    return {"weight": ("F8_E4M3", (rows, columns)), "weight_scale": ("F32", ())}
+
+
+def fp8_blocks(rows: int, columns: int) -> Headers:
+    scale = ("F32", (groups(rows), groups(columns)))
+    return {"weight": ("F8_E4M3", (rows, columns)), "weight_scale_inv": scale}
+
+
+def fp8_blocks_of_compressed_tensors(rows: int, columns: int) -> Headers:
+    scale = ("BF16", (groups(rows), groups(columns)))
+    return {"weight": ("F8_E4M3", (rows, columns)), "weight_scale": scale}
+
+
+def mxfp8(rows: int, columns: int) -> Headers:
+    return {"weight": ("F8_E4M3", (rows, columns)), "weight_scale": ("U8", (rows, columns // 32))}
+
+
+def awq(rows: int, columns: int) -> Headers:
+    return {
+        "qweight": ("I32", (columns, rows // 8)),
+        "qzeros": ("I32", (groups(columns), rows // 8)),
+        "scales": ("F16", (groups(columns), rows)),
+    }
+
+
+def gptq(rows: int, columns: int) -> Headers:
+    return awq(rows, columns) | {
+        "qweight": ("I32", (columns // 8, rows)),
+        "g_idx": ("I32", (columns,)),
+    }
+
+
+def int4(rows: int, columns: int) -> Headers:
+    return {
+        "weight_packed": ("I32", (rows, columns // 8)),
+        "weight_scale": ("BF16", (rows, groups(columns))),
+        "weight_shape": ("I64", (2,)),
+    }
+
+
+def nvfp4(rows: int, columns: int) -> Headers:
+    return {
+        "weight_packed": ("U8", (rows, columns // 2)),
+        "weight_scale": ("F8_E4M3", (rows, columns // 16)),
+        "weight_global_scale": ("F32", (1,)),
+        "input_global_scale": ("F32", (1,)),
+    }
+
+
+def nvfp4_of_modelopt(rows: int, columns: int) -> Headers:
+    return {
+        "weight": ("U8", (rows, columns // 2)),
+        "weight_scale": ("F8_E4M3", (rows, columns // 16)),
+        "weight_scale_2": ("F32", ()),
+        "input_scale": ("F32", ()),
+    }
+
+
+def inspect_headers(scheme: Callable[[int, int], Headers], quantisation: dict[str, Any]) -> Inspection:
+    """A draft of which only the headers are there, quantised but for fc and head."""
+    config = valid_draft("native").config | {
+        "hidden_size": WIDTH,
+        "intermediate_size": INNER,
+        "num_attention_heads": WIDTH // 32,
+        "num_key_value_heads": KV // 32,
+        "draft_vocab_size": VOCAB,
+        "quantization_config": quantisation,
+    }
+    layer_norms = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+    shapes = {
+        "fc.weight": (WIDTH, 3 * WIDTH),
+        "lm_head.weight": (VOCAB, WIDTH),
+        "norm.weight": (WIDTH,),
+        **{f"layers.0.{norm}.weight": (WIDTH,) for norm in layer_norms},
+    }
+    tensors = {name: TensorHeader(shape, "BF16", name) for name, shape in shapes.items()}
+    for module, (rows, columns) in LINEAR.items():
+        for suffix, (dtype, shape) in scheme(rows, columns).items():
+            name = f"layers.0.{module}.{suffix}"
+            tensors[name] = TensorHeader(shape, dtype, name)
+    files = DraftFiles("draft", config, "safetensors", tensors)
+    target = TargetFacts.from_config({**TARGET, "hidden_size": WIDTH})
+    return inspect_draft(files, target, Setting(method="eagle3", k=3, max_model_len=512))
+
+
+LEFT_OUT = ["lm_head", "model.fc"]  # by run-time names
+
+
+@pytest.mark.parametrize(
+    ("scheme", "quantisation"),
+    [
+        pytest.param(scheme, quantisation, id=f"{scheme.__name__}-{quantisation['quant_method']}")
+        for scheme, quantisation in [
+            (fp8, {"quant_method": "fp8", "ignored_layers": LEFT_OUT}),
+            (fp8, {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": LEFT_OUT}),
+            (fp8_blocks, {"quant_method": "fp8", "modules_to_not_convert": LEFT_OUT}),
+            (
+                fp8_blocks_of_compressed_tensors,
+                {"quant_method": "compressed-tensors", "ignore": LEFT_OUT},
+            ),
+            (mxfp8, {"quant_method": "compressed-tensors", "ignore": LEFT_OUT}),
+            (awq, {"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["fc"]}),
+            (gptq, {"quant_method": "gptq", "bits": 4, "desc_act": True}),
+            (int4, {"quant_method": "compressed-tensors", "ignore": ["lm_head", "re:.*fc$"]}),
+            (nvfp4, {"quant_method": "compressed-tensors", "ignore": LEFT_OUT}),
+            (nvfp4_of_modelopt, {"quant_method": "modelopt", "exclude_modules": ["lm_head", "*fc"]}),
+        ]
+    ],
+)
+def test_quantised_as_vllm_serves_it(scheme, quantisation):
+    inspection = inspect_headers(scheme, quantisation)
+    assert inspection.findings == ()
+    assert inspection.case
+
+
+@pytest.mark.parametrize(
+    ("scheme", "quantisation"),
+    [
+        pytest.param(fp8, {"quant_method": "fp8"}, id="fp8"),
+        pytest.param(fp8, {"quant_method": "fp8", "ignored_layers": ["fc"]}, id="fp8_part_of_a_name"),
+        pytest.param(awq, {"quant_method": "awq", "modules_to_not_convert": ["lm_head"]}, id="awq"),
+        pytest.param(
+            awq, {"quant_method": "awq", "modules_to_not_convert": ["*fc"]}, id="awq_knows_no_patterns"
+        ),
+        pytest.param(nvfp4, {"quant_method": "compressed-tensors", "ignore": ["re:.*head"]}, id="nvfp4"),
+        pytest.param(
+            nvfp4_of_modelopt, {"quant_method": "modelopt", "exclude_modules": ["fc?"]}, id="modelopt"
+        ),
+    ],
+)
+def test_plain_fc_is_to_be_left_out(scheme, quantisation):
+    inspection = inspect_headers(scheme, quantisation)
+    assert names(inspection.findings) == {"quantisation_names_match"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "ignored"),
+    [
+        pytest.param([plain("midlayer.mlp.up_proj.weight")], "model.layers.8.mlp.up_proj", id="layer"),
+        pytest.param(
+            [as_qwen3, plain(f"{ATTENTION}.k_proj.weight")], "model.layers.8.k_proj", id="qwen3"
+        ),
+        pytest.param([plain("midlayer.mlp.up_proj.weight")], r"re:.*\.up_proj$", id="pattern"),
+        pytest.param([quantised_fc], "lm_head", id="fc_quantised_too"),
+    ],
+)
+def test_left_out_by_run_time_names(tmp_path, changes, ignored):
+    draft = valid_draft("quantised")
+    key(IGNORE, ["lm_head", "model.fc", ignored])(draft)
+    for change in changes:
+        change(draft)
+    assert inspect(draft, tmp_path).findings == ()
+
+
+def test_only_what_the_groups_name_is_quantised(tmp_path):
+    draft = valid_draft("quantised")
+    draft.config["quantization_config"]["config_groups"]["group_0"]["targets"] = [r"re:.*layers\..*"]
+    draft.config["quantization_config"]["ignore"] = []
     assert inspect(draft, tmp_path).findings == ()
 
 
 def test_a_quantised_head_needs_more_than_its_scale(tmp_path):
-    draft = valid_draft("native")
-    draft.config["quantization_config"] = {"quant_method": "fp8"}
+    draft = valid_draft("quantised")
     draft.tensors["lm_head.weight_scale"] = torch.ones(1)
     del draft.tensors["lm_head.weight"]
     assert names(inspect(draft, tmp_path).errors) == {"head_is_present"}
 
 
-def test_tokenizers_that_agree(tmp_path):
-    target = write_tokenizers(tmp_path, {"a": 0}, {"a": 0, "b": 1})
+@pytest.mark.parametrize("method", [[], {}, 7, None])
+def test_a_malformed_quantisation_does_not_make_the_rules_raise(tmp_path, method):
+    draft = valid_draft("quantised")
+    draft.config["quantization_config"]["quant_method"] = method
+    assert inspect(draft, tmp_path)
+
+
+@pytest.mark.parametrize("draft", [{"a": 0}, {"a": 0, "b": 1, "mask": 2}])
+def test_tokenizers_that_agree(tmp_path, draft):
+    target = write_tokenizers(tmp_path, draft, {"a": 0, "b": 1})
     assert inspect(valid_draft("native"), tmp_path, target_folder=target).findings == ()
 
 
@@ -924,11 +1209,28 @@ def test_tokenizers_that_agree(tmp_path):
         pytest.param("p-eagle", {"runner": "v1", "parallel_drafting": True}, id="p_eagle_on_v1"),
         pytest.param("dflash", {"runner": "v1"}, id="one_window_on_v1"),
         pytest.param("dflash", {"runner": "v2"}, id="one_window_on_v2"),
+        pytest.param("native", {"model_types": frozenset({"llama"})}, id="type_of_this_vllm"),
         pytest.param("native", {"k": 50, "method": None, "max_model_len": None}, id="nothing_known"),
     ],
 )
 def test_settings_that_serve(tmp_path, family, setting):
     assert inspect(valid_draft(family), tmp_path, setting=setting).findings == ()
+
+
+def test_an_unusual_type_that_this_vllm_reads(tmp_path):
+    draft = valid_draft("native")
+    draft.config["model_type"] = "olmo2"
+    setting = {"model_types": frozenset({"olmo2"})}
+    assert inspect(draft, tmp_path, setting=setting).findings == ()
+
+
+@pytest.mark.parametrize("model", ["MiniMaxM2", "Qwen2_5vl", "Qwen3vl"])
+def test_other_names_of_the_llama_drafter(tmp_path, model):
+    draft = valid_draft("native")
+    draft.config["architectures"] = [f"Eagle3{model}ForCausalLM"]
+    inspection = inspect(draft, tmp_path)
+    assert inspection.findings == ()
+    assert inspection.spec.backbone == "llama"
 
 
 _NEW = "Eagle3NewForCausalLM"
@@ -946,6 +1248,22 @@ def test_left_to_vllm(tmp_path, architecture, setting):
     draft = valid_draft("native")
     draft.config["architectures"] = [architecture]
     assert inspect(draft, tmp_path, setting=setting).is_left_to_vllm
+
+
+@pytest.mark.parametrize(("model_type", "rules"), [("llama", set()), ("olmo2", {"model_type_is_usual"})])
+def test_another_method_leaves_it_to_vllm(tmp_path, model_type, rules):
+    """A plain model as a draft model; warnings may be said of it."""
+    draft = valid_draft("native")
+    draft.config |= {"architectures": ["LlamaForCausalLM"], "model_type": model_type}
+    inspection = inspect(draft, tmp_path, setting={"method": "draft_model"})
+    assert inspection.is_left_to_vllm
+    assert names(inspection.findings) == rules
+
+
+def test_a_refused_draft_is_not_left_to_vllm(tmp_path):
+    inspection = inspect(valid_draft("native"), tmp_path, setting={"method": "eagle"})
+    assert inspection.errors
+    assert not inspection.is_left_to_vllm
 
 
 json_values = st.recursive(

@@ -305,6 +305,19 @@ def test_causality_of_speculators_dflash(spec_of, kinds, flags, expected):
             {"layer_types": None, "dflash_config": {"use_swa": True}}, (32, 32), id="forced_on_all"
         ),
         pytest.param({"layer_types": ["sliding_attention"] * 2}, (32, 32), id="all_slide"),
+        pytest.param(
+            {"layer_types": None, "use_sliding_window": True, "max_window_layers": 1},
+            (None, 32),
+            id="derived",
+        ),
+        pytest.param(
+            {"layer_types": None, "use_sliding_window": True}, (None, None), id="beyond_the_last_layer"
+        ),
+        pytest.param(
+            {"layer_types": None, "use_sliding_window": False, "max_window_layers": 0},
+            (None, None),
+            id="switched_off",
+        ),
     ],
 )
 def test_windows_of_dflash(spec_of, changes, windows):
@@ -321,6 +334,13 @@ def test_eagle3_layers_are_causal_and_may_slide(spec_of):
     assert spec_of(draft).layers == (LayerAttention(None, True),)
     draft.config |= {"layer_types": ["sliding_attention"], "sliding_window": 32}
     assert spec_of(draft).layers == (LayerAttention(32, True),)
+
+
+@pytest.mark.parametrize(("family", "window"), [("qwen3", 32), ("native", None)])
+def test_only_qwen3_configs_derive_windows(spec_of, family, window):
+    draft = valid_draft(family)
+    draft.config |= {"use_sliding_window": True, "max_window_layers": 0, "sliding_window": 32}
+    assert spec_of(draft).layers == (LayerAttention(window, True),)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,13 @@ def test_another_id(compare):
 
 
 def test_token_that_the_target_has_not(compare):
-    assert "1 tokens, such as 'c'" in compare(tokenizer(TOKENS | {"c": 9}), tokenizer(TOKENS))
+    """A mask, say."""
+    assert compare(tokenizer(TOKENS | {"c": 9}), tokenizer(TOKENS)) is None
+
+
+def test_token_that_the_target_has_not_beside_another_id(compare):
+    difference = compare(tokenizer(TOKENS | {"c": 9, "b": 4}), tokenizer(TOKENS))
+    assert difference == "one that differs in 1 tokens, such as 'b'"
 
 
 def test_tokens_that_the_draft_has_not(compare):
@@ -132,7 +138,7 @@ def test_hostile_files(compare, hostile):
 def test_tokens_of_many_types(compare):
     """They cannot be put in order as they are."""
     hostile = [[7, 0.0], ["a", 0.0], [None, 0.0], [False, 0.0], [0.5, 0.0]]
-    assert "differs in 5 tokens" in compare(tokenizer(hostile), tokenizer(TOKENS))
+    assert "differs in 5 tokens" in compare(tokenizer(hostile), tokenizer(hostile[1:] + hostile[:1]))
 
 
 def test_ids_of_many_types(compare):
@@ -141,7 +147,8 @@ def test_ids_of_many_types(compare):
 
 
 def test_token_that_floods_or_clears_the_terminal(compare):
-    difference = compare(tokenizer({"\x1b[2J" * 10_000: 0}), tokenizer(TOKENS))
+    token = "\x1b[2J" * 10_000
+    difference = compare(tokenizer({token: 0}), tokenizer({token: 1}))
     assert difference.isprintable()
     assert len(difference) < 1000
 

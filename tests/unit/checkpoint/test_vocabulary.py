@@ -13,6 +13,7 @@ from vllm_eagle_ext.checkpoint.vocabulary import Vocabulary, map_kind, target_id
 V = 40
 
 MAPS = st.lists(st.integers(0, V - 1), min_size=2, unique=True).map(sorted)
+SHUFFLED = st.lists(st.integers(0, V - 1), min_size=2, unique=True)
 INTEGERS = st.lists(st.integers())
 properties = settings(max_examples=100, deadline=None)
 
@@ -40,6 +41,13 @@ def ascends_within(ids: list[int]) -> bool:
         pytest.param([0, -1], None, None, id="repeated"),
         pytest.param([-1, 0], None, None, id="negative"),
         pytest.param([38, 38, 38], None, None, id="beyond_v"),
+        pytest.param([5, 2, 2], None, "offset", id="by_frequency"),
+        pytest.param([9, 3, 5], None, "offset", id="by_frequency_both_without_t2d"),
+        pytest.param([9, 3, 5], [3, 5, 9], "absolute", id="by_frequency_t2d_says_ids"),
+        pytest.param([9, 3, 5], [4, 7, 9], "offset", id="by_frequency_t2d_says_offsets"),
+        pytest.param([2, 1, 3], None, "absolute", id="by_frequency_repeated_as_offsets"),
+        pytest.param([39, 3, 38], None, "absolute", id="by_frequency_too_large_for_offsets"),
+        pytest.param([5, 2, 39], None, "absolute", id="beyond_v_as_offsets"),
     ],
 )
 def test_kind(d2t, kept, kind):
@@ -68,15 +76,29 @@ def test_target_ids_without_t2d_are_offsets_only_where_they_can_be(ids):
 
 @properties
 @given(MAPS, st.data())
-def test_repeated_and_swapped_ids_are_no_map(ids, data):
+def test_repeated_ids_are_no_map(ids, data):
     k = data.draw(st.integers(0, len(ids) - 2))
-    repeated, swapped = list(ids), list(ids)
+    repeated = list(ids)
     repeated[k + 1] = ids[k]
-    swapped[k : k + 2] = ids[k + 1], ids[k]
-    for broken in (repeated, swapped):
-        assert map_kind(offsets(broken), V) is None
-        assert map_kind(broken, V) in (None, "offset")  # target ids may still do as offsets
-        assert map_kind(offsets(broken), V, sorted(broken)) is None
+    assert map_kind(offsets(repeated), V) != "offset"  # offsets may still do as target ids
+    assert map_kind(repeated, V) != "absolute"
+
+
+@properties
+@given(SHUFFLED)
+def test_ids_in_any_order_with_their_t2d(ids):
+    assert map_kind(offsets(ids), V, sorted(ids)) == "offset"
+    assert map_kind(ids, V, sorted(ids)) == "absolute"
+
+
+@properties
+@given(SHUFFLED)
+def test_ids_in_any_order_without_t2d_are_a_map(ids):
+    """Ascending readings come first."""
+    for d2t in (offsets(ids), ids):
+        read = target_ids(d2t, map_kind(d2t, V))
+        readings = [target_ids(d2t, kind) for kind in ("offset", "absolute")]
+        assert ascends_within(read) or not any(map(ascends_within, readings))
 
 
 @properties
@@ -103,8 +125,8 @@ def test_any_integers_are_taken_or_refused(d2t, size, kept):
     if kind is None:
         return
     ids = target_ids(d2t, kind)
-    assert all(a < b for a, b in pairwise(ids))
-    assert 0 <= ids[0] <= ids[-1] < size
+    assert len(set(ids)) == len(ids)
+    assert 0 <= min(ids) <= max(ids) < size
 
 
 @properties

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.support import published
 from tests.support.checkpoints import draft_config, draft_tensors, tiny_draft, write_draft, write_target
+from tests.support.drafts import BLOCK, valid_draft, write
 from tests.support.layouts import in_hub_cache
 from vllm_eagle_ext.cli import app
 
@@ -43,9 +44,9 @@ def check(target):
     return run
 
 
-def serve_line(result):
-    """The words of the line to paste; the values of JSON options are parsed."""
-    words = shlex.split(result.stdout.splitlines()[-1])
+def serve_line(result, forced=""):
+    """The words of the line to paste, behind `forced`; the values of JSON options are parsed."""
+    words = shlex.split(result.stdout.splitlines()[-1].removeprefix(forced))
     assert words[:2] == ["vllm", "serve"]
     options = dict(zip(words[3::2], words[4::2], strict=True))
     parsed = ("--speculative-config", "--additional-config")
@@ -147,7 +148,9 @@ def test_families(check, tmp_path, slug, family, method, k, parallel):
     result = check(folder)
     assert result.exit_code == 0, result.stdout
     assert f"{family}, " in result.stdout
-    speculative = serve_line(result)[1]["--speculative-config"]
+    forced = "VLLM_USE_V2_MODEL_RUNNER=0 " if parallel else ""
+    speculative = serve_line(result, forced)[1]["--speculative-config"]
+    assert result.stdout.splitlines()[-1].startswith(f"{forced}vllm serve ")
     assert speculative["method"] == method
     assert speculative.get("parallel_drafting") is parallel
     assert speculative["num_speculative_tokens"] >= 1
@@ -155,10 +158,45 @@ def test_families(check, tmp_path, slug, family, method, k, parallel):
 
 
 def test_a_draft_that_is_left_to_vllm(check, tmp_path):
-    result = check(tiny_draft(tmp_path / "draft", architectures=["Eagle3MiniMaxM2ForCausalLM"]))
+    result = check(tiny_draft(tmp_path / "draft", architectures=["K3DSparkModel"]))
     assert result.exit_code == 0
     assert "Not one of this package's drafts: vLLM serves it as it reads it" in result.stdout
-    assert serve_line(result)[1]["--speculative-config"]["method"] == "eagle3"
+    assert "vllm serve" not in result.stdout
+    assert "Would be" not in result.stdout
+
+
+def test_a_plain_model_as_a_draft_model_is_left_to_vllm(check, tmp_path):
+    draft = tiny_draft(tmp_path / "draft", architectures=["LlamaForCausalLM"], model_type="olmo2")
+    result = check(draft, "--method", "draft_model")
+    assert result.exit_code == 0
+    assert "Not one of this package's drafts" in result.stdout
+    assert "warning model_type_is_usual: model_type" in result.stdout
+    assert "vllm serve" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "runner"),
+    [
+        ("no_aux", {}, "0"),
+        ("dflash", {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64}, "1"),
+    ],
+)
+def test_serve_line_names_the_only_runner(check, tmp_path, family, changes, runner):
+    draft = valid_draft(family)
+    draft.config |= changes
+    result = check(write(draft, tmp_path / "draft"))
+    assert result.exit_code == 0, result.stdout
+    assert "note runner_is_particular: model runner" in result.stdout
+    assert serve_line(result, f"VLLM_USE_V2_MODEL_RUNNER={runner} ")
+
+
+def test_serve_line_has_no_more_tokens_than_the_block(check, tmp_path):
+    """Whatever the draft was trained for."""
+    draft = valid_draft("dflash-speculators")
+    methods = [{"proposal_type": "greedy", "speculative_tokens": BLOCK}]
+    draft.config["speculators_config"]["proposal_methods"] = methods
+    line = serve_line(check(write(draft, tmp_path / "draft")))[1]
+    assert line["--speculative-config"]["num_speculative_tokens"] == BLOCK - 1
 
 
 def test_a_draft_in_the_hub_cache(check, tmp_path, draft, monkeypatch):
@@ -363,10 +401,11 @@ def test_json_of_a_draft_that_cannot_be_made_out(check, tmp_path):
 
 
 def test_json_of_a_draft_that_is_left_to_vllm(check, tmp_path):
-    draft = tiny_draft(tmp_path / "draft", architectures=["Eagle3MiniMaxM2ForCausalLM"])
+    draft = tiny_draft(tmp_path / "draft", architectures=["K3DSparkModel"])
     said = json.loads(check(draft, "--json").stdout)
     assert said.keys() == KEYS
     assert (said["left_to_vllm"], said["spec"], said["exit_code"]) == (True, None, 0)
+    assert said["command"] is None
 
 
 @pytest.mark.parametrize("slug", ["yuhuili_llama31_8b", "kimi_k2_5_mla", "zlab_qwen3_8b"])

@@ -44,16 +44,16 @@ def quantised_weights_have_scales(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def scales_are_numbers(case: Case) -> Iterable[Problem]:
-    """Scales of groups of four-bit weights may be eight-bit floats themselves."""
-    four_bit = {
+    """Scales of small groups may have eight bits themselves (NVFP4, MXFP8)."""
+    grouped = {
         module
         for module, suffix in quantised_weights(case.files.tensors).items()
-        if suffix == ".weight_packed" or case.files.tensors[module + suffix].dtype in ("U8", "F4")
+        if suffix == ".weight_packed" or case.files.tensors[module + suffix].dtype != "I8"
     }
     for name, header in case.files.tensors.items():
         module, _, kind = name.rpartition(".")
         eight_bit = header.dtype.startswith("F8") or header.dtype == "U8"
-        if kind not in SCALE_NAMES or header.dtype in FLOATS or (eight_bit and module in four_bit):
+        if kind not in SCALE_NAMES or header.dtype in FLOATS or (eight_bit and module in grouped):
             continue
         yield Problem(
             field=f"dtype of {header.published}",
