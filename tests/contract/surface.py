@@ -142,6 +142,26 @@ PACKAGE = (
         )
     ),
     Name(
+        f"{_MODELS}.llama",
+        "LlamaAttention.forward",
+        "parent of the gated attention, which repeats it with a gate",
+        parameters=("self", "positions", "hidden_states"),
+        contains=("qkv.split([self.q_size, self.kv_size, self.kv_size], dim=-1)", "self.attn(q, k, v)"),
+    ),
+    Name(
+        f"{_MODELS}.qwen3",
+        "Qwen3Attention.forward",
+        "the same",
+        parameters=("self", "positions", "hidden_states"),
+        contains=("self.q_norm(q_by_head)", "self.k_norm(k_by_head)", "self.attn(q, k, v)"),
+    ),
+    Name(
+        "vllm.model_executor.layers.linear",
+        "QKVParallelLinear.__init__",
+        "builds the projection of a gated layer",
+        accepts=("hidden_size", "head_size", "total_num_heads", "total_num_kv_heads", "quant_config"),
+    ),
+    Name(
         f"{_MODELS}.qwen3_dflash",
         "DFlashQwen3ForCausalLM",
         "the model class is a seam",

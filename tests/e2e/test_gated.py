@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.e2e.conftest import POSTNORM_BOUNDARIES
+from tests.e2e.conftest import POSTNORM_BOUNDARIES, K
 from tests.e2e.test_acceptance import assert_same_drafter, compare
 from tests.reference.eagle3 import Eagle3Reference
+from tests.support.engine import TINY, EngineRun, has_gpu, run_engine
 
 pytestmark = pytest.mark.e2e
 
@@ -66,3 +67,33 @@ def test_negative_control(name, v1_gated, target, gated_reference, prompts):
     some = replace(v1_gated, outputs=v1_gated.outputs[:30], drafts=v1_gated.drafts[:30])
     comparison = compare(some, target, control, POSTNORM_BOUNDARIES, prompts)
     assert min(comparison.equal_share) < 0.90
+
+
+@pytest.mark.long
+def test_compiled(target, gated_reference, prompts):
+    """Under torch.compile the gated product is fused into its neighbours, and drafts the same."""
+    run = EngineRun(
+        prompts=prompts[:30], max_tokens=64, draft=TINY / "gated", k=K, eager=False, record_drafts=True
+    )
+    result = run_engine(run)
+    comparison = compare(result, target, gated_reference, POSTNORM_BOUNDARIES, prompts)
+    assert_same_drafter(comparison, drafts=400, bound=0.02)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_gpu(), reason="CUDA graphs need an NVIDIA GPU")
+@pytest.mark.long
+def test_full_cuda_graphs(target, gated_reference, prompts):
+    run = EngineRun(
+        prompts=prompts[:30],
+        max_tokens=64,
+        draft=TINY / "gated",
+        k=K,
+        runner="v2",
+        eager=False,
+        record_drafts=True,
+        engine_args={"compilation_config": {"cudagraph_mode": "FULL"}},
+    )
+    result = run_engine(run)
+    comparison = compare(result, target, gated_reference, POSTNORM_BOUNDARIES, prompts)
+    assert_same_drafter(comparison, drafts=400, bound=0.05)

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -61,15 +62,11 @@ def check(
     try:
         request = checking.CheckRequest(
             draft=draft, target=target, k=k, method=method, max_model_len=max_model_len,
-            revision=revision, download_dir=download_dir, options=_options(eagle_ext),
+            revision=revision, download_dir=download_dir, options=_json_object(eagle_ext, "--eagle-ext"),
         )  # fmt: skip
         result = checking.run_check(request)
     except EagleExtError as error:
-        if as_json:
-            typer.echo(json.dumps({"error": str(error), "exit_code": CANNOT_READ}))
-        else:
-            Console(stderr=True, soft_wrap=True, highlight=False).print(str(error), markup=False)
-        raise typer.Exit(CANNOT_READ) from None
+        _fail(str(error), as_json=as_json)
     if as_json:
         typer.echo(checking.to_json(result))
     else:
@@ -77,14 +74,63 @@ def check(
     raise typer.Exit(result.exit_code)
 
 
-def _options(text: str) -> dict[str, Any]:
+@app.command()
+def verify(
+    draft: Annotated[str, typer.Argument(help="Folder or hub repository of the draft.")],
+    target: Annotated[str, typer.Option(help="Folder or hub repository of the target.")],
+    gate_layouts: Annotated[
+        bool, typer.Option("--gate-layouts", help="Measure a gated draft under both layouts.")
+    ] = False,
+    k: Annotated[int, typer.Option("-k", "--num-speculative-tokens", min=1)] = 3,
+    prompts: Annotated[Path | None, typer.Option(help="One prompt a line, or JSON lines.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=8, help="New tokens of each prompt.")] = 64,
+    engine: Annotated[
+        str, typer.Option(help="Further arguments of LLM() as JSON, e.g. '{\"max_model_len\": 4096}'.")
+    ] = "{}",
+    eagle_ext: Annotated[str, typer.Option(help="Options as in additional_config.")] = "{}",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Measure what a file cannot tell: now the layout of a gated draft's q_proj.
+
+    Starts one engine after the other, on this machine. Exits with 0 if a layout wins, with 1 if they
+    are too close to tell, with 2 if an engine fails.
+    """
+    from vllm_eagle_ext.cli.verify import verify_gate_layouts
+    from vllm_eagle_ext.cli.verify_table import print_verdict, read_prompts
+
+    if not gate_layouts:
+        raise typer.BadParameter("nothing to verify is named", param_hint="--gate-layouts")
+    speculative = {"method": "eagle3", "model": draft, "num_speculative_tokens": k}
+    arguments = {"model": target, **_json_object(engine, "--engine"), "speculative_config": speculative}
+    options = _json_object(eagle_ext, "--eagle-ext")
     try:
-        options = json.loads(text)
+        texts = read_prompts(prompts)
+        verdict = verify_gate_layouts(arguments, texts, max_tokens=max_tokens, options=options)
+    except EagleExtError as error:
+        _fail(str(error), as_json=as_json)
+    if as_json:
+        typer.echo(json.dumps(verdict.to_json(), indent=1))
+    else:
+        print_verdict(verdict, _console())
+    raise typer.Exit(0 if verdict.winner else 1)
+
+
+def _fail(message: str, *, as_json: bool) -> NoReturn:
+    if as_json:
+        typer.echo(json.dumps({"error": message, "exit_code": CANNOT_READ}))
+    else:
+        Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(message, markup=False)
+    raise typer.Exit(CANNOT_READ)
+
+
+def _json_object(text: str, hint: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
     except ValueError:
-        options = None
-    if not isinstance(options, dict):
-        raise typer.BadParameter("a JSON object is needed", param_hint="--eagle-ext")
-    return options
+        found = None
+    if not isinstance(found, dict):
+        raise typer.BadParameter("a JSON object is needed", param_hint=hint)
+    return found
 
 
 def _console() -> Console:

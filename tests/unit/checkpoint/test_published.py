@@ -56,7 +56,7 @@ def test_it_is_what_its_fixture_says(draft, tmp_path):
 def test_the_fixtures_cover_every_family_format_and_verdict():
     served = [draft.expect for draft in DRAFTS if draft.expect["verdict"] == "served"]
     families = {expect["family"] for expect in served}
-    assert families == {"native", "post-norm", "mla", "p-eagle", "dflash"}
+    assert families == {"native", "post-norm", "gated", "mla", "p-eagle", "dflash"}
     assert {expect["format"] for expect in served} == {"published", "speculators"}
     assert {draft.expect["verdict"] for draft in DRAFTS} == {"served", "refused", "left"}
     assert all(draft.unknown for draft in DRAFTS if "S" not in draft.known.values())

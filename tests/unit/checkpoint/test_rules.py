@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.checkpoints import HIDDEN, VOCAB
+from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, VOCAB
 from tests.support.drafts import FAMILIES, LATENT, MASK_TOKEN, TARGET, Draft, inspect, valid_draft, write
 from vllm_eagle_ext.checkpoint import (
     Inspection,
@@ -43,7 +43,9 @@ TABLE: dict[str, tuple[str, bool]] = {
     "tensors_are_expected": ("error", True),
     "tensor_shapes_fit": ("error", False),
     "attention_is_not_narrowed": ("error", False),
-    "attention_gate_is_served": ("error", False),
+    "gate_matches_its_flag": ("error", False),
+    "gate_layout_is_stated": ("warning", True),
+    "gate_layouts_agree": ("error", False),
     "tensor_dtypes_fit": ("error", False),
     "small_tensors_are_finite": ("error", False),
     "fc_reads_every_aux_layer": ("error", False),
@@ -444,16 +446,34 @@ CASES = [
         words=("midlayer.self_attn.k_proj.weight", "64", "32, from the heads"),
     ),
     case(
-        "attention_is_not_narrowed", "gate", "native", twice(f"{ATTENTION}.q_proj.weight"),
-        words=("midlayer.self_attn.q_proj.weight", "128", "64", "gated-attention"),
+        "attention_is_not_narrowed", "tall_q", "native",
+        tensor(f"{ATTENTION}.q_proj.weight", lambda t: torch.cat([t] * 3)),
+        words=("midlayer.self_attn.q_proj.weight", "192", "64, from the heads", "with a gate 128", "66"),
+    ),
+    case(
+        "attention_is_not_narrowed", "beside_a_gate_of_its_own", "gated",
+        more(f"{ATTENTION}.g_proj.weight", HEADS * HEAD_DIM, 2 * HIDDEN),
+        words=("midlayer.self_attn.q_proj.weight", "128", "64, from the heads"),
     ),
     case(
         "attention_is_not_narrowed", "second_layer", "dflash", twice("layers.1.self_attn.v_proj.weight"),
         words=("layers.1.self_attn.v_proj.weight", "64", "32"),
     ),
     case(
-        "attention_gate_is_served", "without_its_rows", "native", key("attn_output_gate", True),
-        words=("attn_output_gate", "True", "q_proj"),
+        "gate_matches_its_flag", "without_its_rows", "native", key("attn_output_gate", True),
+        words=("attn_output_gate", "True", "no gate in q_proj"),
+    ),
+    case(
+        "gate_matches_its_flag", "denied", "gated", key("attn_output_gate", False),
+        words=("attn_output_gate", "False", "elementwise gate in q_proj"),
+    ),
+    case(
+        "gate_layout_is_stated", "missing", "gated", no_key("gate_layout"),
+        words=("gate_layout", "interleaved is assumed", "verify --gate-layouts"),
+    ),
+    case(
+        "gate_layouts_agree", "nested", "gated", key("eagle_config.gate_layout", "concat"),
+        words=("gate_layout", "'interleaved', 'concat'"),
     ),
     case(
         "tensor_dtypes_fit", "norm", "native", tensor("norm.weight", lambda t: t.to(torch.int32)),
@@ -967,7 +987,10 @@ _OPTIONAL = {"embed_tokens.weight", "t2d"}
 def test_no_tensor_can_be_missing(tmp_path, family, name):
     draft = valid_draft(family)
     del draft.tensors[name]
-    (error,) = inspect(draft, tmp_path).errors
+    errors = inspect(draft, tmp_path).errors
+    if (family, name) == ("gated", "midlayer.self_attn.q_proj.weight"):  # the gate goes with it
+        errors = [error for error in errors if error.rule != "gate_matches_its_flag"]
+    (error,) = errors
     module = re.sub(r"\.weight(_scale)?$", "", name).replace("midlayer.", "layers.0.")
     assert module.split(".")[-1 if "layers" in module else 0] in str(error.problem)
 

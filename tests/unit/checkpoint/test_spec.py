@@ -444,7 +444,35 @@ def test_gate(spec_of, rows, gate):
     draft = valid_draft("native")
     draft.tensors["midlayer.self_attn.q_proj.weight"] = torch.ones(rows, 2 * HIDDEN)
     spec = spec_of(draft)
-    assert (spec.gate, spec.family) == (gate, "gated" if gate else "native")
+    assert (spec.gate and spec.gate.kind, spec.family) == (gate, "gated" if gate else "native")
+
+
+@pytest.mark.parametrize("module", ["gate", "g_proj", "gate_proj"])
+@pytest.mark.parametrize(("rows", "kind"), [(HEADS * HEAD_DIM, "elementwise"), (HEADS, "headwise")])
+def test_gate_in_a_tensor_of_its_own(spec_of, module, rows, kind):
+    draft = valid_draft("native")
+    draft.tensors[f"midlayer.self_attn.{module}.weight"] = torch.ones(rows, 2 * HIDDEN)
+    gate = spec_of(draft).gate
+    assert (gate.kind, gate.module) == (kind, module)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "layout", "source"),
+    [
+        ({}, {}, "interleaved", "gate_layout"),
+        ({"gate_layout": None}, {}, "interleaved", "assumed"),
+        ({"gate_layout": "concat"}, {}, "concat", "gate_layout"),
+        ({"gate_layout": None, "eagle_config.": "concat"}, {}, "concat", "eagle_config.gate_layout"),
+        ({"gate_layout": "concat"}, {"gate_layout": "interleaved"}, "interleaved", "option gate_layout"),
+    ],
+)
+def test_gate_layout(spec_of, change, options, layout, source):
+    draft = valid_draft("gated")
+    if (nested := change.pop("eagle_config.", None)) is not None:
+        draft.config["eagle_config"]["gate_layout"] = nested
+    draft.config |= change
+    gate = spec_of(draft, **options).gate
+    assert (gate.layout, gate.layout_source) == (layout, source)
 
 
 def test_mla_without_a_query_latent_has_no_gate(tmp_path):

@@ -17,6 +17,14 @@ pytestmark = [
     pytest.mark.usefixtures("single_process_group"),
 ]
 BOUND = 1e-3
+BASES = (
+    "native",
+    "post-norm",
+    "qwen3",
+    "norm_before_fc",
+    "speculators",
+    "p-eagle",
+)  # the last: two layers
 WIDTH = {"elementwise": HEAD_DIM, "headwise": 1}
 
 
@@ -24,23 +32,23 @@ def q_name(draft: Draft) -> str:
     return next(name for name in draft.tensors if name.endswith("q_proj.weight"))
 
 
-def gated_draft(base: str, kind: str, place: str, gate: torch.Tensor | None = None) -> Draft:
+def gated_draft(base: str, kind: str, place: str, gates: float | None = None) -> Draft:
     """place: the layout of q_proj's rows, or the name of a tensor of the gate's own."""
     torch.manual_seed(3)
     draft, width = valid_draft(base), WIDTH[kind]
-    name = q_name(draft)
-    query = draft.tensors[name].view(HEADS, HEAD_DIM, -1)
-    if gate is None:
-        gate = torch.randn(HEADS * width, 2 * HIDDEN) * (HIDDEN / 2) ** -0.5
-    gate = gate.bfloat16().view(HEADS, width, -1)
-    if place == "interleaved":
-        draft.tensors[name] = torch.cat([query, gate], dim=1).flatten(0, 1)
-    elif place == "concat":
-        draft.tensors[name] = torch.cat([query.flatten(0, 1), gate.flatten(0, 1)])
-    else:
-        draft.tensors[name.replace("q_proj", place)] = gate.flatten(0, 1).clone()
-        return draft
-    draft.config["gate_layout"] = place
+    for name in [name for name in draft.tensors if name.endswith("q_proj.weight")]:
+        columns = draft.tensors[name].shape[1]
+        query = draft.tensors[name].view(HEADS, HEAD_DIM, -1)
+        gate = torch.randn(HEADS, width, columns) * 2 * columns**-0.5
+        gate = (gate if gates is None else torch.full_like(gate, gates)).bfloat16()
+        if place == "interleaved":
+            draft.tensors[name] = torch.cat([query, gate], dim=1).flatten(0, 1)
+        elif place == "concat":
+            draft.tensors[name] = torch.cat([query.flatten(0, 1), gate.flatten(0, 1)])
+        else:
+            draft.tensors[name.replace("q_proj", place)] = gate.flatten(0, 1)
+    if place in ("interleaved", "concat"):
+        draft.config["gate_layout"] = place
     return draft
 
 
@@ -50,7 +58,7 @@ def logits(tmp_path, draft: Draft, **options):
     return mine, reference_logits(path, "gated", boundaries, probe)
 
 
-@pytest.mark.parametrize("base", ["native", "post-norm", "qwen3", "norm_before_fc", "speculators"])
+@pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("kind", ["elementwise", "headwise"])
 @pytest.mark.parametrize("place", ["interleaved", "concat", "gate", "g_proj", "gate_proj"])
 def test_logits_equal_the_references(tmp_path, base, kind, place):
@@ -81,7 +89,7 @@ def test_open_gates_reproduce_the_ungated_drafter(tmp_path, kind):
     for name, rows in biases.items():
         ungated.tensors[f"midlayer.self_attn.{name}_proj.bias"] = torch.zeros(rows).bfloat16()
     plain, _ = logits(tmp_path / "plain", ungated)
-    draft = gated_draft("native", kind, "concat", torch.zeros(HEADS * WIDTH[kind], 2 * HIDDEN))
+    draft = gated_draft("native", kind, "concat", gates=0.0)
     draft.config["attention_bias"] = True
     for name in biases:
         key = f"midlayer.self_attn.{name}_proj.bias"
@@ -95,8 +103,8 @@ def test_open_gates_reproduce_the_ungated_drafter(tmp_path, kind):
 
 @torch.inference_mode()
 def test_a_gate_of_zero_halves_the_attention_output(tmp_path):
-    zero = torch.zeros(HEADS * HEAD_DIM, 2 * HIDDEN)
-    gated, *_ = load(tmp_path / "gated", gated_draft("native", "elementwise", "interleaved", zero))
+    draft = gated_draft("native", "elementwise", "interleaved", gates=0.0)
+    gated, *_ = load(tmp_path / "gated", draft)
     plain, *_ = load(tmp_path / "plain", valid_draft("native"))
     seen = []
     for drafter in (gated, plain):
@@ -144,3 +152,22 @@ class TestQuantised:
     def test_scales_of_blocks_of_rows_are_refused(self):
         with pytest.raises(UnsupportedDraftError, match="blocks of rows"):
             self.moved("weight_scale_inv", torch.ones(3, 2))
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "concat"])
+def test_quantised_gated_draft(tmp_path, layout):
+    """Eight-bit weights with a scale per row, through vLLM's own quantisation."""
+    draft = valid_draft("quantised")
+    name = q_name(draft)
+    gate = torch.randn(HEADS * HEAD_DIM, 2 * HIDDEN) * (HIDDEN / 2) ** -0.5
+    scale = gate.abs().amax(dim=1, keepdim=True) / 127
+    parts = {name: (gate / scale).round().to(torch.int8), f"{name}_scale": scale}
+    for key, rows in parts.items():
+        query = draft.tensors[key]
+        if layout == "concat":
+            draft.tensors[key] = torch.cat([query, rows])
+        else:
+            heads = [part.unflatten(0, (HEADS, HEAD_DIM)) for part in (query, rows)]
+            draft.tensors[key] = torch.cat(heads, dim=1).flatten(0, 1)
+    draft.config["gate_layout"] = layout
+    assert difference(*logits(tmp_path, draft)) < 0.1  # eight-bit activations

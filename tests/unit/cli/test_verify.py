@@ -1,0 +1,89 @@
+"""`vllm-eagle verify`: who wins, what is read and shown. The engines: tests/e2e/test_verify.py."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.cli.acceptance_run import PROMPTS
+from vllm_eagle_ext.cli.verify import Acceptance, Verdict, winner
+from vllm_eagle_ext.cli.verify_table import print_verdict, read_prompts
+from vllm_eagle_ext.errors import SpeculativeConfigError
+
+
+def rows(first: int, second: int, drafts: int = 200) -> tuple[Acceptance, Acceptance]:
+    return (
+        Acceptance("interleaved", drafts, (first, first // 2)),
+        Acceptance("concat", drafts, (second, second // 2)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "drafts", "expected"),
+    [
+        (150, 20, 200, "interleaved"),
+        (20, 150, 200, "concat"),
+        (100, 99, 200, None),
+        (3, 0, 4, None),  # too few to tell
+        (0, 0, 200, None),
+    ],
+)
+def test_winner(first, second, drafts, expected):
+    assert winner(rows(first, second, drafts)) == expected
+
+
+def test_rates_and_tau():
+    row = Acceptance("concat", 10, (8, 5, 1))
+    assert row.rates == [0.8, 0.5, 0.1]
+    assert row.tau == pytest.approx(2.4)
+
+
+def shown(verdict: Verdict) -> str:
+    console = Console(width=100, record=True)
+    print_verdict(verdict, console)
+    return console.export_text()
+
+
+def test_the_option_to_paste_is_shown():
+    text = shown(Verdict(rows(150, 20), "interleaved"))
+    assert '{"eagle_ext": {"gate_layout": "interleaved"}}' in " ".join(text.split())
+    assert "0.75" in text
+
+
+def test_too_close_says_what_to_do():
+    assert "--prompts" in shown(Verdict(rows(100, 99), None))
+
+
+def test_prompts_of_every_spelling(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"text": "a"}\n{"prompt": "b"}\n"c"\nplain words\n\n')
+    assert read_prompts(file) == ["a", "b", "c", "plain words"]
+    assert read_prompts(None) == list(PROMPTS)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])
+def test_prompts_that_cannot_be_read(tmp_path, content):
+    file = tmp_path / "prompts"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SpeculativeConfigError, match="JSON lines"):
+        read_prompts(file)
+
+
+def test_an_engine_that_fails_is_reported(tmp_path):
+    arguments = ["verify", str(tmp_path), "--target", str(tmp_path), "--gate-layouts", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert "interleaved" in json.loads(result.output)["error"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--gate-layouts", "--engine", "5"], ["--gate-layouts", "--eagle-ext", "{"]]
+)
+def test_usage(tmp_path, arguments):
+    result = CliRunner().invoke(app, ["verify", "draft", "--target", "target", *arguments])
+    assert result.exit_code == 2
