@@ -90,6 +90,15 @@ def step_s(model: Any, tokens: torch.Tensor, states: torch.Tensor) -> float:
     return (time.perf_counter() - started) / STEPS
 
 
+def pair(
+    gated: Any, plain: Any, tokens: torch.Tensor, states: torch.Tensor, *, swap: bool
+) -> tuple[float, float]:
+    """Gated and plain, one after the other, in either order."""
+    order = (plain, gated) if swap else (gated, plain)
+    first, second = (step_s(model, tokens, states) for model in order)
+    return (second, first) if swap else (first, second)
+
+
 @torch.inference_mode()
 def measure(folder: Path) -> dict[int, dict[str, float]]:
     gated, plain = (drafter(folder, throws_away=flag) for flag in (False, True))
@@ -99,7 +108,7 @@ def measure(folder: Path) -> dict[int, dict[str, float]]:
         states = torch.randn(batch, HIDDEN).bfloat16()
         for model in (gated, plain):
             step_s(model, tokens, states)
-        pairs = [(step_s(gated, tokens, states), step_s(plain, tokens, states)) for _ in range(PAIRS)]
+        pairs = [pair(gated, plain, tokens, states, swap=bool(i % 2)) for i in range(PAIRS)]
         ratios = sorted(a / b for a, b in pairs)
         found[batch] = {
             "gated_ms": 1e3 * statistics.median(a for a, _ in pairs),

@@ -230,7 +230,7 @@ def add_tensor(family: str) -> Iterator[Change]:
         yield name.replace(".weight", ".bias"), mutant
     for name in ("fc_norm.9.weight", "midlayer.self_attn.gate.weight", "extra"):
         mutant = fresh(family)
-        mutant.draft.tensors[name] = torch.ones(64).bfloat16()
+        mutant.draft.tensors[name] = torch.ones(63).bfloat16()
         yield name, mutant
     if "d2t" not in valid_draft(family).tensors:
         mutant = fresh(family)

@@ -34,12 +34,13 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     llm = LLM(disable_log_stats=False, **job["engine"])
     params = SamplingParams(temperature=0, max_tokens=job["max_tokens"], ignore_eos=True)
     llm.generate(job["prompts"], params, use_tqdm=False)
-    counted = {"drafts": 0, "accepted": []}
+    counted: dict[str, Any] = {"drafts": 0, "accepted": []}
     for metric in llm.get_metrics():
         if metric.name == "vllm:spec_decode_num_drafts":
-            counted["drafts"] = int(metric.value)
+            counted["drafts"] += int(metric.value)  # one per engine, where several serve in parallel
         elif metric.name == "vllm:spec_decode_num_accepted_tokens_per_pos":
-            counted["accepted"] = [int(value) for value in metric.values]
+            earlier = counted["accepted"] or [0] * len(metric.values)
+            counted["accepted"] = [a + int(b) for a, b in zip(earlier, metric.values, strict=True)]
     return counted
 
 

@@ -82,6 +82,7 @@ def verify(
         bool, typer.Option("--gate-layouts", help="Measure a gated draft under both layouts.")
     ] = False,
     k: Annotated[int, typer.Option("-k", "--num-speculative-tokens", min=1)] = 3,
+    revision: Annotated[str | None, typer.Option(help="Of the draft, on the hub.")] = None,
     prompts: Annotated[Path | None, typer.Option(help="One prompt a line, or JSON lines.")] = None,
     max_tokens: Annotated[int, typer.Option(min=8, help="New tokens of each prompt.")] = 64,
     engine: Annotated[
@@ -95,16 +96,18 @@ def verify(
     Starts one engine after the other, on this machine. Exits with 0 if a layout wins, with 1 if they
     are too close to tell, with 2 if an engine fails.
     """
-    from vllm_eagle_ext.cli.verify import verify_gate_layouts
+    from vllm_eagle_ext.cli import check as checking
+    from vllm_eagle_ext.cli.verify import engine_arguments, require_gate, verify_gate_layouts
     from vllm_eagle_ext.cli.verify_table import print_verdict, read_prompts
 
     if not gate_layouts:
         raise typer.BadParameter("nothing to verify is named", param_hint="--gate-layouts")
-    speculative = {"method": "eagle3", "model": draft, "num_speculative_tokens": k}
-    arguments = {"model": target, **_json_object(engine, "--engine"), "speculative_config": speculative}
-    options = _json_object(eagle_ext, "--eagle-ext")
+    given, options = _json_object(engine, "--engine"), _json_object(eagle_ext, "--eagle-ext")
+    request = checking.CheckRequest(draft=draft, target=target, k=k, revision=revision, options=options)
     try:
         texts = read_prompts(prompts)
+        arguments = engine_arguments(given, target=target, draft=draft, k=k, revision=revision)
+        require_gate(checking.run_check(request).inspection, draft)
         verdict = verify_gate_layouts(arguments, texts, max_tokens=max_tokens, options=options)
     except EagleExtError as error:
         _fail(str(error), as_json=as_json)

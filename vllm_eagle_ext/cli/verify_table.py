@@ -61,5 +61,7 @@ def print_verdict(verdict: Verdict, console: Console) -> None:
     if verdict.winner is None:
         console.print("Too close to tell: use more --prompts or a larger --max-tokens.")
         return
-    option = json.dumps({KEY: {"gate_layout": verdict.winner}})
+    option = json.dumps({KEY: {**verdict.options, "gate_layout": verdict.winner}})
+    if verdict.is_low:
+        console.print("Both are low: something else is wrong as well, see `vllm-eagle check`.")
     console.print(f"{verdict.winner}. Serve it with --additional-config '{option}'", markup=False)

@@ -46,6 +46,9 @@ TABLE: dict[str, tuple[str, bool]] = {
     "gate_matches_its_flag": ("error", False),
     "gate_layout_is_stated": ("warning", True),
     "gate_layouts_agree": ("error", False),
+    "gate_has_the_heads_rows": ("error", False),
+    "gated_rows_can_be_moved": ("error", False),
+    "qweights_fit": ("error", False),
     "tensor_dtypes_fit": ("error", False),
     "small_tensors_are_finite": ("error", False),
     "fc_reads_every_aux_layer": ("error", False),
@@ -470,6 +473,11 @@ CASES = [
     case(
         "gate_layout_is_stated", "missing", "gated", no_key("gate_layout"),
         words=("gate_layout", "interleaved is assumed", "verify --gate-layouts"),
+    ),
+    case(
+        "gate_has_the_heads_rows", "odd", "native", more(f"{ATTENTION}.g_proj.weight", 7, 2 * HIDDEN),
+        words=("midlayer.self_attn.g_proj.weight", "(7, 128)", "64 rows", "2 (one per head)"),
+        others=("tensors_are_expected",),
     ),
     case(
         "gate_layouts_agree", "nested", "gated", key("eagle_config.gate_layout", "concat"),
@@ -959,8 +967,12 @@ def test_strict_false_makes_warnings_of_what_can_run(tmp_path, broken):
         assert after == (replace(before, severity=Severity.WARNING) if runs else before)
 
 
+# Of formats that no small valid draft has: test_quantised_gate and test_awq_rows below.
+WITH_TESTS_OF_THEIR_OWN = {"gated_rows_can_be_moved", "qweights_fit"}
+
+
 def test_every_rule_has_a_case():
-    assert {param.values[0].rule for param in CASES} == set(TABLE)
+    assert {param.values[0].rule for param in CASES} == set(TABLE) - WITH_TESTS_OF_THEIR_OWN
     registered = [rule.name for rule in (*EARLY_RULES, *RULES)]
     assert len(registered) == len(set(registered))
     assert set(registered) | WITHOUT_A_FUNCTION == set(TABLE)
@@ -1361,3 +1373,48 @@ def test_a_claim_of_many_layers_does_not_fill_the_message(tmp_path, family):
     errors = inspect(draft, tmp_path).errors
     assert errors
     assert all(len(str(error.problem)) < 10_000 for error in errors)
+
+
+def _gated_quantised(draft, suffix: str, *shape: int, dtype=torch.float32) -> None:
+    """The quantised draft with a gate in q_proj, and one more tensor of that module."""
+    name = f"{ATTENTION}.q_proj.weight"
+    for key in (name, f"{name}_scale"):
+        draft.tensors[key] = torch.cat([draft.tensors[key]] * 2)
+    draft.config["gate_layout"] = "concat"
+    if suffix:
+        draft.tensors[f"{ATTENTION}.q_proj.{suffix}"] = torch.ones(shape, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "shape", "moves"),
+    [
+        pytest.param("", (), True, id="scale_per_row"),
+        pytest.param("weight_shape", (2,), True, id="no_rows"),
+        pytest.param("weight_g_idx", (2 * HIDDEN,), False, id="order_of_columns"),
+        pytest.param("weight_zero_point", (2 * HIDDEN, 1), False, id="packed_zero_points"),
+    ],
+)
+def test_quantised_gate(tmp_path, suffix, shape, moves):
+    draft = valid_draft("quantised")
+    _gated_quantised(draft, suffix, *shape)
+    found = names(inspect(draft, tmp_path).errors)
+    assert ("gated_rows_can_be_moved" in found) == (not moves)
+
+
+@pytest.mark.parametrize(("rows", "fits"), [(HEADS * HEAD_DIM, True), (2 * HEADS * HEAD_DIM, False)])
+def test_awq_rows_are_those_of_its_scales(tmp_path, rows, fits):
+    """A gated q_proj in AWQ: its rows are columns, and vLLM would keep the first half of them."""
+    draft = valid_draft("quantised")
+    draft.config["quantization_config"] = {
+        "quant_method": "awq", "bits": 4, "group_size": 32, "modules_to_not_convert": ["fc"],
+    }  # fmt: skip
+    for name in [n for n in draft.tensors if n.endswith("_proj.weight")]:
+        module, weight = name.removesuffix(".weight"), draft.tensors.pop(name)
+        out = rows if module.endswith("q_proj") else weight.shape[0]
+        del draft.tensors[f"{name}_scale"]
+        draft.tensors |= {
+            f"{module}.qweight": torch.ones(weight.shape[1], out // 8, dtype=torch.int32),
+            f"{module}.qzeros": torch.ones(weight.shape[1] // 32, out // 8, dtype=torch.int32),
+            f"{module}.scales": torch.ones(weight.shape[1] // 32, out).half(),
+        }
+    assert names(inspect(draft, tmp_path).errors) == (set() if fits else {"qweights_fit"})

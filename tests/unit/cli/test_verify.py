@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from tests.support.engine import ROOT
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.cli.acceptance_run import PROMPTS
 from vllm_eagle_ext.cli.verify import Acceptance, Verdict, winner
@@ -74,11 +75,41 @@ def test_prompts_that_cannot_be_read(tmp_path, content):
         read_prompts(file)
 
 
-def test_an_engine_that_fails_is_reported(tmp_path):
-    arguments = ["verify", str(tmp_path), "--target", str(tmp_path), "--gate-layouts", "--json"]
-    result = CliRunner().invoke(app, arguments)
+TINY = ["--target", str(ROOT / "examples/tiny/target"), "--gate-layouts", "--json"]
+
+
+def error_of(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["verify", *arguments])
     assert result.exit_code == 2
-    assert "interleaved" in json.loads(result.output)["error"]
+    return json.loads(result.output)["error"]
+
+
+def test_a_draft_that_cannot_be_read(tmp_path):
+    assert "config.json" in error_of(str(tmp_path), *TINY)
+
+
+def test_a_draft_without_a_gate_starts_no_engine():
+    assert "gate of the draft" in error_of(str(ROOT / "examples/tiny/postnorm"), *TINY)
+
+
+def test_an_engine_that_fails_is_reported():
+    engine = json.dumps({"max_model_len": -5})
+    assert "interleaved" in error_of(str(ROOT / "examples/tiny/gated"), *TINY, "--engine", engine)
+
+
+@pytest.mark.parametrize("name", ["model", "speculative_config", "additional_config"])
+def test_what_the_command_decides_itself(name):
+    engine = json.dumps({name: {}})
+    assert name in error_of(str(ROOT / "examples/tiny/gated"), *TINY, "--engine", engine)
+
+
+def test_low_rates_are_not_called_a_success():
+    assert "something else" in shown(Verdict(rows(36, 2, 600), "interleaved"))
+
+
+def test_the_other_options_are_kept():
+    text = shown(Verdict(rows(150, 20), "interleaved", {"aux_layers": "boundary"}))
+    assert '"aux_layers": "boundary"' in " ".join(text.split())
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("gate_matches_its_flag", "flag"): ALL,
     ("gate_layout_is_stated", "drop key"): ("gated",),
     ("gate_layouts_agree", "other keys"): ("gated",),
+    ("gate_has_the_heads_rows", "add tensor"): ("native", "post-norm", "qwen3", "norm_before_fc"),
     ("tensor_dtypes_fit", "retype tensor"): ALL,
     ("small_tensors_are_finite", "spoil value"): ALL,
     ("fc_reads_every_aux_layer", "layer ids"): FUSES,

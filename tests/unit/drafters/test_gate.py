@@ -121,8 +121,7 @@ def test_each_rank_gets_the_queries_and_gates_of_its_heads(ranks, kind):
     heads, d, width = 8, 4, {"elementwise": 4, "headwise": 1}[kind]
     query = torch.arange(heads * d).view(heads, d, 1)
     gate = 1000 + torch.arange(heads * width).view(heads, width, 1)
-    plan = GatePlan(kind, "q_proj", "interleaved", heads, d)
-    for rank, rows in enumerate(runtime_rows(query, gate, plan, ranks).chunk(ranks)):
+    for rank, rows in enumerate(runtime_rows(query, gate, ranks).chunk(ranks)):
         mine = slice(rank * heads // ranks, (rank + 1) * heads // ranks)
         assert torch.equal(rows[: heads * d // ranks], query[mine].flatten(0, 1))
         assert torch.equal(rows[heads * d // ranks :], gate[mine].expand(-1, d, -1).flatten(0, 1))
@@ -149,9 +148,19 @@ class TestQuantised:
     def test_one_scale_for_all_rows(self):
         assert self.moved("weight_scale", torch.tensor(0.5)) == 0.5
 
-    def test_scales_of_blocks_of_rows_are_refused(self):
-        with pytest.raises(UnsupportedDraftError, match="blocks of rows"):
-            self.moved("weight_scale_inv", torch.ones(3, 2))
+    def test_scales_of_whole_blocks_move_as_rows_do(self):
+        scales = self.moved("weight_scale_inv", torch.arange(8.0)[:, None])  # of two rows each
+        assert scales.flatten().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+    def test_blocks_that_straddle_query_and_gate_are_refused(self):
+        for blocks in (3, 4):  # of no whole number of rows, and of a head's query and gate together
+            with pytest.raises(UnsupportedDraftError, match="whole blocks"):
+                self.moved("weight_scale_inv", torch.ones(blocks, 2))
+
+    @pytest.mark.parametrize("suffix", ["weight_shape", "weight_g_idx", "input_scale"])
+    def test_what_has_no_rows_stays_as_it_is(self, suffix):
+        tensor = torch.arange(16)
+        assert torch.equal(self.moved(suffix, tensor), tensor)
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "concat"])
@@ -171,3 +180,9 @@ def test_quantised_gated_draft(tmp_path, layout):
             draft.tensors[key] = torch.cat(heads, dim=1).flatten(0, 1)
     draft.config["gate_layout"] = layout
     assert difference(*logits(tmp_path, draft)) < 0.1  # eight-bit activations
+
+
+def test_a_gate_without_its_query_is_refused():
+    plan = GatePlan("elementwise", "g_proj", "interleaved", heads=4, head_dim=2)
+    with pytest.raises(UnsupportedDraftError, match="g_proj.weight"):
+        list(with_gates([("layers.0.self_attn.g_proj.weight", torch.ones(8, 2))], plan, 1))

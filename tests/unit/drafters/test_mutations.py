@@ -35,6 +35,8 @@ UNKNOWABLE = (
 )
 # What is asked of the draft, and where it is served, changes nothing in the draft.
 NOT_OF_THE_DRAFT = ("surroundings",)
+# Of quantised gated drafts and of AWQ and GPTQ, which no family here has: test_rules.py.
+OF_OTHER_FORMATS = {"gated_rows_can_be_moved", "qweights_fit"}
 SAME = 1e-3
 # Eight-bit activations are rounded anew in each layer, which the reference does not do.
 SAME_QUANTISED = 0.1
@@ -116,7 +118,7 @@ def test_no_applicable_cell_of_the_matrix_is_empty(tally):
 
 def test_every_rule_has_an_applicable_cell():
     found = {rule for rule, _ in APPLICABLE}
-    assert {rule.name for rule in (*EARLY_RULES, *RULES)} <= found
+    assert {rule.name for rule in (*EARLY_RULES, *RULES)} - OF_OTHER_FORMATS <= found
 
 
 def test_every_operator_of_every_family_is_tried(tally):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from vllm_eagle_ext.checkpoint.rules import (
     blocks,
     early,
+    gates,
     norms,
     pairing,
     quantised,
@@ -19,6 +20,7 @@ RULES = (
     *pairing.RULES,
     *norms.RULES,
     *tensors.RULES,
+    *gates.RULES,
     *quantised.RULES,
     *vocabulary.RULES,
     *blocks.RULES,

@@ -15,6 +15,7 @@ from vllm_eagle_ext.checkpoint.quantisation import (
     runtime_name,
     without_scales,
 )
+from vllm_eagle_ext.checkpoint.tensors import expected_tensors
 
 _LEAST_BLOCK = 16  # rows; the usual are 32 and 128
 
@@ -98,6 +99,23 @@ def quantisation_names_match(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
+def qweights_fit(case: Case) -> Iterable[Problem]:
+    """AWQ and GPTQ: their scales, [groups, rows], tell how many rows a packed weight stands for."""
+    table = expected_tensors(case.spec, case.config, case.target.vocab_size)
+    for module, suffix in quantised_weights(case.files.tensors).items():
+        scales, expected = case.files.tensors.get(f"{module}.scales"), table.get(f"{module}.weight")
+        if suffix != ".qweight" or scales is None or expected is None:
+            continue
+        if len(scales.shape) != 2 or scales.shape[1] != expected.shape[0]:
+            yield Problem(
+                field=f"shape of {scales.published}",
+                value=scales.shape,
+                allowed=f"a row per group and {expected.shape[0]} columns, the rows of its weight",
+                remedy="check config.json; of a gated draft, use the one with plain weights",
+            )
+
+
+@rule(Severity.ERROR)
 def quantised_fc_is_in_order(case: Case) -> Iterable[Problem]:
     if case.spec.aux_layers.is_reordered and "fc" in quantised_weights(case.files.tensors):
         yield Problem(
@@ -114,5 +132,6 @@ RULES = (
     scales_are_numbers,
     scales_fit_their_weights,
     quantisation_names_match,
+    qweights_fit,
     quantised_fc_is_in_order,
 )

@@ -160,47 +160,6 @@ def _rows_allowed(case: Case, wanted: int, *, is_query: bool) -> str:
 
 
 @rule(Severity.ERROR)
-def gate_matches_its_flag(case: Case) -> Iterable[Problem]:
-    """The flag is optional: rows tell. Where it is stated, it must say the same."""
-    stated, gate = case.config.attn_output_gate, case.spec.gate
-    if stated is not None and stated != (gate is not None):
-        found = f"{gate.kind} gate in {gate.module}" if gate else "no gate in q_proj or beside it"
-        yield Problem(
-            field="attn_output_gate of the draft's config.json",
-            value=stated,
-            allowed=f"{gate is not None}, because the weights have {'an ' if gate else ''}{found}",
-            remedy=_BELONGS,
-        )
-
-
-@rule(Severity.WARNING)
-def gate_layout_is_stated(case: Case) -> Iterable[Problem]:
-    """Shapes cannot tell the layouts apart; with the wrong one the draft is near random."""
-    gate = case.spec.gate
-    if gate and gate.module == "q_proj" and gate.is_assumed:
-        yield Problem(
-            field="gate_layout of the draft's config.json",
-            value=None,
-            allowed=f"interleaved (per head, query before gate) or concat (all queries before all "
-            f"gates); {gate.layout} is assumed",
-            remedy='if acceptance is near zero, try {"eagle_ext": {"gate_layout": "concat"}}; '
-            "`vllm-eagle verify --gate-layouts` measures both",
-        )
-
-
-@rule(Severity.ERROR)
-def gate_layouts_agree(case: Case) -> Iterable[Problem]:
-    nested = case.config.eagle_config.gate_layout if case.config.eagle_config else None
-    if nested and case.config.gate_layout and nested != case.config.gate_layout:
-        yield Problem(
-            field="gate_layout at top level and in eagle_config",
-            value=(case.config.gate_layout, nested),
-            allowed="the same value in both places",
-            remedy="ask the publisher which one it is, and correct config.json",
-        )
-
-
-@rule(Severity.ERROR)
 def tensor_dtypes_fit(case: Case) -> Iterable[Problem]:
     quantised = quantised_weights(case.files.tensors)
     for name, expected in _table(case).items():
@@ -295,9 +254,6 @@ RULES = (
     tensors_are_expected,
     tensor_shapes_fit,
     attention_is_not_narrowed,
-    gate_matches_its_flag,
-    gate_layout_is_stated,
-    gate_layouts_agree,
     tensor_dtypes_fit,
     small_tensors_are_finite,
     fc_reads_every_aux_layer,

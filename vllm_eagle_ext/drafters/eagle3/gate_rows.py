@@ -10,6 +10,9 @@ import torch
 
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
+# What has an entry per row of its module, or per block of rows; the rest of a quantised module has not.
+ROWS = ("weight", "weight_packed", "bias", "weight_scale", "weight_scale_inv")
+
 
 @dataclass(frozen=True, slots=True)
 class GatePlan:
@@ -39,50 +42,56 @@ def with_gates(
     for name, tensor in weights:
         module, _, suffix = name.rpartition(".")
         attention, _, part = module.rpartition(".")
-        if not attention.endswith("self_attn") or part not in ("q_proj", plan.module):
+        has_rows = suffix in ROWS and tensor.numel() > 1  # one scale for all rows stays as it is
+        if not attention.endswith("self_attn") or part not in ("q_proj", plan.module) or not has_rows:
             yield name, tensor
         elif plan.module == "q_proj":
-            yield name, runtime_rows(*_split(tensor, plan, name), plan, ranks)
+            yield name, runtime_rows(*_split(tensor, plan, name), ranks)
         else:
             waiting[name] = tensor
-            query = waiting.get(f"{attention}.q_proj.{suffix}")
-            gate = waiting.get(f"{attention}.{plan.module}.{suffix}")
-            if query is not None and gate is not None:
-                query = query.unflatten(0, (plan.heads, plan.head_dim))
-                gate = gate.unflatten(0, (plan.heads, plan.width))
-                yield f"{attention}.q_proj.{suffix}", runtime_rows(query, gate, plan, ranks)
+            names = [f"{attention}.{each}.{suffix}" for each in ("q_proj", plan.module)]
+            if all(each in waiting for each in names):
+                query, gate = (waiting.pop(each).unflatten(0, (plan.heads, -1)) for each in names)
+                yield names[0], runtime_rows(query, gate, ranks)
+    if waiting:
+        raise _refusal(", ".join(waiting), "alone", f"query and {plan.module}, both with it")
 
 
 def _split(tensor: torch.Tensor, plan: GatePlan, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """[heads * (d + w), ..] -> query [heads, d, ..], gate [heads, w, ..]."""
-    d, width = plan.head_dim, plan.width
-    if tensor.numel() == 1:  # one scale for all rows
-        return tensor, tensor
-    if tensor.shape[0] != plan.heads * (d + width):
-        raise UnsupportedDraftError(
-            field=f"rows of {name} of the draft's files",
-            value=tuple(tensor.shape),
-            allowed=f"{plan.heads * (d + width)}, one per row of query and gate",
-            remedy="use the draft with plain weights: blocks of rows cannot be told apart by head",
-        )
+    """[heads * (d + w), ..] -> query [heads, d, ..], gate [heads, w, ..].
+
+    Scales of blocks of rows have one row per block; whole blocks move as rows do.
+    """
+    rows = plan.heads * (plan.head_dim + plan.width)
+    block = rows // tensor.shape[0]
+    d, width = plan.head_dim // block, plan.width // block
+    if block * tensor.shape[0] != rows or d * block != plan.head_dim or width * block != plan.width:
+        raise _refusal(name, tuple(tensor.shape), f"{rows} rows, or whole blocks of them for each head")
     if plan.layout == "interleaved":
-        rows = tensor.unflatten(0, (plan.heads, d + width))
-        return rows[:, :d], rows[:, d:]
+        by_head = tensor.unflatten(0, (plan.heads, d + width))
+        return by_head[:, :d], by_head[:, d:]
     query, gate = tensor.split([plan.heads * d, plan.heads * width])
     return query.unflatten(0, (plan.heads, d)), gate.unflatten(0, (plan.heads, width))
+
+
+def _refusal(name: str, value: object, allowed: str) -> UnsupportedDraftError:
+    return UnsupportedDraftError(
+        field=f"{name} of the draft's files",
+        value=value,
+        allowed=allowed,
+        remedy="use the draft with plain weights",
+    )
 
 
 def runtime_rows(
     query: torch.Tensor,  # [heads, d, ..]
     gate: torch.Tensor,  # [heads, d or 1, ..]
-    plan: GatePlan,
     ranks: int,
 ) -> torch.Tensor:  # [ranks * 2 * (heads / ranks) * d, ..]
     """Per rank all queries, then all gates; a gate per head is repeated for its elements."""
-    if query.numel() == 1:
-        return query
-    gate = gate.expand(-1, plan.head_dim, *gate.shape[2:])
-    by_rank = [part.unflatten(0, (ranks, plan.heads // ranks)) for part in (query, gate)]
+    heads, d = query.shape[:2]
+    gate = gate.expand(-1, d, *gate.shape[2:])
+    by_rank = [part.unflatten(0, (ranks, heads // ranks)) for part in (query, gate)]
     if query.dtype.itemsize == 1:  # one-byte floats have no kernels for concatenation everywhere
         by_rank = [part.contiguous().view(torch.uint8) for part in by_rank]
     return torch.cat(by_rank, dim=1).flatten(0, 2).view(query.dtype)
