@@ -9,7 +9,7 @@ from typing import Any
 from vllm_eagle_ext.checkpoint.bounded import parse_json
 
 _FILE = "tokenizer.json"
-_CONTAINERS = 2**20  # one per merge, and per token of a unigram model
+_CONTAINERS = 2**19  # one per merge, and per token of a unigram model
 _CLIP = 100  # characters of a token that go into a message
 _LIMIT = 16 * 2**20  # bytes; larger ones are compared only if they are the same file
 
