@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from tests.support.checkpoints import HIDDEN
 from tests.support.drafts import TARGET, Draft, valid_draft
 
 Change = tuple[str, "Mutant"]
@@ -121,6 +122,11 @@ def flag(family: str) -> Iterator[Change]:
         if not mutant.draft.config.get(name):
             mutant.draft.config[name] = True
             yield f"{name} set", mutant
+    if family == "post-norm":
+        mutant = fresh(family)
+        mutant.draft.config["norm_before_fc"] = True
+        mutant.draft.tensors["input_norm.weight"] = torch.ones(5 * HIDDEN).bfloat16()
+        yield "both input norms, with their weights", mutant
     if family in SPECULATORS:
         mutant = fresh(family)
         mutant.draft.config["sliding_window_non_causal"] = False

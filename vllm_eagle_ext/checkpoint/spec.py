@@ -87,44 +87,54 @@ def build_spec(
     Args:
         flat: `flatten(files.config)`.
     """
-    flags = {name: read_flag(files.config, name) for name in FLAGS}
-    if norm_output != "checkpoint":
-        flags["norm_output"] = Flag(norm_output, "option norm_output", flags["norm_output"].stated)
+    flags = _read_flags(files, norm_output)
     heads = read_heads(config, kind.backbone)
     is_fused = kind.method == "eagle3" and kind.backbone != "deepseek"
     gate = read_gate(files, flat, heads, gate_layout) if is_fused else None
     masked = "mask_hidden" in files.tensors
     family = read_family(flat, kind, gate, masked=masked, norm_output=flags["norm_output"].value)
     format_ = format_of(files.config)
-    rope = read_rope(flat)
     return DraftSpec(
-        model=files.model,
-        architecture=published_architecture(files.config),
         format=format_,
         family=family,
         backbone=kind.backbone,
         method=kind.method,
         drafter=kind.drafter,
-        weights=files.weights,
-        num_layers=config.num_hidden_layers,
-        hidden_size=config.hidden_size,
-        target_hidden_size=target.hidden_size,
         heads=heads,
         layers=read_layers(config, kind.backbone, family, format_),
         aux_layers=aux_layers,
         gate=gate,
         vocabulary=_read_vocabulary(files, config, target),
-        embeddings=_presence(files, "embed_tokens"),
-        head=_presence(files, "lm_head"),
-        rope=rope,
-        block_size=config.block_size
-        or (config.dflash_config.block_size if config.dflash_config else None),
-        mask_token_id=_mask_token(config),
-        trained_k=_trained_k(config),
-        trained_length=rope.original_length or config.max_position_embeddings,
-        quantisation=_quantisation(config),
-        **flags,
+        target_hidden_size=target.hidden_size,
+        **(_of_the_files(files, flat, config) | flags),
     )
+
+
+def _read_flags(files: DraftFiles, norm_output: NormOutput) -> dict[str, Flag]:
+    flags = {name: read_flag(files.config, name) for name in FLAGS}
+    if norm_output != "checkpoint":
+        flags["norm_output"] = Flag(norm_output, "option norm_output", flags["norm_output"].stated)
+    return flags
+
+
+def _of_the_files(files: DraftFiles, flat: Mapping[str, Any], config: DraftConfig) -> dict[str, Any]:
+    """Fields that neither the family nor the target nor an option has a say in."""
+    rope, dflash = read_rope(flat), config.dflash_config
+    return {
+        "model": files.model,
+        "architecture": published_architecture(files.config),
+        "weights": files.weights,
+        "num_layers": config.num_hidden_layers,
+        "hidden_size": config.hidden_size,
+        "embeddings": _presence(files, "embed_tokens"),
+        "head": _presence(files, "lm_head"),
+        "rope": rope,
+        "block_size": config.block_size or (dflash.block_size if dflash else None),
+        "mask_token_id": _mask_token(config),
+        "trained_k": _trained_k(config),
+        "trained_length": rope.original_length or config.max_position_embeddings,
+        "quantisation": _quantisation(config),
+    }
 
 
 def read_family(

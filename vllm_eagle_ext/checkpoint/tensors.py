@@ -7,11 +7,18 @@ vLLM's drafter classes build; what they never read, or what the target can lend,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from vllm_eagle_ext.checkpoint.config import DraftConfig
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
+
+# What stands in place of, or beside, `weight` in a quantised module.
+_QUANTISED = (
+    "weight", "weight_packed", "qweight", "weight_scale", "weight_scale_inv", "weight_scale_2",
+    "weight_global_scale", "weight_zero_point", "weight_shape", "weight_g_idx", "input_scale",
+    "input_global_scale", "scales", "qzeros", "g_idx", "k_scale", "v_scale", "pre_quant_scale",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,16 @@ def expected_tensors(
         pieces = {**_norms(spec, layer), **attention(spec, config, layer), **_mlp(spec, config)}
         table |= {f"layers.{layer}.{name}": expected for name, expected in pieces.items()}
     return table
+
+
+def belongs_to_quantised(spec: DraftSpec, name: str, table: Mapping[str, Expected]) -> bool:
+    """Whether a tensor that the table has not is a part of a module that it has."""
+    if spec.quantisation is None:
+        return False
+    module, _, suffix = name.rpartition(".")
+    if module.endswith("self_attn"):
+        return suffix in ("k_scale", "v_scale")
+    return suffix in _QUANTISED and f"{module}.weight" in table
 
 
 def _around_the_layers(

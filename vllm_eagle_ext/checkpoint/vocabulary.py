@@ -37,7 +37,7 @@ def map_kind(
         kept: the target ids that `t2d` marks, ascending; decides where both readings are maps.
     """
     kinds: tuple[MapKind, ...] = ("offset", "absolute")
-    maps = [kind for kind in kinds if _is_map(target_ids(d2t, kind), target_vocab_size)]
+    maps = [kind for kind in kinds if is_map(target_ids(d2t, kind), target_vocab_size)]
     if kept is not None:
         agreeing = [kind for kind in maps if set(target_ids(d2t, kind)) == set(kept)]
         maps = agreeing or maps
@@ -55,6 +55,6 @@ def target_ids(d2t: Sequence[int], kind: MapKind) -> list[int]:
     return [draft_id + offset for draft_id, offset in enumerate(d2t)]
 
 
-def _is_map(ids: Sequence[int], target_vocab_size: int) -> bool:
+def is_map(ids: Sequence[int], target_vocab_size: int) -> bool:
     in_range = bool(ids) and min(ids) >= 0 and max(ids) < target_vocab_size
     return in_range and len(set(ids)) == len(ids)

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 
 from vllm_eagle_ext.errors import EagleExtError
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.cli.verify import Verdict
 
 CANNOT_READ = 2
 
@@ -98,7 +101,7 @@ def verify(
     """
     from vllm_eagle_ext.cli import check as checking
     from vllm_eagle_ext.cli.verify import engine_arguments, require_gate, verify_gate_layouts
-    from vllm_eagle_ext.cli.verify_table import print_verdict, read_prompts
+    from vllm_eagle_ext.cli.verify_table import read_prompts
 
     if not gate_layouts:
         raise typer.BadParameter("nothing to verify is named", param_hint="--gate-layouts")
@@ -111,11 +114,17 @@ def verify(
         verdict = verify_gate_layouts(arguments, texts, max_tokens=max_tokens, options=options)
     except EagleExtError as error:
         _fail(str(error), as_json=as_json)
+    _show_verdict(verdict, as_json=as_json)
+    raise typer.Exit(0 if verdict.winner else 1)
+
+
+def _show_verdict(verdict: Verdict, *, as_json: bool) -> None:
+    from vllm_eagle_ext.cli.verify_table import print_verdict
+
     if as_json:
         typer.echo(json.dumps(verdict.to_json(), indent=1))
     else:
         print_verdict(verdict, _console())
-    raise typer.Exit(0 if verdict.winner else 1)
 
 
 def _fail(message: str, *, as_json: bool) -> NoReturn:

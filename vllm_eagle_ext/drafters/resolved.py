@@ -20,7 +20,6 @@ class ResolvedDraft(StrictWeights):
     """
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
-        assert vllm_config.speculative_config is not None
         stamp = require_stamp(vllm_config.speculative_config.draft_model_config.hf_config)
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         self.loading_plan = LoadingPlan(**stamp["weights"])

@@ -9,13 +9,13 @@ those that the intake expects.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from vllm_eagle_ext.checkpoint.names import COMPUTED, canonical_name
-from vllm_eagle_ext.checkpoint.vocabulary import map_kind
+from vllm_eagle_ext.checkpoint.vocabulary import MapKind, is_map, map_kind, target_ids
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.log import get_logger
 
@@ -43,11 +43,9 @@ class LoadingPlan:
     optional: dict[str, list[int]] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)  # blocks of fc, in the order of the boundaries
     gate: dict[str, Any] | None = None  # `GatePlan` of a gated draft
-    target_vocab_size: int = 0  # V; of use where d2t could not be read beforehand
+    d2t: MapKind | None = None  # None: it could not be read beforehand
+    target_vocab_size: int = 0  # V
     drop_unexpected: bool = False  # `strict: false`
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class StrictWeights:
@@ -108,12 +106,12 @@ def _require_shape(published: str, tensor: torch.Tensor, shape: list[int] | None
 
 
 def _as_offsets(name: str, tensor: torch.Tensor, plan: LoadingPlan) -> tuple[str, torch.Tensor]:
+    """The intake has read d2t by value, and t2d may have told it which reading is meant."""
     if name != "d2t":
         return name, tensor
-    kind = None
-    if not tensor.is_floating_point():
-        kind = map_kind(tensor.tolist(), plan.target_vocab_size)
-    if kind is None:
+    d2t = [] if tensor.is_floating_point() else tensor.tolist()
+    kind = plan.d2t or map_kind(d2t, plan.target_vocab_size)
+    if kind is None or not is_map(target_ids(d2t, kind), plan.target_vocab_size):
         raise _refusal(
             "d2t", "no map", f"different target ids below {plan.target_vocab_size}, as offsets"
         )
@@ -161,8 +159,7 @@ def _require_fed(model: torch.nn.Module, seen: set[str]) -> None:
     for name, _ in model.named_parameters():
         module, _, kind = canonical_name(name).rpartition(".")
         parent, _, part = module.rpartition(".")
-        is_lent = f"{module}.{kind}".startswith(_LENT) and f"{module}.{kind}" not in seen
-        if is_lent or part in _NOT_FROM_FILES or kind in _NOT_FROM_FILES:
+        if _is_lent(f"{module}.{kind}", seen) or part in _NOT_FROM_FILES or kind in _NOT_FROM_FILES:
             continue
         sources = [f"{parent}.{piece}" for piece in _FUSED.get(part, ())] or [module]
         names = [f"{source}.{kind}".strip(".") for source in sources]
@@ -171,12 +168,15 @@ def _require_fed(model: torch.nn.Module, seen: set[str]) -> None:
         raise _refusal("tensors of the draft", f"without {', '.join(sorted(missing))}", "all of them")
 
 
+def _is_lent(name: str, seen: set[str]) -> bool:
+    return name.startswith(_LENT) and name not in seen
+
+
 def _require_finite(model: torch.nn.Module, seen: set[str]) -> None:
     """A parameter of which a part was never loaded still holds NaN."""
     for name, parameter in model.named_parameters():
         ours = canonical_name(name)
-        is_lent = ours.startswith(_LENT) and ours not in seen
-        if is_lent or parameter.dtype not in _FLOATS or parameter.is_meta:
+        if _is_lent(ours, seen) or parameter.dtype not in _FLOATS or parameter.is_meta:
             continue
         # One pass without a mask of the parameter's size; NaN and infinities survive it.
         low, high = torch.aminmax(parameter.data) if parameter.numel() else (torch.zeros(()),) * 2

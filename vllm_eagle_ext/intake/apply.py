@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from vllm_eagle_ext.checkpoint import Case
+from vllm_eagle_ext.checkpoint import Case, DraftSpec
 from vllm_eagle_ext.checkpoint.aux_layers import IDS_KEY, OUTPUT_IDS_KEY
 from vllm_eagle_ext.checkpoint.flags import FLAGS
-from vllm_eagle_ext.checkpoint.tensors import expected_tensors
+from vllm_eagle_ext.checkpoint.tensors import belongs_to_quantised, expected_tensors
+from vllm_eagle_ext.drafters.eagle3.gate_rows import GatePlan
+from vllm_eagle_ext.drafters.weights import LoadingPlan
 from vllm_eagle_ext.stamp import write_stamp
 
 
@@ -30,7 +33,7 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
         _apply_dflash(hf_config, case)
     else:
         _apply_eagle3(hf_config, case)
-    write_stamp(hf_config, weights=loading_plan(case, strict=strict))
+    write_stamp(hf_config, weights=asdict(loading_plan(case, strict=strict)))
     hf_config.architectures = [spec.drafter]
     config.update_arch_()
 
@@ -64,40 +67,42 @@ def _apply_dflash(hf_config: Any, case: Case) -> None:
     hf_config.max_position_embeddings = max(stated, case.setting.max_model_len or 0)
 
 
-def loading_plan(case: Case, *, strict: bool = True) -> dict[str, Any]:
-    """`LoadingPlan` as JSON: of safetensors the headers, of other files what the config promises."""
+def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
+    """Of safetensors what the headers have, of other files what the config promises."""
     table = expected_tensors(case.spec, case.config, case.target.vocab_size)
+    loaded = {name: expected for name, expected in table.items() if name != "t2d"}
     if case.has_tensors:
-        found = {
+        required = {
             name: list(header.shape)
             for name, header in case.files.tensors.items()
-            if name in table or case.spec.quantisation is not None
+            if name in loaded or belongs_to_quantised(case.spec, name, table)
         }
-        required, optional = found, {}
+        optional: dict[str, list[int]] = {}
     else:
         lendable = case.spec.hidden_size == case.spec.target_hidden_size
         own = () if lendable else ("embed_tokens.weight", "lm_head.weight")
-        optional = {n: list(e.shape) for n, e in table.items() if e.optional and n not in own}
-        required = {n: list(e.shape) for n, e in table.items() if n not in optional}
-    required.pop("t2d", None)
-    return {
-        "required": required,
-        "optional": optional,
-        "order": list(case.spec.aux_layers.order),
-        "gate": _gate_plan(case),
-        "target_vocab_size": case.target.vocab_size,
-        "drop_unexpected": not strict,
-    }
+        shapes = {name: list(expected.shape) for name, expected in loaded.items()}
+        optional = {n: shapes[n] for n, e in loaded.items() if e.optional and n not in own}
+        required = {n: shape for n, shape in shapes.items() if n not in optional}
+    return LoadingPlan(
+        required=required,
+        optional=optional,
+        order=list(case.spec.aux_layers.order),
+        gate=_gate_plan(case.spec),
+        d2t=case.spec.vocabulary.map_kind,
+        target_vocab_size=case.target.vocab_size,
+        drop_unexpected=not strict,
+    )
 
 
-def _gate_plan(case: Case) -> dict[str, Any] | None:
-    gate, heads = case.spec.gate, case.spec.heads
-    if gate is None:
+def _gate_plan(spec: DraftSpec) -> dict[str, Any] | None:
+    if spec.gate is None:
         return None
-    return {
-        "kind": gate.kind,
-        "module": gate.module,
-        "layout": gate.layout,
-        "heads": heads.query,
-        "head_dim": heads.dim,
-    }
+    plan = GatePlan(
+        kind=spec.gate.kind,
+        module=spec.gate.module,
+        layout=spec.gate.layout,
+        heads=spec.heads.query,
+        head_dim=spec.heads.dim,
+    )
+    return asdict(plan)

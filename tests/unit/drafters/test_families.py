@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.support.checkpoints import VOCAB
 from tests.support.drafter import construct
-from tests.support.drafting import difference, load, module_logits, reference_logits, resolve_draft
+from tests.support.drafting import (
+    BOUND,
+    bound_of,
+    difference,
+    load,
+    module_logits,
+    reference_logits,
+    resolve_draft,
+)
 from tests.support.drafts import FAMILIES, valid_draft
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.errors import UnsupportedDraftError
@@ -15,31 +24,41 @@ pytestmark = [
     pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
     pytest.mark.usefixtures("single_process_group"),
 ]
-BOUND = 1e-3
+IDS = "eagle_aux_hidden_state_layer_ids"
+# Family -> where its ids are, and from an id to its boundary.
+UNSORTABLE = {
+    "native": ("eagle_config", IDS, 1),
+    "post-norm": ("eagle_config", IDS, 1),
+    "norm_before_fc": ("eagle_config", IDS, 1),
+    "gated": ("eagle_config", IDS, 1),
+    "mla": ("eagle_config", IDS, 1),
+    "speculators": ("", IDS, 0),
+    "p-eagle": ("", IDS, 0),
+    "dflash": ("dflash_config", "target_layer_ids", 1),
+    "dflash-speculators": ("", "aux_hidden_state_layer_ids", 0),
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_equal_the_references(tmp_path, family):
     drafter, boundaries, path, probe = load(tmp_path, valid_draft(family))
     mine = module_logits(drafter, family, boundaries, probe)
-    bound = 0.1 if family == "quantised" else BOUND  # eight-bit activations
-    assert difference(mine, reference_logits(path, family, boundaries, probe)) < bound
+    assert difference(mine, reference_logits(path, family, boundaries, probe)) < bound_of(family)
     assert "EagleExt" in type(drafter).__name__
 
 
-@pytest.mark.parametrize("family", ["native", "post-norm", "norm_before_fc", "mla", "dflash"])
+@pytest.mark.parametrize("family", UNSORTABLE)
 def test_unsorted_ids_are_permuted_with_their_weights(tmp_path, family):
     """The reference keeps the file's order of ids, blocks and norms; the drafter gets it ascending."""
     draft = valid_draft(family)
-    key = "target_layer_ids" if family == "dflash" else "eagle_aux_hidden_state_layer_ids"
-    block = draft.config["dflash_config" if family == "dflash" else "eagle_config"]
-    unsorted = [block[key][-1], *block[key][:-1]]
-    block[key] = unsorted
+    place, key, shift = UNSORTABLE[family]
+    block = draft.config[place] if place else draft.config
+    block[key] = [block[key][-1], *block[key][:-1]]
+    listed = [id_ + shift for id_ in block[key]]
     drafter, boundaries, path, probe = load(tmp_path, draft)
-    assert boundaries == sorted(id_ + 1 for id_ in unsorted)
-    assert boundaries != [id_ + 1 for id_ in unsorted]
+    assert boundaries == sorted(listed) != listed
     mine = module_logits(drafter, family, boundaries, probe)
-    as_listed = reference_logits(path, family, [id_ + 1 for id_ in unsorted], probe)
+    as_listed = reference_logits(path, family, listed, probe)
     assert difference(mine, as_listed) < BOUND
     assert difference(mine, reference_logits(path, family, boundaries, probe)) > 0.1
 
@@ -50,6 +69,28 @@ def test_absolute_d2t_is_converted(tmp_path):
     as_offsets = module_logits(*_three(load(tmp_path / "offsets", draft)))
     draft.tensors["d2t"] = offsets + torch.arange(len(offsets))
     assert torch.equal(module_logits(*_three(load(tmp_path / "absolute", draft))), as_offsets)
+
+
+def test_t2d_decides_where_both_readings_of_d2t_are_maps(tmp_path):
+    """Every third token, as offsets and as target ids: the loader reads what the intake has read."""
+    draft, size = valid_draft("native"), 24
+    kept = 3 * torch.arange(size)
+    draft.config["draft_vocab_size"] = size
+    draft.tensors["lm_head.weight"] = draft.tensors["lm_head.weight"][:size].clone()
+    draft.tensors["t2d"] = torch.zeros(VOCAB, dtype=torch.bool).index_fill(0, kept, value=True)
+    draft.tensors["d2t"] = kept - torch.arange(size)
+    as_offsets = module_logits(*_three(load(tmp_path / "offsets", draft)))
+    assert torch.isfinite(as_offsets[0]).nonzero().flatten().tolist() == kept.tolist()
+    draft.tensors["d2t"] = kept
+    assert torch.equal(module_logits(*_three(load(tmp_path / "absolute", draft))), as_offsets)
+
+
+def test_constants_in_the_file_are_no_weights(tmp_path):
+    """Exporters write the frequencies of rope; every engine computes them."""
+    for family in ("native", "quantised"):
+        draft = valid_draft(family)
+        draft.tensors["midlayer.self_attn.rotary_emb.inv_freq"] = torch.ones(16)
+        load(tmp_path / family, draft)
 
 
 def _three(loaded):

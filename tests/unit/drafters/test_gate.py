@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN
-from tests.support.drafting import difference, load, module_logits, reference_logits
+from tests.support.drafting import (
+    BOUND,
+    BOUND_QUANTISED,
+    difference,
+    load,
+    module_logits,
+    reference_logits,
+)
 from tests.support.drafts import Draft, valid_draft
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.drafters.eagle3.gate_rows import GatePlan, runtime_rows, with_gates
@@ -16,7 +23,6 @@ pytestmark = [
     pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
     pytest.mark.usefixtures("single_process_group"),
 ]
-BOUND = 1e-3
 BASES = (
     "native",
     "post-norm",
@@ -179,7 +185,7 @@ def test_quantised_gated_draft(tmp_path, layout):
             heads = [part.unflatten(0, (HEADS, HEAD_DIM)) for part in (query, rows)]
             draft.tensors[key] = torch.cat(heads, dim=1).flatten(0, 1)
     draft.config["gate_layout"] = layout
-    assert difference(*logits(tmp_path, draft)) < 0.1  # eight-bit activations
+    assert difference(*logits(tmp_path, draft)) < BOUND_QUANTISED
 
 
 def test_a_gate_without_its_query_is_refused():

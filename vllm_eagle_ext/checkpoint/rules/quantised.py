@@ -20,7 +20,7 @@ from vllm_eagle_ext.checkpoint.tensors import expected_tensors
 _LEAST_BLOCK = 16  # rows; the usual are 32 and 128
 
 
-@rule(Severity.ERROR, can_run=True)
+@rule(Severity.ERROR)
 def quantised_weights_are_there(case: Case) -> Iterable[Problem]:
     if case.spec.quantisation and case.has_tensors and not quantised_weights(case.files.tensors):
         yield Problem(

@@ -10,19 +10,11 @@ from vllm_eagle_ext.checkpoint.families import FUSED_QKV
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.names import COMPUTED, HOLDS_WEIGHTS
 from vllm_eagle_ext.checkpoint.quantisation import FLOATS, quantised_weights
-from vllm_eagle_ext.checkpoint.tensors import Expected, expected_tensors
+from vllm_eagle_ext.checkpoint.tensors import Expected, belongs_to_quantised, expected_tensors
 from vllm_eagle_ext.checkpoint.values import non_finite
 
 _BELONGS = "check that config.json belongs to the weights"
 _DTYPES = {"float": FLOATS, "integer": ("I64", "I32", "I16"), "mask": ("BOOL", "U8", "I8")}
-
-# What stands in place of, or beside, `weight` in a quantised module.
-_QUANTISED = (
-    "weight", "weight_packed", "qweight", "weight_scale", "weight_scale_inv", "weight_scale_2",
-    "weight_global_scale", "weight_zero_point", "weight_shape", "weight_g_idx", "input_scale",
-    "input_global_scale", "scales", "qzeros", "g_idx", "k_scale", "v_scale", "pre_quant_scale",
-)  # fmt: skip
-
 
 _SHOWN = 40  # names in a message: more than one layer has
 
@@ -75,7 +67,7 @@ def tensors_are_expected(case: Case) -> Iterable[Problem]:
         and name not in apart
         and not (norms and name.startswith(norms))
         and not name.endswith(COMPUTED)
-        and not _belongs_to_quantised(case, name, table)
+        and not belongs_to_quantised(case.spec, name, table)
     ]
     if unexpected:
         yield Problem(
@@ -90,15 +82,6 @@ def tensors_are_expected(case: Case) -> Iterable[Problem]:
 def _listing(names: list[str]) -> str:
     shown = ", ".join(names[:_SHOWN])
     return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
-
-
-def _belongs_to_quantised(case: Case, name: str, table: dict[str, Expected]) -> bool:
-    if case.spec.quantisation is None:
-        return False
-    module, _, suffix = name.rpartition(".")
-    if module.endswith("self_attn"):
-        return suffix in ("k_scale", "v_scale")
-    return suffix in _QUANTISED and f"{module}.weight" in table
 
 
 @rule(Severity.ERROR)

@@ -59,21 +59,20 @@ def d2t_present_iff_reduced(case: Case) -> Iterable[Problem]:
 @rule(Severity.ERROR)
 def d2t_is_a_map(case: Case) -> Iterable[Problem]:
     """vLLM checks nothing of it: repeated ids leave logits out, negative ones wrap around."""
-    header = case.files.tensors.get("d2t")
-    if header is None or not case.is_reduced or case.spec.vocabulary.map_kind:
-        size_is_wrong = header is not None and header.shape != (case.spec.vocabulary.size,)
-        if not (case.is_reduced and size_is_wrong):
-            return
-    assert header is not None
+    header, size = case.files.tensors.get("d2t"), case.spec.vocabulary.size
+    if header is None or not case.is_reduced:
+        return
     d2t = tensor_integers(case.files, "d2t")
-    if d2t is None or not d2t or header.shape != (case.spec.vocabulary.size,):
-        value, allowed = f"{header.dtype} of shape {header.shape}", "integers"
-        allowed = f"{case.spec.vocabulary.size} integers, one per draft token"
-    else:
+    if not d2t or header.shape != (size,):
+        value = f"{header.dtype} of shape {header.shape}"
+        allowed = f"{size} integers, one per draft token"
+    elif case.spec.vocabulary.map_kind is None:
         ids = target_ids(d2t, "offset")
         distinct = len(set(ids))
         value = f"offsets that give target ids {min(ids)} to {max(ids)}, {distinct} of them distinct"
         allowed = f"{len(d2t)} different target ids from 0 to {case.target.vocab_size - 1}"
+    else:
+        return
     yield Problem(
         field="d2t of the draft",
         value=value,
