@@ -24,6 +24,8 @@ logger = get_logger(__name__)
 # 0.32 by running it, 0.33 by reading its source (tests/contract).
 TESTED_VLLM = ">=0.32,<0.34"
 _INTAKE_MODULE = "vllm.engine.arg_utils"
+_RUNNER_MODULE = "vllm.v1.worker.gpu_model_runner"
+_METHODS_ON_V1 = ("suffix", "custom_class", "medusa", "mlp_speculator")
 _WRAPPED = "_eagle_ext_wraps"
 
 
@@ -49,18 +51,20 @@ def v2_runner_needs_aux_states() -> bool:
         return False
 
 
-def model_runner(*, drafts_in_parallel: bool) -> Literal["v1", "v2"]:
-    """Which runner vLLM will choose for an EAGLE-3 or DFlash draft, by its own order of reasons.
+def model_runner(*, drafts_in_parallel: bool, method: str | None = None) -> Literal["v1", "v2"]:
+    """Which runner vLLM will choose for a draft, by its own order of reasons.
 
     Args:
         drafts_in_parallel: `parallel_drafting` is asked for, which only V1 has outside DFlash.
+        method: of the speculative config; some exist on V1 alone.
     """
     from vllm import envs
     from vllm.triton_utils import HAS_TRITON
 
     if envs.VLLM_USE_V2_MODEL_RUNNER is not None:
         return "v2" if envs.VLLM_USE_V2_MODEL_RUNNER else "v1"
-    return "v2" if HAS_TRITON and not drafts_in_parallel else "v1"
+    on_v1 = drafts_in_parallel or method in _METHODS_ON_V1
+    return "v2" if HAS_TRITON and not on_v1 else "v1"
 
 
 def registered_architectures() -> frozenset[str]:
@@ -124,6 +128,50 @@ def _wrap_create_speculative_config(module: ModuleType) -> None:
 
     setattr(create_speculative_config, _WRAPPED, original)
     engine_args.create_speculative_config = create_speculative_config
+
+
+def install_commit_on_v1() -> None:
+    """Commit accepted rows on the V1 runner. Called by a target that replays, when it is built.
+
+    Symptom: the V1 runner never tells a state kept by replay how many rows were accepted.
+    Cause: vLLM's commit hooks (RecoverSSM) exist on its V2 runner alone.
+    Seam: `GPUModelRunner._update_states_after_model_execute(self, output_token_ids, ..)`, which V1 runs
+        right after sampling on hybrid targets, is wrapped; the original runs first and unchanged.
+    REMOVE WHEN: vLLM's V1 runner goes.
+    """
+    when_loaded(_RUNNER_MODULE, _wrap_update_states)
+
+
+def _wrap_update_states(module: ModuleType) -> None:
+    runner = module.GPUModelRunner
+    original = runner._update_states_after_model_execute
+    if hasattr(original, _WRAPPED):
+        return
+
+    @functools.wraps(original)
+    def update_states(self: Any, output_token_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        from vllm_eagle_ext.hybrid.state import commit_on_v1
+
+        result = original(self, output_token_ids, *args, **kwargs)
+        commit_on_v1(self, output_token_ids)
+        return result
+
+    setattr(update_states, _WRAPPED, original)
+    runner._update_states_after_model_execute = update_states
+
+
+def use_architecture(model_config: Any, architecture: str) -> None:
+    """Give a ModelConfig another registered architecture of the same capabilities, as
+    `SpeculativeConfig.update_arch_` does for drafts. vLLM's own update of the engine's config, found
+    by architecture, stays the one of the old name."""
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
+
+    update = MODELS_CONFIG_MAP.get(model_config.architecture)
+    if update is not None:
+        MODELS_CONFIG_MAP[architecture] = update
+    model_config.hf_config.architectures = [architecture]
+    model_config.model_arch_config = model_config.get_model_arch_config()
+    model_config._architecture = architecture
 
 
 def when_loaded(name: str, action: Callable[[ModuleType], None]) -> None:

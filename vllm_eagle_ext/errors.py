@@ -2,9 +2,11 @@
 """What the package refuses, and how it says so: field, value, what is allowed, what to do.
 
 EagleExtError(ValueError)
+    HybridStateError          a configuration in which recurrent states cannot be kept as asked
     OptionsError              a key or value of `additional_config.eagle_ext`
     SpeculativeConfigError    a key or value of `speculative_config`
     UnsupportedDraftError     a draft checkpoint that would not draft what it was trained to draft
+    UnsupportedTargetError    a target whose recurrent state this package cannot lay out
     UnsupportedVllmError      a draft that needs this package on a vLLM it has not been tested with
 """
 
@@ -12,9 +14,11 @@ from __future__ import annotations
 
 __all__ = [
     "EagleExtError",
+    "HybridStateError",
     "OptionsError",
     "SpeculativeConfigError",
     "UnsupportedDraftError",
+    "UnsupportedTargetError",
     "UnsupportedVllmError",
 ]
 
@@ -50,6 +54,10 @@ def _rebuild(error: type[EagleExtError], parts: dict[str, str]) -> EagleExtError
     return error(**parts)
 
 
+class HybridStateError(EagleExtError):
+    pass
+
+
 class OptionsError(EagleExtError):
     pass
 
@@ -59,6 +67,10 @@ class SpeculativeConfigError(EagleExtError):
 
 
 class UnsupportedDraftError(EagleExtError):
+    pass
+
+
+class UnsupportedTargetError(EagleExtError):
     pass
 
 

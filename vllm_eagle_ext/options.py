@@ -38,6 +38,11 @@ class Options(BaseModel):
     norm_output: Literal["checkpoint"] | bool = Field(
         default="checkpoint", description='"checkpoint", true or false'
     )
+    hybrid_state: Literal["auto", "replay", "slots"] = Field(
+        default="auto",
+        description='"auto", "replay" (one state page per request of a gated delta net target) or '
+        '"slots" (vLLM\'s own: one per draft token)',
+    )
 
 
 def parse_options(additional_config: object) -> Options:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from vllm_eagle_ext import compat
+from vllm_eagle_ext.hybrid.choice import TARGETS as REPLAYING
 
 # Names contain `EagleExt`, so that a node without this package fails with a name that tells, and
 # start with `Eagle3` or `DFlash`, so that vLLM's rewriting of draft architectures leaves them alone.
@@ -21,18 +22,23 @@ DRAFTERS = {
     for name in names
 }
 
+# Targets with replaying layers: the class keeps the name of vLLM's.
+TARGETS = {
+    ours: f"vllm_eagle_ext.hybrid:{architecture}" for architecture, ours in REPLAYING.items()
+}
+
 
 def register() -> None:
     """Idempotent: vLLM calls it in every process, some of which inherit an earlier call's effects."""
     compat.warn_outside_tested_range()
-    _register_drafters()
+    _register_models()
     compat.install_intake()
 
 
-def _register_drafters() -> None:
+def _register_models() -> None:
     from vllm.model_executor.models.registry import ModelRegistry
 
     known = ModelRegistry.get_supported_archs()
-    for architecture, path in DRAFTERS.items():
+    for architecture, path in (DRAFTERS | TARGETS).items():
         if architecture not in known:
             ModelRegistry.register_model(architecture, path)

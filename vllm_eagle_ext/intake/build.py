@@ -18,6 +18,7 @@ from vllm_eagle_ext.checkpoint.rope import read_rope
 from vllm_eagle_ext.checkpoint.rules.early import OWN_MODEL_TYPE
 from vllm_eagle_ext.errors import EagleExtError, UnsupportedVllmError
 from vllm_eagle_ext.intake.apply import apply_spec
+from vllm_eagle_ext.intake.hybrid import apply_hybrid_state
 from vllm_eagle_ext.intake.report import log_inspection, raise_errors
 from vllm_eagle_ext.intake.request import DraftRequest, check_request, read_request
 from vllm_eagle_ext.log import get_logger
@@ -47,8 +48,19 @@ def build_speculative_config(
         EagleExtError: options, request or checkpoint that cannot be served rightly.
     """
     options = parse_options(engine_args.additional_config)
+    if not options.enabled:
+        return build()
+    config = _with_checked_draft(engine_args, target_model_config, build, options)
+    if config is not None:
+        apply_hybrid_state(engine_args, target_model_config, config, options)
+    return config
+
+
+def _with_checked_draft(
+    engine_args: Any, target_model_config: Any, build: Callable[[], Any], options: Options
+) -> Any:
     request = read_request(engine_args)
-    if not options.enabled or request is None:
+    if request is None:
         return build()
     # Before `build`, so that our message comes before the host's own errors.
     inspection = _inspect(request, target_model_config, engine_args, options)

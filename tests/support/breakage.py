@@ -1,0 +1,52 @@
+"""Ways to break a replay, for the tests that must notice. Each runs inside an engine's worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+BREAKAGES = ("one row short", "stale window", "other beta", "no commit")
+
+
+def apply(how: str, set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
+    """`set_attribute`: pytest's monkeypatch undoes it."""
+    from vllm_eagle_ext.hybrid.ops import cpu
+
+    plan, rows = cpu.plan, cpu._rows
+
+    def short(*args: Any) -> None:
+        plan(*args)
+        args[-1].lengths.sub_(1).clamp_(min=1)
+
+    def changed(*args: Any) -> Any:
+        right = rows(*args)
+        return right._replace(b=(right.b.float() * 1.1).to(right.b.dtype))
+
+    set_attribute(
+        *{
+            "one row short": (cpu, "plan", short),
+            "stale window": (cpu, "_windows", lambda *_: []),
+            "other beta": (cpu, "_rows", changed),
+            "no commit": (cpu.Commit, "__call__", lambda *_: None),
+        }[how]
+    )
+
+
+def state_pages(runner: Any) -> dict[str, Any]:
+    from vllm.v1.kv_cache_interface import MambaSpec
+
+    found: dict[str, Any] = {"blocks": runner.kv_cache_config.num_blocks, "groups": []}
+    for group in runner.kv_cache_config.kv_cache_groups:
+        spec = group.kv_cache_spec
+        if isinstance(spec, MambaSpec):
+            found["groups"].append(
+                {
+                    "layers": len(group.layer_names),
+                    "page_bytes": spec.page_size_bytes,
+                    "pages_per_request": 1 + spec.num_speculative_blocks,
+                    "shapes": [list(shape) for shape in spec.shapes],
+                    "dtypes": [str(dtype) for dtype in spec.dtypes],
+                }
+            )
+    return found

@@ -1,0 +1,74 @@
+"""Engines on a hybrid target, several to a process: an engine of this size starts in seconds there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.engine import ROOT, TINY, EngineFailedError, engine_environment
+
+TIMEOUT_S = 1500
+TARGET = TINY / "hybrid_target"
+
+
+def ngram(k: int) -> dict[str, Any]:
+    """A method without a draft model, whose drafts a test replaces."""
+    return {
+        "method": "ngram",
+        "num_speculative_tokens": k,
+        "prompt_lookup_min": 1,
+        "prompt_lookup_max": 4,
+    }
+
+
+@dataclass(frozen=True)
+class HybridRun:
+    name: str
+    prompts: list[list[int]]
+    max_tokens: int | list[int] = 64
+    speculative: dict[str, Any] | None = None
+    state: str | None = None  # hybrid_state
+    follow: str | None = None  # an earlier run whose texts the drafts follow
+    right: str = "random"
+    broken: str | None = None
+    then: list[int] | None = None  # a second turn: prompt, own text, these tokens
+    concurrency: int | None = None
+    temperature: float = 0.0
+    sampling_seed: int | None = None
+    logprobs: int | None = None
+    engine_args: dict[str, Any] = field(default_factory=dict)
+    target: Path = TARGET
+
+
+def run_all(
+    runs: Sequence[HybridRun], runner: str = "v1", **environment: str
+) -> tuple[dict[str, Any], str]:
+    """Results by name, and what the process printed.
+
+    Raises:
+        EngineFailedError: the process ended without results.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        jobs, result = Path(folder, "jobs.json"), Path(folder, "result.json")
+        jobs.write_text(json.dumps([asdict(run) for run in runs], default=str))
+        process = subprocess.run(
+            [sys.executable, "-m", "tests.support.hybrid_process", str(jobs), str(result)],
+            env=engine_environment(runner)
+            | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+            | environment,
+            cwd=ROOT,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        if process.returncode != 0 or not result.exists():
+            raise EngineFailedError(process.stdout)
+        return json.loads(result.read_text()), process.stdout

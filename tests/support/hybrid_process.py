@@ -1,0 +1,132 @@
+"""Runs engines on a hybrid target one after the other in one process.
+
+python -m tests.support.hybrid_process JOBS RESULT, where JOBS is a JSON list of `HybridRun`s. A run may
+name an earlier one whose texts its rigged drafts are to follow.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+
+def build(run: dict[str, Any]) -> Any:
+    from vllm import LLM
+
+    arguments: dict[str, Any] = {
+        "model": run["target"],
+        "max_model_len": 1024,
+        "enforce_eager": True,
+        "gpu_memory_utilization": 0.3,
+        "disable_log_stats": False,
+        "enable_prefix_caching": False,
+        "seed": 0,
+        "worker_extension_cls": "tests.support.rigged.Rigged",
+        **run["engine_args"],
+    }
+    if run["speculative"] is not None:
+        arguments["speculative_config"] = run["speculative"]
+    if run["state"] is not None:
+        arguments["additional_config"] = {"eagle_ext": {"hybrid_state": run["state"]}}
+    return LLM(**arguments)
+
+
+def generate(llm: Any, run: dict[str, Any], prompt_ids: list[list[int]]) -> list[Any]:
+    from vllm import SamplingParams
+
+    lengths = run["max_tokens"]
+    if isinstance(lengths, int):
+        lengths = [lengths] * len(run["prompts"])
+    params = [
+        SamplingParams(
+            temperature=run["temperature"],
+            seed=run["sampling_seed"],
+            max_tokens=length,
+            ignore_eos=True,
+            detokenize=False,
+            logprobs=run["logprobs"],
+        )
+        for length in lengths
+    ]
+    outputs: list[Any] = []
+    width = run["concurrency"] or len(params)
+    prompts = [{"prompt_token_ids": prompt} for prompt in prompt_ids]
+    for start in range(0, len(prompts), width):
+        part = slice(start, start + width)
+        outputs += llm.generate(prompts[part], params[part], use_tqdm=False)
+    return outputs
+
+
+def counters(llm: Any) -> dict[str, Any]:
+    found = {}
+    for metric in llm.get_metrics():
+        name = metric.name.removeprefix("vllm:")
+        if name.startswith(("spec_decode", "num_preemptions", "prefix_cache")):
+            found[name] = getattr(metric, "value", None) or getattr(metric, "values", 0)
+    return found
+
+
+def serve(run: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    llm = build(run)
+    if run["follow"] is not None:
+        k = run["speculative"]["num_speculative_tokens"]
+        llm.collective_rpc("rig", args=(earlier[run["follow"]]["texts"], run["right"], k, 1536))
+    if run["broken"] is not None:
+        llm.collective_rpc("break_replay", args=(run["broken"],))
+    started = time.perf_counter()
+    outputs = generate(llm, run, run["prompts"])
+    seconds = time.perf_counter() - started
+    tokens = [list(output.outputs[0].token_ids) for output in outputs]
+    texts = [prompt + own for prompt, own in zip(run["prompts"], tokens, strict=True)]
+    second_turn: list[Any] = []
+    if run["then"]:
+        second_turn = generate(llm, run, [text + run["then"] for text in texts])
+        texts = [list(o.prompt_token_ids) + list(o.outputs[0].token_ids) for o in second_turn]
+    result = {
+        "tokens": tokens,
+        "texts": texts,
+        "second_turn": [list(output.outputs[0].token_ids) for output in second_turn],
+        "second_cached": [output.num_cached_tokens for output in second_turn],
+        "logprobs": [
+            [{str(t): e.logprob for t, e in at.items()} for at in output.outputs[0].logprobs or []]
+            for output in outputs
+        ],
+        "cached": [output.num_cached_tokens for output in outputs],
+        "seconds": seconds,
+        "counters": counters(llm),
+        "pages": llm.collective_rpc("state_pages")[0],
+    }
+    llm.llm_engine.engine_core.shutdown()
+    del llm
+    gc.collect()
+    cleanup_dist_env_and_memory()
+    return result
+
+
+def main() -> None:
+    from vllm.platforms import current_platform
+
+    results: dict[str, Any] = {}
+    for run in json.loads(Path(sys.argv[1]).read_text()):
+        print(f"=== {run['name']}", flush=True)
+        try:
+            results[run["name"]] = serve(run, results)
+        except Exception as error:  # noqa: BLE001 - the next run must have its turn
+            results[run["name"]] = {
+                "error": f"{type(error).__name__}: {error}",
+                "trace": traceback.format_exc(),
+            }
+        # Once a process is enough, and the second scan of all modules trips over numba's (0.32).
+        type(current_platform).register_triton_kernel_overrides = lambda *_: None
+    Path(sys.argv[2]).write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

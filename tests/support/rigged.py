@@ -1,0 +1,84 @@
+"""A worker extension whose drafts are known texts, right for as many tokens as a test wants.
+
+Rows of a verify step are uniform (K drafts for each request), so that stock vLLM can run beside: its
+CPU kernels crash or misplace history when a request has fewer (0.32).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tests.support import breakage
+
+_SEEN = 6  # tokens that tell a text from the others
+
+
+class Rigged:
+    """Mixed into vLLM's worker by `worker_extension_cls`; reached through `collective_rpc`."""
+
+    model_runner: Any
+
+    def rig(self, texts: list[list[int]], right: str, k: int, vocab: int) -> None:
+        """texts: prompt and continuation. right: "always", "never" or "random" (a prefix)."""
+        self.texts = {tuple(text[:_SEEN]): text for text in texts}
+        self.accepted: dict[str, list[int]] = {}
+        runner = self.model_runner
+        draft = drafter_of(right, k, vocab)
+        if hasattr(runner, "speculator"):
+            self._rig_v2(runner, draft)
+        else:
+            self._rig_v1(runner, draft)
+
+    def break_replay(self, how: str) -> None:
+        breakage.apply(how)
+
+    def state_pages(self) -> dict[str, Any]:
+        """Blocks of the recurrent groups per request that are held now, and the sizes of the cache."""
+        return breakage.state_pages(self.model_runner)
+
+    def _rig_v1(self, runner: Any, draft: Callable[[Sequence[int], int], list[int]]) -> None:
+        def propose(k: int, sampled: Any, lengths: Any, tokens: Any, **_: Any) -> list[list[int]]:
+            del k
+            return [
+                draft(self.texts.get(tuple(tokens[i, :_SEEN].tolist()), ()), int(lengths[i]))
+                if row
+                else []
+                for i, row in enumerate(sampled)
+            ]
+
+        runner.drafter.propose = propose
+
+    def _rig_v2(self, runner: Any, draft: Callable[[Sequence[int], int], list[int]]) -> None:
+        states = runner.req_states
+
+        # vLLM's own kernel for these drafts does not run under Triton's interpreter.
+        def propose(input_batch: Any, *args: Any, **kwargs: Any) -> Any:
+            drafts = states.draft_tokens[input_batch.idx_mapping].clone()
+            if kwargs.get("dummy_run"):
+                return drafts
+            num_sampled = args[4]
+            for i, slot in enumerate(input_batch.idx_mapping.tolist()):
+                tokens = states.all_token_ids.gpu[slot]
+                length = int(states.total_len.gpu[slot])
+                text = self.texts.get(tuple(tokens[:_SEEN].tolist()), ())
+                if int(num_sampled[i]):
+                    drafts[i] = drafts.new_tensor(draft(text, length))
+            return drafts
+
+        runner.speculator.propose = propose
+
+
+def drafter_of(right: str, k: int, vocab: int) -> Callable[[Sequence[int], int], list[int]]:
+    """A function of a text and the tokens of it that are there -> k draft tokens."""
+
+    def draft(text: Sequence[int], length: int) -> list[int]:
+        good = {"always": k, "never": 0}.get(right)
+        if good is None:
+            good = random.Random(hash((len(text), sum(text), length))).randint(0, k)
+        known = list(text[length : length + k])
+        known += [1] * (k - len(known))
+        return [token if i < good else (token + 1) % vocab for i, token in enumerate(known)]
+
+    return draft

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replay or slots: what the user asks for, what this configuration allows, what pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from vllm_eagle_ext.errors import HybridStateError
+
+HybridState = Literal["auto", "replay", "slots"]
+
+# Architecture of a target -> ours, in `targets`. Names carry `EagleExt`, so that a node without this
+# package fails with a name that tells.
+TARGETS = {
+    "Qwen3NextForCausalLM": "Qwen3NextEagleExtForCausalLM",
+    "Qwen3_5ForCausalLM": "Qwen3_5EagleExtForCausalLM",
+    "Qwen3_5MoeForCausalLM": "Qwen3_5MoeEagleExtForCausalLM",
+    "Qwen3_5ForConditionalGeneration": "Qwen3_5EagleExtForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeEagleExtForConditionalGeneration",
+}
+LEAST_K = 3  # below, 1 + K pages are few and a commit costs more than it saves
+OPTION = "additional_config.eagle_ext.hybrid_state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    architecture: str
+    k: int
+    runner: Literal["v1", "v2"]
+    platform: str  # "cpu", "cuda", ..
+    prefix_caching: bool
+    has_triton: bool = True
+    pipeline_parallel_size: int = 1
+    context_parallel_size: int = 1
+    kv_connector: str | None = None
+    lora: bool = False
+    microbatches: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    field: str
+    value: object
+    allowed: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.field} is {self.value!r}"
+
+
+def obstacles(situation: Situation) -> Iterator[Obstacle]:
+    """What replay cannot do."""
+    s = situation
+    if s.platform not in ("cpu", "cuda"):
+        yield Obstacle("platform", s.platform, "cpu or cuda", "leave hybrid_state at slots here")
+    if s.runner == "v1" and s.prefix_caching:
+        yield Obstacle(
+            "enable_prefix_caching",
+            True,
+            "false on vLLM's V1 runner",
+            "--no-enable-prefix-caching, or the V2 runner (VLLM_USE_V2_MODEL_RUNNER=1)",
+        )
+    if s.pipeline_parallel_size > 1:
+        yield Obstacle("pipeline_parallel_size", s.pipeline_parallel_size, "1", "use tensor parallelism")
+    if s.context_parallel_size > 1:
+        yield Obstacle("context parallel size", s.context_parallel_size, "1", "use tensor parallelism")
+    if s.kv_connector is not None:
+        yield Obstacle("kv_transfer_config", s.kv_connector, "none", "serve without a KV connector")
+    if s.lora:
+        yield Obstacle("enable_lora", True, "false", "serve the adapters without replay")
+    if s.microbatches:
+        yield Obstacle("enable_dbo", True, "false", "serve without dual batch overlap")
+
+
+def refuse_what_crashes(situation: Situation) -> None:
+    """Raises:
+    HybridStateError: vLLM's V1 runner without Triton crashes at the first block boundary when prefix
+        caching meets drafts on such a target, with slots as with replay.
+    """
+    s = situation
+    if s.runner == "v1" and s.prefix_caching and not s.has_triton:
+        raise HybridStateError(
+            field="enable_prefix_caching",
+            value=True,
+            allowed=f"false for {s.architecture} with drafts on vLLM's V1 runner without Triton, which "
+            "crashes otherwise (run_fused_precopy has no CPU kernel)",
+            remedy="--no-enable-prefix-caching, or LLM(enable_prefix_caching=False)",
+        )
+
+
+def choose(situation: Situation, asked: HybridState) -> tuple[bool, str]:
+    """Whether to replay, and why.
+
+    Raises:
+        HybridStateError: replay is asked for and cannot be had.
+    """
+    found = list(obstacles(situation))
+    if asked == "slots":
+        return False, f"{OPTION} is 'slots'"
+    if asked == "replay":
+        if found:
+            raise _refusal(found)
+        return True, f"{OPTION} is 'replay'"
+    if found:
+        return False, "replay is not possible: " + "; ".join(map(str, found))
+    if situation.k < LEAST_K:
+        return False, f"{situation.k} draft tokens save little; replay pays from {LEAST_K}"
+    return True, f"{situation.k} draft tokens"
+
+
+def _refusal(found: list[Obstacle]) -> HybridStateError:
+    first, *others = found
+    more = "".join(f"\n  also: {other}. Allowed: {other.allowed}" for other in others)
+    return HybridStateError(
+        field=first.field,
+        value=first.value,
+        allowed=f"{first.allowed}, with {OPTION} 'replay'",
+        remedy=f"{first.remedy}; or hybrid_state 'auto' or 'slots'{more}",
+    )

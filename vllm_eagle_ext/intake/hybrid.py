@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replay or slots for the run at hand, and the target's architecture accordingly."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from vllm_eagle_ext import compat
+from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.hybrid.choice import (
+    OPTION,
+    TARGETS,
+    Situation,
+    choose,
+    refuse_what_crashes,
+)
+from vllm_eagle_ext.log import get_logger, log_once
+from vllm_eagle_ext.options import Options
+from vllm_eagle_ext.stamp import write_stamp
+
+logger = get_logger(__name__)
+
+
+def apply_hybrid_state(
+    engine_args: Any, target_model_config: Any, speculative_config: Any, options: Options
+) -> None:
+    """Called once the draft is settled; a target without gated delta nets is left alone.
+
+    Raises:
+        HybridStateError: replay is asked for and cannot be had, or vLLM would crash.
+    """
+    architecture = target_model_config.architecture
+    if architecture not in TARGETS:
+        if options.hybrid_state == "replay":
+            raise HybridStateError(
+                field=OPTION,
+                value="replay",
+                allowed=f"'auto' or 'slots' for {architecture}; 'replay' for {', '.join(TARGETS)}",
+                remedy="leave the option out",
+            )
+        return
+    situation = _situation(engine_args, architecture, speculative_config)
+    refuse_what_crashes(situation)
+    replay, reason = choose(situation, options.hybrid_state)
+    kept = "replay, one state page per request" if replay else f"slots, {1 + situation.k} pages"
+    log_once(logger, logging.INFO, f"Recurrent state of {architecture}: {kept}; {reason}.")
+    if replay:
+        write_stamp(target_model_config.hf_config)
+        compat.use_architecture(target_model_config, TARGETS[architecture])
+
+
+def _situation(engine_args: Any, architecture: str, config: Any) -> Situation:
+    from vllm.platforms import current_platform
+    from vllm.triton_utils import HAS_TRITON
+
+    connector = engine_args.kv_transfer_config
+    return Situation(
+        architecture=architecture,
+        k=config.num_speculative_tokens,
+        runner=compat.model_runner(
+            drafts_in_parallel=bool(config.parallel_drafting) and config.method != "dflash",
+            method=config.method,
+        ),
+        platform="cuda" if current_platform.is_cuda() else current_platform.device_name,
+        prefix_caching=bool(engine_args.enable_prefix_caching),
+        has_triton=HAS_TRITON,
+        pipeline_parallel_size=engine_args.pipeline_parallel_size,
+        context_parallel_size=max(
+            engine_args.decode_context_parallel_size, engine_args.prefill_context_parallel_size
+        ),
+        kv_connector=connector and str(getattr(connector, "kv_connector", connector)),
+        lora=bool(engine_args.enable_lora),
+        microbatches=bool(engine_args.enable_dbo),
+    )
