@@ -8,7 +8,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from tests.contract.surface import SURFACE, Name
+from tests.contract.name import Name
+from tests.contract.surface import SURFACE
 
 ReadModule = Callable[[str], str]  # module name -> source text, FileNotFoundError if it is not there
 

@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Name:
-    module: str
-    name: str  # a class, function or class.method
-    why: str
-    parameters: tuple[str, ...] | None = None  # exactly these, in this order
-    accepts: tuple[str, ...] = ()  # at least these
-    contains: tuple[str, ...] = ()  # in its body, as `ast.unparse` writes it
-
-    @property
-    def id(self) -> str:
-        return f"{self.module}:{self.name}"
-
+from tests.contract.name import Name
+from tests.contract.surface_hybrid import HYBRID
 
 _MODELS = "vllm.model_executor.models"
 
@@ -283,4 +269,4 @@ TESTS = (
     ),
 )
 
-SURFACE = PACKAGE + TESTS
+SURFACE = PACKAGE + HYBRID + TESTS

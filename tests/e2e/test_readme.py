@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -29,6 +30,7 @@ RUN_BY = {
     "vllm serve": "tests/e2e/test_readme.py",
     "vllm-eagle status": "tests/unit/cli/test_status.py",
     "vllm-eagle check": "tests/e2e/test_readme.py",
+    "vllm-eagle plan": "tests/e2e/test_readme.py",
 }
 
 
@@ -48,6 +50,20 @@ def test_every_command_is_known_to_a_test():
         known = next((file for name, file in RUN_BY.items() if command.startswith(name)), None)
         assert known is not None, f"no test runs {command!r}"
         assert (ROOT / known).exists()
+
+
+def test_plan_block(tmp_path):
+    """The target's published sizes in place of the hub's file."""
+    model = "Qwen/Qwen3.6-27B"
+    fixture = json.loads((ROOT / "tests/fixtures/hybrid/qwen3_6_27b.json").read_text())
+    folder = tmp_path / model
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(fixture["config"]))
+    command = next(b for b in blocks("bash") if b.startswith("vllm-eagle plan")).split()
+    command[0] = str(Path(sys.executable).parent / command[0])
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    shown = next(b for b in blocks("text") if b.startswith(model))
+    assert " ".join(shown.split()) == " ".join(result.stdout.split())
 
 
 def test_check_block():

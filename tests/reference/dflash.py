@@ -100,9 +100,9 @@ class DFlashReference:
         k = (rows @ w["self_attn.k_proj.weight"].T).view(len(rows), self.kv_heads, self.head_dim)
         v = (rows @ w["self_attn.v_proj.weight"].T).view(len(rows), self.kv_heads, self.head_dim)
         q = rms_norm(q, w["self_attn.q_norm.weight"], self.eps)
-        k = rms_norm(k, w["self_attn.k_norm.weight"], self.eps)
-        q = torch.stack([rotate(q[i], s + i, self.theta) for i in range(len(m))])
-        k = torch.stack([rotate(k[i], i, self.theta) for i in range(len(rows))])
+        k = self.norm_keys(w, k, s)
+        positions = torch.arange(len(rows))[:, None, None]
+        q, k = rotate(q, positions[s:], self.theta), rotate(k, positions, self.theta)
         group = self.heads // self.kv_heads
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
         scores = torch.einsum("qhd,khd->hqk", q, k) / self.head_dim**0.5
@@ -112,3 +112,6 @@ class DFlashReference:
             visible &= distance.abs() < window
         scores = scores.masked_fill(~visible, float("-inf"))
         return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).flatten(1)
+
+    def norm_keys(self, w: Mapping[str, torch.Tensor], k: torch.Tensor, _context: int) -> torch.Tensor:
+        return rms_norm(k, w["self_attn.k_norm.weight"], self.eps)

@@ -43,7 +43,7 @@ def dequantised(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return plain
 
 
-def rotate(x: torch.Tensor, position: int, theta: float) -> torch.Tensor:  # [heads, d]
+def rotate(x: torch.Tensor, position: int | torch.Tensor, theta: float) -> torch.Tensor:  # [.., d]
     half = x.shape[-1] // 2
     angle = position * theta ** (-torch.arange(half, dtype=x.dtype) / half)
     low, high = x[..., :half], x[..., half:]

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 
-def load_target(folder: Path) -> LlamaForCausalLM:
+def load_target(folder: Path) -> PreTrainedModel:
     """The bf16 weights, computed with in fp32."""
-    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 @torch.inference_mode()
 def residual_stream(
-    model: LlamaForCausalLM, tokens: Sequence[int], boundaries: Sequence[int]
+    model: PreTrainedModel, tokens: Sequence[int], boundaries: Sequence[int]
 ) -> list[torch.Tensor]:
     """Per boundary [T, Ht]. Boundary N is the last layer's output, before the final norm."""
     layers = model.model.layers
@@ -44,5 +44,5 @@ def residual_stream(
 
 
 @torch.inference_mode()
-def target_logits(model: LlamaForCausalLM, tokens: Sequence[int]) -> torch.Tensor:  # [T, V]
+def target_logits(model: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:  # [T, V]
     return model(torch.tensor([list(tokens)]), use_cache=False).logits[0]

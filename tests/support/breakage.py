@@ -1,4 +1,4 @@
-"""Ways to break a replay, for the tests that must notice. Each runs inside an engine's worker."""
+"""Ways to break a replay, for the tests that must notice."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 BREAKAGES = ("one row short", "stale window", "other beta", "no commit")
 
 
-def apply(how: str, set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
-    """`set_attribute`: pytest's monkeypatch undoes it."""
+def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
+    """`set_attribute`: that of pytest's monkeypatch, which undoes it."""
     from vllm_eagle_ext.hybrid.ops import cpu
 
     plan, rows = cpu.plan, cpu._rows
@@ -21,7 +21,7 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None] = setattr) ->
 
     def changed(*args: Any) -> Any:
         right = rows(*args)
-        return right._replace(b=(right.b.float() * 1.1).to(right.b.dtype))
+        return right._replace(b=right.b + 1)
 
     set_attribute(
         *{
@@ -34,9 +34,12 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None] = setattr) ->
 
 
 def state_pages(runner: Any) -> dict[str, Any]:
+    from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
     from vllm.v1.kv_cache_interface import MambaSpec
 
-    found: dict[str, Any] = {"blocks": runner.kv_cache_config.num_blocks, "groups": []}
+    config = runner.kv_cache_config
+    found: dict[str, Any] = {"blocks": config.num_blocks, "groups": []}
+    found["requests_fit"] = get_max_concurrency_for_kv_cache_config(runner.vllm_config, config)
     for group in runner.kv_cache_config.kv_cache_groups:
         spec = group.kv_cache_spec
         if isinstance(spec, MambaSpec):

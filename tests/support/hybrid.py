@@ -38,10 +38,13 @@ class HybridRun:
     right: str = "random"
     broken: str | None = None
     then: list[int] | None = None  # a second turn: prompt, own text, these tokens
-    concurrency: int | None = None
+    concurrency: int | None = None  # requests at a time
+    repeats: int = 1  # each is timed; texts are those of the last one
+    abort_after: dict[str, int] = field(default_factory=dict)  # request's number -> steps
     temperature: float = 0.0
     sampling_seed: int | None = None
     logprobs: int | None = None
+    record: bool = False  # every draft, in the order of the prompts
     engine_args: dict[str, Any] = field(default_factory=dict)
     target: Path = TARGET
 

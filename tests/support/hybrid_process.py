@@ -14,6 +14,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.support import breakage
+
 
 def build(run: dict[str, Any]) -> Any:
     from vllm import LLM
@@ -62,6 +66,28 @@ def generate(llm: Any, run: dict[str, Any], prompt_ids: list[list[int]]) -> list
     return outputs
 
 
+def generate_with_aborts(llm: Any, run: dict[str, Any]) -> tuple[dict[int, list[int]], int]:
+    """Requests whose number is in `abort_after` end after so many steps. Texts of the others, and how
+    many blocks are still taken when all is over (one is vLLM's null block)."""
+    from vllm import SamplingParams
+
+    engine = llm.llm_engine
+    params = SamplingParams(
+        temperature=0, max_tokens=run["max_tokens"], ignore_eos=True, detokenize=False
+    )
+    for number, prompt in enumerate(run["prompts"]):
+        engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
+    texts, steps = {}, 0
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            if output.finished:
+                texts[int(output.request_id)] = list(output.outputs[0].token_ids)
+        steps += 1
+        engine.abort_request([n for n, after in run["abort_after"].items() if after == steps])
+    pool = engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+    return texts, pool.num_gpu_blocks - pool.get_num_free_blocks()
+
+
 def counters(llm: Any) -> dict[str, Any]:
     found = {}
     for metric in llm.get_metrics():
@@ -72,25 +98,31 @@ def counters(llm: Any) -> dict[str, Any]:
 
 
 def serve(run: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
-    from vllm.distributed import cleanup_dist_env_and_memory
-
     llm = build(run)
     if run["follow"] is not None:
         k = run["speculative"]["num_speculative_tokens"]
         llm.collective_rpc("rig", args=(earlier[run["follow"]]["texts"], run["right"], k, 1536))
-    if run["broken"] is not None:
-        llm.collective_rpc("break_replay", args=(run["broken"],))
-    started = time.perf_counter()
-    outputs = generate(llm, run, run["prompts"])
-    seconds = time.perf_counter() - started
+    if run["abort_after"]:
+        texts, taken = generate_with_aborts(llm, run)
+        close(llm)
+        return {"finished": texts, "blocks_taken": taken}
+    if run["record"]:
+        llm.collective_rpc("start_recording")
+    seconds = []
+    for _ in range(run["repeats"]):
+        started = time.perf_counter()
+        outputs = generate(llm, run, run["prompts"])
+        seconds.append(time.perf_counter() - started)
     tokens = [list(output.outputs[0].token_ids) for output in outputs]
     texts = [prompt + own for prompt, own in zip(run["prompts"], tokens, strict=True)]
+    drafts = recorded(llm) if run["record"] else []
     second_turn: list[Any] = []
     if run["then"]:
         second_turn = generate(llm, run, [text + run["then"] for text in texts])
         texts = [list(o.prompt_token_ids) + list(o.outputs[0].token_ids) for o in second_turn]
     result = {
         "tokens": tokens,
+        "drafts": drafts,
         "texts": texts,
         "second_turn": [list(output.outputs[0].token_ids) for output in second_turn],
         "second_cached": [output.num_cached_tokens for output in second_turn],
@@ -103,11 +135,23 @@ def serve(run: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
         "counters": counters(llm),
         "pages": llm.collective_rpc("state_pages")[0],
     }
+    close(llm)
+    return result
+
+
+def recorded(llm: Any) -> list[list[list[int]]]:
+    """Drafts per prompt; vLLM numbers requests in the order of the prompts."""
+    drafts = llm.collective_rpc("take_drafts")[0]
+    return [drafts[request] for request in sorted(drafts, key=lambda name: int(name.split("-")[0]))]
+
+
+def close(llm: Any) -> None:
+    from vllm.distributed import cleanup_dist_env_and_memory
+
     llm.llm_engine.engine_core.shutdown()
     del llm
     gc.collect()
     cleanup_dist_env_and_memory()
-    return result
 
 
 def main() -> None:
@@ -117,7 +161,10 @@ def main() -> None:
     for run in json.loads(Path(sys.argv[1]).read_text()):
         print(f"=== {run['name']}", flush=True)
         try:
-            results[run["name"]] = serve(run, results)
+            with pytest.MonkeyPatch.context() as patch:  # the worker lives in this process
+                if run["broken"] is not None:
+                    breakage.apply(run["broken"], patch.setattr)
+                results[run["name"]] = serve(run, results)
         except Exception as error:  # noqa: BLE001 - the next run must have its turn
             results[run["name"]] = {
                 "error": f"{type(error).__name__}: {error}",

@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.support import breakage
+from tests.support.recorder import Recorder
 
 _SEEN = 6  # tokens that tell a text from the others
 
 
-class Rigged:
+class Rigged(Recorder):
     """Mixed into vLLM's worker by `worker_extension_cls`; reached through `collective_rpc`."""
 
-    model_runner: Any
-
     def rig(self, texts: list[list[int]], right: str, k: int, vocab: int) -> None:
-        """texts: prompt and continuation. right: "always", "never" or "random" (a prefix)."""
+        """texts: prompt and continuation. right: "always", "never", "random" (a prefix), or "ragged"
+        (a right prefix, and from no draft at all to K of them; V1 alone)."""
         self.texts = {tuple(text[:_SEEN]): text for text in texts}
         self.accepted: dict[str, list[int]] = {}
         runner = self.model_runner
@@ -30,9 +30,6 @@ class Rigged:
             self._rig_v2(runner, draft)
         else:
             self._rig_v1(runner, draft)
-
-    def break_replay(self, how: str) -> None:
-        breakage.apply(how)
 
     def state_pages(self) -> dict[str, Any]:
         """Blocks of the recurrent groups per request that are held now, and the sizes of the cache."""
@@ -71,14 +68,15 @@ class Rigged:
 
 
 def drafter_of(right: str, k: int, vocab: int) -> Callable[[Sequence[int], int], list[int]]:
-    """A function of a text and the tokens of it that are there -> k draft tokens."""
+    """A function of a text and the tokens of it that are there -> draft tokens."""
 
     def draft(text: Sequence[int], length: int) -> list[int]:
-        good = {"always": k, "never": 0}.get(right)
-        if good is None:
-            good = random.Random(hash((len(text), sum(text), length))).randint(0, k)
+        chance = random.Random(hash((len(text), sum(text), length)))
+        good = {"always": k, "never": 0}.get(right, chance.randint(0, k))
+        count = chance.choice([0, 0, k, chance.randint(1, k)]) if right == "ragged" else k
         known = list(text[length : length + k])
         known += [1] * (k - len(known))
-        return [token if i < good else (token + 1) % vocab for i, token in enumerate(known)]
+        drafts = [token if i < good else (token + 1) % vocab for i, token in enumerate(known)]
+        return drafts[:count]
 
     return draft

@@ -73,3 +73,28 @@ def test_an_action_that_fails_does_not_break_the_import(monkeypatch, tmp_path, v
     assert eagle_ext_moved.VALUE == 7
     assert vllm_log.containing("could not hook into eagle_ext_moved")
     monkeypatch.delitem(sys.modules, "eagle_ext_moved")
+
+
+def test_v1_has_no_commit_of_its_own():
+    """REMOVE WHEN of `install_commit_on_v1`: as long as this holds, it is needed."""
+    from tests.contract.check import installed_source
+
+    assert "recoverssm" not in installed_source("vllm.v1.worker.gpu_model_runner").lower()
+
+
+def test_commit_on_v1_runs_after_vllms_own_and_once(monkeypatch):
+    from vllm_eagle_ext.hybrid import state
+
+    calls = []
+
+    class Runner:
+        def _update_states_after_model_execute(self, output_token_ids, scheduler_output):
+            calls.append(("vllm", output_token_ids, scheduler_output))
+
+    module = types.ModuleType("runner")
+    module.GPUModelRunner = Runner
+    monkeypatch.setattr(state, "commit_on_v1", lambda runner, ids: calls.append(("commit", ids)))
+    compat._wrap_update_states(module)
+    compat._wrap_update_states(module)
+    Runner()._update_states_after_model_execute("ids", "output")
+    assert calls == [("vllm", "ids", "output"), ("commit", "ids")]

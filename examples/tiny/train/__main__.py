@@ -8,45 +8,33 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from .corpus import Corpus, encode_stream, read_corpus, sample_windows, train_tokenizer
+from .corpus import encode_stream, read_corpus, train_tokenizer
 from .draft import DraftShape
 from .draft_training import acceptance_per_position, most_frequent_ids, train_draft
 from .export import save_draft
+from .hybrid_stages import run_dflash, run_hybrid_target, run_hybrid_text
 from .progress import training_progress
 from .prompts import write_prompts
-from .target import generate_greedy, held_out_loss, save_target, train_target
+from .run import PROMPT_LENGTH, Run, write_own_text
+from .target import held_out_loss, save_target, train_target
 
 VOCAB_SIZE = 1536
 DRAFT_VOCAB_SIZE = 1024
-PROMPT_LENGTH, NEW_TOKENS = 64, 192
-HELD_OUT_ROWS = 96
-STAGES = ("target", "text", "native", "postnorm", "gated")
+HYBRID = {"hybrid_target": run_hybrid_target, "hybrid_text": run_hybrid_text, "dflash": run_dflash}
+STAGES = ("target", "text", "native", "postnorm", "gated", *HYBRID)
 K = 4
 
 console = Console()
-
-
-@dataclass(frozen=True)
-class Run:
-    out: Path
-    corpus: Corpus
-    progress: Progress
-    seed: int
-    target_steps: int
-    draft_steps: int
-    own_rows: int  # texts that the target writes for the drafts
 
 
 def draft_shape(name: str, target: LlamaForCausalLM) -> DraftShape:
@@ -88,21 +76,9 @@ def run_target(run: Run) -> dict[str, Any]:
 
 
 def run_text(run: Run) -> dict[str, Any]:
-    """The target's greedy text: what the drafts are trained on and measured on."""
     tokenizer, model = load_target(run.out)
-    generator = torch.Generator().manual_seed(run.seed)
-    text = {}
-    for name, files, rows in (
-        ("train", run.corpus.train, run.own_rows),
-        ("held_out", run.corpus.held_out, HELD_OUT_ROWS),
-    ):
-        stream = encode_stream(tokenizer, list(files.values()))
-        prompts = sample_windows(stream, rows, PROMPT_LENGTH, generator)
-        text[name] = generate_greedy(
-            model, prompts, new_tokens=NEW_TOKENS, batch_size=256, progress=run.progress
-        )
-    save_file(text, run.out / "own_text.safetensors")
-    return {"tokens": text["train"].numel()}
+    path = run.out / "own_text.safetensors"
+    return write_own_text(run, tokenizer, model, path, train_rows=run.own_rows)
 
 
 def run_draft(name: str, run: Run) -> dict[str, Any]:
@@ -143,13 +119,15 @@ def run_stage(name: str, run: Run) -> dict[str, Any]:
         row = run_target(run)
     elif name == "text":
         row = run_text(run)
+    elif name in HYBRID:
+        row = HYBRID[name](run)
     else:
         row = run_draft(name, run)
     return {**row, "minutes": round((time.perf_counter() - started) / 60, 2)}
 
 
 def print_report(report: dict[str, dict[str, Any]]) -> None:
-    table = Table("stage", "minutes", "loss", "held-out loss", f"acceptance, K={K}", "tau")
+    table = Table("stage", "minutes", "loss", "held-out loss", "acceptance", "tau")
     for stage, row in report.items():
         table.add_row(
             stage,
@@ -170,6 +148,8 @@ def main(
     target_steps: Annotated[int, typer.Option(min=1)] = 1400,
     draft_steps: Annotated[int, typer.Option(min=1)] = 700,
     own_rows: Annotated[int, typer.Option(min=1, help="Texts the target writes.")] = 2048,
+    hybrid_steps: Annotated[int, typer.Option(min=1)] = 950,
+    dflash_steps: Annotated[int, typer.Option(min=1)] = 700,
 ) -> None:
     """Train the tiny target and its drafts; every stage is seeded."""
     wanted = stage or list(STAGES)
@@ -183,7 +163,17 @@ def main(
     for name in STAGES:
         if name in wanted:
             with training_progress(console) as progress:
-                run = Run(out, corpus, progress, seed, target_steps, draft_steps, own_rows)
+                run = Run(
+                    out,
+                    corpus,
+                    progress,
+                    seed,
+                    target_steps=target_steps,
+                    draft_steps=draft_steps,
+                    own_rows=own_rows,
+                    hybrid_steps=hybrid_steps,
+                    dflash_steps=dflash_steps,
+                )
                 report[name] = run_stage(name, run)
             report_path.write_text(json.dumps(report, indent=2) + "\n")
     print_report(report)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from rich.progress import Progress
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, PreTrainedModel
 
 from .corpus import sample_windows
 from .draft import DraftModel, DraftShape
@@ -30,7 +30,7 @@ class TargetView:
 
 
 @torch.no_grad()  # not inference_mode: the draft saves these tensors for its backward pass
-def observe(model: LlamaForCausalLM, ids: torch.Tensor, boundaries: tuple[int, ...]) -> TargetView:
+def observe(model: PreTrainedModel, ids: torch.Tensor, boundaries: tuple[int, ...]) -> TargetView:
     """Boundary b is the residual stream entering layer b, which Hugging Face calls hidden_states[b];
     its last entry is already final-normed, so boundary N is refused here."""
     if max(boundaries) >= model.config.num_hidden_layers:
@@ -115,10 +115,8 @@ def acceptance_per_position(
     prompt_length: int,
     k: int,
 ) -> list[float]:
-    """Share of the drafts whose first i tokens the target accepts, i = 1..k, walking each text as a
-    server would: after a draft with a accepted tokens the next one starts a+1 positions later."""
-    accepted = torch.zeros(k, dtype=torch.int64)
-    drafts = 0
+    """Share of the drafts whose first i tokens the target accepts, i = 1..k."""
+    lengths = []
     for ids in own_text.split(16):
         view = observe(target, ids, draft.shape.boundaries)
         n = ids.shape[1] - k - 1
@@ -126,11 +124,19 @@ def acceptance_per_position(
             logits = draft.unroll([state[:, :n] for state in view.aux], view.embeddings, k)
         guesses = torch.stack([kept[row.argmax(-1)] for row in logits], dim=-1)  # [B, n, k]
         wanted = torch.stack([ids[:, j + 2 : j + 2 + n] for j in range(k)], dim=-1)
-        lengths = (guesses == wanted).int().cumprod(-1).sum(-1)  # [B, n]
-        for row in lengths.tolist():
-            start = prompt_length - 1
-            while start < n:
-                accepted[: row[start]] += 1
-                drafts += 1
-                start += row[start] + 1
+        lengths.append((guesses == wanted).int().cumprod(-1).sum(-1))  # [B, n]
+    return shares_of_accepted(torch.cat(lengths)[:, prompt_length - 1 :], k)
+
+
+def shares_of_accepted(lengths: torch.Tensor, k: int) -> list[float]:
+    """lengths [rows, n]: how many tokens of the draft at each position of a text are right. Walks the
+    texts from their first position on: after a accepted tokens the next draft stands a+1 further."""
+    accepted = torch.zeros(k, dtype=torch.int64)
+    drafts = 0
+    for row in lengths.tolist():
+        start = 0
+        while start < len(row):
+            accepted[: row[start]] += 1
+            drafts += 1
+            start += row[start] + 1
     return [round(value / drafts, 4) for value in accepted.tolist()]

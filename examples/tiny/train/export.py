@@ -1,4 +1,4 @@
-"""Writes a trained draft in the published EAGLE-3 format: config.json and safetensors, no embeddings."""
+"""Writes a trained draft in its published format: config.json and safetensors, no embeddings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
+from .dflash import DFlashModel, DFlashShape
 from .draft import DraftModel, DraftShape
 
 
@@ -61,11 +63,58 @@ def vocabulary_map(kept: torch.Tensor, vocab_size: int) -> dict[str, torch.Tenso
 def save_draft(
     draft: DraftModel, kept: torch.Tensor, directory: Path, *, max_position_embeddings: int
 ) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
     shape = draft.shape
-    tensors = {name: t.bfloat16().contiguous() for name, t in draft.state_dict().items()}
+    tensors = bf16_tensors(draft)
     if shape.draft_vocab_size < shape.vocab_size:
         tensors |= vocabulary_map(kept, shape.vocab_size)
+    write_checkpoint(tensors, draft_config(shape, max_position_embeddings), directory)
+
+
+def dflash_config(shape: DFlashShape, max_position_embeddings: int) -> dict[str, Any]:
+    """Keys as z-lab publishes them."""
+    return {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "block_size": shape.block_size,
+        "bos_token_id": 0,
+        "dflash_config": {
+            "mask_token_id": shape.mask_token_id,
+            "target_layer_ids": list(shape.output_ids),
+        },
+        "dtype": "bfloat16",
+        "eos_token_id": 0,
+        "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "layer_types": ["full_attention"] * shape.num_layers,
+        "max_position_embeddings": max_position_embeddings,
+        "num_attention_heads": shape.num_heads,
+        "num_hidden_layers": shape.num_layers,
+        "num_key_value_heads": shape.num_kv_heads,
+        "num_target_layers": shape.target_layers,
+        "rms_norm_eps": shape.rms_norm_eps,
+        "rope_scaling": None,
+        "rope_theta": shape.rope_theta,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+        "vocab_size": shape.vocab_size,
+    }
+
+
+def save_dflash(draft: DFlashModel, directory: Path, *, max_position_embeddings: int) -> None:
+    config = dflash_config(draft.shape, max_position_embeddings)
+    write_checkpoint(bf16_tensors(draft), config, directory)
+
+
+def bf16_tensors(draft: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: t.bfloat16().contiguous() for name, t in draft.state_dict().items()}
+
+
+def write_checkpoint(tensors: dict[str, torch.Tensor], config: dict[str, Any], directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    config = draft_config(shape, max_position_embeddings)
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")

@@ -19,7 +19,7 @@ def build_optimizers(
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1:
             norms.append(parameter)
-        elif "embed_tokens" in name or "lm_head" in name:
+        elif "embed_tokens" in name or "lm_head" in name or parameter.ndim > 2:  # convolutions
             tables.append(parameter)
         else:
             matrices.append(parameter)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from rich.progress import Progress
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from .corpus import sample_windows
 from .optim import build_optimizers, set_learning_rate, update
@@ -48,15 +48,29 @@ def train_target(
 ) -> tuple[LlamaForCausalLM, float]:
     """Next-token training. Returns the model in bf16 and the mean loss of the last 100 steps."""
     torch.manual_seed(seed)
+    model = LlamaForCausalLM(target_config(vocab_size)).float().train()
+    loss = train_language_model(model, stream, name="target", steps=steps, seed=seed, progress=progress)
+    return model.bfloat16().eval(), loss
+
+
+def train_language_model(
+    model: PreTrainedModel,  # fp32
+    stream: torch.Tensor,  # [tokens]
+    *,
+    name: str,
+    steps: int,
+    seed: int,
+    progress: Progress,
+    tokens_per_step: int = TOKENS_PER_STEP,
+) -> float:
+    """Trains the model in place; returns the mean loss of the last 100 steps."""
     generator = torch.Generator().manual_seed(seed)
-    config = target_config(vocab_size)
-    model = LlamaForCausalLM(config).float().train()
     optimizers = build_optimizers(model)
-    task = progress.add_task("target", total=steps)
+    task = progress.add_task(name, total=steps)
     losses: list[float] = []
     for step in range(steps):
         length = LONG_WINDOW if step >= steps * (1 - LONG_WINDOW_SHARE) else SHORT_WINDOW
-        windows = sample_windows(stream, TOKENS_PER_STEP // length, length + 1, generator)
+        windows = sample_windows(stream, tokens_per_step // length, length + 1, generator)
         set_learning_rate(optimizers, step, steps)
         with torch.autocast("cpu", torch.bfloat16):
             logits = model(windows[:, :-1], use_cache=False).logits  # [B, length, V]
@@ -64,12 +78,12 @@ def train_target(
         update(model, loss, optimizers)
         losses.append(loss.item())
         mean = sum(losses[-100:]) / len(losses[-100:])
-        progress.update(task, advance=1, description=f"target loss {mean:.3f}")
-    return model.bfloat16().eval(), mean
+        progress.update(task, advance=1, description=f"{name} loss {mean:.3f}")
+    return mean
 
 
 @torch.inference_mode()
-def held_out_loss(model: LlamaForCausalLM, stream: torch.Tensor, length: int = 512) -> float:
+def held_out_loss(model: PreTrainedModel, stream: torch.Tensor, length: int = 512) -> float:
     """Mean next-token loss over at most 64 consecutive windows of the held-out stream, in nats."""
     count = min(64, stream.numel() // (length + 1))
     windows = stream[: count * (length + 1)].view(count, length + 1)
@@ -82,7 +96,7 @@ def held_out_loss(model: LlamaForCausalLM, stream: torch.Tensor, length: int = 5
 
 @torch.inference_mode()
 def generate_greedy(
-    model: LlamaForCausalLM,
+    model: PreTrainedModel,
     prompts: torch.Tensor,  # [N, P]
     *,
     new_tokens: int,
@@ -107,5 +121,5 @@ def generate_greedy(
     return torch.cat(rows)
 
 
-def save_target(model: LlamaForCausalLM, directory: Path) -> None:
+def save_target(model: PreTrainedModel, directory: Path) -> None:
     model.save_pretrained(directory, max_shard_size=MAX_SHARD_SIZE)

@@ -121,6 +121,15 @@ def test_keys_without_length(norm):
     check(step, [3])
 
 
+def test_a_state_of_negative_zeros():
+    step = case(Shape(), [2])
+    for tensor, value in ((step.pages.state, -0.0), (step.rows.value, 0.0)):
+        tensor.fill_(value)
+    for tensor, value in ((step.rows.key, -1.0), (step.rows.query, 1.0)):
+        tensor.fill_(value)
+    check(step, [2])
+
+
 def run_chain(shape: Shape, requests: int, steps: int) -> int:
     """Steps of random rows and accept lengths; how many different accept lengths there were."""
     pick = random.Random(shape.T)

@@ -61,6 +61,10 @@ def test_padding_is_inert(padding):
     assert changed_pages(step, before) == owned(step, COUNTS)
     before = step.whole.clone()
     commit(step.batch, plan._replace(lengths=torch.zeros_like(plan.lengths)))
+    commit(step.batch, plan._replace(final=torch.zeros_like(plan.final)))
+    assert changed_pages(step, before) == []
+    spare = len(before) - 1
+    commit(step.batch, plan._replace(lengths=int32(0, 1, 0, 0, 1, 0), final=int32(*[spare] * 6)))
     assert changed_pages(step, before) == []
 
 

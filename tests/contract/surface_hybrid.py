@@ -1,0 +1,123 @@
+"""What hybrid targets lean on in vLLM."""
+
+from __future__ import annotations
+
+from tests.contract.name import Name
+
+_GDN = "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn"
+_CPU_GDN = "vllm.model_executor.layers.mamba.ops.cpu.gdn_attention"
+_METADATA = "vllm.v1.attention.backends.gdn_attn"
+_HYBRID = "vllm.v1.worker.gpu.model_states.mamba_hybrid"
+_TARGETS = {
+    "qwen3_next": ("Qwen3NextForCausalLM",),
+    "qwen3_5": (
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForConditionalGeneration",
+    ),
+}
+
+HYBRID = (
+    *(
+        Name(f"vllm.model_executor.models.{module}", name, "parent of a replaying target")
+        for module, names in _TARGETS.items()
+        for name in names
+    ),
+    Name(_GDN, "QwenGatedDeltaNetAttention", "the layer that is adopted"),
+    Name(
+        _GDN,
+        "QwenGatedDeltaNetAttention._forward_core",
+        "prompts and plain decodes; verify rows are ours",
+        parameters=("self", "mixed_qkv", "b", "a", "core_attn_out"),
+    ),
+    Name(
+        _GDN,
+        "QwenGatedDeltaNetAttention.forward_cuda",
+        "runs on a CPU, too, when a layer replays",
+        contains=("torch.ops.vllm.qwen_gdn_attention_core(", "self.enable_fused_gdn_spec_decode"),
+    ),
+    Name(
+        _GDN,
+        "qwen_gdn_attention_core",
+        "calls _forward_core on every platform",
+        contains=("self._forward_core(",),
+    ),
+    Name(
+        "vllm.model_executor.layers.mamba.abstract",
+        "MambaBase.get_kv_cache_spec",
+        "number of pages, and what is in them",
+        parameters=("self", "vllm_config"),
+        contains=("num_speculative_blocks=", "shapes=tuple(self.get_state_shape())"),
+    ),
+    Name(
+        "vllm.model_executor.layers.mamba.abstract",
+        "MambaBase.bind_kv_cache",
+        "views of the raw pages, in order of the shapes",
+        parameters=("self", "kv_cache"),
+        contains=("kv_cache.squeeze(dim=(1, 2))",),
+    ),
+    Name(
+        _METADATA,
+        "GDNAttentionMetadataBuilder.build",
+        "classifies the rows",
+        parameters=(
+            "self", "common_prefix_len", "common_attn_metadata", "num_accepted_tokens",
+            "num_decode_draft_tokens_cpu", "fast_build",
+        ),
+    ),  # fmt: skip
+    Name(
+        "vllm.v1.attention.backends.recoverssm_metadata",
+        "RecoverSSMMetadata.commit_recoverssm_state",
+        "V2's commit hook",
+        parameters=("self", "num_accepted_tokens"),
+    ),
+    Name(
+        f"{_HYBRID}",
+        "MambaHybridModelState.postprocess_state",
+        "V2 commits after sampling",
+        contains=("self.recoverssm.commit_step(",),
+    ),
+    Name(
+        f"{_HYBRID}",
+        "MambaHybridModelState.prepare_attn",
+        "V2 records a step's metadata",
+        contains=("self.recoverssm.record_step(",),
+    ),
+    Name(
+        "vllm.v1.worker.gpu.model_states",
+        "resolve_model_state_cls",
+        "a target brings its state class",
+        contains=("model.get_model_state_cls()",),
+    ),
+    Name(
+        "vllm.v1.worker.gpu_model_runner",
+        "GPUModelRunner._update_states_after_model_execute",
+        "V1's commit: the one name that is replaced beside the intake's",
+        parameters=("self", "output_token_ids", "scheduler_output"),
+    ),
+    Name("vllm.model_executor.models.config", "MODELS_CONFIG_MAP", "a replaying target keeps its entry"),
+    Name(
+        "vllm.config.speculative",
+        "SpeculativeConfig.update_arch_",
+        "use_architecture does the same for a target",
+        contains=("get_model_arch_config()", "._architecture = arch"),
+    ),
+    Name(_CPU_GDN, "cpu_gdn_attention_core", "prompts and plain decodes on a CPU"),
+    Name(_CPU_GDN, "_causal_conv1d_update_cpu", "convolution of verify rows", accepts=("x",)),
+    Name(_CPU_GDN, "_unpacked_conv_weight", "convolution of verify rows", parameters=("layer",)),
+    Name(_CPU_GDN, "is_arm_bf16", "which convolution vLLM chooses", parameters=()),
+    Name(
+        "vllm._custom_ops",
+        "fused_sigmoid_gating_delta_rule_update_spec_cpu",
+        "the recurrence on a CPU",
+        accepts=("initial_state_source", "spec_state_indices", "num_accepted_tokens", "cu_seqlens"),
+    ),
+    Name(
+        "vllm.model_executor.layers.mamba.ops.causal_conv1d",
+        "causal_conv1d_update",
+        "convolution of verify rows",
+        accepts=("conv_state_indices", "num_accepted_tokens", "query_start_loc", "max_query_len"),
+    ),
+    Name("vllm.v1.kv_cache_interface", "MambaSpec", "the page", contains=("num_speculative_blocks:",)),
+)
