@@ -51,19 +51,22 @@ def v2_runner_needs_aux_states() -> bool:
         return False
 
 
-def model_runner(*, drafts_in_parallel: bool, method: str | None = None) -> Literal["v1", "v2"]:
+def model_runner(
+    *, drafts_in_parallel: bool, method: str | None = None, other_vocabulary: bool = False
+) -> Literal["v1", "v2"]:
     """Which runner vLLM will choose for a draft, by its own order of reasons.
 
     Args:
         drafts_in_parallel: `parallel_drafting` is asked for, which only V1 has outside DFlash.
         method: of the speculative config; some exist on V1 alone.
+        other_vocabulary: the draft has a vocabulary of its own, which only V1 can map.
     """
     from vllm import envs
     from vllm.triton_utils import HAS_TRITON
 
     if envs.VLLM_USE_V2_MODEL_RUNNER is not None:
         return "v2" if envs.VLLM_USE_V2_MODEL_RUNNER else "v1"
-    on_v1 = drafts_in_parallel or method in _METHODS_ON_V1
+    on_v1 = drafts_in_parallel or other_vocabulary or method in _METHODS_ON_V1
     return "v2" if HAS_TRITON and not on_v1 else "v1"
 
 

@@ -23,9 +23,7 @@ DRAFTERS = {
 }
 
 # Targets with replaying layers: the class keeps the name of vLLM's.
-TARGETS = {
-    ours: f"vllm_eagle_ext.hybrid:{architecture}" for architecture, ours in REPLAYING.items()
-}
+TARGETS = {ours: f"vllm_eagle_ext.hybrid:{architecture}" for architecture, ours in REPLAYING.items()}
 
 
 def register() -> None:

@@ -21,7 +21,7 @@ def write_stamp(hf_config: Any, **decisions: Any) -> None:
     setattr(hf_config, _KEY, {"version": __version__, **decisions})
 
 
-def require_stamp(hf_config: Any) -> Mapping[str, Any]:
+def require_stamp(hf_config: Any, whose: str = "draft") -> Mapping[str, Any]:
     """Raises:
     UnsupportedDraftError: the config was resolved by no intake, or by another version's.
     """
@@ -29,7 +29,7 @@ def require_stamp(hf_config: Any) -> Mapping[str, Any]:
     if stamp.get("version") == __version__:
         return stamp
     raise UnsupportedDraftError(
-        field="version of vllm-eagle-ext that resolved the draft's config",
+        field=f"version of vllm-eagle-ext that resolved the {whose}'s config",
         value=stamp.get("version"),
         allowed=f"{__version__}, the version of this process",
         remedy="install the same version on every node, and start the engine through vLLM's "

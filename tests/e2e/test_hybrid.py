@@ -25,6 +25,7 @@ pytestmark = pytest.mark.e2e
 
 K, MANY, BLOCK = 7, 15, 256
 MAX_TOKENS = 80
+HALF = {"mamba_ssm_cache_dtype": "bfloat16"}
 SMALL = {"num_gpu_blocks_override": 45}  # for 64 requests of mixed length: preemptions
 
 
@@ -65,6 +66,7 @@ def v1(prompts, mixed, eagle3):
         ("always", few | rigged | {"follow": "random replay", "right": "always"}),
         ("many", few | {"speculative": ngram(MANY), "follow": "plain few"}),
         ("few", few | rigged | {"follow": "plain few"}),
+        ("bf16", few | rigged | {"follow": "plain few", "engine_args": HALF}),
         ("eagle3", few | {"speculative": eagle3}),
     ]
     runs = [
@@ -97,11 +99,13 @@ def per_position(result) -> list[int]:
     return result["counters"]["spec_decode_num_accepted_tokens_per_pos"]
 
 
-@pytest.mark.parametrize("name", ["random", "always", "many", "few", "eagle3"])
+@pytest.mark.parametrize("name", ["random", "always", "many", "few", "bf16", "eagle3"])
 def test_replay_is_the_slot_scheme(v1, name):
     slots, replay = (v1[0][f"{name} {state}"] for state in ("slots", "replay"))
     assert replay["tokens"] == slots["tokens"]
     assert replay["counters"] == slots["counters"]
+    dtypes = {run["pages"]["groups"][0]["dtypes"][1] for run in (slots, replay)}
+    assert dtypes == {"torch.bfloat16" if name == "bf16" else "torch.float32"}
 
 
 def test_every_accept_length_occurs(v1):

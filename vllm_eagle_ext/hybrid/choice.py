@@ -55,6 +55,9 @@ def obstacles(situation: Situation) -> Iterator[Obstacle]:
     s = situation
     if s.platform not in ("cpu", "cuda"):
         yield Obstacle("platform", s.platform, "cpu or cuda", "leave hybrid_state at slots here")
+    if s.runner == "v1" and s.platform == "cuda":
+        # A prompt of 1 + K tokens may take the graph of verify rows there (vllm#53051).
+        yield Obstacle("model runner", "v1", "v2 on a GPU", "VLLM_USE_V2_MODEL_RUNNER=1")
     if s.runner == "v1" and s.prefix_caching:
         yield Obstacle(
             "enable_prefix_caching",

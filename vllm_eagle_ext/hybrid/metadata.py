@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from vllm.config import VllmConfig
+from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadata, GDNAttentionMetadataBuilder
 from vllm.v1.attention.backends.recoverssm_metadata import (
     RecoverSSMMetadata,
@@ -51,13 +52,14 @@ class ReplayMetadata(GDNAttentionMetadata, RecoverSSMMetadata):
         self.committer.commit(step, num_accepted_tokens)
         if step.align is None:
             return None
-        # vLLM counts what was sampled, the commit at least one row: see `plan`.
-        computed = step.align.num_computed
+        # Padded by a full graph, where what was sampled is not.
+        computed = step.align.num_computed[: len(num_accepted_tokens)]
         return RecoverSSMPostprocessMetadata(
             num_spec_decodes=step.num_requests,
             request_indices=step.rows_of,
             block_table=step.align.block_table,
-            num_computed_tokens=computed + (num_accepted_tokens[: len(computed)] == 0).int(),
+            # vLLM counts what was sampled, the commit at least one row: see `plan`.
+            num_computed_tokens=computed + (num_accepted_tokens == 0).int(),
             block_size=step.align.block_size,
         )
 
@@ -102,8 +104,8 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         is_mixed, rows_of = metadata.num_prefills > 0, None
         if is_mixed:
             assert metadata.spec_sequence_masks_cpu is not None
-            rows_of = metadata.spec_sequence_masks_cpu.nonzero().flatten()
-            rows_of = rows_of.to(starts.device, torch.int32, non_blocking=True)
+            rows_of = metadata.spec_sequence_masks_cpu.nonzero().flatten().to(torch.int32)
+            rows_of = async_tensor_h2d(rows_of, device=starts.device)
         align = None
         if self.kv_cache_spec.mamba_cache_mode == "align":
             align = Align(

@@ -31,10 +31,16 @@ def convolve(layer: Any, x: torch.Tensor, pages: Pages, step: Any) -> torch.Tens
     is_full = len(x) == requests * rows
     padded = x.reshape(requests, rows, -1) if is_full else x.new_zeros(requests, rows, x.shape[-1])
     if not is_full:
-        padded[batch.request, batch.offset] = x
+        row_of = _row_of(batch)
+        padded[row_of] = x
     run = _convolve_native if _has_native(layer) else _convolve_torch
     out = run(layer, padded, pages.conv, batch)  # [R, T, dim]
-    return out.reshape(x.shape) if is_full else out[batch.request, batch.offset]
+    return out.reshape(x.shape) if is_full else out[row_of]
+
+
+def _row_of(batch: Step) -> tuple[torch.Tensor, torch.Tensor]:
+    """Request and place of each row, [N] int64 each."""
+    return torch.from_numpy(batch.request), batch.row_places[1]
 
 
 def _has_native(layer: Any) -> bool:
@@ -58,12 +64,13 @@ def _convolve_native(layer: Any, x: torch.Tensor, conv: torch.Tensor, batch: Ste
 
 def _convolve_torch(layer: Any, x: torch.Tensor, conv: torch.Tensor, batch: Step) -> torch.Tensor:
     weight = stock._unpacked_conv_weight(layer)  # [dim, W]
-    history = conv[batch.slots, :, : weight.shape[1] - 1]
+    slots = batch.table[:, -1].long()
+    history = conv[slots, :, : weight.shape[1] - 1]
     inputs = torch.cat([history, x.transpose(1, 2).to(conv.dtype)], dim=-1)  # [R, dim, W - 1 + T]
     out = F.conv1d(inputs, weight.unsqueeze(1), layer.conv1d.bias, groups=x.shape[-1])
     if layer.activation == "silu":
         out = F.silu(out)
-    conv[batch.slots] = inputs[:, :, 1:]
+    conv[slots] = inputs[:, :, 1:]
     return out.transpose(1, 2).to(x.dtype)
 
 

@@ -23,10 +23,15 @@ def log_start_line(vllm_config: VllmConfig) -> None:
     """Figures of one rank. vLLM also builds its attention for caches of a few blocks, to measure its
     graphs: nothing is said of those."""
     parallel = vllm_config.parallel_config
-    if parallel.rank == 0 and vllm_config.cache_config.num_gpu_blocks:
+    if parallel.rank != 0 or not vllm_config.cache_config.num_gpu_blocks:
+        return
+    try:
         found = state_report(vllm_config)
-        if found.fit:
-            log_once(logger, logging.INFO, found.line())
+    except Exception as error:  # noqa: BLE001 - no engine may fail for a line of its log
+        logger.warning("What replay saves here cannot be told: %s", error)
+        return
+    if found.fit:
+        log_once(logger, logging.INFO, found.line())
 
 
 def state_report(vllm_config: VllmConfig) -> StateReport:

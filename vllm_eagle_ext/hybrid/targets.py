@@ -6,9 +6,9 @@ A class keeps its parent's name: vLLM's V1 runner knows multimodal targets by it
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import torch
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.model_executor.models import qwen3_5, qwen3_next
@@ -23,7 +23,7 @@ class _Replay:
     """Mixed in before a target of vLLM's."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
-        require_stamp(vllm_config.model_config.hf_config)
+        require_stamp(vllm_config.model_config.hf_config, "target")
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         compat.install_commit_on_v1()
         for module in self.modules():  # type: ignore[attr-defined]
@@ -32,7 +32,9 @@ class _Replay:
 
     @classmethod
     def get_mamba_state_shape_from_config(cls, vllm_config: VllmConfig) -> tuple[Any, ...]:
-        """vLLM sizes its pages by these before a layer exists."""
+        """vLLM sizes its pages by these before a layer exists. The records count as part of the window:
+        vLLM's CPU platform takes a target for another kind, with states of another dtype, when it has
+        more than two entries."""
         config = vllm_config.model_config.hf_text_config
         tp = vllm_config.parallel_config.tensor_parallel_size
         width = record_width(
@@ -41,13 +43,12 @@ class _Replay:
             config.linear_num_value_heads // tp,
             config.linear_value_head_dim,
         )
-        shapes: tuple[Any, ...] = super().get_mamba_state_shape_from_config(vllm_config)  # type: ignore[misc]
-        return (*shapes, (1 + vllm_config.num_speculative_tokens, width))
-
-    @classmethod
-    def get_mamba_state_dtype_from_config(cls, vllm_config: VllmConfig) -> tuple[torch.dtype, ...]:
-        dtypes: tuple[torch.dtype, ...] = super().get_mamba_state_dtype_from_config(vllm_config)  # type: ignore[misc]
-        return (*dtypes, vllm_config.model_config.dtype)
+        conv, *others = super().get_mamba_state_shape_from_config(vllm_config)  # type: ignore[misc]
+        dtype = super().get_mamba_state_dtype_from_config(vllm_config)[0]  # type: ignore[misc]
+        records = (
+            (1 + vllm_config.num_speculative_tokens) * width * vllm_config.model_config.dtype.itemsize
+        )
+        return ((math.prod(conv) + -(-records // dtype.itemsize),), *others)
 
     @classmethod
     def get_model_state_cls(cls) -> type:

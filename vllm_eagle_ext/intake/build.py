@@ -18,7 +18,7 @@ from vllm_eagle_ext.checkpoint.rope import read_rope
 from vllm_eagle_ext.checkpoint.rules.early import OWN_MODEL_TYPE
 from vllm_eagle_ext.errors import EagleExtError, UnsupportedVllmError
 from vllm_eagle_ext.intake.apply import apply_spec
-from vllm_eagle_ext.intake.hybrid import apply_hybrid_state
+from vllm_eagle_ext.intake.hybrid import apply_hybrid_state, require_drafts
 from vllm_eagle_ext.intake.report import log_inspection, raise_errors
 from vllm_eagle_ext.intake.request import DraftRequest, check_request, read_request
 from vllm_eagle_ext.log import get_logger
@@ -53,6 +53,8 @@ def build_speculative_config(
     config = _with_checked_draft(engine_args, target_model_config, build, options)
     if config is not None:
         apply_hybrid_state(engine_args, target_model_config, config, options)
+    else:
+        require_drafts(options)
     return config
 
 
@@ -102,6 +104,8 @@ def build_on_untested_vllm(engine_args: Any, target_model_config: Any, build: Ca
             raise
         except Exception as error:  # noqa: BLE001
             logger.warning("The draft could not be checked on this vLLM: %s", error)
+        if options.hybrid_state == "replay":
+            logger.warning("hybrid_state: states are kept in slots on this untested vLLM.")
     return build()
 
 

@@ -50,17 +50,35 @@ def apply_hybrid_state(
         compat.use_architecture(target_model_config, TARGETS[architecture])
 
 
+def require_drafts(options: Options) -> None:
+    """Raises:
+    HybridStateError: replay is asked for in a run without drafts, which has nothing to replay.
+    """
+    if options.hybrid_state == "replay":
+        raise HybridStateError(
+            field=OPTION,
+            value="replay",
+            allowed="'auto' or 'slots' without a speculative config",
+            remedy="leave the option out, or name a draft",
+        )
+
+
 def _situation(engine_args: Any, architecture: str, config: Any) -> Situation:
     from vllm.platforms import current_platform
     from vllm.triton_utils import HAS_TRITON
 
-    connector = engine_args.kv_transfer_config
+    # vLLM makes a connector of the offloading option later on.
+    connector = engine_args.kv_transfer_config or (
+        engine_args.kv_offloading_size and engine_args.kv_offloading_backend
+    )
+    in_parallel = bool(config.parallel_drafting) and config.method not in ("dflash", "dspark")
     return Situation(
         architecture=architecture,
         k=config.num_speculative_tokens,
         runner=compat.model_runner(
-            drafts_in_parallel=bool(config.parallel_drafting) and config.method != "dflash",
+            drafts_in_parallel=in_parallel,
             method=config.method,
+            other_vocabulary=bool(getattr(config, "use_heterogeneous_vocab", False)),
         ),
         platform="cuda" if current_platform.is_cuda() else current_platform.device_name,
         prefix_caching=bool(engine_args.enable_prefix_caching),
@@ -69,7 +87,7 @@ def _situation(engine_args: Any, architecture: str, config: Any) -> Situation:
         context_parallel_size=max(
             engine_args.decode_context_parallel_size, engine_args.prefill_context_parallel_size
         ),
-        kv_connector=connector and str(getattr(connector, "kv_connector", connector)),
+        kv_connector=str(getattr(connector, "kv_connector", connector)) if connector else None,
         lora=bool(engine_args.enable_lora),
-        microbatches=bool(engine_args.enable_dbo),
+        microbatches=bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1,
     )

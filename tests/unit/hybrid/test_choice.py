@@ -18,7 +18,8 @@ PLAIN = Situation(
 )
 IMPOSSIBLE = {
     "platform": {"platform": "rocm"},
-    "enable_prefix_caching": {"runner": "v1"},
+    "model runner": {"runner": "v1", "prefix_caching": False},
+    "enable_prefix_caching": {"runner": "v1", "platform": "cpu"},
     "pipeline_parallel_size": {"pipeline_parallel_size": 2},
     "context parallel size": {"context_parallel_size": 2},
     "kv_transfer_config": {"kv_connector": "NixlConnector"},

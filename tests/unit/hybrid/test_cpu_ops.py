@@ -67,7 +67,7 @@ def slots(made: Case, lengths: list[int]) -> Outcome:
     requests = len(batch.slots)
     pages = torch.zeros(1 + requests * shape.T, shape.HV, shape.DV, shape.DK, dtype=shape.state)
     table = 1 + torch.arange(requests * shape.T, dtype=torch.int32).view(requests, shape.T)
-    pages[table[:, 0].long()] = made.pages.state[batch.slots]
+    pages[table[:, 0].long()] = made.pages.state[torch.from_numpy(batch.slots).long()]
     used = made.rows._make(tensor[: len(batch.request)] for tensor in made.rows)
     first = torch.ones(requests, dtype=torch.int32)
     out = made.out()
