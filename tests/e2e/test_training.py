@@ -13,6 +13,8 @@ from tests.support.engine import ROOT, TINY
 from vllm_eagle_ext.checkpoint import Setting, TargetFacts, inspect_draft, read_draft_files
 
 EXPECTED = TargetFacts(num_layers=12, hidden_size=192, vocab_size=1536)
+HYBRID = TargetFacts(num_layers=8, hidden_size=192, vocab_size=1600)
+DRAFTS = ("native", "postnorm", "gated", "dflash")
 
 
 def names_and_shapes(folder):
@@ -23,27 +25,30 @@ def names_and_shapes(folder):
 def test_script_writes_the_committed_formats(tmp_path):
     command = [sys.executable, "-m", "examples.tiny.train", "--out", str(tmp_path)]
     command += ["--target-steps=2", "--draft-steps=2", "--own-rows=8"]
+    command += ["--hybrid-steps=2", "--dflash-steps=2"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     report = json.loads((tmp_path / "report.json").read_text())
-    assert set(report) == {"target", "text", "native", "postnorm", "gated"}
-    for name in ("native", "postnorm", "gated"):
+    assert set(report) == {"target", "text", "hybrid_target", "hybrid_text", *DRAFTS}
+    for name in DRAFTS:
         assert names_and_shapes(tmp_path / name) == names_and_shapes(TINY / name)
+    for name in ("hybrid_target", *DRAFTS):
         written, committed = (folder / name / "config.json" for folder in (tmp_path, TINY))
         assert written.read_text() == committed.read_text()
 
 
 @pytest.mark.parametrize(
-    ("name", "family", "boundaries"),
+    ("name", "family", "boundaries", "target", "method", "k"),
     [
-        ("native", "native", (2, 6, 9)),
-        ("postnorm", "post-norm", (2, 4, 6, 8, 10)),
-        ("gated", "gated", (2, 4, 6, 8, 10)),
+        ("native", "native", (2, 6, 9), EXPECTED, "eagle3", 4),
+        ("postnorm", "post-norm", (2, 4, 6, 8, 10), EXPECTED, "eagle3", 4),
+        ("gated", "gated", (2, 4, 6, 8, 10), EXPECTED, "eagle3", 4),
+        ("dflash", "dflash", (1, 3, 5, 7), HYBRID, "dflash", 7),
     ],
 )
-def test_committed_pairs_are_what_they_say(name, family, boundaries):
-    setting = Setting(method="eagle3", k=4, max_model_len=1024)
-    inspection = inspect_draft(read_draft_files(str(TINY / name)), EXPECTED, setting)
+def test_committed_pairs_are_what_they_say(name, family, boundaries, target, method, k):
+    setting = Setting(method=method, k=k, max_model_len=1024)
+    inspection = inspect_draft(read_draft_files(str(TINY / name)), target, setting)
     assert inspection.errors == []
     assert (inspection.spec.family, inspection.spec.aux_layers.boundaries) == (family, boundaries)
     tensors = load_file(TINY / name / "model.safetensors")
@@ -57,4 +62,4 @@ def test_committed_pairs_are_what_they_say(name, family, boundaries):
 def test_committed_files_stay_small():
     sizes = {p: p.stat().st_size for p in TINY.rglob("*") if p.is_file()}
     assert max(sizes.values()) < 8 * 2**20
-    assert sum(sizes.values()) < 20 * 2**20
+    assert sum(sizes.values()) < 28 * 2**20

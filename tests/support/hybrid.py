@@ -34,7 +34,7 @@ class HybridRun:
     max_tokens: int | list[int] = 64
     speculative: dict[str, Any] | None = None
     state: str | None = None  # hybrid_state
-    follow: str | None = None  # an earlier run whose texts the drafts follow
+    follow: str | list[list[int]] | None = None  # texts, or an earlier run whose the drafts follow
     right: str = "random"
     broken: str | None = None
     then: list[int] | None = None  # a second turn: prompt, own text, these tokens

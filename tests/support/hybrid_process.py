@@ -101,7 +101,9 @@ def serve(run: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
     llm = build(run)
     if run["follow"] is not None:
         k = run["speculative"]["num_speculative_tokens"]
-        llm.collective_rpc("rig", args=(earlier[run["follow"]]["texts"], run["right"], k, 1536))
+        texts = run["follow"]
+        texts = earlier[texts]["texts"] if isinstance(texts, str) else texts
+        llm.collective_rpc("rig", args=(texts, run["right"], k, 1536))
     if run["abort_after"]:
         texts, taken = generate_with_aborts(llm, run)
         close(llm)
@@ -116,6 +118,7 @@ def serve(run: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
     tokens = [list(output.outputs[0].token_ids) for output in outputs]
     texts = [prompt + own for prompt, own in zip(run["prompts"], tokens, strict=True)]
     drafts = recorded(llm) if run["record"] else []
+    first_counters = counters(llm)
     second_turn: list[Any] = []
     if run["then"]:
         second_turn = generate(llm, run, [text + run["then"] for text in texts])
@@ -126,17 +129,24 @@ def serve(run: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
         "texts": texts,
         "second_turn": [list(output.outputs[0].token_ids) for output in second_turn],
         "second_cached": [output.num_cached_tokens for output in second_turn],
-        "logprobs": [
-            [{str(t): e.logprob for t, e in at.items()} for at in output.outputs[0].logprobs or []]
-            for output in outputs
-        ],
+        "logprobs": logprobs_of(outputs),
+        "second_logprobs": logprobs_of(second_turn),
         "cached": [output.num_cached_tokens for output in outputs],
         "seconds": seconds,
+        "first_counters": first_counters,
         "counters": counters(llm),
+        "steps": llm.collective_rpc("take_steps")[0],
         "pages": llm.collective_rpc("state_pages")[0],
     }
     close(llm)
     return result
+
+
+def logprobs_of(outputs: list[Any]) -> list[list[dict[str, float]]]:
+    return [
+        [{str(t): e.logprob for t, e in at.items()} for at in output.outputs[0].logprobs or []]
+        for output in outputs
+    ]
 
 
 def recorded(llm: Any) -> list[list[list[int]]]:

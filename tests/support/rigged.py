@@ -31,6 +31,10 @@ class Rigged(Recorder):
         else:
             self._rig_v1(runner, draft)
 
+    def take_steps(self) -> list[list[tuple[int, bool]]]:
+        """On V2 with rigged drafts: per step, each request's rows and whether they are of a prompt."""
+        return getattr(self, "steps", [])
+
     def state_pages(self) -> dict[str, Any]:
         """Blocks of the recurrent groups per request that are held now, and the sizes of the cache."""
         return breakage.state_pages(self.model_runner)
@@ -49,12 +53,15 @@ class Rigged(Recorder):
 
     def _rig_v2(self, runner: Any, draft: Callable[[Sequence[int], int], list[int]]) -> None:
         states = runner.req_states
+        self.steps: list[list[tuple[int, bool]]] = []
 
         # vLLM's own kernel for these drafts does not run under Triton's interpreter.
         def propose(input_batch: Any, *args: Any, **kwargs: Any) -> Any:
             drafts = states.draft_tokens[input_batch.idx_mapping].clone()
             if kwargs.get("dummy_run"):
                 return drafts
+            rows, of_prompts = input_batch.num_scheduled_tokens, input_batch.is_prefilling_np
+            self.steps.append(list(zip(rows.tolist(), of_prompts.tolist(), strict=False)))
             num_sampled = args[4]
             for i, slot in enumerate(input_batch.idx_mapping.tolist()):
                 tokens = states.all_token_ids.gpu[slot]

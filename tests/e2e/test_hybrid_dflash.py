@@ -1,0 +1,154 @@
+"""The trained DFlash draft on the trained hybrid target, V1 runner: replay against slots, texts against
+those without a draft, and the drafts against the reference on the engine's own texts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.e2e.test_hybrid import per_position, section
+from tests.reference.dflash import DFlashReference
+from tests.reference.eagle3 import rms_norm
+from tests.reference.target import load_target
+from tests.support.engine import TINY
+from tests.support.hybrid import TARGET, HybridRun, run_all
+from tests.support.replay import replay
+from tests.support.replay_dflash import DFlashWalk
+from tests.support.ties import TIE_GAP, tie_gaps
+
+pytestmark = pytest.mark.e2e
+
+K, FEW_K = 7, 2
+BOUNDARIES = (1, 3, 5, 7)  # of 8 layers: the config's outputs of layers 0, 2, 4, 6
+PROMPTS, MAX_TOKENS, WIDTH = 80, 72, 20
+CONTROL = 20  # texts
+EQUAL_IDS = 0.99
+MOST_TIES = 0.25  # of the drafts: the equal shares rest on the others
+
+
+def dflash(k: int) -> dict:
+    return {"method": "dflash", "model": str(TINY / "dflash"), "num_speculative_tokens": k}
+
+
+@pytest.fixture(scope="module")
+def v1(prompts):
+    texts = {"prompts": prompts[:PROMPTS], "max_tokens": MAX_TOKENS, "concurrency": WIDTH}
+    few = texts | {"prompts": prompts[:WIDTH]}
+    runs = [
+        HybridRun("plain", logprobs=5, **texts),
+        HybridRun("slots", state="slots", speculative=dflash(K), **texts),
+        HybridRun("replay", state="replay", speculative=dflash(K), record=True, **texts),
+        HybridRun("auto", state="auto", speculative=dflash(K), **few),
+        HybridRun("auto, few", state="auto", speculative=dflash(FEW_K), **few),
+    ]
+    results, log = run_all(runs)
+    for name, result in results.items():
+        assert "error" not in result, f"{name}: {result['trace'][-3000:]}"
+    return results, log
+
+
+@pytest.fixture(scope="module")
+def hybrid_target():
+    return load_target(TARGET)
+
+
+@pytest.fixture(scope="module")
+def walk(hybrid_target):
+    return DFlashWalk.load(TINY / "dflash", hybrid_target)
+
+
+def compare(result, target, walk, prompts, *, boundaries=BOUNDARIES, count=PROMPTS):
+    outputs, drafts = result["tokens"][:count], result["drafts"][:count]
+    comparison = replay(target, walk, boundaries, prompts[:count], outputs, drafts, K, chained=False)
+    print("", *comparison.lines(), sep="\n")
+    assert max(comparison.tie_share) <= MOST_TIES
+    return comparison
+
+
+@pytest.fixture(scope="module")
+def comparison(v1, hybrid_target, walk, prompts):
+    return compare(v1[0]["replay"], hybrid_target, walk, prompts)
+
+
+def acceptance(result) -> list[float]:
+    drafts = result["counters"]["spec_decode_num_drafts"]
+    return [count / drafts for count in per_position(result)]
+
+
+def test_replay_is_the_slot_scheme(v1):
+    slots, replayed = v1[0]["slots"], v1[0]["replay"]
+    assert replayed["tokens"] == slots["tokens"]
+    assert replayed["counters"] == slots["counters"]
+    assert replayed["counters"]["spec_decode_num_drafts"] > 1500
+
+
+@pytest.mark.parametrize("name", ["slots", "replay", "auto", "auto, few"])
+def test_texts_are_those_without_a_draft(v1, name):
+    plain, drafted = v1[0]["plain"], v1[0][name]["tokens"]
+    count = len(drafted)
+    gaps = tie_gaps(plain["tokens"][:count], plain["logprobs"][:count], drafted)
+    print(f"\n{name}: {len(gaps)} of {count} texts part, at gaps up to {max(gaps, default=0):.3f}")
+    assert max(gaps, default=0) <= TIE_GAP
+
+
+def test_engine_drafts_as_the_reference(comparison):
+    assert comparison.drafts >= 1500
+    for engine, reference in zip(
+        comparison.engine_acceptance, comparison.reference_acceptance, strict=True
+    ):
+        assert abs(engine - reference) <= 0.03
+    assert min(comparison.equal_share) >= EQUAL_IDS
+
+
+def test_recorded_drafts_are_those_that_vllm_counts(v1, comparison):
+    for counted, replayed in zip(acceptance(v1[0]["replay"]), comparison.engine_acceptance, strict=True):
+        assert counted == pytest.approx(replayed, abs=0.02)
+
+
+def test_it_is_worth_drafting_for(v1):
+    length = 1 + sum(acceptance(v1[0]["replay"]))
+    print(f"\n{length:.3f} tokens per step")
+    assert length >= 1.9
+
+
+class StockOnCpu(DFlashReference):
+    """The weight of layer 0 norms the context's keys of every layer (vLLM 0.32 on a CPU)."""
+
+    def norm_keys(self, w, k, context):
+        first = rms_norm(k[:context], self.weights["layers.0.self_attn.k_norm.weight"], self.eps)
+        return torch.cat([first, super().norm_keys(w, k[context:], 0)])
+
+
+class TestNegativeControls:
+    """Each would pass for the engine's drafter if this proof could not fail."""
+
+    def equal_ids(self, v1, target, walk, prompts, **changed):
+        found = compare(v1[0]["replay"], target, walk, prompts, count=CONTROL, **changed)
+        return min(found.equal_share)
+
+    def test_aux_layers_shifted_by_one(self, v1, hybrid_target, walk, prompts):
+        shifted = tuple(b - 1 for b in BOUNDARIES)
+        assert self.equal_ids(v1, hybrid_target, walk, prompts, boundaries=shifted) < 0.90
+
+    def test_context_keys_normed_as_stock_vllm_does(self, v1, hybrid_target, walk, prompts):
+        """These norms differ by a twelfth between the two layers, which is less than a wrong layer."""
+        stock = DFlashWalk(StockOnCpu(**vars(walk.reference)))
+        assert self.equal_ids(v1, hybrid_target, stock, prompts) < EQUAL_IDS - 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ("auto", f"replay, one state page per request; {K} draft tokens."),
+        (
+            "auto, few",
+            f"slots, {1 + FEW_K} pages; {FEW_K} draft tokens save little; replay pays from 3.",
+        ),
+    ],
+)
+def test_auto_says_what_it_chose(v1, name, chosen):
+    results, log = v1
+    said = " ".join(section(log, name).split())
+    assert f"Recurrent state of Qwen3_5ForCausalLM: {chosen}" in said
+    pages = {"auto": 2, "auto, few": 1 + FEW_K}[name]  # replay's second page is the CPU's scratch
+    assert {group["pages_per_request"] for group in results[name]["pages"]["groups"]} == {pages}
