@@ -202,3 +202,17 @@ def test_two_ranks_replay_as_they_keep_slots(prompts):
     shapes = replay["pages"]["groups"][0]["shapes"]
     assert shapes[1] == [2, 64, 64]
     assert shapes[2] == [K + 1, 1 * 64 + 2 * 64 + 2 * 2]
+
+
+@pytest.mark.long
+def test_compiled_engines_agree(prompts):
+    common = {"prompts": [prompt[:64] for prompt in prompts[:8]], "max_tokens": 48}
+    compiled = {"speculative": ngram(K), "engine_args": {"enforce_eager": False}, "follow": "plain"}
+    runs = [
+        HybridRun("plain", **common),
+        *(HybridRun(state, state=state, **common, **compiled) for state in ("slots", "replay")),
+    ]
+    results, _ = run_all(runs)
+    assert "trace" not in results["replay"], results["replay"].get("trace")
+    assert results["replay"]["tokens"] == results["slots"]["tokens"]
+    assert results["replay"]["counters"] == results["slots"]["counters"]

@@ -56,15 +56,15 @@ def _convolve_native(layer: Any, x: torch.Tensor, conv: torch.Tensor, batch: Ste
         weight=layer.conv1d.weight,
         bias=layer.conv1d.bias,
         silu_activation=layer.activation == "silu",
-        conv_state_indices=batch.table[:, -1].contiguous(),
+        conv_state_indices=batch.pages,
         is_weight_packed=True,
-        num_accepted_tokens=torch.ones_like(batch.from_last),
+        num_accepted_tokens=batch.neutral,
     )
 
 
 def _convolve_torch(layer: Any, x: torch.Tensor, conv: torch.Tensor, batch: Step) -> torch.Tensor:
     weight = stock._unpacked_conv_weight(layer)  # [dim, W]
-    slots = batch.table[:, -1].long()
+    slots = batch.pages.long()
     history = conv[slots, :, : weight.shape[1] - 1]
     inputs = torch.cat([history, x.transpose(1, 2).to(conv.dtype)], dim=-1)  # [R, dim, W - 1 + T]
     out = F.conv1d(inputs, weight.unsqueeze(1), layer.conv1d.bias, groups=x.shape[-1])

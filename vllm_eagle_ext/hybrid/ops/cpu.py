@@ -36,6 +36,8 @@ class Step(NamedTuple):
     starts: torch.Tensor  # [R + 1] int32
     table: torch.Tensor  # [R, T + 1] int32: scratch, .., scratch, slot
     from_last: torch.Tensor  # [R] int32: T + 1, that is: load from the last column
+    pages: torch.Tensor  # [R] int32: `slots` for vLLM's convolution
+    neutral: torch.Tensor  # [R] int32 ones: windows start at their first column
 
 
 def prepare(batch: Batch, rows_per_request: int) -> Step:
@@ -52,6 +54,7 @@ def prepare(batch: Batch, rows_per_request: int) -> Step:
     return Step(
         batch, active, slots, scratch, request, offset,
         _int64(slots[request], offset), torch.from_numpy(starts), *_from_last(table),
+        torch.from_numpy(slots), torch.ones(len(slots), dtype=torch.int32),
     )  # fmt: skip
 
 
@@ -75,7 +78,8 @@ def _int64(*arrays: np.ndarray) -> Any:
 def verify(rows: Rows, gating: Gating, pages: Pages, step: Step, out: torch.Tensor) -> None:
     """Outputs of all rows into `out` [N, HV, DV], their records into the pages; states stay."""
     count = len(step.request)
-    rows = Rows(*(part[:count] for part in rows))
+    if count < len(out):
+        rows = Rows(*(part[:count] for part in rows))
     record = [rows.key.flatten(1), rows.value.flatten(1), rows.a, rows.b]
     pages.records.index_put_(step.row_places, torch.cat(record, dim=-1))
     out[:count] = _recur(rows, gating, pages.state, step.table, step.from_last, step.starts)
