@@ -3,8 +3,8 @@
 
 vLLM's kernel of the slot scheme loads a request's state from one column of its row of page numbers and
 stores the state after row t into column t. A row of scratch pages with the checkpoint in a column
-behind the last row therefore verifies without touching the checkpoint; a row with the page to write in
-column `length - 1` commits. Both run the slot scheme's own arithmetic, in its order.
+behind the last row therefore verifies without touching the checkpoint; a row of the page to write, with
+the checkpoint behind it, commits. Both run the slot scheme's own arithmetic, in its order.
 
 The kernel works in the pages themselves and knows no null page: each request needs a scratch page of its
 own, and padding is left out before it is called.
@@ -29,7 +29,6 @@ class Step(NamedTuple):
     batch: Batch
     active: np.ndarray  # [R]: the requests of the batch that are not padding
     slots: np.ndarray  # [R]
-    scratch: np.ndarray  # [R] int32
     request: np.ndarray  # [N]: request of each row
     offset: np.ndarray  # [N]: place of each row in its request
     row_places: tuple[torch.Tensor, torch.Tensor]  # [N] int64 each: page and place of each record
@@ -52,7 +51,7 @@ def prepare(batch: Batch, rows_per_request: int) -> Step:
     table = np.repeat(scratch[:, None], rows_per_request + 1, axis=1)
     table[:, -1] = slots
     return Step(
-        batch, active, slots, scratch, request, offset,
+        batch, active, slots, request, offset,
         _int64(slots[request], offset), torch.from_numpy(starts), *_from_last(table),
         torch.from_numpy(slots), torch.ones(len(slots), dtype=torch.int32),
     )  # fmt: skip
@@ -143,12 +142,12 @@ class Commit:
 
 
 def _commit_table(step: Step, plan: Plan, lengths: np.ndarray) -> np.ndarray:
-    """[R, longest + 1] int32: scratch, but the boundary's page, the final page and, last, the slot."""
-    table = np.repeat(step.scratch[:, None], lengths.max() + 1, axis=1)
+    """[R, longest + 1] int32: the final page, in which the kernel works in place, but the boundary's
+    where its state is reached and, last, the slot."""
+    table = np.repeat(plan.final.numpy()[step.active][:, None], lengths.max() + 1, axis=1)
     boundary = plan.boundary.numpy()[step.active]
     crossing = np.flatnonzero(boundary > NULL_PAGE)
     table[crossing, plan.boundary_lengths.numpy()[step.active][crossing] - 1] = boundary[crossing]
-    table[np.arange(len(lengths)), lengths - 1] = plan.final.numpy()[step.active]
     table[:, -1] = step.slots
     return table
 
