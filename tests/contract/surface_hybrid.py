@@ -62,8 +62,12 @@ HYBRID = (
         "GDNAttentionMetadataBuilder.build",
         "classifies the rows",
         parameters=(
-            "self", "common_prefix_len", "common_attn_metadata", "num_accepted_tokens",
-            "num_decode_draft_tokens_cpu", "fast_build",
+            "self",
+            "common_prefix_len",
+            "common_attn_metadata",
+            "num_accepted_tokens",
+            "num_decode_draft_tokens_cpu",
+            "fast_build",
         ),
     ),  # fmt: skip
     Name(

@@ -61,7 +61,9 @@ def test_plan_block(tmp_path):
     (folder / "config.json").write_text(json.dumps(fixture["config"]))
     command = next(b for b in blocks("bash") if b.startswith("vllm-eagle plan")).split()
     command[0] = str(Path(sys.executable).parent / command[0])
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
     shown = next(b for b in blocks("text") if b.startswith(model))
     assert " ".join(shown.split()) == " ".join(result.stdout.split())
 
