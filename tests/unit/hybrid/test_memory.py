@@ -51,11 +51,10 @@ def cost(name, way, k, *, prefix_caching=False, length=1024, **options):
     return footprint(read_target(TARGETS[name]), way, setting)
 
 
-# Per request in MiB. Slots and `facts` are the notes' figures; `replay` is exact: the notes add raw
-# records to a padded page, while here they are part of the page that is padded, and in both pages
-# where prefix caching keeps two.
+# Per request in MiB. `rough` adds the records of one page to the padded pages; exactly, they are part of
+# the page that is padded, and in both pages where prefix caching keeps two.
 TABLE = [
-    # name, K, slots none, slots align, replay none, its facts, replay align, its facts
+    # name, K, slots none, slots align, replay none, roughly, replay align, roughly
     ("4B", 8, 472.5, 525, 55.5, 55, 111, 108),
     ("4B", 16, 943.5, 999, 60, 60, 120, 116),
     ("27B", 8, 1404, 1560, 162, 163, 324, 319),
@@ -71,16 +70,16 @@ TABLE = [
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row[0]}, K={row[1]}")
 def test_state_per_request(row):
-    name, k, none, align, replay_none, facts_none, replay_align, facts_align = row
+    name, k, none, align, replay_none, rough_none, replay_align, rough_align = row
     assert cost(name, "slots", k).state == none * MIB
     assert cost(name, "slots", k, prefix_caching=True).state == align * MIB
     replay = cost(name, "replay", k)
     assert replay.state == replay_none * MIB
-    assert replay.state == pytest.approx(facts_none * MIB, rel=0.025)
+    assert replay.state == pytest.approx(rough_none * MIB, rel=0.025)
     both = cost(name, "replay", k, prefix_caching=True)
     assert both.state == replay_align * MIB == 2 * replay.state
     assert both.records == 2 * replay.records
-    assert facts_align < replay_align < 1.06 * facts_align
+    assert rough_align < replay_align < 1.06 * rough_align
 
 
 @pytest.mark.parametrize(
@@ -138,7 +137,7 @@ def test_ranks_divide_everything():
     assert read_target(TARGETS["35B-A3B"], tp=4).attention.token_bytes == 2 * 256 * 2
 
 
-def test_a_request_takes_the_blocks_that_facts_counted_on_a_cpu():
+def test_a_request_takes_the_blocks_counted_on_a_cpu():
     """12 against 30 blocks: three groups of 2 or 8 pages, and six blocks of attention."""
     target = Target(
         recurrent=Recurrent(
