@@ -25,7 +25,7 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
 
     def changed(*args: Any) -> Any:
         right = rows(*args)
-        return right._replace(b=right.b + 1)
+        return right._replace(b=right.b + 3)
 
     set_attribute(
         *{
