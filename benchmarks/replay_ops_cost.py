@@ -21,7 +21,8 @@ import torch
 import typer
 
 from benchmarks.machine import machine
-from vllm_eagle_ext.hybrid.ops.types import Batch, Gating, Pages, Plan, Rows, record_width
+from vllm_eagle_ext.hybrid.ops.types import Batch, Gating, Pages, Plan, Rows
+from vllm_eagle_ext.hybrid.records import record_width
 
 RESULTS = Path(__file__).parent / "results"
 PAIRS, LAYERS, WINDOW = 7, 4, 4

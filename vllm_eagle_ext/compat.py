@@ -25,6 +25,7 @@ logger = get_logger(__name__)
 TESTED_VLLM = ">=0.32,<0.34"
 _INTAKE_MODULE = "vllm.engine.arg_utils"
 _RUNNER_MODULE = "vllm.v1.worker.gpu_model_runner"
+_REJECTION_MODULE = "vllm.v1.sample.rejection_sampler"
 _METHODS_ON_V1 = ("suffix", "custom_class", "medusa", "mlp_speculator")
 _WRAPPED = "_eagle_ext_wraps"
 
@@ -114,13 +115,7 @@ def install_intake() -> None:
 
 
 def _wrap_create_speculative_config(module: ModuleType) -> None:
-    engine_args = module.EngineArgs
-    original = engine_args.create_speculative_config
-    if hasattr(original, _WRAPPED):
-        return
-
-    @functools.wraps(original)
-    def create_speculative_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def around(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         from vllm_eagle_ext import intake
 
         build = functools.partial(original, self, *args, **kwargs)
@@ -129,8 +124,21 @@ def _wrap_create_speculative_config(module: ModuleType) -> None:
             return intake.build_speculative_config(self, target, build)
         return intake.build_on_untested_vllm(self, target, build)
 
-    setattr(create_speculative_config, _WRAPPED, original)
-    engine_args.create_speculative_config = create_speculative_config
+    _wrap(module.EngineArgs, "create_speculative_config", around)
+
+
+def _wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
+    """`owner.name` runs `around(the original, self, ..)` from now on; idempotent."""
+    original = getattr(owner, name)
+    if hasattr(original, _WRAPPED):
+        return
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(original, self, *args, **kwargs)
+
+    setattr(wrapped, _WRAPPED, original)
+    setattr(owner, name, wrapped)
 
 
 def install_commit_on_v1() -> None:
@@ -146,21 +154,48 @@ def install_commit_on_v1() -> None:
 
 
 def _wrap_update_states(module: ModuleType) -> None:
-    runner = module.GPUModelRunner
-    original = runner._update_states_after_model_execute
-    if hasattr(original, _WRAPPED):
-        return
-
-    @functools.wraps(original)
-    def update_states(self: Any, output_token_ids: Any, *args: Any, **kwargs: Any) -> Any:
+    def around(original: Any, self: Any, output_token_ids: Any, *args: Any, **kwargs: Any) -> Any:
         from vllm_eagle_ext.hybrid.state import commit_on_v1
 
         result = original(self, output_token_ids, *args, **kwargs)
         commit_on_v1(self, output_token_ids)
         return result
 
-    setattr(update_states, _WRAPPED, original)
-    runner._update_states_after_model_execute = update_states
+    _wrap(module.GPUModelRunner, "_update_states_after_model_execute", around)
+
+
+def install_sampling_on_cpu() -> None:
+    """Verify drafts of sampled requests at their own temperature, top-k and top-p on a CPU's V1 runner.
+    Called by a drafter, and by a target that replays, when it is built.
+
+    Symptom: sampled texts follow another distribution than the target's, from any draft; a seed does not
+        repeat them; greedy requests beside sampled ones may change, too.
+    Cause: vLLM 0.32's CPU stand-in for `expand_kernel` (utils/cpu_triton_utils.py) fills an int64 copy
+        of its float output: the verified rows get whatever the memory held.
+    Seam: `expand_batch_to_tokens(x, cu_num_tokens, num_tokens, replace_from, replace_to)` of the V1
+        rejection sampler; tensors of other devices go to the original.
+    REMOVE WHEN: `_expand_kernel_impl` fills the tensor that it is given.
+    """
+    when_loaded(_REJECTION_MODULE, _wrap_expand)
+
+
+def _wrap_expand(module: ModuleType) -> None:
+    original = module.expand_batch_to_tokens
+    if hasattr(original, _WRAPPED):
+        return
+
+    @functools.wraps(original)
+    def expand_batch_to_tokens(
+        x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+    ) -> Any:
+        if not x.is_cpu:
+            return original(x, cu_num_tokens, num_tokens, replace_from, replace_to)
+        counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1))
+        replaced = x.masked_fill(x == replace_from, replace_to)
+        return replaced.repeat_interleave(counts, output_size=num_tokens)
+
+    setattr(expand_batch_to_tokens, _WRAPPED, original)
+    module.expand_batch_to_tokens = expand_batch_to_tokens
 
 
 def use_architecture(model_config: Any, architecture: str) -> None:

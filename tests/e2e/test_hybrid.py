@@ -129,7 +129,7 @@ def test_a_broken_replay_is_seen(v1, how):
     changed = sum(a != b for a, b in zip(right["tokens"], broken["tokens"], strict=True))
     accepted = [run["counters"]["spec_decode_num_accepted_tokens"] for run in (right, broken)]
     print(f"\n{how}: {changed} of {len(right['tokens'])} texts differ; accepted {accepted}")
-    assert changed > len(right["tokens"]) / 4  # one text would do
+    assert changed > len(right["tokens"]) / 2
 
 
 @pytest.mark.parametrize("name", ["ragged", "pressure", "ngram"])

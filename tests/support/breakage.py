@@ -25,7 +25,7 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
 
     def changed(*args: Any) -> Any:
         right = rows(*args)
-        return right._replace(b=right.b + 3)
+        return right._replace(b=-right.b)
 
     set_attribute(
         *{
@@ -36,25 +36,3 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
             "no commit": (cpu.Commit, "__call__", lambda *_: None),
         }[how]
     )
-
-
-def state_pages(runner: Any) -> dict[str, Any]:
-    from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
-    from vllm.v1.kv_cache_interface import MambaSpec
-
-    config = runner.kv_cache_config
-    found: dict[str, Any] = {"blocks": config.num_blocks, "groups": []}
-    found["requests_fit"] = get_max_concurrency_for_kv_cache_config(runner.vllm_config, config)
-    for group in runner.kv_cache_config.kv_cache_groups:
-        spec = group.kv_cache_spec
-        if isinstance(spec, MambaSpec):
-            found["groups"].append(
-                {
-                    "layers": len(group.layer_names),
-                    "page_bytes": spec.page_size_bytes,
-                    "pages_per_request": 1 + spec.num_speculative_blocks,
-                    "shapes": [list(shape) for shape in spec.shapes],
-                    "dtypes": [str(dtype) for dtype in spec.dtypes],
-                }
-            )
-    return found

@@ -80,6 +80,10 @@ def engine_environment(runner: str) -> dict[str, str]:
     return environment
 
 
+# Engines one after the other in one process, where a start takes seconds.
+IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+
+
 def has_gpu() -> bool:
     import torch
 
@@ -93,19 +97,37 @@ def run_engine(run: EngineRun) -> EngineResult:
         EngineFailedError: the process ended with an error or without a result.
         subprocess.TimeoutExpired: it did not end within TIMEOUT_S.
     """
+    result, log = run_child(
+        "engine_process",
+        asdict(run),
+        environment=engine_environment(run.runner) | run.environment,
+        timeout_s=TIMEOUT_S,
+    )
+    return EngineResult(**result, log=log)
+
+
+def run_child(
+    module: str, job: Any, *, environment: dict[str, str], timeout_s: float
+) -> tuple[Any, str]:
+    """`python -m tests.support.<module> JOB RESULT`, both JSON: its result, and all it printed.
+
+    Raises:
+        EngineFailedError: the process ended with an error or without a result.
+        subprocess.TimeoutExpired: it did not end in time.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        job, result = Path(folder, "job.json"), Path(folder, "result.json")
-        job.write_text(json.dumps(asdict(run), default=str))
+        job_file, result = Path(folder, "job.json"), Path(folder, "result.json")
+        job_file.write_text(json.dumps(job, default=str))
         process = subprocess.run(
-            [sys.executable, "-m", "tests.support.engine_process", str(job), str(result)],
-            env=engine_environment(run.runner) | run.environment,
+            [sys.executable, "-m", f"tests.support.{module}", str(job_file), str(result)],
+            env=environment,
             cwd=ROOT,
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
         if process.returncode != 0 or not result.exists():
             raise EngineFailedError(process.stdout)
-        return EngineResult(**json.loads(result.read_text()), log=process.stdout)
+        return json.loads(result.read_text()), process.stdout

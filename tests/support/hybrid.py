@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.engine import ROOT, TINY, EngineFailedError, engine_environment
+from tests.support.engine import IN_PROCESS, TINY, engine_environment, run_child
 
 TIMEOUT_S = 1500
 TARGET = TINY / "hybrid_target"
@@ -57,21 +53,9 @@ def run_all(
     Raises:
         EngineFailedError: the process ended without results.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        jobs, result = Path(folder, "jobs.json"), Path(folder, "result.json")
-        jobs.write_text(json.dumps([asdict(run) for run in runs], default=str))
-        process = subprocess.run(
-            [sys.executable, "-m", "tests.support.hybrid_process", str(jobs), str(result)],
-            env=engine_environment(runner)
-            | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
-            | environment,
-            cwd=ROOT,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        if process.returncode != 0 or not result.exists():
-            raise EngineFailedError(process.stdout)
-        return json.loads(result.read_text()), process.stdout
+    return run_child(
+        "hybrid_process",
+        [asdict(run) for run in runs],
+        environment=engine_environment(runner) | IN_PROCESS | environment,
+        timeout_s=TIMEOUT_S,
+    )

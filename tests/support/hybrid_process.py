@@ -137,6 +137,7 @@ def serve(run: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
         "counters": counters(llm),
         "steps": llm.collective_rpc("take_steps")[0],
         "pages": llm.collective_rpc("state_pages")[0],
+        "workers": llm.collective_rpc("identity") if run["record"] else [],
     }
     close(llm)
     return result
@@ -151,14 +152,19 @@ def logprobs_of(outputs: list[Any]) -> list[list[dict[str, float]]]:
 
 def recorded(llm: Any) -> list[list[list[int]]]:
     """Drafts per prompt; vLLM numbers requests in the order of the prompts."""
-    drafts = llm.collective_rpc("take_drafts")[0]
+    drafts, *of_other_ranks = llm.collective_rpc("take_drafts")
+    assert all(drafts == other for other in of_other_ranks)
     return [drafts[request] for request in sorted(drafts, key=lambda name: int(name.split("-")[0]))]
 
 
 def close(llm: Any) -> None:
+    import ray
     from vllm.distributed import cleanup_dist_env_and_memory
 
     llm.llm_engine.engine_core.shutdown()
+    group = llm.llm_engine.vllm_config.parallel_config.placement_group
+    if group is not None:  # Ray's devices, which the next engine waits for
+        ray.util.remove_placement_group(group)
     del llm
     gc.collect()
     cleanup_dist_env_and_memory()

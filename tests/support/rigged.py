@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.support import breakage
 from tests.support.recorder import Recorder
 
 _SEEN = 6  # tokens that tell a text from the others
@@ -28,6 +27,8 @@ class Rigged(Recorder):
         draft = drafter_of(right, k, vocab)
         if hasattr(runner, "speculator"):
             self._rig_v2(runner, draft)
+        elif hasattr(runner.drafter, "model"):
+            self._rig_drafter(runner, draft)
         else:
             self._rig_v1(runner, draft)
 
@@ -37,7 +38,7 @@ class Rigged(Recorder):
 
     def state_pages(self) -> dict[str, Any]:
         """Blocks of the recurrent groups per request that are held now, and the sizes of the cache."""
-        return breakage.state_pages(self.model_runner)
+        return state_pages(self.model_runner)
 
     def _rig_v1(self, runner: Any, draft: Callable[[Sequence[int], int], list[int]]) -> None:
         def propose(k: int, sampled: Any, lengths: Any, tokens: Any, **_: Any) -> list[list[int]]:
@@ -50,6 +51,23 @@ class Rigged(Recorder):
             ]
 
         runner.drafter.propose = propose
+
+    def _rig_drafter(self, runner: Any, draft: Callable[[Sequence[int], int], list[int]]) -> None:
+        """A draft model runs as ever; what it proposes is replaced. Prompts in one chunk alone."""
+        if not hasattr(self, "own_propose"):
+            self.own_propose = runner.propose_draft_token_ids
+        emitted: dict[str, int] = {}
+
+        def propose(scheduled: Any, sampled: Any, *args: Any, **kwargs: Any) -> Any:
+            drafts = self.own_propose(scheduled, sampled, *args, **kwargs)
+            for i, request in enumerate(runner.input_batch.req_ids):
+                emitted[request] = emitted.get(request, 0) + int((sampled[i] >= 0).sum())
+                prompt = runner.requests[request].prompt_token_ids
+                text = self.texts.get(tuple(prompt[:_SEEN]), ())
+                drafts[i] = drafts.new_tensor(draft(text, len(prompt) + emitted[request]))
+            return drafts
+
+        runner.propose_draft_token_ids = propose
 
     def _rig_v2(self, runner: Any, draft: Callable[[Sequence[int], int], list[int]]) -> None:
         states = runner.req_states
@@ -87,3 +105,25 @@ def drafter_of(right: str, k: int, vocab: int) -> Callable[[Sequence[int], int],
         return drafts[:count]
 
     return draft
+
+
+def state_pages(runner: Any) -> dict[str, Any]:
+    from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
+    from vllm.v1.kv_cache_interface import MambaSpec
+
+    config = runner.kv_cache_config
+    found: dict[str, Any] = {"blocks": config.num_blocks, "groups": []}
+    found["requests_fit"] = get_max_concurrency_for_kv_cache_config(runner.vllm_config, config)
+    for group in runner.kv_cache_config.kv_cache_groups:
+        spec = group.kv_cache_spec
+        if isinstance(spec, MambaSpec):
+            found["groups"].append(
+                {
+                    "layers": len(group.layer_names),
+                    "page_bytes": spec.page_size_bytes,
+                    "pages_per_request": 1 + spec.num_speculative_blocks,
+                    "shapes": [list(shape) for shape in spec.shapes],
+                    "dtypes": [str(dtype) for dtype in spec.dtypes],
+                }
+            )
+    return found

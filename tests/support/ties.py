@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 # Two continuations whose log-probabilities differ by less are a tie: the target verifies K+1 rows at
 # once, and batches of requests, in other bf16 sums than row by row, so that either may come first.
 TIE_GAP = 0.1
-# Share of texts that may part at ties. With AMX kernels it was 21 of 120, at gaps up to 0.0625; without
-# them under 4: the kernels of a batch of one and of K+1 rows differ more there.
-TIE_SHARE = 0.25
+# AMX multiplies in blocks of rows, so that batches of one and of K+1 rows differ more often there: 21 of
+# 120 texts parted, at gaps up to 0.0625, and at most 4 elsewhere. In float32 none may, on any CPU.
+TIE_SHARE_WITH_AMX = 0.25
+
+
+def tie_share(elsewhere: float) -> float:
+    """Share of bf16 texts that may part at ties: `elsewhere` on a CPU without AMX."""
+    return TIE_SHARE_WITH_AMX if torch.cpu._is_amx_tile_supported() else elsewhere
 
 
 def tie_gaps(

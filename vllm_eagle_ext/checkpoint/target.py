@@ -31,9 +31,7 @@ class TargetFacts:
         Raises:
             UnsupportedDraftError: a size is missing or no positive integer.
         """
-        text = next(
-            (config[key] for key in _TEXT_BLOCKS if isinstance(config.get(key), Mapping)), config
-        )
+        text = text_config(config)
         length = text.get("max_position_embeddings")
         return cls(
             num_layers=_size(text, "num_hidden_layers"),
@@ -43,6 +41,12 @@ class TargetFacts:
             max_position_embeddings=length if type(length) is int else None,
             folder=folder,
         )
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model's block of a composite config, else the config."""
+    blocks = (config.get(key) for key in _TEXT_BLOCKS)
+    return next((block for block in blocks if isinstance(block, Mapping)), config)
 
 
 def _size(config: Mapping[str, Any], name: str) -> int:

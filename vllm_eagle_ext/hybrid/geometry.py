@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vllm_eagle_ext.checkpoint.target import text_config
 from vllm_eagle_ext.errors import UnsupportedTargetError
+from vllm_eagle_ext.hybrid.records import record_width
 
-# Where composite configs keep the language model.
-_TEXT_BLOCKS = ("text_config", "language_config", "llm_config")
 _LARGEST = 2**24  # of any size in a config; vocabularies have some 2**18
 # Bytes of an element as served: vLLM's `auto` serves a checkpoint in float32 as 16 bit.
 _MODEL_BYTES = {"bfloat16": 2, "float16": 2, "float32": 2}
@@ -50,9 +50,8 @@ class Recurrent:
 
     @property
     def record_width(self) -> int:
-        """Elements of one row's record: key, value, a, b."""
-        values = self.value_heads * (self.value_dim + 2)
-        return (self.key_heads * self.key_dim + values) // self.tp
+        heads = self.key_heads // self.tp, self.value_heads // self.tp
+        return record_width(heads[0], self.key_dim, heads[1], self.value_dim)
 
     @property
     def record_bytes(self) -> int:
@@ -148,12 +147,6 @@ def _recurrent(
         state_bytes=state,
         tp=tp,
     )
-
-
-def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language model's block of a composite config, else the config."""
-    blocks = (config.get(key) for key in _TEXT_BLOCKS)
-    return next((block for block in blocks if isinstance(block, Mapping)), config)
 
 
 def dtype_of(config: Mapping[str, Any]) -> Any:

@@ -11,6 +11,7 @@ Maths: gated delta rule (Yang et al., arXiv 2412.06464); state recovery by repla
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ from vllm.v1.attention.backend import AttentionBackend
 
 from vllm_eagle_ext.hybrid.backend import ReplayBackend, backend
 from vllm_eagle_ext.hybrid.metadata import ReplayMetadata, VerifyStep
-from vllm_eagle_ext.hybrid.ops.types import Gating, Pages, Rows, record_width
+from vllm_eagle_ext.hybrid.ops.types import Gating, Pages, Rows
+from vllm_eagle_ext.hybrid.records import record_width
 
 
 class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
@@ -91,14 +93,12 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
             self._forward_committed(mixed_qkv, b, a, core_attn_out)
         elif step.rows is None:
             n = step.num_rows
-            self._verify(mixed_qkv[:n], b[:n], a[:n], core_attn_out[:n], step)
+            self._verify(mixed_qkv[:n], b[:n], a[:n], core_attn_out[:n], step=step)
         else:
-            for index, forward in (
-                (step.rows, self._verify),
-                (step.other_rows, self._forward_committed),
-            ):
+            verify = partial(self._verify, step=step)
+            for index, forward in ((step.rows, verify), (step.other_rows, self._forward_committed)):
                 out = torch.zeros_like(core_attn_out[: len(index)])
-                forward(mixed_qkv[index], b[index], a[index], out, step)
+                forward(mixed_qkv[index], b[index], a[index], out)
                 core_attn_out.index_copy_(0, index, out)
 
     def _forward_committed(
@@ -107,10 +107,8 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
         b: torch.Tensor,
         a: torch.Tensor,
         core_attn_out: torch.Tensor,
-        step: VerifyStep | None = None,
     ) -> None:
         """Prompts and plain decodes: each row's state is the request's state at once."""
-        del step
         run = backend().forward_committed
         if run is None:
             super()._forward_core(mixed_qkv, b, a, core_attn_out)
@@ -123,6 +121,7 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
         b: torch.Tensor,  # [N, HV]
         a: torch.Tensor,  # [N, HV]
         out: torch.Tensor,  # [N, HV, DV]
+        *,
         step: VerifyStep,
     ) -> None:
         pages, ops = self.pages, backend()

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_eagle_ext.hybrid.geometry import Target, head_dim, size, text_config
+from vllm_eagle_ext.checkpoint.target import text_config
+from vllm_eagle_ext.hybrid.geometry import Target, head_dim, size
 
 # Share by which an estimate may be off: norms and biases are left out, and of a quantised checkpoint
 # it is unknown which layers stayed in 16 bit.

@@ -15,7 +15,7 @@ from vllm.model_executor.models import qwen3_5, qwen3_next
 
 from vllm_eagle_ext import compat
 from vllm_eagle_ext.hybrid.layer import ReplayGatedDeltaNetAttention
-from vllm_eagle_ext.hybrid.ops.types import record_width
+from vllm_eagle_ext.hybrid.records import record_width
 from vllm_eagle_ext.stamp import require_stamp
 
 
@@ -26,6 +26,7 @@ class _Replay:
         require_stamp(vllm_config.model_config.hf_config, "target")
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         compat.install_commit_on_v1()
+        compat.install_sampling_on_cpu()
         for module in self.modules():  # type: ignore[attr-defined]
             if isinstance(module, QwenGatedDeltaNetAttention):
                 ReplayGatedDeltaNetAttention.adopt(module)

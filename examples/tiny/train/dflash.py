@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from examples.tiny.train.parts import MLP, RMSNorm
+
 
 @dataclass(frozen=True)
 class DFlashShape:
@@ -56,13 +58,6 @@ def layout(starts: torch.Tensor, length: int, block_size: int) -> _Layout:
     return _Layout(context, block, visible[:, None])
 
 
-class _RMSNorm(nn.RMSNorm):
-    """In fp32 under autocast too, where the fused kernel wants input and weight of one type."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x.float())
-
-
 class _Attention(nn.Module):
     def __init__(self, shape: DFlashShape) -> None:
         super().__init__()
@@ -72,8 +67,8 @@ class _Attention(nn.Module):
         self.k_proj = nn.Linear(shape.hidden_size, kv_rows, bias=False)
         self.v_proj = nn.Linear(shape.hidden_size, kv_rows, bias=False)
         self.o_proj = nn.Linear(shape.num_heads * shape.head_dim, shape.hidden_size, bias=False)
-        self.q_norm = _RMSNorm(shape.head_dim, shape.rms_norm_eps)
-        self.k_norm = _RMSNorm(shape.head_dim, shape.rms_norm_eps)
+        self.q_norm = RMSNorm(shape.head_dim, shape.rms_norm_eps)
+        self.k_norm = RMSNorm(shape.head_dim, shape.rms_norm_eps)
         inverse = shape.rope_theta ** -(torch.arange(0, self.head_dim, 2) / self.head_dim)
         self.register_buffer("inverse_frequency", inverse, persistent=False)
 
@@ -109,24 +104,13 @@ class _Attention(nn.Module):
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
 
-class _MLP(nn.Module):
-    def __init__(self, shape: DFlashShape) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
 class _Layer(nn.Module):
     def __init__(self, shape: DFlashShape) -> None:
         super().__init__()
-        self.input_layernorm = _RMSNorm(shape.hidden_size, shape.rms_norm_eps)
-        self.post_attention_layernorm = _RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.input_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.self_attn = _Attention(shape)
-        self.mlp = _MLP(shape)
+        self.mlp = MLP(shape.hidden_size, shape.intermediate_size)
 
     def forward(self, x: torch.Tensor, context: torch.Tensor, at: _Layout) -> torch.Tensor:
         x = x + self.self_attn(self.input_layernorm(x), context, at)
@@ -139,9 +123,9 @@ class DFlashModel(nn.Module):
         self.shape = shape
         width = shape.hidden_size
         self.fc = nn.Linear(len(shape.output_ids) * width, width, bias=False)
-        self.hidden_norm = _RMSNorm(width, shape.rms_norm_eps)
+        self.hidden_norm = RMSNorm(width, shape.rms_norm_eps)
         self.layers = nn.ModuleList(_Layer(shape) for _ in range(shape.num_layers))
-        self.norm = _RMSNorm(width, shape.rms_norm_eps)
+        self.norm = RMSNorm(width, shape.rms_norm_eps)
 
     def forward(
         self,

@@ -14,8 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+
+from examples.tiny.train.parts import MLP, RMSNorm
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,6 @@ class DraftShape:
     gated: bool = False
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10000.0
-
-
-class _RMSNorm(nn.RMSNorm):
-    """In fp32 under autocast too, where the fused kernel wants input and weight of one type."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x.float())
 
 
 class _Attention(nn.Module):
@@ -104,26 +98,15 @@ class _Attention(nn.Module):
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
 
-class _MLP(nn.Module):
-    def __init__(self, shape: DraftShape) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
 class _Layer(nn.Module):
     def __init__(self, shape: DraftShape) -> None:
         super().__init__()
         width, eps = shape.hidden_size, shape.rms_norm_eps
-        self.input_layernorm = _RMSNorm(width, eps)
-        self.hidden_norm = _RMSNorm(width, eps)
-        self.post_attention_layernorm = _RMSNorm(width, eps)
+        self.input_layernorm = RMSNorm(width, eps)
+        self.hidden_norm = RMSNorm(width, eps)
+        self.post_attention_layernorm = RMSNorm(width, eps)
         self.self_attn = _Attention(shape)
-        self.mlp = _MLP(shape)
+        self.mlp = MLP(shape.hidden_size, shape.intermediate_size)
 
 
 class DraftModel(nn.Module):
@@ -135,12 +118,12 @@ class DraftModel(nn.Module):
         count, width = len(shape.boundaries), shape.hidden_size
         self.fc = nn.Linear(count * width, width, bias=False)
         if shape.post_norm:
-            self.fc_norm = nn.ModuleList(_RMSNorm(width, shape.rms_norm_eps) for _ in range(count))
+            self.fc_norm = nn.ModuleList(RMSNorm(width, shape.rms_norm_eps) for _ in range(count))
             for norm in self.fc_norm:
                 # Apart from the start, so that the norms stay unlike and their order can be tested.
                 nn.init.trunc_normal_(norm.weight, mean=1.0, std=0.5, a=0.1, b=1.9)
         self.midlayer = _Layer(shape)
-        self.norm = _RMSNorm(width, shape.rms_norm_eps)
+        self.norm = RMSNorm(width, shape.rms_norm_eps)
         self.lm_head = nn.Linear(width, shape.draft_vocab_size, bias=False)
 
     def fuse(self, aux: list[torch.Tensor]) -> torch.Tensor:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from vllm_eagle_ext.hybrid.ops.types import NULL_PAGE, Batch, Gating, Pages, Plan, Rows, record_width
+from vllm_eagle_ext.hybrid.ops.types import NULL_PAGE, Batch, Gating, Pages, Plan, Rows
+from vllm_eagle_ext.hybrid.records import record_width
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PADDING = -1  # as a request's number of rows: a request that stands on the null page, with two rows

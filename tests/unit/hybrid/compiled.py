@@ -18,7 +18,7 @@ from vllm.third_party.flash_linear_attention.ops.fused_sigmoid_gating import (
 )
 
 from vllm_eagle_ext.hybrid.ops import triton as ops
-from vllm_eagle_ext.hybrid.ops.types import record_width
+from vllm_eagle_ext.hybrid.records import record_width
 
 TARGET = GPUTarget("cuda", 90, 32)
 ROWS = 17

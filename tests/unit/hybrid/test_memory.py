@@ -289,7 +289,7 @@ def test_no_torch_and_no_vllm():
 
 
 def test_pages_as_the_ops_lay_them_out():
-    from vllm_eagle_ext.hybrid.ops.types import record_width
+    from vllm_eagle_ext.hybrid.records import record_width
 
     recurrent = read_target(TARGETS["27B"], tp=2).recurrent
     assert recurrent.record_width == record_width(8, 128, 24, 128)

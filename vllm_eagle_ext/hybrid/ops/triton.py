@@ -19,7 +19,8 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
 from vllm_eagle_ext.hybrid.ops.triton_plan import ConvWindows, plan
-from vllm_eagle_ext.hybrid.ops.types import NULL_PAGE, Batch, Gating, Pages, Plan, Rows, record_width
+from vllm_eagle_ext.hybrid.ops.types import NULL_PAGE, Batch, Gating, Pages, Plan, Rows
+from vllm_eagle_ext.hybrid.records import record_width
 
 __all__ = ["Commit", "plan", "verify"]
 

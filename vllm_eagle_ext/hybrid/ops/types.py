@@ -63,8 +63,3 @@ class Align(NamedTuple):
     block_table: torch.Tensor  # [requests of the whole batch, blocks] int32
     num_computed: torch.Tensor  # [requests of the whole batch] int32: tokens before this step
     block_size: int
-
-
-def record_width(key_heads: int, key_dim: int, value_heads: int, value_dim: int) -> int:
-    """Elements of one row's record: key, value, a, b."""
-    return key_heads * key_dim + value_heads * value_dim + 2 * value_heads
