@@ -84,9 +84,12 @@ def v1(prompts, mixed, eagle3):
             **odd, **rigged,
         ),
         HybridRun("ngram", state="auto", **odd, **rigged),
-        HybridRun(
-            "aborts", state="replay", follow="plain few", abort_after={"1": 2, "4": 3, "9": 4},
-            **few, **rigged,
+        *(
+            HybridRun(
+                f"aborts {s}", state=s, follow="plain few", abort_after={"1": 2, "4": 3, "9": 4},
+                **few, **rigged,
+            )
+            for s in ("slots", "replay")
         ),
     ]  # fmt: skip
     results, log = run_all(runs)
@@ -150,7 +153,7 @@ def test_requests_are_preempted_under_pressure(v1):
 
 
 def test_aborted_requests_leave_nothing_behind(v1):
-    result, plain = v1[0]["aborts"], v1[0]["plain few"]
+    result, plain = v1[0]["aborts replay"], v1[0]["plain few"]
     finished = {int(number): text for number, text in result["finished"].items()}
     assert set(finished) == set(range(16)) - {1, 4, 9}
     gaps = tie_gaps(
@@ -159,6 +162,12 @@ def test_aborted_requests_leave_nothing_behind(v1):
     )  # fmt: skip
     assert max(gaps, default=0) <= TIE_GAP
     assert result["blocks_taken"] == 1  # vLLM's null block
+
+
+def test_state_pages_that_a_running_request_holds(v1):
+    """Counted in the scheduler's block tables at every step: one, and a CPU's scratch page."""
+    held = [v1[0][f"aborts {state}"]["state_pages_held"] for state in ("slots", "replay")]
+    assert held == [1 + K, 2]
 
 
 def test_pages_and_requests_that_fit(v1):

@@ -66,9 +66,10 @@ def generate(llm: Any, run: dict[str, Any], prompt_ids: list[list[int]]) -> list
     return outputs
 
 
-def generate_with_aborts(llm: Any, run: dict[str, Any]) -> tuple[dict[int, list[int]], int]:
-    """Requests whose number is in `abort_after` end after so many steps. Texts of the others, and how
-    many blocks are still taken when all is over (one is vLLM's null block)."""
+def generate_with_aborts(llm: Any, run: dict[str, Any]) -> dict[str, Any]:
+    """Requests whose number is in `abort_after` end after so many steps. Texts of the others, how many
+    blocks are still taken when all is over (one is vLLM's null block), and the most state pages that a
+    request held in any recurrent group."""
     from vllm import SamplingParams
 
     engine = llm.llm_engine
@@ -77,15 +78,39 @@ def generate_with_aborts(llm: Any, run: dict[str, Any]) -> tuple[dict[int, list[
     )
     for number, prompt in enumerate(run["prompts"]):
         engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
-    texts, steps = {}, 0
+    texts, steps, held = {}, 0, 0
     while engine.has_unfinished_requests():
         for output in engine.step():
             if output.finished:
                 texts[int(output.request_id)] = list(output.outputs[0].token_ids)
         steps += 1
+        held = max(held, state_pages_held(engine))
         engine.abort_request([n for n, after in run["abort_after"].items() if after == steps])
     pool = engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
-    return texts, pool.num_gpu_blocks - pool.get_num_free_blocks()
+    taken = pool.num_gpu_blocks - pool.get_num_free_blocks()
+    return {"finished": texts, "blocks_taken": taken, "state_pages_held": held}
+
+
+def state_pages_held(engine: Any) -> int:
+    """The most of any running request, as the scheduler's block tables have it now."""
+    from vllm.v1.kv_cache_interface import MambaSpec
+
+    manager = engine.engine_core.engine_core.scheduler.kv_cache_manager
+    recurrent = [
+        isinstance(group.kv_cache_spec, MambaSpec) for group in manager.kv_cache_config.kv_cache_groups
+    ]
+    running = engine.engine_core.engine_core.scheduler.running
+    tables = [manager.get_block_ids(request.request_id) for request in running]
+    null = manager.block_pool.null_block.block_id
+    return max(
+        (
+            sum(block != null for block in blocks)
+            for table in tables
+            for blocks, is_recurrent in zip(table, recurrent, strict=True)
+            if is_recurrent
+        ),
+        default=0,
+    )
 
 
 def counters(llm: Any) -> dict[str, Any]:
@@ -105,9 +130,9 @@ def serve(run: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
         texts = earlier[texts]["texts"] if isinstance(texts, str) else texts
         llm.collective_rpc("rig", args=(texts, run["right"], k, 1536))
     if run["abort_after"]:
-        texts, taken = generate_with_aborts(llm, run)
+        result = generate_with_aborts(llm, run)
         close(llm)
-        return {"finished": texts, "blocks_taken": taken}
+        return result
     if run["record"]:
         llm.collective_rpc("start_recording")
     seconds = []
@@ -158,12 +183,13 @@ def recorded(llm: Any) -> list[list[list[int]]]:
 
 
 def close(llm: Any) -> None:
-    import ray
     from vllm.distributed import cleanup_dist_env_and_memory
 
     llm.llm_engine.engine_core.shutdown()
     group = llm.llm_engine.vllm_config.parallel_config.placement_group
     if group is not None:  # Ray's devices, which the next engine waits for
+        import ray
+
         ray.util.remove_placement_group(group)
     del llm
     gc.collect()
