@@ -42,7 +42,7 @@ UNKNOWABLE = (
 )
 # What is asked of the draft, and where it is served, changes nothing in the draft.
 NOT_OF_THE_DRAFT = ("surroundings",)
-# Of quantised gated drafts and of AWQ and GPTQ, which no family here has: test_rules.py.
+# Of quantised gated drafts and of AWQ and GPTQ, which no family here has: rules/test_quantisation.py.
 OF_OTHER_FORMATS = {"gated_rows_can_be_moved", "qweights_fit"}
 
 

@@ -1,0 +1,24 @@
+"""Where a config may list its aux layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm_eagle_ext.checkpoint.aux_layers import resolve_aux_layers
+
+KEY = "eagle_aux_hidden_state_layer_ids"
+SHORT = "aux_hidden_state_layer_ids"
+OUTPUTS = "target_layer_ids"
+N = 12
+
+
+def resolve(config: dict[str, Any], family: str = "native", **options: Any) -> Any:
+    return resolve_aux_layers(config, num_target_layers=N, family=family, **options)
+
+
+def nested(*ids: int) -> dict[str, Any]:
+    return {"eagle_config": {KEY: list(ids)}}
+
+
+def dflash(*ids: int) -> dict[str, Any]:
+    return {"dflash_config": {OUTPUTS: list(ids)}}

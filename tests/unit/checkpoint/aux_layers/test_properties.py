@@ -1,0 +1,111 @@
+"""Layer ids to boundaries: what holds for any list."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.checkpoint.aux_layers.ids import KEY, OUTPUTS, SHORT, N, dflash, nested, resolve
+from vllm_eagle_ext.checkpoint.aux_layers import AuxLayers, resolve_aux_layers
+
+FAMILIES = st.sampled_from(["native", "post-norm", "gated", "mla", "p-eagle", "dflash"])
+CONVENTIONS = st.sampled_from(["auto", "boundary", "output"])
+WRITERS = st.sampled_from(
+    [
+        lambda ids: {KEY: ids},
+        lambda ids: {SHORT: ids},
+        lambda ids: nested(*ids),
+        lambda ids: dflash(*ids),
+        lambda ids: {OUTPUTS: ids},
+    ]
+)
+# Distinct ids that every convention keeps within 0..N.
+SETS = st.lists(st.integers(0, N - 1), min_size=1, unique=True)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+properties = settings(max_examples=100, deadline=None)
+
+
+@properties
+@given(
+    WRITERS, st.lists(st.integers(-3, N + 3)), FAMILIES, st.booleans(), CONVENTIONS, st.integers(1, N)
+)
+def test_boundaries_ascend_within_the_target(writer, ids, family, is_speculators, convention, layers):
+    found = resolve_aux_layers(
+        writer(ids),
+        num_target_layers=layers,
+        family=family,
+        is_speculators=is_speculators,
+        override=convention,
+    )
+    if isinstance(found, list):
+        assert found
+        return
+    assert list(found.boundaries) == sorted(set(found.boundaries))
+    assert 0 <= found.boundaries[0] <= found.boundaries[-1] <= layers
+    assert sorted(found.order) == list(range(len(found.boundaries)))
+
+
+@properties
+@given(WRITERS, SETS, FAMILIES, st.booleans(), CONVENTIONS)
+def test_order_leads_back_to_the_given_ids(writer, ids, family, is_speculators, convention):
+    found = resolve(writer(ids), family, is_speculators=is_speculators, override=convention)
+    shifts = {found.boundaries[k] - ids[block] for k, block in enumerate(found.order)}
+    assert shifts in ({0}, {1})
+    assert found.given_ids == tuple(ids)
+    assert found.is_reordered == (ids != sorted(ids))
+
+
+@properties
+@given(WRITERS, SETS.flatmap(lambda ids: st.tuples(st.just(ids), st.permutations(ids))), FAMILIES)
+def test_permuting_the_ids_permutes_the_order(writer, lists, family):
+    # The first id of an MLA draft tells the convention.
+    family = "native" if family == "mla" else family
+    first, second = (resolve(writer(list(ids)), family) for ids in lists)
+    assert first.boundaries == second.boundaries
+    assert [lists[0][block] for block in first.order] == [lists[1][block] for block in second.order]
+
+
+@properties
+@given(WRITERS, SETS, FAMILIES)
+def test_output_is_boundary_plus_1(writer, ids, family):
+    boundary = resolve(writer(ids), family, override="boundary")
+    output = resolve(writer(ids), family, override="output")
+    assert output.boundaries == tuple(b + 1 for b in boundary.boundaries)
+    assert output.order == boundary.order
+
+
+@properties
+@given(st.lists(st.integers(-3, N + 3)), JSON)
+def test_a_list_of_the_option_is_taken_or_refused_as_it_is(override, ids):
+    found = resolve({KEY: ids}, override=override)
+    is_valid = (
+        bool(override) and len(set(override)) == len(override) and set(override) <= {*range(N + 1)}
+    )
+    assert isinstance(found, AuxLayers) == is_valid
+    if is_valid:
+        assert [found.boundaries[found.order.index(k)] for k in range(len(override))] == override
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            KEY: JSON,
+            SHORT: JSON,
+            OUTPUTS: JSON,
+            "eagle_config": JSON | st.fixed_dictionaries({KEY: JSON}),
+            "dflash_config": JSON | st.fixed_dictionaries({OUTPUTS: JSON}),
+        },
+    ),
+    FAMILIES,
+    st.booleans(),
+    CONVENTIONS | st.just([2, 4]),
+)
+def test_no_value_raises(config, family, is_speculators, override):
+    found = resolve(config, family, is_speculators=is_speculators, override=override)
+    assert isinstance(found, AuxLayers) or [str(problem) for problem in found]

@@ -1,0 +1,85 @@
+"""What a draft claims to be, wrongly."""
+
+from __future__ import annotations
+
+from tests.support.drafts import LAYER
+from tests.unit.checkpoint.rules.broken import case
+from tests.unit.checkpoint.rules.changes import key, no_key
+
+# fmt: off
+CASES = [
+    case(
+        "architecture_is_named", "missing", "native", no_key("architectures"),
+        words=("architectures", "None", "LlamaForCausalLMEagle3"),
+    ),
+    case(
+        "architecture_is_named", "empty", "dflash", key("architectures", []),
+        words=("architectures", "[]"),
+    ),
+    case(
+        "architecture_is_named", "text", "mla", key("architectures", "LlamaForCausalLMEagle3"),
+        words=("architectures of", "a list with one name"),
+    ),
+    case(
+        "speculators_type_is_named", "missing", "native", key("speculators_config", {}),
+        words=("speculators_model_type", "None", "eagle3, peagle or dflash"),
+    ),
+    case(
+        "architecture_is_served", "gated_by_depth", "native",
+        key("architectures", ["LlamaForCausalLMEagle3Gated"]),
+        words=("'LlamaForCausalLMEagle3Gated'", "Eagle3DeepseekV2ForCausalLM", "gates its MLP"),
+    ),
+    case(
+        "architecture_is_served", "unknown", "qwen3", key("architectures", ["Eagle3NewForCausalLM"]),
+        words=("'Eagle3NewForCausalLM'", "DFlashDraftModel", "no drafter of that name"),
+    ),
+    case(
+        "architecture_is_served", "p_eagle_by_name", "native",
+        key("architectures", ["PEagleLlamaForCausalLM"]),
+        words=("'PEagleLlamaForCausalLM'", "no drafter of that name"),
+    ),
+    case(
+        "architecture_is_served", "speculators_on_gemma", "speculators",
+        key(f"{LAYER}.model_type", "gemma"),
+        words=("speculators_model_type", "('eagle3', 'gemma')", "eagle3 on llama"),
+    ),
+    case(
+        "architecture_is_served", "speculators_of_a_new_kind", "speculators",
+        key("speculators_model_type", "medusa"), words=("('medusa', 'llama')", "dflash on qwen3"),
+    ),
+    case(
+        "model_type_is_readable", "missing", "native", no_key("model_type"),
+        words=("model_type", "None", '"model_type": "llama"'),
+    ),
+    case(
+        "model_type_is_readable", "taken_for_mtp", "mla", key("model_type", "deepseek_v3"),
+        words=("model_type", "'deepseek_v3'", "multi-token-prediction", '"kimi_k2"'),
+    ),
+    case(
+        "model_type_is_readable", "unknown_to_this_vllm", "qwen3",
+        setting={"model_types": frozenset({"llama"})},
+        words=("model_type", "'qwen3'", "this vLLM"),
+    ),
+    case(
+        "model_type_is_usual", "where_vllm_cannot_be_asked", "native", key("model_type", "olmo2"),
+        words=("model_type", "'olmo2'", "such as dflash, glm4_moe"),
+    ),
+    case(
+        "method_fits_the_architecture", "eagle", "native", setting={"method": "eagle"},
+        words=("method", "'eagle'", "'eagle3'", "'LlamaForCausalLMEagle3'"),
+    ),
+    case(
+        "method_fits_the_architecture", "eagle3_for_dflash", "dflash", setting={"method": "eagle3"},
+        words=("'eagle3'", "'dflash'", "'DFlashDraftModel'"),
+    ),
+    case(
+        "method_fits_the_architecture", "dflash_for_a_plain_llama", "native",
+        key("architectures", ["LlamaForCausalLM"]), setting={"method": "dflash"},
+        words=("'dflash'", "'eagle3'", "'LlamaForCausalLM'"),
+    ),
+    case(
+        "method_fits_the_architecture", "speculators", "speculators", setting={"method": "draft_model"},
+        words=("'draft_model'", "'eagle3'"),
+    ),
+]
+# fmt: on

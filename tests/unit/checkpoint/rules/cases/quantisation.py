@@ -1,0 +1,78 @@
+"""Quantised drafts of which a scale, a weight or a name is wrong."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.unit.checkpoint.rules.broken import case
+from tests.unit.checkpoint.rules.changes import (
+    ATTENTION,
+    IDS,
+    IGNORE,
+    as_qwen3,
+    key,
+    more,
+    no_tensor,
+    plain,
+    quantised_fc,
+    tensor,
+    twice,
+)
+
+# fmt: off
+CASES = [
+    case(
+        "quantised_weights_are_there", "plain", "native", key("quantization_config.quant_method", "fp8"),
+        words=("quantization_config", "'fp8'", "every weight of the files is plain"),
+    ),
+    case(
+        "quantised_weights_have_scales", "one_missing", "quantised",
+        no_tensor("midlayer.mlp.up_proj.weight_scale"),
+        words=("without those of layers.0.mlp.up_proj", "a scale beside each"),
+    ),
+    case(
+        "quantised_weights_have_scales", "the_scale_of_its_input_alone", "quantised",
+        no_tensor(f"{ATTENTION}.q_proj.weight_scale"), more(f"{ATTENTION}.q_proj.input_scale", 1),
+        words=("without those of layers.0.self_attn.q_proj",),
+    ),
+    case(
+        "scales_are_numbers", "integers", "quantised",
+        tensor(f"{ATTENTION}.o_proj.weight_scale", lambda t: t.to(torch.int32)),
+        words=("midlayer.self_attn.o_proj.weight_scale", "'I32'", "BF16, F16, F32"),
+    ),
+    case(
+        "scales_are_numbers", "eight_bits_beside_eight_bits", "quantised",
+        tensor(f"{ATTENTION}.o_proj.weight_scale", lambda t: t.to(torch.float8_e4m3fn)),
+        words=("midlayer.self_attn.o_proj.weight_scale", "'F8_E4M3'"),
+    ),
+    case(
+        "scales_fit_their_weights", "half", "quantised",
+        tensor("midlayer.mlp.down_proj.weight_scale", lambda t: t[::2]),
+        words=("midlayer.mlp.down_proj.weight_scale", "(32, 1)", "64 rows as its weight has"),
+    ),
+    case(
+        "scales_fit_their_weights", "of_another_weight", "quantised",
+        twice("midlayer.mlp.down_proj.weight_scale"), words=("(128, 1)", "one per block of rows"),
+    ),
+    case(
+        "quantisation_names_match", "local_name_of_fc", "quantised", key(IGNORE, ["lm_head", "fc"]),
+        words=("without fc, whose weights are plain", "model.fc", "a pattern"),
+    ),
+    case(
+        "quantisation_names_match", "local_number", "quantised",
+        plain("midlayer.mlp.down_proj.weight"),
+        key(IGNORE, ["lm_head", "model.fc", "model.layers.0.mlp.down_proj"]),
+        words=("without layers.0.mlp.down_proj,", "model.layers.8.mlp.down_proj"),
+    ),
+    case(
+        "quantisation_names_match", "qwen3", "quantised",
+        as_qwen3, plain(f"{ATTENTION}.v_proj.weight"),
+        key(IGNORE, ["lm_head", "model.fc", "model.layers.8.self_attn.v_proj"]),
+        words=("without layers.0.self_attn.v_proj,", "model.layers.8.v_proj,"),
+    ),
+    case(
+        "quantised_fc_is_in_order", "descending", "quantised", quantised_fc, key(IDS, [3, 2, 1]),
+        words=("order of the draft's aux layers", "[3, 2, 1]", "ascending ids", "a plain fc"),
+    ),
+]
+# fmt: on

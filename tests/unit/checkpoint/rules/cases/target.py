@@ -1,0 +1,85 @@
+"""A draft of another target, another length or another number of tokens."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.support.checkpoints import HIDDEN
+from tests.unit.checkpoint.rules.broken import case
+from tests.unit.checkpoint.rules.changes import ATTENTION, key, no_key, tensor
+
+# fmt: off
+CASES = [
+    case(
+        "target_width_fits", "stated", "native", key("target_hidden_size", 32),
+        words=("target_hidden_size", "32", "64, the target's hidden size"),
+    ),
+    case(
+        "target_width_fits", "another_target", "native", target={"hidden_size": 2 * HIDDEN},
+        words=("hidden_size", "64", "128, the target's"),
+        others=("fc_reads_every_aux_layer", "embeddings_can_be_shared"),
+    ),
+    case(
+        "rope_is_stated", "llama", "native", no_key("rope_theta"),
+        words=("rope_theta", "None", "10000 is taken"),
+    ),
+    case(
+        "rope_is_stated", "qwen3", "dflash", no_key("rope_theta"),
+        words=("rope_theta", "None", "1000000 is taken"),
+    ),
+    case(
+        "rope_matches_the_target", "theta", "native", key("rope_theta", 500_000),
+        words=("theta 500000", "theta 10000"),
+    ),
+    case(
+        "rope_matches_the_target", "stretched", "native",
+        key("rope_scaling", {"rope_type": "yarn", "factor": 4.0}), words=("yarn x4", "theta 10000"),
+    ),
+    case(
+        "target_depth_fits", "z_lab", "dflash", key("num_target_layers", 40),
+        words=("num_target_layers", "40", "8, the target's number of layers"),
+    ),
+    case(
+        "target_depth_fits", "torchspec", "dflash", key("target_num_hidden_layers", 36),
+        words=("target_num_hidden_layers", "36", "8, the target's"),
+    ),
+    case(
+        "eagle3_is_causal", "false", "native", key("is_causal", False),
+        words=("is_causal", "False", "autoregressive"),
+    ),
+    case(
+        "head_dim_is_stated", "missing", "native", no_key("head_dim"),
+        words=("head_dim", "None", "32 is taken"),
+    ),
+    case(
+        "heads_divide", "three_of_two", "native", key("num_key_value_heads", 3),
+        *(tensor(f"{ATTENTION}.{n}_proj.weight", lambda t: torch.cat([t] * 3)) for n in "kv"),
+        words=("num_key_value_heads", "3", "a divisor of num_attention_heads, 2"),
+    ),
+    case(
+        "layer_types_are_complete", "short", "dflash", key("layer_types", ["full_attention"]),
+        words=("layer_types", "'1 entries'", "2, one per layer"),
+    ),
+    case(
+        "layer_types_are_complete", "no_window", "native", key("layer_types", ["sliding_attention"]),
+        words=("sliding_window", "None", "a positive integer"),
+    ),
+    case(
+        "layer_types_are_complete", "no_forced_window", "dflash", key("dflash_config.use_swa", True),
+        words=("sliding_window", "None", "a positive integer"),
+    ),
+    case(
+        "trained_length_covers_max_model_len", "short", "native", setting={"max_model_len": 1024},
+        words=("512", "max_model_len, 1024"),
+    ),
+    case(
+        "trained_length_covers_max_model_len", "stretched", "native",
+        key("rope_scaling", {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 128}),
+        words=("128", "max_model_len, 512"),
+    ),
+    case(
+        "k_is_within_the_trained_unroll", "beyond", "speculators", setting={"k": 4},
+        words=("num_speculative_tokens", "4", "up to 3"),
+    ),
+]
+# fmt: on

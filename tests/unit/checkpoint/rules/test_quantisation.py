@@ -1,0 +1,96 @@
+"""Quantised drafts: what is left plain, what is malformed, what a gate does to them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN
+from tests.support.drafts import inspect, valid_draft
+from tests.unit.checkpoint.rules.broken import names
+from tests.unit.checkpoint.rules.changes import ATTENTION, IGNORE, as_qwen3, key, plain, quantised_fc
+
+
+@pytest.mark.parametrize(
+    ("changes", "ignored"),
+    [
+        pytest.param([plain("midlayer.mlp.up_proj.weight")], "model.layers.8.mlp.up_proj", id="layer"),
+        pytest.param(
+            [as_qwen3, plain(f"{ATTENTION}.k_proj.weight")], "model.layers.8.k_proj", id="qwen3"
+        ),
+        pytest.param([plain("midlayer.mlp.up_proj.weight")], r"re:.*\.up_proj$", id="pattern"),
+        pytest.param([quantised_fc], "lm_head", id="fc_quantised_too"),
+    ],
+)
+def test_left_out_by_run_time_names(tmp_path, changes, ignored):
+    draft = valid_draft("quantised")
+    key(IGNORE, ["lm_head", "model.fc", ignored])(draft)
+    for change in changes:
+        change(draft)
+    assert inspect(draft, tmp_path).findings == ()
+
+
+def test_only_what_the_groups_name_is_quantised(tmp_path):
+    draft = valid_draft("quantised")
+    draft.config["quantization_config"]["config_groups"]["group_0"]["targets"] = [r"re:.*layers\..*"]
+    draft.config["quantization_config"]["ignore"] = []
+    assert inspect(draft, tmp_path).findings == ()
+
+
+def test_a_quantised_head_needs_more_than_its_scale(tmp_path):
+    draft = valid_draft("quantised")
+    draft.tensors["lm_head.weight_scale"] = torch.ones(1)
+    del draft.tensors["lm_head.weight"]
+    assert names(inspect(draft, tmp_path).errors) == {"head_is_present"}
+
+
+@pytest.mark.parametrize("method", [[], {}, 7, None])
+def test_a_malformed_quantisation_does_not_make_the_rules_raise(tmp_path, method):
+    draft = valid_draft("quantised")
+    draft.config["quantization_config"]["quant_method"] = method
+    assert inspect(draft, tmp_path)
+
+
+def _gated_quantised(draft, suffix: str, *shape: int, dtype=torch.float32) -> None:
+    """The quantised draft with a gate in q_proj, and one more tensor of that module."""
+    name = f"{ATTENTION}.q_proj.weight"
+    for each in (name, f"{name}_scale"):
+        draft.tensors[each] = torch.cat([draft.tensors[each]] * 2)
+    draft.config["gate_layout"] = "concat"
+    if suffix:
+        draft.tensors[f"{ATTENTION}.q_proj.{suffix}"] = torch.ones(shape, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "shape", "moves"),
+    [
+        pytest.param("", (), True, id="scale_per_row"),
+        pytest.param("weight_shape", (2,), True, id="no_rows"),
+        pytest.param("weight_g_idx", (2 * HIDDEN,), False, id="order_of_columns"),
+        pytest.param("weight_zero_point", (2 * HIDDEN, 1), False, id="packed_zero_points"),
+    ],
+)
+def test_quantised_gate(tmp_path, suffix, shape, moves):
+    draft = valid_draft("quantised")
+    _gated_quantised(draft, suffix, *shape)
+    found = names(inspect(draft, tmp_path).errors)
+    assert ("gated_rows_can_be_moved" in found) == (not moves)
+
+
+@pytest.mark.parametrize(("rows", "fits"), [(HEADS * HEAD_DIM, True), (2 * HEADS * HEAD_DIM, False)])
+def test_awq_rows_are_those_of_its_scales(tmp_path, rows, fits):
+    """A gated q_proj in AWQ: its rows are columns, and vLLM would keep the first half of them."""
+    draft = valid_draft("quantised")
+    draft.config["quantization_config"] = {
+        "quant_method": "awq", "bits": 4, "group_size": 32, "modules_to_not_convert": ["fc"],
+    }  # fmt: skip
+    for name in [n for n in draft.tensors if n.endswith("_proj.weight")]:
+        module, weight = name.removesuffix(".weight"), draft.tensors.pop(name)
+        out = rows if module.endswith("q_proj") else weight.shape[0]
+        del draft.tensors[f"{name}_scale"]
+        draft.tensors |= {
+            f"{module}.qweight": torch.ones(weight.shape[1], out // 8, dtype=torch.int32),
+            f"{module}.qzeros": torch.ones(weight.shape[1] // 32, out // 8, dtype=torch.int32),
+            f"{module}.scales": torch.ones(weight.shape[1] // 32, out).half(),
+        }
+    assert names(inspect(draft, tmp_path).errors) == (set() if fits else {"qweights_fit"})

@@ -1,0 +1,138 @@
+"""Every rule, by a valid draft of which one thing is broken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.drafts import FAMILIES, inspect, valid_draft
+from tests.unit.checkpoint.rules.broken import inspect_broken, names
+from tests.unit.checkpoint.rules.cases import CASES
+from vllm_eagle_ext.checkpoint import Severity
+from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES
+
+# rule -> severity, and whether an engine would start with it
+TABLE: dict[str, tuple[str, bool]] = {
+    "architecture_is_named": ("error", False),
+    "speculators_type_is_named": ("error", False),
+    "architecture_is_served": ("error", False),
+    "model_type_is_readable": ("error", False),
+    "model_type_is_usual": ("warning", True),
+    "method_fits_the_architecture": ("error", False),
+    "config_is_well_formed": ("error", False),
+    "aux_ids_are_boundaries": ("error", False),
+    "tensors_are_complete": ("error", False),
+    "tensors_are_expected": ("error", True),
+    "tensor_shapes_fit": ("error", False),
+    "attention_is_not_narrowed": ("error", False),
+    "gate_matches_its_flag": ("error", False),
+    "gate_layout_is_stated": ("warning", True),
+    "gate_layouts_agree": ("error", False),
+    "gate_has_the_heads_rows": ("error", False),
+    "gated_rows_can_be_moved": ("error", False),
+    "qweights_fit": ("error", False),
+    "tensor_dtypes_fit": ("error", False),
+    "small_tensors_are_finite": ("error", False),
+    "fc_reads_every_aux_layer": ("error", False),
+    "bias_is_called_attention_bias": ("error", False),
+    "mla_sizes_are_stated": ("error", False),
+    "weights_can_be_checked": ("warning", True),
+    "flags_agree": ("error", True),
+    "one_kind_of_input_norm": ("error", True),
+    "mla_has_no_norm_before_fc": ("error", False),
+    "norms_need_aux_states": ("error", False),
+    "fc_norms_match_their_flag": ("error", False),
+    "input_norm_matches_its_flag": ("error", False),
+    "norm_output_is_unambiguous": ("warning", True),
+    "norm_before_residual_is_stated": ("warning", True),
+    "aux_layers_are_stated": ("warning", True),
+    "aux_ids_may_be_boundaries": ("warning", True),
+    "aux_order_is_restored": ("note", True),
+    "aux_count_is_consistent": ("error", False),
+    "draft_vocabulary_fits": ("error", False),
+    "d2t_present_iff_reduced": ("error", False),
+    "d2t_is_a_map": ("error", False),
+    "d2t_ascends": ("warning", True),
+    "d2t_is_converted": ("note", True),
+    "d2t_agrees_with_t2d": ("error", True),
+    "head_is_present": ("error", False),
+    "embeddings_can_be_shared": ("error", False),
+    "lent_parts_are_usual": ("warning", True),
+    "tied_embeddings_are_ignored": ("note", True),
+    "tokenizers_agree": ("error", True),
+    "target_width_fits": ("error", False),
+    "target_depth_fits": ("error", True),
+    "eagle3_is_causal": ("error", False),
+    "rope_is_stated": ("warning", True),
+    "rope_matches_the_target": ("warning", True),
+    "head_dim_is_stated": ("note", True),
+    "heads_divide": ("error", False),
+    "layer_types_are_complete": ("error", False),
+    "trained_length_covers_max_model_len": ("warning", True),
+    "k_is_within_the_trained_unroll": ("warning", True),
+    "quantised_weights_are_there": ("error", False),
+    "quantised_weights_have_scales": ("error", False),
+    "scales_are_numbers": ("error", False),
+    "scales_fit_their_weights": ("error", False),
+    "quantisation_names_match": ("error", False),
+    "quantised_fc_is_in_order": ("error", False),
+    "runner_serves_it": ("error", False),
+    "runner_is_particular": ("note", True),
+    "k_is_within_the_block": ("error", True),
+    "block_size_is_stated": ("warning", True),
+    "block_size_is_consistent": ("error", False),
+    "mask_token_is_in_the_vocabulary": ("error", False),
+    "mask_token_is_unambiguous": ("error", False),
+    "causality_is_per_layer": ("note", True),
+    "anchor_is_not_sampled": ("error", False),
+    "dflash_reads_aux_states": ("error", False),
+    "final_state_is_not_normed": ("warning", True),
+    "parallel_drafting_is_asked_for": ("warning", True),
+}
+WITHOUT_A_FUNCTION = {"config_is_well_formed", "aux_ids_are_boundaries"}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_valid_draft_has_no_finding(tmp_path, family, seed):
+    assert inspect(valid_draft(family, seed), tmp_path, setting={"runner": "v1"}).findings == ()
+
+
+@pytest.mark.parametrize("broken", CASES)
+def test_rule_fires_alone_and_says_why(tmp_path, broken):
+    inspection = inspect_broken(broken, tmp_path)
+    found = [finding for finding in inspection.findings if finding.rule == broken.rule]
+    assert found, names(inspection.findings)
+    assert {(f.severity.value, f.can_run) for f in found} == {TABLE[broken.rule]}
+    text = "\n".join(str(finding.problem) for finding in found)
+    for word in broken.words:
+        assert word in text
+    own = {broken.rule} if TABLE[broken.rule][0] == "error" else set()
+    assert names(inspection.errors) == own | broken.others
+
+
+@pytest.mark.parametrize("broken", CASES)
+def test_strict_false_makes_warnings_of_what_can_run(tmp_path, broken):
+    strict = inspect_broken(broken, tmp_path)
+    relaxed = inspect_broken(broken, tmp_path, strict=False)
+    assert relaxed.case == strict.case
+    for before, after in zip(strict.findings, relaxed.findings, strict=True):
+        runs = before.severity == Severity.ERROR and TABLE[before.rule][1]
+        assert after == (replace(before, severity=Severity.WARNING) if runs else before)
+
+
+# Of formats that no small valid draft has: test_quantisation.py.
+WITH_TESTS_OF_THEIR_OWN = {"gated_rows_can_be_moved", "qweights_fit"}
+
+
+def test_every_rule_has_a_case():
+    assert {param.values[0].rule for param in CASES} == set(TABLE) - WITH_TESTS_OF_THEIR_OWN
+    registered = [rule.name for rule in (*EARLY_RULES, *RULES)]
+    assert len(registered) == len(set(registered))
+    assert set(registered) | WITHOUT_A_FUNCTION == set(TABLE)
+
+
+def test_severities_and_what_an_engine_would_start_with():
+    registered = {rule.name: (rule.severity.value, rule.can_run) for rule in (*EARLY_RULES, *RULES)}
+    assert registered == {name: row for name, row in TABLE.items() if name not in WITHOUT_A_FUNCTION}

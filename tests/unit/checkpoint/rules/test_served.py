@@ -1,0 +1,80 @@
+"""Settings, types and names with which a draft is served, or left to vLLM."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.drafts import inspect, valid_draft
+from tests.unit.checkpoint.rules.broken import names, write_tokenizers
+
+
+@pytest.mark.parametrize("draft", [{"a": 0}, {"a": 0, "b": 1, "mask": 2}])
+def test_tokenizers_that_agree(tmp_path, draft):
+    target = write_tokenizers(tmp_path, draft, {"a": 0, "b": 1})
+    assert inspect(valid_draft("native"), tmp_path, target_folder=target).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("family", "setting"),
+    [
+        pytest.param("no_aux", {"runner": "v1"}, id="no_aux_on_v1"),
+        pytest.param("no_aux", {"runner": "v2", "v2_runner_needs_aux_states": False}, id="no_aux_on_v2"),
+        pytest.param("p-eagle", {"runner": "v2"}, id="p_eagle_in_series_on_v2"),
+        pytest.param("p-eagle", {"runner": "v1", "parallel_drafting": True}, id="p_eagle_on_v1"),
+        pytest.param("dflash", {"runner": "v1"}, id="one_window_on_v1"),
+        pytest.param("dflash", {"runner": "v2"}, id="one_window_on_v2"),
+        pytest.param("native", {"model_types": frozenset({"llama"})}, id="type_of_this_vllm"),
+        pytest.param("native", {"k": 50, "method": None, "max_model_len": None}, id="nothing_known"),
+    ],
+)
+def test_settings_that_serve(tmp_path, family, setting):
+    assert inspect(valid_draft(family), tmp_path, setting=setting).findings == ()
+
+
+def test_an_unusual_type_that_this_vllm_reads(tmp_path):
+    draft = valid_draft("native")
+    draft.config["model_type"] = "olmo2"
+    setting = {"model_types": frozenset({"olmo2"})}
+    assert inspect(draft, tmp_path, setting=setting).findings == ()
+
+
+@pytest.mark.parametrize("model", ["MiniMaxM2", "Qwen2_5vl", "Qwen3vl"])
+def test_other_names_of_the_llama_drafter(tmp_path, model):
+    draft = valid_draft("native")
+    draft.config["architectures"] = [f"Eagle3{model}ForCausalLM"]
+    inspection = inspect(draft, tmp_path)
+    assert inspection.findings == ()
+    assert inspection.spec.backbone == "llama"
+
+
+_NEW = "Eagle3NewForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "setting"),
+    [
+        pytest.param("K3DSparkModel", {}, id="known_to_us"),
+        pytest.param(_NEW, {"registered": frozenset({_NEW})}, id="known_to_this_vllm"),
+        pytest.param("NewForCausalLM", {"registered": frozenset({_NEW})}, id="renamed_by_vllm"),
+    ],
+)
+def test_left_to_vllm(tmp_path, architecture, setting):
+    draft = valid_draft("native")
+    draft.config["architectures"] = [architecture]
+    assert inspect(draft, tmp_path, setting=setting).is_left_to_vllm
+
+
+@pytest.mark.parametrize(("model_type", "rules"), [("llama", set()), ("olmo2", {"model_type_is_usual"})])
+def test_another_method_leaves_it_to_vllm(tmp_path, model_type, rules):
+    """A plain model as a draft model; warnings may be said of it."""
+    draft = valid_draft("native")
+    draft.config |= {"architectures": ["LlamaForCausalLM"], "model_type": model_type}
+    inspection = inspect(draft, tmp_path, setting={"method": "draft_model"})
+    assert inspection.is_left_to_vllm
+    assert names(inspection.findings) == rules
+
+
+def test_a_refused_draft_is_not_left_to_vllm(tmp_path):
+    inspection = inspect(valid_draft("native"), tmp_path, setting={"method": "eagle"})
+    assert inspection.errors
+    assert not inspection.is_left_to_vllm

@@ -1,0 +1,111 @@
+"""Rotary positions: every spelling, and the length that a draft was trained for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.drafts import valid_draft
+from vllm_eagle_ext.checkpoint.rope import Rope, read_rope, rope_problems
+
+
+def yarn(key: str) -> dict[str, Any]:
+    return {key: "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+@pytest.mark.parametrize(
+    ("config", "rope"),
+    [
+        pytest.param({"rope_theta": 5e4}, Rope(5e4), id="theta"),
+        pytest.param({"rope_theta": 5e4, "rope_scaling": None}, Rope(5e4), id="no_scaling"),
+        pytest.param({"rope_parameters": {"rope_theta": 5e4}}, Rope(5e4), id="parameters"),
+        pytest.param(
+            {"rope_parameters": {"rope_theta": 50000, "rope_type": "default"}},
+            Rope(5e4),
+            id="parameters_with_type",
+        ),
+        pytest.param(
+            {"rope_theta": 5e4, "rope_parameters": {"rope_theta": 5e4}}, Rope(5e4), id="in_both"
+        ),
+        pytest.param(
+            {"rope_theta": None, "rope_parameters": {"rope_theta": 5e4}}, Rope(5e4), id="null_theta"
+        ),
+        pytest.param(
+            {"rope_theta": 5e4, "rope_scaling": yarn("type")},
+            Rope(5e4, "yarn", 4.0, 8192),
+            id="yarn_type",
+        ),
+        pytest.param(
+            {"rope_theta": 5e4, "rope_scaling": yarn("rope_type")},
+            Rope(5e4, "yarn", 4.0, 8192),
+            id="yarn_rope_type",
+        ),
+        pytest.param(
+            {"rope_parameters": {"rope_theta": 5e4, **yarn("rope_type")}},
+            Rope(5e4, "yarn", 4.0, 8192),
+            id="yarn_parameters",
+        ),
+        pytest.param(
+            {"rope_theta": 5e4, "partial_rotary_factor": 0.5}, Rope(5e4, partial=0.5), id="partial"
+        ),
+        pytest.param(
+            {"rope_parameters": {"rope_theta": 5e4, "partial_rotary_factor": 0.5}},
+            Rope(5e4, partial=0.5),
+            id="partial_parameters",
+        ),
+        pytest.param(
+            {
+                "partial_rotary_factor": None,
+                "rope_parameters": {"rope_theta": 5e4, "partial_rotary_factor": 0.5},
+            },
+            Rope(5e4, partial=0.5),
+            id="null_partial",
+        ),
+        pytest.param({"rope_scaling": None}, Rope(None), id="nothing"),
+        pytest.param(
+            {"rope_parameters": {"full_attention": {"rope_theta": 5e4}}},
+            Rope(None),
+            id="per_layer_type",
+        ),
+    ],
+)
+def test_rope_spellings(config, rope):
+    assert rope_problems(config) == []
+    assert read_rope(config) == rope
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        pytest.param({"rope_theta": "1e6"}, "rope_theta", id="text"),
+        pytest.param({"rope_theta": True}, "rope_theta", id="truth"),
+        pytest.param({"rope_theta": float("inf")}, "rope_theta", id="infinite"),
+        pytest.param({"rope_parameters": [1]}, "rope_parameters", id="no_object"),
+        pytest.param({"rope_scaling": {"factor": -1}}, "rope_scaling.factor", id="factor"),
+        pytest.param({"partial_rotary_factor": 0}, "partial_rotary_factor", id="partial"),
+    ],
+)
+def test_rope_problems(config, words):
+    (problem,) = rope_problems(config)
+    assert words in problem.field
+
+
+def test_rope_in_words():
+    assert str(Rope(None)) == "theta not stated"
+    assert str(Rope(1e6, "yarn", 4.0, 8192, 0.5)) == (
+        "theta 1e+06, yarn x4, from 8192 positions, 0.5 of each head"
+    )
+
+
+@pytest.mark.parametrize(
+    ("scaling", "length"),
+    [
+        pytest.param(None, 512, id="max_position_embeddings"),
+        pytest.param({"type": "yarn", "original_max_position_embeddings": 64}, 64, id="stretched"),
+    ],
+)
+def test_trained_length(spec_of, scaling, length):
+    draft = valid_draft("native")
+    draft.config["rope_scaling"] = scaling
+    assert spec_of(draft).trained_length == length

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.checkpoints import draft_config, draft_tensors, tiny_draft, write_draft, write_target
+from vllm_eagle_ext.cli import app
+
+
+@pytest.fixture
+def target(tmp_path):
+    return write_target(tmp_path / "target")
+
+
+@pytest.fixture
+def draft(tmp_path):
+    return tiny_draft(tmp_path / "draft")
+
+
+@pytest.fixture
+def check(target):
+    """`vllm-eagle check` against the tiny target."""
+
+    def run(draft, *options, columns=200):
+        arguments = ["check", str(draft), "--target", str(target), *options]
+        environment = {"COLUMNS": str(columns), "TERM": "dumb", "NO_COLOR": "1"}
+        return CliRunner(env=environment).invoke(app, arguments)
+
+    return run
+
+
+@pytest.fixture
+def without_norms(tmp_path):
+    """A draft whose config asks for norms that its weights lack."""
+    tensors = draft_tensors(num_aux=3, post_norm=False)
+    return write_draft(tmp_path / "draft", draft_config(num_aux=3, post_norm=True), tensors)

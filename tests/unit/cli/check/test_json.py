@@ -1,0 +1,73 @@
+"""`vllm-eagle check --json`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support import published
+from tests.support.checkpoints import tiny_draft
+
+KEYS = {"draft", "target", "spec", "left_to_vllm", "findings", "command", "exit_code"}
+
+
+def test_json_of_a_draft_that_would_be_served(check, draft, target):
+    result = check(draft, "--json")
+    said = json.loads(result.stdout)
+    assert result.exit_code == said["exit_code"] == 0
+    assert said.keys() == KEYS
+    assert (said["draft"], said["target"]) == (str(draft), str(target))
+    assert said["spec"]["family"] == "post-norm"
+    assert said["spec"]["aux_layers"]["boundaries"] == [2, 3, 4]
+    assert (said["left_to_vllm"], said["findings"]) == (False, [])
+    assert said["command"] == check(draft).stdout.splitlines()[-1]
+
+
+def test_json_of_a_draft_that_would_be_refused(check, without_norms):
+    result = check(without_norms, "--json")
+    said = json.loads(result.stdout)
+    assert result.exit_code == said["exit_code"] == 1
+    assert said.keys() == KEYS
+    assert said["command"] is None
+    finding = next(f for f in said["findings"] if f["rule"] == "fc_norms_match_their_flag")
+    assert finding.keys() == {"rule", "severity", "can_run", "field", "value", "allowed", "remedy"}
+    assert (finding["severity"], finding["value"]) == ("error", [])
+
+
+def test_json_of_a_draft_that_cannot_be_made_out(check, tmp_path):
+    result = check(tiny_draft(tmp_path / "draft", hidden_size="wide"), "--json")
+    said = json.loads(result.stdout)
+    assert result.exit_code == said["exit_code"] == 1
+    assert said.keys() == KEYS
+    assert said["spec"] is None
+    assert [finding["rule"] for finding in said["findings"]] == ["config_is_well_formed"]
+
+
+def test_json_of_a_draft_that_is_left_to_vllm(check, tmp_path):
+    draft = tiny_draft(tmp_path / "draft", architectures=["K3DSparkModel"])
+    said = json.loads(check(draft, "--json").stdout)
+    assert said.keys() == KEYS
+    assert (said["left_to_vllm"], said["spec"], said["exit_code"]) == (True, None, 0)
+    assert said["command"] is None
+
+
+@pytest.mark.parametrize("slug", ["yuhuili_llama31_8b", "kimi_k2_5_mla", "zlab_qwen3_8b"])
+def test_json_of_families(check, tmp_path, slug):
+    checkpoint = next(found for found in published.published() if found.slug == slug)
+    folder = published.materialise(checkpoint, tmp_path / "published")
+    published.write_target(checkpoint, tmp_path / "target")
+    said = json.loads(check(folder, "--json").stdout)
+    assert said["spec"]["family"] == checkpoint.expect["family"]
+
+
+def test_json_of_what_cannot_be_read(check, tmp_path, draft):
+    for result in (
+        check(tmp_path / "nothing", "--json"),
+        check(draft, "--json", "--eagle-ext", '{"x": 1}'),
+    ):
+        said = json.loads(result.stdout)
+        assert result.exit_code == said["exit_code"] == 2
+        assert said.keys() == {"error", "exit_code"}
+        assert "What to do: " in said["error"]
+        assert result.stderr == ""

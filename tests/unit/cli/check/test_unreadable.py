@@ -1,0 +1,79 @@
+"""`vllm-eagle check`, exit code 2: what cannot be read, and arguments that nobody can mean."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.checkpoints import write_target
+from tests.unit.cli.output import refusal
+from vllm_eagle_ext.cli import app
+
+
+def test_no_draft(check, tmp_path):
+    assert f"speculative_config.model is '{tmp_path / 'nothing'}'" in refusal(
+        check(tmp_path / "nothing")
+    )
+
+
+def test_damaged_draft(check, draft):
+    os.truncate(draft / "model.safetensors", 100)
+    message = refusal(check(draft))
+    assert "model.safetensors of" in message
+    assert "What to do: download the file again" in message
+
+
+def test_draft_without_a_config(check, draft):
+    (draft / "config.json").unlink()
+    assert "a draft checkpoint with a config.json" in refusal(check(draft))
+
+
+def test_no_target(check, draft, target):
+    shutil.rmtree(target)
+    assert f"the target is '{target}'" in refusal(check(draft))
+
+
+def test_target_without_a_size(check, draft, target):
+    write_target(target, num_hidden_layers=None)
+    assert "num_hidden_layers of the target's config.json is None" in refusal(check(draft))
+
+
+def test_message_is_one_line_on_a_narrow_terminal(check, tmp_path):
+    assert refusal(check(tmp_path / "nothing", columns=40)).count("\n") == 1
+
+
+def test_draft_that_is_on_no_hub(check, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    message = refusal(check("owner/draft", "--download-dir", str(tmp_path)))
+    assert "switched off by HF_HUB_OFFLINE" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "a JSON object is needed"),
+        ("[]", "a JSON object is needed"),
+        ("7", "a JSON object is needed"),
+        ('{"no_such_option": 1}', "additional_config.eagle_ext.no_such_option is 1"),
+        ('{"aux_layers": "sideways"}', "additional_config.eagle_ext.aux_layers is 'sideways'"),
+        ('{"strict": "yes"}', "true or false"),
+    ],
+)
+def test_bad_options(check, draft, text, words):
+    assert words in refusal(check(draft, "--eagle-ext", text))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["-k", "0"], ["-k", "-1"], ["-k", "many"], ["--max-model-len", "0"], ["--no-such-option"]],
+)
+def test_bad_arguments(check, draft, options):
+    assert options[0] in refusal(check(draft, *options))
+
+
+def test_target_is_asked_for(draft):
+    result = CliRunner().invoke(app, ["check", str(draft)])
+    assert "--target" in refusal(result)

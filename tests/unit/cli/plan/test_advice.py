@@ -1,0 +1,66 @@
+"""`vllm-eagle plan`: what is advised, and exit code 1 where nothing fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.cli.plan.inputs import H200
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("-k", "15", "--gpu-mem", "40"), "Nothing fits: weights and reserve take all the memory."),
+        (("-k", "15", "--gpu-mem", "60"), "vLLM would not start: use --max-model-len "),
+    ],
+)
+def test_nothing_fits(plan, options, words):
+    result = plan(*options)
+    assert result.exit_code == 1
+    assert f"- {words}" in result.stdout if words.startswith("Nothing") else words in result.stdout
+    assert "0 requests of 262144 tokens fit instead of 0." in result.stdout
+
+
+def test_the_length_that_is_advised_fits(plan):
+    advice = plan("-k", "15", "--gpu-mem", "60").stdout
+    length = int(advice.split("use --max-model-len ")[1].split()[0])
+    assert plan("-k", "15", "--gpu-mem", "60", "--max-model-len", str(length)).exit_code == 0
+    assert plan("-k", "15", "--gpu-mem", "60", "--max-model-len", str(length + 1)).exit_code == 1
+
+
+def test_only_replay_fits(said):
+    found = said("-k", "15", "--gpu-mem", "60", "--max-model-len", "8192")
+    assert found["slots"]["requests_that_fit"] == 0 < found["replay"]["requests_that_fit"]
+    assert "With slots vLLM would not start here; with replay it does." in found["advice"]
+
+
+@pytest.mark.parametrize(("k", "is_small"), [("1", True), ("2", True), ("3", False)])
+def test_few_drafts(said, k, is_small):
+    advice = said("-k", k, "--gpu-mem", "140", "--max-model-len", "4096")["advice"]
+    assert any(text.startswith(f"K = {k} is small") for text in advice) == is_small
+
+
+def test_prefix_caching_costs_a_page(said):
+    short = ("-k", "15", "--gpu-mem", "140", "--max-model-len", "1024")
+    advice = said(*short)["advice"]
+    fit = said(*short, "--no-prefix-caching")["replay"]["requests_that_fit"]
+    assert any(f"1 page instead of 2: {fit} requests would fit" in text for text in advice)
+
+
+def test_more_fit_than_run(said):
+    found = said("-k", "15", "--gpu-mem", "140", "--max-model-len", "1024", "--max-num-seqs", "8")
+    assert found["replay"]["requests_that_run"] == 8
+    assert any("requests fit and 8 run" in text for text in found["advice"])
+
+
+def test_a_cpu(said):
+    found = said("-k", "7", "--gpu-mem", "140", "--max-model-len", "1024", "--cpu")
+    assert (found["replay"]["pages_per_request"], found["slots"]["pages_per_request"]) == (3, 9)
+    assert found["slots"]["attention_block_tokens"] % 128 == 0
+    assert any("use --no-prefix-caching" in text for text in found["advice"])
+
+
+def test_fp8_keys_and_values(said):
+    bf16, fp8 = said(*H200), said(*H200, "--kv-dtype", "fp8")
+    ratio = fp8["replay"]["attention_bytes"] / bf16["replay"]["attention_bytes"]
+    assert ratio == pytest.approx(0.5, rel=0.03)

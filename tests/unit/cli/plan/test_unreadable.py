@@ -1,0 +1,60 @@
+"""`vllm-eagle plan`, exit code 2: targets and arguments from which nothing can be planned."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.cli.output import refusal
+from tests.unit.cli.plan.inputs import H200, write_config
+from tests.unit.hybrid.test_memory import config
+
+
+def test_no_target(plan, tmp_path):
+    assert "--target is" in refusal(plan(*H200, of=tmp_path / "nothing"))
+
+
+def test_a_folder_without_a_config(plan, target):
+    (target / "config.json").unlink()
+    message = refusal(plan(*H200))
+    assert "Allowed: a config.json, or a folder or repository with one" in message
+
+
+def test_a_target_without_gated_delta_nets(plan, tmp_path):
+    llama = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
+    message = refusal(plan(*H200, of=write_config(tmp_path / "llama", llama)))
+    assert message.startswith("vllm-eagle-ext: linear_num_key_heads of the target's config.json is None")
+    assert "What to do: name a Qwen3-Next, Qwen3.5 or Qwen3.6 target" in message
+    assert message.count("\n") == 1
+
+
+def test_a_target_whose_weights_cannot_be_estimated(plan, tmp_path):
+    vague = write_config(tmp_path / "vague", config("qwen3_6_27b", vocab_size=None))
+    assert "What to do: say --weights-gib" in refusal(plan(*H200, of=vague))
+    assert plan(*H200, "--weights-gib", "50", of=vague).exit_code == 0
+
+
+def test_a_target_without_a_length(plan, tmp_path):
+    short = write_config(tmp_path / "short", config("qwen3_6_27b", max_position_embeddings=None))
+    assert "--max-model-len is None" in refusal(plan("-k", "7", "--gpu-mem", "140", of=short))
+
+
+def test_json_of_what_cannot_be_read(plan, tmp_path):
+    result = plan(*H200, "--json", of=tmp_path / "nothing")
+    found = json.loads(result.stdout)
+    assert result.exit_code == found["exit_code"] == 2
+    assert "What to do: " in found["error"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--kv-dtype", "nvfp4"), ("--tp", "3"), ("--tp", "0"), ("-k", "0"), ("--gpu-mem", "0"),
+        ("--gpu-memory-utilization", "2"), ("--weights-gib", "-1"), ("--max-num-seqs", "0"),
+    ],
+)  # fmt: skip
+def test_bad_options(plan, options):
+    name = {"--tp": "tensor_parallel_size"}.get(options[0], options[0])
+    message = refusal(plan(*H200, *options))
+    assert name in message or options[0] in message
