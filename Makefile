@@ -12,7 +12,7 @@ ifeq ($(filter auto cpu cuda,$(VLLM))$(filter contract,$(MAKECMDGOALS)),)
 $(error VLLM=$(VLLM): allowed are cpu and cuda)
 endif
 
-.PHONY: venv demo test test-long lint tiny contract build
+.PHONY: venv demo test test-long soak lint tiny contract build
 
 venv:
 	@$(PYTHON) tools/setup_venv.py --vllm $(KIND) --torch-index "$(TORCH_INDEX)"
@@ -25,6 +25,12 @@ test: venv
 
 test-long: venv
 	@$(RUN) $(BIN)/python -m pytest -m long
+
+# `make soak TARGET=hybrid MINUTES=5` for another pair or time.
+TARGET ?= tiny
+MINUTES ?= 15
+soak: venv
+	@$(RUN) $(BIN)/python -m tests.soak --minutes $(MINUTES) --target $(TARGET)
 
 lint: venv
 	@$(BIN)/ruff check .

@@ -127,7 +127,7 @@ def _wrap_create_speculative_config(module: ModuleType) -> None:
     _wrap(module.EngineArgs, "create_speculative_config", around)
 
 
-def _wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
+def _wrap(owner: type | ModuleType, name: str, around: Callable[..., Any]) -> None:
     """`owner.name` runs `around(the original, self, ..)` from now on; idempotent."""
     original = getattr(owner, name)
     if hasattr(original, _WRAPPED):
@@ -164,38 +164,75 @@ def _wrap_update_states(module: ModuleType) -> None:
     _wrap(module.GPUModelRunner, "_update_states_after_model_execute", around)
 
 
-def install_sampling_on_cpu() -> None:
-    """Verify drafts of sampled requests at their own temperature, top-k and top-p on a CPU's V1 runner.
-    Called by a drafter, and by a target that replays, when it is built.
+def install_mends_on_cpu() -> None:
+    """What vLLM 0.32's CPU backend does wrongly with any draft. Called by a drafter, and by a target
+    that replays, when it is built; on other platforms nothing is replaced."""
+    from vllm.platforms import current_platform
 
-    Symptom: sampled texts follow another distribution than the target's, from any draft; a seed does not
-        repeat them; greedy requests beside sampled ones may change, too.
-    Cause: vLLM 0.32's CPU stand-in for `expand_kernel` (utils/cpu_triton_utils.py) fills an int64 copy
-        of its float output: the verified rows get whatever the memory held.
-    Seam: `expand_batch_to_tokens(x, cu_num_tokens, num_tokens, replace_from, replace_to)` of the V1
-        rejection sampler; tensors of other devices go to the original.
-    REMOVE WHEN: `_expand_kernel_impl` fills the tensor that it is given.
+    if current_platform.is_cpu():
+        _mend_sampling()
+        _mend_chunks()
+
+
+def _mend_sampling() -> None:
+    """Verify drafts of sampled requests at their own temperature, top-k and top-p on the V1 runner.
+
+    Symptom: with any draft, sampled texts follow another distribution than the target's, a seed does not
+        repeat them, and greedy requests beside sampled ones may change; a request with top-k alone ends
+        the engine ("max(): Expected reduction dim").
+    Cause: vLLM 0.32's CPU stand-in for `expand_kernel` (utils/cpu_triton_utils.py, vllm#55005) fills an
+        int64 copy of its output, so that verified rows get whatever the memory held; and its top-k for
+        CPUs cannot take the empty batch of a step without drafts.
+    Seam: `expand_batch_to_tokens(x, cu_num_tokens, num_tokens, replace_from, replace_to)` and
+        `apply_sampling_constraints(logits, ..)` of the V1 rejection sampler. vLLM's registry of kernels
+        for such platforms cannot take a second one once numba is loaded.
+    REMOVE WHEN: `_expand_kernel_impl` fills what it is given and `apply_top_k_only` takes no rows.
     """
-    when_loaded(_REJECTION_MODULE, _wrap_expand)
+    when_loaded(_REJECTION_MODULE, _wrap_constraints)
 
 
-def _wrap_expand(module: ModuleType) -> None:
-    original = module.expand_batch_to_tokens
-    if hasattr(original, _WRAPPED):
-        return
+def _wrap_constraints(module: ModuleType) -> None:
+    def apply(original: Any, logits: Any, *args: Any) -> Any:
+        return original(logits, *args) if logits.shape[0] else logits
 
-    @functools.wraps(original)
-    def expand_batch_to_tokens(
-        x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0
+    def expand(
+        original: Any, x: Any, ends: Any, count: int, replace_from: float = 0, replace_to: float = 0
     ) -> Any:
-        if not x.is_cpu:
-            return original(x, cu_num_tokens, num_tokens, replace_from, replace_to)
-        counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1))
+        del original
         replaced = x.masked_fill(x == replace_from, replace_to)
-        return replaced.repeat_interleave(counts, output_size=num_tokens)
+        return replaced.repeat_interleave(ends.diff(prepend=ends.new_zeros(1)), output_size=count)
 
-    setattr(expand_batch_to_tokens, _WRAPPED, original)
-    module.expand_batch_to_tokens = expand_batch_to_tokens
+    _wrap(module, "apply_sampling_constraints", apply)
+    _wrap(module, "expand_batch_to_tokens", expand)
+
+
+def _mend_chunks() -> None:
+    """Draft from the right token at the end of a prompt's chunk on the V1 runner, a CPU's own.
+
+    Symptom: on the V1 runner drafts behind a prompt that took several steps differ from those behind
+        the same prompt in one step.
+    Cause: a draft's row pairs a token's state with the next token. At the end of a chunk vLLM 0.32's V1
+        takes the prompt's last token for the next one (`prepare_next_token_ids_padded`); V2 does not.
+    Seam: `GPUModelRunner.propose_draft_token_ids` runs unchanged; meanwhile `num_tokens_no_spec`, from
+        which the token is found, ends one behind the chunk.
+    REMOVE WHEN: `prepare_next_token_ids_padded` goes by the rows of the step, or the V1 runner goes.
+    """
+    when_loaded(_RUNNER_MODULE, _wrap_propose)
+
+
+def _wrap_propose(module: ModuleType) -> None:
+    def around(original: Any, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        count = runner.input_batch.num_reqs
+        inside = runner.discard_request_mask.np[:count]  # their prompts go on
+        lengths = runner.input_batch.num_tokens_no_spec[:count]
+        whole = lengths.copy()
+        lengths[inside] = runner.optimistic_seq_lens_cpu[:count].numpy()[inside] + 1
+        try:
+            return original(runner, *args, **kwargs)
+        finally:
+            lengths[:] = whole
+
+    _wrap(module.GPUModelRunner, "propose_draft_token_ids", around)
 
 
 def use_architecture(model_config: Any, architecture: str) -> None:

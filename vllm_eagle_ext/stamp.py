@@ -7,6 +7,7 @@ another installation.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,7 +32,7 @@ def require_stamp(hf_config: Any, whose: str = "draft") -> Mapping[str, Any]:
     raise UnsupportedDraftError(
         field=f"version of vllm-eagle-ext that resolved the {whose}'s config",
         value=stamp.get("version"),
-        allowed=f"{__version__}, the version of this process",
+        allowed=f"{__version__}, the version installed on {socket.gethostname()}",
         remedy="install the same version on every node, and start the engine through vLLM's "
         "EngineArgs (vllm serve or LLM)",
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.contract.name import Name
 from tests.contract.surface_hybrid import HYBRID
+from tests.contract.surface_metrics import METRICS
+from tests.contract.surface_serving import SERVING
 
 _MODELS = "vllm.model_executor.models"
 
@@ -46,6 +48,19 @@ PACKAGE = (
         "the intake's seam",
         parameters=("self", "target_model_config", "target_parallel_config"),
         contains=("SpeculativeConfig(**self.speculative_config)", "self.spec_method"),
+    ),
+    Name(
+        "vllm.v1.sample.rejection_sampler",
+        "expand_batch_to_tokens",
+        "settings of sampled requests on a CPU",
+        parameters=("x", "cu_num_tokens", "num_tokens", "replace_from", "replace_to"),
+    ),
+    Name(
+        "vllm.v1.sample.rejection_sampler",
+        "apply_sampling_constraints",
+        "the same, in steps without drafts",
+        parameters=("logits", "cu_num_draft_tokens", "sampling_metadata"),
+        contains=("expand_batch_to_tokens(", "apply_top_k_top_p(logits, top_k, top_p)"),
     ),
     Name(
         "vllm.engine.arg_utils",
@@ -269,4 +284,4 @@ TESTS = (
     ),
 )
 
-SURFACE = PACKAGE + HYBRID + TESTS
+SURFACE = PACKAGE + HYBRID + METRICS + SERVING + TESTS

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.conftest import MAX_TOKENS, K
 from tests.support.engine import TINY
 from tests.support.server import Server
-from tests.support.ties import TIE_GAP, tie_gaps
+from tests.support.ties import TIE_GAP, tie_gaps, tie_share
 
 pytestmark = pytest.mark.e2e
 
@@ -89,16 +89,35 @@ def test_chat_whole_and_streamed(client):
     assert "".join(pieces) == whole
 
 
-def test_metrics_count_accepted_drafts(server, client, prompts):
-    client.completions.create(prompt=prompts[0], **GREEDY)
-    text = httpx.get(f"{server.root_url}/metrics").text
-    counts = {
-        line.split("{")[0]: float(line.rsplit(" ", 1)[1])
-        for line in text.splitlines()
-        if line.startswith("vllm:spec_decode_num_")
-    }
-    assert counts["vllm:spec_decode_num_accepted_tokens_total"] > 0
-    assert counts["vllm:spec_decode_num_drafts_total"] > 0
+def counters(server) -> tuple[float, list[float]]:
+    """Drafts, and accepted tokens per position."""
+    found: dict[str, list[float]] = {}
+    for line in httpx.get(f"{server.root_url}/metrics").text.splitlines():
+        if line.startswith("vllm:spec_decode_num_"):
+            found.setdefault(line.split("{")[0], []).append(float(line.rsplit(" ", 1)[1]))
+    per_position = found["vllm:spec_decode_num_accepted_tokens_per_pos_total"]
+    assert found["vllm:spec_decode_num_accepted_tokens_total"] == [sum(per_position)]
+    return found["vllm:spec_decode_num_drafts_total"][0], per_position
+
+
+def test_metrics_count_accepted_drafts(server, client, prompts, v1_postnorm):
+    """As an engine without a server counts them: exactly, where no text parts at a tie."""
+    before = counters(server)
+    answers = [client.completions.create(prompt=p, **WITH_IDS) for p in prompts]
+    after = counters(server)
+    parted = sum(
+        answer.choices[0].token_ids != output
+        for answer, output in zip(answers, v1_postnorm.outputs, strict=True)
+    )
+    drafts = after[0] - before[0]
+    per_position = [b - a for a, b in zip(before[1], after[1], strict=True)]
+    print(f"\n{drafts} drafts, {per_position} accepted; the engine: {v1_postnorm.num_drafts} drafts, "
+          f"{v1_postnorm.accepted_per_position}; {parted} of {len(prompts)} texts part")  # fmt: skip
+    assert sum(per_position) > 0
+    assert parted <= tie_share(0.05) * len(prompts)
+    counted = [drafts, *per_position]
+    expected = [v1_postnorm.num_drafts, *v1_postnorm.accepted_per_position]
+    assert max(abs(a - b) for a, b in zip(counted, expected, strict=True)) <= parted * MAX_TOKENS
 
 
 def test_ends_on_interrupt_and_frees_its_port(server):

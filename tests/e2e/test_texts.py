@@ -80,8 +80,30 @@ def test_stock_vllm_drafts_the_same_from_the_native_pair(v1_native, prompts):
     stock = run_engine(run)
     assert "target boundaries" not in stock.log
     assert "EagleExt" not in stock.log
-    assert stock.outputs == v1_native.outputs
-    assert stock.drafts == v1_native.drafts
+    assert_same(stock, v1_native)
+
+
+def assert_same(stock, ours):
+    assert stock.outputs == ours.outputs
+    assert stock.drafts == ours.drafts
+    assert stock.num_drafts == ours.num_drafts > 0
+    assert stock.accepted_per_position == ours.accepted_per_position
+
+
+@pytest.mark.long
+@pytest.mark.v2
+def test_stock_vllm_drafts_the_same_on_v2(prompts):
+    common = {
+        "prompts": prompts[:10],
+        "max_tokens": 32,
+        "draft": TINY / "native",
+        "k": K,
+        "runner": "v2",
+        "concurrency": 5,
+        "record_drafts": True,
+    }
+    ours, stock = EngineRun(**common), EngineRun(**common, environment={"VLLM_PLUGINS": ""})
+    assert_same(run_engine(stock), run_engine(ours))
 
 
 def test_a_run_without_a_draft_hears_nothing_of_the_package(plain, prompts):

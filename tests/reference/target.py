@@ -14,12 +14,17 @@ def load_target(folder: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
+def layers_of(model: PreTrainedModel) -> Sequence[torch.nn.Module]:
+    """Of the text model, where there are others beside it."""
+    return getattr(model.model, "language_model", model.model).layers
+
+
 @torch.inference_mode()
 def residual_stream(
     model: PreTrainedModel, tokens: Sequence[int], boundaries: Sequence[int]
 ) -> list[torch.Tensor]:
     """Per boundary [T, Ht]. Boundary N is the last layer's output, before the final norm."""
-    layers = model.model.layers
+    layers = layers_of(model)
     seen: dict[int, torch.Tensor] = {}
 
     def entering(boundary: int):  # type: ignore[no-untyped-def]

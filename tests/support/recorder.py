@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 
@@ -19,6 +20,26 @@ class Recorder:
 
     def take_drafts(self) -> dict[str, list[list[int]]]:
         return self.recorded_drafts
+
+    def identity(self) -> dict[str, Any]:
+        """What reached this worker's process."""
+        import vllm_eagle_ext
+
+        runner = self.model_runner
+        drafter = runner.speculator if hasattr(runner, "speculator") else runner.drafter
+        config = runner.vllm_config
+        draft = config.speculative_config.draft_model_config.hf_config
+        return {
+            "pid": os.getpid(),
+            "host": os.environ.get("VLLM_HOST_IP"),
+            "ray": "RAY_JOB_ID" in os.environ,
+            "replays": type(runner.get_model()).__module__,
+            "drafter": type(drafter.model).__name__,
+            "boundaries": list(draft.eagle_aux_hidden_state_layer_ids),
+            "options": (config.additional_config or {}).get("eagle_ext"),
+            "stamp": draft.eagle_ext["version"],
+            "version": vllm_eagle_ext.__version__,
+        }
 
     def take_states(self) -> list[list[float]]:
         """What the first draft pass fused: [tokens, n * Ht], columns in the order of capture."""

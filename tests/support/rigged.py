@@ -73,9 +73,16 @@ class Rigged(Recorder):
         states = runner.req_states
         self.steps: list[list[tuple[int, bool]]] = []
 
-        # vLLM's own kernel for these drafts does not run under Triton's interpreter.
+        if hasattr(runner.speculator, "model") and not hasattr(self, "own_propose"):
+            self.own_propose = runner.speculator.propose
+        # Without a model: vLLM's own kernel for such drafts does not run under Triton's interpreter.
+        own = getattr(self, "own_propose", None)
+
         def propose(input_batch: Any, *args: Any, **kwargs: Any) -> Any:
-            drafts = states.draft_tokens[input_batch.idx_mapping].clone()
+            if own is None:
+                drafts = states.draft_tokens[input_batch.idx_mapping].clone()
+            else:
+                drafts = own(input_batch, *args, **kwargs).clone()
             if kwargs.get("dummy_run"):
                 return drafts
             rows, of_prompts = input_batch.num_scheduled_tokens, input_batch.is_prefilling_np

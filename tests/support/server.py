@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -61,12 +61,15 @@ class Server:
         log: Path,
         arguments: Sequence[str] = (),
         target: Path = TINY / "target",
+        method: str = "eagle3",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        self.environment = engine_environment("v1") | dict(environment or {})
         self.port = free_port()
         self.log = log
         self.root_url = f"http://127.0.0.1:{self.port}"
         self.url = f"{self.root_url}/v1"
-        speculative = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": k}
+        speculative = {"method": method, "model": str(draft), "num_speculative_tokens": k}
         self.command = [
             str(Path(sys.executable).parent / "vllm"),
             "serve",
@@ -87,7 +90,7 @@ class Server:
         self.process = subprocess.Popen(
             self.command,
             cwd=ROOT,
-            env=engine_environment("v1"),
+            env=self.environment,
             stdout=self._stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,

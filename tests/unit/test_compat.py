@@ -5,7 +5,9 @@ import logging
 import sys
 import types
 
+import numpy as np
 import pytest
+import torch
 
 from vllm_eagle_ext import compat
 
@@ -98,3 +100,90 @@ def test_commit_on_v1_runs_after_vllms_own_and_once(monkeypatch):
     compat._wrap_update_states(module)
     Runner()._update_states_after_model_execute("ids", "output")
     assert calls == [("vllm", "ids", "output"), ("commit", "ids")]
+
+
+def test_vllm_leaves_expanded_settings_unfilled():
+    """REMOVE WHEN of `_mend_sampling`: as long as this holds, it is needed."""
+    platforms = pytest.importorskip("vllm.platforms")
+    if not platforms.current_platform.is_cpu():
+        pytest.skip("the kernels of vLLM's CPU build")
+    platforms.current_platform.import_kernels()
+    from vllm.utils.cpu_triton_utils import _expand_kernel_impl
+
+    rows = torch.full((3,), -7.0)
+    _expand_kernel_impl(rows, torch.tensor([0.5, 0.7]), torch.tensor([1, 3]), 0, 1)
+    assert rows.tolist() == [-7.0] * 3
+
+
+def test_settings_reach_the_rows_of_their_requests():
+    """Temperatures in which 0 stands for greedy, and a request without drafts."""
+    module = types.ModuleType("sampler")
+    module.expand_batch_to_tokens = module.apply_sampling_constraints = None
+    compat._wrap_constraints(module)
+    expand = module.expand_batch_to_tokens
+    compat._wrap_constraints(module)
+    assert module.expand_batch_to_tokens is expand
+    ends = torch.tensor([2, 2, 5])
+    rows = expand(torch.tensor([0.7, 1.3, 0.0]), ends, 5, replace_from=0, replace_to=1)
+    assert torch.equal(rows, torch.tensor([0.7, 0.7, 1, 1, 1]))
+    top_k = expand(torch.tensor([3, 9, 5], dtype=torch.int32), ends, 5)
+    assert top_k.tolist() == [3, 3, 5, 5, 5]
+    assert top_k.dtype == torch.int32
+
+
+def test_a_step_without_drafts_has_nothing_to_constrain():
+    module = types.ModuleType("sampler")
+    module.expand_batch_to_tokens = None
+    module.apply_sampling_constraints = lambda logits, ends, settings: (logits + 1, ends, settings)
+    compat._wrap_constraints(module)
+    apply = module.apply_sampling_constraints
+    assert apply(torch.zeros(0, 4), "ends", "settings").shape == (0, 4)
+    logits, *rest = apply(torch.zeros(2, 4), "ends", "settings")
+    assert logits.sum() == 8
+    assert rest == ["ends", "settings"]
+
+
+def test_v1_still_takes_the_last_token_of_a_prompt_at_the_end_of_a_chunk():
+    """REMOVE WHEN of `_mend_chunks`: as long as this holds, it is needed."""
+    from tests.contract.check import installed_source
+
+    source = installed_source("vllm.v1.spec_decode.llm_base_proposer")
+    assert "get_token_id(gpu_input_batch.num_tokens_no_spec[i] - 1)" in source
+
+
+def test_the_token_behind_a_chunk_is_found_while_drafts_are_proposed():
+    """Of three requests the first and the last are inside their prompts, 16 and 8 tokens done."""
+    seen = []
+
+    class Runner:
+        def __init__(self):
+            self.input_batch = types.SimpleNamespace(
+                num_reqs=3, num_tokens_no_spec=np.array([100, 40, 90, 7])
+            )
+            self.discard_request_mask = types.SimpleNamespace(np=np.array([True, False, True, True]))
+            self.optimistic_seq_lens_cpu = torch.tensor([16, 44, 8, 3])
+
+        def propose_draft_token_ids(self, scheduler_output):
+            seen.append(self.input_batch.num_tokens_no_spec.tolist())
+            return scheduler_output
+
+    module = types.ModuleType("runner")
+    module.GPUModelRunner = Runner
+    compat._wrap_propose(module)
+    compat._wrap_propose(module)
+    runner = Runner()
+    assert runner.propose_draft_token_ids("output") == "output"
+    assert seen == [[17, 40, 9, 7]]
+    assert runner.input_batch.num_tokens_no_spec.tolist() == [100, 40, 90, 7]
+
+
+@pytest.mark.parametrize(("cpu", "replaced"), [(True, 3), (False, 0)])
+def test_names_are_mended_on_a_cpu_alone(monkeypatch, cpu, replaced):
+    platforms = pytest.importorskip("vllm.platforms")
+    wrapped = []
+    monkeypatch.setattr(platforms.current_platform, "is_cpu", lambda: cpu)
+    monkeypatch.setattr(compat, "when_loaded", lambda _, wrap: wrap("module"))
+    monkeypatch.setattr(compat, "_wrap_constraints", lambda _: wrapped.extend(["apply", "expand"]))
+    monkeypatch.setattr(compat, "_wrap_propose", lambda _: wrapped.append("propose"))
+    compat.install_mends_on_cpu()
+    assert len(wrapped) == replaced

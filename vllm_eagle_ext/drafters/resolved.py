@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
-from vllm.config import VllmConfig
+from typing import Any
 
+from vllm.config import VllmConfig
+from vllm.lora.layers.base import BaseLayerWithLoRA
+
+from vllm_eagle_ext import compat
 from vllm_eagle_ext.drafters.weights import LoadingPlan, StrictWeights
 from vllm_eagle_ext.stamp import require_stamp
 
@@ -22,4 +26,16 @@ class ResolvedDraft(StrictWeights):
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         stamp = require_stamp(vllm_config.speculative_config.draft_model_config.hf_config)
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
+        compat.install_mends_on_cpu()
         self.loading_plan = LoadingPlan(**stamp["weights"])
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Arguments and shapes: the drafter's own.
+
+        V1 lends the target's embeddings together with its adapters, which go by the rows of the
+        target's batch: the draft has other rows. V2 lends them plain, as done here.
+        """
+        inner = self.model  # type: ignore[attr-defined]
+        if isinstance(inner.embed_tokens, BaseLayerWithLoRA):
+            inner.embed_tokens = inner.embed_tokens.base_layer
+        return super().forward(*args, **kwargs)  # type: ignore[misc]

@@ -26,7 +26,7 @@ class _Replay:
         require_stamp(vllm_config.model_config.hf_config, "target")
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         compat.install_commit_on_v1()
-        compat.install_sampling_on_cpu()
+        compat.install_mends_on_cpu()
         for module in self.modules():  # type: ignore[attr-defined]
             if isinstance(module, QwenGatedDeltaNetAttention):
                 ReplayGatedDeltaNetAttention.adopt(module)

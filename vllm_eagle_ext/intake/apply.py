@@ -33,6 +33,7 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
         _apply_dflash(hf_config, case)
     else:
         _apply_eagle3(hf_config, case)
+        _draft_to_the_end(config)
     write_stamp(hf_config, weights=asdict(loading_plan(case, strict=strict)))
     hf_config.architectures = [spec.drafter]
     config.update_arch_()
@@ -50,6 +51,15 @@ def _apply_eagle3(hf_config: Any, case: Case) -> None:
     nested["use_aux_hidden_state"] = spec.fuses_aux_states
     nested["norm_before_fc"] = flags["norm_before_fc"]  # read here first
     hf_config.eagle_config = nested
+
+
+def _draft_to_the_end(config: Any) -> None:
+    """V1 drafts for no request of a step in which one has no room for K more tokens: the others lose
+    their drafts, and their cache keeps a hole where the step's rows should be. EAGLE-3 needs no such
+    room, its positions are clamped; drafting in parallel does."""
+    target, draft = config.target_model_config, config.draft_model_config
+    if not config.parallel_drafting and draft.max_model_len == target.max_model_len:
+        draft.max_model_len += config.num_speculative_tokens
 
 
 def _apply_dflash(hf_config: Any, case: Case) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext import compat
+from vllm_eagle_ext import compat, metrics
 from vllm_eagle_ext.checkpoint import Case, Inspection, TargetFacts, inspect_draft, read_draft_files
 from vllm_eagle_ext.checkpoint.case import Setting
 from vllm_eagle_ext.checkpoint.files import read_config
@@ -18,7 +18,10 @@ from vllm_eagle_ext.checkpoint.rope import read_rope
 from vllm_eagle_ext.checkpoint.rules.early import OWN_MODEL_TYPE
 from vllm_eagle_ext.errors import EagleExtError, UnsupportedVllmError
 from vllm_eagle_ext.intake.apply import apply_spec
+from vllm_eagle_ext.intake.capture import check_capture
 from vllm_eagle_ext.intake.hybrid import apply_hybrid_state, require_drafts
+from vllm_eagle_ext.intake.multimodal import check_multimodal
+from vllm_eagle_ext.intake.parallel import check_pipeline
 from vllm_eagle_ext.intake.report import log_inspection, raise_errors
 from vllm_eagle_ext.intake.request import DraftRequest, check_request, read_request
 from vllm_eagle_ext.log import get_logger
@@ -48,6 +51,7 @@ def build_speculative_config(
         EagleExtError: options, request or checkpoint that cannot be served rightly.
     """
     options = parse_options(engine_args.additional_config)
+    metrics.withdraw()
     if not options.enabled:
         return build()
     config = _with_checked_draft(engine_args, target_model_config, build, options)
@@ -82,6 +86,8 @@ def _with_checked_draft(
     else:
         apply_spec(config, inspection.case, strict=options.strict)
         log_inspection(inspection, target_model_config.get_total_num_hidden_layers())
+        spec, k = inspection.case.spec, config.num_speculative_tokens
+        metrics.publish_draft(engine_args, target_model_config, spec, k)
     return config
 
 
@@ -144,6 +150,11 @@ def _inspect(
         strict=options.strict,
     )
     raise_errors(inspection, request.model)
+    if inspection.case is not None and request.method in METHODS:
+        runner = compat.model_runner(drafts_in_parallel=request.parallel_drafting)
+        check_pipeline(engine_args, runner, strict=options.strict)
+        check_multimodal(target_model_config, inspection.case.setting.runner)
+        check_capture(engine_args, target_model_config, inspection.case, strict=options.strict)
     return inspection
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from vllm_eagle_ext import compat
+from vllm_eagle_ext import compat, metrics
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.hybrid.choice import (
     OPTION,
@@ -45,6 +45,13 @@ def apply_hybrid_state(
     replay, reason = choose(situation, options.hybrid_state)
     kept = "replay, one state page per request" if replay else f"slots, {1 + situation.k} pages"
     log_once(logger, logging.INFO, f"Recurrent state of {architecture}: {kept}; {reason}.")
+    metrics.publish_state(
+        engine_args,
+        target_model_config,
+        speculative_config,
+        "replay" if replay else "slots",
+        cpu=situation.platform == "cpu",
+    )
     if replay:
         write_stamp(target_model_config.hf_config)
         compat.use_architecture(target_model_config, TARGETS[architecture])

@@ -1,0 +1,49 @@
+"""What the package leans on where a server schedules, lends weights and takes images."""
+
+from __future__ import annotations
+
+from tests.contract.name import Name
+
+_PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
+_RUNNER = "vllm.v1.worker.gpu_model_runner"
+
+SERVING = (
+    Name(
+        _RUNNER,
+        "GPUModelRunner.propose_draft_token_ids",
+        "V1: replaced, to find the token behind a chunk",
+        accepts=("self", "scheduler_output", "sampled_token_ids"),
+    ),
+    Name(
+        _RUNNER,
+        "GPUModelRunner._prepare_inputs",
+        "V1: lengths behind a step, and whose prompts go on",
+        contains=("self.optimistic_seq_lens_cpu", "self.discard_request_mask.np[:num_reqs]"),
+    ),
+    Name(
+        _RUNNER,
+        "GPUModelRunner._input_fits_in_drafter",
+        "V1 drafts for all requests of a step or for none, by the draft's max_model_len",
+        contains=("common_attn_metadata.max_seq_len", "self.effective_drafter_max_model_len"),
+    ),
+    Name(
+        _PROPOSER,
+        "SpecDecodeBaseProposer._update_positions_dependent_metadata",
+        "V1 clamps an EAGLE draft's positions at the target's max_model_len",
+        contains=("max_model_len=self.max_model_len", "out_clamped_positions"),
+    ),
+    Name(
+        _PROPOSER,
+        "SpecDecodeBaseProposer._maybe_share_embeddings",
+        "V1 lends a target's embeddings as they are, adapters included",
+        contains=("self.model.model.embed_tokens = target_embed_tokens",),
+    ),
+    Name("vllm.lora.layers.base", "BaseLayerWithLoRA", "how an adapted layer is told"),
+    Name(
+        "vllm.lora.layers.vocab_parallel_embedding",
+        "VocabParallelEmbeddingWithLoRA.__init__",
+        "where the plain layer is",
+        contains=("self.base_layer = base_layer",),
+    ),
+    Name("vllm.config.model", "ModelConfig.is_multimodal_model", "whether V1 looks for an image token"),
+)

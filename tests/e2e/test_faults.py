@@ -1,0 +1,249 @@
+"""What becomes of a served draft when something breaks: a clear end, nothing left behind, and a restart
+that serves again."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+
+from examples.demo.__main__ import has_compiler
+from tests.support.engine import ROOT, TINY, EngineFailedError, EngineRun, run_engine
+from tests.support.processes import END_S, find, listening, takes_connections, tree, wait_for_end
+from tests.support.server import Server
+
+pytestmark = pytest.mark.e2e
+
+K = 4
+PROMPT = "import os\n\ndef read(path):\n"
+ENDED_ON_SIGTERM = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+TWO_RANKS = {
+    "arguments": ["--tensor-parallel-size=2"],
+    "environment": {"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+}
+
+
+@pytest.fixture
+def draft(tmp_path):
+    return shutil.copytree(TINY / "postnorm", tmp_path / "draft")
+
+
+def server(draft, tmp_path, **changes) -> Server:
+    return Server(draft=draft, k=K, log=tmp_path / "server.log", **changes)
+
+
+def body(**changes):
+    asked = {"model": "tiny", "prompt": PROMPT, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+    return asked | changes
+
+
+def ask(running, **changes) -> str:
+    reply = httpx.post(f"{running.url}/completions", json=body(**changes), timeout=120)
+    reply.raise_for_status()
+    return reply.json()["choices"][0]["text"]
+
+
+class Streaming:
+    """A long answer that is being read; `begun` is set at its first chunk."""
+
+    def __init__(self, running, max_tokens: int = 900, timeout: float = END_S) -> None:
+        self.timeout = timeout  # without a word of the server
+        self.begun = threading.Event()
+        self.lines: list[str] = []
+        self.error: Exception | None = None
+        asked = body(stream=True, max_tokens=max_tokens)
+        self.thread = threading.Thread(target=self._read, args=(f"{running.url}/completions", asked))
+        self.thread.start()
+        assert self.begun.wait(60)
+
+    def _read(self, url, asked) -> None:
+        try:
+            with httpx.stream("POST", url, json=asked, timeout=self.timeout) as reply:
+                for line in reply.iter_lines():
+                    self.lines += [line] if line else []
+                    self.begun.set()
+        except httpx.HTTPError as error:
+            self.error = error
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it ended, as the server told it."""
+        return re.findall(r'"finish_reason":"(\w+)"', "".join(self.lines))
+
+    @property
+    def failed(self) -> bool:
+        """Told in the stream, or by a connection that broke off."""
+        return self.error is not None or any('"error"' in line for line in self.lines)
+
+    def wait(self) -> None:
+        self.thread.join(END_S)
+        assert not self.thread.is_alive(), "the client waits on"
+
+
+def start_in_vain(draft, tmp_path) -> str:
+    """The log of a start that must fail."""
+    command = server(draft, tmp_path).command
+    result = subprocess.run(
+        command, cwd=ROOT, env=server(draft, tmp_path).environment, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert result.returncode not in (0, None)
+    assert "Starting to load model" not in result.stdout
+    return result.stdout
+
+
+def remove(draft: Path) -> str:
+    shutil.rmtree(draft)
+    return "no such folder"
+
+
+def cut(draft: Path) -> str:
+    weights = draft / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    return "model.safetensors"
+
+
+def blank(draft: Path) -> str:
+    """As an interrupted copy leaves a file that was given its size first."""
+    weights = draft / "model.safetensors"
+    weights.write_bytes(bytes(weights.stat().st_size))
+    return "model.safetensors"
+
+
+def halve(draft: Path) -> str:
+    config = draft / "config.json"
+    config.write_text(config.read_text()[:100])
+    return "config.json"
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [cut, *(pytest.param(harm, marks=pytest.mark.long) for harm in (remove, blank, halve))],
+)
+def test_a_draft_that_broke_between_restarts_is_refused(draft, tmp_path, harm):
+    words = harm(draft)
+    last = start_in_vain(draft, tmp_path).strip().splitlines()[-6:]
+    print("", *last, sep="\n")
+    text = " ".join(last)
+    assert words in text
+    assert str(draft) in text
+    assert "Allowed:" in text
+    assert "What to do:" in text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", ["Worker", "EngineCore"])
+def test_a_killed_process_ends_the_server_and_a_restart_serves(draft, tmp_path, victim):
+    with server(draft, tmp_path, **TWO_RANKS) as running:
+        before = ask(running)
+        processes = tree(running.process.pid)
+        victims = find(running.process.pid, victim)
+        assert len(victims) == {"Worker": 2, "EngineCore": 1}[victim]
+        answer = Streaming(running)
+        victims[-1].send_signal(signal.SIGKILL)
+        answer.wait()
+        assert answer.failed, answer.lines[-3:]
+        running.process.wait(END_S)
+        alive = wait_for_end(processes)
+        print(f"\n{victim}: {answer.error!r}; {answer.lines[-2:]}; status {running.process.returncode}")
+        assert alive == []
+        assert not takes_connections(running.port)
+        log = running.log.read_text()
+    assert "EngineDeadError" in log or "died unexpectedly" in log
+    with server(draft, tmp_path, **TWO_RANKS) as running:
+        assert ask(running) == before
+
+
+@pytest.mark.long
+def test_sigterm_gives_answers_up(draft, tmp_path):
+    """vLLM's default. The engine goes at once, but its HTTP server (0.32, `server.shutdown()` in
+    launcher.py) may leave an open stream without a word and wait for the client to go first."""
+    with server(draft, tmp_path) as running:
+        processes = tree(running.process.pid)
+        engine = find(running.process.pid, "EngineCore") + find(running.process.pid, "Worker")
+        answer = Streaming(running, timeout=10)
+        running.process.send_signal(signal.SIGTERM)
+        assert wait_for_end(engine) == []
+        answer.wait()
+        running.process.wait(END_S)
+        alive = wait_for_end(processes)
+        print(f"\nstatus {running.process.returncode}; {answer.error!r}; {answer.reasons}")
+        assert alive == []
+        assert not takes_connections(running.port)
+        assert running.process.returncode in ENDED_ON_SIGTERM
+        assert answer.failed or answer.reasons in (["abort"], ["length"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        False,
+        pytest.param(True, marks=pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")),
+    ],
+)
+def test_full_disk_for_caches(draft, tmp_path, compiled):
+    """The caches of vLLM, Inductor and Triton in a tmpfs of one page, in a mount namespace."""
+    probe = subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False)
+    if probe.returncode != 0:
+        pytest.skip("mount namespaces are not permitted here")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    folders = ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
+    full = server(draft, tmp_path, environment={name: str(cache / name) for name in folders})
+    if compiled:
+        full.command.remove("--enforce-eager")
+    mount = 'mount -t tmpfs -o size=4k tmpfs "$0" && exec "$@"'
+    full.command = ["unshare", "-rm", "sh", "-c", mount, str(cache), *full.command]
+    try:
+        with full as running:
+            served = ask(running)
+            assert served
+            print(f"\nserved: {served[:40]!r}")
+    except RuntimeError as error:  # the server ended before it was ready
+        (log,) = error.__notes__
+        print("", *log.splitlines()[-8:], sep="\n")
+        assert compiled
+    assert "No space left on device" in full.log.read_text()
+
+
+@pytest.mark.long
+def test_no_port_beyond_vllms_own(draft, tmp_path):
+    ports = {}
+    for name, plugins in (("stock", ""), ("ours", "eagle_ext")):
+        chosen = TINY / "native" if name == "stock" else draft
+        changes = TWO_RANKS | {"environment": TWO_RANKS["environment"] | {"VLLM_PLUGINS": plugins}}
+        with server(chosen, tmp_path, **changes) as running:
+            ask(running)
+            ports[name] = listening(running.process.pid)
+    print(f"\n{ports}")
+    assert ("server", "127.0.0.1") in ports["ours"]
+    assert ports["ours"] == ports["stock"]
+
+
+class Bomb:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return Path.touch, (self.marker,)
+
+
+@pytest.mark.long
+def test_a_pickle_that_runs_code_is_refused_by_vllms_loader(draft, tmp_path):
+    marker = tmp_path / "ran"
+    (draft / "model.safetensors").unlink()
+    torch.save({"fc.weight": Bomb(marker)}, draft / "pytorch_model.bin")
+    with pytest.raises(EngineFailedError) as refused:
+        run_engine(EngineRun(prompts=[[1, 2, 3]], draft=draft, max_tokens=4))
+    assert "Weights only load failed" in refused.value.log
+    assert not marker.exists()
+    torch.load(draft / "pytorch_model.bin", weights_only=False)
+    assert marker.exists()

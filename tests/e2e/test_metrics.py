@@ -1,0 +1,189 @@
+"""What `/metrics` says of a served draft, vLLM's counters and our gauges, and that the dashboard in
+examples/ asks for nothing else. On the hybrid pair, which has all of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shutil
+import signal
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support import dashboard
+from tests.support.engine import TINY
+from tests.support.hybrid import TARGET
+from tests.support.processes import takes_connections, tree, wait_for_end
+from tests.support.server import Server
+from vllm_eagle_ext import metrics
+from vllm_eagle_ext.hybrid.memory import mib
+
+pytestmark = pytest.mark.e2e
+
+K, PROMPTS, MAX_TOKENS = 7, 6, 48
+SCRAPED = {"job", "instance"}  # Prometheus adds them
+
+
+CANARY = """
+import pathlib
+pathlib.Path(__file__).with_name("ran").touch()
+from transformers import PretrainedConfig, PreTrainedModel
+class Config(PretrainedConfig):
+    model_type = "qwen3"
+class Model(PreTrainedModel):
+    config_class = Config
+"""
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory):
+    """With code of its own, as drafts of the hub have it."""
+    folder = shutil.copytree(TINY / "dflash", tmp_path_factory.mktemp("drafts") / "dflash")
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "modeling.Config", "AutoModel": "modeling.Model"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "modeling.py").write_text(CANARY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(draft, tmp_path_factory):
+    log = tmp_path_factory.mktemp("server") / "server.log"
+    with Server(
+        draft=draft,
+        k=K,
+        log=log,
+        arguments=["--no-enable-prefix-caching", "--shutdown-timeout=60"],
+        target=TARGET,
+        method="dflash",
+    ) as running:
+        yield running
+
+
+def read(server) -> dict[str, list]:
+    """Samples by name."""
+    page = httpx.get(f"{server.root_url}/metrics").text
+    found: dict[str, list] = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append(sample)
+    return found
+
+
+def count(page, name: str) -> list[float]:
+    return [sample.value for sample in page[f"vllm:spec_decode_num_{name}_total"]]
+
+
+def steps_of(server, prompt: list[int]) -> list[int]:
+    """Tokens that each step of a streamed answer emitted; the first is the prompt's own."""
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0}
+    body |= {"ignore_eos": True, "return_token_ids": True, "stream": True}
+    steps = []
+    with httpx.stream("POST", f"{server.url}/completions", json=body, timeout=60) as reply:
+        for line in reply.iter_lines():
+            if line.startswith("data: {"):
+                steps += [len(c["token_ids"] or ()) for c in json.loads(line[6:])["choices"]]
+    return [step for step in steps if step]
+
+
+def test_counters_tell_what_the_client_received(server, prompts):
+    """Each chunk of a stream is a step: its tokens but one were accepted. The last chunk is cut at
+    max_tokens, while vLLM counts what it accepted there."""
+    before = read(server)
+    answers = [steps_of(server, prompt) for prompt in prompts[:PROMPTS]]
+    after = read(server)
+    assert {sum(steps) for steps in answers} == {MAX_TOKENS}
+    assert {steps[0] for steps in answers} == {1}
+    drafts, drafted, accepted, per_position = (
+        [b - a for a, b in zip(count(before, name), count(after, name), strict=True)]
+        for name in ("drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos")
+    )
+    whole = [step - 1 for steps in answers for step in steps[1:-1]]
+    last = [steps[-1] - 1 for steps in answers]
+    expected = [sum(n > position for n in whole) for position in range(K)]
+    print(f"\n{drafts} drafts, per position {per_position}, of whole steps {expected}, last {last}")
+    assert drafts == [len(whole) + len(last)]
+    assert drafted == [K * drafts[0]]
+    assert accepted == [sum(per_position)]
+    assert sum(expected) > 0
+    for position, (found, least) in enumerate(zip(per_position, expected, strict=True)):
+        seen = sum(n > position for n in last)
+        assert least + seen <= found <= least + len(last)
+
+
+def test_our_gauges(server):
+    page = read(server)
+    (draft,) = page[metrics.DRAFT_INFO]
+    assert draft.value == 1
+    assert draft.labels["boundaries"] == "1,3,5,7"
+    assert draft.labels["drafter"] == "DFlashEagleExtQwen3ForCausalLM"
+    (engine,) = {sample.labels["model_name"] for sample in page["vllm:num_requests_running"]}
+    assert draft.labels["model_name"] == engine
+    (size,), (pages,) = page[metrics.STATE_BYTES], page[metrics.STATE_PAGES]
+    assert size.labels == pages.labels == {"model_name": engine, "state": "replay"}
+    # The engine's own line is made from the layers that it built.
+    line = re.search(r"replay, (\d+) pages per request .*: (\S+) MiB instead of", server.log.read_text())
+    assert (str(int(pages.value)), mib(size.value)) == line.groups()
+
+
+def test_the_dashboard_asks_for_what_there_is(server):
+    page = read(server)
+    labels = {name: set().union(*(s.labels for s in found)) for name, found in page.items()}
+    board = dashboard.load()
+    asked = {name: {label} for name, label in dashboard.variables(board).values()}
+    for expression in dashboard.expressions(board):
+        parsed = dashboard.parse(expression)
+        for metric, matched in parsed.labels.items():
+            asked.setdefault(metric, set()).update(matched)
+        known = set().union(*(labels.get(metric, set()) for metric in parsed.labels))
+        assert parsed.grouped <= known | SCRAPED, expression
+    for metric, wanted in asked.items():
+        assert metric in labels, metric
+        assert wanted <= labels[metric] | SCRAPED, metric
+    assert {name for name in labels if name.startswith("vllm_eagle_ext:")} <= set(asked)
+
+
+def test_no_code_of_the_draft_runs(server, draft):
+    assert not (draft / "ran").exists()
+    runpy.run_path(str(draft / "modeling.py"))  # it would have been seen
+    assert (draft / "ran").exists()
+
+
+def test_terminated_in_mid_answer(server, prompts):
+    """With a --shutdown-timeout, answers are ended first. Last of the tests on this server."""
+    processes = tree(server.process.pid)
+    body = {"model": "tiny", "prompt": prompts[0], "max_tokens": 300, "ignore_eos": True, "stream": True}
+    lines = []
+    with httpx.stream("POST", f"{server.url}/completions", json=body, timeout=60) as reply:
+        for line in reply.iter_lines():
+            if not lines:
+                server.process.send_signal(signal.SIGTERM)
+            lines += [line] if line else []
+    assert lines[-1] == "data: [DONE]"
+    assert json.loads(lines[-2][6:])["choices"][0]["finish_reason"] == "length"
+    assert server.process.wait(60) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+    assert wait_for_end(processes) == []
+    assert not takes_connections(server.port)
+
+
+@pytest.mark.long
+def test_several_api_servers_show_one_draft(tmp_path, prompts):
+    """Each process reads the command line; Prometheus's files of several processes hold them once."""
+    arguments = ["--api-server-count=2"]
+    with Server(draft=TINY / "postnorm", k=4, log=tmp_path / "log", arguments=arguments) as running:
+        body = {"model": "tiny", "prompt": prompts[0], "max_tokens": 8, "temperature": 0}
+        for _ in range(8):  # whichever of the two answers
+            httpx.post(f"{running.url}/completions", json=body, timeout=60).raise_for_status()
+            (draft,) = read(running)[metrics.DRAFT_INFO]
+            assert draft.labels["model_name"] == "tiny"
+            assert draft.value == 1
+
+
+@pytest.mark.long
+def test_disabled_statistics_stay_disabled(tmp_path):
+    arguments = ["--disable-log-stats"]
+    with Server(draft=TINY / "postnorm", k=4, log=tmp_path / "log", arguments=arguments) as running:
+        assert not [name for name in read(running) if name.startswith(("vllm:", "vllm_eagle_ext:"))]

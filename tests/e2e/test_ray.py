@@ -1,0 +1,163 @@
+"""Two ranks, as processes of one machine and as workers of vLLM's Ray executor, draft what one does.
+
+Ray's workers are fresh processes that inherit nothing from the driver: what they know of our drafters
+they found through the entry point, and what was decided came with the engine's config.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import vllm_eagle_ext
+from tests.support.engine import ROOT, TINY, engine_environment
+from tests.support.hybrid import TARGET, HybridRun, run_all
+from tests.support.placed_drafts import share_equal
+from tests.support.processes import wait_for_end
+from tests.support.ray_cluster import RayCluster, marked, ray_path
+from tests.support.ties import TIE_GAP, tie_gaps
+from tests.support.two_nodes import ADDRESSES, serve_on_two_nodes
+
+pytestmark = pytest.mark.e2e
+
+K, BLOCK_K = 4, 7
+EQUAL_IDS = 0.95  # bf16: .988 of 1,715 were; each rank sums its half of every row
+RANKS = {
+    "one": {},
+    "mp": {"tensor_parallel_size": 2},
+    "ray": {"tensor_parallel_size": 2, "distributed_executor_backend": "ray"},
+}
+OPTIONS = {"gated": {"gate_layout": "interleaved"}}
+BOUNDARIES = {"postnorm": [2, 4, 6, 8, 10], "gated": [2, 4, 6, 8, 10], "dflash": [1, 3, 5, 7]}
+DRAFTERS = {
+    "postnorm": "Eagle3EagleExtLlamaForCausalLM",
+    "gated": "Eagle3EagleExtLlamaForCausalLM",
+    "dflash": "DFlashEagleExtQwen3ForCausalLM",
+}
+
+
+def run_of(draft: str, ranks: str, prompts: list[list[int]]) -> HybridRun:
+    common: dict[str, Any] = {"prompts": prompts, "max_tokens": 40, "record": True}
+    speculative = {"model": str(TINY / draft), "num_speculative_tokens": K, "method": "eagle3"}
+    if draft == "dflash":
+        speculative |= {"method": "dflash", "num_speculative_tokens": BLOCK_K}
+        engine_args, target = RANKS[ranks], TARGET
+        common |= {"state": "replay", "logprobs": 5}
+    else:
+        engine_args, target = RANKS[ranks] | {"dtype": "float32"}, TINY / "target"
+        common["prompts"] = prompts[:8]
+        if draft in OPTIONS:
+            engine_args |= {"additional_config": {"eagle_ext": OPTIONS[draft]}}
+    return HybridRun(
+        f"{draft} {ranks}", speculative=speculative, engine_args=engine_args, target=target, **common
+    )
+
+
+def run_with_ray(runs: list[HybridRun], **variables: str) -> dict[str, Any]:
+    environment = ray_path(engine_environment("v1"))
+    with RayCluster(environment) as cluster:
+        found, _ = run_all(
+            runs,
+            **cluster.environment,
+            **variables,
+            PYTHONPATH=environment["PYTHONPATH"],
+            VLLM_CPU_OMP_THREADS_BIND="0|1",
+        )
+    for name, result in found.items():
+        assert "error" not in result, f"{name}: {result['trace'][-3000:]}"
+    return found
+
+
+@pytest.fixture(scope="module")
+def some(prompts):
+    return [prompt[:64] for prompt in prompts[:16]]
+
+
+@pytest.fixture(scope="module")
+def results(some):
+    chosen = [(d, r) for d in BOUNDARIES for r in RANKS if r != "mp" or d == "postnorm"]
+    return run_with_ray([run_of(draft, ranks, some) for draft, ranks in chosen])
+
+
+@pytest.mark.parametrize(("draft", "ranks"), [("postnorm", "mp"), ("postnorm", "ray"), ("gated", "ray")])
+def test_two_ranks_draft_what_one_does(results, draft, ranks):
+    """float32: no ties."""
+    one, two = results[f"{draft} one"], results[f"{draft} {ranks}"]
+    assert sum(map(len, one["drafts"])) > 80
+    assert two["drafts"] == one["drafts"]
+    assert two["tokens"] == one["tokens"]
+    assert two["counters"] == one["counters"]
+
+
+def test_replay_on_two_ranks_parts_from_one_at_ties_only(results):
+    one, two = results["dflash one"], results["dflash ray"]
+    gaps = tie_gaps(one["tokens"], one["logprobs"], two["tokens"])
+    share, count = share_equal(one, two)
+    print(f"\n{len(gaps)} of 16 texts part, gaps {sorted(gaps)}; {share:.4f} of {count} ids equal")
+    assert max(gaps, default=0.0) <= TIE_GAP
+    assert share >= EQUAL_IDS
+
+
+@pytest.mark.parametrize("draft", BOUNDARIES)
+def test_registration_options_and_intake_reach_every_ray_worker(results, draft):
+    workers, driver = results[f"{draft} ray"]["workers"], results[f"{draft} one"]["workers"][0]
+    assert len({worker["pid"] for worker in [*workers, driver]}) == 3
+    options = {"hybrid_state": "replay"} if draft == "dflash" else OPTIONS.get(draft)
+    for worker in workers:
+        assert worker["ray"]
+        assert not driver["ray"]
+        assert worker["drafter"] == DRAFTERS[draft]
+        assert worker["boundaries"] == BOUNDARIES[draft]
+        assert worker["options"] == options
+        assert worker["stamp"] == worker["version"] == vllm_eagle_ext.__version__
+        if draft == "dflash":
+            assert worker["replays"] == "vllm_eagle_ext.hybrid.targets"
+
+
+@pytest.mark.long
+def test_replay_on_two_ranks_is_the_same_under_ray(some):
+    found = run_with_ray([run_of("dflash", ranks, some) for ranks in ("mp", "ray")])
+    by_processes, by_ray = found["dflash mp"], found["dflash ray"]
+    assert by_ray["drafts"] == by_processes["drafts"]
+    assert by_ray["tokens"] == by_processes["tokens"]
+    assert by_ray["counters"] == by_processes["counters"]
+
+
+@pytest.mark.long
+def test_the_executor_with_compiled_graphs_drafts_the_same(some):
+    """vLLM's older Ray executor."""
+    runs = [run_of("postnorm", ranks, some) for ranks in ("one", "ray")]
+    found = run_with_ray(runs, VLLM_USE_RAY_V2_EXECUTOR_BACKEND="0")
+    one, two = found["postnorm one"], found["postnorm ray"]
+    assert two["drafts"] == one["drafts"]
+    assert two["tokens"] == one["tokens"]
+
+
+@pytest.mark.long
+def test_two_nodes_draft_what_one_does(some):
+    results = serve_on_two_nodes(some)
+    one, two = results["one"], results["two"]
+    assert [worker["host"] for worker in two["workers"]] == list(ADDRESSES)
+    assert two["drafts"] == one["drafts"]
+    assert two["tokens"] == one["tokens"]
+
+
+@pytest.mark.long
+def test_ray_ends_with_the_process_that_started_it():
+    program = (
+        "import os, time; from tests.support.ray_cluster import RayCluster\n"
+        "with RayCluster(dict(os.environ)) as cluster: print(cluster.token, flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    token = process.stdout.readline().strip()
+    started = marked(token)
+    process.kill()
+    process.wait()
+    assert len(started) > 3
+    assert not wait_for_end(started)
+    assert not marked(token)

@@ -1,0 +1,179 @@
+"""What a server's schedule does to drafts: nothing. V1 runner, float32, so that no tie is in the way.
+
+A draft is a function of the text before it: small chunks, pages, other requests, preemptions, hits in
+the prefix cache and the end of max_model_len change the steps, not what is drafted at a length.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.batches import Batch, Engine, compare_drafts, eagle3, run_engines
+
+pytestmark = pytest.mark.e2e
+
+K, CHUNK, PAGE, LENGTH = 4, 16, 32, 160
+DRAFTS = ("postnorm", "gated")
+TURN = 40  # tokens: more than a page, so that a second turn finds pages in generated text
+LENGTHS = (1, 1 + K, CHUNK - 1, CHUNK, CHUNK + 1, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE - 1, 110)
+TO_THE_END = (120, 64, 100, 155, 159)
+CROWD = (40, 60, 70, 50, 33)
+PLAIN = {"dtype": "float32", "block_size": PAGE, "max_num_seqs": 8, "max_model_len": LENGTH}
+ROOMY = PLAIN | {"enable_prefix_caching": True}
+# Seven pages (one block is vLLM's null block) for three requests of up to five.
+NARROW = PLAIN | {"max_num_batched_tokens": CHUNK, "max_num_seqs": 3, "num_gpu_blocks_override": 8}
+PER_POSITION = "spec_decode_num_accepted_tokens_per_pos"
+
+
+def cut(prompts: list[list[int]], lengths: tuple[int, ...]) -> list[list[int]]:
+    flat = [token for prompt in prompts for token in prompt]
+    return [flat[130 * i : 130 * i + length] for i, length in enumerate(lengths)]
+
+
+def batches(prompts: list[list[int]]) -> list[Batch]:
+    texts, long = cut(prompts, LENGTHS), cut(prompts, TO_THE_END)
+    return [
+        Batch("solo", texts, concurrency=1, max_tokens=TURN, cold=True),
+        Batch("together", texts, max_tokens=TURN, cold=True),
+        Batch("end", long, max_tokens=None, cold=True),
+        Batch("crowd", cut(prompts, CROWD), max_tokens=80, cold=True),
+    ]
+
+
+def cached_batches(prompts: list[list[int]]) -> list[Batch]:
+    texts, long, then = cut(prompts, LENGTHS), cut(prompts, TO_THE_END), prompts[50][:3]
+    return [
+        *batches(prompts),
+        Batch("end, solo", long, concurrency=1, max_tokens=None, cold=True),
+        Batch("filling", texts, concurrency=1, max_tokens=TURN, cold=True),
+        Batch("again", texts, concurrency=1, max_tokens=TURN),
+        Batch("turn", follows="filling", then=then, concurrency=1, max_tokens=None),
+        Batch("turn, cold", follows="filling", then=then, concurrency=1, max_tokens=None, cold=True),
+    ]
+
+
+@pytest.fixture(scope="module")
+def engines(prompts):
+    common = batches(prompts)
+    stock = {"enabled": False}  # first: nothing of this package is in the process yet
+    wanted = [
+        Engine("stock", common, eagle3("postnorm", K), engine_args=NARROW, options=stock),
+        Engine("plain", common, engine_args=PLAIN),
+    ]
+    for draft in DRAFTS:
+        speculative = eagle3(draft, K)
+        wanted += [
+            Engine(f"{draft}, roomy", cached_batches(prompts), speculative, engine_args=ROOMY),
+            Engine(f"{draft}, narrow", common, speculative, engine_args=NARROW),
+        ]
+    return run_engines(wanted)
+
+
+def differing(left, right, *, at_least) -> int:
+    both, different = compare_drafts(left, right)
+    print(f"\n{different} of {both} drafts differ")
+    assert both >= at_least
+    return different
+
+
+@pytest.mark.parametrize("batch", ["solo", "together", "end", "crowd"])
+@pytest.mark.parametrize("engine", ["roomy", "narrow"])
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_texts_are_those_without_a_draft(engines, draft, engine, batch):
+    assert engines[f"{draft}, {engine}"][batch]["tokens"] == engines["plain"][batch]["tokens"]
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+class TestChunks:
+    def test_they_change_no_draft_and_no_acceptance(self, engines, draft):
+        whole, chunked = (engines[f"{draft}, {engine}"]["solo"] for engine in ("roomy", "narrow"))
+        more = [a - b for a, b in zip(chunked["rows"], whole["rows"], strict=True)]
+        assert more == [(length - 1) // CHUNK for length in LENGTHS]  # a prompt's chunks, less one
+        assert differing(chunked, whole, at_least=120) == 0
+        assert chunked["counters"][PER_POSITION] == whole["counters"][PER_POSITION]
+
+    @pytest.mark.parametrize("engine", ["roomy", "narrow"])
+    def test_nor_do_other_requests(self, engines, draft, engine):
+        together = engines[f"{draft}, {engine}"]["together"]
+        assert differing(together, engines[f"{draft}, roomy"]["solo"], at_least=100) == 0
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+class TestTheEndOfTheContext:
+    def test_requests_fill_it(self, engines, draft):
+        for engine in ("roomy", "narrow"):
+            result = engines[f"{draft}, {engine}"]["end"]
+            texts = zip(result["prompts"], result["tokens"], strict=True)
+            assert {len(prompt) + len(own) for prompt, own in texts} == {LENGTH}
+            assert set(result["finish"]) == {"length"}
+
+    def test_the_drafts_of_requests_beside_one_at_its_end_stay(self, engines, draft):
+        alone = engines[f"{draft}, roomy"]["end, solo"]
+        beside = engines[f"{draft}, roomy"]["end"]
+        assert differing(beside, alone, at_least=40) == 0
+        assert beside["counters"] | {"prefix_cache_queries": 0} == alone["counters"] | {
+            "prefix_cache_queries": 0
+        }
+        narrow = engines[f"{draft}, narrow"]["end"]
+        assert differing(narrow, alone, at_least=30) == 0
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_a_preempted_request_goes_on_with_the_same_drafts(engines, draft):
+    roomy, narrow = (engines[f"{draft}, {engine}"]["crowd"] for engine in ("roomy", "narrow"))
+    preempted = narrow["counters"]["num_preemptions"]
+    print(f"\n{preempted} preemptions")
+    assert preempted >= 2
+    assert roomy["counters"]["num_preemptions"] == 0
+    assert differing(narrow, roomy, at_least=100) == 0
+
+
+@pytest.mark.parametrize(("batch", "alone"), [("solo", "solo"), ("end", "end, solo")])
+def test_stock_vllm_drafts_otherwise_there(engines, batch, alone):
+    """What would pass unseen if these proofs could not fail, and why `compat.py` and the intake step in.
+    The texts are right all the same."""
+    stock = engines["stock"][batch]
+    assert stock["tokens"] == engines["plain"][batch]["tokens"]
+    assert differing(stock, engines["postnorm, roomy"][alone], at_least=10) >= 5
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+class TestPrefixCache:
+    def test_a_repeated_prompt(self, engines, draft):
+        first, again = (engines[f"{draft}, roomy"][batch] for batch in ("filling", "again"))
+        # vLLM computes the last token anew, and the last of the pages that it finds.
+        assert again["cached"] == [max(0, (length - 1) // PAGE - 1) * PAGE for length in LENGTHS]
+        assert again["counters"]["prefix_cache_hits"] == sum(again["cached"]) > 0
+        self.assert_same(first, again)
+
+    def test_a_second_turn_behind_generated_text(self, engines, draft):
+        hit, cold = (engines[f"{draft}, roomy"][batch] for batch in ("turn", "turn, cold"))
+        assert cold["cached"] == [0] * len(LENGTHS)
+        generated = [
+            cached for cached, length in zip(hit["cached"], LENGTHS, strict=True) if cached > length
+        ]
+        print(f"\nfrom the cache: {hit['cached']}; behind the prompt: {generated}")
+        assert min(generated) == PAGE
+        assert max(generated) == 3 * PAGE
+        self.assert_same(cold, hit)
+
+    def assert_same(self, without, hit):
+        assert hit["tokens"] == without["tokens"]
+        assert differing(hit, without, at_least=120) == 0
+        for name in ("spec_decode_num_drafts", PER_POSITION):
+            assert hit["counters"][name] == without["counters"][name]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("k", [1, 7])
+def test_other_k_at_the_end_of_the_context(engines, prompts, k):
+    long = cut(prompts, TO_THE_END)
+    wanted = [
+        Batch("end", long, max_tokens=None),
+        Batch("end, solo", long, concurrency=1, max_tokens=None),
+    ]
+    found = run_engines([Engine("k", wanted, eagle3("postnorm", k), engine_args=PLAIN)])["k"]
+    for batch in found.values():
+        assert batch["tokens"] == engines["plain"]["end"]["tokens"]
+    assert differing(found["end"], found["end, solo"], at_least=20) == 0
+    assert found["end"]["counters"] == found["end, solo"]["counters"]

@@ -1,0 +1,115 @@
+"""One tiny target per family, each with a draft of a kind that is published for it.
+
+Rigged drafts show that verification takes all of what is right and none of what is wrong; the states
+show what the drafter is fed, to which rigged drafts are blind.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.families import block, written_rows
+from tests.support.targets.families import FAMILIES
+from tests.support.targets.rows import EQUAL_IDS, OTHER_RUNS, row_of, table
+from tests.support.targets.run import serve_families
+
+IN_SHORT = ("qwen3", "gpt-oss", "gemma4", "deepseek", "qwen3.5-moe")
+IN_LONG = tuple(name for name in FAMILIES if name not in IN_SHORT)
+PARALLEL = tuple(name for name, family in FAMILIES.items() if family.parallel)
+
+
+ON_V2 = tuple(name for name, family in FAMILIES.items() if family.v2)
+
+
+def pairs(*names: str) -> list:
+    return [
+        pytest.param(FAMILIES[name], pair, id=f"{name}: {pair.title}")
+        for name in names
+        for pair in FAMILIES[name].pairs
+    ]
+
+
+@pytest.fixture(scope="module")
+def short():
+    return serve_families(IN_SHORT)
+
+
+@pytest.fixture(scope="module")
+def long():
+    return serve_families(IN_LONG)
+
+
+@pytest.fixture(scope="module")
+def parallel():
+    return serve_families(PARALLEL, ranks=2)
+
+
+@pytest.fixture(scope="module")
+def v2():
+    return serve_families(ON_V2, runner="v2")
+
+
+def check(family, pair, served):
+    assert "error" not in served, served
+    assert max(served["distinct_tokens"]) >= 5  # a text that tells one position from another
+    found = served["pairs"][pair.title]
+    assert "error" not in found, found["trace"]
+    print(found)
+    assert found["drafter"] == pair.drafter
+    always, never = found["always"], found["never"]
+    assert always["drafts"] >= 8
+    assert always["accepted"] == [always["drafts"]] * pair.k
+    assert never["drafts"] >= 100
+    assert never["accepted"] == [0] * pair.k
+    assert found["own"]["drafts"] > always["drafts"]  # random drafters: rigging is what is seen
+    assert [found[drafts]["gaps"] for drafts in ("own", "always", "never")] == [[], [], []]
+    if "reference" in found:
+        assert found["reference"]["drafts"] >= 20
+        assert min(found["reference"]["compared"]) >= 10
+        assert min(found["reference"]["equal"]) >= EQUAL_IDS
+    assert max(found["state_errors"].values()) < family.bound
+    assert found["nearest_boundary"] > 3 * family.bound
+
+
+def check_row(family, pair, served):
+    row = row_of(family, pair, served[family.name])
+    (written,) = (
+        r for r in written_rows() if r["target"] == row["target"] and r["draft"] == row["draft"]
+    )
+    assert row == {key: value for key, value in written.items() if key not in OTHER_RUNS}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("family", "pair"), pairs(*IN_SHORT))
+def test_family(short, family, pair):
+    check(family, pair, short[family.name])
+    check_row(family, pair, short)
+
+
+@pytest.mark.e2e
+@pytest.mark.long
+@pytest.mark.parametrize(("family", "pair"), pairs(*IN_LONG))
+def test_other_family(long, family, pair):
+    check(family, pair, long[family.name])
+    check_row(family, pair, long)
+
+
+@pytest.mark.e2e
+@pytest.mark.long
+@pytest.mark.parametrize(("family", "pair"), pairs(*PARALLEL))
+def test_two_ranks(parallel, family, pair):
+    check(family, pair, parallel[family.name])
+
+
+@pytest.mark.e2e
+@pytest.mark.long
+@pytest.mark.v2
+@pytest.mark.parametrize(("family", "pair"), pairs(*ON_V2))
+def test_v2(v2, family, pair):
+    check(family, pair, v2[family.name])
+
+
+def test_readme_shows_every_pair_as_it_was_seen():
+    rows = written_rows()
+    assert len(rows) == sum(len(family.pairs) for family in FAMILIES.values())
+    assert block() == table(rows)

@@ -1,0 +1,56 @@
+"""The README's table of target families: what the tests' runs said, and nothing else.
+
+python -m tests.families           runs every family and prints the table
+python -m tests.families --write   and writes it into README.md and docs/families.json
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+from tests.support.engine import ROOT
+from tests.support.targets.families import FAMILIES
+from tests.support.targets.rows import Row, rows_of, table
+from tests.support.targets.run import serve_families
+
+README = ROOT / "README.md"
+ROWS = ROOT / "docs/families.json"
+_BLOCK = re.compile(r"(?<=<!-- families:begin -->\n).*?(?=<!-- families:end -->)", re.DOTALL)
+
+
+def run() -> list[Row]:
+    parallel = [name for name, family in FAMILIES.items() if family.parallel]
+    v2 = [name for name, family in FAMILIES.items() if family.v2]
+    return rows_of(
+        serve_families(list(FAMILIES)),
+        serve_families(parallel, ranks=2),
+        serve_families(v2, runner="v2"),
+    )
+
+
+def written_rows() -> list[Row]:
+    return json.loads(ROWS.read_text(encoding="utf-8"))
+
+
+def block() -> str:
+    found = _BLOCK.search(README.read_text(encoding="utf-8"))
+    return found[0].rstrip("\n") if found else ""
+
+
+def write(rows: list[Row]) -> None:
+    ROWS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    text = README.read_text(encoding="utf-8")
+    README.write_text(_BLOCK.sub(lambda _: table(rows) + "\n", text), encoding="utf-8")
+
+
+def main() -> None:
+    rows = run()
+    print(table(rows))
+    if "--write" in sys.argv[1:]:
+        write(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Drafts of two runs, compared where both drafted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+
+def placed(text: Sequence[int], drafts: Sequence[Sequence[int]]) -> dict[int, Sequence[int]]:
+    """Drafts by the place of their first token in the text, which the accepted ones before them give."""
+    at, found = 1, {}  # the first token comes from the prompt's own step
+    for draft in drafts:
+        found[at] = draft
+        after = text[at : at + len(draft)]
+        accepted = next((i for i, (a, b) in enumerate(zip(draft, after, strict=False)) if a != b), None)
+        at += (len(after) if accepted is None else accepted) + 1
+    return found
+
+
+def pairs(
+    left: Mapping[str, Any], right: Mapping[str, Any]
+) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Results of `hybrid_process`: each two drafts at the same place after the same text."""
+    keys = ("tokens", "drafts")
+    for one, other in zip(
+        zip(*(left[key] for key in keys), strict=True),
+        zip(*(right[key] for key in keys), strict=True),
+        strict=True,
+    ):
+        texts = zip(one[0], other[0], strict=True)
+        same = next((i for i, (a, b) in enumerate(texts) if a != b), len(one[0]))
+        mine, theirs = placed(*one), placed(*other)
+        for at in sorted(mine.keys() & theirs.keys()):
+            if at <= same:  # the anchor, before it, is still the same
+                yield mine[at], theirs[at]
+
+
+def share_equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[float, int]:
+    """Of the drafted ids, and how many were compared."""
+    equal = [a == b for drafts in pairs(left, right) for a, b in zip(*drafts, strict=True)]
+    return sum(equal) / len(equal), len(equal)

@@ -1,0 +1,139 @@
+"""Sampled texts against the target's own distribution, on continuations few enough to be listed.
+
+The target has VOCAB tokens, so that LENGTH of them make VOCAB**LENGTH continuations; Hugging Face's
+model in float32 gives the probability of each.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.support.drafts import Draft, valid_draft, write
+from tests.support.engine import IN_PROCESS, engine_environment, run_child
+
+# The first token comes from the prompt's step, so that the others hold both drafts and the token after.
+VOCAB, LENGTH, K = 5, 4, 2
+PROMPT = (3, 4, 1)
+EXPECTED = 5  # least expected count of a cell
+KEPT = (0, 1, 2, 4)  # of an EAGLE-3 draft's vocabulary: token 3 is never drafted
+TIMEOUT_S = 1500
+
+Continuation = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Draw:
+    name: str
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    broken: str | None = None  # a fault of `sampling_process.BROKEN`
+
+
+@dataclass(frozen=True)
+class SampledEngine:
+    name: str
+    draft: str | None  # a family of drafts.py
+    how: str = "greedy"  # or "probabilistic": draft_sample_method
+    draws: Sequence[Draw] = field(default_factory=lambda: [Draw("T=1")])
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Goodness of fit of one sample."""
+
+    chi_square: float
+    freedom: int  # cells less one
+
+    @property
+    def p(self) -> float:
+        half = torch.tensor([self.freedom / 2, self.chi_square / 2], dtype=torch.float64)
+        return torch.special.gammaincc(half[0], half[1]).item()
+
+
+def small_draft(family: str) -> Draft:
+    """One of drafts.py, cut to the small vocabulary."""
+    draft = valid_draft(family)
+    draft.config["vocab_size"] = VOCAB
+    if draft.method == "dflash":
+        draft.config["dflash_config"]["mask_token_id"] = VOCAB - 1
+        return draft
+    kept = torch.tensor(KEPT)
+    draft.config["draft_vocab_size"] = len(kept)
+    draft.tensors["lm_head.weight"] = draft.tensors["lm_head.weight"][: len(kept)].clone()
+    draft.tensors["d2t"] = kept - torch.arange(len(kept))
+    draft.tensors["t2d"] = torch.zeros(VOCAB, dtype=torch.bool).scatter(0, kept, True)
+    return draft
+
+
+def write_small_draft(folder: Path, family: str) -> Path:
+    return write(small_draft(family), folder / family)
+
+
+def distribution(target: Path, draw: Draw) -> dict[Continuation, float]:
+    """Of all continuations of PROMPT, as the draw's settings make it of the target's logits."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+    listed = list(itertools.product(range(VOCAB), repeat=LENGTH))
+    rows = torch.tensor([PROMPT + one for one in listed])
+    with torch.no_grad():
+        logits = model(rows).logits[:, len(PROMPT) - 1 : -1].double()  # [N, LENGTH, VOCAB]
+    chances = restricted((logits / draw.temperature).softmax(-1), draw.top_k, draw.top_p)
+    each = chances.gather(2, torch.tensor(listed)[..., None]).squeeze(2).prod(1)
+    return dict(zip(listed, each.tolist(), strict=True))
+
+
+def restricted(chances: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
+    """The top_k likeliest tokens, of these the fewest that hold top_p, renormalised."""
+    ordered, order = chances.sort(-1, descending=True)
+    if top_k:
+        ordered[..., top_k:] = 0
+    ordered /= ordered.sum(-1, keepdim=True)
+    before = ordered.cumsum(-1) - ordered
+    ordered = ordered.where(before < top_p, 0)
+    ordered /= ordered.sum(-1, keepdim=True)
+    return torch.zeros_like(chances).scatter(-1, order, ordered)
+
+
+def fit(sample: Sequence[Continuation], chances: dict[Continuation, float]) -> Fit:
+    """Neighbours, which share a prefix, are pooled until EXPECTED are expected of them."""
+    counts = dict.fromkeys(chances, 0)
+    for one in sample:
+        counts[tuple(one)] += 1
+    cells: list[list[float]] = [[0.0, 0.0]]
+    for one, chance in chances.items():
+        if cells[-1][1] >= EXPECTED:
+            cells.append([0.0, 0.0])
+        cells[-1][0] += counts[one]
+        cells[-1][1] += chance * len(sample)
+    if cells[-1][1] < EXPECTED:
+        last = cells.pop()
+        cells[-1] = [a + b for a, b in zip(cells[-1], last, strict=True)]
+    chi_square = sum((seen - expected) ** 2 / expected for seen, expected in cells)
+    return Fit(chi_square, len(cells) - 1)
+
+
+def draw_all(
+    folder: Path, engines: Sequence[SampledEngine], seeds: int, size: int, runner: str = "v1"
+) -> dict[str, dict]:
+    """By engine: "drafts", "accepted" per position, and "samples": by draw, per seed, `size` texts.
+
+    Raises:
+        EngineFailedError: the process ended without results.
+    """
+    job: dict[str, Any] = {"folder": str(folder), "seeds": seeds, "size": size}
+    job["engines"] = [asdict(engine) for engine in engines]
+    results, _ = run_child(
+        "sampling_process",
+        job,
+        environment=engine_environment(runner) | IN_PROCESS,
+        timeout_s=TIMEOUT_S,
+    )
+    return results

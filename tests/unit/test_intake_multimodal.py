@@ -1,0 +1,57 @@
+"""Targets with images: refused where vLLM would fail after the weights, passed where it serves them."""
+
+from __future__ import annotations
+
+import ast
+from types import SimpleNamespace
+
+import pytest
+
+from tests.contract.check import installed_source
+from vllm_eagle_ext.errors import UnsupportedTargetError
+from vllm_eagle_ext.intake.multimodal import NAMED, check_multimodal
+
+
+def target(architecture, *, images=True, **hf_config):
+    return SimpleNamespace(
+        architecture=architecture, is_multimodal_model=images, hf_config=SimpleNamespace(**hf_config)
+    )
+
+
+def test_a_target_whose_image_token_v1_cannot_find_is_refused_there():
+    unknown = target("Llama9ForConditionalGeneration", image_token_id=7)
+    with pytest.raises(UnsupportedTargetError, match="Llama9ForConditionalGeneration") as caught:
+        check_multimodal(unknown, "v1")
+    assert "VLLM_USE_V2_MODEL_RUNNER=1" in caught.value.remedy
+    check_multimodal(unknown, "v2")
+
+
+@pytest.mark.parametrize(
+    "served",
+    [
+        target("LlavaForConditionalGeneration", image_token_index=7),
+        target("LlamaForCausalLM", images=False),
+        *(target(name) for name in NAMED),
+    ],
+    ids=lambda config: config.architecture,
+)
+def test_others_pass(served):
+    check_multimodal(served, "v1")
+
+
+def test_the_names_are_those_of_vllm():
+    """In `load_model` of V1's proposer: every name that is compared with the target's."""
+    tree = ast.parse(installed_source("vllm.v1.spec_decode.llm_base_proposer"))
+    load = next(
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == "load_model"
+    )
+    compared = {
+        constant.value
+        for test in ast.walk(load)
+        if isinstance(test, ast.Compare) and "get_model_name" in ast.unparse(test.left)
+        for constant in ast.walk(test)
+        if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
+    }
+    assert compared == set(NAMED)

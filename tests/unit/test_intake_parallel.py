@@ -1,0 +1,71 @@
+"""Pipeline stages are refused before anything is loaded; other ways to spread an engine pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.checkpoints import tiny_draft, write_target
+from tests.support.drafts import valid_draft, write
+from vllm_eagle_ext import plugin
+from vllm_eagle_ext.errors import SpeculativeConfigError
+
+STAGES = {"pipeline_parallel_size": 2}
+
+
+@pytest.fixture
+def speculative(tmp_path, monkeypatch):
+    from vllm.config import ParallelConfig
+    from vllm.engine.arg_utils import EngineArgs
+
+    plugin.register()
+    target = write_target(tmp_path / "target")
+
+    def make(draft, method, k=4, runner="v1", options=None, **parallel):
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(runner == "v2")))
+        engine_args = EngineArgs(
+            model=str(target),
+            skip_tokenizer_init=True,
+            speculative_config={"method": method, "model": str(draft), "num_speculative_tokens": k},
+            additional_config={"eagle_ext": options or {}},
+            **parallel,
+        )
+        model_config = engine_args.create_model_config()
+        return engine_args.create_speculative_config(model_config, ParallelConfig())
+
+    return make
+
+
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+@pytest.mark.parametrize("family", ["post-norm", "dflash"])
+def test_stages_are_refused_with_the_reason(speculative, tmp_path, runner, family):
+    draft = valid_draft(family)
+    path = write(draft, tmp_path / "draft")
+    assert speculative(path, draft.method, draft.k, runner) is not None
+    with pytest.raises(SpeculativeConfigError, match="pipeline_parallel_size is 2") as caught:
+        speculative(path, draft.method, draft.k, runner, **STAGES)
+    assert f"on vLLM's {runner.upper()} runner" in str(caught.value)
+    assert "--tensor-parallel-size" in caught.value.remedy
+
+
+def test_strict_off_tries_stages_on_v2_alone(speculative, tmp_path, vllm_log):
+    draft, lax = tiny_draft(tmp_path), {"strict": False}
+    with pytest.raises(SpeculativeConfigError, match="pipeline_parallel_size"):
+        speculative(draft, "eagle3", options=lax, **STAGES)
+    assert not vllm_log.containing("pipeline_parallel_size")
+    assert speculative(draft, "eagle3", runner="v2", options=lax, **STAGES) is not None
+    assert vllm_log.containing("pipeline_parallel_size is 2")
+
+
+def test_disabled_leaves_stages_to_vllm(speculative, tmp_path):
+    config = speculative(tiny_draft(tmp_path), "eagle3", options={"enabled": False}, **STAGES)
+    assert config.draft_model_config.architecture == "LlamaForCausalLMEagle3"
+
+
+@pytest.mark.parametrize(
+    "parallel",
+    [{"tensor_parallel_size": 2}, {"data_parallel_size": 2}, {"enable_expert_parallel": True}],
+    ids=str,
+)
+def test_other_ways_pass(speculative, tmp_path, parallel):
+    config = speculative(tiny_draft(tmp_path), "eagle3", **parallel)
+    assert "EagleExt" in config.draft_model_config.architecture

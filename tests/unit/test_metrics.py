@@ -1,0 +1,127 @@
+"""Our gauges, by vLLM's own engine arguments: what is shown, of whom, and when nothing is."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import REGISTRY, Gauge
+
+from tests.support.engine import TINY, has_gpu
+from tests.support.hybrid import TARGET, ngram
+from vllm_eagle_ext import __version__, metrics, plugin
+from vllm_eagle_ext.hybrid.geometry import Attention, read_target
+from vllm_eagle_ext.hybrid.memory import Setting, footprint
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch):
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    plugin.register()
+    yield
+    metrics.withdraw()
+
+
+def configure(target=TINY / "target", **arguments):
+    from vllm.config import ParallelConfig
+    from vllm.engine.arg_utils import EngineArgs
+
+    draft = {"method": "eagle3", "model": str(TINY / "postnorm"), "num_speculative_tokens": 4}
+    given = {"speculative_config": draft, "served_model_name": "tiny", "max_model_len": 1024}
+    engine_args = EngineArgs(model=str(target), **(given | arguments))
+    return engine_args.create_speculative_config(engine_args.create_model_config(), ParallelConfig())
+
+
+def samples(name):
+    return {
+        tuple(sample.labels.items()): sample.value
+        for family in REGISTRY.collect()
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_draft_info():
+    configure()
+    ((labels, value),) = samples(metrics.DRAFT_INFO).items()
+    assert value == 1
+    assert dict(labels) == {
+        "model_name": "tiny",
+        "draft": str(TINY / "postnorm"),
+        "family": "post-norm EAGLE-3",
+        "drafter": "Eagle3EagleExtLlamaForCausalLM",
+        "boundaries": "2,4,6,8,10",
+        "rule": "ids nested in eagle_config name the layers whose output is read, boundary = id + 1",
+        "num_speculative_tokens": "4",
+        "version": __version__,
+    }
+    assert samples(metrics.STATE_BYTES) == {}
+
+
+def test_a_second_engine_replaces_the_first():
+    configure(served_model_name="first")
+    configure(served_model_name="second")
+    assert [dict(labels)["model_name"] for labels in samples(metrics.DRAFT_INFO)] == ["second"]
+    configure(speculative_config=None)
+    assert samples(metrics.DRAFT_INFO) == {}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"disable_log_stats": True}, {"additional_config": {"eagle_ext": {"enabled": False}}}],
+    ids=str,
+)
+def test_nothing_is_shown_where_nothing_was_asked_for(changes):
+    configure(**changes)
+    assert samples(metrics.DRAFT_INFO) == {}
+
+
+def test_vllm_leaves_ours_when_it_clears_its_own():
+    from vllm.v1.metrics.prometheus import unregister_vllm_metrics
+
+    configure()
+    unregister_vllm_metrics()
+    assert len(samples(metrics.DRAFT_INFO)) == 1
+
+
+def test_a_gauge_that_cannot_be_made_stops_nothing(vllm_log):
+    taken = Gauge(metrics.DRAFT_INFO, "somebody else's")
+    try:
+        assert configure() is not None
+    finally:
+        REGISTRY.unregister(taken)
+    assert vllm_log.containing("missing in /metrics")
+
+
+@pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
+@pytest.mark.parametrize("way", ["replay", "slots"])
+@pytest.mark.parametrize(
+    ("changes", "kv_bytes", "state_bytes"),
+    [
+        ({}, 2, 4),
+        ({"mamba_ssm_cache_dtype": "bfloat16"}, 2, 2),
+        ({"kv_cache_dtype": "fp8"}, 1, 4),
+    ],
+    ids=["as published", "16-bit states", "fp8 keys"],
+)
+def test_state_is_what_the_plan_says(way, changes, kv_bytes, state_bytes):
+    options = {"additional_config": {"eagle_ext": {"hybrid_state": way}}}
+    draft = {"method": "dflash", "model": str(TINY / "dflash"), "num_speculative_tokens": 7}
+    configure(TARGET, speculative_config=draft, enable_prefix_caching=False, **options, **changes)
+    config = {
+        "num_hidden_layers": 8, "full_attention_interval": 4, "head_dim": 64,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+        "linear_conv_kernel_dim": 4, "dtype": "bfloat16",
+        "mamba_ssm_dtype": {2: "bfloat16", 4: "float32"}[state_bytes],
+    }  # fmt: skip
+    setting = Setting(k=7, max_model_len=1024, prefix_caching=False, cpu=True)
+    layers = [Attention(layers=2, kv_heads=2, head_dim=64, element_bytes=kv_bytes)]
+    expected = footprint(read_target(config, kv_bytes=kv_bytes), way, setting, layers)
+    key = (("model_name", "tiny"), ("state", way))
+    assert samples(metrics.STATE_BYTES) == {key: expected.state}
+    assert samples(metrics.STATE_PAGES) == {key: {"replay": 2, "slots": 8}[way]}
+
+
+def test_a_method_without_a_draft_has_a_state_but_no_draft():
+    configure(TARGET, speculative_config=ngram(7), enable_prefix_caching=False)
+    assert samples(metrics.DRAFT_INFO) == {}
+    assert len(samples(metrics.STATE_BYTES)) == 1

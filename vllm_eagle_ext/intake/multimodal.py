@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Targets with images on vLLM's V1 runner, which looks for an image token of theirs for every draft."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from vllm_eagle_ext.errors import UnsupportedTargetError
+
+# Those that vLLM's V1 proposer knows by name; from others it takes `image_token_index`.
+NAMED = (
+    "BailingMoeV3VLForConditionalGeneration",
+    "Cohere2VisionForConditionalGeneration",
+    "Exaone4_5_ForConditionalGeneration",
+    "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
+    "GlmOcrForConditionalGeneration",
+    "HunYuanVLForConditionalGeneration",
+    "InternS2PreviewForConditionalGeneration",
+    "KimiK25ForConditionalGeneration",
+    "KimiK3ForConditionalGeneration",
+    "MiMoV2OmniForCausalLM",
+    "NemotronH_Nano_VL_V2",
+    "PixtralForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
+    "Step3p7ForConditionalGeneration",
+)
+
+
+def check_multimodal(target_model_config: Any, runner: Literal["v1", "v2"] | None) -> None:
+    """Called for each draft of ours. V2 drafts for any target, from its text.
+
+    Raises:
+        UnsupportedTargetError: V1 would fail once the weights are loaded.
+    """
+    architecture = target_model_config.architecture
+    if runner != "v1" or not target_model_config.is_multimodal_model or architecture in NAMED:
+        return
+    if hasattr(target_model_config.hf_config, "image_token_index"):
+        return
+    raise UnsupportedTargetError(
+        field="target architecture",
+        value=architecture,
+        allowed="with a draft on vLLM's V1 runner, a target without images, one whose config has "
+        "image_token_index, or one that V1 knows by name: " + ", ".join(NAMED),
+        remedy="VLLM_USE_V2_MODEL_RUNNER=1 where there is Triton, or serve the target without a draft",
+    )

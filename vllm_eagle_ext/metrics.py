@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gauges beside vLLM's own: which draft is served and how, and what a hybrid target's states take.
+
+The intake sets them in the processes that read the command line, which also answer /metrics. A plugin of
+the group `vllm.stat_logger_plugins` would do too, but vLLM turns its statistics on as soon as one is
+installed, also for servers started with --disable-log-stats.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from vllm_eagle_ext import __version__
+from vllm_eagle_ext.hybrid.geometry import Attention, Target, read_target
+from vllm_eagle_ext.hybrid.memory import Footprint, Setting, Way, footprint
+from vllm_eagle_ext.log import get_logger
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.checkpoint import DraftSpec
+
+logger = get_logger(__name__)
+
+# vLLM unregisters whatever begins with "vllm:" when it builds its own.
+DRAFT_INFO = "vllm_eagle_ext:draft_info"
+STATE_BYTES = "vllm_eagle_ext:request_state_bytes"
+STATE_PAGES = "vllm_eagle_ext:request_state_pages"
+
+_HELP = {
+    DRAFT_INFO: "The draft that is served, how it was read, and by which drafter. Always 1.",
+    STATE_BYTES: "Recurrent state of one request on one rank, in pages of the KV cache.",
+    STATE_PAGES: "Pages of recurrent state that one request takes in each recurrent layer.",
+}
+_gauges: dict[str, Any] = {}
+
+
+def publish_draft(engine_args: Any, target_model_config: Any, spec: DraftSpec, k: int) -> None:
+    """Never raises: no engine may fail for a gauge."""
+    try:
+        labels = {
+            "draft": spec.model,
+            "family": spec.title,
+            "drafter": spec.drafter,
+            "boundaries": ",".join(map(str, spec.aux_layers.boundaries)),
+            "rule": spec.aux_layers.rule,
+            "num_speculative_tokens": str(k),
+            "version": __version__,
+        }
+        _set(engine_args, target_model_config, {DRAFT_INFO: 1}, labels)
+    except Exception as error:  # noqa: BLE001
+        logger.warning("The draft is missing in /metrics: %s", error)
+
+
+def publish_state(
+    engine_args: Any, target_model_config: Any, speculative_config: Any, way: Way, *, cpu: bool
+) -> None:
+    """Never raises."""
+    try:
+        found = state_footprint(engine_args, target_model_config, speculative_config, way, cpu=cpu)
+        values = {STATE_BYTES: found.state, STATE_PAGES: found.pages}
+        _set(engine_args, target_model_config, values, {"state": way})
+    except Exception as error:  # noqa: BLE001
+        logger.warning("The state's size is missing in /metrics: %s", error)
+
+
+def withdraw() -> None:
+    """Of an earlier engine of this process, as vLLM does with its own. Never raises."""
+    while _gauges:
+        from prometheus_client import REGISTRY
+
+        _, gauge = _gauges.popitem()
+        with suppress(KeyError):  # somebody cleared the registry
+            REGISTRY.unregister(gauge)
+
+
+def state_footprint(
+    engine_args: Any, target_model_config: Any, speculative_config: Any, way: Way, *, cpu: bool
+) -> Footprint:
+    """As the plan computes it, with the dtypes of this run. vLLM tells its front end no page's size."""
+    target = _target(engine_args, target_model_config, cpu=cpu)
+    setting = Setting(
+        k=speculative_config.num_speculative_tokens,
+        max_model_len=target_model_config.max_model_len,
+        prefix_caching=bool(engine_args.enable_prefix_caching),
+        cpu=cpu,
+    )
+    # A draft's wider heads widen every page.
+    draft = speculative_config.draft_model_config or target_model_config
+    layers = Attention(
+        layers=1,
+        kv_heads=draft.get_total_num_kv_heads(),
+        head_dim=draft.get_head_size(),
+        element_bytes=target.attention.element_bytes,
+        tp=target.attention.tp,
+    )
+    return footprint(target, way, setting, [layers])
+
+
+def _target(engine_args: Any, target_model_config: Any, *, cpu: bool) -> Target:
+    from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE, kv_cache_dtype_str_to_dtype
+
+    keys = kv_cache_dtype_str_to_dtype(engine_args.kv_cache_dtype, target_model_config)
+    target = read_target(
+        target_model_config.hf_config.to_dict(),
+        tp=engine_args.tensor_parallel_size,
+        kv_bytes=keys.itemsize,
+        fp32_state=cpu,
+    )
+    asked = engine_args.mamba_ssm_cache_dtype
+    if asked == "auto":
+        return target
+    size = STR_DTYPE_TO_TORCH_DTYPE[asked].itemsize
+    return replace(target, recurrent=replace(target.recurrent, state_bytes=size))
+
+
+def _set(
+    engine_args: Any, target_model_config: Any, values: dict[str, int], labels: dict[str, str]
+) -> None:
+    if engine_args.disable_log_stats:
+        return
+    from prometheus_client import Gauge
+
+    labels = {"model_name": target_model_config.served_model_name, **labels}
+    for name, value in values.items():
+        if name not in _gauges:
+            _gauges[name] = Gauge(name, _HELP[name], labels, multiprocess_mode="mostrecent")
+        _gauges[name].labels(**labels).set(value)
