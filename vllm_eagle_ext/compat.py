@@ -165,8 +165,7 @@ def _wrap_update_states(module: ModuleType) -> None:
 
 
 def install_mends_on_cpu() -> None:
-    """What vLLM 0.32's CPU backend does wrongly with any draft. Called by a drafter, and by a target
-    that replays, when it is built; on other platforms nothing is replaced."""
+    """Called by a drafter, and by a target that replays, when it is built. A CPU's runner is V1."""
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
@@ -195,10 +194,7 @@ def _wrap_constraints(module: ModuleType) -> None:
     def apply(original: Any, logits: Any, *args: Any) -> Any:
         return original(logits, *args) if logits.shape[0] else logits
 
-    def expand(
-        original: Any, x: Any, ends: Any, count: int, replace_from: float = 0, replace_to: float = 0
-    ) -> Any:
-        del original
+    def expand(_: Any, x: Any, ends: Any, count: int, replace_from: Any = 0, replace_to: Any = 0) -> Any:
         replaced = x.masked_fill(x == replace_from, replace_to)
         return replaced.repeat_interleave(ends.diff(prepend=ends.new_zeros(1)), output_size=count)
 
@@ -251,10 +247,10 @@ def use_architecture(model_config: Any, architecture: str) -> None:
 
 def when_loaded(name: str, action: Callable[[ModuleType], None]) -> None:
     """Run `action` on a module now if it is loaded, else right after its first import."""
-    module = sys.modules.get(name)
-    if module is not None:
-        action(module)
-    elif not any(isinstance(f, _AfterImport) and f.name == name for f in sys.meta_path):
+    waiting = [(f.name, f.action) for f in sys.meta_path if isinstance(f, _AfterImport)]
+    if name in sys.modules:
+        action(sys.modules[name])
+    elif (name, action) not in waiting:
         sys.meta_path.insert(0, _AfterImport(name, action))
 
 

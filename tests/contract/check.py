@@ -43,11 +43,13 @@ def failures(read: ReadModule) -> list[str]:
 
 
 def check(entry: Name, parse: Callable[[str], ast.Module]) -> list[str]:
+    modules = [entry.module, *([entry.moved_to] if entry.moved_to else [])]
     try:
-        tree = parse(entry.module)
+        node = next(
+            (node for module in modules if (node := find(parse(module), entry.name.split(".")))), None
+        )
     except FileNotFoundError:
         return [f"{entry.id}: no such module ({entry.why})"]
-    node = find(tree, entry.name.split("."))
     if node is None:
         return [f"{entry.id}: no such name ({entry.why})"]
     return [f"{entry.id}: {problem} ({entry.why})" for problem in _differences(entry, node)]

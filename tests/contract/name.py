@@ -13,6 +13,7 @@ class Name:
     parameters: tuple[str, ...] | None = None  # exactly these, in this order
     accepts: tuple[str, ...] = ()  # at least these
     contains: tuple[str, ...] = ()  # in its body, as `ast.unparse` writes it
+    moved_to: str | None = None  # module of a later release that we read and do not import
 
     @property
     def id(self) -> str:

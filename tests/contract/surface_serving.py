@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.contract.name import Name
+from vllm_eagle_ext.intake.multimodal import NAMED
 
 _PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
@@ -46,4 +47,34 @@ SERVING = (
         contains=("self.base_layer = base_layer",),
     ),
     Name("vllm.config.model", "ModelConfig.is_multimodal_model", "whether V1 looks for an image token"),
+    Name(
+        _PROPOSER,
+        "SpecDecodeBaseProposer.load_model",
+        "V1: targets whose image token it finds by the name of their class",
+        contains=NAMED,
+    ),
+    Name(
+        "vllm.engine.arg_utils",
+        "EngineArgs",
+        "what the intake asks of an engine around a draft",
+        contains=(
+            "pipeline_parallel_size: int",
+            "disable_hybrid_kv_cache_manager: bool | None",
+            "kv_transfer_config: KVTransferConfig | None",
+            "kv_offloading_size: float | None",
+        ),
+    ),
+    Name(
+        "vllm.v1.core.kv_cache_utils",
+        "_get_kv_cache_groups_uniform_page_size",
+        "V1: where full-attention layers are cut in groups",
+        contains=("max_num_layers < min_num_layers * 1.5",),
+        moved_to="vllm.v1.core.kv_cache_planning",
+    ),
+    Name(
+        "vllm.model_executor.models.deepseek_v2",
+        "DeepseekV2Model.forward",
+        "boundary 0 cannot be read: there is no residual yet",
+        contains=("aux_hidden_state = hidden_states + residual",),
+    ),
 )

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 
-from tests.support.engine import ROOT, TIMEOUT_S, engine_environment
+from tests.support.engine import IN_PROCESS, TIMEOUT_S, engine_environment, run_child
 
 pytestmark = pytest.mark.e2e
 
@@ -29,24 +25,12 @@ LATENT = {"latent": "Eagle3EagleExtDeepseekV2ForCausalLM"}
 
 
 def serve(folder, runner: str, names: list[str]) -> tuple[dict, str]:
-    result = folder / "result.json"
-    environment = engine_environment(runner) | {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one engine after the other, in one process
-        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # the test asks a worker for its drafter's name
-    }
-    module = "tests.support.families_process"
-    process = subprocess.run(
-        [sys.executable, "-m", module, str(folder), str(result), "none", *names],
-        env=environment,
-        cwd=ROOT,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=TIMEOUT_S,
-        check=False,
+    return run_child(
+        "families_process",
+        {"folder": folder, "names": ["none", *names]},
+        environment=engine_environment(runner) | IN_PROCESS,
+        timeout_s=TIMEOUT_S,
     )
-    assert process.returncode == 0, process.stdout[-4000:]
-    return json.loads(result.read_text()), process.stdout
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 
-from tests.support.engine import ROOT, TIMEOUT_S, engine_environment
+from tests.support.engine import IN_PROCESS, TIMEOUT_S, engine_environment, run_child
 from tests.support.parallel_process import KV_HEADS, LAYOUTS
 
 pytestmark = pytest.mark.e2e
@@ -16,25 +12,14 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("parallel")
-    result = folder / "result.json"
-    environment = engine_environment("v1") | {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "0|1",
-    }
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.support.parallel_process", str(folder), str(result)],
-        env=environment,
-        cwd=ROOT,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=TIMEOUT_S,
-        check=False,
+    environment = engine_environment("v1") | IN_PROCESS | {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+    found, _ = run_child(
+        "parallel_process",
+        {"folder": tmp_path_factory.mktemp("parallel")},
+        environment=environment,
+        timeout_s=TIMEOUT_S,
     )
-    assert process.returncode == 0, process.stdout[-4000:]
-    return json.loads(result.read_text())
+    return found
 
 
 @pytest.mark.parametrize("kv_heads", KV_HEADS, ids=["kv_replicated", "kv_divided"])

@@ -78,14 +78,17 @@ def some(prompts):
 
 @pytest.fixture(scope="module")
 def results(some):
-    chosen = [(d, r) for d in BOUNDARIES for r in RANKS if r != "mp" or d == "postnorm"]
-    return run_with_ray([run_of(draft, ranks, some) for draft, ranks in chosen])
+    ranks = {"postnorm": RANKS, "dflash": ("one", "ray")}
+    return run_with_ray([run_of(draft, name, some) for draft, names in ranks.items() for name in names])
 
 
-@pytest.mark.parametrize(("draft", "ranks"), [("postnorm", "mp"), ("postnorm", "ray"), ("gated", "ray")])
-def test_two_ranks_draft_what_one_does(results, draft, ranks):
+@pytest.mark.parametrize("ranks", ["mp", "ray"])
+def test_two_ranks_draft_what_one_does(results, ranks):
+    assert_same(results["postnorm one"], results[f"postnorm {ranks}"])
+
+
+def assert_same(one, two):
     """float32: no ties."""
-    one, two = results[f"{draft} one"], results[f"{draft} {ranks}"]
     assert sum(map(len, one["drafts"])) > 80
     assert two["drafts"] == one["drafts"]
     assert two["tokens"] == one["tokens"]
@@ -101,8 +104,20 @@ def test_replay_on_two_ranks_parts_from_one_at_ties_only(results):
     assert share >= EQUAL_IDS
 
 
-@pytest.mark.parametrize("draft", BOUNDARIES)
+@pytest.mark.parametrize("draft", ["postnorm", "dflash"])
 def test_registration_options_and_intake_reach_every_ray_worker(results, draft):
+    assert_workers(results, draft)
+
+
+@pytest.mark.long
+def test_gated_drafts_and_their_options_under_ray(some):
+    found = run_with_ray([run_of("gated", ranks, some) for ranks in ("one", "mp", "ray")])
+    for ranks in ("mp", "ray"):
+        assert_same(found["gated one"], found[f"gated {ranks}"])
+    assert_workers(found, "gated")
+
+
+def assert_workers(results, draft):
     workers, driver = results[f"{draft} ray"]["workers"], results[f"{draft} one"]["workers"][0]
     assert len({worker["pid"] for worker in [*workers, driver]}) == 3
     options = {"hybrid_state": "replay"} if draft == "dflash" else OPTIONS.get(draft)

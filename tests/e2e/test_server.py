@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.conftest import MAX_TOKENS, K
 from tests.support.engine import TINY
 from tests.support.server import Server
-from tests.support.ties import TIE_GAP, tie_gaps, tie_share
+from tests.support.ties import TIE_GAP, tie_gaps
 
 pytestmark = pytest.mark.e2e
 
@@ -114,7 +114,7 @@ def test_metrics_count_accepted_drafts(server, client, prompts, v1_postnorm):
     print(f"\n{drafts} drafts, {per_position} accepted; the engine: {v1_postnorm.num_drafts} drafts, "
           f"{v1_postnorm.accepted_per_position}; {parted} of {len(prompts)} texts part")  # fmt: skip
     assert sum(per_position) > 0
-    assert parted <= tie_share(0.05) * len(prompts)
+    assert parted <= 0.05 * len(prompts)
     counted = [drafts, *per_position]
     expected = [v1_postnorm.num_drafts, *v1_postnorm.accepted_per_position]
     assert max(abs(a - b) for a, b in zip(counted, expected, strict=True)) <= parted * MAX_TOKENS

@@ -10,7 +10,7 @@ import pytest
 
 from tests.families import block, written_rows
 from tests.support.targets.families import FAMILIES
-from tests.support.targets.rows import EQUAL_IDS, OTHER_RUNS, row_of, table
+from tests.support.targets.rows import EQUAL_IDS, OTHER_RUNS, beside, row_of, table
 from tests.support.targets.run import serve_families
 
 IN_SHORT = ("qwen3", "gpt-oss", "gemma4", "deepseek", "qwen3.5-moe")
@@ -71,12 +71,22 @@ def check(family, pair, served):
     assert found["nearest_boundary"] > 3 * family.bound
 
 
-def check_row(family, pair, served):
-    row = row_of(family, pair, served[family.name])
+def written_row(row):
     (written,) = (
         r for r in written_rows() if r["target"] == row["target"] and r["draft"] == row["draft"]
     )
+    return written
+
+
+def check_row(family, pair, served):
+    row = row_of(family, pair, served[family.name])
+    written = written_row(row)
     assert row == {key: value for key, value in written.items() if key not in OTHER_RUNS}
+
+
+def check_column(column, family, pair, served):
+    written = written_row(row_of(family, pair, served[family.name]))
+    assert beside(written, family, pair, served[family.name]) == written[column]
 
 
 @pytest.mark.e2e
@@ -99,6 +109,7 @@ def test_other_family(long, family, pair):
 @pytest.mark.parametrize(("family", "pair"), pairs(*PARALLEL))
 def test_two_ranks(parallel, family, pair):
     check(family, pair, parallel[family.name])
+    check_column("two_ranks", family, pair, parallel)
 
 
 @pytest.mark.e2e
@@ -107,6 +118,7 @@ def test_two_ranks(parallel, family, pair):
 @pytest.mark.parametrize(("family", "pair"), pairs(*ON_V2))
 def test_v2(v2, family, pair):
     check(family, pair, v2[family.name])
+    check_column("v2", family, pair, v2)
 
 
 def test_readme_shows_every_pair_as_it_was_seen():

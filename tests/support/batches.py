@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.engine import ROOT, TINY, EngineFailedError, engine_environment
+from tests.support.engine import IN_PROCESS, TINY, EngineFailedError, engine_environment, run_child
 
 TIMEOUT_S = 1500
 
@@ -51,27 +47,15 @@ def run_engines(engines: Sequence[Engine], runner: str = "v1", **environment: st
     Raises:
         EngineFailedError: the process ended without results, or an engine failed.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        jobs, result = Path(folder, "jobs.json"), Path(folder, "result.json")
-        jobs.write_text(json.dumps([asdict(engine) for engine in engines], default=str))
-        process = subprocess.run(
-            [sys.executable, "-m", "tests.support.batches_process", str(jobs), str(result)],
-            env=engine_environment(runner)
-            | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
-            | environment,
-            cwd=ROOT,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        if process.returncode != 0 or not result.exists():
-            raise EngineFailedError(process.stdout)
-        results = json.loads(result.read_text())
+    results, log = run_child(
+        "batches_process",
+        [asdict(engine) for engine in engines],
+        environment=engine_environment(runner) | IN_PROCESS | environment,
+        timeout_s=TIMEOUT_S,
+    )
     for name, found in results.items():
         if "error" in found:
-            raise EngineFailedError(f"{process.stdout[-3000:]}\n{name}: {found['trace']}")
+            raise EngineFailedError(f"{log[-3000:]}\n{name}: {found['trace']}")
     return results
 
 

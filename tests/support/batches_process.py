@@ -12,7 +12,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from tests.support.hybrid_process import close, counters, logprobs_of
+from tests.support.hybrid_process import counters, logprobs_of
+from tests.support.in_process import close, keep_kernels
 
 
 def build(engine: dict[str, Any]) -> Any:
@@ -124,8 +125,6 @@ def serve(engine: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    from vllm.platforms import current_platform
-
     results: dict[str, Any] = {}
     for engine in json.loads(Path(sys.argv[1]).read_text()):
         print(f"=== {engine['name']}", flush=True)
@@ -136,8 +135,7 @@ def main() -> None:
                 "error": f"{type(error).__name__}: {error}",
                 "trace": traceback.format_exc(),
             }
-        # Once a process is enough, and the second scan of all modules trips over numba's (0.32).
-        type(current_platform).register_triton_kernel_overrides = lambda *_: None
+        keep_kernels()
     Path(sys.argv[2]).write_text(json.dumps(results))
 
 

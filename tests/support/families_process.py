@@ -1,11 +1,10 @@
 """Serves a small random draft of each family through real engines, one after the other, in one process.
 
-python -m tests.support.families_process FOLDER RESULT FAMILY..
+python -m tests.support.families_process JOB RESULT, where JOB names a folder and families.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 import traceback
@@ -16,6 +15,7 @@ import torch
 
 from tests.support.checkpoints import HEADS, HIDDEN, INTER, LAYERS, VOCAB, write_target
 from tests.support.drafts import LATENT, NOPE, ROTARY, VALUE, valid_draft, write
+from tests.support.in_process import close
 
 PROMPTS = [[3, 14, 15, 92, 65, 35, 89, 79], [27, 18, 28], [1]]
 MAX_TOKENS = 24
@@ -91,7 +91,6 @@ def serve(
     target: Path, speculative: dict[str, Any] | None, *, record: bool = False, **engine_args: Any
 ) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
-    from vllm.distributed import cleanup_dist_env_and_memory
 
     llm = LLM(
         str(target),
@@ -112,10 +111,7 @@ def serve(
     counters = {metric.name: getattr(metric, "value", None) for metric in llm.get_metrics()}
     drafter = llm.collective_rpc(drafter_name)[0] if speculative else None
     recorded = llm.collective_rpc("take_drafts")[0] if record else {}
-    llm.llm_engine.engine_core.shutdown()
-    del llm
-    gc.collect()
-    cleanup_dist_env_and_memory()
+    close(llm)
     return {
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
         "drafts": counters.get("vllm:spec_decode_num_drafts"),
@@ -131,7 +127,8 @@ def drafter_name(worker: Any) -> str:
 
 
 def main() -> None:
-    folder, names = Path(sys.argv[1]), sys.argv[3:]
+    job = json.loads(Path(sys.argv[1]).read_text())
+    folder, names = Path(job["folder"]), job["names"]
     target = write_random_target(folder / "target")
     results = {}
     for name in names:

@@ -6,7 +6,6 @@ name an earlier one whose texts its rigged drafts are to follow.
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support import breakage
+from tests.support.in_process import close, keep_kernels
 
 
 def build(run: dict[str, Any]) -> Any:
@@ -182,23 +182,7 @@ def recorded(llm: Any) -> list[list[list[int]]]:
     return [drafts[request] for request in sorted(drafts, key=lambda name: int(name.split("-")[0]))]
 
 
-def close(llm: Any) -> None:
-    from vllm.distributed import cleanup_dist_env_and_memory
-
-    llm.llm_engine.engine_core.shutdown()
-    group = llm.llm_engine.vllm_config.parallel_config.placement_group
-    if group is not None:  # Ray's devices, which the next engine waits for
-        import ray
-
-        ray.util.remove_placement_group(group)
-    del llm
-    gc.collect()
-    cleanup_dist_env_and_memory()
-
-
 def main() -> None:
-    from vllm.platforms import current_platform
-
     results: dict[str, Any] = {}
     for run in json.loads(Path(sys.argv[1]).read_text()):
         print(f"=== {run['name']}", flush=True)
@@ -212,8 +196,7 @@ def main() -> None:
                 "error": f"{type(error).__name__}: {error}",
                 "trace": traceback.format_exc(),
             }
-        # Once a process is enough, and the second scan of all modules trips over numba's (0.32).
-        type(current_platform).register_triton_kernel_overrides = lambda *_: None
+        keep_kernels()
     Path(sys.argv[2]).write_text(json.dumps(results))
 
 

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.hybrid_process import build, close, counters, generate_with_aborts
+from tests.support.hybrid_process import build, counters, generate_with_aborts
+from tests.support.in_process import close, keep_kernels
 from tests.support.kinds import MAX_TOKENS, REFUSED, Request, requests
 
 COMPACT = {
@@ -105,8 +106,6 @@ def observe(llm: Any, job: dict[str, Any], asked: list[Request]) -> dict[str, An
 
 
 def main() -> None:
-    from vllm.platforms import current_platform
-
     job = json.loads(Path(sys.argv[1]).read_text())
     target = with_eos(Path(job["target"]), job["eos"], Path(sys.argv[2]).with_name("target"))
     arguments = job["engine_args"] | {"structured_outputs_config": COMPACT}
@@ -119,8 +118,7 @@ def main() -> None:
     close(llm)
     texts = [prompt + text["tokens"] for prompt, text in zip(job["prompts"], base, strict=True)]
     for engine in job["engines"]:
-        # Once a process is enough, and the second scan of all modules trips over numba's (0.32).
-        type(current_platform).register_triton_kernel_overrides = lambda *_: None
+        keep_kernels()
         llm = build(common | {"speculative": engine["speculative"]})
         if engine["right"]:
             k = engine["speculative"]["num_speculative_tokens"]

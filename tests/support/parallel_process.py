@@ -1,6 +1,6 @@
 """Drafts of small gated heads under tensor parallelism, one engine after the other in one process.
 
-    python -m tests.support.parallel_process FOLDER RESULT
+    python -m tests.support.parallel_process JOB RESULT, where JOB names a folder
 
 For each layout of the gate and each number of KV heads: the drafts and texts of one rank and of two.
 """
@@ -37,7 +37,8 @@ def gated_draft(layout: str, kv_heads: int) -> Draft:
 
 
 def main() -> None:
-    folder, results = Path(sys.argv[1]), {}
+    folder = Path(json.loads(Path(sys.argv[1]).read_text())["folder"])
+    results = {}
     for kv_heads in KV_HEADS:
         target = write_random_target(folder / f"target{kv_heads}", num_key_value_heads=kv_heads)
         for layout in LAYOUTS:

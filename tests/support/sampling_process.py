@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.families_process import write_random_target
-from tests.support.hybrid_process import close, counters
+from tests.support.hybrid_process import counters
+from tests.support.in_process import close, keep_kernels
 from tests.support.sampling import LENGTH, PROMPT, VOCAB, K, write_small_draft
 
 AT_A_TIME = 500
@@ -109,16 +110,13 @@ def run(target: Path, draft: Path | None, job: dict[str, Any], engine: dict[str,
 
 
 def main() -> None:
-    from vllm.platforms import current_platform
-
     job = json.loads(Path(sys.argv[1]).read_text())
     folder, results = Path(job["folder"]), {}
     target = write_small_target(folder / "target")
     for engine in job["engines"]:
         draft = write_small_draft(folder, engine["draft"]) if engine["draft"] else None
         results[engine["name"]] = run(target, draft, job, engine)
-        # Once a process is enough, and the second scan of all modules trips over numba's (0.32).
-        type(current_platform).register_triton_kernel_overrides = lambda *_: None
+        keep_kernels()
     Path(sys.argv[2]).write_text(json.dumps(results))
 
 

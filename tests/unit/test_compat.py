@@ -55,13 +55,18 @@ def test_acts_once_after_a_later_import(monkeypatch, tmp_path):
     (tmp_path / "eagle_ext_late.py").write_text("VALUE = 7\n")
     monkeypatch.syspath_prepend(tmp_path)
     seen = []
-    compat.when_loaded("eagle_ext_late", lambda module: seen.append(module.VALUE))
-    compat.when_loaded("eagle_ext_late", lambda module: seen.append("twice"))
+
+    def first(module):
+        seen.append(module.VALUE)
+
+    compat.when_loaded("eagle_ext_late", first)
+    compat.when_loaded("eagle_ext_late", first)
+    compat.when_loaded("eagle_ext_late", lambda module: seen.append("another"))
     importlib.util.find_spec("eagle_ext_late")  # a look is no import
     assert seen == []
     import eagle_ext_late  # noqa: F401
 
-    assert seen == [7]
+    assert sorted(seen, key=str) == [7, "another"]
     assert not any(isinstance(f, compat._AfterImport) for f in sys.meta_path)
     monkeypatch.delitem(sys.modules, "eagle_ext_late")
 

@@ -8,13 +8,19 @@ from types import SimpleNamespace
 import pytest
 
 from tests.contract.check import installed_source
+from tests.support.checkpoints import write_target
 from vllm_eagle_ext.errors import UnsupportedTargetError
-from vllm_eagle_ext.intake.multimodal import NAMED, check_multimodal
+from vllm_eagle_ext.intake.multimodal import NAMED, check_multimodal, served_class
 
 
-def target(architecture, *, images=True, **hf_config):
+def target(architecture, *, images=True, served_by=None, **hf_config):
+    info = SimpleNamespace(architecture=served_by or architecture)
     return SimpleNamespace(
-        architecture=architecture, is_multimodal_model=images, hf_config=SimpleNamespace(**hf_config)
+        architecture=architecture,
+        architectures=[architecture],
+        registry=SimpleNamespace(inspect_model_cls=lambda *_: (info, architecture)),
+        is_multimodal_model=images,
+        hf_config=SimpleNamespace(**hf_config),
     )
 
 
@@ -26,12 +32,28 @@ def test_a_target_whose_image_token_v1_cannot_find_is_refused_there():
     check_multimodal(unknown, "v2")
 
 
+def test_v1_goes_by_the_class_that_serves():
+    """Of an architecture that it knows, served by the class for any model of transformers."""
+    other = target("HunYuanVLForConditionalGeneration", served_by="TransformersMultiModalForCausalLM")
+    with pytest.raises(UnsupportedTargetError, match="TransformersMultiModalForCausalLM"):
+        check_multimodal(other, "v1")
+
+
+def test_vllm_names_the_class_that_serves(tmp_path):
+    from vllm.engine.arg_utils import EngineArgs
+
+    folder = write_target(tmp_path / "target")
+    config = EngineArgs(model=str(folder), skip_tokenizer_init=True).create_model_config()
+    assert served_class(config) == "LlamaForCausalLM"
+
+
 @pytest.mark.parametrize(
     "served",
     [
         target("LlavaForConditionalGeneration", image_token_index=7),
         target("LlamaForCausalLM", images=False),
         *(target(name) for name in NAMED),
+        target("NemotronH_Super_Omni_Reasoning_V3", served_by="NemotronH_Nano_VL_V2"),
     ],
     ids=lambda config: config.architecture,
 )

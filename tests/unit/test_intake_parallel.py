@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from tests.support.checkpoints import tiny_draft, write_target
+from tests.support.checkpoints import HIDDEN, VOCAB, tiny_draft, write_target
 from tests.support.drafts import valid_draft, write
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.errors import SpeculativeConfigError
@@ -47,13 +48,15 @@ def test_stages_are_refused_with_the_reason(speculative, tmp_path, runner, famil
     assert "--tensor-parallel-size" in caught.value.remedy
 
 
-def test_strict_off_tries_stages_on_v2_alone(speculative, tmp_path, vllm_log):
-    draft, lax = tiny_draft(tmp_path), {"strict": False}
-    with pytest.raises(SpeculativeConfigError, match="pipeline_parallel_size"):
-        speculative(draft, "eagle3", options=lax, **STAGES)
-    assert not vllm_log.containing("pipeline_parallel_size")
-    assert speculative(draft, "eagle3", runner="v2", options=lax, **STAGES) is not None
+def test_a_draft_with_embeddings_of_its_own_is_left_to_v2(speculative, tmp_path, vllm_log):
+    """vLLM asks the target's layers, which the front end does not have."""
+    draft = valid_draft("native")
+    draft.tensors["embed_tokens.weight"] = torch.randn(VOCAB, HIDDEN).bfloat16()
+    path = write(draft, tmp_path / "draft")
+    assert speculative(path, "eagle3", draft.k, runner="v2", **STAGES) is not None
     assert vllm_log.containing("pipeline_parallel_size is 2")
+    with pytest.raises(SpeculativeConfigError, match="only the last stage has the drafter"):
+        speculative(path, "eagle3", draft.k, runner="v1", **STAGES)
 
 
 def test_disabled_leaves_stages_to_vllm(speculative, tmp_path):

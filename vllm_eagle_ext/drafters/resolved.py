@@ -33,7 +33,8 @@ class ResolvedDraft(StrictWeights):
         """Arguments and shapes: the drafter's own.
 
         V1 lends the target's embeddings together with its adapters, which go by the rows of the
-        target's batch: the draft has other rows. V2 lends them plain, as done here.
+        target's batch: the draft has other rows. V2 lends them plain, as done here. REMOVE WHEN V1's
+        `_maybe_share_embeddings` does, or goes.
         """
         inner = self.model  # type: ignore[attr-defined]
         if isinstance(inner.embed_tokens, BaseLayerWithLoRA):

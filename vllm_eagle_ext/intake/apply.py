@@ -56,7 +56,8 @@ def _apply_eagle3(hf_config: Any, case: Case) -> None:
 def _draft_to_the_end(config: Any) -> None:
     """V1 drafts for no request of a step in which one has no room for K more tokens: the others lose
     their drafts, and their cache keeps a hole where the step's rows should be. EAGLE-3 needs no such
-    room, its positions are clamped; drafting in parallel does."""
+    room, its positions are clamped; drafting in parallel does. REMOVE WHEN V1's `_input_fits_in_drafter`
+    goes by request, or V1 goes."""
     target, draft = config.target_model_config, config.draft_model_config
     if not config.parallel_drafting and draft.max_model_len == target.max_model_len:
         draft.max_model_len += config.num_speculative_tokens

@@ -69,14 +69,14 @@ def _with_checked_draft(
     if request is None:
         return build()
     # Before `build`, so that our message comes before the host's own errors.
-    inspection = _inspect(request, target_model_config, engine_args, options)
+    inspection = _inspect_for_start(request, target_model_config, engine_args, options)
     config = build()
     if config is None:
         return None
     if request.method is None and isinstance(config.model, str):
         # vLLM took the method from words in the draft's path.
         named = replace(request, method=config.method)
-        inspection = _inspect(named, target_model_config, engine_args, options)
+        inspection = _inspect_for_start(named, target_model_config, engine_args, options)
     if inspection is None or config.method not in METHODS:
         return config
     if inspection.case is None:
@@ -150,11 +150,20 @@ def _inspect(
         strict=options.strict,
     )
     raise_errors(inspection, request.model)
-    if inspection.case is not None and request.method in METHODS:
-        runner = compat.model_runner(drafts_in_parallel=request.parallel_drafting)
-        check_pipeline(engine_args, runner, strict=options.strict)
-        check_multimodal(target_model_config, inspection.case.setting.runner)
-        check_capture(engine_args, target_model_config, inspection.case, strict=options.strict)
+    return inspection
+
+
+def _inspect_for_start(
+    request: DraftRequest, target_model_config: Any, engine_args: Any, options: Options
+) -> Inspection | None:
+    """And what of the engine around it does not go with a valid draft of ours."""
+    inspection = _inspect(request, target_model_config, engine_args, options)
+    case = inspection.case if inspection else None
+    if case is not None and request.method in METHODS:
+        runner = case.setting.runner or "v1"
+        check_pipeline(engine_args, case.spec, runner)
+        check_multimodal(target_model_config, runner)
+        check_capture(engine_args, target_model_config, case, strict=options.strict)
     return inspection
 
 

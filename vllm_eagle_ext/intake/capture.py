@@ -19,6 +19,7 @@ WITHOUT_EMBEDDINGS = frozenset(
     {
         "DeepseekForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM",
         "KimiK25ForConditionalGeneration", "KimiVLForConditionalGeneration",
+        "MistralLarge3ForCausalLM",
     }
 )  # fmt: skip
 
@@ -38,7 +39,13 @@ def check_capture(engine_args: Any, target_model_config: Any, case: Case, *, str
             allowed="1 and above: vLLM's layers of this target fail at boundary 0, the embeddings",
             remedy="if the ids were understood wrongly, set the option aux_layers",
         )
-    if case.setting.runner != "v1" or engine_args.disable_hybrid_kv_cache_manager:
+    # vLLM may switch its manager of mixed caches off for a connector.
+    mixed = not (
+        engine_args.disable_hybrid_kv_cache_manager
+        or engine_args.kv_transfer_config
+        or engine_args.kv_offloading_size
+    )
+    if case.setting.runner != "v1" or not mixed:
         return
     refusal = _scattered(target_model_config, case.spec)
     if refusal is not None and strict:
@@ -52,6 +59,8 @@ def _scattered(target_model_config: Any, spec: DraftSpec) -> UnsupportedDraftErr
     ones are pooled with them, and the pool is cut where it outgrows the windowed layers by half."""
     text = target_model_config.hf_text_config.to_dict()
     kinds = Counter(text.get("layer_types") or ())
+    if text.get("num_kv_shared_layers"):  # keep no cache of their own
+        return None
     if set(kinds) != {"full_attention", "sliding_attention"} or spec.num_layers == 1:
         return None
     windowed = kinds["sliding_attention"]

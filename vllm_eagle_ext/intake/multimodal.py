@@ -37,15 +37,21 @@ def check_multimodal(target_model_config: Any, runner: Literal["v1", "v2"] | Non
     Raises:
         UnsupportedTargetError: V1 would fail once the weights are loaded.
     """
-    architecture = target_model_config.architecture
-    if runner != "v1" or not target_model_config.is_multimodal_model or architecture in NAMED:
+    if runner != "v1" or not target_model_config.is_multimodal_model:
         return
-    if hasattr(target_model_config.hf_config, "image_token_index"):
+    model = served_class(target_model_config)
+    if model in NAMED or hasattr(target_model_config.hf_config, "image_token_index"):
         return
     raise UnsupportedTargetError(
-        field="target architecture",
-        value=architecture,
+        field=f"class that serves the target's {target_model_config.architecture}",
+        value=model,
         allowed="with a draft on vLLM's V1 runner, a target without images, one whose config has "
         "image_token_index, or one that V1 knows by name: " + ", ".join(NAMED),
         remedy="VLLM_USE_V2_MODEL_RUNNER=1 where there is Triton, or serve the target without a draft",
     )
+
+
+def served_class(model_config: Any) -> str:
+    """Name of vLLM's class: several architectures may share one, or have one for another runner."""
+    info, _ = model_config.registry.inspect_model_cls(model_config.architectures, model_config)
+    return str(info.architecture)

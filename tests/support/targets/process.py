@@ -25,7 +25,8 @@ from tests.reference.target import layers_of, load_target, residual_stream
 from tests.support.checkpoints import VOCAB
 from tests.support.engine_process import capture_states, read_counters
 from tests.support.families_process import drafter_name
-from tests.support.hybrid_process import close, recorded
+from tests.support.hybrid_process import recorded
+from tests.support.in_process import close, keep_kernels
 from tests.support.replay import replay
 from tests.support.replay_dflash import DFlashWalk
 from tests.support.targets.drafts import write_draft
@@ -116,7 +117,6 @@ def with_engine(
     **engine_args: Any,
 ) -> dict[str, Any]:
     from vllm import LLM
-    from vllm.platforms import current_platform
 
     llm = LLM(
         str(target),
@@ -131,8 +131,7 @@ def with_engine(
         worker_extension_cls="tests.support.rigged.Rigged",
         **engine_args,
     )
-    # Once a process is enough, and the second scan of all modules trips over numba's (0.32).
-    type(current_platform).register_triton_kernel_overrides = lambda *_: None
+    keep_kernels()
     try:
         return use(llm)
     finally:

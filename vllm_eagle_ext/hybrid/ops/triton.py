@@ -2,10 +2,9 @@
 """Verify and commit as Triton kernels. Needs torch and triton alone.
 
 Both kernels step the state with `_step`, in the order, tile shapes and launch parameters of vLLM's
-`fused_sigmoid_gating_delta_rule_update`, so that outputs and committed states are its own, bit for bit.
-A sum's order on a GPU follows the layout of its tile, and that the width of its loads: what the compiler
-knows of the state's alignment is therefore part of the arithmetic, and the same in both kernels. So is
-adding a loaded state to zeros, which makes -0 to +0.
+`fused_sigmoid_gating_delta_rule_update`: outputs and committed states are its own, bit for bit. A sum's
+order on a GPU follows the layout of its tile, and that the width of its loads, so that what the compiler
+knows of the state's alignment is arithmetic, too. So is adding to zeros, which makes -0 to +0.
 """
 
 from __future__ import annotations
