@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 
 K, PAGE, LENGTH, TURN = BLOCK - 1, PLAIN["block_size"], PLAIN["max_model_len"], 40
 LENGTHS = (1, 1 + K, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE - 1, 110)
-ON_V2 = (PAGE - 1, 2 * PAGE, 3 * PAGE - 1)
+ON_V2 = (120, 115)  # two pages each
 # Longest request and block together stay inside max_model_len, see the test of its end.
 CROWD, CROWD_TOKENS = (40, 60, 70, 50, 33), 60
 TO_THE_END = (120, 64, 100, 145, 150)
@@ -128,7 +128,7 @@ def test_a_hit_in_the_prefix_cache_changes_no_draft(v1):
 @pytest.mark.v2
 def test_a_hit_in_the_prefix_cache_changes_no_draft_on_v2(pair):
     target, speculative = pair
-    batches = turns(texts(*ON_V2), 36)
+    batches = turns(texts(*ON_V2), 20)
     engine = Engine("v2", batches, speculative, engine_args=ROOMY, target=target)
     assert_same_after_a_hit(run_engines([engine], "v2")["v2"])
 
