@@ -22,7 +22,7 @@ LENGTHS = (CHUNK + 1, PAGE, 3 * PAGE - 1)
 TO_THE_END = (LENGTH - 10, 60)
 CROWD = (50, 60, 60)
 TOKENS = 12
-NARROW = PLAIN | {"max_num_batched_tokens": CHUNK, "max_num_seqs": 3, "num_gpu_blocks_override": 7}
+NARROW = PLAIN | {"max_num_batched_tokens": CHUNK, "max_num_seqs": 3, "num_gpu_blocks_override": 6}
 
 
 def batches(prompts):
