@@ -15,7 +15,7 @@ from tests.support.batches import Batch, Engine, run_engines
 from tests.support.drafts import BLOCK, valid_draft, write
 from tests.support.families_process import write_random_target
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 K, PAGE, LENGTH, TURN = BLOCK - 1, PLAIN["block_size"], PLAIN["max_model_len"], 40
 LENGTHS = (1, 1 + K, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE - 1, 110)
@@ -124,7 +124,6 @@ def test_a_hit_in_the_prefix_cache_changes_no_draft(v1):
     assert in_generated
 
 
-@pytest.mark.long
 @pytest.mark.v2
 def test_a_hit_in_the_prefix_cache_changes_no_draft_on_v2(pair):
     target, speculative = pair
@@ -133,7 +132,6 @@ def test_a_hit_in_the_prefix_cache_changes_no_draft_on_v2(pair):
     assert_same_after_a_hit(run_engines([engine], "v2")["v2"])
 
 
-@pytest.mark.long
 def test_the_page_that_vllm_drops_of_a_hit_need_not_be_dropped(pair, v1):
     """A row of this draft's cache depends on its own token, not on the next one, as EAGLE's rows do."""
     target, speculative = pair

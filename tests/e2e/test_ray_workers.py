@@ -12,7 +12,7 @@ from tests.support.engine import IN_PROCESS, ROOT, TIMEOUT_S, engine_environment
 from tests.support.ray_cluster import RAY_CPU, RayCluster, ray_path
 from vllm_eagle_ext import __version__
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 OTHER = "0.0.1"
 MISSING = "raise ModuleNotFoundError(\"No module named 'vllm_eagle_ext'\")\n"
