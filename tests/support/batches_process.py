@@ -13,28 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.hybrid_process import counters, logprobs_of
-from tests.support.in_process import close, keep_kernels
-
-
-def build(engine: dict[str, Any]) -> Any:
-    from vllm import LLM
-
-    arguments: dict[str, Any] = {
-        "model": engine["target"],
-        "max_model_len": 1024,
-        "enforce_eager": True,
-        "gpu_memory_utilization": 0.3,
-        "disable_log_stats": False,
-        "enable_prefix_caching": False,
-        "seed": 0,
-        "worker_extension_cls": "tests.support.placed.Placed",
-        **engine["engine_args"],
-    }
-    if engine["speculative"] is not None:
-        arguments["speculative_config"] = engine["speculative"]
-    if engine["options"]:
-        arguments["additional_config"] = {"eagle_ext": engine["options"]}
-    return LLM(**arguments)
+from tests.support.in_process import build, close, keep_kernels
 
 
 def prompts_of(batch: dict[str, Any], earlier: dict[str, Any]) -> list[list[int]]:
@@ -115,7 +94,7 @@ def run_batch(llm: Any, batch: dict[str, Any], earlier: dict[str, Any], drafts: 
 
 
 def serve(engine: dict[str, Any]) -> dict[str, Any]:
-    llm = build(engine)
+    llm = build(engine, "tests.support.placed.Placed", engine["options"])
     results: dict[str, Any] = {}
     for batch in engine["batches"]:
         drafts = engine["speculative"] is not None

@@ -15,29 +15,13 @@ from typing import Any
 
 import pytest
 
-from tests.support import breakage
+from tests.support import breakage, in_process
 from tests.support.in_process import close, keep_kernels
 
 
 def build(run: dict[str, Any]) -> Any:
-    from vllm import LLM
-
-    arguments: dict[str, Any] = {
-        "model": run["target"],
-        "max_model_len": 1024,
-        "enforce_eager": True,
-        "gpu_memory_utilization": 0.3,
-        "disable_log_stats": False,
-        "enable_prefix_caching": False,
-        "seed": 0,
-        "worker_extension_cls": "tests.support.rigged.Rigged",
-        **run["engine_args"],
-    }
-    if run["speculative"] is not None:
-        arguments["speculative_config"] = run["speculative"]
-    if run["state"] is not None:
-        arguments["additional_config"] = {"eagle_ext": {"hybrid_state": run["state"]}}
-    return LLM(**arguments)
+    options = {} if run["state"] is None else {"hybrid_state": run["state"]}
+    return in_process.build(run, "tests.support.rigged.Rigged", options)
 
 
 def generate(llm: Any, run: dict[str, Any], prompt_ids: list[list[int]]) -> list[Any]:

@@ -6,6 +6,33 @@ import gc
 from typing import Any
 
 
+def build(job: dict[str, Any], worker: str, options: dict[str, Any]) -> Any:
+    """An engine of a job's target, engine_args and speculative config.
+
+    Args:
+        worker: extension of vLLM's worker, "package.module.Class".
+        options: additional_config.eagle_ext.
+    """
+    from vllm import LLM
+
+    arguments: dict[str, Any] = {
+        "model": job["target"],
+        "max_model_len": 1024,
+        "enforce_eager": True,
+        "gpu_memory_utilization": 0.3,
+        "disable_log_stats": False,
+        "enable_prefix_caching": False,
+        "seed": 0,
+        "worker_extension_cls": worker,
+        **job["engine_args"],
+    }
+    if job["speculative"] is not None:
+        arguments["speculative_config"] = job["speculative"]
+    if options:
+        arguments["additional_config"] = {"eagle_ext": options}
+    return LLM(**arguments)
+
+
 def close(llm: Any) -> None:
     """End an engine. The caller drops its own reference."""
     from vllm.distributed import cleanup_dist_env_and_memory

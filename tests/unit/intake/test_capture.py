@@ -60,7 +60,7 @@ def speculative(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("runner", ["v1", "v2"])
 def test_embeddings_of_deepseek_layers_are_refused(speculative, runner):
-    assert speculative(DEEPSEEK, "mla", runner, [1, 4, 8]) is not None
+    assert "EagleExt" in speculative(DEEPSEEK, "mla", runner, [1, 4, 8]).draft_model_config.architecture
     with pytest.raises(UnsupportedTargetError, match="fail at boundary 0"):
         speculative(DEEPSEEK, "mla", runner, [0, 4, 8])
 
@@ -71,7 +71,7 @@ def test_vllm_still_adds_a_residual_that_is_not_there():
 
 
 def test_embeddings_of_others_pass(speculative):
-    assert speculative({}, "native", layers=[0, 4, 8]) is not None
+    assert "EagleExt" in speculative({}, "native", layers=[0, 4, 8]).draft_model_config.architecture
 
 
 def test_a_draft_whose_layers_v1_would_scatter_is_refused(speculative, vllm_log):
@@ -79,7 +79,10 @@ def test_a_draft_whose_layers_v1_would_scatter_is_refused(speculative, vllm_log)
         speculative(GPT_OSS, "dflash")
     assert "--disable-hybrid-kv-cache-manager" in caught.value.remedy
     assert not vllm_log.containing("windowed layers")
-    assert speculative(GPT_OSS, "dflash", options={"strict": False}) is not None
+    assert (
+        "EagleExt"
+        in speculative(GPT_OSS, "dflash", options={"strict": False}).draft_model_config.architecture
+    )
     assert vllm_log.containing("4 full and 4 windowed")
 
 
@@ -101,7 +104,7 @@ def test_heads_of_the_full_layers_count(speculative):
     ],
 )
 def test_others_pass(speculative, target, family, setting):
-    assert speculative(target, family, **setting) is not None
+    assert "EagleExt" in speculative(target, family, **setting).draft_model_config.architecture
 
 
 def test_the_pool_is_cut_as_vllm_cuts_it():

@@ -41,7 +41,8 @@ def speculative(tmp_path, monkeypatch):
 def test_stages_are_refused_with_the_reason(speculative, tmp_path, runner, family):
     draft = valid_draft(family)
     path = write(draft, tmp_path / "draft")
-    assert speculative(path, draft.method, draft.k, runner) is not None
+    config = speculative(path, draft.method, draft.k, runner)
+    assert "EagleExt" in config.draft_model_config.architecture
     with pytest.raises(SpeculativeConfigError, match="pipeline_parallel_size is 2") as caught:
         speculative(path, draft.method, draft.k, runner, **STAGES)
     assert f"on vLLM's {runner.upper()} runner" in str(caught.value)
@@ -53,7 +54,8 @@ def test_a_draft_with_embeddings_of_its_own_is_left_to_v2(speculative, tmp_path,
     draft = valid_draft("native")
     draft.tensors["embed_tokens.weight"] = torch.randn(VOCAB, HIDDEN).bfloat16()
     path = write(draft, tmp_path / "draft")
-    assert speculative(path, "eagle3", draft.k, runner="v2", **STAGES) is not None
+    config = speculative(path, "eagle3", draft.k, runner="v2", **STAGES)
+    assert "EagleExt" in config.draft_model_config.architecture
     assert vllm_log.containing("pipeline_parallel_size is 2")
     with pytest.raises(SpeculativeConfigError, match="only the last stage has the drafter"):
         speculative(path, "eagle3", draft.k, runner="v1", **STAGES)
