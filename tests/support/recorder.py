@@ -19,6 +19,8 @@ class Recorder:
         self.recorded_states: list[Any] = []
 
     def take_drafts(self) -> dict[str, list[list[int]]]:
+        """Per request, in order. Drafts inside a prompt are left out: how often a prompt is cut depends
+        on the other requests that are there."""
         return self.recorded_drafts
 
     def identity(self) -> dict[str, Any]:
@@ -51,9 +53,13 @@ class Recorder:
         drafter = runner.speculator if is_v2 else runner.drafter
         self._wrap_combine(drafter.model)
         if is_v2:
-            self._wrap_propose(drafter, "propose", lambda args: args[0].req_ids)
+            self._wrap_propose(drafter, "propose", lambda args: (args[0].req_ids, args[5] == 0))
         else:
-            self._wrap_propose(runner, "propose_draft_token_ids", lambda _: runner.input_batch.req_ids)
+            self._wrap_propose(
+                runner,
+                "propose_draft_token_ids",
+                lambda _: (runner.input_batch.req_ids, runner.discard_request_mask.np),
+            )
 
     def _wrap_combine(self, model: Any) -> None:
         combine = model.combine_hidden_states
@@ -65,14 +71,18 @@ class Recorder:
 
         model.combine_hidden_states = recording
 
-    def _wrap_propose(self, owner: Any, name: str, request_ids: Any) -> None:
+    def _wrap_propose(self, owner: Any, name: str, requests_of: Any) -> None:
+        """requests_of: the call's arguments -> ids, and whether their prompts go on."""
         propose = getattr(owner, name)
 
         @functools.wraps(propose)
         def recording(*args: Any, **kwargs: Any) -> Any:
             drafts = propose(*args, **kwargs)
-            for request, row in zip(request_ids(args), drafts.tolist(), strict=False):
-                self.recorded_drafts.setdefault(request, []).append(row)
+            requests, inside_prompt = requests_of(args)
+            rows = zip(requests, inside_prompt.tolist(), drafts.tolist(), strict=False)
+            for request, inside, row in rows:
+                if not inside:
+                    self.recorded_drafts.setdefault(request, []).append(row)
             return drafts
 
         setattr(owner, name, recording)

@@ -53,7 +53,7 @@ class Rigged(Recorder):
         runner.drafter.propose = propose
 
     def _rig_drafter(self, runner: Any, draft: Callable[[Sequence[int], int], list[int]]) -> None:
-        """A draft model runs as ever; what it proposes is replaced. Prompts in one chunk alone."""
+        """A draft model runs as ever; what it proposes is replaced."""
         if not hasattr(self, "own_propose"):
             self.own_propose = runner.propose_draft_token_ids
         emitted: dict[str, int] = {}
@@ -61,7 +61,9 @@ class Rigged(Recorder):
         def propose(scheduled: Any, sampled: Any, *args: Any, **kwargs: Any) -> Any:
             drafts = self.own_propose(scheduled, sampled, *args, **kwargs)
             for i, request in enumerate(runner.input_batch.req_ids):
-                emitted[request] = emitted.get(request, 0) + int((sampled[i] >= 0).sum())
+                # Inside a prompt V1 samples, too, and discards the token later.
+                taken = 0 if runner.discard_request_mask.np[i] else int((sampled[i] >= 0).sum())
+                emitted[request] = emitted.get(request, 0) + taken
                 prompt = runner.requests[request].prompt_token_ids
                 text = self.texts.get(tuple(prompt[:_SEEN]), ())
                 drafts[i] = drafts.new_tensor(draft(text, len(prompt) + emitted[request]))
