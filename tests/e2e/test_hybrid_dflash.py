@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from tests.e2e.test_hybrid import per_position, section
-from tests.reference.dflash import DFlashReference
-from tests.reference.eagle3 import rms_norm
-from tests.reference.target import load_target
 from tests.support.engine import TINY
 from tests.support.hybrid import TARGET, HybridRun, run_all
 from tests.support.replay import replay
-from tests.support.replay_dflash import DFlashWalk
 from tests.support.ties import TIE_GAP, tie_gaps
+from vllm_eagle_ext.reference.dflash import DFlashReference
+from vllm_eagle_ext.reference.eagle3 import rms_norm
+from vllm_eagle_ext.reference.target import load_target
+from vllm_eagle_ext.reference.walk import DFlashWalk
 
 pytestmark = pytest.mark.e2e
 

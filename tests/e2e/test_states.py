@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.e2e.conftest import POSTNORM_BOUNDARIES
-from tests.reference.target import residual_stream
 from tests.support.engine import TINY, EngineRun, run_engine
+from vllm_eagle_ext.reference.target import residual_stream
 
 pytestmark = pytest.mark.e2e
 

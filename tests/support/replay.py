@@ -9,26 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
-import torch
 from transformers import PreTrainedModel
 
-from tests.reference.eagle3 import Draft
-from tests.reference.target import residual_stream
+from vllm_eagle_ext.reference.target import residual_stream
+from vllm_eagle_ext.reference.walk import Drafter, accepted_length
 
 # The engine drafts in bf16 and the reference in fp32: where the reference's first two choices lie
 # closer than this in logits, either may win, and the two chains may go apart from there on. One bf16
 # step is 0.03 to 0.06 at the size of these logits.
 TIE_MARGIN = 0.05
-
-
-class Drafter(Protocol):
-    """A reference: what it makes of a whole text, and its draft from one row of it."""
-
-    def true_rows(self, tokens: Sequence[int], aux: Sequence[torch.Tensor]) -> Any: ...
-
-    def draft(self, start: int, k: int, rows: Any) -> Draft: ...
 
 
 @dataclass
@@ -77,15 +67,6 @@ class Comparison:
             f"equal token ids       {row(self.equal_share)}",
             f"ties set apart        {row(self.tie_share)}",
         ]
-
-
-def accepted_length(draft: Sequence[int], wanted: Sequence[int]) -> int:
-    count = 0
-    for guess, token in zip(draft, wanted, strict=False):
-        if guess != token:
-            break
-        count += 1
-    return count
 
 
 def replay(

@@ -21,18 +21,18 @@ from typing import Any
 
 import torch
 
-from tests.reference.target import layers_of, load_target, residual_stream
 from tests.support.checkpoints import VOCAB
 from tests.support.engine_process import capture_states, read_counters
 from tests.support.families_process import drafter_name
 from tests.support.hybrid_process import recorded
 from tests.support.in_process import close, keep_kernels
 from tests.support.replay import replay
-from tests.support.replay_dflash import DFlashWalk
 from tests.support.targets.drafts import write_draft
 from tests.support.targets.families import FAMILIES, Family, Pair
 from tests.support.targets.models import write_target
 from tests.support.ties import tie_gaps
+from vllm_eagle_ext.reference.target import layers_of, load_target, residual_stream
+from vllm_eagle_ext.reference.walk import DFlashWalk
 
 CANDIDATES, CHOSEN = 96, 4  # prompts
 PROMPT_TOKENS = 8  # more than the rigged drafter tells texts apart by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DFlash drafting from the formulas, one block at a time.
 
 c_t = RMSNorm(W_fc cat_i h(b_i)_t)                       per committed token, shared by all layers
@@ -12,16 +13,15 @@ and gives no value; YaRN.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 
-from tests.reference.eagle3 import rms_norm
+from vllm_eagle_ext.reference.eagle3 import rms_norm
+from vllm_eagle_ext.reference.files import read_config, read_tensors
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,7 @@ class DFlashReference:
         causal: Sequence[bool],
         windows: Sequence[int | None],
     ) -> DFlashReference:
-        config = json.loads((folder / "config.json").read_text())
-        config = {**config.get("transformer_layer_config", {}), **config}  # speculators
-        tensors = load_file(folder / "model.safetensors")
+        config, tensors = read_config(folder), read_tensors(folder)
         scaling = config.get("rope_scaling") or {}
         return cls(
             weights={name: tensor.float() for name, tensor in tensors.items()},

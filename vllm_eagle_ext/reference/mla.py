@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """EAGLE-3 with multi-head latent attention (DeepSeek-V2), from the formulas.
 
 q = W_qb RMSNorm(W_qa u)              per head [nope | rope]
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tests.reference.eagle3 import Cache, Eagle3Reference, rms_norm
+from vllm_eagle_ext.reference.eagle3 import Cache, Eagle3Reference, rms_norm
 
 
 def rotate_pairs(x: torch.Tensor, position: int, theta: float) -> torch.Tensor:  # [heads, d]

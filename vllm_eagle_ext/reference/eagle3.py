@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """EAGLE-3 drafting from the formulas, one row at a time.
 
 Row P holds the token t_{P+1} and the fused feature g_P, stands at position P and predicts t_{P+2}:
@@ -16,14 +17,14 @@ P-EAGLE drafts all tokens in one pass, with the mask token and fuse(mask_hidden)
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+
+from vllm_eagle_ext.reference.files import read_config, read_tensors
 
 Rows = list[tuple[torch.Tensor, torch.Tensor]]  # key, value, each [kv heads, d]
 Cache = list[Rows]  # per row, and in it per layer
@@ -56,11 +57,12 @@ def rotate(x: torch.Tensor, position: int | torch.Tensor, theta: float) -> torch
 class Draft:
     tokens: list[int]
     margins: list[float]  # per token: logit of the first choice minus that of the second
+    logits: list[float]  # of the first choices
 
 
 @dataclass(frozen=True)
 class Eagle3Reference:
-    weights: Mapping[str, torch.Tensor]  # fp32, published names with midlayer. -> layers.0.
+    weights: Mapping[str, torch.Tensor]  # fp32, by canonical name
     embed_tokens: torch.Tensor  # [V, H]
     lm_head: torch.Tensor  # [Vd, H]
     target_ids: torch.Tensor  # [Vd]
@@ -79,14 +81,9 @@ class Eagle3Reference:
         cls, folder: Path, embed_tokens: torch.Tensor, target_lm_head: torch.Tensor
     ) -> Eagle3Reference:
         """The published file; embeddings and head are the target's where it has none."""
-        config = json.loads((folder / "config.json").read_text())
-        config = {**config.get("transformer_layer_config", {}), **config}  # speculators
-        tensors = dequantised(load_file(folder / "model.safetensors"))
-        weights = {
-            name.replace("midlayer.", "layers.0."): tensor.float()
-            for name, tensor in tensors.items()
-            if tensor.is_floating_point()
-        }
+        config = read_config(folder)
+        tensors = dequantised(read_tensors(folder))
+        weights = {n: tensor.float() for n, tensor in tensors.items() if tensor.is_floating_point()}
         lm_head = weights.get("lm_head.weight", target_lm_head.float())
         ids = torch.arange(lm_head.shape[0])
         return cls(
@@ -227,10 +224,12 @@ class Eagle3Reference:
         logits, g, cache = rows[0][start], rows[1][start], rows[2][: start + 1]
         tokens: list[int] = []
         margins: list[float] = []
+        firsts: list[float] = []
         for step in range(k):
             if step:
                 logits, g = self.row(tokens[-1], g, start + step, cache)
             best = logits.topk(2)
             tokens.append(int(self.target_ids[best.indices[0]]))
             margins.append(float(best.values[0] - best.values[1]))
-        return Draft(tokens, margins)
+            firsts.append(float(best.values[0]))
+        return Draft(tokens, margins, firsts)

@@ -1,22 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
 """The target through Hugging Face: its residual stream at any boundary, and its logits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 
-def load_target(folder: Path) -> PreTrainedModel:
+def load_target(folder: Path | str) -> PreTrainedModel:
     """The bf16 weights, computed with in fp32."""
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def layers_of(model: PreTrainedModel) -> Sequence[torch.nn.Module]:
     """Of the text model, where there are others beside it."""
-    return getattr(model.model, "language_model", model.model).layers
+    layers: Sequence[torch.nn.Module] = getattr(model.model, "language_model", model.model).layers
+    return layers
 
 
 @torch.inference_mode()
@@ -27,13 +30,13 @@ def residual_stream(
     layers = layers_of(model)
     seen: dict[int, torch.Tensor] = {}
 
-    def entering(boundary: int):  # type: ignore[no-untyped-def]
-        def hook(_module, args, kwargs):  # type: ignore[no-untyped-def]
+    def entering(boundary: int) -> Callable[..., None]:
+        def hook(_module: Any, args: Any, kwargs: Any) -> None:
             seen[boundary] = (args[0] if args else kwargs["hidden_states"])[0]
 
         return hook
 
-    def leaving(_module, _args, output):  # type: ignore[no-untyped-def]
+    def leaving(_module: Any, _args: Any, output: Any) -> None:
         seen[len(layers)] = (output[0] if isinstance(output, tuple) else output)[0]
 
     handles = [
@@ -50,4 +53,5 @@ def residual_stream(
 
 @torch.inference_mode()
 def target_logits(model: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:  # [T, V]
-    return model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
+    logits: torch.Tensor = model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
+    return logits
