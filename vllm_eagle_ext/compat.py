@@ -220,6 +220,8 @@ def _wrap_propose(module: ModuleType) -> None:
     def around(original: Any, runner: Any, *args: Any, **kwargs: Any) -> Any:
         count = runner.input_batch.num_reqs
         inside = runner.discard_request_mask.np[:count]  # their prompts go on
+        if not inside.any():
+            return original(runner, *args, **kwargs)
         lengths = runner.input_batch.num_tokens_no_spec[:count]
         whole = lengths.copy()
         lengths[inside] = runner.optimistic_seq_lens_cpu[:count].numpy()[inside] + 1
