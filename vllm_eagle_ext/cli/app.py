@@ -3,22 +3,21 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from vllm_eagle_ext.cli.bench.command import app as bench
+from vllm_eagle_ext.cli.shared import console, fail, json_object
+from vllm_eagle_ext.cli.verify.command import verify
 from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.cli.plan import Plan
-    from vllm_eagle_ext.cli.verify import Verdict
-
-CANNOT_READ = 2
 
 app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
+app.add_typer(bench, name="bench")
+app.command()(verify)
 
 
 @app.callback()
@@ -31,9 +30,9 @@ def status() -> None:
     """Say whether vLLM will load the package here; exits with 1 if it will not."""
     from vllm_eagle_ext.cli.status import read_status
 
-    report, console = read_status(), _console()
+    report, shown = read_status(), console()
     for line in report.lines:
-        console.print(f"{'ok ' if line.ok else 'NO '} {line.text}", markup=False)
+        shown.print(f"{'ok ' if line.ok else 'NO '} {line.text}", markup=False)
     raise typer.Exit(0 if report.ok else 1)
 
 
@@ -66,57 +65,16 @@ def check(
     try:
         request = checking.CheckRequest(
             draft=draft, target=target, k=k, method=method, max_model_len=max_model_len,
-            revision=revision, download_dir=download_dir, options=_json_object(eagle_ext, "--eagle-ext"),
+            revision=revision, download_dir=download_dir, options=json_object(eagle_ext, "--eagle-ext"),
         )  # fmt: skip
         result = checking.run_check(request)
     except EagleExtError as error:
-        _fail(str(error), as_json=as_json)
+        fail(str(error), as_json=as_json)
     if as_json:
         typer.echo(checking.to_json(result))
     else:
-        print_check(result, _console())
+        print_check(result, console())
     raise typer.Exit(result.exit_code)
-
-
-@app.command()
-def verify(
-    draft: Annotated[str, typer.Argument(help="Folder or hub repository of the draft.")],
-    target: Annotated[str, typer.Option(help="Folder or hub repository of the target.")],
-    gate_layouts: Annotated[
-        bool, typer.Option("--gate-layouts", help="Measure a gated draft under both layouts.")
-    ] = False,
-    k: Annotated[int, typer.Option("-k", "--num-speculative-tokens", min=1)] = 3,
-    revision: Annotated[str | None, typer.Option(help="Of the draft, on the hub.")] = None,
-    prompts: Annotated[Path | None, typer.Option(help="One prompt a line, or JSON lines.")] = None,
-    max_tokens: Annotated[int, typer.Option(min=8, help="New tokens of each prompt.")] = 64,
-    engine: Annotated[
-        str, typer.Option(help="Further arguments of LLM() as JSON, e.g. '{\"max_model_len\": 4096}'.")
-    ] = "{}",
-    eagle_ext: Annotated[str, typer.Option(help="Options as in additional_config.")] = "{}",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-) -> None:
-    """Measure what a file cannot tell: now the layout of a gated draft's q_proj.
-
-    Starts one engine after the other, on this machine. Exits with 0 if a layout wins, with 1 if they
-    are too close to tell, with 2 if an engine fails.
-    """
-    from vllm_eagle_ext.cli import check as checking
-    from vllm_eagle_ext.cli.verify import engine_arguments, require_gate, verify_gate_layouts
-    from vllm_eagle_ext.cli.verify_table import read_prompts
-
-    if not gate_layouts:
-        raise typer.BadParameter("nothing to verify is named", param_hint="--gate-layouts")
-    given, options = _json_object(engine, "--engine"), _json_object(eagle_ext, "--eagle-ext")
-    request = checking.CheckRequest(draft=draft, target=target, k=k, revision=revision, options=options)
-    try:
-        texts = read_prompts(prompts)
-        arguments = engine_arguments(given, target=target, draft=draft, k=k, revision=revision)
-        require_gate(checking.run_check(request).inspection, draft)
-        verdict = verify_gate_layouts(arguments, texts, max_tokens=max_tokens, options=options)
-    except EagleExtError as error:
-        _fail(str(error), as_json=as_json)
-    _show_verdict(verdict, as_json=as_json)
-    raise typer.Exit(0 if verdict.winner else 1)
 
 
 @app.command()
@@ -152,7 +110,7 @@ def plan(
             reserve_gib=reserve_gib, cpu=cpu, download_dir=download_dir,
         ))  # fmt: skip
     except EagleExtError as error:
-        _fail(str(error), as_json=as_json)
+        fail(str(error), as_json=as_json)
     _show_plan(planned, as_json=as_json)
     raise typer.Exit(planned.exit_code)
 
@@ -164,35 +122,4 @@ def _show_plan(planned: Plan, *, as_json: bool) -> None:
     if as_json:
         typer.echo(to_json(planned, advise(planned)))
     else:
-        print_plan(planned, _console())
-
-
-def _show_verdict(verdict: Verdict, *, as_json: bool) -> None:
-    from vllm_eagle_ext.cli.verify_table import print_verdict
-
-    if as_json:
-        typer.echo(json.dumps(verdict.to_json(), indent=1))
-    else:
-        print_verdict(verdict, _console())
-
-
-def _fail(message: str, *, as_json: bool) -> NoReturn:
-    if as_json:
-        typer.echo(json.dumps({"error": message, "exit_code": CANNOT_READ}))
-    else:
-        Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(message, markup=False)
-    raise typer.Exit(CANNOT_READ)
-
-
-def _json_object(text: str, hint: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise typer.BadParameter("a JSON object is needed", param_hint=hint)
-    return found
-
-
-def _console() -> Console:
-    return Console(soft_wrap=True, highlight=False, emoji=False)
+        print_plan(planned, console())

@@ -96,13 +96,8 @@ def serve_command(result: CheckResult) -> str:
     Where only one of vLLM's model runners can draft with it, the line says so.
     """
     request, spec = result.request, result.inspection.spec
-    draft: dict[str, Any] = {"method": result.method, "model": request.draft}
-    draft["num_speculative_tokens"] = request.k or _usual_k(spec)
-    if request.revision:
-        draft["revision"] = request.revision
-    if spec and spec.family == "p-eagle":
-        draft["parallel_drafting"] = True
-    words = ["vllm", "serve", request.target, "--speculative-config", json.dumps(draft)]
+    draft = json.dumps(speculative_config(result))
+    words = ["vllm", "serve", request.target, "--speculative-config", draft]
     if request.max_model_len:
         words += ["--max-model-len", str(request.max_model_len)]
     if request.download_dir:
@@ -114,7 +109,19 @@ def serve_command(result: CheckResult) -> str:
     return forced + shlex.join(words)
 
 
-def _usual_k(spec: DraftSpec | None) -> int:
+def speculative_config(result: CheckResult) -> dict[str, Any]:
+    """What the draft is served with."""
+    request, spec = result.request, result.inspection.spec
+    found: dict[str, Any] = {"method": result.method, "model": request.draft}
+    found["num_speculative_tokens"] = request.k or usual_k(spec)
+    if request.revision:
+        found["revision"] = request.revision
+    if spec and spec.family == "p-eagle":
+        found["parallel_drafting"] = True
+    return found
+
+
+def usual_k(spec: DraftSpec | None) -> int:
     if spec is None:
         return 3
     most = spec.block_size - 1 if spec.block_size else None

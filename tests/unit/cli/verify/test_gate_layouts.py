@@ -1,4 +1,4 @@
-"""`vllm-eagle verify`: who wins, what is read and shown. The engines: tests/e2e/test_verify.py."""
+"""`vllm-eagle verify --gate-layouts`: who wins, what is shown. The engines: tests/e2e/test_verify.py."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typer.testing import CliRunner
 
 from tests.support.engine import ROOT
 from vllm_eagle_ext.cli import app
-from vllm_eagle_ext.cli.acceptance_run import PROMPTS
-from vllm_eagle_ext.cli.verify import Acceptance, Verdict, winner
-from vllm_eagle_ext.cli.verify_table import print_verdict, read_prompts
-from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.cli.verify.gate_layouts import Acceptance, LayoutVerdict, winner
+from vllm_eagle_ext.cli.verify.gate_table import print_verdict
 
 
 def rows(first: int, second: int, drafts: int = 200) -> tuple[Acceptance, Acceptance]:
@@ -43,36 +41,20 @@ def test_rates_and_tau():
     assert row.tau == pytest.approx(2.4)
 
 
-def shown(verdict: Verdict) -> str:
+def shown(verdict: LayoutVerdict) -> str:
     console = Console(width=100, record=True)
     print_verdict(verdict, console)
     return console.export_text()
 
 
 def test_the_option_to_paste_is_shown():
-    text = shown(Verdict(rows(150, 20), "interleaved"))
+    text = shown(LayoutVerdict(rows(150, 20), "interleaved"))
     assert '{"eagle_ext": {"gate_layout": "interleaved"}}' in " ".join(text.split())
     assert "0.75" in text
 
 
 def test_too_close_says_what_to_do():
-    assert "--prompts" in shown(Verdict(rows(100, 99), None))
-
-
-def test_prompts_of_every_spelling(tmp_path):
-    file = tmp_path / "prompts.jsonl"
-    file.write_text('{"text": "a"}\n{"prompt": "b"}\n"c"\nplain words\n\n')
-    assert read_prompts(file) == ["a", "b", "c", "plain words"]
-    assert read_prompts(None) == list(PROMPTS)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])
-def test_prompts_that_cannot_be_read(tmp_path, content):
-    file = tmp_path / "prompts"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(SpeculativeConfigError, match="JSON lines"):
-        read_prompts(file)
+    assert "--prompts" in shown(LayoutVerdict(rows(100, 99), None))
 
 
 TINY = ["--target", str(ROOT / "examples/tiny/target"), "--gate-layouts", "--json"]
@@ -81,7 +63,7 @@ TINY = ["--target", str(ROOT / "examples/tiny/target"), "--gate-layouts", "--jso
 def error_of(*arguments: str) -> str:
     result = CliRunner().invoke(app, ["verify", *arguments])
     assert result.exit_code == 2
-    return json.loads(result.output)["error"]
+    return json.loads(result.stdout)["error"]
 
 
 def test_a_draft_that_cannot_be_read(tmp_path):
@@ -104,17 +86,17 @@ def test_what_the_command_decides_itself(name):
 
 
 def test_low_rates_are_not_called_a_success():
-    assert "something else" in shown(Verdict(rows(36, 2, 600), "interleaved"))
+    assert "something else" in shown(LayoutVerdict(rows(36, 2, 600), "interleaved"))
 
 
 def test_the_other_options_are_kept():
-    text = shown(Verdict(rows(150, 20), "interleaved", {"aux_layers": "boundary"}))
+    text = shown(LayoutVerdict(rows(150, 20), "interleaved", {"aux_layers": "boundary"}))
     assert '"aux_layers": "boundary"' in " ".join(text.split())
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--gate-layouts", "--engine", "5"], ["--gate-layouts", "--eagle-ext", "{"]]
+    "arguments", [["--engine", "5"], ["--eagle-ext", "{"], ["--samples", "7"], ["--max-tokens", "2"]]
 )
-def test_usage(tmp_path, arguments):
+def test_usage(arguments):
     result = CliRunner().invoke(app, ["verify", "draft", "--target", "target", *arguments])
     assert result.exit_code == 2

@@ -1,0 +1,173 @@
+"""What `vllm-eagle bench` and `verify` ask of an engine, from outside and within its worker."""
+
+from __future__ import annotations
+
+from tests.contract.name import Name
+
+_V1, _V2 = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"
+_SPECS = "vllm.v1.kv_cache_interface"
+_LAYERS = "vllm.model_executor.layers"
+
+_ENGINE = (
+    Name("vllm.entrypoints.llm", "LLM.__init__", "the engine in its process", accepts=("model",)),
+    Name(
+        "vllm.entrypoints.llm",
+        "LLM.collective_rpc",
+        "asks the workers",
+        accepts=("method", "args"),
+    ),
+    Name("vllm.entrypoints.llm", "LLM.reset_prefix_cache", "every load begins with none"),
+    Name("vllm.entrypoints.llm", "LLM", "steps it by hand", contains=("self.llm_engine = ",)),
+    Name(
+        "vllm.v1.engine.llm_engine",
+        "LLMEngine.add_request",
+        "submits a request",
+        accepts=("request_id", "prompt", "params"),
+    ),
+    Name(
+        "vllm.v1.engine.llm_engine",
+        "LLMEngine.step",
+        "tokens of a step",
+        parameters=("self",),
+    ),
+    Name(
+        "vllm.outputs",
+        "RequestOutput.__init__",
+        "what a step says of a request",
+        accepts=("request_id", "outputs", "finished"),
+    ),
+    Name("vllm.outputs", "CompletionOutput", "the same", contains=("token_ids:", "logprobs:")),
+    Name("vllm.sampling_params", "RequestOutputKind", "new tokens alone", contains=("DELTA",)),
+    Name(
+        "vllm.sampling_params",
+        "SamplingParams",
+        "settings of a load",
+        contains=("output_kind:", "ignore_eos:", "detokenize:", "logprobs:", "seed:"),
+    ),
+    Name(
+        "vllm.v1.spec_decode.metrics",
+        "SpecDecodingProm.__init__",
+        "counters of drafts",
+        contains=(
+            "'vllm:spec_decode_num_drafts'",
+            "'vllm:spec_decode_num_draft_tokens'",
+            "'vllm:spec_decode_num_accepted_tokens_per_pos'",
+        ),
+    ),
+    Name("vllm.v1.metrics.reader", "Counter", "what get_metrics gives", contains=("value:",)),
+    Name("vllm.v1.metrics.reader", "Vector", "the same, per position", contains=("values:",)),
+    Name("vllm.config.parallel", "ParallelConfig", "the probe", contains=("worker_extension_cls:",)),
+    Name(
+        "vllm.v1.worker.worker_base",
+        "WorkerWrapperBase.init_worker",
+        "mixes it in, and refuses names that the worker has",
+        contains=("attr.startswith('__')", "worker_class.__bases__ + (worker_extension_cls,)"),
+    ),
+    Name(
+        "vllm.config.speculative",
+        "SpeculativeConfig",
+        "synthetic acceptance, and a draft from its files beside a dummy target",
+        contains=(
+            "rejection_sample_method:",
+            "synthetic_acceptance_rates:",
+            "synthetic_acceptance_length:",
+            "draft_load_config:",
+        ),
+    ),
+)
+
+_PROMPTS = tuple(
+    Name(module, name, "data sets by name")
+    for module, name in (
+        ("vllm.benchmarks.datasets", "add_dataset_parser"),
+        ("vllm.benchmarks.datasets", "get_samples"),
+        ("vllm.utils.argparse_utils", "FlexibleArgumentParser"),
+    )
+)
+
+_RUNNERS = (
+    *(
+        Name(module, f"GPUModelRunner.{method}", "what the probe reads of both runners")
+        for module in (_V1, _V2)
+        for method in ("get_model", "get_draft_model")
+    ),
+    *(
+        Name(module, "GPUModelRunner", "the same", contains=("self.attn_groups", "self.kv_cache_config"))
+        for module in (_V1, _V2)
+    ),
+    *(
+        Name(module, "GPUModelRunner.execute_model", "timed: the forward", accepts=("scheduler_output",))
+        for module in (_V1, _V2)
+    ),
+    Name(
+        _V1,
+        "GPUModelRunner.sample_tokens",
+        "timed: V1 samples and drafts",
+        contains=("self.propose_draft_token_ids(", "self._sample(logits, spec_decode_metadata)"),
+    ),
+    Name(
+        _V2,
+        "GPUModelRunner.sample_tokens",
+        "timed: V2 samples and drafts",
+        contains=("self.speculator.propose(", "self.sample("),
+    ),
+    Name(
+        "vllm.v1.worker.gpu_worker",
+        "Worker.sample_tokens",
+        "looks the method up on the runner's instance at every step",
+        contains=("self.model_runner.sample_tokens(grammar_output)",),
+    ),
+    Name(
+        "vllm.v1.worker.gpu_worker",
+        "Worker.execute_model",
+        "the same",
+        contains=("self.model_runner.execute_model(scheduler_output, intermediate_tensors)",),
+    ),
+    Name(
+        "vllm.v1.core.sched.output",
+        "SchedulerOutput",
+        "which steps decode",
+        contains=(
+            "scheduled_new_reqs:",
+            "scheduled_cached_reqs:",
+            "num_scheduled_tokens:",
+            "scheduled_spec_decode_tokens:",
+        ),
+    ),
+    Name(
+        "vllm.v1.core.sched.output",
+        "CachedRequestData",
+        "the same",
+        contains=("resumed_req_ids:", "num_output_tokens:"),
+    ),
+)
+
+_BYTES = (
+    Name(_SPECS, "KVCacheConfig", "bytes of the caches", contains=("num_blocks:", "kv_cache_groups:")),
+    Name(_SPECS, "AttentionSpec.real_page_size_bytes", "cache of a token"),
+    Name(_SPECS, "UniformTypeKVCacheSpecs", "the same", contains=("kv_cache_specs:",)),
+    Name(_SPECS, "MambaSpec.state_content_size_bytes", "bytes of a state"),
+    Name(
+        "vllm.config.compilation",
+        "CompilationConfig",
+        "layers with a cache, by name",
+        contains=("static_forward_context:",),
+    ),
+    Name(f"{_LAYERS}.vocab_parallel_embedding", "VocabParallelEmbedding", "tables are looked up"),
+    Name(f"{_LAYERS}.vocab_parallel_embedding", "ParallelLMHead", "heads are read"),
+    Name(
+        f"{_LAYERS}.fused_moe.routed_experts",
+        "RoutedExperts.__init__",
+        "experts are read as rows reach them",
+        contains=("self.global_num_experts", "self.top_k"),
+    ),
+    Name(f"{_LAYERS}.linear", "LinearBase", "its size, where a CPU has packed it away"),
+    Name(
+        f"{_LAYERS}.utils",
+        "dispatch_cpu_unquantized_gemm",
+        "packs it away",
+        contains=("torch.empty(0, dtype=dtype",),
+    ),
+)
+
+BENCH = _ENGINE + _PROMPTS + _RUNNERS + _BYTES

@@ -1,0 +1,98 @@
+"""`vllm-eagle bench` on the tiny pairs: ways side by side, an interrupted bench, a misread draft."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.engine import IN_PROCESS, ROOT, TINY, engine_environment
+
+pytestmark = pytest.mark.e2e
+
+ENGINE = {"max_model_len": 1024, "enforce_eager": True, "gpu_memory_utilization": 0.3}
+
+
+def bench(out: Path, *arguments: str, draft: Path = TINY / "postnorm", status: int = 0) -> str:
+    command = [str(Path(sys.executable).parent / "vllm-eagle"), "bench"]
+    command += ["--target", str(TINY / "target"), "--draft", str(draft), "-k", "4", "--repeats", "1"]
+    command += ["--prompts", str(TINY / "prompts.jsonl"), "--no-chat-template", "--ignore-eos"]
+    command += ["--max-tokens", "32", "--engine", json.dumps(ENGINE), "--out", str(out), *arguments]
+    environment = engine_environment("v1") | IN_PROCESS | {"COLUMNS": "120"}
+    result = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert result.returncode == status, result.stdout + result.stderr
+    print(result.stdout)
+    return result.stdout
+
+
+def rows(out: Path):
+    report = json.loads((out / "report.json").read_text())
+    return {(row["variant"]["way"], row["concurrency"]): row for row in report["rows"]}
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text().splitlines(keepends=True)
+
+
+def test_no_draft_and_ours_side_by_side(tmp_path):
+    out = tmp_path / "bench"
+    output = bench(
+        out, "--ways", "none,ours", "--concurrency", "1,4", "--num-prompts", "12",
+        "--together", "--rounds", "2",
+    )  # fmt: skip
+    found = rows(out)
+    assert set(found) == {("none", 1), ("none", 4), ("ours", 1), ("ours", 4)}
+    ours, none = found["ours", 1], found["none", 1]
+    assert none["tau"] == 1
+    assert 2.4 < ours["tau"] == pytest.approx(1 + sum(ours["acceptance"]))
+    assert ours["step_ms"] == pytest.approx(ours["tpot_ms"]["mean"] * ours["tau"])
+    assert ours["speedup"]["median"] == pytest.approx(
+        ours["tokens_per_s"]["median"] / none["tokens_per_s"]["median"], rel=0.5
+    )
+    assert 0 < ours["draft_share"] < 1
+    assert 0 < ours["theory"]["of_bound"] < 1
+    assert {picture.name for picture in out.glob("*.png")} >= {
+        "speedup.png",
+        "acceptance.png",
+        "steps.png",
+    }
+    assert "concurrency 4" in output
+
+    # The same command again starts nothing, and writes the same report.
+    before = lines(out / "measurements.jsonl")
+    bench(out, "--ways", "none,ours", "--concurrency", "1,4", "--num-prompts", "12",
+          "--together", "--rounds", "2")  # fmt: skip
+    assert lines(out / "measurements.jsonl") == before
+    assert rows(out) == found
+
+
+@pytest.mark.long
+def test_an_interrupted_bench_goes_on(tmp_path):
+    """Of the stock engine a measurement is taken away: that one alone is made again."""
+    out = tmp_path / "bench"
+    common = ("--concurrency", "1,4", "--num-prompts", "8")
+    bench(out, *common)
+    file = out / "measurements.jsonl"
+    before = lines(file)
+    assert len(before) == 6
+    lost = next(line for line in before if '"stock"' in line and '"concurrency":4' in line)
+    file.write_text("".join(line for line in before if line != lost))
+    bench(out, *common)
+    assert lines(file)[:5] == [line for line in before if line != lost]
+    again = json.loads(lines(file)[5])
+    assert (again["variant"]["way"], again["concurrency"]) == ("stock", 4)
+    bench(out, "--concurrency", "1", "--num-prompts", "8", status=2)
+
+
+@pytest.mark.long
+def test_a_gated_draft_drafts_worse_in_stock_vllm(tmp_path):
+    """Stock loads half of q_proj and says nothing; the acceptance does."""
+    out = tmp_path / "bench"
+    bench(out, "--ways", "stock,ours", "--num-prompts", "12", draft=TINY / "gated")
+    found = rows(out)
+    assert found["ours", 1]["tau"] > found["stock", 1]["tau"] + 0.5

@@ -1,0 +1,111 @@
+"""The check against the reference, on texts of the target's own and steps that a reference made."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.support.engine import TINY
+from vllm_eagle_ext.cli.check import CheckRequest, run_check
+from vllm_eagle_ext.cli.engine.load import Answer, Measured
+from vllm_eagle_ext.cli.prompts import PromptSet
+from vllm_eagle_ext.cli.verify import against
+from vllm_eagle_ext.cli.verify.request import VerifyRequest
+from vllm_eagle_ext.reference.published import load_reference
+from vllm_eagle_ext.reference.target import load_target, residual_stream
+from vllm_eagle_ext.reference.walk import accepted_length
+
+K, TOKENS = 3, 64
+PROMPTS = [[5, 90 + number, 17, 300, 41] for number in range(4)]
+
+
+@contextmanager
+def stage(_title, _total):
+    yield lambda _done: None
+
+
+def request(draft: str = "postnorm", **options) -> VerifyRequest:
+    check = CheckRequest(
+        draft=str(TINY / draft), target=str(TINY / "target"), k=K, options=options
+    )  # fmt: skip
+    return VerifyRequest(check=check, engine={}, prompts=PromptSet("made up", PROMPTS, False, None))
+
+
+def check(asked: VerifyRequest, measured: Measured):
+    return against.check_reference(asked, run_check(asked.check), measured, stage)
+
+
+def serve(asked: VerifyRequest) -> Measured:
+    """Greedy texts in the steps that this draft, read as asked, would have made of them."""
+    target, spec = load_target(TINY / "target"), run_check(asked.check).inspection.spec
+    reference = load_reference(spec, TINY / "postnorm", target)
+    answers = []
+    for prompt in PROMPTS:
+        ids = torch.tensor([prompt])
+        made = target.generate(ids, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False)
+        tokens = made[0].tolist()
+        rows = reference.true_rows(tokens, residual_stream(target, tokens, spec.aux_layers.boundaries))
+        steps = [1]
+        while sum(steps) + K < TOKENS:
+            start = len(prompt) - 2 + sum(steps)
+            wanted = tokens[start + 2 : start + 2 + K]
+            steps.append(1 + accepted_length(reference.draft(start, K, rows).tokens, wanted))
+        answers.append(Answer(len(prompt), tokens[len(prompt) :], steps, 0.1, 1.0))
+    drafts = sum(len(answer.steps) - 1 for answer in answers)
+    return Measured(1.0, answers, drafts, K * drafts, [])
+
+
+@pytest.fixture(scope="module")
+def rightly():
+    with torch.inference_mode():
+        return serve(request())
+
+
+def test_the_same_draft_passes(rightly):
+    found = check(request(), rightly)
+    assert found.verdict.value == "passed"
+    assert found.figures["engine"] == found.figures["reference"]
+    assert found.figures["drafts"] > 60
+
+
+def test_another_feedback_fails():
+    asked = request(norm_output=False)
+    with torch.inference_mode():
+        served = serve(asked)
+    found = check(asked, served)
+    assert found.verdict.value == "FAILED"
+    assert "without norm_output" in " ".join(found.details)
+
+
+def test_steps_that_are_off_by_one_token_fail(rightly):
+    """As if the rows were walked wrongly."""
+    answers = [replace(one, tokens=[7, *one.tokens[:-1]]) for one in rightly.answers]
+    assert check(request(), replace(rightly, answers=answers)).verdict.value == "FAILED"
+
+
+def test_left_out(rightly):
+    found = check(replace(request(), reference=False), rightly)
+    assert (found.verdict.value, found.said) == ("not applicable", "left out by --no-reference")
+
+
+def test_large_targets_are_asked_for(rightly, monkeypatch):
+    monkeypatch.setattr(against, "LARGEST_GIB", 0)
+    found = check(request(), rightly)
+    assert found.verdict.value == "not applicable"
+    assert "--reference" in found.said
+    assert check(replace(request(), reference=True), rightly).verdict.value == "passed"
+
+
+def test_a_target_that_transformers_cannot_read(rightly, monkeypatch):
+    monkeypatch.setattr(against, "_local", lambda *_: TINY / "postnorm" / "nothing")
+    found = check(request(), rightly)
+    assert found.verdict.value == "not applicable"
+    assert "cannot be computed" in found.said
+
+
+def test_steps_without_drafts(rightly):
+    found = check(request(), replace(rightly, drafts=rightly.drafts // 2))
+    assert found.verdict.value == "not applicable"

@@ -1,0 +1,180 @@
+"""All checks over engines that are toys: what runs, in which order, and what a fault does to it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+
+import pytest
+from rich.console import Console
+
+from tests.support.engine import TINY
+from tests.unit.cli.verify.toy import VOCAB, ToyEngine
+from vllm_eagle_ext.cli.check import CheckRequest
+from vllm_eagle_ext.cli.engine.client import EngineFailedError
+from vllm_eagle_ext.cli.prompts import PromptSet
+from vllm_eagle_ext.cli.verify import run
+from vllm_eagle_ext.cli.verify.report import Verdict
+from vllm_eagle_ext.cli.verify.request import VerifyRequest
+from vllm_eagle_ext.cli.verify.table import print_report
+
+PROMPTS = PromptSet("toys", [[number % VOCAB, 3] for number in range(8)], False, None)
+
+
+@contextmanager
+def stage(_title, _total):
+    yield lambda _done: None
+
+
+def request(draft: str = "postnorm", target: str = "target", **options) -> VerifyRequest:
+    check = CheckRequest(draft=str(TINY / draft), target=str(TINY / target), k=3, options=options)
+    return VerifyRequest(
+        check=check, engine={"seed": 3}, prompts=PROMPTS, max_tokens=21, reference=False
+    )
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    """By the name of the engine; `started` lists what was started, with its arguments."""
+    found = {"started": [], "the engine with the draft": ToyEngine()}
+
+    def start(name, arguments, log, _stage, *, plugin=True):
+        found["started"].append((name, arguments, plugin))
+        log.write_text("Recurrent state of Qwen3_5ForCausalLM: replay, one state page per request;")
+        engine = found.setdefault(name, ToyEngine())
+        if isinstance(engine, Exception):
+            raise engine
+        return engine
+
+    monkeypatch.setattr(run, "start", start)
+    return found
+
+
+def verdicts(report) -> dict[str, str]:
+    return {check.name: check.verdict.value for check in report.checks}
+
+
+def test_a_lossless_engine_passes(engines, tmp_path):
+    report = run.run_verify(request(), tmp_path, stage)
+    assert verdicts(report) == {
+        "intake": "passed",
+        "greedy texts": "passed",
+        "sampled texts": "passed",
+        "reference": "not applicable",
+        "hybrid states": "not applicable",
+        "acceptance": "passed",
+    }
+    assert report.exit_code == 0
+
+
+def test_engines_and_their_arguments(engines, tmp_path):
+    run.run_verify(request(norm_output=True), tmp_path, stage)
+    (_, drafted, ours), (name, plain, without) = engines["started"]
+    assert drafted["speculative_config"]["num_speculative_tokens"] == 3
+    assert drafted["additional_config"] == {"eagle_ext": {"norm_output": True}}
+    assert drafted["seed"] == plain["seed"] == 3
+    assert name == "the engine without a draft"
+    assert "speculative_config" not in plain
+    assert (ours, without) == (True, False)
+
+
+@pytest.mark.parametrize("wrong_at", [0, 9])
+def test_another_greedy_text_fails(engines, tmp_path, wrong_at):
+    engines["the engine with the draft"].wrong_at = wrong_at
+    report = run.run_verify(request(), tmp_path, stage)
+    assert verdicts(report)["greedy texts"] == "FAILED"
+    assert report.exit_code == 1
+
+
+@pytest.mark.parametrize("heat", [1.5, 0.7])
+def test_another_temperature_fails(engines, tmp_path, heat):
+    engines["the engine with the draft"].heat = heat
+    report = run.run_verify(request(), tmp_path, stage)
+    assert verdicts(report)["sampled texts"] == "FAILED"
+    assert verdicts(report)["greedy texts"] == "passed"
+    assert report.exit_code == 1
+
+
+def test_low_acceptance_warns(engines, tmp_path):
+    engines["the engine with the draft"].accepted = 3
+    report = run.run_verify(request(), tmp_path, stage)
+    assert verdicts(report)["acceptance"] == "warning"
+    assert report.exit_code == 0
+
+
+def test_a_refused_draft_starts_no_engine(engines, tmp_path):
+    report = run.run_verify(request("dflash"), tmp_path, stage)  # of another target
+    assert engines["started"] == []
+    assert report.exit_code == 1
+    assert verdicts(report)["intake"] == "FAILED"
+    assert set(verdicts(report).values()) == {"FAILED", "not applicable"}
+
+
+class TestHybrid:
+    def run(self, tmp_path, **options):
+        return run.run_verify(request("dflash", "hybrid_target", **options), tmp_path, stage)
+
+    def test_a_third_engine_with_the_other_states(self, engines, tmp_path):
+        report = self.run(tmp_path)
+        assert verdicts(report)["hybrid states"] == "passed"
+        name, arguments, _ = engines["started"][1]
+        assert name == "the engine with slots"
+        assert arguments["additional_config"]["eagle_ext"]["hybrid_state"] == "slots"
+        assert len(engines["started"]) == 3
+
+    def test_the_other_states_are_those_not_served(self, engines, tmp_path):
+        self.run(tmp_path, hybrid_state="slots")
+        assert engines["started"][1][0] == "the engine with replay"
+
+    def test_other_texts_fail(self, engines, tmp_path):
+        engines["the engine with slots"] = ToyEngine(wrong_at=9)
+        report = self.run(tmp_path)
+        assert verdicts(report)["hybrid states"] == "FAILED"
+        assert verdicts(report)["greedy texts"] == "passed"
+        assert report.exit_code == 1
+
+    def test_a_refusal_is_no_failure(self, engines, tmp_path):
+        said = "HybridStateError: vllm-eagle-ext: enable_lora is True. Allowed: .."
+        error = EngineFailedError(field="engine", value=said, allowed="one", remedy="log")
+        engines["the engine with slots"] = error
+        report = self.run(tmp_path)
+        assert verdicts(report)["hybrid states"] == "not applicable"
+        assert report.exit_code == 0
+
+
+def test_what_is_shown_and_written(engines, tmp_path):
+    engines["the engine with the draft"].wrong_at = 4
+    report = run.run_verify(request(), tmp_path, stage)
+    shown = Console(width=100, record=True, soft_wrap=True)
+    print_report(report, shown)
+    text = shown.export_text()
+    assert "FAILED: greedy texts." in text
+    assert max(map(len, text.splitlines()[1:])) <= 100
+    for check in report.checks:
+        assert check.name in text
+    written = json.loads(report.to_json())
+    assert written["exit_code"] == 1
+    assert [check["verdict"] for check in written["checks"]] == list(verdicts(report).values())
+    assert written["settings"]["num_prompts"] == 8
+
+
+def test_a_warning_is_no_plain_success(engines, tmp_path):
+    engines["the engine with the draft"].accepted = 3
+    shown = Console(width=100, record=True, soft_wrap=True)
+    print_report(run.run_verify(request(), tmp_path, stage), shown)
+    assert "Worth a look: acceptance." in shown.export_text()
+
+
+def test_a_tie_bound_by_dtype():
+    from dataclasses import replace
+
+    from vllm_eagle_ext.cli.verify.request import tie_bound
+
+    asked = request()
+    assert tie_bound(asked) == 0.1
+    assert tie_bound(replace(asked, engine={"dtype": "float32"})) == 1e-3
+    assert tie_bound(replace(asked, tie_gap=0.5)) == 0.5
+
+
+def test_verdicts_are_those_of_the_command():
+    assert [verdict.value for verdict in Verdict] == ["passed", "FAILED", "warning", "not applicable"]

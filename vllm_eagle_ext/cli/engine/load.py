@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine is asked to decode, and what it measured. Imports neither vLLM nor torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Prompts decoded in their order, `concurrency` of them at a time: one begins when another ends."""
+
+    prompts: list[list[int]]  # token ids
+    concurrency: int = 1
+    max_tokens: int = 128
+    temperature: float = 0.0
+    ignore_eos: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    prompt_tokens: int
+    tokens: list[int]
+    steps: list[int]  # tokens of each step of the target; the first step is the prompt's
+    ttft_s: float  # from submission
+    decode_s: float  # from the first token to the last
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    seconds: float
+    answers: list[Answer]  # in the order of the prompts
+    drafts: int = 0
+    drafted: int = 0  # tokens
+    accepted: list[int] = field(default_factory=list)  # drafted tokens, per position
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Measured:
+        answers = [Answer(**answer) for answer in found["answers"]]
+        return cls(**{**found, "answers": answers})
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the commands that run engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Draft = Annotated[str, typer.Argument(help="Folder or hub repository of the draft.")]
+NeededTarget = Annotated[str, typer.Option("--target", help="Folder or hub repository of the target.")]
+K = Annotated[
+    int | None,
+    typer.Option("-k", "--num-speculative-tokens", min=1, help="Default: the draft's own, or 3."),
+]
+Revision = Annotated[str | None, typer.Option(help="Of the draft, on the hub.")]
+FirstPrompts = Annotated[int, typer.Option("--num-prompts", min=1, help="The first of them.")]
+AtATime = Annotated[int, typer.Option("--concurrency", min=1, help="Texts at a time.")]
+Samples = Annotated[int, typer.Option(min=100, help="Drawn at temperature 1.")]
+TieGap = Annotated[
+    float | None, typer.Option(min=0, help="Of logprobs; default 0.1, with dtype float32 0.001.")
+]
+Reference = Annotated[
+    bool | None,
+    typer.Option("--reference/--no-reference", help="Default: for targets of at most 8 GiB."),
+]
+GateLayouts = Annotated[
+    bool, typer.Option("--gate-layouts", help="Only measure a gated draft under both layouts.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+JsonFile = Annotated[Path | None, typer.Option("--out", help="A file for the JSON.")]
+Target = Annotated[str | None, typer.Option(help="Folder or hub repository of the target.")]
+Drafts = Annotated[list[str] | None, typer.Option("--draft", help="Of a draft; may be given again.")]
+Ks = Annotated[str, typer.Option("-k", "--num-speculative-tokens", help="Such as 3,5,7.")]
+Concurrency = Annotated[str, typer.Option(help="Requests at a time, such as 1,4,16.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Engines of each kind.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Measurements of an engine at each concurrency.")]
+Together = Annotated[
+    bool,
+    typer.Option(
+        "--together", help="Keep the engines of a repeat beside each other, to take turns by rounds."
+    ),
+]
+Prompts = Annotated[
+    str | None, typer.Option(help="A file, or spec_bench, speed_bench, custom, sharegpt, hf.")
+]
+DatasetPath = Annotated[str | None, typer.Option(help="Of spec_bench and the like.")]
+NumPrompts = Annotated[int | None, typer.Option(min=1, help="Of the file or the set.")]
+PromptTokens = Annotated[int | None, typer.Option(min=1, help="With --dummy: random ids.")]
+MaxTokens = Annotated[int, typer.Option(min=8, help="New tokens of each prompt.")]
+Temperature = Annotated[float, typer.Option(min=0)]
+Seed = Annotated[int, typer.Option(min=0)]
+IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Texts of equal length.")]
+ChatTemplate = Annotated[
+    bool | None,
+    typer.Option("--chat-template/--no-chat-template", help="Default: the tokenizer's, if any."),
+]
+Thinking = Annotated[
+    bool | None, typer.Option("--thinking/--no-thinking", help="Switch of the chat template.")
+]
+Method = Annotated[str | None, typer.Option(help="As in --speculative-config.")]
+Ways = Annotated[str, typer.Option(help="Of none, stock, ours.")]
+Engine = Annotated[str, typer.Option(help="Further arguments of LLM() as JSON.")]
+Speculative = Annotated[str, typer.Option(help="Further keys of speculative_config.")]
+EagleExt = Annotated[str, typer.Option(help="Options as in additional_config.")]
+Synthetic = Annotated[
+    str, typer.Option(help="An acceptance length, or rates per position: 3.2 or 0.8,0.6,0.5.")
+]
+Dummy = Annotated[bool, typer.Option("--dummy", help="Dummy weights of the target.")]
+Out = Annotated[Path | None, typer.Option(help="Default ./bench-<time>; goes on in one.")]

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The prompts of a measurement: built in, from a file, or of one of vLLM's benchmark data sets."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm_eagle_ext.errors import SpeculativeConfigError
+
+BUILT_IN = "built-in"
+_FILE = Path(__file__).parent / "builtin_prompts.jsonl"
+# Of vLLM's sets: those of plain text that name a file or a repository.
+DATASETS = ("spec_bench", "speed_bench", "custom", "sharegpt", "hf")
+# vLLM 0.32's reader of spec_bench applies the template also where it was told to skip it.
+_AS_IT_IS = "{{ messages[0]['content'] }}"
+_SWITCHES = ("enable_thinking", "thinking")  # names that chat templates give it
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    source: str
+    ids: list[list[int]]
+    chat_template: bool
+    thinking: bool | None  # None: left to the template
+
+
+def read_texts(
+    source: str | None,
+    *,
+    count: int | None = None,
+    dataset_path: str | None = None,
+    target: str | None = None,
+    seed: int = 0,
+) -> list[str]:
+    """The first `count` prompts, in the order of a file, shuffled by `seed` for a data set.
+
+    Args:
+        source: None for the built-in prompts, a file (one prompt a line, or JSON lines that hold a text
+            or an object with one under `text` or `prompt`), or one of DATASETS.
+        dataset_path, target: of a data set; vLLM's readers count tokens with the target's tokenizer.
+
+    Raises:
+        SpeculativeConfigError: no such file or set, or no prompt in it.
+    """
+    if source in DATASETS:
+        return _from_dataset(str(source), dataset_path, str(target), count, seed)
+    path = _FILE if source in (None, BUILT_IN) else Path(str(source))
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _no_prompts(source, str(error)) from None
+    texts = [text for text in map(_text, lines) if text]
+    if not texts:
+        raise _no_prompts(source, "it has no prompt")
+    return texts[:count]
+
+
+def token_ids(
+    texts: Sequence[str],
+    target: str,
+    *,
+    source: str | None = None,
+    chat_template: bool | None = None,
+    thinking: bool | None = None,
+    trust_remote_code: bool = False,
+) -> PromptSet:
+    """The prompts as the target's tokenizer reads them, each as a user's turn of a chat.
+
+    Args:
+        chat_template: None applies one where the tokenizer has one.
+
+    Raises:
+        SpeculativeConfigError: the tokenizer cannot be read, or has no template or switch of that kind.
+    """
+    tokenizer = load_tokenizer(target, trust_remote_code)
+    if chat_template is None:
+        chat_template = getattr(tokenizer, "chat_template", None) is not None
+    switches = _switches(tokenizer, chat_template, thinking)
+    if not chat_template:
+        return PromptSet(source or BUILT_IN, [tokenizer(t)["input_ids"] for t in texts], False, None)
+    ids = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}],
+            add_generation_prompt=True,
+            return_dict=True,
+            **switches,
+        )["input_ids"]
+        for text in texts
+    ]
+    return PromptSet(source or BUILT_IN, ids, True, thinking)
+
+
+def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:
+    """Raises:
+    SpeculativeConfigError: it cannot be read.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(target, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, ImportError, TypeError, KeyError) as error:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise SpeculativeConfigError(
+            field="tokenizer of the target", value=target, allowed="a tokenizer beside its config.json",
+            remedy=f"check the name, or take --dummy with --prompt-tokens, which need none ({first})",
+        ) from None  # fmt: skip
+
+
+def random_ids(count: int, length: int, vocabulary: int, seed: int) -> PromptSet:
+    """For weights that are random themselves."""
+    choose = random.Random(seed)
+    ids = [[choose.randrange(vocabulary) for _ in range(length)] for _ in range(count)]
+    return PromptSet("random token ids", ids, False, None)
+
+
+def _switches(tokenizer: Any, chat_template: bool, thinking: bool | None) -> dict[str, bool]:
+    template = getattr(tokenizer, "chat_template", None)
+    if chat_template and template is None:
+        raise SpeculativeConfigError(
+            field="--chat-template", value=True, allowed="a tokenizer that has one",
+            remedy="use --no-chat-template; the draft's acceptance is then that of plain text",
+        )  # fmt: skip
+    if thinking is None:
+        return {}
+    written = json.dumps(template)
+    name = next((switch for switch in _SWITCHES if switch in written), None)
+    if not chat_template or name is None:
+        raise SpeculativeConfigError(
+            field="--thinking/--no-thinking", value=thinking,
+            allowed=f"a chat template that reads one of {', '.join(_SWITCHES)}",
+            remedy="leave it out: this target has no such switch",
+        )  # fmt: skip
+    return {name: thinking}
+
+
+def _from_dataset(name: str, path: str | None, target: str, count: int | None, seed: int) -> list[str]:
+    """vLLM's own reader; the chat template is applied here, in one way for all sources."""
+    if path is None:
+        raise SpeculativeConfigError(
+            field="--dataset-path", value=None, allowed="the set's file, or its repository on the hub",
+            remedy=f"name where {name} lies, for instance question.jsonl of Spec-Bench",
+        )  # fmt: skip
+    from vllm.benchmarks.datasets import add_dataset_parser, get_samples
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = FlexibleArgumentParser()
+    add_dataset_parser(parser)
+    words = ["--dataset-name", name, "--dataset-path", path, "--seed", str(seed)]
+    words += ["--num-prompts", str(count or 80), "--skip-chat-template", "--no-oversample"]
+    tokenizer = load_tokenizer(target)
+    tokenizer.chat_template = _AS_IT_IS
+    try:
+        samples = get_samples(parser.parse_args(words), tokenizer)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise _no_prompts(f"{name} of {path}", f"{type(error).__name__}: {error}") from None
+    texts = [sample.prompt for sample in samples if isinstance(sample.prompt, str)]
+    if not texts:
+        raise _no_prompts(f"{name} of {path}", "it has no plain text")
+    return texts
+
+
+def _text(line: str) -> str:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return line
+    if isinstance(found, dict):
+        found = found.get("text") or found.get("prompt")
+    return found if isinstance(found, str) else line
+
+
+def _no_prompts(source: object, problem: str) -> SpeculativeConfigError:
+    return SpeculativeConfigError(
+        field="--prompts",
+        value=str(source),
+        allowed="a text file with one prompt a line, JSON lines, or one of " + ", ".join(DATASETS),
+        remedy=f"check it ({problem}), or leave the option out for built-in prompts",
+    )

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads target and draft a second time, as plain torch, and drafts with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vllm_eagle_ext.checkpoint.sources import open_source
+from vllm_eagle_ext.cli.check import CheckRequest, CheckResult, run_check
+from vllm_eagle_ext.cli.engine.load import Measured
+from vllm_eagle_ext.cli.verify import acceptance
+from vllm_eagle_ext.cli.verify.report import Check, not_applicable
+from vllm_eagle_ext.cli.verify.request import VerifyRequest
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.checkpoint import DraftSpec
+
+GIB = 2**30
+LARGEST_GIB = 8  # of the target's files: in float32 they take twice that
+# What transformers and safetensors raise for a model that they do not know or cannot read.
+_UNREADABLE = (OSError, ValueError, ImportError, KeyError, AttributeError, RuntimeError)
+
+
+def check_reference(
+    request: VerifyRequest,
+    checked: CheckResult,
+    greedy: Measured,
+    stage: Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]],
+) -> Check:
+    spec = run_check(request.without_overrides()).inspection.spec
+    reason = _obstacle(request, spec) or acceptance.undrafted(greedy)
+    if reason or spec is None:
+        return not_applicable(acceptance.REFERENCE, reason or "the draft is left to vLLM")
+    with stage("Drafting with the reference", None):
+        try:
+            return _compare(request, spec, greedy)
+        except _UNREADABLE as error:
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            return not_applicable(acceptance.REFERENCE, f"the reference cannot be computed ({said})")
+
+
+def _obstacle(request: VerifyRequest, spec: DraftSpec | None) -> str | None:
+    if request.reference is False:
+        return "left out by --no-reference"
+    if spec is None:
+        return "the draft is left to vLLM, or not what it says without the options"
+    size = _weights(request.check) / GIB
+    if request.reference is None and size > LARGEST_GIB:
+        return (
+            f"the target's weights are {size:.1f} GiB, and more than {LARGEST_GIB} take long in "
+            "float32; ask for it with --reference"
+        )
+    from vllm_eagle_ext.reference.published import obstacle
+
+    return obstacle(spec)
+
+
+def _weights(check: CheckRequest) -> int:
+    source = open_source(
+        check.target, revision=None, token=None, download_dir=check.download_dir, field="--target"
+    )
+    return sum(size for name, size in source.files().items() if name.endswith((".safetensors", ".bin")))
+
+
+def _compare(request: VerifyRequest, spec: DraftSpec, greedy: Measured) -> Check:
+    from transformers.utils import logging
+
+    from vllm_eagle_ext.reference.published import load_reference
+    from vllm_eagle_ext.reference.target import load_target
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    check = request.check
+    target = load_target(_local(check.target, None, check.download_dir))
+    draft = _local(check.draft, check.revision, check.download_dir)
+    reference = load_reference(spec, draft, target)
+    boundaries = spec.aux_layers.boundaries
+    prompts, answers = request.prompts.ids, greedy.answers
+    paired = acceptance.compare(reference, target, boundaries, prompts, answers, request.k)
+    return acceptance.judge_reference(paired, request.overrides())
+
+
+def _local(model: str, revision: str | None, download_dir: str | None) -> Path:
+    """Its folder; of the hub's cache, where an engine has just read it."""
+    folder = Path(os.path.expanduser(model))
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(model, revision=revision, cache_dir=download_dir, local_files_only=True)
+    )

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vllm-eagle verify`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from vllm_eagle_ext.cli import options
+from vllm_eagle_ext.cli.shared import console, fail, json_object, refuse_reserved
+from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.cli.check import CheckRequest
+    from vllm_eagle_ext.cli.verify.request import VerifyRequest
+
+
+def verify(
+    context: typer.Context,
+    draft: options.Draft,
+    target: options.NeededTarget,
+    k: options.K = None,
+    method: options.Method = None,
+    revision: options.Revision = None,
+    prompts: options.Prompts = None,
+    dataset_path: options.DatasetPath = None,
+    num_prompts: options.FirstPrompts = 20,
+    chat_template: options.ChatTemplate = None,
+    thinking: options.Thinking = None,
+    max_tokens: options.MaxTokens = 64,
+    concurrency: options.AtATime = 1,
+    samples: options.Samples = 1000,
+    tie_gap: options.TieGap = None,
+    reference: options.Reference = None,
+    gate_layouts: options.GateLayouts = False,
+    engine: options.Engine = "{}",
+    eagle_ext: options.EagleExt = "{}",
+    as_json: options.AsJson = False,
+    out: options.JsonFile = None,
+) -> None:
+    """Run a draft and say whether it drafts as published, and changes nothing but the speed.
+
+    Starts two engines one after the other on this machine, with and without the draft, a third for
+    hybrid targets. Exits with 0 if nothing failed, with 1 if a check did, with 2 if it cannot be run.
+    """
+    try:
+        request = _request(context.params)
+        code, text = (_gate_layouts if gate_layouts else _verify)(request, quiet=as_json)
+    except EagleExtError as error:
+        fail(str(error), as_json=as_json)
+    if out is not None:
+        out.write_text(text + "\n")
+    if as_json:
+        typer.echo(text)
+    raise typer.Exit(code)
+
+
+def _request(given: dict[str, Any]) -> VerifyRequest:
+    """given: the options by name, as typed."""
+    from vllm_eagle_ext.cli.check import CheckRequest
+    from vllm_eagle_ext.cli.prompts import read_texts, token_ids
+    from vllm_eagle_ext.cli.verify.request import VerifyRequest
+
+    target, source = given["target"], given["prompts"]
+    engine, ours = (
+        json_object(given["engine"], "--engine"),
+        json_object(given["eagle_ext"], "--eagle-ext"),
+    )
+    refuse_reserved(engine)
+    check = CheckRequest(
+        draft=given["draft"], target=target, k=given["k"], method=given["method"],
+        revision=given["revision"], options=ours, max_model_len=engine.get("max_model_len"),
+        download_dir=engine.get("download_dir"),
+    )  # fmt: skip
+    check = _with_usual_k(check)
+    texts = read_texts(
+        source, count=given["num_prompts"], dataset_path=given["dataset_path"], target=target
+    )
+    found = token_ids(
+        texts, target, source=source, chat_template=given["chat_template"],
+        thinking=given["thinking"], trust_remote_code=bool(engine.get("trust_remote_code")),
+    )  # fmt: skip
+    same = ("max_tokens", "concurrency", "samples", "tie_gap", "reference")
+    return VerifyRequest(
+        check=check, engine=engine, prompts=found, **{name: given[name] for name in same}
+    )
+
+
+def _verify(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
+    from vllm_eagle_ext.cli.verify.run import run_verify
+    from vllm_eagle_ext.cli.verify.table import Stages, print_report
+
+    _require_scipy()
+    with logs() as folder:
+        with Stages() as shown:
+            report = run_verify(request, folder, shown.stage)
+        if not quiet:
+            print_report(report, console())
+    return report.exit_code, report.to_json()
+
+
+def _gate_layouts(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
+    from vllm_eagle_ext.cli.check import run_check
+    from vllm_eagle_ext.cli.verify.gate_layouts import require_gate, verify_gate_layouts
+    from vllm_eagle_ext.cli.verify.gate_table import print_verdict
+    from vllm_eagle_ext.cli.verify.table import Stages
+
+    checked = run_check(request.check)
+    require_gate(checked.inspection, request.check.draft)
+    with logs() as folder, Stages() as shown:
+        verdict = verify_gate_layouts(request, checked, folder, shown.stage)
+    if not quiet:
+        print_verdict(verdict, console())
+    return 0 if verdict.winner else 1, json.dumps(verdict.to_json(), indent=1)
+
+
+def _with_usual_k(check: CheckRequest) -> CheckRequest:
+    """K as it was trained for, where none is asked for."""
+    from vllm_eagle_ext.cli.check import run_check, usual_k
+
+    return check if check.k else replace(check, k=usual_k(run_check(check).inspection.spec))
+
+
+@contextmanager
+def logs() -> Iterator[Path]:
+    """A folder for the engines' logs, left where it is when one of them fails: the message names it."""
+    folder = Path(tempfile.mkdtemp(prefix="vllm-eagle-verify-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def _require_scipy() -> None:
+    try:
+        import scipy.stats  # noqa: F401
+    except ImportError:
+        raise SpeculativeConfigError(
+            field="scipy", value=None, allowed="installed, for the test of distributions",
+            remedy="pip install 'vllm-eagle-ext[bench]'",
+        ) from None  # fmt: skip

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `vllm-eagle check` says, as a check."""
+
+from __future__ import annotations
+
+from vllm_eagle_ext.checkpoint import Severity
+from vllm_eagle_ext.cli.check import CheckResult
+from vllm_eagle_ext.cli.verify.report import Check, not_applicable, verdict
+from vllm_eagle_ext.errors import clipped
+
+NAME = "intake"
+
+
+def judge_intake(checked: CheckResult) -> Check:
+    found, spec = checked.inspection, checked.inspection.spec
+    if spec is None and found.is_left_to_vllm:
+        return not_applicable(NAME, "not one of this package's drafts: vLLM serves it as it reads it")
+    told = [finding for finding in found.findings if finding.severity is not Severity.NOTE]
+    lines = [
+        f"{f.severity.value} {f.rule}: {f.problem.field} is {clipped(f.problem.value)}" for f in told
+    ]
+    said = "The draft would be refused; `vllm-eagle check` says what to do."
+    if not found.errors and spec is not None:
+        boundaries = list(spec.aux_layers.boundaries)
+        said = f"{spec.title}" + (
+            f", boundaries {boundaries} of {checked.target.num_layers}." * bool(boundaries)
+        )
+    figures = {"findings": [{"rule": f.rule, "severity": f.severity.value} for f in found.findings]}
+    return Check(NAME, verdict(not found.errors), said, tuple(lines), figures)
