@@ -12,7 +12,7 @@ ifeq ($(filter auto cpu cuda,$(VLLM))$(filter contract,$(MAKECMDGOALS)),)
 $(error VLLM=$(VLLM): allowed are cpu and cuda)
 endif
 
-.PHONY: venv demo test test-long soak lint tiny contract build
+.PHONY: venv demo test test-long soak bench-guard lint tiny contract build
 
 venv:
 	@$(PYTHON) tools/setup_venv.py --vllm $(KIND) --torch-index "$(TORCH_INDEX)"
@@ -31,6 +31,10 @@ TARGET ?= tiny
 MINUTES ?= 15
 soak: venv
 	@$(RUN) $(BIN)/python -m tests.soak --minutes $(MINUTES) --target $(TARGET)
+
+# Ours against stock vLLM in one run, with wide margins: about ten minutes, of a machine left alone.
+bench-guard: venv
+	@$(RUN) $(BIN)/python -m benchmarks.guard
 
 lint: venv
 	@$(BIN)/ruff check .

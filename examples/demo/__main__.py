@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 import shutil
 from pathlib import Path
@@ -10,12 +10,16 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from .client import ROOT, EngineClient
+from vllm_eagle_ext.cli.engine.client import EngineFailedError, EngineProcess
+from vllm_eagle_ext.cli.engine.load import Load
+from vllm_eagle_ext.cli.prompts import read_texts, token_ids
+
 from .report import Row, picture, table
 
 TINY = Path("examples/tiny")
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 # Two continuations whose log-probabilities differ by less are a tie in bf16: which one greedy decoding
 # takes depends on how many rows the target verifies at once.
 TIE_GAP = 0.1
@@ -42,7 +46,13 @@ def choose_eager(wanted: bool | None) -> bool:
 
 
 def engine_arguments(draft: str | None, k: int, eager: bool) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"model": str(TINY / "target"), "enforce_eager": eager}
+    arguments: dict[str, Any] = {
+        "model": str(TINY / "target"),
+        "enforce_eager": eager,
+        "max_model_len": 1024,
+        "max_num_seqs": 8,
+        "gpu_memory_utilization": 0.3,
+    }
     if draft is not None:
         arguments["speculative_config"] = {
             "method": "eagle3",
@@ -52,27 +62,19 @@ def engine_arguments(draft: str | None, k: int, eager: bool) -> dict[str, Any]:
     return arguments
 
 
-def read_prompts(count: int) -> list[str]:
-    lines = (ROOT / TINY / "prompts.jsonl").read_text().splitlines()[:count]
-    return [json.loads(line)["text"] for line in lines]
+def read_prompts(count: int) -> list[list[int]]:
+    texts = read_texts(str(TINY / "prompts.jsonl"), count=count)
+    return token_ids(texts, str(TINY / "target"), chat_template=False).ids
 
 
 def measure(
-    client: EngineClient, name: str, prompts: list[str], max_tokens: int, advance: Any
+    engine: EngineProcess, name: str, prompts: list[list[int]], max_tokens: int, advance: Any
 ) -> tuple[Row, list[list[int]]]:
-    for prompt in prompts[:2]:  # warm-up
-        client.ask(decode=prompt, max_tokens=max_tokens)
-    before = client.ask(counters=True)
-    texts, seconds = [], 0.0
-    for prompt in prompts:
-        answer = client.ask(decode=prompt, max_tokens=max_tokens)
-        texts.append(answer["tokens"])
-        seconds += answer["seconds"]
-        advance()
-    after = client.ask(counters=True)
-    accepted = [now - then for now, then in zip(after["accepted"], before["accepted"], strict=True)]
+    engine.load(Load(prompts[:2], max_tokens=max_tokens, ignore_eos=True))  # warm-up
+    found = engine.load(Load(prompts, max_tokens=max_tokens, ignore_eos=True), advance)
+    texts = [answer.tokens for answer in found.answers]
     tokens = sum(len(text) for text in texts)
-    return Row(name, tokens, seconds, after["drafts"] - before["drafts"], accepted), texts
+    return Row(name, tokens, found.seconds, found.drafts, found.accepted), texts
 
 
 def first_difference(left: list[int], right: list[int]) -> int | None:
@@ -81,15 +83,16 @@ def first_difference(left: list[int], right: list[int]) -> int | None:
 
 
 def agreement(
-    client: EngineClient, prompts: list[str], plain: list[list[int]], drafted: list[list[int]]
+    engine: EngineProcess, prompts: list[list[int]], plain: list[list[int]], drafted: list[list[int]]
 ) -> tuple[int, list[float]]:
     """How many texts are identical, and the target's tie gap where the others part."""
-    gaps = []
+    parted = []
     for prompt, left, right in zip(prompts, plain, drafted, strict=True):
         at = first_difference(left, right)
         if at is not None:
-            gaps.append(client.ask(gap=prompt, tokens=left[:at])["gap"])
-    return len(prompts) - len(gaps), gaps
+            parted.append(prompt + left[:at])
+    tops = [sorted(row.values(), reverse=True) for row in engine.logprobs(parted, 2)] if parted else []
+    return len(prompts) - len(parted), [first - second for first, second in tops]
 
 
 def say_agreement(name: str, same: int, gaps: list[float]) -> None:
@@ -117,28 +120,11 @@ def main(
     """Decode prompts without a draft, with the native draft and with the post-norm draft."""
     eager = choose_eager(eager)
     out.mkdir(parents=True, exist_ok=True)
-    texts_in = read_prompts(prompts)
-    rows: dict[str, Row] = {}
-    texts: dict[str, list[list[int]]] = {}
-    agreements: dict[str, tuple[int, list[float]]] = {}
     console.print(
         f"Decoding {prompts} prompts three ways, {max_tokens} tokens each, K={k}; each way starts "
         "an engine of its own, which takes up to a minute."
     )
-    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console) as progress:
-        # Without a draft last: that engine then judges where texts differ.
-        for name, draft in (("native", "native"), ("post-norm", "postnorm"), ("no draft", None)):
-            task = progress.add_task(f"{name}: starting the engine", total=prompts)
-            arguments = engine_arguments(draft, k, eager)
-            with EngineClient(arguments, out / f"{name.replace(' ', '_')}.log") as client:
-                progress.update(task, description=name)
-                rows[name], texts[name] = measure(
-                    client, name, texts_in, max_tokens, lambda task=task: progress.advance(task)
-                )
-                if draft is None:
-                    for other in ("native", "post-norm"):
-                        agreements[other] = agreement(client, texts_in, texts[name], texts[other])
+    rows, agreements = decode_three_ways(read_prompts(prompts), max_tokens, k, eager, out)
     ordered = [rows["no draft"], rows["native"], rows["post-norm"]]
     console.print(table(ordered, f"tiny target, greedy, K={k}, one request at a time"))
     for name, (same, gaps) in agreements.items():
@@ -147,5 +133,37 @@ def main(
     console.print(f"Picture: {out / 'demo.png'}; engine logs beside it.")
 
 
+def decode_three_ways(
+    prompts: list[list[int]], max_tokens: int, k: int, eager: bool, out: Path
+) -> tuple[dict[str, Row], dict[str, tuple[int, list[float]]]]:
+    rows: dict[str, Row] = {}
+    texts: dict[str, list[list[int]]] = {}
+    agreements: dict[str, tuple[int, list[float]]] = {}
+    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console) as progress:
+        # Without a draft last: that engine then judges where texts differ.
+        for name, draft in (("native", "native"), ("post-norm", "postnorm"), ("no draft", None)):
+            task = progress.add_task(f"{name}: starting the engine", total=len(prompts))
+            log = out / f"{name.replace(' ', '_')}.log"
+            with EngineProcess(engine_arguments(draft, k, eager), log, name=name) as engine:
+                progress.update(task, description=name)
+                advance = functools.partial(_advance, progress, task)
+                rows[name], texts[name] = measure(engine, name, prompts, max_tokens, advance)
+                if draft is None:
+                    for other in ("native", "post-norm"):
+                        agreements[other] = agreement(engine, prompts, texts[name], texts[other])
+    return rows, agreements
+
+
+def _advance(progress: Progress, task: TaskID, ended: int) -> None:
+    progress.update(task, completed=ended)
+
+
 if __name__ == "__main__":
-    typer.run(main)
+    for variable, value in ENVIRONMENT.items():
+        os.environ.setdefault(variable, value)
+    os.chdir(Path(__file__).resolve().parents[2])
+    try:
+        typer.run(main)
+    except EngineFailedError as failure:
+        raise SystemExit(str(failure)) from None

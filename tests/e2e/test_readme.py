@@ -25,12 +25,16 @@ RUN_BY = {
     "make lint": ".ci/run",
     "make test-long": "tests/e2e/test_readme.py",  # by its marker: `make test-long` runs those tests
     "make contract VLLM=0.33.0": "tests/e2e/test_readme.py",
+    "make bench-guard": "tests/unit/benchmarks/test_guard.py",  # what it lets pass
     "make build": "tests/e2e/test_readme.py",
     "pip install '.[cuda]'": "tests/e2e/test_packaging.py",
+    "pip install '.[bench]'": "tests/e2e/test_packaging.py",
     "vllm serve": "tests/e2e/test_readme.py",
     "vllm-eagle status": "tests/unit/cli/test_status.py",
     "vllm-eagle check": "tests/e2e/test_readme.py",
     "vllm-eagle plan": "tests/e2e/test_readme.py",
+    "vllm-eagle verify": "tests/e2e/test_verify.py",
+    "vllm-eagle bench": "tests/e2e/test_bench.py",
 }
 
 

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step times in the shapes of published pairs, without their checkpoints.
+
+    python -m benchmarks.gpu_shapes [--only llama-8b] [--concurrency 1,8,32] [--out FOLDER]
+    python -m benchmarks.gpu_shapes --scale tiny        # any machine: proves that the script works
+
+Targets get dummy weights, drafts random ones in files of their own: a draft with dummy weights would be
+lent the target's head. Acceptance is fixed by vLLM's synthetic rejection, which a CPU has only on the V2
+runner; without it every draft is refused. A step's time depends on neither.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from safetensors.torch import save_file
+
+from benchmarks.shapes.dense import LLAMA_8B, Dense
+from benchmarks.shapes.hybrid import QWEN_27B, Hybrid
+from vllm_eagle_ext import compat
+
+ROOT = Path(__file__).resolve().parents[1]
+PROBE_TOKENS = 64  # that the bench decodes to time the parts of a step
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target and its drafts as folders, and how they are measured."""
+
+    name: str
+    target: Path
+    drafts: list[Path]
+    k: int
+    acceptance: str  # as --synthetic-acceptance takes it
+    engine: dict[str, Any] = field(default_factory=dict)
+
+
+def dense_pair(shape: Dense, folder: Path) -> Pair:
+    kinds: dict[str, dict[str, bool]] = {
+        "native": {},
+        "postnorm": {"post_norm": True},
+        "gated": {"post_norm": True, "gated": True},
+    }
+    target = write(folder / "llama-8b" / "target", shape.target())
+    drafts = [
+        write(folder / "llama-8b" / name, shape.draft(**kind), shape.tensors(**kind))
+        for name, kind in kinds.items()
+    ]
+    return Pair("llama-8b", target, drafts, k=5, acceptance="0.75,0.55,0.40,0.30,0.22")
+
+
+def hybrid_pair(shape: Hybrid, folder: Path) -> Pair:
+    target = write(folder / "qwen-27b" / "target", shape.target())
+    draft = write(folder / "qwen-27b" / "dflash", shape.draft(), shape.tensors())
+    k = shape.block - 1
+    engine = {"enable_prefix_caching": False}
+    return Pair("qwen-27b", target, [draft], k=k, acceptance="6.0", engine=engine)
+
+
+def write(folder: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor] | None = None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    if tensors is not None:
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def command(
+    pair: Pair,
+    *,
+    concurrency: str,
+    prompt_tokens: int,
+    max_tokens: int,
+    repeats: int,
+    engine: dict[str, Any],
+) -> list[str]:
+    most = max(int(part) for part in concurrency.split(","))
+    found = [str(Path(sys.executable).with_name("vllm-eagle")), "bench", "--dummy"]
+    found += ["--target", str(pair.target), "-k", str(pair.k), "--concurrency", concurrency]
+    found += [part for draft in pair.drafts for part in ("--draft", str(draft))]
+    found += ["--prompt-tokens", str(prompt_tokens), "--num-prompts", str(2 * most)]
+    found += ["--max-tokens", str(max_tokens), "--repeats", str(repeats)]
+    # Room for a step beyond the last: near the end of max_model_len stock vLLM drafts for nobody.
+    tokens = max(max_tokens, PROBE_TOKENS) + 2 * (pair.k + 1)
+    length = {"max_model_len": prompt_tokens + tokens}
+    found += ["--engine", json.dumps({**length, **pair.engine, **engine})]
+    if has_synthetic_acceptance():
+        found += ["--synthetic-acceptance", pair.acceptance]
+    return found
+
+
+def has_synthetic_acceptance() -> bool:
+    return torch.cuda.is_available() or compat.model_runner(drafts_in_parallel=False) == "v2"
+
+
+def main(
+    scale: Annotated[str, typer.Option(help="real or tiny.")] = "real",
+    only: Annotated[str, typer.Option(help="llama-8b or qwen-27b; default: both.")] = "",
+    concurrency: Annotated[str, typer.Option(help="As for vllm-eagle bench.")] = "1,8,32",
+    prompt_tokens: Annotated[int, typer.Option()] = 1024,
+    max_tokens: Annotated[int, typer.Option()] = 256,
+    repeats: Annotated[int, typer.Option()] = 2,
+    engine: Annotated[str, typer.Option(help="Further arguments of LLM() as JSON.")] = "{}",
+    models: Annotated[Path, typer.Option(help="Where targets and drafts are written.")] = Path(
+        "build/shapes"
+    ),
+    out: Annotated[Path, typer.Option(help="A folder of vllm-eagle bench for each pair.")] = Path(
+        "build/gpu_shapes"
+    ),
+) -> None:
+    """Measure every pair without a draft, with stock vLLM and with this package."""
+    makers = {
+        "llama-8b": lambda: dense_pair(LLAMA_8B[scale], models / scale),
+        "qwen-27b": lambda: hybrid_pair(QWEN_27B[scale], models / scale),
+    }
+    names = [only] if only else list(makers)
+    if scale not in LLAMA_8B or not set(names) <= set(makers):
+        raise typer.BadParameter(f"--scale {scale} --only {only}: real or tiny, of {', '.join(makers)}")
+    failed = []
+    for name in names:
+        pair = makers[name]()
+        line = command(
+            pair, concurrency=concurrency, prompt_tokens=prompt_tokens, max_tokens=max_tokens,
+            repeats=repeats, engine=json.loads(engine),
+        )  # fmt: skip
+        line += ["--out", str(out / f"{scale}-{name}")]
+        print(" ".join(line), flush=True)
+        if subprocess.run(line, cwd=ROOT, check=False).returncode:
+            failed.append(name)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of docs/performance.md: `vllm-eagle bench` on the tiny pairs, on a CPU.
+
+    python -m benchmarks.performance            # all of BENCHES, about an hour
+    python -m benchmarks.performance by_k       # one of them
+
+Each is measured anew in build/performance/<name>/; report.json goes to
+benchmarks/results/performance/, the pictures to docs/performance/.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.long_prompts import write_prompts
+
+BUILD = Path("build/performance")
+RESULTS = Path("benchmarks/results/performance")
+PICTURES = Path("docs/performance")
+# Engines in the process of their client, so that two cores do not wait for six processes.
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+
+SHORT = "examples/tiny/prompts.jsonl"
+_ENGINE = {
+    "max_model_len": 2048,
+    "enforce_eager": True,
+    "gpu_memory_utilization": 0.3,
+    "max_num_seqs": 32,
+}
+_COMMON = "--together --no-chat-template --ignore-eos --max-tokens 48 --prompts"
+DENSE = f"--target examples/tiny/target {_COMMON}"
+HYBRID = f"--target examples/tiny/hybrid_target --draft examples/tiny/dflash {_COMMON}"
+NATIVE, POSTNORM, GATED = (f"--draft examples/tiny/{name}" for name in ("native", "postnorm", "gated"))
+LONG = {length: f"build/performance/prompts_{length}.jsonl" for length in (100, 500, 1500)}
+
+# Short rounds, and many: what drifts does so between pairs.
+_PAIRS = "--ways stock,ours --concurrency 1,8 --repeats 2 --num-prompts 8 --rounds"
+_GROWTH = "--repeats 1 --rounds 2 --num-prompts"
+_LEVELS = "--concurrency 1,2,4,8,16,32"
+
+BENCHES = {
+    # Ours against stock, of 2 engines of each kind: 40 pairs and 24.
+    "side_by_side": f"{DENSE} {SHORT} {NATIVE} {POSTNORM} -k 4 {_PAIRS} 20",
+    "hybrid_slots": f'{HYBRID} {SHORT} -k 7 {_PAIRS} 12 --eagle-ext {{"hybrid_state":"slots"}}',
+    "hybrid_replay": f"{HYBRID} {SHORT} -k 7 {_PAIRS} 12",
+    # Cost as work grows.
+    "by_concurrency": f"{DENSE} {SHORT} {POSTNORM} -k 4 {_LEVELS} {_GROWTH} 32",
+    "hybrid_by_concurrency": f"{HYBRID} {SHORT} -k 7 {_LEVELS} {_GROWTH} 32",
+    "by_k": f"{DENSE} {SHORT} {POSTNORM} -k 1,4,8,16 --concurrency 1,8 {_GROWTH} 16",
+    "hybrid_by_k": f"{HYBRID} {SHORT} -k 1,3,7 --concurrency 1,8 {_GROWTH} 16",
+    **{
+        f"{name}_prompts_{length}": f"{base} {path} {draft} --concurrency 1 {_GROWTH} 8"
+        for length, path in LONG.items()
+        for name, base, draft in (("dense", DENSE, f"{POSTNORM} -k 4"), ("hybrid", HYBRID, "-k 7"))
+    },
+    # What stock loads by halves.
+    "gated": f"{DENSE} {SHORT} {GATED} -k 4 --concurrency 1 {_GROWTH} 24",
+}
+
+
+def run(bench: str, out: Path) -> int:
+    """bench: arguments of `vllm-eagle bench` on the tiny pairs, but for the engine's own.
+
+    Returns:
+        Its exit status.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    engine = _ENGINE | ({"enable_prefix_caching": False} if "hybrid_target" in bench else {})
+    command = [str(Path(sys.executable).parent / "vllm-eagle"), "bench", *bench.split()]
+    command += ["--engine", json.dumps(engine), "--out", str(out)]
+    return subprocess.run(command, env=os.environ | ENVIRONMENT, check=False).returncode
+
+
+def keep(name: str) -> None:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    shutil.copy(BUILD / name / "report.json", RESULTS / f"{name}.json")
+    (PICTURES / name).mkdir(parents=True, exist_ok=True)
+    for picture in (BUILD / name).glob("*.png"):
+        shutil.copy(picture, PICTURES / name)
+
+
+def main() -> None:
+    for length, path in LONG.items():
+        write_prompts(Path(path), length, count=8)
+    for name in sys.argv[1:] or BENCHES:
+        if status := run(BENCHES[name], BUILD / name):
+            raise SystemExit(f"{name}: exit status {status}")
+        keep(name)
+
+
+if __name__ == "__main__":
+    main()
