@@ -19,7 +19,8 @@ FirstPrompts = Annotated[int, typer.Option("--num-prompts", min=1, help="The fir
 AtATime = Annotated[int, typer.Option("--concurrency", min=1, help="Texts at a time.")]
 Samples = Annotated[int, typer.Option(min=100, help="Drawn at temperature 1.")]
 TieGap = Annotated[
-    float | None, typer.Option(min=0, help="Of logprobs; default 0.1, with dtype float32 0.001.")
+    float | None,
+    typer.Option(min=0, help="Of logprobs; default 0.25, two steps of bf16; with dtype float32 0.001."),
 ]
 Reference = Annotated[
     bool | None,

@@ -15,7 +15,8 @@ from vllm_eagle_ext.errors import SpeculativeConfigError
 CANNOT_READ = 2
 # Keywords of LLM() that the commands decide by options of their own, or need as they are.
 _RESERVED = (
-    "model", "speculative_config", "additional_config", "worker_extension_cls", "disable_log_stats"
+    "model", "speculative_config", "additional_config", "worker_extension_cls", "disable_log_stats",
+    "logprobs_mode",
 )  # fmt: skip
 
 

@@ -12,10 +12,9 @@ from vllm_eagle_ext.cli.bench.request import engine_arguments
 from vllm_eagle_ext.cli.bench.results import EngineRecord, Folder, Settings, Split, Traffic, Variant
 from vllm_eagle_ext.cli.bench.schedule import Turn, batches, outstanding
 from vllm_eagle_ext.cli.bench.take import measurement
-from vllm_eagle_ext.cli.engine.client import EngineFailedError, EngineProcess
+from vllm_eagle_ext.cli.engine.client import PROBE, EngineFailedError, EngineProcess
 from vllm_eagle_ext.cli.engine.load import Load
 
-PROBE = "vllm_eagle_ext.cli.engine.probe.StepProbe"
 _WARM_TOKENS, _PROBE_TOKENS = 16, 64
 
 

@@ -19,6 +19,7 @@ from vllm_eagle_ext.cli.engine.load import Load, Measured
 from vllm_eagle_ext.errors import EagleExtError
 
 OURS = "eagle_ext"  # this package's entry point
+PROBE = "vllm_eagle_ext.cli.engine.probe.StepProbe"  # for worker_extension_cls
 _STOP_S, _STOP_AT_ONCE_S = 60, 10
 _TAIL = 25  # lines of a log in a message
 

@@ -27,6 +27,7 @@ BOUND, CERTAIN = 0.03, 4.0  # the second in standard errors
 # Of the reference's first choice, by which the second is worse: two steps of bf16.
 CLEAR = 2**-7
 UNLIKE = 0.02  # share of the steps that may part where the choice is clear; of tiny pairs: 0 to 0.01
+_UNDRAFTED_TOKENS = 2  # the prompt's step makes one, the next need not draft for a last one
 _UNDRAFTED = 0.02  # share of the steps that may have gone without drafts
 
 LIKELY = (
@@ -34,6 +35,10 @@ LIKELY = (
     "prompts without the chat template or thinking switch of its training (--[no-]chat-template,",
     "--[no-]thinking);",
     'aux layers of another convention (--eagle-ext \'{"aux_layers": "boundary"}\', see docs/drafts.md).',
+)
+NOT_DRAFTING = (
+    "Likely causes: prompts beyond the draft's own max_model_len, where vLLM goes on without drafts;",
+    "or arguments in --engine that turn drafting off; the log says what the engine was started with.",
 )
 
 
@@ -89,6 +94,10 @@ class Paired:
 
 
 def judge_worth(measured: Measured) -> Check:
+    long = sum(len(answer.tokens) > _UNDRAFTED_TOKENS for answer in measured.answers)
+    if not measured.drafts and long:
+        said = f"Nothing was drafted for {long} texts of more than {_UNDRAFTED_TOKENS} tokens."
+        return Check(WORTH, Verdict.FAILED, said, NOT_DRAFTING, {"drafts": 0})
     if measured.drafts < LEAST_DRAFTS:
         reason = f"{measured.drafts} drafts are too few; use more prompts or a larger --max-tokens"
         return not_applicable(WORTH, reason)
@@ -102,10 +111,13 @@ def judge_worth(measured: Measured) -> Check:
 
 
 def drafted_steps(prompt: Sequence[int], answer: Answer, k: int) -> Iterator[tuple[int, int]]:
-    """Per step whose K drafted positions lie inside the text: the row it starts at, accepted drafts."""
+    """Per step that could have shown K + 1 tokens of the text: the row it starts at, accepted drafts.
+
+    A last step may be cut short: its K tokens may be K accepted drafts, or K - 1 and the target's own.
+    """
     start, end = len(prompt) - 1, len(prompt) + len(answer.tokens)
     for tokens in answer.steps[1:]:  # the first is the prompt's own
-        if start + 2 + k > end:
+        if start + 2 + k >= end:
             return
         yield start, tokens - 1
         start += tokens

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 LARGEST_GIB = 8  # of the target's files: in float32 they take twice that
-# What transformers and safetensors raise for a model that they do not know or cannot read.
-_UNREADABLE = (OSError, ValueError, ImportError, KeyError, AttributeError, RuntimeError)
+# Keywords of LLM() by which an engine reads or computes another target than plain transformers.
+_OTHER_TARGET = (
+    "revision", "code_revision", "hf_overrides", "hf_config_path", "config_format", "load_format",
+    "quantization", "quantization_config", "kv_cache_dtype", "trust_remote_code", "model_impl",
+)  # fmt: skip
+_PLAIN: tuple[object, ...] = (None, False, "", {}, "auto", "safetensors")
 
 
 def check_reference(
@@ -31,16 +35,16 @@ def check_reference(
     greedy: Measured,
     stage: Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]],
 ) -> Check:
-    spec = run_check(request.without_overrides()).inspection.spec
-    reason = _obstacle(request, spec) or acceptance.undrafted(greedy)
-    if reason or spec is None:
-        return not_applicable(acceptance.REFERENCE, reason or "the draft is left to vLLM")
-    with stage("Drafting with the reference", None):
-        try:
+    try:
+        spec = run_check(request.without_overrides()).inspection.spec
+        reason = _obstacle(request, spec) or acceptance.undrafted(greedy)
+        if reason or spec is None:
+            return not_applicable(acceptance.REFERENCE, reason or "the draft is left to vLLM")
+        with stage("Drafting with the reference", None):
             return _compare(request, spec, greedy)
-        except _UNREADABLE as error:
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
-            return not_applicable(acceptance.REFERENCE, f"the reference cannot be computed ({said})")
+    except Exception as error:  # noqa: BLE001 (what the engines found must not be lost with it)
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        return not_applicable(acceptance.REFERENCE, f"the reference cannot be computed ({said})")
 
 
 def _obstacle(request: VerifyRequest, spec: DraftSpec | None) -> str | None:
@@ -48,6 +52,8 @@ def _obstacle(request: VerifyRequest, spec: DraftSpec | None) -> str | None:
         return "left out by --no-reference"
     if spec is None:
         return "the draft is left to vLLM, or not what it says without the options"
+    if other := [name for name in _OTHER_TARGET if request.engine.get(name) not in _PLAIN]:
+        return f"the reference reads the target without {', '.join(other)} of --engine"
     size = _weights(request.check) / GIB
     if request.reference is None and size > LARGEST_GIB:
         return (
@@ -63,7 +69,17 @@ def _weights(check: CheckRequest) -> int:
     source = open_source(
         check.target, revision=None, token=None, download_dir=check.download_dir, field="--target"
     )
-    return sum(size for name, size in source.files().items() if name.endswith((".safetensors", ".bin")))
+    return weight_bytes(source.files())
+
+
+def weight_bytes(files: Mapping[str, int]) -> int:
+    """Name -> size. Of copies in several formats those that transformers reads."""
+    kept = {name: size for name, size in files.items() if "consolidated" not in name}
+    safetensors, bins = (
+        sum(size for name, size in kept.items() if name.endswith(ending))
+        for ending in (".safetensors", ".bin")
+    )
+    return safetensors or bins
 
 
 def _compare(request: VerifyRequest, spec: DraftSpec, greedy: Measured) -> Check:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,14 +50,18 @@ def verify(
     hybrid targets. Exits with 0 if nothing failed, with 1 if a check did, with 2 if it cannot be run.
     """
     try:
+        _require_folder(out)
         request = _request(context.params)
         code, text = (_gate_layouts if gate_layouts else _verify)(request, quiet=as_json)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
-    if out is not None:
-        out.write_text(text + "\n")
     if as_json:
         typer.echo(text)
+    if out is not None:
+        try:
+            out.write_text(text + "\n")
+        except OSError as error:
+            fail(f"--out cannot be written: {error}")
     raise typer.Exit(code)
 
 
@@ -99,9 +101,10 @@ def _verify(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
     from vllm_eagle_ext.cli.verify.table import Stages, print_report
 
     _require_scipy()
-    with logs() as folder:
+    with Logs() as kept:
         with Stages() as shown:
-            report = run_verify(request, folder, shown.stage)
+            report = run_verify(request, kept.folder, shown.stage)
+        kept.passed = report.exit_code == 0
         if not quiet:
             print_report(report, console())
     return report.exit_code, report.to_json()
@@ -115,8 +118,10 @@ def _gate_layouts(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
 
     checked = run_check(request.check)
     require_gate(checked.inspection, request.check.draft)
-    with logs() as folder, Stages() as shown:
-        verdict = verify_gate_layouts(request, checked, folder, shown.stage)
+    with Logs() as kept:
+        with Stages() as shown:
+            verdict = verify_gate_layouts(request, checked, kept.folder, shown.stage)
+        kept.passed = verdict.winner is not None
     if not quiet:
         print_verdict(verdict, console())
     return 0 if verdict.winner else 1, json.dumps(verdict.to_json(), indent=1)
@@ -129,12 +134,29 @@ def _with_usual_k(check: CheckRequest) -> CheckRequest:
     return check if check.k else replace(check, k=usual_k(run_check(check).inspection.spec))
 
 
-@contextmanager
-def logs() -> Iterator[Path]:
-    """A folder for the engines' logs, left where it is when one of them fails: the message names it."""
-    folder = Path(tempfile.mkdtemp(prefix="vllm-eagle-verify-"))
-    yield folder
-    shutil.rmtree(folder)
+class Logs:
+    """A folder for the engines' logs. It stays, and is named, unless all passed or no engine started."""
+
+    passed = False
+
+    def __enter__(self) -> Logs:
+        self.folder = Path(tempfile.mkdtemp(prefix="vllm-eagle-verify-"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.passed or not any(self.folder.iterdir()):
+            shutil.rmtree(self.folder)
+        else:
+            typer.echo(f"The engines' logs: {self.folder}", err=True)
+
+
+def _require_folder(out: Path | None) -> None:
+    """Before engines start."""
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise SpeculativeConfigError(
+            field="--out", value=str(out), allowed="a file in a folder that exists",
+            remedy=f"create {out.parent}" if not out.is_dir() else "name a file in it",
+        )  # fmt: skip
 
 
 def _require_scipy() -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from math import exp, log
 from typing import Any
 
-from vllm_eagle_ext.cli.verify.report import Check, not_applicable, verdict
+from vllm_eagle_ext.cli.verify.report import Check, Verdict, not_applicable
 
 DEPTH, BRANCHES = 3, 4
 OTHER = -1  # a leaf's last entry: a token that is none of its siblings
@@ -137,16 +137,30 @@ def open_contexts(
 
 
 def judge_distribution(drafted: Fit, control: Fit, *, samples: int, accepted: int) -> Check:
-    """control: of a sample drawn without the draft."""
+    """FAILED only if the sample is off and the control is not.
+
+    Args:
+        control: of a sample drawn without the draft.
+        accepted: drafted tokens in the sample.
+    """
     if not drafted.freedom:
         return not_applicable(NAME, "the target is all but certain of what it says to these prompts")
-    passed = drafted.p > LEAST_P
+    off, control_off = drafted.p <= LEAST_P, control.p <= LEAST_P
     details = [f"control, without the draft: {control}"]
-    if control.p <= LEAST_P:
-        details.append("The control fails as well: it is not the draft, or not the draft alone.")
+    found = Verdict.FAILED if off and not control_off else Verdict.PASSED
+    if control_off:
+        found = Verdict.WARNING
+        details.append(
+            "The control fails as well: it is the engine's sampling, not the draft."
+            if off
+            else "The control alone fails: chance, or the engine's sampling; not the draft."
+        )
+    elif not off and not accepted:
+        found = Verdict.WARNING
+        details.append("No draft was accepted: only what follows rejected ones was tested.")
     said = f"{samples} at temperature 1: {drafted}; {accepted} drafted tokens accepted in them."
     figures = {
         "samples": samples, "accepted": accepted, "least_p": LEAST_P,
         "drafted": drafted.to_json(), "control": control.to_json(),
     }  # fmt: skip
-    return Check(NAME, verdict(passed and control.p > LEAST_P), said, tuple(details), figures)
+    return Check(NAME, found, said, tuple(details), figures)

@@ -58,8 +58,14 @@ class LayoutVerdict:
 
 def require_gate(inspection: Inspection, draft: str) -> None:
     """Raises:
-    UnsupportedDraftError: the draft has no gate in q_proj, so that there is no layout to tell.
+    UnsupportedDraftError: the draft would be refused, or has no gate in q_proj, so that there is no
+        layout to tell.
     """
+    if inspection.errors:
+        problem = inspection.errors[0].problem
+        raise UnsupportedDraftError(
+            field=problem.field, value=problem.value, allowed=problem.allowed, remedy=problem.remedy
+        )
     gate = inspection.spec.gate if inspection.spec else None
     if gate is None or gate.module != "q_proj":
         raise UnsupportedDraftError(

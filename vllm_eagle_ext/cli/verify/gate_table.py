@@ -19,7 +19,7 @@ def print_verdict(verdict: LayoutVerdict, console: Console) -> None:
         table.add_row(row.layout, str(row.drafts), rates, f"{row.tau:.2f}")
     console.print(table)
     if verdict.winner is None:
-        console.print("Too close to tell: use more --prompts or a larger --max-tokens.")
+        console.print("Too close to tell: a larger --num-prompts or a larger --max-tokens.")
         return
     option = json.dumps({KEY: {**verdict.options, "gate_layout": verdict.winner}})
     if verdict.is_low:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import read_config
+from vllm_eagle_ext.cli.bench.context import versions
 from vllm_eagle_ext.cli.check import CheckResult, run_check
-from vllm_eagle_ext.cli.engine.client import EngineFailedError, EngineProcess
+from vllm_eagle_ext.cli.engine.client import PROBE, EngineFailedError, EngineProcess
 from vllm_eagle_ext.cli.engine.load import Load, Measured
 from vllm_eagle_ext.cli.verify import acceptance, distribution, states, texts
 from vllm_eagle_ext.cli.verify.against import check_reference
@@ -84,15 +85,17 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> Report:
 
 
 def _run_drafted(request: VerifyRequest, checked: CheckResult, folder: Path, stage: Stage) -> Drafted:
-    arguments, log = drafted_arguments(request, checked), folder / "with_draft.log"
+    arguments = drafted_arguments(request, checked) | {"worker_extension_cls": PROBE}
+    log = folder / "with_draft.log"
     prompts = request.prompts.ids
     with start("the engine with the draft", arguments, log, stage) as engine:
+        scheme = engine.rpc("eagle_ext_facts")[0]["state"]
         greedy = load_in(engine, _greedy(request), "Texts with the draft", stage)
         answers = [answer.tokens for answer in greedy.answers]
         ask = partial(engine.logprobs, top=distribution.BRANCHES)
         contexts = distribution.open_contexts(prompts, answers, ask)
         samples = load_in(engine, _sampled(request, contexts), "Samples with the draft", stage)
-    return Drafted(greedy, contexts, samples, states.scheme_of(request.options, log))
+    return Drafted(greedy, contexts, samples, scheme)
 
 
 def _run_other_states(
@@ -106,14 +109,15 @@ def _run_other_states(
     if not is_hybrid(target):
         return not_applicable(states.NAME, "the target keeps no recurrent state of a gated delta net")
     if scheme is None:
-        return not_applicable(states.NAME, "the engine's log does not say how it kept its states")
+        return not_applicable(states.NAME, "the engine keeps no recurrent states")
     other = states.other(scheme)
     arguments = drafted_arguments(request, checked, hybrid_state=other)
+    log = folder / f"{other}.log"
     try:
-        with start(f"the engine with {other}", arguments, folder / f"{other}.log", stage) as engine:
+        with start(f"the engine with {other}", arguments, log, stage) as engine:
             return load_in(engine, _greedy(request), f"Texts with {other}", stage)
     except EngineFailedError as error:
-        return states.judge_failure(error, other)
+        return states.judge_failure(error, other, log.read_text(errors="replace"))
 
 
 def _run_plain(
@@ -211,6 +215,7 @@ def _report(request: VerifyRequest, checked: CheckResult, checks: Sequence[Check
         "method": checked.method, "prompts": prompts.source, "num_prompts": len(prompts.ids),
         "chat_template": prompts.chat_template, "thinking": prompts.thinking,
         "max_tokens": request.max_tokens, "concurrency": request.concurrency,
+        "samples": request.samples, "tie_gap": tie_bound(request), "versions": versions(),
         "engine": dict(request.engine), "eagle_ext": dict(request.options),
     }  # fmt: skip
     return Report(request.check.draft, request.check.target, request.k, tuple(checks), settings)

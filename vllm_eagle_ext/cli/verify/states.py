@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from vllm_eagle_ext.cli.engine.client import EngineFailedError
 from vllm_eagle_ext.cli.engine.load import Measured
@@ -16,30 +14,28 @@ from vllm_eagle_ext.cli.verify.texts import Parting, judge_texts
 
 NAME = "hybrid states"
 Scheme = Literal["replay", "slots"]
-_SAID = re.compile(r"Recurrent state of \S+: (replay|slots)\b")  # of the intake's line
-_REFUSAL = "vllm-eagle-ext: "  # all that this package refuses begins so
-
-
-def scheme_of(options: Mapping[str, Any], log: Path) -> Scheme | None:
-    """What an engine kept its states by; None: its log does not say."""
-    asked = options.get("hybrid_state")
-    if asked == "replay" or asked == "slots":
-        return asked
-    found = _SAID.search(" ".join(log.read_text(errors="replace").split()))
-    return found.group(1) if found else None  # type: ignore[return-value]
+# All that this package refuses begins so, behind an error's name or pydantic's "Value error".
+_REFUSAL = re.compile(r"[Ee]rror[:,] vllm-eagle-ext: (.+)")
+# vLLM's front end ends with an error that only points at the one above it.
+_ERROR = re.compile(r"\b\w*(?:Error|Exception): (?!Engine core initialization failed).+")
 
 
 def other(scheme: Scheme) -> Scheme:
     return "slots" if scheme == "replay" else "replay"
 
 
-def judge_failure(error: EngineFailedError, scheme: Scheme) -> Check:
-    """Of an engine with the other scheme: a refusal has a reason, all else is a fault."""
-    said = str(error.value)
-    if _REFUSAL in said:
-        reason = said.split(_REFUSAL, 1)[1].splitlines()[0]
-        return not_applicable(NAME, f"{scheme} cannot be had here: {reason}")
-    return Check(NAME, Verdict.FAILED, f"The engine with {scheme} ended: {said}", (error.remedy,))
+def judge_failure(error: EngineFailedError, scheme: Scheme, log: str = "") -> Check:
+    """Of an engine with the other scheme, which is not served: its end says nothing about the draft.
+
+    Args:
+        log: all of it; "": the end of it in the message will do.
+    """
+    said, told_before = str(error.value), log or error.remedy
+    if refusal := _REFUSAL.search(said) or _REFUSAL.search(told_before):
+        return not_applicable(NAME, f"{scheme} cannot be had here: {refusal.group(1)}")
+    told = _ERROR.findall(told_before)
+    reason = told[-1] if told else (said.splitlines() or [""])[0]
+    return not_applicable(NAME, f"the engine with {scheme}, to compare with, ended: {reason}")
 
 
 def judge_states(
@@ -59,6 +55,7 @@ def judge_states(
         return replace(check, said=said, figures=figures)
     if counters[0] != counters[1]:
         details = [f"{one}: drafts, drafted, accepted {row}" for one, row in figures["counters"].items()]
+        details.append("Near a tie of its own, the draft may choose otherwise behind another kernel.")
         said += " Their counters differ."
-        return Check(NAME, Verdict.FAILED, said, tuple(details), figures)
+        return Check(NAME, Verdict.WARNING, said, tuple(details), figures)
     return replace(check, said=said + " So do drafts and accepted tokens.", figures=figures)

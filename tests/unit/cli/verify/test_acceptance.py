@@ -34,6 +34,18 @@ def test_a_text_of_the_prompts_step_alone_has_none():
     assert list(drafted_steps([9] * 4, answer([1]), K)) == []
 
 
+def test_a_last_step_of_k_tokens_is_no_rejection():
+    """Cut at 64 tokens, a perfect draft's last step shows K of its K + 1."""
+    steps = [1] + [K + 1] * 15 + [K]
+    assert sum(steps) == 64
+    found = list(drafted_steps([9] * 4, answer(steps), K))
+    assert [accepted for _, accepted in found] == [K] * 15
+
+
+def test_a_whole_last_step_counts():
+    assert len(list(drafted_steps([9] * 4, answer([1, K + 1, K + 1]), K))) == 2
+
+
 def paired(engine: float, reference: float, *, count: int = 300, alike: float = 1.0) -> Paired:
     """Geometric acceptance; `alike` is the share of steps that are drawn together."""
     choose, found = random.Random(1), Paired(K)
@@ -130,6 +142,14 @@ def test_worth(first, expected):
 @pytest.mark.parametrize("drafts", [0, 29])
 def test_worth_of_few(drafts):
     assert judge_worth(measured([0.5], drafts)).verdict is Verdict.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(3, "FAILED"), (2, "not applicable")])
+def test_nothing_drafted(tokens, expected):
+    """A text of two tokens may end before anything could be drafted for it."""
+    check = judge_worth(Measured(1.0, [answer([1] * tokens)], 0, 0, []))
+    assert check.verdict.value == expected
+    assert ("Nothing was drafted" in check.said) == (expected == "FAILED")
 
 
 def test_steps_without_drafts_are_noticed():

@@ -106,6 +106,46 @@ def test_a_target_that_transformers_cannot_read(rightly, monkeypatch):
     assert "cannot be computed" in found.said
 
 
+def test_the_unexpected_is_no_end(rightly, monkeypatch):
+    def compare(*_):
+        raise ZeroDivisionError("of the reference")
+
+    monkeypatch.setattr(against, "_compare", compare)
+    found = check(request(), rightly)
+    assert found.verdict.value == "not applicable"
+    assert "ZeroDivisionError: of the reference" in found.said
+
+
+@pytest.mark.parametrize(
+    ("engine", "named"),
+    [
+        ({"revision": "v2"}, "revision"),
+        ({"quantization": "fp8", "seed": 1}, "quantization"),
+        ({"hf_overrides": {"rope_theta": 5}}, "hf_overrides"),
+        ({"trust_remote_code": True}, "trust_remote_code"),
+        ({"trust_remote_code": False, "load_format": "auto", "hf_overrides": {}, "seed": 1}, None),
+    ],
+)
+def test_another_target_than_the_references(engine, named):
+    found = against._obstacle(
+        replace(request(), engine=engine), run_check(request().check).inspection.spec
+    )
+    assert found is None if named is None else f"without {named} of --engine" in found
+
+
+@pytest.mark.parametrize(
+    ("files", "size"),
+    [
+        ({"model.safetensors": 5, "pytorch_model.bin": 7}, 5),
+        ({"model-1.safetensors": 5, "model-2.safetensors": 6, "consolidated.safetensors": 11}, 11),
+        ({"pytorch_model.bin": 7, "config.json": 1}, 7),
+        ({}, 0),
+    ],
+)
+def test_bytes_of_the_target(files, size):
+    assert against.weight_bytes(files) == size
+
+
 def test_steps_without_drafts(rightly):
     found = check(request(), replace(rightly, drafts=rightly.drafts // 2))
     assert found.verdict.value == "not applicable"

@@ -110,8 +110,8 @@ def test_joint_adds_up():
 class TestVerdict:
     good, bad, certain = Fit(10.0, 11, 10), Fit(90.0, 11, 10), Fit(0.0, 1, 0)
 
-    def judge(self, drafted, control=good):
-        return judge_distribution(drafted, control, samples=1000, accepted=7)
+    def judge(self, drafted, control=good, accepted=7):
+        return judge_distribution(drafted, control, samples=1000, accepted=accepted)
 
     def test_passed(self):
         assert self.judge(self.good).verdict is Verdict.PASSED
@@ -119,10 +119,18 @@ class TestVerdict:
     def test_failed(self):
         assert self.judge(self.bad).verdict is Verdict.FAILED
 
-    def test_a_failing_control_is_no_success(self):
-        check = self.judge(self.good, self.bad)
-        assert check.verdict is Verdict.FAILED
+    @pytest.mark.parametrize(("drafted", "said"), [(good, "control alone"), (bad, "as well")])
+    def test_a_failing_control_is_not_the_draft(self, drafted, said):
+        check = self.judge(drafted, self.bad)
+        assert check.verdict is Verdict.WARNING
+        assert said in check.details[1]
         assert "not the draft" in check.details[1]
+
+    def test_rejected_drafts_alone_are_a_warning(self):
+        check = self.judge(self.good, accepted=0)
+        assert check.verdict is Verdict.WARNING
+        assert "rejected" in check.details[1]
+        assert self.judge(self.bad, accepted=0).verdict is Verdict.FAILED
 
     def test_a_certain_target_tells_nothing(self):
         assert self.judge(self.certain, self.certain).verdict is Verdict.NOT_APPLICABLE

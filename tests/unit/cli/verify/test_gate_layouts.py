@@ -54,7 +54,7 @@ def test_the_option_to_paste_is_shown():
 
 
 def test_too_close_says_what_to_do():
-    assert "--prompts" in shown(LayoutVerdict(rows(100, 99), None))
+    assert "--num-prompts" in shown(LayoutVerdict(rows(100, 99), None))
 
 
 TINY = ["--target", str(ROOT / "examples/tiny/target"), "--gate-layouts", "--json"]
@@ -74,12 +74,19 @@ def test_a_draft_without_a_gate_starts_no_engine():
     assert "gate of the draft" in error_of(str(ROOT / "examples/tiny/postnorm"), *TINY)
 
 
+def test_a_draft_that_would_be_refused_starts_no_engine():
+    other = ["--target", str(ROOT / "examples/tiny/hybrid_target"), *TINY[2:]]
+    said = error_of(str(ROOT / "examples/tiny/gated"), *other)
+    assert "Allowed" in said
+    assert "log" not in said
+
+
 def test_an_engine_that_fails_is_reported():
     engine = json.dumps({"max_model_len": -5})
     assert "interleaved" in error_of(str(ROOT / "examples/tiny/gated"), *TINY, "--engine", engine)
 
 
-@pytest.mark.parametrize("name", ["model", "speculative_config", "additional_config"])
+@pytest.mark.parametrize("name", ["model", "speculative_config", "additional_config", "logprobs_mode"])
 def test_what_the_command_decides_itself(name):
     engine = json.dumps({name: {}})
     assert name in error_of(str(ROOT / "examples/tiny/gated"), *TINY, "--engine", engine)

@@ -40,7 +40,7 @@ def engines(monkeypatch):
 
     def start(name, arguments, log, _stage, *, plugin=True):
         found["started"].append((name, arguments, plugin))
-        log.write_text("Recurrent state of Qwen3_5ForCausalLM: replay, one state page per request;")
+        log.write_text("INFO started\n")
         engine = found.setdefault(name, ToyEngine())
         if isinstance(engine, Exception):
             raise engine
@@ -72,6 +72,8 @@ def test_engines_and_their_arguments(engines, tmp_path):
     (_, drafted, ours), (name, plain, without) = engines["started"]
     assert drafted["speculative_config"]["num_speculative_tokens"] == 3
     assert drafted["additional_config"] == {"eagle_ext": {"norm_output": True}}
+    assert drafted["worker_extension_cls"].endswith(".StepProbe")
+    assert "worker_extension_cls" not in plain
     assert drafted["seed"] == plain["seed"] == 3
     assert name == "the engine without a draft"
     assert "speculative_config" not in plain
@@ -123,7 +125,8 @@ class TestHybrid:
         assert len(engines["started"]) == 3
 
     def test_the_other_states_are_those_not_served(self, engines, tmp_path):
-        self.run(tmp_path, hybrid_state="slots")
+        engines["the engine with the draft"].state = "slots"
+        self.run(tmp_path)
         assert engines["started"][1][0] == "the engine with replay"
 
     def test_other_texts_fail(self, engines, tmp_path):
@@ -132,6 +135,11 @@ class TestHybrid:
         assert verdicts(report)["hybrid states"] == "FAILED"
         assert verdicts(report)["greedy texts"] == "passed"
         assert report.exit_code == 1
+
+    def test_no_states_to_compare(self, engines, tmp_path):
+        engines["the engine with the draft"].state = None
+        assert verdicts(self.run(tmp_path))["hybrid states"] == "not applicable"
+        assert len(engines["started"]) == 2
 
     def test_a_refusal_is_no_failure(self, engines, tmp_path):
         said = "HybridStateError: vllm-eagle-ext: enable_lora is True. Allowed: .."
@@ -155,7 +163,9 @@ def test_what_is_shown_and_written(engines, tmp_path):
     written = json.loads(report.to_json())
     assert written["exit_code"] == 1
     assert [check["verdict"] for check in written["checks"]] == list(verdicts(report).values())
-    assert written["settings"]["num_prompts"] == 8
+    settings = written["settings"]
+    assert (settings["num_prompts"], settings["samples"], settings["tie_gap"]) == (8, 1000, 0.25)
+    assert "torch" in settings["versions"]
 
 
 def test_a_warning_is_no_plain_success(engines, tmp_path):
@@ -171,7 +181,7 @@ def test_a_tie_bound_by_dtype():
     from vllm_eagle_ext.cli.verify.request import tie_bound
 
     asked = request()
-    assert tie_bound(asked) == 0.1
+    assert tie_bound(asked) == 0.25
     assert tie_bound(replace(asked, engine={"dtype": "float32"})) == 1e-3
     assert tie_bound(replace(asked, tie_gap=0.5)) == 0.5
 

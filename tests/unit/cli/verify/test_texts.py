@@ -7,7 +7,7 @@ import math
 import pytest
 
 from vllm_eagle_ext.cli.verify.report import Verdict
-from vllm_eagle_ext.cli.verify.texts import Parting, judge_texts, partings, with_gaps
+from vllm_eagle_ext.cli.verify.texts import TIE_GAP, Parting, judge_texts, partings, with_gaps
 
 MINE = [[1, 2, 3], [4, 5, 6], [7, 8]]
 PROMPTS = [[10], [11, 12], [13]]
@@ -69,6 +69,13 @@ def test_ties_pass_and_are_counted_apart():
     assert check.verdict is Verdict.PASSED
     assert (check.figures["equal"], check.figures["ties"]) == (1, 2)
     assert "gap up to 0.100" in check.said
+
+
+def test_two_steps_of_bf16_are_a_tie():
+    """As logprobs of float32 say it: a little more than 0.25."""
+    assert TIE_GAP == 0.25
+    assert judged(0.2500001, bound=TIE_GAP).verdict is Verdict.PASSED
+    assert judged(0.26, bound=TIE_GAP).verdict is Verdict.FAILED
 
 
 @pytest.mark.parametrize("gap", [0.11, 3.0, math.inf])

@@ -44,6 +44,7 @@ class ToyEngine:
     heat: float = 1.0
     wrong_at: int | None = None  # a token of each greedy text that is not the likeliest
     accepted: int = 500
+    state: str | None = "replay"  # how its worker keeps recurrent states
     loads: list[Load] = field(default_factory=list)
     rng: Any = field(default_factory=lambda: np.random.default_rng(5))
 
@@ -55,6 +56,10 @@ class ToyEngine:
 
     def logprobs(self, prompts: Sequence[Sequence[int]], top: int) -> list[dict[int, float]]:
         return likeliest(prompts, top)
+
+    def rpc(self, method: str) -> list[dict[str, Any]]:
+        assert method == "eagle_ext_facts"
+        return [{"state": self.state}]
 
     def load(self, load: Load, progress: Any = None) -> Measured:
         self.loads.append(load)
