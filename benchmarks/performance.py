@@ -38,16 +38,16 @@ HYBRID = f"--target examples/tiny/hybrid_target --draft examples/tiny/dflash {_C
 NATIVE, POSTNORM, GATED = (f"--draft examples/tiny/{name}" for name in ("native", "postnorm", "gated"))
 LONG = {length: f"build/performance/prompts_{length}.jsonl" for length in (100, 500, 1500)}
 
-# Short rounds, and many: what drifts does so between pairs.
-_PAIRS = "--ways stock,ours --concurrency 1,8 --repeats 2 --num-prompts 8 --rounds"
+# One engine of each kind per pair: one start differs from the next by more than a round from a round.
+_PAIRS = "--ways stock,ours --concurrency 1,8 --repeats 10 --num-prompts 24"
 _GROWTH = "--repeats 1 --rounds 2 --num-prompts"
 _LEVELS = "--concurrency 1,2,4,8,16,32"
 
 BENCHES = {
-    # Ours against stock, of 2 engines of each kind: 40 pairs and 24.
-    "side_by_side": f"{DENSE} {SHORT} {NATIVE} {POSTNORM} -k 4 {_PAIRS} 20",
-    "hybrid_slots": f'{HYBRID} {SHORT} -k 7 {_PAIRS} 12 --eagle-ext {{"hybrid_state":"slots"}}',
-    "hybrid_replay": f"{HYBRID} {SHORT} -k 7 {_PAIRS} 12",
+    # Ours against stock.
+    "native": f"{DENSE} {SHORT} {NATIVE} -k 4 {_PAIRS}",
+    "postnorm": f"{DENSE} {SHORT} {POSTNORM} -k 4 {_PAIRS}",
+    "hybrid_slots": f'{HYBRID} {SHORT} -k 7 {_PAIRS} --eagle-ext {{"hybrid_state":"slots"}}',
     # Cost as work grows.
     "by_concurrency": f"{DENSE} {SHORT} {POSTNORM} -k 4 {_LEVELS} {_GROWTH} 32",
     "hybrid_by_concurrency": f"{HYBRID} {SHORT} -k 7 {_LEVELS} {_GROWTH} 32",

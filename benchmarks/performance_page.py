@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the tables of docs/performance.md from benchmarks/results/performance/.
+
+python -m benchmarks.performance_page
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path("benchmarks/results/performance")
+PAGE = Path("docs/performance.md")
+
+Row = dict[str, Any]
+
+
+def rows(name: str) -> list[Row]:
+    file = RESULTS / f"{name}.json"
+    return json.loads(file.read_text())["rows"] if file.exists() else []
+
+
+def interval(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "-"
+    return f"{found['median']:.3f} ({found['low']:.3f} to {found['high']:.3f}, {found['pairs']} pairs)"
+
+
+def ratio(found: dict[str, Any] | None) -> str:
+    return "-" if found is None else f"{found['median']:.2f}x"
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    shown = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return "\n".join(shown + [f"| {' | '.join(map(str, line))} |" for line in lines])
+
+
+def side_by_side() -> str:
+    titles = {"native": "K=4", "postnorm": "K=4", "hybrid_slots": "K=7, slots"}
+    return table(
+        ("draft", "concurrency", "ours / stock, tokens/s", "tau, ours and stock"),
+        [
+            (f"{Path(row['variant']['draft']).name}, {title}", row["concurrency"],
+             interval(row["against_stock"]), " ".join(taus(name, row)))
+            for name, title in titles.items()
+            for row in rows(name)
+            if row["variant"]["way"] == "ours"
+        ],
+    )  # fmt: skip
+
+
+def taus(name: str, ours: Row) -> list[str]:
+    same = [row for row in rows(name) if row["concurrency"] == ours["concurrency"]]
+    variant = ours["variant"]
+    return [
+        f"{row['tau']:.2f}"
+        for way in ("ours", "stock")
+        for row in same
+        if row["variant"] == variant | {"way": way}
+    ]
+
+
+def growth(names: dict[str, str], grown: str, value: Callable[[str, Row], object]) -> str:
+    """A line per variant that was measured, none, stock and ours side by side."""
+    lines = []
+    for name, title in names.items():
+        found = rows(name)
+        for row in found:
+            if row["variant"]["way"] == "ours":
+                stock = _other(found, row, row["variant"] | {"way": "stock"})
+                plain = _other(found, row, {"way": "none", "draft": None, "k": 0})
+                steps = [f"{one['step_ms']:.1f}" if one else "-" for one in (plain, stock, row)]
+                lines.append(
+                    (title, value(name, row), *steps, ratio(row["against_stock"]),
+                     f"{row['tau']:.2f}", ratio(row["speedup"]))
+                )  # fmt: skip
+    head = ("pair", grown, "step, no draft, ms", "stock", "ours", "ours / stock", "tau", "over no draft")
+    return table(head, lines)
+
+
+def _other(found: Sequence[Row], row: Row, variant: dict[str, Any]) -> Row | None:
+    same = [one for one in found if one["concurrency"] == row["concurrency"]]
+    return next((one for one in same if one["variant"] == variant and one["step_ms"]), None)
+
+
+def by_concurrency() -> str:
+    names = {"by_concurrency": "post-norm, K=4", "hybrid_by_concurrency": "DFlash, K=7, replay"}
+    return growth(names, "requests", lambda _, row: row["concurrency"])
+
+
+def by_k() -> str:
+    names = {"by_k": "post-norm", "hybrid_by_k": "DFlash"}
+    return growth(names, "K, requests", lambda _, row: f"{row['variant']['k']}, {row['concurrency']}")
+
+
+def by_prompt() -> str:
+    lengths = (100, 500, 1500)
+    names = {f"dense_prompts_{length}": "post-norm, K=4" for length in lengths}
+    names |= {f"hybrid_prompts_{length}": "DFlash, K=7, replay" for length in lengths}
+    return growth(names, "tokens of the prompt", lambda name, _: name.rpartition("_")[2])
+
+
+def gated() -> str:
+    lines = [
+        (row["variant"]["way"], f"{row['tau']:.2f}",
+         " ".join(f"{rate:.2f}" for rate in row["acceptance"]), ratio(row["speedup"]))
+        for row in rows("gated") if row["variant"]["draft"]
+    ]  # fmt: skip
+    return table(("served by", "tau", "acceptance per position", "over no draft"), lines)
+
+
+def main() -> None:
+    text = PAGE.read_text()
+    for write in (side_by_side, by_concurrency, by_k, by_prompt, gated):
+        name = write.__name__
+        pattern = rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)"
+        made = write()
+        text, found = re.subn(
+            pattern, lambda m, made=made: m[1] + made + "\n" + m[2], text, flags=re.DOTALL
+        )
+        if not found:
+            raise SystemExit(f"{PAGE} has no place for {name}")
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
