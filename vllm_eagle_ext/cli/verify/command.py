@@ -58,11 +58,15 @@ def verify(
     if as_json:
         typer.echo(text)
     if out is not None:
-        try:
-            out.write_text(text + "\n")
-        except OSError as error:
-            fail(f"--out cannot be written: {error}")
+        _write(out, text)
     raise typer.Exit(code)
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        out.write_text(text + "\n")
+    except OSError as error:
+        fail(f"--out cannot be written: {error}")
 
 
 def _request(given: dict[str, Any]) -> VerifyRequest:

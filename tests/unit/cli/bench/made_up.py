@@ -17,6 +17,7 @@ from vllm_eagle_ext.cli.bench.results import (
     Variant,
 )
 from vllm_eagle_ext.cli.bench.schedule import variants
+from vllm_eagle_ext.cli.bench.summary import summarise
 
 FAST, SLOW = "org/fast-draft", "org/slow-draft"
 _CORE = "(EngineCore pid=9) ERROR 01-01 [core.py:1] "
@@ -206,3 +207,20 @@ class MadeUp:
         from vllm_eagle_ext.cli.bench.summary import summarise
 
         return summarise(self.settings(), self.context(), *self.records())
+
+
+def summarised(made: MadeUp, engines=None, measurements=None):
+    found = made.records()
+    return summarise(
+        made.settings(),
+        made.context(),
+        engines or found[0],
+        found[1] if measurements is None else measurements,
+    )
+
+
+def altered(made: MadeUp, variant: Variant, **update):
+    """Its report with every measurement of a variant changed."""
+    engines, measurements = made.records()
+    changed = [m.model_copy(update=update) if m.variant == variant else m for m in measurements]
+    return summarised(made, engines, changed)

@@ -4,7 +4,15 @@ import json
 
 import pytest
 
-from tests.unit.cli.bench.made_up import FAST, SLOW, STOCK_ERROR, TRAFFIC, MadeUp
+from tests.unit.cli.bench.made_up import (
+    FAST,
+    SLOW,
+    STOCK_ERROR,
+    TRAFFIC,
+    MadeUp,
+    altered,
+    summarised,
+)
 from vllm_eagle_ext.cli.bench import summary
 from vllm_eagle_ext.cli.bench.results import ContextBin, Variant
 from vllm_eagle_ext.cli.bench.rows import PLAIN, labels, said
@@ -12,23 +20,6 @@ from vllm_eagle_ext.cli.bench.summary import summarise
 
 OURS = Variant(way="ours", draft=FAST, k=3)
 STOCK = Variant(way="stock", draft=FAST, k=3)
-
-
-def summarised(made: MadeUp, engines=None, measurements=None):
-    found = made.records()
-    return summarise(
-        made.settings(),
-        made.context(),
-        engines or found[0],
-        found[1] if measurements is None else measurements,
-    )
-
-
-def altered(made: MadeUp, variant: Variant, **update):
-    """Its report with every measurement of a variant changed."""
-    engines, measurements = made.records()
-    changed = [m.model_copy(update=update) if m.variant == variant else m for m in measurements]
-    return summarised(made, engines, changed)
 
 
 class TestRow:
@@ -86,46 +77,6 @@ class TestRow:
         row = altered(MadeUp(), OURS, drafts=0, accepted=[]).row(OURS, 1)
         assert (row.tau, row.acceptance, row.theory) == (None, [], None)
         assert row.step_ms is not None
-
-
-def timed(steps: list[int], tokens: list[int], step_s: list[float]) -> dict:
-    """Of a measurement, one text an entry."""
-    decode = [count * seconds for count, seconds in zip(steps, step_s, strict=True)]
-    return {
-        "decode_s": sum(decode),
-        "decode_steps": sum(steps),
-        "tpot_s": [seconds / count for seconds, count in zip(decode, tokens, strict=True)],
-    }
-
-
-class TestStepTime:
-    """Steps of 10 ms, where mean TPOT x tau is something else."""
-
-    def test_texts_of_unequal_acceptance(self):
-        """TPOT 10 and 2.5 ms, tau 2.5."""
-        update = timed([100, 100], [100, 400], [0.01, 0.01]) | {"drafts": 200, "accepted": [100] * 3}
-        row = altered(MadeUp(), OURS, **update).row(OURS, 1)
-        assert row.step_ms == pytest.approx(10)
-        assert row.tpot_ms.mean * row.tau == pytest.approx(15.625)
-
-    def test_texts_of_unequal_length(self):
-        """Without a draft: 10 steps of 28 ms, which more prompts ran beside, and 90 of 8 ms."""
-        row = altered(MadeUp(), PLAIN, **timed([10, 90], [10, 90], [0.028, 0.008])).plain(1)
-        assert row.step_ms == pytest.approx(10)
-        assert row.tpot_ms.mean * row.tau == pytest.approx(18)
-
-    def test_a_last_step_that_the_end_cut(self):
-        """Four steps of 4 tokens each, all accepted, of which the text takes 13."""
-        update = timed([4], [13], [0.01]) | {"drafts": 4, "accepted": [4, 4, 4]}
-        row = altered(MadeUp(), OURS, **update).row(OURS, 1)
-        assert row.step_ms == pytest.approx(10)
-        assert row.tpot_ms.mean * row.tau == pytest.approx(160 / 13)
-
-    def test_over_all_measurements(self):
-        engines, measurements = MadeUp(repeats=2).records()
-        parts = [{"decode_s": 1.0, "decode_steps": 10}, {"decode_s": 1.0, "decode_steps": 90}]
-        changed = [m.model_copy(update=parts[m.repeat]) for m in measurements]
-        assert summarised(MadeUp(repeats=2), engines, changed).row(OURS, 1).step_ms == pytest.approx(20)
 
 
 class TestTexts:
