@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
@@ -14,18 +13,13 @@ from vllm_eagle_ext.cli.bench.advice import LEAST_STEPS
 from vllm_eagle_ext.cli.bench.intervals import COVERAGE, Interval
 from vllm_eagle_ext.cli.bench.results import Variant
 from vllm_eagle_ext.cli.bench.rows import Report, labels, said
+from vllm_eagle_ext.cli.engine.causes import cause_of
 
 TABLE_WIDTH = 110  # characters
 _DRAFT_WIDTH = 18
 _REASON_WIDTH = 200
 _MOST_POSITIONS = 16
 _MOST_NAMED = 6
-_ERROR = re.compile(r"\b\w*(?:Error|Exception)\b: .+|\bValue error, .+")  # the second: pydantic's
-_POINTERS = (  # messages whose cause is told elsewhere
-    "Engine core initialization failed",
-    "EngineCore encountered an issue",
-    "validation error for",
-)
 _T = TypeVar("_T")
 
 
@@ -238,15 +232,8 @@ def _by_reason(errors: Iterable[tuple[str | None, _T]]) -> dict[str, list[_T]]:
 def reason(error: str) -> str:
     """One line: the engine's own error, or where it only points elsewhere, the last of its log."""
     first, *log = [line.strip() for line in error.splitlines() if line.strip()] or ["no message"]
-    telling = [found for line in log if (found := _telling(line))]
-    text = first if _telling(first) or not telling else telling[-1]
+    text, _ = cause_of(first, log)
     return text if len(text) <= _REASON_WIDTH else f"{text[:_REASON_WIDTH]} .."
-
-
-def _telling(line: str) -> str | None:
-    """What it names of an error, if it is more than that there is one."""
-    found = _ERROR.search(line)
-    return found.group() if found and not any(text in line for text in _POINTERS) else None
 
 
 def _interval(found: Interval | None) -> str:

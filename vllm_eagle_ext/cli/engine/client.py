@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from vllm_eagle_ext.cli.engine.causes import cause_of
 from vllm_eagle_ext.cli.engine.load import Load, Measured
 from vllm_eagle_ext.errors import EagleExtError
 
@@ -100,10 +101,12 @@ class EngineProcess:
         raise self._failed(f"exit status {self.process.wait()}")
 
     def _failed(self, error: str) -> EngineFailedError:
-        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-_TAIL:])
+        lines = self.log.read_text(errors="replace").splitlines()
+        cause, end = cause_of(error, lines)
+        tail = "\n".join(lines[max(0, end - _TAIL) : end])
         return EngineFailedError(
             field=self.name,
-            value=error,
+            value=cause,
             allowed="an engine that starts and decodes the prompts",
             remedy=f"see the end of its log, {self.log}:\n{tail}",
         )

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import Literal
 
+from vllm_eagle_ext.cli.engine.causes import cause_of
 from vllm_eagle_ext.cli.engine.client import EngineFailedError
 from vllm_eagle_ext.cli.engine.load import Measured
 from vllm_eagle_ext.cli.verify.report import Check, Verdict, not_applicable
@@ -16,8 +17,6 @@ NAME = "hybrid states"
 Scheme = Literal["replay", "slots"]
 # All that this package refuses begins so, behind an error's name or pydantic's "Value error".
 _REFUSAL = re.compile(r"[Ee]rror[:,] vllm-eagle-ext: (.+)")
-# vLLM's front end ends with an error that only points at the one above it.
-_ERROR = re.compile(r"\b\w*(?:Error|Exception): (?!Engine core initialization failed).+")
 
 
 def other(scheme: Scheme) -> Scheme:
@@ -33,8 +32,7 @@ def judge_failure(error: EngineFailedError, scheme: Scheme, log: str = "") -> Ch
     said, told_before = str(error.value), log or error.remedy
     if refusal := _REFUSAL.search(said) or _REFUSAL.search(told_before):
         return not_applicable(NAME, f"{scheme} cannot be had here: {refusal.group(1)}")
-    told = _ERROR.findall(told_before)
-    reason = told[-1] if told else (said.splitlines() or [""])[0]
+    reason, _ = cause_of((said.splitlines() or [""])[0], told_before.splitlines())
     return not_applicable(NAME, f"the engine with {scheme}, to compare with, ended: {reason}")
 
 
