@@ -51,10 +51,7 @@ BENCHES = {
     # Cost as work grows.
     "by_concurrency": f"{DENSE} {SHORT} {POSTNORM} -k 4 {_LEVELS} {_GROWTH} 32",
     "hybrid_by_concurrency": f"{HYBRID} {SHORT} -k 7 {_LEVELS} {_GROWTH} 32",
-    # One after the other: nine engines beside each other take more than 24 GB.
-    "by_k": f"{DENSE} {SHORT} {POSTNORM} -k 1,4,8,16 --concurrency 1,8 {_GROWTH} 16".replace(
-        "--together ", ""
-    ),
+    "by_k": f"{DENSE} {SHORT} {POSTNORM} -k 1,16 --concurrency 1,8 {_GROWTH} 16",
     "hybrid_by_k": f"{HYBRID} {SHORT} -k 1,3,7 --concurrency 1,8 {_GROWTH} 16",
     **{
         f"{name}_prompts_{length}": f"{base} {path} {draft} --concurrency 1 {_GROWTH} 8"
