@@ -50,7 +50,8 @@ def test_no_draft_and_ours_side_by_side(tmp_path):
     ours, none = found["ours", 1], found["none", 1]
     assert none["tau"] == 1
     assert 2.4 < ours["tau"] == pytest.approx(1 + sum(ours["acceptance"]))
-    assert ours["step_ms"] == pytest.approx(ours["tpot_ms"]["mean"] * ours["tau"])
+    # Of 32 tokens, a cut last step is worth some percent.
+    assert ours["step_ms"] == pytest.approx(ours["tpot_ms"]["mean"] * ours["tau"], rel=0.2)
     assert ours["speedup"]["median"] == pytest.approx(
         ours["tokens_per_s"]["median"] / none["tokens_per_s"]["median"], rel=0.5
     )
