@@ -22,6 +22,9 @@ DRAFTERS = {
     for name in names
 }
 
+# What vLLM makes of SpecForge's name for P-EAGLE, and does not know; the intake then writes ours.
+ALIASES = {"Eagle3PEagleDraftModel": DRAFTERS["Eagle3EagleExtLlamaForCausalLM"]}
+
 # Targets with replaying layers: the class keeps the name of vLLM's.
 TARGETS = {ours: f"vllm_eagle_ext.hybrid:{architecture}" for architecture, ours in REPLAYING.items()}
 
@@ -37,6 +40,6 @@ def _register_models() -> None:
     from vllm.model_executor.models.registry import ModelRegistry
 
     known = ModelRegistry.get_supported_archs()
-    for architecture, path in (DRAFTERS | TARGETS).items():
+    for architecture, path in (DRAFTERS | ALIASES | TARGETS).items():
         if architecture not in known:
             ModelRegistry.register_model(architecture, path)

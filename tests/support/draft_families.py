@@ -157,9 +157,23 @@ def _p_eagle(seed: int) -> Draft:
         "mask_token_id": MASK_TOKEN,
     }
     draft.config[LAYER]["num_hidden_layers"] = 2
-    draft.tensors["mask_hidden"] = _matrix(1, 3 * HIDDEN)
+    draft.tensors["mask_hidden"] = _matrix(1, 3 * HIDDEN)[None]
     draft.tensors |= _layer(1)
     return draft
+
+
+def as_specforge(draft: Draft) -> None:
+    """A P-EAGLE draft of speculators' as SpecForge exports it, with the mask token written into it."""
+    layer = draft.config.pop(LAYER)
+    kept = ("draft_vocab_size", "norm_before_residual", "mask_token_id", "fc_norm", "norm_output")
+    root = {key: draft.config[key] for key in (*kept, "norm_before_fc") if key in draft.config}
+    ids = [boundary - 1 for boundary in draft.config["eagle_aux_hidden_state_layer_ids"]]
+    draft.config = {
+        **layer,
+        **root,
+        "architectures": ["PEagleDraftModel"],
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": ids},
+    }
 
 
 def _no_aux(seed: int) -> Draft:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,19 +58,25 @@ def bound_of(family: str) -> float:
     return BOUND_QUANTISED if family == "quantised" else BOUND
 
 
-def resolve_draft(folder: Path, draft: Draft, **options: Any) -> tuple[Any, Path]:
+def resolve_draft(
+    folder: Path, draft: Draft, *, as_bin: bool = False, **options: Any
+) -> tuple[Any, Path]:
     """The engine's config with this draft, resolved by the intake, and where the draft lies."""
-    path = write(draft, folder / "draft")
+    path = write(replace(draft, tensors={}) if as_bin else draft, folder / "draft")
     speculative: dict[str, Any] = {"method": draft.method, "num_speculative_tokens": draft.k}
-    if draft.config.get("speculators_model_type") == "peagle":
+    if "mask_hidden" in draft.tensors:
         speculative["parallel_drafting"] = True
     target = write_target(folder / "target")
     return resolve(path, target, dtype_of(draft), speculative, **options), path
 
 
-def load(folder: Path, draft: Draft, **options: Any) -> tuple[Any, Sequence[int], Path, Probe]:
+def load(
+    folder: Path, draft: Draft, *, as_bin: bool = False, **options: Any
+) -> tuple[Any, Sequence[int], Path, Probe]:
     """The registered drafter, the boundaries that runners will capture, its file, a probe."""
-    config, path = resolve_draft(folder, draft, **options)
+    config, path = resolve_draft(folder, draft, as_bin=as_bin, **options)
+    if as_bin:  # only the intake sees another kind of file
+        path = write(draft, folder / "safetensors")
     hf_config = config.speculative_config.draft_model_config.hf_config
     probe = make_probe()
     drafter = build(config, path, dtype_of(draft), probe.embed_tokens, probe.lm_head)
@@ -118,7 +124,7 @@ def reference_logits(folder: Path, family: str, boundaries: Sequence[int], probe
     for step in range(1, STEPS):
         token = int(probe.tokens[ROWS + step])
         if family == "p-eagle":
-            token, g = MASK_TOKEN, draft.fuse(draft.weights["mask_hidden"][0].chunk(3))
+            token, g = MASK_TOKEN, draft.fuse(draft.weights["mask_hidden"].flatten().chunk(3))
         step_logits, g = draft.row(token, g, ROWS - 1 + step, cache)
         logits.append(step_logits)
     scattered = torch.full((len(logits), VOCAB), float("-inf"))

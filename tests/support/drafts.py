@@ -19,6 +19,7 @@ from tests.support.draft_families import (
     ROTARY,
     VALUE,
     Draft,
+    as_specforge,
 )
 from vllm_eagle_ext.checkpoint import Inspection, Setting, TargetFacts, inspect_draft, read_draft_files
 
@@ -33,6 +34,7 @@ __all__ = [
     "TARGET",
     "VALUE",
     "Draft",
+    "as_specforge",
     "inspect",
     "valid_draft",
     "write",

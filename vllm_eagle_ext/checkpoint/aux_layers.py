@@ -4,6 +4,10 @@
 Boundary b is the residual stream entering target layer b: 0 is the embeddings, N the output of the
 last layer before the final norm. Training frameworks write either boundaries or the ids of layers
 whose output is read (boundary = id + 1), and no key says which; the rules below are tried in order.
+
+Where ids are listed out of order, the blocks of `fc` follow the list if the states of training came
+from Hugging Face (`hidden_states[i]` for each i of the list: z-lab, AngelSlim), and the layers if an
+engine collected them on its way through the target (vLLM for speculators; SGLang; hooks of ModelOpt).
 """
 
 from __future__ import annotations
@@ -16,10 +20,22 @@ from vllm_eagle_ext.checkpoint.findings import Problem
 
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 OUTPUT_IDS_KEY = "target_layer_ids"
+ANGELSLIM_KEY = "aux_hidden_states_layer_ids"
+# Beside the ids in `eagle_config`; trainers that write them collect the states layer by layer.
+_OF_HOOKS = ("use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm")
 Convention = Literal["auto", "boundary", "output"]
 Override = Convention | Sequence[int]
 
 _SET_OPTION = 'set {"eagle_ext": {"aux_layers": "boundary" | "output" | [..]}}'
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOrder:
+    """What the blocks of `fc` follow where ids are listed out of order."""
+
+    follows: Literal["list", "layers"]
+    reason: str
+    is_certain: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +46,8 @@ class AuxLayers:
     rule: str  # which rule chose them, for the log
     given_ids: tuple[int, ...] | None  # as the config has them; None: it names none
     order: tuple[int, ...]
+    listed: tuple[int, ...] = ()  # the boundaries as the ids or the option list them
+    blocks: BlockOrder | None = None  # what `order` follows; None: the list ascends
 
     @property
     def is_reordered(self) -> bool:
@@ -68,10 +86,44 @@ def resolve_aux_layers(
     chosen = _choose(given, num_target_layers, family, is_speculators, override)
     if isinstance(chosen, Problem):
         return [chosen]
-    boundaries, rule, ids = chosen
-    order = sorted(range(len(boundaries)), key=boundaries.__getitem__)
-    layers = AuxLayers(tuple(boundaries[k] for k in order), rule, ids, tuple(order))
+    listed, rule, ids = chosen
+    ranks = tuple(sorted(range(len(listed)), key=listed.__getitem__))
+    ascending = tuple(range(len(listed)))
+    blocks = None if ranks == ascending else _block_order(config, given, is_speculators, override)
+    layers = AuxLayers(
+        boundaries=tuple(listed[k] for k in ranks),
+        rule=rule,
+        given_ids=ids,
+        order=ranks if blocks and blocks.follows == "list" else ascending,
+        listed=listed,
+        blocks=blocks,
+    )
     return _out_of_range(layers, num_target_layers) or layers
+
+
+def _block_order(
+    config: Mapping[str, Any], given: Mapping[str, object], is_speculators: bool, override: Override
+) -> BlockOrder:
+    if not isinstance(override, str):
+        return BlockOrder("list", "the option aux_layers lists the blocks of fc", True)
+    if is_speculators:
+        return BlockOrder(
+            "layers", "speculators trains on states that vLLM has captured layer by layer", True
+        )
+    if ANGELSLIM_KEY in given:
+        return BlockOrder(
+            "list", f"AngelSlim, whose key {ANGELSLIM_KEY} is, captures by this list", True
+        )
+    if any(key.endswith(OUTPUT_IDS_KEY) for key in given):
+        return BlockOrder("list", f"z-lab, whose key {OUTPUT_IDS_KEY} is, captures by this list", False)
+    if not given:
+        return BlockOrder("layers", "EAGLE-3 collects the states layer by layer", True)
+    nested = config.get("eagle_config")
+    if isinstance(nested, Mapping) and any(mark in nested for mark in _OF_HOOKS):
+        return BlockOrder("layers", "its exporter has collected the states layer by layer", True)
+    return BlockOrder(
+        "layers", f"trainers that write {IDS_KEY} collect the states layer by layer", False
+    )
 
 
 def _places(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,6 +134,7 @@ def _places(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         IDS_KEY: config.get(IDS_KEY),
         "aux_hidden_state_layer_ids": config.get("aux_hidden_state_layer_ids"),
+        ANGELSLIM_KEY: config.get(ANGELSLIM_KEY),
         f"eagle_config.{IDS_KEY}": nested.get(IDS_KEY),
         f"dflash_config.{OUTPUT_IDS_KEY}": dflash.get(OUTPUT_IDS_KEY),
         OUTPUT_IDS_KEY: config.get(OUTPUT_IDS_KEY),
@@ -147,6 +200,8 @@ def _by_rules(
         return outputs, "option aux_layers says the ids name layer outputs"
     if name.endswith(OUTPUT_IDS_KEY):
         return outputs, f"{name} names the layers whose output is read, boundary = id + 1"
+    if name == ANGELSLIM_KEY:
+        return outputs, f"{name} is AngelSlim's and names layer outputs, boundary = id + 1"
     if is_speculators:
         return ids, "ids of the speculators format are boundaries"
     if num_target_layers in ids:

@@ -59,6 +59,7 @@ class DFlashConfig(_Strict):
     swa_window_size: Count | None = None
     attention_sink_bias: bool | None = None
     attention_value_scale: float | None = None
+    input_embedding_scale: Positive | None = None
     sample_from_anchor: bool | None = None
     use_aux_hidden_state: bool | None = None
 
@@ -105,6 +106,7 @@ class DraftConfig(NestedConfig):
     # drafts that fill in a block
     dflash_config: DFlashConfig | None = None
     block_size: Count | None = None
+    input_embedding_scale: Positive | None = None
     is_causal: bool | None = None
     is_neox_style: bool | None = None
     sliding_window_non_causal: bool | None = None

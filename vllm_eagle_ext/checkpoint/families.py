@@ -29,6 +29,8 @@ _QWEN3 = Kind("eagle3", "qwen3", "Eagle3EagleExtQwen3ForCausalLM")
 _DEEPSEEK = Kind("eagle3", "deepseek", "Eagle3EagleExtDeepseekV2ForCausalLM")
 _DFLASH = Kind("dflash", "qwen3", "DFlashEagleExtQwen3ForCausalLM")
 
+P_EAGLE = "PEagleDraftModel"  # SpecForge's; speculators names the family by its type
+
 PUBLISHED: Mapping[str, Kind] = {
     "LlamaForCausalLMEagle3": _LLAMA,
     "Eagle3LlamaForCausalLM": _LLAMA,
@@ -42,6 +44,7 @@ PUBLISHED: Mapping[str, Kind] = {
     "Eagle3Qwen2_5vlForCausalLM": _LLAMA,
     "Eagle3Qwen3vlForCausalLM": _LLAMA,
     "DFlashDraftModel": _DFLASH,
+    P_EAGLE: _LLAMA,
 }
 # (speculators_model_type, model_type of its transformer_layer_config)
 SPECULATORS: Mapping[tuple[str, str], Kind] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vllm_eagle_ext.checkpoint.aux_layers import IDS_KEY
+from vllm_eagle_ext.checkpoint.aux_layers import ANGELSLIM_KEY, IDS_KEY
 from vllm_eagle_ext.checkpoint.case import Case
 
 
@@ -21,12 +21,16 @@ def stock_gaps(case: Case) -> list[str]:
 
 def _layers(case: Case) -> Iterator[str]:
     layers, top = case.spec.aux_layers, case.flat.get(IDS_KEY)
+    if layers.is_reordered:
+        yield "layers are captured in ascending order, which the blocks of fc do not follow"
     if case.spec.method == "dflash" or layers.given_ids is None:
         return
-    if top is None:
+    if case.flat.get(ANGELSLIM_KEY) is not None:
+        yield f"{ANGELSLIM_KEY} is not read"
+    elif top is None:
         yield "layer ids nested in eagle_config are read by the V1 runner only, one layer low"
-    elif layers.boundaries != layers.given_ids:
-        yield "layer ids are read as ascending boundaries"
+    elif list(layers.boundaries) != sorted(layers.given_ids):
+        yield "layer ids are read as boundaries"
     elif len(layers.boundaries) != 3 and not case.config.num_aux_hidden_states:
         yield "the width of fc follows num_aux_hidden_states, which is missing"
 
@@ -42,5 +46,9 @@ def _flags(case: Case) -> Iterator[str]:
 def _weights(case: Case) -> Iterator[str]:
     if case.spec.vocabulary.map_kind == "absolute":
         yield "d2t is read as offsets"
+    if "d2t" in case.files.tensors and not case.is_reduced:
+        yield "a draft with a whole vocabulary and a d2t is not loaded"
+    if case.spec.embedding_scale != 1:
+        yield "input_embedding_scale is read for DFlash 2 only"
     if case.spec.gate:
         yield "the gate of the attention output is dropped"

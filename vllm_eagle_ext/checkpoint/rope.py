@@ -30,6 +30,14 @@ class Rope:
         return ", ".join(parts)
 
 
+# Of vLLM's `get_rope`, and how transformers calls one of them.
+COMPUTED_KINDS = frozenset(
+    {
+        "default", "linear", "dynamic", "ntk", "yarn", "llama3", "longrope", "deepseek_yarn",
+        "deepseek_llama_scaling", "mllama4", "openpangu", "proportional", "bailing_mrope", "mrope", "su",
+    }
+)  # fmt: skip
+
 _NUMBERS = ("rope_theta", "factor", "original_max_position_embeddings", "partial_rotary_factor")
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from vllm_eagle_ext.checkpoint.attention import Heads, LayerAttention, read_heads, read_layers
 from vllm_eagle_ext.checkpoint.aux_layers import AuxLayers
 from vllm_eagle_ext.checkpoint.config import DraftConfig, Format, format_of
-from vllm_eagle_ext.checkpoint.families import Backbone, Family, Kind, published_architecture
+from vllm_eagle_ext.checkpoint.families import P_EAGLE, Backbone, Family, Kind, published_architecture
 from vllm_eagle_ext.checkpoint.files import DraftFiles
 from vllm_eagle_ext.checkpoint.flags import FLAGS, Flag, read_flag
 from vllm_eagle_ext.checkpoint.gate import Gate, GateLayout, read_gate
@@ -51,6 +51,7 @@ class DraftSpec:
     rope: Rope
     block_size: int | None
     mask_token_id: int | None
+    embedding_scale: float  # of the embeddings that a DFlash draft reads, its own or the target's
     trained_k: int | None  # drafted tokens in training, where the config says so
     trained_length: int | None  # positions
     quantisation: str | None
@@ -131,6 +132,7 @@ def _of_the_files(files: DraftFiles, flat: Mapping[str, Any], config: DraftConfi
         "rope": rope,
         "block_size": config.block_size or (dflash.block_size if dflash else None),
         "mask_token_id": _mask_token(config),
+        "embedding_scale": _embedding_scale(config),
         "trained_k": _trained_k(config),
         "trained_length": rope.original_length or config.max_position_embeddings,
         "quantisation": _quantisation(config),
@@ -149,7 +151,8 @@ def read_family(
         return "dflash"
     if kind.backbone == "deepseek":
         return "mla"
-    if masked or flat.get("speculators_model_type") == "peagle":
+    named = flat.get("speculators_model_type") == "peagle" or published_architecture(flat) == P_EAGLE
+    if masked or named:
         return "p-eagle"
     if gate:
         return "gated"
@@ -187,6 +190,12 @@ def _mask_token(config: DraftConfig) -> int | None:
     nested = config.dflash_config.mask_token_id if config.dflash_config else None
     top = (config.mask_token_id, config.dspark_noise_token_id, config.pard_token, config.ptd_token_id)
     return next((token for token in (nested, *top) if token is not None), None)
+
+
+def _embedding_scale(config: DraftConfig) -> float:
+    """z-lab's, in `dflash_config` before top level."""
+    nested = config.dflash_config.input_embedding_scale if config.dflash_config else None
+    return next((scale for scale in (nested, config.input_embedding_scale) if scale is not None), 1.0)
 
 
 def _trained_k(config: DraftConfig) -> int | None:

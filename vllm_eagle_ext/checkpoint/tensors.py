@@ -26,6 +26,11 @@ class Expected:
     shape: tuple[int, ...]
     optional: bool = False
     kind: str = "float"  # "float", "integer" or "mask"
+    other_shape: tuple[int, ...] | None = None  # of the same values in the same order
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (self.shape,) if self.other_shape is None else (self.shape, self.other_shape)
 
 
 def expected_tensors(
@@ -59,9 +64,9 @@ def _around_the_layers(
     # Lent by the target, which has rules of its own.
     yield "embed_tokens.weight", Expected((config.vocab_size, width), optional=True)
     yield "lm_head.weight", Expected((spec.vocabulary.size, width), optional=not reduced)
-    if reduced:
-        yield "d2t", Expected((spec.vocabulary.size,), kind="integer")
-        yield "t2d", Expected((target_vocab_size,), optional=True, kind="mask")
+    # A whole vocabulary needs neither, but most trainers write both.
+    yield "d2t", Expected((spec.vocabulary.size,), optional=not reduced, kind="integer")
+    yield "t2d", Expected((target_vocab_size,), optional=True, kind="mask")
     if spec.fuses_aux_states:
         yield "fc.weight", Expected((width, n * spec.target_hidden_size))
     if spec.fc_norm:
@@ -73,7 +78,7 @@ def _around_the_layers(
         yield "hidden_norm.weight", Expected((width,))
     if spec.family == "p-eagle":
         features = n * spec.target_hidden_size if spec.fuses_aux_states else width
-        yield "mask_hidden", Expected((1, features))
+        yield "mask_hidden", Expected((1, 1, features), other_shape=(1, features))
 
 
 def _norms(spec: DraftSpec, layer: int) -> dict[str, Expected]:

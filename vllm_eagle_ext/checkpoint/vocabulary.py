@@ -3,7 +3,7 @@
 
 `d2t` holds offsets, target id = draft id + d2t[draft id] (SafeAILab/EAGLE); some exporters write the
 target ids themselves. Most maps ascend, which tells the two apart; those in order of frequency
-(TensorRT-Model-Optimizer) do not.
+(TensorRT-Model-Optimizer) do not. Trainers write it for a whole vocabulary as well, as the identity.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MapKind = Literal["offset", "absolute"]
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     size: int  # Vd
-    map_kind: MapKind | None  # None: no d2t, or one that is no map
+    map_kind: MapKind | None  # None: no d2t, one that is no map, or a whole vocabulary
 
     def __str__(self) -> str:
         spelling = {"offset": "offsets", "absolute": "target ids, converted to offsets"}
@@ -53,6 +53,11 @@ def target_ids(d2t: Sequence[int], kind: MapKind) -> list[int]:
     if kind == "absolute":
         return list(d2t)
     return [draft_id + offset for draft_id, offset in enumerate(d2t)]
+
+
+def is_identity(d2t: Sequence[int]) -> bool:
+    """In either reading: zeros as offsets, or 0, 1, .. as target ids."""
+    return not any(d2t) or list(d2t) == list(range(len(d2t)))
 
 
 def is_map(ids: Sequence[int], target_vocab_size: int) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from vllm_eagle_ext.checkpoint.names import COMPUTED, canonical_name
-from vllm_eagle_ext.checkpoint.vocabulary import MapKind, is_map, map_kind, target_ids
+from vllm_eagle_ext.checkpoint.vocabulary import MapKind, is_identity, is_map, map_kind, target_ids
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.log import get_logger
 
@@ -39,8 +39,8 @@ _LENT = ("embed_tokens.", "lm_head.")  # by the target, if the draft has none
 class LoadingPlan:
     """What the intake expects of a draft's files. Travels to the workers as plain JSON."""
 
-    required: dict[str, list[int]]  # canonical name -> shape
-    optional: dict[str, list[int]] = field(default_factory=dict)
+    required: dict[str, list[list[int]]]  # canonical name -> shapes that it may have
+    optional: dict[str, list[list[int]]] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)  # blocks of fc, in the order of the boundaries
     gate: dict[str, Any] | None = None  # `GatePlan` of a gated draft
     d2t: MapKind | None = None  # None: it could not be read beforehand
@@ -87,28 +87,38 @@ def _arranged(
         name = canonical_name(published)
         if name.endswith(COMPUTED) or name == "t2d":
             continue
-        shape = plan.required.get(name, plan.optional.get(name))
-        if shape is None and plan.drop_unexpected:
+        shapes = plan.required.get(name) or plan.optional.get(name)
+        if shapes is None and plan.drop_unexpected:
             logger.warning("Draft tensor %s is not loaded: the drafter has no use for it.", published)
             continue
-        _require_shape(published, tensor, shape)
+        _require_shape(published, tensor, shapes)
         if name == "mask_hidden" and not tensor.isfinite().all():  # becomes a buffer, no parameter
             raise _refusal(f"values of {published}", "infinite or no number", "finite numbers")
         seen.add(name)
-        yield _reordered(*_as_offsets(name, tensor, plan), plan.order)
+        if name == "d2t" and len(tensor) == plan.target_vocab_size:
+            _require_identity(tensor)
+        elif name == "d2t":
+            yield name, _as_offsets(tensor, plan)
+        else:
+            yield _reordered(name, tensor, plan.order)
 
 
-def _require_shape(published: str, tensor: torch.Tensor, shape: list[int] | None) -> None:
-    if shape is None:
+def _require_shape(published: str, tensor: torch.Tensor, shapes: list[list[int]] | None) -> None:
+    if shapes is None:
         raise _refusal(f"tensor {published}", "present", "only tensors that the drafter computes with")
-    if list(tensor.shape) != shape:
-        raise _refusal(f"shape of {published}", tuple(tensor.shape), f"{tuple(shape)}, from config.json")
+    if list(tensor.shape) not in shapes:
+        allowed = " or ".join(str(tuple(shape)) for shape in shapes)
+        raise _refusal(f"shape of {published}", tuple(tensor.shape), f"{allowed}, from config.json")
 
 
-def _as_offsets(name: str, tensor: torch.Tensor, plan: LoadingPlan) -> tuple[str, torch.Tensor]:
+def _require_identity(d2t: torch.Tensor) -> None:
+    """Of a whole vocabulary vLLM's drafters have no d2t, and need none."""
+    if d2t.is_floating_point() or not is_identity(d2t.tolist()):
+        raise _refusal("d2t", "another order", "each token in its place, for a whole vocabulary")
+
+
+def _as_offsets(tensor: torch.Tensor, plan: LoadingPlan) -> torch.Tensor:
     """The intake has read d2t by value, and t2d may have told it which reading is meant."""
-    if name != "d2t":
-        return name, tensor
     d2t = [] if tensor.is_floating_point() else tensor.tolist()
     kind = plan.d2t or map_kind(d2t, plan.target_vocab_size)
     if kind is None or not is_map(target_ids(d2t, kind), plan.target_vocab_size):
@@ -117,7 +127,7 @@ def _as_offsets(name: str, tensor: torch.Tensor, plan: LoadingPlan) -> tuple[str
         )
     if kind == "absolute":
         tensor = tensor - torch.arange(len(tensor), dtype=tensor.dtype, device=tensor.device)
-    return name, tensor
+    return tensor
 
 
 def _reordered(name: str, tensor: torch.Tensor, order: list[int]) -> tuple[str, torch.Tensor]:

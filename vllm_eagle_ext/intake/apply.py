@@ -68,6 +68,7 @@ def _apply_dflash(hf_config: Any, case: Case) -> None:
     nested = dict(getattr(hf_config, "dflash_config", None) or {})
     nested[OUTPUT_IDS_KEY] = [boundary - 1 for boundary in spec.aux_layers.boundaries]
     nested["mask_token_id"] = spec.mask_token_id
+    nested["input_embedding_scale"] = spec.embedding_scale
     if spec.format == "speculators":
         nested.pop("causal", None)  # vLLM's blanket flag; without it causality goes by layer type
         if not any(layer.causal for layer in spec.layers):
@@ -84,17 +85,17 @@ def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
     loaded = {name: expected for name, expected in table.items() if name != "t2d"}
     if case.has_tensors:
         required = {
-            name: list(header.shape)
+            name: [list(header.shape)]
             for name, header in case.files.tensors.items()
             if name in loaded or belongs_to_quantised(case.spec, name, table)
         }
-        optional: dict[str, list[int]] = {}
+        optional: dict[str, list[list[int]]] = {}
     else:
         lendable = case.spec.hidden_size == case.spec.target_hidden_size
         own = () if lendable else ("embed_tokens.weight", "lm_head.weight")
-        shapes = {name: list(expected.shape) for name, expected in loaded.items()}
+        shapes = {name: [list(s) for s in expected.shapes] for name, expected in loaded.items()}
         optional = {n: shapes[n] for n, e in loaded.items() if e.optional and n not in own}
-        required = {n: shape for n, shape in shapes.items() if n not in optional}
+        required = {n: allowed for n, allowed in shapes.items() if n not in optional}
     return LoadingPlan(
         required=required,
         optional=optional,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from tests.support.checkpoints import VOCAB
+from tests.support.checkpoints import HIDDEN, VOCAB
 from tests.support.drafter import construct
 from tests.support.drafting import (
     BOUND,
@@ -16,7 +18,7 @@ from tests.support.drafting import (
     reference_logits,
     resolve_draft,
 )
-from tests.support.drafts import FAMILIES, valid_draft
+from tests.support.drafts import FAMILIES, as_specforge, valid_draft, write
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
@@ -25,8 +27,10 @@ pytestmark = [
     pytest.mark.usefixtures("single_process_group"),
 ]
 IDS = "eagle_aux_hidden_state_layer_ids"
-# Family -> where its ids are, and from an id to its boundary.
-UNSORTABLE = {
+# Family -> where its ids are, and from an id to its boundary. The first is permuted: states from
+# Hugging Face follow the list. In the others an engine or hooks have collected them layer by layer.
+BY_LIST = {"dflash": ("dflash_config", "target_layer_ids", 1)}
+BY_LAYER = {
     "native": ("eagle_config", IDS, 1),
     "post-norm": ("eagle_config", IDS, 1),
     "norm_before_fc": ("eagle_config", IDS, 1),
@@ -34,7 +38,6 @@ UNSORTABLE = {
     "mla": ("eagle_config", IDS, 1),
     "speculators": ("", IDS, 0),
     "p-eagle": ("", IDS, 0),
-    "dflash": ("dflash_config", "target_layer_ids", 1),
     "dflash-speculators": ("", "aux_hidden_state_layer_ids", 0),
 }
 
@@ -47,20 +50,124 @@ def test_logits_equal_the_references(tmp_path, family):
     assert "EagleExt" in type(drafter).__name__
 
 
-@pytest.mark.parametrize("family", UNSORTABLE)
-def test_unsorted_ids_are_permuted_with_their_weights(tmp_path, family):
-    """The reference keeps the file's order of ids, blocks and norms; the drafter gets it ascending."""
-    draft = valid_draft(family)
-    place, key, shift = UNSORTABLE[family]
+def _listed_out_of_order(draft, place, key, shift):
+    """The boundaries as they are listed now: the last one first."""
     block = draft.config[place] if place else draft.config
     block[key] = [block[key][-1], *block[key][:-1]]
-    listed = [id_ + shift for id_ in block[key]]
-    drafter, boundaries, path, probe = load(tmp_path, draft)
+    return [id_ + shift for id_ in block[key]]
+
+
+def _permuted_alike(tmp_path, family, draft, listed, **options):
+    """The drafter gets the boundaries in ascending order, with the blocks that were trained on them."""
+    drafter, boundaries, path, probe = load(tmp_path, draft, **options)
     assert boundaries == sorted(listed) != listed
     mine = module_logits(drafter, family, boundaries, probe)
     as_listed = reference_logits(path, family, listed, probe)
     assert difference(mine, as_listed) < BOUND
     assert difference(mine, reference_logits(path, family, boundaries, probe)) > 0.1
+
+
+@pytest.mark.parametrize("family", BY_LIST)
+def test_blocks_of_states_by_the_list_are_permuted(tmp_path, family):
+    draft = valid_draft(family)
+    _permuted_alike(tmp_path, family, draft, _listed_out_of_order(draft, *BY_LIST[family]))
+
+
+def test_blocks_of_angelslims_states_are_permuted(tmp_path):
+    draft = valid_draft("post-norm")
+    ids = draft.config.pop("eagle_config")[IDS]
+    draft.config["aux_hidden_states_layer_ids"] = ids[::-1]
+    _permuted_alike(tmp_path, "post-norm", draft, [id_ + 1 for id_ in ids[::-1]])
+
+
+@pytest.mark.parametrize("family", ["native", "mla", "p-eagle", "dflash-speculators"])
+def test_the_option_says_that_blocks_follow_a_list(tmp_path, family):
+    draft = valid_draft(family)
+    listed = _listed_out_of_order(draft, *BY_LAYER[family])
+    _permuted_alike(tmp_path, family, draft, listed, aux_layers=listed)
+
+
+@pytest.mark.parametrize("family", BY_LAYER)
+def test_blocks_of_states_by_the_layer_stay_as_they_are(tmp_path, family):
+    draft = valid_draft(family)
+    listed = _listed_out_of_order(draft, *BY_LAYER[family])
+    drafter, boundaries, path, probe = load(tmp_path, draft)
+    assert boundaries == sorted(listed) != listed
+    mine = module_logits(drafter, family, boundaries, probe)
+    assert difference(mine, reference_logits(path, family, boundaries, probe)) < BOUND
+    assert difference(mine, reference_logits(path, family, listed, probe)) > 0.1
+
+
+@pytest.mark.parametrize("is_specforge", [False, True], ids=["speculators", "specforge"])
+@pytest.mark.parametrize("flags", [
+    pytest.param((), id="defaults"),
+    pytest.param(("fc_norm", "norm_output"), id="fc_norm"),
+    pytest.param(("norm_before_fc", "norm_output"), id="norm_before_fc"),
+])  # fmt: skip
+def test_p_eagle_as_its_trainers_write_it(tmp_path, flags, is_specforge):
+    """mask_hidden of three dimensions."""
+    draft = valid_draft("p-eagle")
+    draft.config |= dict.fromkeys(flags, True)
+    if "fc_norm" in flags:
+        draft.tensors |= {f"fc_norm.{k}.weight": 1 + 0.3 * torch.randn(HIDDEN) for k in range(3)}
+    if "norm_before_fc" in flags:
+        draft.tensors["input_norm.weight"] = 1 + 0.3 * torch.randn(3 * HIDDEN)
+    if is_specforge:
+        as_specforge(draft)
+    assert draft.tensors["mask_hidden"].shape == (1, 1, 3 * HIDDEN)
+    drafter, boundaries, path, probe = load(tmp_path, draft)
+    mine = module_logits(drafter, "p-eagle", boundaries, probe)
+    assert difference(mine, reference_logits(path, "p-eagle", boundaries, probe)) < BOUND
+
+
+def test_mask_hidden_may_be_flattened_in_any_file(tmp_path):
+    draft = valid_draft("p-eagle")
+    drafter, boundaries, _, probe = load(tmp_path / "published", draft, as_bin=True)
+    published = module_logits(drafter, "p-eagle", boundaries, probe)
+    draft.tensors["mask_hidden"] = draft.tensors["mask_hidden"][0]
+    for as_bin in (False, True):
+        drafter, *_ = load(tmp_path / str(as_bin), draft, as_bin=as_bin)
+        assert torch.equal(module_logits(drafter, "p-eagle", boundaries, probe), published)
+    draft.tensors["mask_hidden"] = draft.tensors["mask_hidden"][0]
+    with pytest.raises(UnsupportedDraftError, match=r"\(192,\).*\(1, 1, 192\) or \(1, 192\)"):
+        load(tmp_path / "flat", draft, as_bin=True)
+
+
+@pytest.mark.parametrize(
+    ("family", "d2t", "mark"),
+    [
+        pytest.param("mla", torch.zeros(VOCAB, dtype=torch.long), False, id="untouched"),
+        pytest.param("mla", torch.arange(VOCAB), True, id="target_ids"),
+        pytest.param("dflash", torch.zeros(VOCAB, dtype=torch.long), True, id="filled_in"),
+    ],
+)
+def test_d2t_of_a_whole_vocabulary_is_the_identity(tmp_path, family, d2t, mark):
+    draft = valid_draft(family)
+    draft.tensors |= {"d2t": d2t, "t2d": torch.full((VOCAB,), mark)}
+    drafter, boundaries, path, probe = load(tmp_path, draft)
+    mine = module_logits(drafter, family, boundaries, probe)
+    del draft.tensors["d2t"]
+    without = write(draft, tmp_path / "without")
+    assert difference(mine, reference_logits(without, family, boundaries, probe)) < BOUND
+
+
+def test_d2t_of_a_whole_vocabulary_in_another_order_is_refused_while_loading(tmp_path):
+    """Of .bin files, whose values the intake does not read."""
+    draft = valid_draft("mla")
+    draft.tensors["d2t"] = torch.arange(VOCAB).flip(0)
+    with pytest.raises(UnsupportedDraftError, match="another order"):
+        load(tmp_path, draft, as_bin=True)
+
+
+@pytest.mark.parametrize("place", ["dflash_config", ""])
+def test_embeddings_of_dflash_are_scaled(tmp_path, place):
+    draft = valid_draft("dflash")
+    (draft.config[place] if place else draft.config)["input_embedding_scale"] = 8.0
+    drafter, boundaries, path, probe = load(tmp_path, draft)
+    mine = module_logits(drafter, "dflash", boundaries, probe)
+    scaled = replace(probe, embed_tokens=8 * probe.embed_tokens)
+    assert difference(mine, reference_logits(path, "dflash", boundaries, scaled)) < BOUND
+    assert difference(mine, reference_logits(path, "dflash", boundaries, probe)) > 0.1
 
 
 def test_absolute_d2t_is_converted(tmp_path):

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from vllm_eagle_ext.checkpoint.rules import (
+    aux_layers,
     blocks,
     early,
     gates,
+    keys,
     norms,
     pairing,
     quantised,
@@ -19,11 +21,13 @@ EARLY_RULES = early.RULES
 RULES = (
     *pairing.RULES,
     *norms.RULES,
+    *aux_layers.RULES,
     *tensors.RULES,
     *gates.RULES,
     *quantised.RULES,
     *vocabulary.RULES,
     *blocks.RULES,
+    *keys.RULES,
 )
 
 __all__ = ["EARLY_RULES", "RULES"]

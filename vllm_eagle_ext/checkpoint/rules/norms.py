@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about norms, their flags and the layers that are read."""
+"""Rules about norms and their flags."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.checkpoint.aux_layers import default_boundaries
+from vllm_eagle_ext.checkpoint.aux_layers import IDS_KEY
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
@@ -96,20 +96,63 @@ def input_norm_matches_its_flag(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, families=EAGLE3)
+@rule(Severity.WARNING, families=[family for family in EAGLE3 if family != "p-eagle"])
 def norm_output_is_unambiguous(case: Case) -> Iterable[Problem]:
-    """Before its post-norm support SpecForge wrote `norm_output: true` for the norm before the head."""
-    spec = case.spec
-    if spec.norm_output.source.startswith("option") or spec.fc_norm.value == spec.norm_output.value:
+    """speculators' flag says what is fed back. SpecForge's said so since September 2026: before, true
+    was the norm before the head, with the raw state fed back, and false was no norm there at all."""
+    spec, flag = case.spec, case.spec.norm_output
+    if spec.format == "speculators" or flag.source.startswith("option"):
         return
-    yield Problem(
-        field="norm_output of the draft's config.json",
-        value=spec.norm_output.value,
-        allowed=f"{spec.fc_norm.value}, as fc_norm: post-norm drafts are trained with both, and older "
-        "exports set norm_output for drafts that feed back the raw state",
-        remedy='compare the acceptance rate with {"eagle_ext": {"norm_output": '
-        f"{str(not spec.norm_output.value).lower()}}}}}",
+    if spec.fc_norm.value != flag.value:
+        yield Problem(
+            field="norm_output of the draft's config.json",
+            value=flag.value,
+            allowed=f"{spec.fc_norm.value}, as fc_norm: post-norm drafts are trained with both, and "
+            "older exports set norm_output for drafts that feed back the raw state",
+            remedy=_measure(flag.value),
+        )
+    elif flag.value and may_be_of_older_specforge(case):
+        yield Problem(
+            field="norm_output of the draft's config.json",
+            value=True,
+            allowed="true for drafts that feed back the normalised state, as this one is served; "
+            "SpecForge up to 0.2.0 wrote true for drafts that feed back the raw state, and nothing in "
+            "this checkpoint says that it is not one of them",
+            remedy=_measure(flag.value),
+        )
+
+
+@rule(Severity.WARNING, families=[family for family in EAGLE3 if family != "p-eagle"])
+def head_is_normed(case: Case) -> Iterable[Problem]:
+    flag = case.spec.norm_output
+    if flag.stated and not flag.stated[0][1] and may_be_of_older_specforge(case):
+        yield Problem(
+            field="norm_output of the draft's config.json",
+            value=False,
+            allowed="false for drafts that feed back the raw state; SpecForge up to 0.2.0 wrote false "
+            "for drafts without a norm before the head, which no drafter computes",
+            remedy="if acceptance is near zero, ask the publisher which SpecForge trained the draft",
+        )
+
+
+def _measure(value: bool) -> str:
+    return (
+        "run `vllm-eagle verify --feedback`, which measures both readings and says which is right; for "
+        f'the other one, set {{"eagle_ext": {{"norm_output": {str(not value).lower()}}}}}'
     )
+
+
+def may_be_of_older_specforge(case: Case) -> bool:
+    """Whether SpecForge up to 0.2.0 can have written it. Its Llama draft has one layer, called
+    `midlayer`, and three aux states; ids are nested; d2t and t2d are saved for any vocabulary."""
+    spec, tensors = case.spec, case.files.tensors
+    stated = spec.architecture == "LlamaForCausalLMEagle3" and case.flat.get(IDS_KEY) is None
+    shaped = spec.num_layers == 1 and len(spec.aux_layers.boundaries) == 3 and spec.gate is None
+    if spec.format == "speculators" or not (stated and shaped):
+        return False
+    named = {name.replace("layers.0.", "midlayer."): header for name, header in tensors.items()}
+    as_there = all(header.published == name for name, header in named.items())
+    return not case.has_tensors or (as_there and "d2t" in tensors and "t2d" in tensors)
 
 
 @rule(Severity.WARNING, families=EAGLE3)
@@ -123,59 +166,6 @@ def norm_before_residual_is_stated(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, families=EAGLE3)
-def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
-    layers = case.spec.aux_layers
-    if layers.given_ids is None and layers.boundaries and "option" not in layers.rule:
-        yield Problem(
-            field="eagle_aux_hidden_state_layer_ids of the draft's config.json",
-            value=None,
-            allowed=f"its trained layers; {list(layers.boundaries)} is taken, EAGLE-3's default",
-            remedy='if acceptance is low, list the boundaries: {"eagle_ext": {"aux_layers": [..]}}',
-        )
-
-
-@rule(Severity.WARNING, families=EAGLE3)
-def aux_ids_may_be_boundaries(case: Case) -> Iterable[Problem]:
-    """Ids equal to EAGLE-3's own boundaries, read as names of outputs."""
-    layers = case.spec.aux_layers
-    default = default_boundaries(case.target.num_layers)
-    if layers.given_ids == default and layers.boundaries != default and "option" not in layers.rule:
-        yield Problem(
-            field="nested aux layer ids of the draft",
-            value=list(default),
-            allowed=f"ids of outputs, read here as boundaries {list(layers.boundaries)}; these very "
-            "numbers are EAGLE-3's default boundaries 2, N//2, N-3",
-            remedy='compare the acceptance rate with {"eagle_ext": {"aux_layers": "boundary"}}',
-        )
-
-
-@rule(Severity.NOTE)
-def aux_order_is_restored(case: Case) -> Iterable[Problem]:
-    layers = case.spec.aux_layers
-    if layers.is_reordered:
-        yield Problem(
-            field="order of the draft's aux layers",
-            value=list(layers.given_ids or ()),
-            allowed=f"any: vLLM captures {list(layers.boundaries)} in ascending order",
-            remedy="nothing: fc and fc_norm are permuted to match while they are loaded",
-        )
-
-
-@rule(Severity.ERROR)
-def aux_count_is_consistent(case: Case) -> Iterable[Problem]:
-    count = len(case.spec.aux_layers.boundaries)
-    for key in ("num_aux_hidden_states", "num_aux_layers"):
-        stated = getattr(case.config, key)
-        if stated is not None and stated != count and case.spec.fuses_aux_states:
-            yield Problem(
-                field=f"{key} of the draft's config.json",
-                value=stated,
-                allowed=f"{count}, the number of aux layers ({case.spec.aux_layers.rule})",
-                remedy='list the boundaries: {"eagle_ext": {"aux_layers": [..]}}',
-            )
-
-
 RULES = (
     flags_agree,
     one_kind_of_input_norm,
@@ -184,9 +174,6 @@ RULES = (
     fc_norms_match_their_flag,
     input_norm_matches_its_flag,
     norm_output_is_unambiguous,
+    head_is_normed,
     norm_before_residual_is_stated,
-    aux_layers_are_stated,
-    aux_ids_may_be_boundaries,
-    aux_order_is_restored,
-    aux_count_is_consistent,
 )

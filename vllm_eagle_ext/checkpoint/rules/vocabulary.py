@@ -10,7 +10,7 @@ from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.spec import kept_ids, tensor_integers
 from vllm_eagle_ext.checkpoint.tokenizers import compare_tokenizers
-from vllm_eagle_ext.checkpoint.vocabulary import ascends, target_ids
+from vllm_eagle_ext.checkpoint.vocabulary import ascends, is_identity, target_ids
 
 _BELONGS = "check that config.json belongs to the weights"
 
@@ -35,25 +35,52 @@ def draft_vocabulary_fits(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def d2t_present_iff_reduced(case: Case) -> Iterable[Problem]:
-    """Without it vLLM takes draft ids for target ids."""
+    """Without it vLLM takes draft ids for target ids; for a whole vocabulary it has no place for one,
+    so that only the identity, which many trainers write, can be left out while it is loaded."""
     if not case.has_tensors:
         return
-    present = "d2t" in case.files.tensors
-    if present != case.is_reduced:
-        sizes = f"draft vocabulary {case.spec.vocabulary.size} of {case.target.vocab_size}"
+    header = case.files.tensors.get("d2t")
+    sizes = f"draft vocabulary {case.spec.vocabulary.size} of {case.target.vocab_size}"
+    if case.is_reduced and header is None:
         yield Problem(
             field="d2t of the draft",
-            value="present" if present else None,
-            allowed=f"a map, because the {sizes} is reduced"
-            if case.is_reduced
-            else f"none, because the {sizes} is not reduced",
+            value=None,
+            allowed=f"a map, because the {sizes} is reduced",
             remedy="download all files of the draft, or check that config.json belongs to the weights",
         )
-    if "t2d" in case.files.tensors and not case.is_reduced and not present:
+    if case.is_reduced or header is None:
+        return
+    d2t = tensor_integers(case.files, "d2t")
+    tokens = header.shape[0] if len(header.shape) == 1 else 0
+    if d2t and tokens == case.spec.vocabulary.size and is_identity(d2t):
+        return
+    other_size = tokens not in (0, case.spec.vocabulary.size)
+    yield Problem(
+        field="d2t of the draft",
+        value=f"a map of {tokens} tokens" if other_size else "a map into another order of tokens",
+        allowed=f"none, or zeros, because the {sizes} is not reduced",
+        remedy=f'if lm_head has {tokens} rows, state "draft_vocab_size": {tokens} in config.json'
+        if other_size
+        else "export the draft with the rows of lm_head in the target's order, without d2t and t2d",
+    )
+
+
+@rule(Severity.ERROR)
+def t2d_marks_a_whole_vocabulary(case: Case) -> Iterable[Problem]:
+    """All of it, or nothing, as a trainer leaves it that never fills it in."""
+    header, size = case.files.tensors.get("t2d"), case.target.vocab_size
+    if header is None or case.is_reduced:
+        return
+    kept = kept_ids(case.files)
+    if kept is None or header.shape != (size,) or len(kept) not in (0, size):
+        marks = f"{len(kept)} target ids marked" if kept is not None else f"{header.dtype}"
         yield Problem(
-            field="t2d of the draft", value="present",
-            allowed="none, because the draft vocabulary is not reduced", remedy=_BELONGS,
-        )  # fmt: skip
+            field="t2d of the draft",
+            value=f"{marks}, of shape {header.shape}",
+            allowed=f"none, or a mask of all {size} target ids, because the draft vocabulary is not "
+            "reduced",
+            remedy=_BELONGS,
+        )
 
 
 @rule(Severity.ERROR)
@@ -205,6 +232,7 @@ def tokenizers_agree(case: Case) -> Iterable[Problem]:
 RULES = (
     draft_vocabulary_fits,
     d2t_present_iff_reduced,
+    t2d_marks_a_whole_vocabulary,
     d2t_is_a_map,
     d2t_ascends,
     d2t_is_converted,

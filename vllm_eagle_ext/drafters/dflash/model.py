@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """DFlash drafter on vLLM's Qwen3-type decoder layer.
 
-Differences from vLLM's class: none in the maths; configs and weights are strict, see `ResolvedDraft`;
-on a CPU each layer gets its own norm of the context's keys.
+Differences from vLLM's class: embeddings may be scaled, which vLLM does for DFlash 2 alone; configs and
+weights are strict, see `ResolvedDraft`; on a CPU each layer gets its own norm of the context's keys.
 
 Shapes, with T tokens, H draft width, Ht target width, n aux layers, V vocabulary:
 
@@ -11,19 +11,28 @@ Shapes, with T tokens, H draft width, Ht target width, n aux layers, V vocabular
 `forward`: ids [T], positions [T] -> [T, H]; a block is the last sampled token and K mask tokens.
 `compute_logits`: [T, H] -> [T, V].
 
-Maths: DFlash (z-lab), block diffusion conditioned on the target's states.
+Maths: DFlash (z-lab), block diffusion conditioned on the target's states; X = scale * E[..].
 """
 
 from __future__ import annotations
 
 import torch
 from vllm import _custom_ops as ops
+from vllm.config import VllmConfig
 from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM, DFlashQwen3Model
 
 from vllm_eagle_ext.drafters.resolved import ResolvedDraft
 
 
 class DFlashEagleExtQwen3Model(DFlashQwen3Model):
+    def __init__(self, *, vllm_config: VllmConfig, start_layer_id: int = 0, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, start_layer_id=start_layer_id, prefix=prefix)
+        self.embedding_scale = float(self.config.dflash_config["input_embedding_scale"])
+
+    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:  # [T] -> [T, H]
+        embeddings = super().embed_input_ids(input_ids)
+        return embeddings if self.embedding_scale == 1 else embeddings * self.embedding_scale
+
     def _normalize_context_k(self, all_k: torch.Tensor) -> torch.Tensor:  # [L, T, kv heads, d]
         """The parent hands all layers' weights to one call of `rms_norm`, whose CPU kernel reads the
         first row of them for every layer, so that only layer 0 is right (vLLM 0.32)."""

@@ -9,6 +9,8 @@ from vllm_eagle_ext.checkpoint.aux_layers import resolve_aux_layers
 KEY = "eagle_aux_hidden_state_layer_ids"
 SHORT = "aux_hidden_state_layer_ids"
 OUTPUTS = "target_layer_ids"
+ANGELSLIM = "aux_hidden_states_layer_ids"
+MODELOPT: dict[str, Any] = {"use_last_layernorm": True, "use_mtp_layernorm": False}  # beside its ids
 N = 12
 
 

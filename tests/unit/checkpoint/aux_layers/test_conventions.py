@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.checkpoint.aux_layers.ids import KEY, OUTPUTS, SHORT, dflash, nested, resolve
+from tests.unit.checkpoint.aux_layers.ids import (
+    ANGELSLIM,
+    KEY,
+    MODELOPT,
+    OUTPUTS,
+    SHORT,
+    dflash,
+    nested,
+    resolve,
+)
+from vllm_eagle_ext.checkpoint.aux_layers import resolve_aux_layers
 
 
 @pytest.mark.parametrize(
@@ -19,6 +29,8 @@ from tests.unit.checkpoint.aux_layers.ids import KEY, OUTPUTS, SHORT, dflash, ne
         pytest.param({KEY: [1, 6, 9]}, (1, 6, 9), "top level", id="top_level_from_1"),
         pytest.param({KEY: [0, 6]}, (0, 6), "top level", id="embeddings"),
         pytest.param({SHORT: [2, 6, 9]}, (2, 6, 9), "top level", id="short_key"),
+        pytest.param({ANGELSLIM: [1, 5, 8]}, (2, 6, 9), "AngelSlim", id="angelslim"),
+        pytest.param({ANGELSLIM: [1, 5, 11]}, (2, 6, 12), "AngelSlim", id="angelslim_last_layer"),
         pytest.param(nested(6, 9, 12), (6, 9, 12), "contain N=12", id="nested_contains_n"),
         pytest.param({KEY: [6, 12]}, (6, 12), "contain N=12", id="top_level_contains_n"),
         pytest.param({KEY: [2, 4], **nested(1, 3)}, (2, 4), "top level", id="top_is_nested_plus_1"),
@@ -131,8 +143,52 @@ def test_speculators_ids_beyond_n():
         pytest.param((5, 9, 1), (2, 6, 10), (2, 0, 1), id="rotated"),
     ],
 )
-def test_unsorted_ids_keep_their_order_for_fc(ids, boundaries, order):
-    layers = resolve(nested(*ids))
+@pytest.mark.parametrize(
+    ("writer", "family", "is_certain"),
+    [
+        pytest.param(dflash, "dflash", False, id="z_lab"),
+        pytest.param(lambda *ids: {OUTPUTS: list(ids)}, "dflash", False, id="torchspec_dflash"),
+        pytest.param(lambda *ids: {ANGELSLIM: list(ids)}, "native", True, id="angelslim"),
+        pytest.param(lambda *ids: {ANGELSLIM: list(ids), **dflash(*ids)}, "dflash", True, id="both"),
+    ],
+)
+def test_ids_of_states_from_hugging_face_keep_their_order_for_fc(
+    ids, boundaries, order, writer, family, is_certain
+):
+    layers = resolve(writer(*ids), family)
     assert (layers.boundaries, layers.order, layers.given_ids) == (boundaries, order, ids)
     assert layers.is_reordered
-    assert not resolve(nested(*sorted(ids))).is_reordered
+    assert (layers.blocks.follows, layers.blocks.is_certain) == ("list", is_certain)
+    in_order = resolve(writer(*sorted(ids)), family)
+    assert (in_order.is_reordered, in_order.blocks) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("config", "is_speculators", "is_certain"),
+    [
+        pytest.param({KEY: [9, 2, 6]}, True, True, id="speculators"),
+        pytest.param({SHORT: [9, 2, 6]}, True, True, id="speculators_dflash"),
+        pytest.param({KEY: [9, 2, 6]}, False, False, id="top_level"),
+        pytest.param(nested(8, 1, 5), False, False, id="specforge"),
+        pytest.param(MODELOPT | nested(8, 1, 5), False, False, id="switches_elsewhere"),
+        pytest.param({"eagle_config": {KEY: [8, 1, 5], **MODELOPT}}, False, True, id="modelopt"),
+    ],
+)
+def test_blocks_of_states_captured_on_the_way_follow_the_layers(config, is_speculators, is_certain):
+    layers = resolve(config, is_speculators=is_speculators)
+    assert (layers.boundaries, layers.listed) == ((2, 6, 9), (9, 2, 6))
+    assert (layers.order, layers.is_reordered) == ((0, 1, 2), False)
+    assert (layers.blocks.follows, layers.blocks.is_certain) == ("layers", is_certain)
+
+
+def test_the_option_lists_the_blocks_whatever_wrote_the_file():
+    layers = resolve({KEY: [9, 2, 6]}, is_speculators=True, override=[9, 2, 6])
+    assert (layers.boundaries, layers.order) == ((2, 6, 9), (1, 2, 0))
+
+
+def test_a_default_that_is_out_of_order_is_refused():
+    """2, N//2, N-3 of a target of three layers."""
+    (problem,) = resolve_aux_layers({}, num_target_layers=1, family="native")
+    assert "0 to N=1" in str(problem)
+    layers = resolve_aux_layers({}, num_target_layers=3, family="native")
+    assert layers.order == (0, 1, 2)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.checkpoint.aux_layers.ids import KEY, OUTPUTS, SHORT, N, dflash, nested, resolve
+from tests.unit.checkpoint.aux_layers.ids import (
+    ANGELSLIM,
+    KEY,
+    OUTPUTS,
+    SHORT,
+    N,
+    dflash,
+    nested,
+    resolve,
+)
 from vllm_eagle_ext.checkpoint.aux_layers import AuxLayers, resolve_aux_layers
 
 FAMILIES = st.sampled_from(["native", "post-norm", "gated", "mla", "p-eagle", "dflash"])
@@ -17,6 +26,7 @@ WRITERS = st.sampled_from(
         lambda ids: nested(*ids),
         lambda ids: dflash(*ids),
         lambda ids: {OUTPUTS: ids},
+        lambda ids: {ANGELSLIM: ids},
     ]
 )
 # Distinct ids that every convention keeps within 0..N.
@@ -53,10 +63,12 @@ def test_boundaries_ascend_within_the_target(writer, ids, family, is_speculators
 @given(WRITERS, SETS, FAMILIES, st.booleans(), CONVENTIONS)
 def test_order_leads_back_to_the_given_ids(writer, ids, family, is_speculators, convention):
     found = resolve(writer(ids), family, is_speculators=is_speculators, override=convention)
-    shifts = {found.boundaries[k] - ids[block] for k, block in enumerate(found.order)}
-    assert shifts in ({0}, {1})
+    assert {listed - id_ for listed, id_ in zip(found.listed, ids, strict=True)} in ({0}, {1})
     assert found.given_ids == tuple(ids)
-    assert found.is_reordered == (ids != sorted(ids))
+    assert (found.blocks is None) == (ids == sorted(ids))
+    of_fc = found.listed if found.blocks and found.blocks.follows == "list" else found.boundaries
+    assert found.boundaries == tuple(of_fc[block] for block in found.order)
+    assert found.is_reordered == (of_fc != found.boundaries)
 
 
 @properties
@@ -66,7 +78,10 @@ def test_permuting_the_ids_permutes_the_order(writer, lists, family):
     family = "native" if family == "mla" else family
     first, second = (resolve(writer(list(ids)), family) for ids in lists)
     assert first.boundaries == second.boundaries
-    assert [lists[0][block] for block in first.order] == [lists[1][block] for block in second.order]
+    if first.blocks and second.blocks and first.blocks.follows == "list":
+        assert [lists[0][k] for k in first.order] == [lists[1][k] for k in second.order]
+    elif first.blocks and second.blocks:
+        assert first.order == second.order == tuple(range(len(lists[0])))
 
 
 @properties
@@ -98,6 +113,7 @@ def test_a_list_of_the_option_is_taken_or_refused_as_it_is(override, ids):
             KEY: JSON,
             SHORT: JSON,
             OUTPUTS: JSON,
+            ANGELSLIM: JSON,
             "eagle_config": JSON | st.fixed_dictionaries({KEY: JSON}),
             "dflash_config": JSON | st.fixed_dictionaries({OUTPUTS: JSON}),
         },

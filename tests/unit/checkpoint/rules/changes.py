@@ -13,6 +13,7 @@ from tests.support.drafts import LAYER, Draft
 Change = Callable[[Draft], object]
 IDS = "eagle_config.eagle_aux_hidden_state_layer_ids"
 TOP_IDS = "eagle_aux_hidden_state_layer_ids"
+ANGELSLIM = "aux_hidden_states_layer_ids"
 ATTENTION = "midlayer.self_attn"
 IGNORE = "quantization_config.ignore"
 
@@ -71,6 +72,14 @@ def twice(name: str, dim: int = 0) -> Change:
 def reads_a_wider_target(draft: Draft) -> None:
     draft.config["target_hidden_size"] = 2 * HIDDEN
     twice("fc.weight", 1)(draft)
+
+
+# A draft of three aux layers as SpecForge's configs for EAGLE 3.1 have it.
+POST_NORM = (
+    key("fc_norm", True),
+    key("norm_output", True),
+    *(more(f"fc_norm.{k}.weight", HIDDEN) for k in range(3)),
+)
 
 
 def as_speculators(draft: Draft) -> None:

@@ -1,9 +1,11 @@
 """Of every rule, the drafts that break it."""
 
 from tests.unit.checkpoint.rules.cases import (
+    aux_layers,
     blocks,
     claims,
     config,
+    keys,
     norms,
     quantisation,
     runners,
@@ -17,9 +19,11 @@ CASES = [
     *config.CASES,
     *tensors.CASES,
     *norms.CASES,
+    *aux_layers.CASES,
     *vocabulary.CASES,
     *target.CASES,
     *quantisation.CASES,
     *runners.CASES,
     *blocks.CASES,
+    *keys.CASES,
 ]

@@ -1,11 +1,11 @@
-"""Norms and aux layers that do not fit their flags and lists."""
+"""Norms that do not fit their flags."""
 
 from __future__ import annotations
 
 from tests.support.checkpoints import HIDDEN
 from tests.support.drafts import LAYER
 from tests.unit.checkpoint.rules.broken import case
-from tests.unit.checkpoint.rules.changes import IDS, TOP_IDS, key, more, no_key, no_tensor
+from tests.unit.checkpoint.rules.changes import POST_NORM, key, more, no_key, no_tensor
 
 # fmt: off
 CASES = [
@@ -60,27 +60,17 @@ CASES = [
         words=("norm_output", "True, as fc_norm", '"norm_output": true'),
     ),
     case(
+        "norm_output_is_unambiguous", "specforge", "native", *POST_NORM,
+        words=("norm_output", "SpecForge up to 0.2.0", "the raw state", "`vllm-eagle verify --feedback`",
+               '"norm_output": false'),
+    ),
+    case(
+        "head_is_normed", "specforge", "native", key("norm_output", False),
+        words=("norm_output", "False", "SpecForge up to 0.2.0", "without a norm before the head"),
+    ),
+    case(
         "norm_before_residual_is_stated", "missing", "speculators", no_key("norm_before_residual"),
         words=("norm_before_residual", "None", "false is taken"),
-    ),
-    case(
-        "aux_layers_are_stated", "none", "native", no_key(IDS), words=(TOP_IDS, "[2, 4, 5] is taken"),
-    ),
-    case(
-        "aux_ids_may_be_boundaries", "the_default", "native", key(IDS, [2, 4, 5]),
-        words=("[2, 4, 5]", "boundaries [3, 5, 6]", '"boundary"'),
-    ),
-    case(
-        "aux_order_is_restored", "unsorted", "native", key(IDS, [3, 1, 2]),
-        words=("[3, 1, 2]", "[2, 3, 4]", "permuted"),
-    ),
-    case(
-        "aux_count_is_consistent", "num_aux_hidden_states", "native", key("num_aux_hidden_states", 5),
-        words=("num_aux_hidden_states", "5", "3, the number of aux layers"),
-    ),
-    case(
-        "aux_count_is_consistent", "num_aux_layers", "dflash", key("num_aux_layers", 2),
-        words=("num_aux_layers", "2", "3, the number of aux layers"),
     ),
 ]
 # fmt: on

@@ -6,12 +6,13 @@ import torch
 
 from tests.unit.checkpoint.rules.broken import case
 from tests.unit.checkpoint.rules.changes import (
+    ANGELSLIM,
     ATTENTION,
-    IDS,
     IGNORE,
     as_qwen3,
     key,
     more,
+    no_key,
     no_tensor,
     plain,
     quantised_fc,
@@ -71,7 +72,8 @@ CASES = [
         words=("without layers.0.self_attn.v_proj,", "model.layers.8.v_proj,"),
     ),
     case(
-        "quantised_fc_is_in_order", "descending", "quantised", quantised_fc, key(IDS, [3, 2, 1]),
+        "quantised_fc_is_in_order", "descending", "quantised",
+        quantised_fc, no_key("eagle_config"), key(ANGELSLIM, [3, 2, 1]),
         words=("order of the draft's aux layers", "[3, 2, 1]", "ascending ids", "a plain fc"),
     ),
 ]

@@ -84,8 +84,12 @@ CASES = [
         words=("midlayer.self_attn.kv_b_proj.weight", f"(160, {LATENT})", f"(80, {LATENT})"),
     ),
     case(
-        "tensor_shapes_fit", "mask_hidden", "p-eagle", tensor("mask_hidden", lambda t: t[:, :HIDDEN]),
-        words=("mask_hidden", "(1, 64)", "(1, 192)"),
+        "tensor_shapes_fit", "mask_hidden", "p-eagle", tensor("mask_hidden", lambda t: t[..., :HIDDEN]),
+        words=("mask_hidden", "(1, 1, 64)", "(1, 1, 192) or (1, 192)"),
+    ),
+    case(
+        "tensor_shapes_fit", "flat_mask_hidden", "p-eagle", tensor("mask_hidden", torch.flatten),
+        words=("mask_hidden", "(192,)", "(1, 1, 192) or (1, 192)"),
     ),
     case(
         "tensor_shapes_fit", "later_layer_as_the_first", "p-eagle",

@@ -6,7 +6,15 @@ import torch
 
 from tests.support.checkpoints import HIDDEN, VOCAB
 from tests.unit.checkpoint.rules.broken import case
-from tests.unit.checkpoint.rules.changes import entry, key, more, no_tensor, reads_a_wider_target, tensor
+from tests.unit.checkpoint.rules.changes import (
+    entry,
+    key,
+    more,
+    no_key,
+    no_tensor,
+    reads_a_wider_target,
+    tensor,
+)
 
 # fmt: off
 CASES = [
@@ -24,12 +32,18 @@ CASES = [
         words=("d2t", "None", "96 of 128 is reduced"),
     ),
     case(
-        "d2t_present_iff_reduced", "superfluous", "mla", more("d2t", VOCAB, dtype=torch.int64),
-        words=("d2t", "'present'", "128 of 128 is not reduced"),
+        "d2t_present_iff_reduced", "another_order", "mla", more("d2t", VOCAB, dtype=torch.int64),
+        tensor("d2t", lambda t: torch.arange(VOCAB).flip(0)),
+        words=("d2t", "another order of tokens", "128 of 128 is not reduced", "the target's order"),
     ),
     case(
-        "d2t_present_iff_reduced", "superfluous_t2d", "mla", more("t2d", VOCAB, dtype=torch.bool),
-        words=("t2d", "'present'", "not reduced"),
+        "d2t_present_iff_reduced", "size_not_stated", "native", no_key("draft_vocab_size"),
+        others=("tensor_shapes_fit", "t2d_marks_a_whole_vocabulary"),
+        words=("d2t", "a map of 96 tokens", '"draft_vocab_size": 96'),
+    ),
+    case(
+        "t2d_marks_a_whole_vocabulary", "in_part", "mla", more("t2d", VOCAB, dtype=torch.bool),
+        entry("t2d", 5, False), words=("t2d", "127 target ids marked", "all 128 target ids"),
     ),
     case(
         "d2t_is_a_map", "negative", "native", entry("d2t", 0, -1),

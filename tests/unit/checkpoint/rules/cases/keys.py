@@ -1,0 +1,46 @@
+"""Keys that no drafter computes with."""
+
+from __future__ import annotations
+
+from tests.unit.checkpoint.rules.broken import case
+from tests.unit.checkpoint.rules.changes import key
+
+# fmt: off
+CASES = [
+    case(
+        "keys_are_computed", "residual", "native", key("residual_multiplier", 0.22),
+        words=("residual_multiplier", "0.22", "scales what each layer adds", "remove it"),
+    ),
+    case(
+        "keys_are_computed", "labels", "dflash", key("dflash_config.shift_label", True),
+        words=("dflash_config.shift_label", "True", "moves each slot's prediction"),
+    ),
+    case(
+        "keys_are_computed", "speculators_layer", "speculators",
+        key("transformer_layer_config.attn_logit_softcapping", 50.0),
+        words=("attn_logit_softcapping", "50.0", "caps the attention scores"),
+    ),
+    case(
+        "rope_is_computed", "unknown", "native",
+        key("rope_scaling", {"rope_type": "hope", "factor": 2.0}),
+        words=("rope_type", "'hope'", "yarn"),
+    ),
+    case(
+        "logits_keep_their_order", "multiplier", "dflash", key("dflash_config.output_multiplier", 0.5),
+        words=("dflash_config.output_multiplier", "0.5", "not their order"),
+    ),
+    case(
+        "mathematical_keys_are_known", "scale", "native", key("eagle_config.feature_scale", 1.5),
+        words=("eagle_config.feature_scale", "1.5", "not known"),
+    ),
+    case(
+        "mathematical_keys_are_known", "rope", "native",
+        key("rope_scaling", {"rope_type": "default", "swing": 3}),
+        words=("rope_scaling.swing", "3", "not known"),
+    ),
+    case(
+        "keys_are_known", "label", "native", key("favourite_colour", "blue"),
+        words=("favourite_colour", "not read"),
+    ),
+]
+# fmt: on

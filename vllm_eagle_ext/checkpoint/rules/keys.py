@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about keys of config.json that no drafter computes with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.keys import (
+    RESCALES_LOGITS,
+    UNCOMPUTED,
+    is_known,
+    looks_mathematical,
+    rope_keys,
+    stated_keys,
+)
+from vllm_eagle_ext.checkpoint.rope import COMPUTED_KINDS
+
+_SHOWN = 20  # names in a message
+_CONFIG = "of the draft's config.json"
+
+
+@rule(Severity.ERROR, can_run=True)
+def keys_are_computed(case: Case) -> Iterable[Problem]:
+    """vLLM's drafters ignore what they do not know."""
+    for place, key, value in stated_keys(case.flat):
+        known = UNCOMPUTED.get(key)
+        if known is None or value in known.neutral:
+            continue
+        neutral = [json.dumps(each) for each in known.neutral if each is not None]
+        yield Problem(
+            field=f"{place} {_CONFIG}",
+            value=value,
+            allowed=f"{' or '.join([*neutral, 'no such key'])}: it {known.effect}, which no drafter "
+            "computes",
+            remedy="if the key came from the target's config and the trainer ignored it, remove it from "
+            "config.json; otherwise use another draft",
+        )
+
+
+@rule(Severity.ERROR)
+def rope_is_computed(case: Case) -> Iterable[Problem]:
+    if case.spec.rope.kind not in COMPUTED_KINDS:
+        yield Problem(
+            field=f"rope_type {_CONFIG}",
+            value=case.spec.rope.kind,
+            allowed=", ".join(sorted(COMPUTED_KINDS)),
+            remedy="use the config.json that was published with the draft",
+        )
+
+
+@rule(Severity.NOTE)
+def logits_keep_their_order(case: Case) -> Iterable[Problem]:
+    """Sampled drafts are drawn from the logits as they are, which costs acceptance, not correctness."""
+    for place, key, value in stated_keys(case.flat):
+        if key in RESCALES_LOGITS and value not in RESCALES_LOGITS[key]:
+            yield Problem(
+                field=f"{place} {_CONFIG}",
+                value=value,
+                allowed="any above 0: it changes the logits but not their order, so that the likeliest "
+                "token stays the same; it is not computed",
+                remedy="nothing",
+            )
+
+
+@rule(Severity.WARNING)
+def mathematical_keys_are_known(case: Case) -> Iterable[Problem]:
+    found = [
+        (place, value)
+        for place, key, value in stated_keys(case.flat)
+        if not is_known(key) and looks_mathematical(key, value)
+    ]
+    for place, value in (*found, *rope_keys(case.flat)):
+        yield Problem(
+            field=f"{place} {_CONFIG}",
+            value=value,
+            allowed="keys that a drafter reads; this one is not known, is not read, and by its name may "
+            "change what the draft computes",
+            remedy="if acceptance is low, ask the publisher what it means; otherwise nothing",
+        )
+
+
+@rule(Severity.NOTE)
+def keys_are_known(case: Case) -> Iterable[Problem]:
+    unknown = [
+        place
+        for place, key, value in stated_keys(case.flat)
+        if not is_known(key) and not looks_mathematical(key, value)
+    ]
+    if unknown:
+        more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
+        yield Problem(
+            field=f"keys {_CONFIG}",
+            value=", ".join(unknown[:_SHOWN]) + more,
+            allowed="any: these are not known, and not read",
+            remedy="nothing",
+        )
+
+
+RULES = (
+    keys_are_computed,
+    rope_is_computed,
+    logits_keep_their_order,
+    mathematical_keys_are_known,
+    keys_are_known,
+)
