@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from vllm_eagle_ext.checkpoint.rules import (
+    asked,
     blocks,
     early,
     gates,
@@ -12,18 +13,21 @@ from vllm_eagle_ext.checkpoint.rules import (
     quantised,
     tensors,
     vocabulary,
+    weights,
 )
 
 EARLY_RULES = early.RULES
 # Draft and target come first: with another target, most of the rest fails as a consequence.
 RULES = (
     *pairing.RULES,
+    *asked.RULES,
     *norms.RULES,
     *tensors.RULES,
     *gates.RULES,
     *quantised.RULES,
     *vocabulary.RULES,
     *blocks.RULES,
+    *weights.RULES,
 )
 
 __all__ = ["EARLY_RULES", "RULES"]
