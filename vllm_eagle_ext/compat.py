@@ -116,7 +116,7 @@ def install_intake() -> None:
 
 def _wrap_create_speculative_config(module: ModuleType) -> None:
     def around(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        from vllm_eagle_ext import intake
+        from vllm_eagle_ext.intake import build as intake
 
         build = functools.partial(original, self, *args, **kwargs)
         target = kwargs.get("target_model_config", args[0] if args else None)

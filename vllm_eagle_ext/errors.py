@@ -12,6 +12,8 @@ EagleExtError(ValueError)
 
 from __future__ import annotations
 
+import re
+
 __all__ = [
     "EagleExtError",
     "HybridStateError",
@@ -32,6 +34,15 @@ def clipped(value: object) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} .. ({len(text)} characters)"
 
 
+def said(field: str, value: object) -> str:
+    """The sentence that a message begins with: `field is value`."""
+    subject = re.split(r" (?:of|that|at|in) ", field)[0]
+    last = subject.rpartition(" ")[2]
+    is_plural = " and " in subject or (last.isalpha() and last.endswith("s") and last[-2:] != "ss")
+    found = "not stated" if value is None else clipped(value)
+    return f"{field} {'are' if is_plural else 'is'} {found}"
+
+
 class EagleExtError(ValueError):
     """One refusal. The four parts are kept as attributes; the message is all of them."""
 
@@ -41,7 +52,7 @@ class EagleExtError(ValueError):
         self.allowed = allowed
         self.remedy = remedy
         super().__init__(
-            f"vllm-eagle-ext: {field} is {clipped(value)}. Allowed: {allowed}. What to do: {remedy}"
+            f"vllm-eagle-ext: {said(field, value)}. Allowed: {allowed}. What to do: {remedy}"
         )
 
     def __reduce__(self) -> tuple[object, ...]:

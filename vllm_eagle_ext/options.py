@@ -3,14 +3,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from difflib import SequenceMatcher, get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vllm_eagle_ext.errors import OptionsError
+from vllm_eagle_ext.log import get_logger, log_once
+
+logger = get_logger(__name__)
 
 KEY = "eagle_ext"
+# How alike a key must be to ours to be taken for it; "eagle_ex" is at 0.94, "eagle" at 0.71.
+_ALIKE = 0.85
+_GENERIC = ("enabled", "strict")  # names that another plugin may have options by
 
 
 class Options(BaseModel):
@@ -53,6 +61,7 @@ def parse_options(additional_config: object) -> Options:
     """
     if not isinstance(additional_config, Mapping):
         return Options()
+    _refuse_outside(additional_config)
     given = additional_config.get(KEY, {})
     if not isinstance(given, Mapping):
         raise OptionsError(
@@ -67,6 +76,51 @@ def parse_options(additional_config: object) -> Options:
         raise _options_error(given, error.errors()[0]["loc"][0]) from None
 
 
+def _refuse_outside(additional_config: Mapping[Any, Any]) -> None:
+    """Options that stand beside `eagle_ext`, or under a name that is nearly it, would be ignored.
+
+    Raises:
+        OptionsError: they can be meant for no one else.
+    """
+    for key, value in additional_config.items():
+        if key == KEY:
+            continue
+        if _is_nearly_ours(str(key)):
+            raise OptionsError(
+                field=f"additional_config.{key}",
+                value=value,
+                allowed=f'"{KEY}" as the key of this package\'s options',
+                remedy=f'write "{KEY}" for "{key}"',
+            )
+        if key in Options.model_fields:
+            _judge_stray(key, value)
+
+
+def _is_nearly_ours(key: str) -> bool:
+    spelt = key.lower().replace("-", "_")
+    return SequenceMatcher(None, spelt, KEY).ratio() >= _ALIKE
+
+
+def _judge_stray(key: str, value: object) -> None:
+    stray = OptionsError(
+        field=f"additional_config.{key}",
+        value=value,
+        allowed=f'an option of this package inside "{KEY}", where alone it is read',
+        remedy=f'write {{"{KEY}": {{"{key}": ..}}}}',
+    )
+    if key not in _GENERIC and _fits(key, value):
+        raise stray
+    log_once(logger, logging.WARNING, f"{stray}. It is ignored, unless another plugin reads it.")
+
+
+def _fits(key: str, value: object) -> bool:
+    try:
+        Options.model_validate({key: value})
+    except ValidationError:
+        return False
+    return True
+
+
 def _options_error(given: Mapping[str, Any], key: int | str) -> OptionsError:
     field = f"additional_config.{KEY}.{key}"
     known = Options.model_fields.get(str(key))
@@ -75,7 +129,7 @@ def _options_error(given: Mapping[str, Any], key: int | str) -> OptionsError:
             field=field,
             value=given[str(key)],
             allowed="the keys " + ", ".join(sorted(Options.model_fields)),
-            remedy="remove the key or correct its spelling",
+            remedy=_correction(str(key)),
         )
     return OptionsError(
         field=field,
@@ -83,3 +137,12 @@ def _options_error(given: Mapping[str, Any], key: int | str) -> OptionsError:
         allowed=str(known.description),
         remedy=f"correct the value, or leave the key out for the default {known.default!r}",
     )
+
+
+def _correction(key: str) -> str:
+    if _is_nearly_ours(key):
+        return f'leave this inner "{key}" out and write its options directly'
+    spelt = key.lower().replace("-", "_")
+    alike = get_close_matches(spelt, Options.model_fields, n=1)
+    hint = f'; did you mean "{alike[0]}"?' if alike else ""
+    return f"remove the key or correct its spelling{hint}"

@@ -239,6 +239,7 @@ def _out_of_range(layers: AuxLayers, num_target_layers: int) -> list[Problem]:
             field="aux layers of the draft",
             value=list(boundaries),
             allowed=" and ".join(problems),
-            remedy=f"the rule was: {layers.rule}; if it is wrong for this draft, {_SET_OPTION}",
+            remedy="serve the draft with the target it was trained for; if this is the one, the rule "
+            f"({layers.rule}) is wrong for it: {_SET_OPTION}",
         )
     ]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from vllm_eagle_ext.checkpoint.config import DraftConfig
 from vllm_eagle_ext.checkpoint.files import DraftFiles
+from vllm_eagle_ext.checkpoint.gate import GateLayout
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
 from vllm_eagle_ext.checkpoint.target import TargetFacts
 
@@ -23,6 +24,7 @@ class Setting:
     runner: Literal["v1", "v2"] | None = None
     v2_runner_needs_aux_states: bool = True
     parallel_drafting: bool | None = None
+    gate_layout: GateLayout | None = None  # the option, whatever the checkpoint states
     registered: frozenset[str] = frozenset()  # architectures that this vLLM knows besides our table
     model_types: frozenset[str] | None = None  # that this vLLM can read the config of
 

@@ -6,7 +6,7 @@ Everything read is bounded, nothing is unpickled, no code of the checkpoint runs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -16,13 +16,22 @@ from vllm_eagle_ext.checkpoint.bounded import parse_json
 from vllm_eagle_ext.checkpoint.headers import (
     HEADER_LIMIT,
     TensorHeader,
+    disguised,
     header_length,
     parse_header,
 )
 from vllm_eagle_ext.checkpoint.names import canonical_name
-from vllm_eagle_ext.checkpoint.sources import FolderSource, Source, field_name, open_source
+from vllm_eagle_ext.checkpoint.sources import (
+    DRAFT_FIELD,
+    FolderSource,
+    Source,
+    field_name,
+    open_source,
+)
+from vllm_eagle_ext.checkpoint.values import Survey
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
+OnValues = Callable[[int, int], None]  # bytes read so far, of how many
 JSON_LIMIT = 4 * 2**20  # bytes of config.json or of an index
 _VALUE_LIMIT = 2**20  # numbers of a tensor that is read by value
 _VALUES_LIMIT = 16 * 2**20  # bytes of all of them; real drafts have up to 4
@@ -38,6 +47,7 @@ class DraftFiles:
     tensors: Mapping[str, TensorHeader]  # by canonical name; empty for .bin files
     values: Mapping[str, bytes] = field(default_factory=dict)  # of small tensors, by canonical name
     folder: Path | None = None  # None: on the hub
+    surveys: Mapping[str, Survey] = field(default_factory=dict)  # of all tensors, where they were read
 
 
 def read_draft_files(
@@ -46,30 +56,46 @@ def read_draft_files(
     revision: str | None = None,
     token: bool | str | None = None,
     download_dir: str | None = None,
+    field: str = DRAFT_FIELD,
+    subfolders: bool = False,
+    on_values: OnValues | None = None,
 ) -> DraftFiles:
     """Read a draft from a folder, or from the hub by byte ranges or through its cache.
+
+    Args:
+        field: what an error about its name says was wrong.
+        subfolders: read OWNER/NAME/FOLDER of the hub too, which vLLM does not.
+        on_values: read the values of every tensor, and tell how many bytes of how many were read.
 
     Raises:
         UnsupportedDraftError: not to be had, or a file that is missing, damaged or too large.
     """
-    _refuse_gguf(model, [model])
-    source = open_source(model, revision=revision, token=token, download_dir=download_dir)
+    _refuse_gguf(model, [model], field)
+    source = open_source(
+        model, revision=revision, token=token, download_dir=download_dir, field=field,
+        subfolders=subfolders,
+    )  # fmt: skip
     files = source.files()
     config = read_json(source, files, "config.json")
     if config is None:
-        _refuse_gguf(model, files)
+        _refuse_gguf(model, files, field)
         raise UnsupportedDraftError(
-            field="speculative_config.model",
+            field=field,
             value=model,
             allowed="a draft checkpoint with a config.json",
             remedy="point it at the folder that holds the draft's config.json and weights",
         )
     folder = source.folder if isinstance(source, FolderSource) else None
-    shards = _shards(source, files)
+    shards = _shards(source, files, field)
     if not shards:
         return DraftFiles(model, config, "bin", {}, folder=folder)
     tensors = _read_headers(source, shards)
-    return DraftFiles(model, config, "safetensors", tensors, _read_values(source, tensors), folder)
+    values, surveys = _read_values(source, tensors), {}
+    if on_values is not None:
+        from vllm_eagle_ext.checkpoint.survey import survey_tensors
+
+        surveys = survey_tensors(source, tensors, on_values)
+    return DraftFiles(model, config, "safetensors", tensors, values, folder, surveys)
 
 
 def read_config(
@@ -110,6 +136,7 @@ def read_json(source: Source, files: Mapping[str, int], name: str) -> dict[str, 
         try:
             found = parse_json(raw)
         except ValueError as error:
+            _refuse_disguised(source, name, raw)
             problem = str(error)
         else:
             if isinstance(found, dict):
@@ -127,17 +154,25 @@ def _damaged(source: Source, name: str, allowed: str, problem: str) -> Unsupport
     )
 
 
-def _refuse_gguf(model: str, names: Any) -> None:
+def _refuse_disguised(source: Source, name: str, first_bytes: bytes) -> None:
+    if found := disguised(first_bytes):
+        value, remedy = found
+        raise UnsupportedDraftError(
+            field=field_name(source.model, name), value=value, allowed="the file itself", remedy=remedy
+        )
+
+
+def _refuse_gguf(model: str, names: Any, field: str) -> None:
     if any(str(name).endswith(".gguf") for name in names):
         raise UnsupportedDraftError(
-            field="speculative_config.model",
+            field=field,
             value=model,
             allowed="a draft checkpoint with config.json and safetensors",
             remedy="vLLM loads no draft from GGUF: use the safetensors it was converted from",
         )
 
 
-def _shards(source: Source, files: Mapping[str, int]) -> dict[str, int]:
+def _shards(source: Source, files: Mapping[str, int], field: str) -> dict[str, int]:
     """What vLLM will load: all *.safetensors, or those that an index names. Empty: only .bin files.
 
     Raises:
@@ -158,7 +193,7 @@ def _shards(source: Source, files: Mapping[str, int]) -> dict[str, int]:
         return {name: found[name] for name in wanted}
     if found or any(name.endswith((".bin", ".pt")) and name != "mask_embedding.pt" for name in files):
         return found
-    _refuse_gguf(source.model, files)
+    _refuse_gguf(source.model, files, field)
     raise _incomplete(source, "without any *.safetensors")
 
 
@@ -175,8 +210,10 @@ def _read_headers(source: Source, shards: Mapping[str, int]) -> dict[str, Tensor
     tensors: dict[str, TensorHeader] = {}
     room = HEADER_LIMIT
     for shard, size in shards.items():
+        first_bytes = source.read(shard, 0, 8)
+        _refuse_disguised(source, shard, first_bytes)
         try:
-            length = header_length(source.read(shard, 0, 8), size)
+            length = header_length(first_bytes, size)
             room -= length
             if room < 0:
                 raise ValueError(f"up to here the headers have more than {HEADER_LIMIT} bytes")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from vllm_eagle_ext.errors import clipped
+from vllm_eagle_ext.errors import said
 
 
 class Severity(StrEnum):
@@ -27,9 +27,7 @@ class Problem:
     remedy: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.field} is {clipped(self.value)}. Allowed: {self.allowed}. What to do: {self.remedy}"
-        )
+        return f"{said(self.field, self.value)}. Allowed: {self.allowed}. What to do: {self.remedy}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +36,7 @@ class Finding:
     severity: Severity
     problem: Problem
     can_run: bool  # an engine would start with it; `strict: false` lets it
+    follows_from: str | None = None  # the rule whose error it is a consequence of
 
 
 Check = Callable[[Any], Iterable[Problem]]

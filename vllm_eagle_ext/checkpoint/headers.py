@@ -46,6 +46,20 @@ class _Entry(BaseModel):
     data_offsets: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
 
 
+def disguised(first_bytes: bytes) -> tuple[str, str] | None:
+    """What lies in a file's place, and what to do; None: nothing known by these first 8 bytes."""
+    beginning = first_bytes[:_LENGTH_BYTES].lower()
+    if beginning.startswith(b"version "):  # https://git-lfs.github.com/spec/v1
+        return "a Git LFS pointer, not the file itself", "run `git lfs pull` in its folder"
+    if beginning.lstrip().startswith((b"<!doct", b"<html", b"<head")):
+        remedy = (
+            "download the file itself, e.g. with `hf download`: a page comes in its place where a link "
+            "leads to a login or to a viewer"
+        )
+        return "an HTML page, not a checkpoint", remedy
+    return None
+
+
 def header_length(first_bytes: bytes, file_size: int) -> int:
     """Raises:
     ValueError: fewer than 8 bytes, or a length that the file or HEADER_LIMIT cannot hold.

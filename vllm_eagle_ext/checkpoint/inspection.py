@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.aux_layers import NO_AUX_LAYERS, AuxLayers, Override, resolve_aux_layers
 from vllm_eagle_ext.checkpoint.case import Case, Setting
 from vllm_eagle_ext.checkpoint.config import flatten, format_of, parse_config
+from vllm_eagle_ext.checkpoint.consequences import told_by_cause
 from vllm_eagle_ext.checkpoint.families import Kind, kind_of
 from vllm_eagle_ext.checkpoint.files import DraftFiles
 from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity, relax
@@ -38,6 +39,11 @@ class Inspection:
         return [f for f in self.findings if f.severity == Severity.ERROR]
 
     @property
+    def causes(self) -> list[Finding]:
+        """Errors that follow from no other; none only where there is no error."""
+        return [finding for finding in self.errors if finding.follows_from is None]
+
+    @property
     def warnings(self) -> list[Finding]:
         return [f for f in self.findings if f.severity == Severity.WARNING]
 
@@ -61,6 +67,7 @@ def inspect_draft(
     Args:
         strict: False makes warnings of errors that an engine would start with.
     """
+    setting = replace(setting, gate_layout=gate_layout)
     inspection = _inspect(files, target, setting, aux_layers, norm_output, gate_layout)
     if strict:
         return inspection
@@ -88,11 +95,21 @@ def _inspect(
         return Inspection(None, _errors("config_is_well_formed", problems))
     layers = _aux_layers(flat, kind, target, override)
     if isinstance(layers, list):
-        return Inspection(None, _errors("aux_ids_are_boundaries", layers))
+        found = _errors("aux_ids_are_boundaries", layers)
+        told = told_by_cause(found, files.model, config, target, _boundaries(layers[0]))
+        return Inspection(None, told)
     spec = build_spec(files, flat, config, kind, target, layers, norm_output, gate_layout)
     case = Case(files=files, flat=flat, config=config, spec=spec, target=target, setting=setting)
-    late = (finding for rule in RULES for finding in rule.apply(case))
-    return Inspection(case, (*early, *late))
+    late = [finding for rule in RULES for finding in rule.apply(case)]
+    read = spec.aux_layers.boundaries
+    return Inspection(case, told_by_cause([*early, *late], files.model, config, target, read))
+
+
+def _boundaries(problem: Problem) -> list[int]:
+    """What a draft would read, had its target so many layers."""
+    found = problem.value
+    is_list = isinstance(found, list) and all(type(boundary) is int for boundary in found)
+    return found if is_list else []  # type: ignore[return-value]
 
 
 def _aux_layers(

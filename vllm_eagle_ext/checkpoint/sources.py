@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from vllm_eagle_ext.errors import UnsupportedDraftError
 
 _BRIEF = 400  # characters of another library's error
 PLACES = "a folder with config.json and *.safetensors, or a repository of the hub"
+DRAFT_FIELD = "speculative_config.model"  # what an error calls a draft's name, at an engine's start
 
 
 class Source(Protocol):
@@ -62,8 +64,10 @@ class FolderSource:
     def _home(self) -> Path:
         """The hub's cache keeps files in `blobs` beside `snapshots` and links to them."""
         folder = self._folder.resolve()
-        is_snapshot = folder.parent.name == "snapshots" and folder.parents[1].name.startswith("models--")
-        return folder.parents[1] if is_snapshot else folder
+        for above in folder.parents:
+            if above.name == "snapshots" and above.parent.name.startswith("models--"):
+                return above.parent
+        return folder
 
     def _refuse_link(self, path: Path, allowed: str) -> UnsupportedDraftError:
         return UnsupportedDraftError(
@@ -78,6 +82,7 @@ class HubSource:
     """Reads byte ranges; nothing is downloaded that is not asked for."""
 
     def __init__(self, model: str, revision: str | None, token: bool | str | None) -> None:
+        """model: OWNER/NAME, with a folder of the repository behind it or not."""
         from huggingface_hub import HfFileSystem
 
         self.model = model
@@ -108,12 +113,14 @@ def open_source(
     revision: str | None,
     token: bool | str | None,
     download_dir: str | None,
-    field: str = "speculative_config.model",
+    field: str = DRAFT_FIELD,
+    subfolders: bool = False,
 ) -> Source:
     """The folder of that name, else the hub, else the hub's cache where the hub cannot be reached.
 
     Args:
         field: what an error says was wrong.
+        subfolders: read OWNER/NAME/FOLDER too, which vLLM does not.
 
     Raises:
         UnsupportedDraftError: none of them has it.
@@ -126,20 +133,62 @@ def open_source(
             field=field, value=model, allowed=PLACES,
             remedy="name the folder, not a file in it",
         )  # fmt: skip
-    return _open_hub(model, revision, token, download_dir, field)
+    repository = _repository(model, field, subfolders=subfolders)
+    return _open_hub(model, repository, revision, token, download_dir, field)
+
+
+def split_subfolder(model: str) -> tuple[str, str] | None:
+    """OWNER/NAME and FOLDER of OWNER/NAME/FOLDER; None for anything else, such as a path."""
+    parts = model.split("/")
+    plain = len(parts) > 2 and all(parts) and not {".", "..", "~"} & set(parts)
+    return ("/".join(parts[:2]), "/".join(parts[2:])) if plain else None
+
+
+def download_command(model: str, revision: str | None) -> tuple[list[str], str]:
+    """Words that fetch OWNER/NAME/FOLDER, and the folder in which it lies afterwards."""
+    found = split_subfolder(model)
+    assert found is not None
+    repository, subfolder = found
+    local = repository.rpartition("/")[2]
+    words = ["hf", "download", repository, "--include", f"{subfolder}/*", "--local-dir", local]
+    return words + (["--revision", revision] if revision else []), f"{local}/{subfolder}"
+
+
+def _repository(model: str, field: str, *, subfolders: bool) -> str:
+    """Raises:
+    UnsupportedDraftError: no name of a repository, or a folder in one where none is taken.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    inside = split_subfolder(model)
+    try:
+        validate_repo_id(inside[0] if inside else model)
+    except HFValidationError:
+        problem = "no such folder, and no name that the hub would take"
+        if "@" in model:
+            problem += '; a revision is named apart: "revision": ".." beside the model, or --revision'
+        raise _not_found(field, model, problem) from None
+    if inside and not subfolders:
+        words, folder = download_command(model, None)
+        raise UnsupportedDraftError(
+            field=field, value=model, allowed=f"{PLACES}; vLLM looks into no folder of a repository",
+            remedy=f"{shlex.join(words)}, and name the folder {folder}",
+        )  # fmt: skip
+    return inside[0] if inside else model
 
 
 def _open_hub(
-    model: str, revision: str | None, token: bool | str | None, download_dir: str | None, field: str
+    model: str,
+    repository: str,
+    revision: str | None,
+    token: bool | str | None,
+    download_dir: str | None,
+    field: str,
 ) -> Source:
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
-    try:
-        validate_repo_id(model)
-    except HFValidationError:
-        raise _not_found(field, model, "no such folder, and no name that the hub would take") from None
     problem = "the hub is switched off by HF_HUB_OFFLINE"
     if not constants.HF_HUB_OFFLINE:
         hub = HubSource(model, revision, token)
@@ -150,11 +199,14 @@ def _open_hub(
             problem = f"the hub said: {_brief(error)}"
     try:
         cached = snapshot_download(
-            model, revision=revision, cache_dir=download_dir, local_files_only=True
+            repository, revision=revision, cache_dir=download_dir, local_files_only=True
         )
     except LocalEntryNotFoundError:
         raise _not_found(field, model, f"no such folder, not in the cache, and {problem}") from None
-    return FolderSource(model, Path(cached))
+    folder = Path(cached) / model.removeprefix(repository).lstrip("/")
+    if not folder.is_dir():
+        raise _not_found(field, model, f"the cache has the repository without it, and {problem}")
+    return FolderSource(model, folder)
 
 
 def field_name(model: str, name: str) -> str:

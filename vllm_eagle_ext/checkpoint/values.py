@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from dataclasses import dataclass
 
 _INTEGERS = {"I8": "b", "U8": "B", "BOOL": "B", "I16": "h", "U16": "H", "I32": "i", "I64": "q"}
 # dtype -> (type code of equally wide integers, mask of the exponent's bits)
@@ -14,6 +15,16 @@ _EXPONENTS = {
     "F32": ("I", 0x7F800000),
     "F64": ("Q", 0x7FF0000000000000),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The values of one tensor, of floating point: packed and integer ones have `is_zero` alone."""
+
+    is_zero: bool
+    non_finite: int = 0  # infinite or no number
+    largest: float = 0.0  # magnitude of the finite ones
+    rms: float = 0.0  # root of the mean square of the finite ones
 
 
 def integers(raw: bytes, dtype: str) -> tuple[int, ...] | None:

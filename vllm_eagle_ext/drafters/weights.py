@@ -201,5 +201,5 @@ def _refusal(field_: str, value: object, allowed: str) -> UnsupportedDraftError:
         field=f"{field_} of the draft's files" if not field_.startswith("tensors") else field_,
         value=value,
         allowed=allowed,
-        remedy="download the draft again, or run `vllm-eagle check` on it",
+        remedy="download the draft again, or run `vllm-eagle check --weights` on it",
     )

@@ -77,6 +77,19 @@ def obstacles(situation: Situation) -> Iterator[Obstacle]:
         yield Obstacle("enable_dbo", True, "false", "serve without dual batch overlap")
 
 
+def refuse_without_states(architecture: str, asked: HybridState) -> None:
+    """Raises:
+    HybridStateError: replay is asked for, and the target keeps no recurrent states.
+    """
+    if asked == "replay" and architecture not in TARGETS:
+        raise HybridStateError(
+            field=OPTION,
+            value="replay",
+            allowed=f"'auto' or 'slots' for {architecture}; 'replay' for {', '.join(TARGETS)}",
+            remedy="leave the option out",
+        )
+
+
 def refuse_what_crashes(situation: Situation) -> None:
     """Raises:
     HybridStateError: vLLM's V1 runner without Triton crashes at the first block boundary when prefix

@@ -3,10 +3,7 @@
 
 Runs in the front end, between the command line and vLLM's SpeculativeConfig; the result travels to
 every worker with the engine's config. Our refusal comes before any weight is loaded.
+
+`build` is where a start enters. What `vllm-eagle check` shares with it imports neither vLLM nor torch:
+`capture`, `multimodal`, `parallel` and `untested`.
 """
-
-from __future__ import annotations
-
-from vllm_eagle_ext.intake.build import build_on_untested_vllm, build_speculative_config
-
-__all__ = ["build_on_untested_vllm", "build_speculative_config"]

@@ -10,20 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext import compat, metrics
-from vllm_eagle_ext.checkpoint import Case, Inspection, TargetFacts, inspect_draft, read_draft_files
+from vllm_eagle_ext.checkpoint import Inspection, TargetFacts, inspect_draft, read_draft_files
 from vllm_eagle_ext.checkpoint.case import Setting
 from vllm_eagle_ext.checkpoint.files import read_config
-from vllm_eagle_ext.checkpoint.gaps import stock_gaps
 from vllm_eagle_ext.checkpoint.rope import read_rope
 from vllm_eagle_ext.checkpoint.rules.early import OWN_MODEL_TYPE
 from vllm_eagle_ext.errors import EagleExtError, UnsupportedVllmError
+from vllm_eagle_ext.hybrid.choice import refuse_without_states
 from vllm_eagle_ext.intake.apply import apply_spec
 from vllm_eagle_ext.intake.capture import check_capture
 from vllm_eagle_ext.intake.hybrid import apply_hybrid_state, require_drafts
 from vllm_eagle_ext.intake.multimodal import check_multimodal
-from vllm_eagle_ext.intake.parallel import check_pipeline
+from vllm_eagle_ext.intake.parallel import check_pipeline, check_ranks
 from vllm_eagle_ext.intake.report import log_inspection, raise_errors
 from vllm_eagle_ext.intake.request import DraftRequest, check_request, read_request
+from vllm_eagle_ext.intake.untested import refuse_gaps
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.options import Options, parse_options
 
@@ -54,6 +55,7 @@ def build_speculative_config(
     metrics.withdraw()
     if not options.enabled:
         return build()
+    refuse_without_states(target_model_config.architecture, options.hybrid_state)
     config = _with_checked_draft(engine_args, target_model_config, build, options)
     if config is not None:
         apply_hybrid_state(engine_args, target_model_config, config, options)
@@ -162,6 +164,12 @@ def _inspect_for_start(
     if case is not None and request.method in METHODS:
         runner = case.setting.runner or "v1"
         check_pipeline(engine_args, case.spec, runner)
+        check_ranks(
+            engine_args.tensor_parallel_size,
+            target_model_config.hf_text_config.to_dict(),
+            case,
+            request.draft_tensor_parallel_size,
+        )
         check_multimodal(target_model_config, runner)
         check_capture(engine_args, target_model_config, case, strict=options.strict)
     return inspection
@@ -223,15 +231,5 @@ def _refuse_if_needed(engine_args: Any, target_model_config: Any) -> None:
     if request is None:
         return
     inspection = _inspect(request, target_model_config, engine_args, Options())
-    case: Case | None = inspection.case if inspection else None
-    gaps = stock_gaps(case) if case else []
-    if case is None or not gaps:
-        return
-    raise UnsupportedVllmError(
-        field="vLLM version",
-        value=compat.vllm_version(),
-        allowed=f"{compat.TESTED_VLLM} for the draft {case.spec.model!r}, which vLLM alone would serve "
-        "wrongly: " + "; ".join(gaps),
-        remedy='install a tested vLLM, or go on with {"eagle_ext": {"untested_vllm": true}}, or '
-        'accept stock behaviour with {"eagle_ext": {"enabled": false}}',
-    )
+    if inspection and inspection.case:
+        refuse_gaps(inspection.case, compat.vllm_version())

@@ -31,14 +31,7 @@ def check_capture(engine_args: Any, target_model_config: Any, case: Case, *, str
         UnsupportedTargetError: the target cannot hand out its embeddings.
         UnsupportedDraftError: V1 would fail once the weights are loaded; a warning if not `strict`.
     """
-    architecture = target_model_config.architecture
-    if 0 in case.spec.aux_layers.boundaries and architecture in WITHOUT_EMBEDDINGS:
-        raise UnsupportedTargetError(
-            field=f"boundaries that the draft {case.spec.model!r} reads of a {architecture}",
-            value=list(case.spec.aux_layers.boundaries),
-            allowed="1 and above: vLLM's layers of this target fail at boundary 0, the embeddings",
-            remedy="if the ids were understood wrongly, set the option aux_layers",
-        )
+    refuse_embeddings(target_model_config.architecture, case.spec)
     # vLLM may switch its manager of mixed caches off for a connector.
     mixed = not (
         engine_args.disable_hybrid_kv_cache_manager
@@ -47,17 +40,33 @@ def check_capture(engine_args: Any, target_model_config: Any, case: Case, *, str
     )
     if case.setting.runner != "v1" or not mixed:
         return
-    refusal = _scattered(target_model_config, case.spec)
+    refusal = scattered(target_model_config.hf_text_config.to_dict(), case.spec)
     if refusal is not None and strict:
         raise refusal
     if refusal is not None:
         logger.warning("%s", refusal)
 
 
-def _scattered(target_model_config: Any, spec: DraftSpec) -> UnsupportedDraftError | None:
+def refuse_embeddings(architecture: str, spec: DraftSpec) -> None:
+    """Raises:
+    UnsupportedTargetError: the draft reads boundary 0 of a target that fails there.
+    """
+    if 0 in spec.aux_layers.boundaries and architecture in WITHOUT_EMBEDDINGS:
+        raise UnsupportedTargetError(
+            field=f"boundaries that the draft {spec.model!r} reads of a {architecture}",
+            value=list(spec.aux_layers.boundaries),
+            allowed="1 and above: vLLM's layers of this target fail at boundary 0, the embeddings",
+            remedy="if the ids were understood wrongly, set the option aux_layers",
+        )
+
+
+def scattered(text: Mapping[str, Any], spec: DraftSpec) -> UnsupportedDraftError | None:
     """V1 wants a draft's layers in one group of the KV cache. Layers like the target's full-attention
-    ones are pooled with them, and the pool is cut where it outgrows the windowed layers by half."""
-    text = target_model_config.hf_text_config.to_dict()
+    ones are pooled with them, and the pool is cut where it outgrows the windowed layers by half.
+
+    Args:
+        text: config of the target's language model.
+    """
     kinds = Counter(text.get("layer_types") or ())
     if text.get("num_kv_shared_layers"):  # keep no cache of their own
         return None

@@ -32,13 +32,6 @@ def apply_hybrid_state(
     """
     architecture = target_model_config.architecture
     if architecture not in TARGETS:
-        if options.hybrid_state == "replay":
-            raise HybridStateError(
-                field=OPTION,
-                value="replay",
-                allowed=f"'auto' or 'slots' for {architecture}; 'replay' for {', '.join(TARGETS)}",
-                remedy="leave the option out",
-            )
         return
     situation = _situation(engine_args, architecture, speculative_config)
     refuse_what_crashes(situation)

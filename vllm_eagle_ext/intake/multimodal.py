@@ -42,9 +42,14 @@ def check_multimodal(target_model_config: Any, runner: Literal["v1", "v2"] | Non
     model = served_class(target_model_config)
     if model in NAMED or hasattr(target_model_config.hf_config, "image_token_index"):
         return
-    raise UnsupportedTargetError(
-        field=f"class that serves the target's {target_model_config.architecture}",
-        value=model,
+    raise no_image_token(target_model_config.architecture, model)
+
+
+def no_image_token(architecture: str, served_by: str) -> UnsupportedTargetError:
+    """served_by: name of vLLM's class."""
+    return UnsupportedTargetError(
+        field=f"class that serves the target's {architecture}",
+        value=served_by,
         allowed="with a draft on vLLM's V1 runner, a target without images, one whose config has "
         "image_token_index, or one that V1 knows by name: " + ", ".join(NAMED),
         remedy="VLLM_USE_V2_MODEL_RUNNER=1 where there is Triton, or serve the target without a draft",

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from vllm_eagle_ext.checkpoint import DraftSpec
+from vllm_eagle_ext.checkpoint import Case, DraftSpec
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.log import get_logger
 
@@ -41,3 +42,58 @@ def check_pipeline(engine_args: Any, spec: DraftSpec, runner: Literal["v1", "v2"
         allowed=f"1 with an eagle3 or dflash draft {_WHY[runner]}",
         remedy="spread the target by --tensor-parallel-size, or serve it without a draft",
     )
+
+
+def check_ranks(
+    ranks: int, text: Mapping[str, Any], case: Case | None, draft_ranks: int | None = None
+) -> None:
+    """vLLM checks the query heads alone before it starts its workers; the layers assert the rest.
+
+    Args:
+        ranks: tensor parallel size.
+        text: config of the target's language model.
+        case: a draft of ours; None: only the target is looked at.
+        draft_ranks: `draft_tensor_parallel_size`; None: as the target.
+
+    Raises:
+        SpeculativeConfigError: heads or widths that so many ranks cannot share.
+    """
+    uneven = list(_uneven(ranks, _of_target(text), "the target"))
+    if case is not None:
+        uneven += _uneven(draft_ranks or ranks, _of_draft(case), "the draft")
+    if uneven:
+        raise SpeculativeConfigError(
+            field="tensor_parallel_size",
+            value=ranks,
+            allowed="; ".join(uneven),
+            remedy="choose such a --tensor-parallel-size",
+        )
+
+
+# name, number, and whether fewer of them than ranks are repeated
+_Parts = Iterator[tuple[str, int, bool]]
+
+
+def _of_target(text: Mapping[str, Any]) -> _Parts:
+    kinds = ["num_attention_heads", "linear_num_key_heads", "linear_num_value_heads"]
+    if not text.get("kv_lora_rank"):  # latent attention has no such heads in its cache
+        kinds.append("num_key_value_heads")
+    for kind in kinds:
+        number = text.get(kind)
+        if type(number) is int and number > 0:
+            yield kind, number, kind == "num_key_value_heads"
+
+
+def _of_draft(case: Case) -> _Parts:
+    heads = case.spec.heads
+    yield "num_attention_heads", heads.query, False
+    if case.spec.family != "mla":
+        yield "num_key_value_heads", heads.kv, True
+    yield "intermediate_size", case.config.intermediate_size, False
+
+
+def _uneven(ranks: int, parts: _Parts, owner: str) -> Iterator[str]:
+    for name, number, is_repeated in parts:
+        if number % ranks and not (is_repeated and ranks % number == 0):
+            way = "a divisor or a multiple" if is_repeated else "a divisor"
+            yield f"{way} of {number}, {name} of {owner}"

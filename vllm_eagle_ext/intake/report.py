@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 
-from vllm_eagle_ext.checkpoint import DraftSpec, Finding, Inspection, Severity
+from vllm_eagle_ext.checkpoint import DraftSpec, Inspection, Severity
+from vllm_eagle_ext.checkpoint.consequences import consequences
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.log import get_logger, log_once
 
@@ -23,21 +24,23 @@ def raise_errors(inspection: Inspection, model: str) -> None:
     errors = inspection.errors
     if not errors:
         return
-    first = errors[0].problem
+    first = inspection.causes[0].problem
     asked = ("speculative_config", "num_speculative_tokens")
     kind = SpeculativeConfigError if first.field.startswith(asked) else UnsupportedDraftError
     raise kind(
         field=first.field,
         value=first.value,
         allowed=first.allowed,
-        remedy=first.remedy + _all_of_them(errors, model),
+        remedy=first.remedy + _the_others(inspection, model),
     )
 
 
-def _all_of_them(errors: list[Finding], model: str) -> str:
-    more = [f"\n  also: {finding.problem}" for finding in errors[1:]]
+def _the_others(inspection: Inspection, model: str) -> str:
+    more = [f"\n  also: {finding.problem}" for finding in inspection.causes[1:]]
+    if follow := consequences(inspection.errors):
+        more.append(f"\n  {follow}: `vllm-eagle check --all` shows all")
     ways = f"\n  draft: {model}"
-    if all(finding.can_run for finding in errors):
+    if all(finding.can_run for finding in inspection.errors):
         ways += '; to serve it all the same: {"eagle_ext": {"strict": false}}'
     return "".join(more) + ways
 

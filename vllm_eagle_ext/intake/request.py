@@ -17,6 +17,7 @@ class DraftRequest:
     num_speculative_tokens: Any
     revision: str | None = None
     parallel_drafting: bool = False
+    draft_tensor_parallel_size: int | None = None
 
 
 def read_request(engine_args: Any) -> DraftRequest | None:
@@ -33,6 +34,7 @@ def read_request(engine_args: Any) -> DraftRequest | None:
         ),
         revision=keys.get("revision"),
         parallel_drafting=bool(keys.get("parallel_drafting")),
+        draft_tensor_parallel_size=keys.get("draft_tensor_parallel_size"),
     )
     return request if request.method or request.model else None
 

@@ -10,9 +10,14 @@ def serve_line(result, forced=""):
     """The words of the line to paste, behind `forced`; the values of JSON options are parsed."""
     words = shlex.split(result.stdout.splitlines()[-1].removeprefix(forced))
     assert words[:2] == ["vllm", "serve"]
-    options = dict(zip(words[3::2], words[4::2], strict=True))
     parsed = ("--speculative-config", "--additional-config")
-    return words[2], {name: json.loads(v) if name in parsed else v for name, v in options.items()}
+    options, words_left = {}, words[3:]
+    while words_left:
+        name = words_left.pop(0)
+        is_flag = not words_left or words_left[0].startswith("--")
+        value = True if is_flag else words_left.pop(0)
+        options[name] = json.loads(value) if name in parsed else value
+    return words[2], options
 
 
 def refusal(result):

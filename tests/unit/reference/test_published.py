@@ -11,7 +11,7 @@ from tests.support.engine import TINY
 from vllm_eagle_ext.checkpoint.attention import LayerAttention
 from vllm_eagle_ext.checkpoint.rope import Rope
 from vllm_eagle_ext.checkpoint.vocabulary import Vocabulary
-from vllm_eagle_ext.cli.check import CheckRequest, run_check
+from vllm_eagle_ext.cli.check.run import CheckRequest, run_check
 from vllm_eagle_ext.reference.eagle3 import Eagle3Reference
 from vllm_eagle_ext.reference.published import load_reference, obstacle
 from vllm_eagle_ext.reference.target import load_target

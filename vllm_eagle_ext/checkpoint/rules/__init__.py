@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from vllm_eagle_ext.checkpoint.rules import (
     aux_layers,
+    asked,
     blocks,
     early,
     gates,
@@ -14,12 +15,14 @@ from vllm_eagle_ext.checkpoint.rules import (
     quantised,
     tensors,
     vocabulary,
+    weights,
 )
 
 EARLY_RULES = early.RULES
 # Draft and target come first: with another target, most of the rest fails as a consequence.
 RULES = (
     *pairing.RULES,
+    *asked.RULES,
     *norms.RULES,
     *aux_layers.RULES,
     *tensors.RULES,
@@ -28,6 +31,7 @@ RULES = (
     *vocabulary.RULES,
     *blocks.RULES,
     *keys.RULES,
+    *weights.RULES,
 )
 
 __all__ = ["EARLY_RULES", "RULES"]

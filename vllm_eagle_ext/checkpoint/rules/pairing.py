@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about draft and target, and about what the user asks of them."""
+"""Rules about draft and target."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.spec import DraftSpec
 
 _DEFAULT_THETA = {"llama": 10_000, "qwen3": 1_000_000, "deepseek": 10_000}
 
@@ -25,11 +23,16 @@ def target_width_fits(case: Case) -> Iterable[Problem]:
         stated, value = None, case.spec.hidden_size  # it takes the target's last state as it is
     if value == case.target.hidden_size or (stated is None and _fc_is_of_the_targets_width(case)):
         return
+    norm = case.files.tensors.get("norm.weight")
+    remedy = "serve the draft with the target it was trained for"
+    if stated is None and norm is not None and norm.shape != (case.spec.hidden_size,):
+        remedy = "use the config.json that was published with the draft: its weights have width "
+        remedy += f"{norm.shape[-1] if norm.shape else 1}"
     yield Problem(
         field=f"{'hidden_size' if stated is None else key} of the draft {case.spec.model!r}",
         value=value,
         allowed=f"{case.target.hidden_size}, the target's hidden size",
-        remedy="serve the draft with the target it was trained for",
+        remedy=remedy,
     )
 
 
@@ -139,74 +142,6 @@ def layer_types_are_complete(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING)
-def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
-    trained, wanted = case.spec.trained_length, case.setting.max_model_len
-    if trained is not None and wanted is not None and trained < wanted:
-        yield Problem(
-            field="positions that the draft was trained on",
-            value=trained,
-            allowed=f"at least max_model_len, {wanted}",
-            remedy=f"expect acceptance to fall beyond {trained} tokens; lower --max-model-len if no "
-            "request is longer",
-        )
-
-
-@rule(Severity.WARNING)
-def k_is_within_the_trained_unroll(case: Case) -> Iterable[Problem]:
-    trained, k = case.spec.trained_k, case.setting.k
-    if trained is not None and k is not None and k > trained and case.spec.family != "dflash":
-        yield Problem(
-            field="num_speculative_tokens",
-            value=k,
-            allowed=f"up to {trained}, the number of tokens the draft was trained to unroll",
-            remedy=f"compare the speed with {trained}: later positions are seldom accepted",
-        )
-
-
-def wanted_runner(
-    spec: DraftSpec, *, parallel_drafting: bool = True, v2_needs_aux_states: bool = True
-) -> tuple[Literal["v1", "v2"], str] | None:
-    """The one runner of vLLM's that can draft with it, and why; None: both can."""
-    windows = {layer.window for layer in spec.layers}
-    if spec.family != "dflash" and not spec.fuses_aux_states and v2_needs_aux_states:
-        return "v1", "vLLM's V2 runner hands aux states to every EAGLE-3 drafter"
-    if spec.family == "p-eagle" and parallel_drafting:
-        return "v1", "vLLM's V2 runner drafts in parallel for DFlash only"
-    if spec.family == "dflash" and len(windows) > 1:
-        return "v2", "vLLM's V1 runner has one KV cache group for all draft layers"
-    return None
-
-
-@rule(Severity.ERROR)
-def runner_serves_it(case: Case) -> Iterable[Problem]:
-    setting = case.setting
-    wanted = wanted_runner(
-        case.spec,
-        parallel_drafting=bool(setting.parallel_drafting),
-        v2_needs_aux_states=setting.v2_runner_needs_aux_states,
-    )
-    if wanted and setting.runner and setting.runner != wanted[0]:
-        yield Problem(
-            field="model runner",
-            value=setting.runner,
-            allowed=f"{wanted[0]} for this draft: {wanted[1]}",
-            remedy=f"start vLLM with VLLM_USE_V2_MODEL_RUNNER={int(wanted[0] == 'v2')}",
-        )
-
-
-@rule(Severity.NOTE)
-def runner_is_particular(case: Case) -> Iterable[Problem]:
-    """Where it is not known which runner vLLM will choose."""
-    if case.setting.runner is None and (wanted := wanted_runner(case.spec)):
-        yield Problem(
-            field="model runner",
-            value=None,
-            allowed=f"{wanted[0]} for this draft: {wanted[1]}",
-            remedy=f"start vLLM 0.32 with VLLM_USE_V2_MODEL_RUNNER={int(wanted[0] == 'v2')}",
-        )
-
-
 RULES = (
     target_width_fits,
     target_depth_fits,
@@ -216,8 +151,4 @@ RULES = (
     head_dim_is_stated,
     heads_divide,
     layer_types_are_complete,
-    trained_length_covers_max_model_len,
-    k_is_within_the_trained_unroll,
-    runner_serves_it,
-    runner_is_particular,
 )

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_eagle_ext.cli.bench.results import Settings, Way, sha256_of
-from vllm_eagle_ext.cli.check import CheckRequest, CheckResult, run_check, speculative_config
+from vllm_eagle_ext.cli.check.run import CheckRequest, CheckResult, run_check
+from vllm_eagle_ext.cli.check.serve import speculative_config
 from vllm_eagle_ext.cli.prompts import PromptSet, random_ids, read_texts, token_ids
 from vllm_eagle_ext.cli.shared import refuse_reserved
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError

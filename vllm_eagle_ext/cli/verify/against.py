@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllm_eagle_ext.checkpoint.sources import open_source
-from vllm_eagle_ext.cli.check import CheckRequest, CheckResult, run_check
+from vllm_eagle_ext.cli.check.run import CheckRequest, CheckResult, run_check
 from vllm_eagle_ext.cli.engine.load import Measured
 from vllm_eagle_ext.cli.verify import acceptance
 from vllm_eagle_ext.cli.verify.report import Check, not_applicable

@@ -17,7 +17,7 @@ from vllm_eagle_ext.cli.shared import console, fail, json_object, refuse_reserve
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
 
 if TYPE_CHECKING:
-    from vllm_eagle_ext.cli.check import CheckRequest
+    from vllm_eagle_ext.cli.check.run import CheckRequest
     from vllm_eagle_ext.cli.verify.request import VerifyRequest
 
 
@@ -71,7 +71,7 @@ def _write(out: Path, text: str) -> None:
 
 def _request(given: dict[str, Any]) -> VerifyRequest:
     """given: the options by name, as typed."""
-    from vllm_eagle_ext.cli.check import CheckRequest
+    from vllm_eagle_ext.cli.check.run import CheckRequest
     from vllm_eagle_ext.cli.prompts import read_texts, token_ids
     from vllm_eagle_ext.cli.verify.request import VerifyRequest
 
@@ -115,7 +115,7 @@ def _verify(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
 
 
 def _gate_layouts(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
-    from vllm_eagle_ext.cli.check import run_check
+    from vllm_eagle_ext.cli.check.run import run_check
     from vllm_eagle_ext.cli.verify.gate_layouts import require_gate, verify_gate_layouts
     from vllm_eagle_ext.cli.verify.gate_table import print_verdict
     from vllm_eagle_ext.cli.verify.table import Stages
@@ -133,7 +133,8 @@ def _gate_layouts(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
 
 def _with_usual_k(check: CheckRequest) -> CheckRequest:
     """K as it was trained for, where none is asked for."""
-    from vllm_eagle_ext.cli.check import run_check, usual_k
+    from vllm_eagle_ext.cli.check.run import run_check
+    from vllm_eagle_ext.cli.check.serve import usual_k
 
     return check if check.k else replace(check, k=usual_k(run_check(check).inspection.spec))
 

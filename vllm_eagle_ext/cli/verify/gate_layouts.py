@@ -16,7 +16,7 @@ from vllm_eagle_ext.cli.verify.request import VerifyRequest, drafted_arguments
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 
 if TYPE_CHECKING:
-    from vllm_eagle_ext.cli.check import CheckResult
+    from vllm_eagle_ext.cli.check.run import CheckResult
     from vllm_eagle_ext.cli.verify.run import Stage
 
 LAYOUTS: tuple[GateLayout, ...] = get_args(GateLayout)

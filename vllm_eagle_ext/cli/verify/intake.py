@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from vllm_eagle_ext.checkpoint import Severity
-from vllm_eagle_ext.cli.check import CheckResult
+from vllm_eagle_ext.cli.check.run import CheckResult
 from vllm_eagle_ext.cli.verify.report import Check, not_applicable, verdict
-from vllm_eagle_ext.errors import clipped
+from vllm_eagle_ext.errors import said
 
 NAME = "intake"
 
@@ -16,9 +16,7 @@ def judge_intake(checked: CheckResult) -> Check:
     if spec is None and found.is_left_to_vllm:
         return not_applicable(NAME, "not one of this package's drafts: vLLM serves it as it reads it")
     told = [finding for finding in found.findings if finding.severity is not Severity.NOTE]
-    lines = [
-        f"{f.severity.value} {f.rule}: {f.problem.field} is {clipped(f.problem.value)}" for f in told
-    ]
+    lines = [f"{f.severity.value} {f.rule}: {said(f.problem.field, f.problem.value)}" for f in told]
     said = "The draft would be refused; `vllm-eagle check` says what to do."
     if not found.errors and spec is not None:
         boundaries = list(spec.aux_layers.boundaries)

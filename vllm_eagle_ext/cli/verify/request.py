@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_eagle_ext.cli.check import CheckRequest, CheckResult, speculative_config
+from vllm_eagle_ext.cli.check.run import CheckRequest, CheckResult
+from vllm_eagle_ext.cli.check.serve import speculative_config
 from vllm_eagle_ext.cli.prompts import PromptSet
 from vllm_eagle_ext.cli.verify.texts import TIE_GAP, TIE_GAP_FLOAT32
 from vllm_eagle_ext.hybrid.choice import TARGETS

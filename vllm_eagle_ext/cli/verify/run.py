@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint import read_config
 from vllm_eagle_ext.cli.bench.context import versions
-from vllm_eagle_ext.cli.check import CheckResult, run_check
+from vllm_eagle_ext.cli.check.run import CheckResult, run_check
 from vllm_eagle_ext.cli.engine.client import PROBE, EngineFailedError, EngineProcess
 from vllm_eagle_ext.cli.engine.load import Load, Measured
 from vllm_eagle_ext.cli.verify import acceptance, distribution, states, texts

@@ -22,7 +22,8 @@ def check(target):
     """`vllm-eagle check` against the tiny target."""
 
     def run(draft, *options, columns=200):
-        arguments = ["check", str(draft), "--target", str(target), *options]
+        given = options if "--platform" in options else (*options, "--platform", "cuda")
+        arguments = ["check", str(draft), "--target", str(target), *given]
         environment = {"COLUMNS": str(columns), "TERM": "dumb", "NO_COLOR": "1"}
         return CliRunner(env=environment).invoke(app, arguments)
 

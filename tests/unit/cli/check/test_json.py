@@ -9,7 +9,10 @@ import pytest
 from tests.support import published
 from tests.support.checkpoints import tiny_draft
 
-KEYS = {"draft", "target", "spec", "left_to_vllm", "findings", "command", "exit_code"}
+KEYS = {
+    "draft", "target", "spec", "left_to_vllm", "findings", "command", "exit_code", "platform",
+    "recurrent_state", "not_looked_at", "download",
+}  # fmt: skip
 
 
 def test_json_of_a_draft_that_would_be_served(check, draft, target):
@@ -31,7 +34,9 @@ def test_json_of_a_draft_that_would_be_refused(check, without_norms):
     assert said.keys() == KEYS
     assert said["command"] is None
     finding = next(f for f in said["findings"] if f["rule"] == "fc_norms_match_their_flag")
-    assert finding.keys() == {"rule", "severity", "can_run", "field", "value", "allowed", "remedy"}
+    assert finding.keys() == {
+        "rule", "severity", "can_run", "follows_from", "field", "value", "allowed", "remedy",
+    }  # fmt: skip
     assert (finding["severity"], finding["value"]) == ("error", [])
 
 

@@ -21,7 +21,7 @@ def test_a_draft_that_would_be_refused(check, without_norms):
     result = check(without_norms)
     assert result.exit_code == 1
     assert "post-norm EAGLE-3, 1 llama layer" in result.stdout
-    assert "error fc_norms_match_their_flag: fc_norm tensors of the draft is []" in result.stdout
+    assert "error fc_norms_match_their_flag: fc_norm tensors of the draft are []" in result.stdout
     assert "  allowed: fc_norm.0 to fc_norm.2, one per aux layer" in result.stdout
     assert "  to do:   check that config.json belongs to the weights" in result.stdout
     count = result.stdout.count("\nerror ")
@@ -57,9 +57,8 @@ def test_a_config_that_says_too_little(check, tmp_path):
     del config["rms_norm_eps"]
     result = check(write_draft(tmp_path / "draft", config, draft_tensors(num_aux=3, post_norm=True)))
     assert result.exit_code == 1
-    assert (
-        "error config_is_well_formed: rms_norm_eps of the draft's config.json is None" in result.stdout
-    )
+    said = "error config_is_well_formed: rms_norm_eps of the draft's config.json is not stated"
+    assert said in result.stdout
 
 
 def test_method_of_another_draft(check, draft):

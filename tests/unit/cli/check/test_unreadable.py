@@ -14,9 +14,7 @@ from vllm_eagle_ext.cli import app
 
 
 def test_no_draft(check, tmp_path):
-    assert f"speculative_config.model is '{tmp_path / 'nothing'}'" in refusal(
-        check(tmp_path / "nothing")
-    )
+    assert f"DRAFT is '{tmp_path / 'nothing'}'" in refusal(check(tmp_path / "nothing"))
 
 
 def test_damaged_draft(check, draft):
@@ -38,7 +36,7 @@ def test_no_target(check, draft, target):
 
 def test_target_without_a_size(check, draft, target):
     write_target(target, num_hidden_layers=None)
-    assert "num_hidden_layers of the target's config.json is None" in refusal(check(draft))
+    assert "num_hidden_layers of the target's config.json is not stated" in refusal(check(draft))
 
 
 def test_message_is_one_line_on_a_narrow_terminal(check, tmp_path):

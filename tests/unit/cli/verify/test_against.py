@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.engine import TINY
-from vllm_eagle_ext.cli.check import CheckRequest, run_check
+from vllm_eagle_ext.cli.check.run import CheckRequest, run_check
 from vllm_eagle_ext.cli.engine.load import Answer, Measured
 from vllm_eagle_ext.cli.prompts import PromptSet
 from vllm_eagle_ext.cli.verify import against

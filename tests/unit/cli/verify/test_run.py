@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tests.support.engine import TINY
 from tests.unit.cli.verify.toy import VOCAB, ToyEngine
-from vllm_eagle_ext.cli.check import CheckRequest
+from vllm_eagle_ext.cli.check.run import CheckRequest
 from vllm_eagle_ext.cli.engine.client import EngineFailedError
 from vllm_eagle_ext.cli.prompts import PromptSet
 from vllm_eagle_ext.cli.verify import run

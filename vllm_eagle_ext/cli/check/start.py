@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine's start would make of the draft, beyond its files: the refusals that need no vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from vllm_eagle_ext.checkpoint import Case, Finding, Severity
+from vllm_eagle_ext.checkpoint.families import published_architecture
+from vllm_eagle_ext.checkpoint.findings import Problem
+from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
+from vllm_eagle_ext.checkpoint.target import text_config
+from vllm_eagle_ext.cli.check.platform import Platform
+from vllm_eagle_ext.compat import is_tested
+from vllm_eagle_ext.errors import EagleExtError, HybridStateError
+from vllm_eagle_ext.hybrid.choice import (
+    TARGETS,
+    Situation,
+    choose,
+    refuse_what_crashes,
+    refuse_without_states,
+)
+from vllm_eagle_ext.intake.capture import refuse_embeddings, scattered
+from vllm_eagle_ext.intake.multimodal import NAMED, no_image_token
+from vllm_eagle_ext.intake.parallel import check_ranks
+from vllm_eagle_ext.intake.untested import refuse_gaps
+from vllm_eagle_ext.options import Options
+
+Runner = Literal["v1", "v2"]
+Check = Callable[[], object]  # raises an EagleExtError
+_GUESSES = {"images_are_known_to_v1"}
+_LENIENT = {"draft_cache_lies_in_one_group"}  # `strict: false` makes a warning of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the user asks of the engine."""
+
+    k: int
+    tp: int
+    prefix_caching: bool | None  # None: vLLM's default
+    options: Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The engine that the printed command starts."""
+
+    platform: Platform
+    runner: Runner
+    tp: int
+    prefix_caching: bool | None
+    state: str | None = None  # how a hybrid target's recurrent states are kept
+    refusals: tuple[Finding, ...] = ()
+
+
+def plan_start(target: Mapping[str, Any], case: Case | None, wish: Wish, platform: Platform) -> Start:
+    """Decide what the command leaves open, by the rules of a start, and collect its refusals.
+
+    Args:
+        target: the target's config.json.
+        case: of a draft of ours; None: only the options are looked at.
+    """
+    architecture = published_architecture(target)
+    caches = wish.prefix_caching
+    if caches is None and architecture in TARGETS and platform.name == "cpu":
+        caches = False  # vLLM would crash with it
+    start = Start(platform=platform, runner=_runner(platform, case), tp=wish.tp, prefix_caching=caches)
+    checks = _of_options(architecture, wish) if wish.options.enabled else {}
+    if case is not None:
+        checks |= _of_the_pair(target, architecture, case, wish, start)
+    found = [finding for name, check in checks.items() for finding in _refusal(name, check)]
+    if case is not None and architecture in TARGETS:
+        state, refused = _state(architecture, wish, start)
+        return replace(start, state=state, refusals=(*found, *refused))
+    return replace(start, refusals=tuple(found))
+
+
+def _runner(platform: Platform, case: Case | None) -> Runner:
+    """The one that the command asks for where the draft needs it, else vLLM's choice."""
+    if platform.name == "cpu":  # V2 needs Triton
+        return "v1"
+    wanted = wanted_runner(case.spec) if case else None
+    return wanted[0] if wanted else "v2"
+
+
+def _of_options(architecture: str, wish: Wish) -> dict[str, Check]:
+    asked = wish.options.hybrid_state
+    return {"replay_needs_states": partial(refuse_without_states, architecture, asked)}
+
+
+def _of_the_pair(
+    target: Mapping[str, Any], architecture: str, case: Case, wish: Wish, start: Start
+) -> dict[str, Check]:
+    """What `intake/build.py` asks of a draft of ours, name by name."""
+    text, found = text_config(target), start.platform.vllm
+    checks: dict[str, Check] = {
+        "target_hands_out_its_embeddings": partial(refuse_embeddings, architecture, case.spec),
+        "ranks_share_evenly": partial(check_ranks, wish.tp, text, case),
+    }
+    if start.runner == "v1":
+        checks["draft_cache_lies_in_one_group"] = partial(_scattered, text, case)
+        checks["images_are_known_to_v1"] = partial(_images, target, architecture)
+    if found and not is_tested(found) and not wish.options.untested_vllm:
+        checks["vllm_is_tested"] = partial(refuse_gaps, case, found)
+    return checks
+
+
+def _scattered(text: Mapping[str, Any], case: Case) -> None:
+    if refusal := scattered(text, case.spec):
+        raise refusal
+
+
+def _images(target: Mapping[str, Any], architecture: str) -> None:
+    """vLLM has several names for some of its classes: without it this is a guess, and a warning."""
+    sees = any(isinstance(target.get(f"{sense}_config"), Mapping) for sense in ("vision", "audio"))
+    if sees and architecture not in NAMED and "image_token_index" not in target:
+        raise no_image_token(architecture, architecture)
+
+
+def _state(architecture: str, wish: Wish, start: Start) -> tuple[str | None, tuple[Finding, ...]]:
+    situation = Situation(
+        architecture=architecture,
+        k=wish.k,
+        runner=start.runner,
+        platform=start.platform.name,
+        prefix_caching=start.prefix_caching is not False,
+        has_triton=start.platform.name != "cpu",
+    )
+    try:
+        refuse_what_crashes(situation)
+        replay, reason = choose(situation, wish.options.hybrid_state)
+    except HybridStateError as error:
+        return None, (_finding("state_can_be_kept", error),)
+    kept = "replay, one state per request" if replay else f"slots, {1 + wish.k} states per request"
+    return f"{kept}; {reason}", ()
+
+
+def _refusal(name: str, check: Check) -> Iterator[Finding]:
+    try:
+        check()
+    except EagleExtError as error:
+        yield _finding(name, error)
+
+
+def _finding(name: str, error: EagleExtError) -> Finding:
+    problem = Problem(field=error.field, value=error.value, allowed=error.allowed, remedy=error.remedy)
+    severity = Severity.WARNING if name in _GUESSES else Severity.ERROR
+    return Finding(name, severity, problem, name in _GUESSES | _LENIENT)
