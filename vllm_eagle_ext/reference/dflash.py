@@ -7,8 +7,8 @@ per layer: m = RMSNorm(X);  q = RMSNorm_q(W_q m),  k = RMSNorm_k(W_k [c, m]),  v
            X += W_o Attn(RoPE(q), RoPE(k), v);  X += SwiGLU(RMSNorm(X))
 logits = W_lm RMSNorm(X), rows 1..K; row j predicts the token at position s+j
 
-Where the draft has them: biases; a sink per head, a score that draws weight and gives no value; a scale
-of the values; a vocabulary of its own, whose logits are those of the target ids that it names.
+Where the draft has them: biases; a sink per head, a score that draws weight and gives no value; scales
+of the values and of E; a vocabulary of its own, whose logits are those of the target ids it names.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -39,6 +40,7 @@ class DFlashReference:
     causal: Sequence[bool]  # per layer
     windows: Sequence[int | None]
     value_scale: float = 1.0
+    embedding_scale: float = 1.0
     target_ids: torch.Tensor | None = None  # [Vd]; None: the draft's vocabulary is the target's
 
     @classmethod
@@ -64,10 +66,13 @@ class DFlashReference:
             head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
             eps=config["rms_norm_eps"],
             rotary=rotary,
-            mask_token=(config if own.get("mask_token_id") is None else own)["mask_token_id"],
+            mask_token=_first(own.get("mask_token_id"), config.get("mask_token_id")),
             causal=causal,
             windows=windows,
-            value_scale=1.0 if (scale := own.get("attention_value_scale")) is None else scale,
+            value_scale=_first(own.get("attention_value_scale"), 1.0),
+            embedding_scale=_first(
+                own.get("input_embedding_scale"), config.get("input_embedding_scale"), 1.0
+            ),
         )
 
     def context(self, aux: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -78,7 +83,7 @@ class DFlashReference:
     def logits(self, context: torch.Tensor, anchor: int, k: int) -> torch.Tensor:
         """context [s, H] at positions 0..s-1 -> [K, Vd]."""
         tokens = torch.tensor([anchor] + [self.mask_token] * k)
-        x = self.embed_tokens[tokens]
+        x = self.embed_tokens[tokens] * self.embedding_scale
         for layer in range(self.layers):
             x = self.layer(layer, x, context)
         x = rms_norm(x, self.weights["norm.weight"], self.eps)
@@ -125,3 +130,7 @@ class DFlashReference:
     def norm_keys(self, w: Mapping[str, torch.Tensor], k: torch.Tensor, _context: int) -> torch.Tensor:
         return rms_norm(k, w["self_attn.k_norm.weight"], self.eps)
 
+
+def _first(*values: Any) -> Any:
+    """The first that is stated."""
+    return next((value for value in values if value is not None), None)

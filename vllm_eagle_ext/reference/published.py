@@ -31,7 +31,7 @@ class NotComputedError(ValueError):
 
 
 def obstacle(spec: DraftSpec, folder: Path) -> str | None:
-    """Why the reference cannot draft as this checkpoint; None: it can, if it has a use for each tensor."""
+    """Why the reference cannot draft as this checkpoint; None: it can, if it uses each tensor."""
     if spec.family not in FAMILIES:
         return f"there is no reference for {spec.title} drafts"
     if not spec.fuses_aux_states:
@@ -67,38 +67,32 @@ def _eagle3(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Eagle3Ref
     kind = PEagleReference if spec.family == "p-eagle" else Eagle3Reference
     reference = kind.load(folder, *embeddings_and_head(target))
     windows = tuple(layer.window for layer in spec.layers)
-    masked = {"mask_token": spec.mask_token_id} if spec.family == "p-eagle" else {}
-    return replace(
-        reference,
-        **_of_both(spec, reference),
-        **masked,
-        target_ids=_target_ids(spec, folder, len(reference.lm_head)),
-        fc_norm=bool(spec.fc_norm),
-        norm_output=bool(spec.norm_output),
-        norm_before_residual=bool(spec.norm_before_residual),
-        gate_layout=spec.gate.layout if spec.gate and spec.gate.module == "q_proj" else None,
-        windows=windows if any(windows) else (),
-    )
+    read = _of_both(spec, reference) | {
+        "target_ids": _target_ids(spec, folder, len(reference.lm_head)),
+        "fc_norm": bool(spec.fc_norm),
+        "norm_output": bool(spec.norm_output),
+        "norm_before_residual": bool(spec.norm_before_residual),
+        "gate_layout": spec.gate.layout if spec.gate and spec.gate.module == "q_proj" else None,
+        "windows": windows if any(windows) else (),
+    }
+    if spec.family == "p-eagle":
+        read["mask_token"] = spec.mask_token_id
+    return replace(reference, **read)
 
 
 def _dflash(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashWalk:
     reference = DFlashWalk.load(folder, target, spec.layers).reference
-    own = {"embed_tokens": "embed_tokens.weight", "lm_head": "lm_head.weight"}
-    own = {field: name for field, name in own.items() if name in reference.weights}
-    reference = replace(
-        reference,
-        **_of_both(spec, reference),
-        **{field: reference.weights[name] for field, name in own.items()},
-        layers=spec.num_layers,
-        mask_token=spec.mask_token_id,
-    )
-    if spec.vocabulary.map_kind is None:
-        return DFlashWalk(reference)
-    ids = _target_ids(spec, folder, len(reference.lm_head))
-    return DFlashWalk(replace(reference, target_ids=ids))
+    read = _of_both(spec, reference) | {"layers": spec.num_layers, "mask_token": spec.mask_token_id}
+    for field, name in (("embed_tokens", "embed_tokens.weight"), ("lm_head", "lm_head.weight")):
+        if name in reference.weights:
+            read[field] = reference.weights[name]
+    if spec.vocabulary.map_kind is not None:
+        read["target_ids"] = _target_ids(spec, folder, spec.vocabulary.size)
+    return DFlashWalk(replace(reference, **read))
 
 
 def _of_both(spec: DraftSpec, reference: Eagle3Reference | DFlashReference) -> dict[str, Any]:
+    """Fields that both kinds have, as the spec reads them."""
     return {
         "heads": spec.heads.query,
         "kv_heads": spec.heads.kv,

@@ -1,4 +1,4 @@
-"""An EAGLE-3 draft of transformers' own layers, all rows in one pass: what the reference is held against."""
+"""An EAGLE-3 draft of transformers' own layers, all rows in one pass, to hold the reference against."""
 
 from __future__ import annotations
 

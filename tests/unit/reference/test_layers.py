@@ -15,7 +15,6 @@ from tests.unit.reference.layers import HostLayers, tiny_target
 from vllm_eagle_ext.reference.published import load_reference
 
 ROWS, K = 24, 4
-IDS = "eagle_aux_hidden_state_layer_ids"
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -39,8 +38,8 @@ def target():
 
 
 @torch.inference_mode()
-def both(draft: Draft, folder, target) -> Both:
-    found = inspect(draft, folder)
+def both(draft: Draft, folder, target, **options) -> Both:
+    found = inspect(draft, folder, **options)
     assert not found.errors, found.errors
     spec = found.spec
     reference = load_reference(spec, folder, target)
@@ -87,11 +86,6 @@ def window(size: int) -> Callable[[Draft], None]:
     return lambda draft: draft.config.update(keys)
 
 
-def listed_backwards(draft: Draft) -> None:
-    """Ids of a family whose lists name the blocks of fc in their order."""
-    draft.config["eagle_config"][IDS].reverse()
-
-
 CHANGES: dict[str, Callable[[Draft], None]] = {
     "as_it_is": lambda _draft: None,
     "attention_bias": attention_bias,
@@ -102,7 +96,6 @@ CHANGES: dict[str, Callable[[Draft], None]] = {
     "yarn_betas": rope("rope_scaling", YARN | {"beta_fast": 16.0, "beta_slow": 2.0}),
     "window": window(7),
     "window_beyond_the_text": window(2048),
-    "listed_backwards": listed_backwards,
 }
 
 
@@ -125,6 +118,16 @@ def test_each_change_shows(change, tmp_path, target):
         one = both(draft, tmp_path / str(at), target)
         rows.append(one.host.rows(one.tokens[1:], one.host.fuse(one.states)[:ROWS])[0])
     assert (rows[0] - rows[1]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("family", ["native", "post-norm", "norm_before_fc", "p-eagle"])
+def test_blocks_listed_otherwise(family, tmp_path, target):
+    """The option lists the boundaries of the file's blocks; the target's states come ascending."""
+    draft = valid_draft(family)
+    count = 5 if family == "post-norm" else 3
+    one = both(draft, tmp_path, target, aux_layers=[6, 1, 4, 2, 8][:count])
+    assert list(one.host.order) != sorted(one.host.order)
+    assert_equal_rows(one)
 
 
 def speculators_default(layers: int = 1) -> Draft:
@@ -196,11 +199,16 @@ def p_eagle(**flags: bool) -> Draft:
 
 @pytest.mark.parametrize(
     "flags",
-    [{}, {"fc_norm": True}, {"norm_before_fc": True}, {"norm_output": True, "norm_before_residual": True}],
+    [
+        {},
+        {"fc_norm": True},
+        {"norm_before_fc": True},
+        {"norm_output": True, "norm_before_residual": True},
+    ],
 )
 @torch.inference_mode()
 def test_p_eagle(tmp_path, flags, target):
-    """All K in one pass: behind the first row the mask token, with the fused hidden mask, K - 1 times."""
+    """All K in one pass: behind the first row K - 1 mask tokens, each with the fused hidden mask."""
     one = both(p_eagle(**flags), tmp_path, target)
     assert_equal_rows(one)
     rows = one.reference.true_rows(one.tokens.tolist(), one.states)

@@ -20,7 +20,6 @@ from vllm_eagle_ext.reference.published import NotComputedError, load_reference,
 from vllm_eagle_ext.reference.target import load_target
 from vllm_eagle_ext.reference.walk import DFlashWalk
 
-IDS = "eagle_aux_hidden_state_layer_ids"
 TARGETS = {"native": "target", "postnorm": "target", "gated": "target", "dflash": "hybrid_target"}
 
 
@@ -135,28 +134,22 @@ def test_an_embedding_of_the_mask_beside_the_weights(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["native", "post-norm", "speculators", "p-eagle", "dflash"])
-def test_ids_and_blocks_listed_otherwise_are_the_same_draft(tmp_path, family):
+def test_blocks_listed_otherwise_are_the_same_draft(tmp_path, family):
     """The same boundaries, each with its own block of fc, its norm and its part of mask_hidden."""
     plain, listed = valid_draft(family), valid_draft(family)
     swap = (2, 0, 1)
-    spec = inspect(plain, tmp_path / "plain").spec
-    ids = {"dflash": ("dflash_config", "target_layer_ids")}.get(family, ("eagle_config", IDS))
-    block = listed.config if ids[0] not in listed.config else listed.config[ids[0]]
-    kept = block[ids[1]]
-    block[ids[1]] = [kept[at] for at in swap] + kept[3:]
-    found = inspect(listed, tmp_path / "listed").spec
-    assert found.aux_layers.boundaries == spec.aux_layers.boundaries
-    inverse = [found.aux_layers.order.index(at) for at in range(len(kept))]
+    boundaries = inspect(plain, tmp_path / "plain").spec.aux_layers.boundaries
+    swap = (*swap, *range(3, len(boundaries)))
     for name in ("fc.weight", "mask_hidden"):
         if name in listed.tensors:
-            blocks = listed.tensors[name].chunk(len(kept), dim=-1)
-            listed.tensors[name] = torch.cat([blocks[at] for at in inverse], dim=-1)
-    for at, source in enumerate(inverse):
+            blocks = listed.tensors[name].chunk(len(boundaries), dim=-1)
+            listed.tensors[name] = torch.cat([blocks[at] for at in swap], dim=-1)
+    for block, at in enumerate(swap):
         if family == "post-norm":
-            norm = plain.tensors[f"fc_norm.{source}.weight"]
-            listed.tensors[f"fc_norm.{at}.weight"] = norm
-    one, other = loaded(plain, tmp_path / "plain"), loaded(listed, tmp_path / "listed")
-    states = [torch.randn(6, 64) for _ in kept]
+            listed.tensors[f"fc_norm.{block}.weight"] = plain.tensors[f"fc_norm.{at}.weight"]
+    one = loaded(plain, tmp_path / "plain")
+    other = loaded(listed, tmp_path / "listed", aux_layers=[boundaries[at] for at in swap])
+    states = [torch.randn(6, 64) for _ in boundaries]
     drafts = [
         reference.draft(3, 3, reference.true_rows([1, 2, 3, 4, 5, 6], states))
         for reference in (one, other)

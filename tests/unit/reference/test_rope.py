@@ -83,9 +83,7 @@ def test_kinds_differ(name):
 def test_a_part_of_each_head(place):
     block = {"rope_type": "default", "partial_rotary_factor": 0.25}
     config = {"rope_parameters": block} if place == "block" else {"partial_rotary_factor": 0.25}
-    torch.testing.assert_close(
-        mine({"rope_theta": THETA, **config}), of_vllm(block), atol=2e-5, rtol=0
-    )
+    torch.testing.assert_close(mine({"rope_theta": THETA, **config}), of_vllm(block), atol=2e-5, rtol=0)
 
 
 def test_neighbouring_channels():
