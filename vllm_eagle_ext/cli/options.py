@@ -26,6 +26,12 @@ Reference = Annotated[
     bool | None,
     typer.Option("--reference/--no-reference", help="Default: for targets of at most 8 GiB."),
 ]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Under two minutes for a tiny pair: fewer texts, no compilation.")
+]
+Feedback = Annotated[
+    bool, typer.Option("--feedback", help="Only measure a draft with norm_output true and false.")
+]
 GateLayouts = Annotated[
     bool, typer.Option("--gate-layouts", help="Only measure a gated draft under both layouts.")
 ]

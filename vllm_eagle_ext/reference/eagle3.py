@@ -11,8 +11,8 @@ Row P holds the token t_{P+1} and the fused feature g_P, stands at position P an
 
 Variants: `norm_before_fc` norms the concatenated states; `norm_before_residual` starts r from x; the
 Qwen3 type norms each head of q and k; a gated draft multiplies the attention output by sigmoid(gate),
-whose rows are q_proj's too or a tensor of their own; a draft without aux states takes g as it is;
-P-EAGLE drafts all tokens in one pass, with the mask token and fuse(mask_hidden) for what is not known.
+whose rows are q_proj's too or a tensor of their own; a draft without aux states takes g as it is; any
+projection of a layer may have a bias; in a layer with a window of w, row P sees rows P-w+1..P alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 
-from vllm_eagle_ext.reference.files import read_config, read_tensors
+from vllm_eagle_ext.reference.files import read_config, read_tensors, under
+from vllm_eagle_ext.reference.rope import Rotary, read_rotary
 
 Rows = list[tuple[torch.Tensor, torch.Tensor]]  # key, value, each [kv heads, d]
 Cache = list[Rows]  # per row, and in it per layer
@@ -44,13 +45,15 @@ def dequantised(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return plain
 
 
-def rotate(x: torch.Tensor, position: int | torch.Tensor, theta: float) -> torch.Tensor:  # [.., d]
-    half = x.shape[-1] // 2
-    angle = position * theta ** (-torch.arange(half, dtype=x.dtype) / half)
-    low, high = x[..., :half], x[..., half:]
-    return torch.cat(
-        [low * angle.cos() - high * angle.sin(), high * angle.cos() + low * angle.sin()], dim=-1
-    )
+def project(w: Mapping[str, torch.Tensor], name: str, x: torch.Tensor) -> torch.Tensor:
+    """[.., in] -> [.., out], with the bias where the draft has one."""
+    projected = x @ w[f"{name}.weight"].T
+    return projected + w[f"{name}.bias"] if f"{name}.bias" in w else projected
+
+
+def swiglu(w: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    gate, up = project(w, "mlp.gate_proj", x), project(w, "mlp.up_proj", x)
+    return project(w, "mlp.down_proj", gate * torch.sigmoid(gate) * up)
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,12 @@ class Eagle3Reference:
     kv_heads: int
     head_dim: int
     eps: float
-    theta: float
+    rotary: Rotary
     fc_norm: bool
     norm_output: bool
     norm_before_residual: bool = False
     gate_layout: str | None = None
+    windows: Sequence[int | None] = ()  # per layer; (): none has one
 
     @classmethod
     def load(
@@ -102,8 +106,7 @@ class Eagle3Reference:
             "kv_heads": config.get("num_key_value_heads") or heads,
             "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
             "eps": config["rms_norm_eps"],
-            "theta": config.get("rope_theta")
-            or (config.get("rope_parameters") or {}).get("rope_theta", 1e4),
+            "rotary": read_rotary(config),
             "fc_norm": bool(config.get("fc_norm")),
             "norm_output": bool(config.get("norm_output")),
             "norm_before_residual": bool(config.get("norm_before_residual")),
@@ -156,40 +159,40 @@ class Eagle3Reference:
     def layers(self) -> int:
         return sum(name.endswith("mlp.up_proj.weight") for name in self.weights)
 
-    def layer(self, index: int) -> dict[str, torch.Tensor]:
-        prefix = f"layers.{index}."
-        return {n.removeprefix(prefix): t for n, t in self.weights.items() if n.startswith(prefix)}
+    def layer(self, index: int) -> Mapping[str, torch.Tensor]:
+        return under(self.weights, f"layers.{index}.")
 
     def mlp(self, r: torch.Tensor, layer: int) -> torch.Tensor:
         w = self.layer(layer)
-        m = rms_norm(r, w["post_attention_layernorm.weight"], self.eps)
-        gate, up = w["mlp.gate_proj.weight"] @ m, w["mlp.up_proj.weight"] @ m
-        return r + w["mlp.down_proj.weight"] @ (gate * torch.sigmoid(gate) * up)
+        return r + swiglu(w, rms_norm(r, w["post_attention_layernorm.weight"], self.eps))
 
     def attention(self, u: torch.Tensor, position: int, cache: Cache, layer: int) -> torch.Tensor:
         """[2H] in the first layer, [H] in others -> [H]; notes the row's key and value."""
         w = self.layer(layer)
         q, gate = self.query_and_gate(w, u)
-        k = (w["self_attn.k_proj.weight"] @ u).view(self.kv_heads, self.head_dim)
-        v = (w["self_attn.v_proj.weight"] @ u).view(self.kv_heads, self.head_dim)
+        k, v = (
+            project(w, f"self_attn.{name}_proj", u).view(self.kv_heads, self.head_dim) for name in "kv"
+        )
         if "self_attn.q_norm.weight" in w:
             q = rms_norm(q, w["self_attn.q_norm.weight"], self.eps)
             k = rms_norm(k, w["self_attn.k_norm.weight"], self.eps)
-        q, k = rotate(q, position, self.theta), rotate(k, position, self.theta)
-        cache[-1].append((k, v))
-        mixed = self.attend(q, [row[layer] for row in cache])
+        cache[-1].append((self.rotary(k, position), v))
+        window = self.windows[layer] if self.windows else None
+        seen = cache[-window:] if window is not None else cache
+        mixed = self.attend(self.rotary(q, position), [row[layer] for row in seen])
         if gate is not None:
             mixed = mixed * self.gate_activation(gate)
-        return w["self_attn.o_proj.weight"] @ mixed.flatten()
+        return project(w, "self_attn.o_proj", mixed.flatten())
 
     def query_and_gate(
         self, w: Mapping[str, torch.Tensor], u: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Each [heads, d], the gate [heads, 1] where there is one per head."""
-        rows = w["self_attn.q_proj.weight"] @ u
-        apart = next((n for n in w if n.startswith("self_attn.g")), None)
+        rows = project(w, "self_attn.q_proj", u)
+        apart = next((n for n in w if n.startswith("self_attn.g") and n.endswith(".weight")), None)
         if apart is not None:
-            return rows.view(self.heads, -1), (w[apart] @ u).view(self.heads, -1)
+            gate = project(w, apart.removesuffix(".weight"), u)
+            return rows.view(self.heads, -1), gate.view(self.heads, -1)
         if self.gate_layout is None:
             return rows.view(self.heads, self.head_dim), None
         if self.gate_layout == "interleaved":
@@ -227,9 +230,14 @@ class Eagle3Reference:
         firsts: list[float] = []
         for step in range(k):
             if step:
-                logits, g = self.row(tokens[-1], g, start + step, cache)
+                token, g = self.next_inputs(tokens[-1], g)
+                logits, g = self.row(token, g, start + step, cache)
             best = logits.topk(2)
             tokens.append(int(self.target_ids[best.indices[0]]))
             margins.append(float(best.values[0] - best.values[1]))
             firsts.append(float(best.values[0]))
         return Draft(tokens, margins, firsts)
+
+    def next_inputs(self, token: int, feedback: torch.Tensor) -> tuple[int, torch.Tensor]:
+        """Of the row behind one that drafted `token`."""
+        return token, feedback

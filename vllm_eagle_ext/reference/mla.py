@@ -9,20 +9,12 @@ k = [W_kb c | RoPE(p)],  v = W_vb c   p is shared by all heads; RoPE turns neigh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from vllm_eagle_ext.reference.eagle3 import Cache, Eagle3Reference, rms_norm
-
-
-def rotate_pairs(x: torch.Tensor, position: int, theta: float) -> torch.Tensor:  # [heads, d]
-    half = x.shape[-1] // 2
-    angle = position * theta ** (-torch.arange(half, dtype=x.dtype) / half)
-    even, odd = x[..., 0::2], x[..., 1::2]
-    turned = [even * angle.cos() - odd * angle.sin(), odd * angle.cos() + even * angle.sin()]
-    return torch.stack(turned, dim=-1).flatten(-2)
 
 
 @dataclass(frozen=True)
@@ -50,8 +42,9 @@ class MlaReference(Eagle3Reference):
         c, p = (w["kv_a_proj_with_mqa.weight"] @ u).split([self.latent, self.rope])
         c = rms_norm(c, w["kv_a_layernorm.weight"], self.eps)
         kv = (w["kv_b_proj.weight"] @ c).view(self.heads, self.nope + self.value)
-        turned = rotate_pairs(p[None], position, self.theta).expand(self.heads, -1)
+        turn = replace(self.rotary, pairs=True)
+        turned = turn(p[None], position).expand(self.heads, -1)
         k = torch.cat([kv[:, : self.nope], turned], dim=-1)
-        q = torch.cat([q[:, : self.nope], rotate_pairs(q[:, self.nope :], position, self.theta)], dim=-1)
+        q = torch.cat([q[:, : self.nope], turn(q[:, self.nope :], position)], dim=-1)
         cache[-1].append((k, kv[:, self.nope :]))
         return w["o_proj.weight"] @ self.attend(q, [row[layer] for row in cache]).flatten()

@@ -51,8 +51,10 @@ class DFlashWalk:
         """The block whose anchor is the token behind row `start`; it sees the rows up to `start`."""
         (tokens, context), anchor = rows, start + 1
         best = self.reference.logits(context[:anchor], tokens[anchor], k).topk(2)
-        margins = best.values[:, 0] - best.values[:, 1]
-        return Draft(best.indices[:, 0].tolist(), margins.tolist(), best.values[:, 0].tolist())
+        margins, drafted = best.values[:, 0] - best.values[:, 1], best.indices[:, 0]
+        ids = self.reference.target_ids
+        drafted = drafted if ids is None else ids[drafted]
+        return Draft(drafted.tolist(), margins.tolist(), best.values[:, 0].tolist())
 
 
 def embeddings_and_head(target: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:

@@ -62,7 +62,7 @@ def _obstacle(request: VerifyRequest, spec: DraftSpec | None) -> str | None:
         )
     from vllm_eagle_ext.reference.published import obstacle
 
-    return obstacle(spec)
+    return obstacle(spec, _draft(request))
 
 
 def _weights(check: CheckRequest) -> int:
@@ -85,19 +85,25 @@ def weight_bytes(files: Mapping[str, int]) -> int:
 def _compare(request: VerifyRequest, spec: DraftSpec, greedy: Measured) -> Check:
     from transformers.utils import logging
 
-    from vllm_eagle_ext.reference.published import load_reference
+    from vllm_eagle_ext.reference.published import NotComputedError, load_reference
     from vllm_eagle_ext.reference.target import load_target
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     check = request.check
     target = load_target(_local(check.target, None, check.download_dir))
-    draft = _local(check.draft, check.revision, check.download_dir)
-    reference = load_reference(spec, draft, target)
+    try:
+        reference = load_reference(spec, _draft(request), target)
+    except NotComputedError as error:
+        return not_applicable(acceptance.REFERENCE, str(error))
     boundaries = spec.aux_layers.boundaries
     prompts, answers = request.prompts.ids, greedy.answers
     paired = acceptance.compare(reference, target, boundaries, prompts, answers, request.k)
     return acceptance.judge_reference(paired, request.overrides())
+
+
+def _draft(request: VerifyRequest) -> Path:
+    return _local(request.check.draft, request.check.revision, request.check.download_dir)
 
 
 def _local(model: str, revision: str | None, download_dir: str | None) -> Path:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +16,12 @@ import typer
 
 from vllm_eagle_ext.cli import options
 from vllm_eagle_ext.cli.shared import console, fail, json_object, refuse_reserved
+from vllm_eagle_ext.cli.verify.amount import QUICK, QUICK_ENGINE, USUAL
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.cli.check.run import CheckRequest
+    from vllm_eagle_ext.cli.verify.readings import Question
     from vllm_eagle_ext.cli.verify.request import VerifyRequest
 
 
@@ -30,15 +34,17 @@ def verify(
     revision: options.Revision = None,
     prompts: options.Prompts = None,
     dataset_path: options.DatasetPath = None,
-    num_prompts: options.FirstPrompts = 20,
+    num_prompts: options.FirstPrompts = USUAL["num_prompts"],
     chat_template: options.ChatTemplate = None,
     thinking: options.Thinking = None,
-    max_tokens: options.MaxTokens = 64,
+    max_tokens: options.MaxTokens = USUAL["max_tokens"],
     concurrency: options.AtATime = 1,
-    samples: options.Samples = 1000,
+    samples: options.Samples = USUAL["samples"],
     tie_gap: options.TieGap = None,
     reference: options.Reference = None,
+    quick: options.Quick = False,
     gate_layouts: options.GateLayouts = False,
+    feedback: options.Feedback = False,
     engine: options.Engine = "{}",
     eagle_ext: options.EagleExt = "{}",
     as_json: options.AsJson = False,
@@ -51,8 +57,8 @@ def verify(
     """
     try:
         _require_folder(out)
-        request = _request(context.params)
-        code, text = (_gate_layouts if gate_layouts else _verify)(request, quiet=as_json)
+        answer = _task(gate_layouts=gate_layouts, feedback=feedback)
+        code, text = answer(_request(_with_amount(context)), quiet=as_json)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
     if as_json:
@@ -69,6 +75,27 @@ def _write(out: Path, text: str) -> None:
         fail(f"--out cannot be written: {error}")
 
 
+def _task(*, gate_layouts: bool, feedback: bool) -> Callable[..., tuple[int, str]]:
+    """What is to be found out, of a request."""
+    from vllm_eagle_ext.cli.verify import readings
+
+    if gate_layouts and feedback:
+        raise SpeculativeConfigError(
+            field="--gate-layouts and --feedback", value="both", allowed="one of them at a time",
+            remedy="run --gate-layouts first, and give its answer in --eagle-ext to --feedback",
+        )  # fmt: skip
+    question = readings.GATE_LAYOUT if gate_layouts else readings.FEEDBACK if feedback else None
+    return _verify if question is None else partial(_read, question)
+
+
+def _with_amount(context: typer.Context) -> dict[str, Any]:
+    """The options by name; with --quick, its amounts where none was typed."""
+    given = dict(context.params)
+    sources = {name: context.get_parameter_source(name) for name in QUICK if given["quick"]}
+    untyped = [name for name, source in sources.items() if source and source.name == "DEFAULT"]
+    return given | {name: QUICK[name] for name in untyped}
+
+
 def _request(given: dict[str, Any]) -> VerifyRequest:
     """given: the options by name, as typed."""
     from vllm_eagle_ext.cli.check.run import CheckRequest
@@ -81,6 +108,7 @@ def _request(given: dict[str, Any]) -> VerifyRequest:
         json_object(given["eagle_ext"], "--eagle-ext"),
     )
     refuse_reserved(engine)
+    engine = {**(QUICK_ENGINE if given["quick"] else {}), **engine}
     check = CheckRequest(
         draft=given["draft"], target=target, k=given["k"], method=given["method"],
         revision=given["revision"], options=ours, max_model_len=engine.get("max_model_len"),
@@ -94,7 +122,7 @@ def _request(given: dict[str, Any]) -> VerifyRequest:
         texts, target, source=source, chat_template=given["chat_template"],
         thinking=given["thinking"], trust_remote_code=bool(engine.get("trust_remote_code")),
     )  # fmt: skip
-    same = ("max_tokens", "concurrency", "samples", "tie_gap", "reference")
+    same = ("max_tokens", "concurrency", "samples", "tie_gap", "reference", "quick")
     return VerifyRequest(
         check=check, engine=engine, prompts=found, **{name: given[name] for name in same}
     )
@@ -114,21 +142,21 @@ def _verify(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
     return report.exit_code, report.to_json()
 
 
-def _gate_layouts(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
+def _read(question: Question, request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
     from vllm_eagle_ext.cli.check.run import run_check
-    from vllm_eagle_ext.cli.verify.gate_layouts import require_gate, verify_gate_layouts
-    from vllm_eagle_ext.cli.verify.gate_table import print_verdict
+    from vllm_eagle_ext.cli.verify.readings import measure, require_open
+    from vllm_eagle_ext.cli.verify.readings_table import print_answer
     from vllm_eagle_ext.cli.verify.table import Stages
 
     checked = run_check(request.check)
-    require_gate(checked.inspection, request.check.draft)
+    require_open(question, checked.inspection, request)
     with Logs() as kept:
         with Stages() as shown:
-            verdict = verify_gate_layouts(request, checked, kept.folder, shown.stage)
-        kept.passed = verdict.winner is not None
+            answer = measure(question, request, checked, kept.folder, shown.stage)
+        kept.passed = answer.best is not None
     if not quiet:
-        print_verdict(verdict, console())
-    return 0 if verdict.winner else 1, json.dumps(verdict.to_json(), indent=1)
+        print_answer(answer, console())
+    return 0 if answer.best else 1, json.dumps(answer.to_json(), indent=1)
 
 
 def _with_usual_k(check: CheckRequest) -> CheckRequest:
@@ -170,5 +198,5 @@ def _require_scipy() -> None:
     except ImportError:
         raise SpeculativeConfigError(
             field="scipy", value=None, allowed="installed, for the test of distributions",
-            remedy="pip install 'vllm-eagle-ext[bench]'",
+            remedy="install the package with its extra, as in pip install '.[bench]', or scipy alone",
         ) from None  # fmt: skip

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from vllm_eagle_ext.checkpoint import Severity
+from vllm_eagle_ext.checkpoint.findings import Finding
 from vllm_eagle_ext.cli.check.run import CheckResult
 from vllm_eagle_ext.cli.verify.report import Check, not_applicable, verdict
-from vllm_eagle_ext.errors import said
+from vllm_eagle_ext.errors import said as sentence
 
 NAME = "intake"
 
@@ -16,8 +19,8 @@ def judge_intake(checked: CheckResult) -> Check:
     if spec is None and found.is_left_to_vllm:
         return not_applicable(NAME, "not one of this package's drafts: vLLM serves it as it reads it")
     told = [finding for finding in found.findings if finding.severity is not Severity.NOTE]
-    lines = [f"{f.severity.value} {f.rule}: {said(f.problem.field, f.problem.value)}" for f in told]
-    said = "The draft would be refused; `vllm-eagle check` says what to do."
+    lines = [line for finding in told for line in _lines(finding)]
+    said = f"The draft would be refused: {len(found.errors)} error{'s' * (len(found.errors) > 1)}."
     if not found.errors and spec is not None:
         boundaries = list(spec.aux_layers.boundaries)
         said = f"{spec.title}" + (
@@ -25,3 +28,10 @@ def judge_intake(checked: CheckResult) -> Check:
         )
     figures = {"findings": [{"rule": f.rule, "severity": f.severity.value} for f in found.findings]}
     return Check(NAME, verdict(not found.errors), said, tuple(lines), figures)
+
+
+def _lines(finding: Finding) -> Iterator[str]:
+    problem = finding.problem
+    yield f"{finding.severity.value} {finding.rule}: {sentence(problem.field, problem.value)}"
+    yield f"  allowed: {problem.allowed}"
+    yield f"  to do:   {problem.remedy}"

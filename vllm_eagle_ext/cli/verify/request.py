@@ -10,6 +10,7 @@ from typing import Any
 from vllm_eagle_ext.cli.check.run import CheckRequest, CheckResult
 from vllm_eagle_ext.cli.check.serve import speculative_config
 from vllm_eagle_ext.cli.prompts import PromptSet
+from vllm_eagle_ext.cli.verify.amount import USUAL
 from vllm_eagle_ext.cli.verify.texts import TIE_GAP, TIE_GAP_FLOAT32
 from vllm_eagle_ext.hybrid.choice import TARGETS
 from vllm_eagle_ext.options import KEY
@@ -23,11 +24,12 @@ class VerifyRequest:
     check: CheckRequest  # with K
     engine: Mapping[str, Any]  # further keywords of LLM()
     prompts: PromptSet
-    max_tokens: int = 64
+    max_tokens: int = USUAL["max_tokens"]
     concurrency: int = 1
-    samples: int = 1000
+    samples: int = USUAL["samples"]
     tie_gap: float | None = None  # None: by the target's dtype
     reference: bool | None = None  # None: where the target is small enough
+    quick: bool = False  # asked for; the amounts are those of the other fields
 
     @property
     def k(self) -> int:
@@ -68,3 +70,19 @@ def tie_bound(request: VerifyRequest) -> float:
 
 def is_hybrid(target: Mapping[str, Any]) -> bool:
     return any(name in TARGETS for name in target.get("architectures") or ())
+
+
+def left_out(request: VerifyRequest) -> str | None:
+    """What --quick has done without; None: it was not asked for."""
+    if not request.quick:
+        return None
+    amounts = {
+        "prompts": (len(request.prompts.ids), USUAL["num_prompts"]),
+        "tokens of each": (request.max_tokens, USUAL["max_tokens"]),
+        "samples": (request.samples, USUAL["samples"]),
+    }
+    fewer = [
+        f"{mine} {name} in place of {usual}" for name, (mine, usual) in amounts.items() if mine < usual
+    ]
+    graphs = ["compiled engines and CUDA graphs"] if request.engine.get("enforce_eager") else []
+    return f"Left out by --quick: {'; '.join([*graphs, *fewer])}."

@@ -24,6 +24,7 @@ from vllm_eagle_ext.cli.verify.request import (
     VerifyRequest,
     drafted_arguments,
     is_hybrid,
+    left_out,
     plain_arguments,
     tie_bound,
 )
@@ -217,5 +218,6 @@ def _report(request: VerifyRequest, checked: CheckResult, checks: Sequence[Check
         "max_tokens": request.max_tokens, "concurrency": request.concurrency,
         "samples": request.samples, "tie_gap": tie_bound(request), "versions": versions(),
         "engine": dict(request.engine), "eagle_ext": dict(request.options),
+        "left_out": left_out(request),
     }  # fmt: skip
     return Report(request.check.draft, request.check.target, request.k, tuple(checks), settings)

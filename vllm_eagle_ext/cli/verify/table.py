@@ -61,6 +61,8 @@ def print_report(report: Report, console: Console) -> None:
         found = Group(Text(check.said), *(Text(line, style="dim") for line in check.details))
         table.add_row(check.name, Text(check.verdict.value, style=_STYLES[check.verdict]), found)
     console.print(table)
+    if (without := report.settings["left_out"]) is not None:
+        console.print(without, markup=False)
     console.print(_conclusion(report))
 
 

@@ -15,6 +15,38 @@ from vllm_eagle_ext.cli.verify import command, run
 from vllm_eagle_ext.cli.verify.report import Report, not_applicable, verdict
 
 
+def asked(*arguments: str, monkeypatch):
+    """The request of a command line."""
+    found = []
+
+    def run_verify(request, *_):
+        found.append(request)
+        return Report("d", "t", request.k, (), {"left_out": None})
+
+    monkeypatch.setattr(run, "run_verify", run_verify)
+    given = [str(TINY / "postnorm"), "--target", str(TINY / "target"), "--json"]
+    result = CliRunner().invoke(app, ["verify", *given, *arguments])
+    assert result.exit_code == 0, result.output
+    return found[0]
+
+
+def test_quick(monkeypatch):
+    """All that is typed wins over it."""
+    one = asked("--quick", monkeypatch=monkeypatch)
+    assert (len(one.prompts.ids), one.max_tokens, one.samples) == (6, 48, 300)
+    assert one.engine["enforce_eager"] is True
+    typed = ["--num-prompts", "3", "--max-tokens", "64", "--engine", '{"enforce_eager": false}']
+    other = asked("--quick", *typed, monkeypatch=monkeypatch)
+    assert (len(other.prompts.ids), other.max_tokens, other.samples) == (3, 64, 300)
+    assert other.engine["enforce_eager"] is False
+
+
+def test_not_quick(monkeypatch):
+    one = asked(monkeypatch=monkeypatch)
+    assert (len(one.prompts.ids), one.max_tokens, one.samples) == (20, 64, 1000)
+    assert dict(one.engine) == {}
+
+
 @pytest.mark.parametrize(("passed", "stays"), [(True, False), (False, True)])
 def test_logs_stay_unless_all_passed(capsys, passed, stays):
     with command.Logs() as kept:

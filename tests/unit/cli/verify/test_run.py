@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tests.support.engine import TINY
 from tests.unit.cli.verify.toy import VOCAB, ToyEngine
-from vllm_eagle_ext.cli.check.run import CheckRequest
+from vllm_eagle_ext.cli.check.run import CheckRequest, run_check
 from vllm_eagle_ext.cli.engine.client import EngineFailedError
 from vllm_eagle_ext.cli.prompts import PromptSet
 from vllm_eagle_ext.cli.verify import run
@@ -173,6 +173,32 @@ def test_a_warning_is_no_plain_success(engines, tmp_path):
     shown = Console(width=100, record=True, soft_wrap=True)
     print_report(run.run_verify(request(), tmp_path, stage), shown)
     assert "Worth a look: acceptance." in shown.export_text()
+
+
+def test_what_a_refused_draft_needs_is_said(engines, tmp_path):
+    """The remedy as well: `vllm-eagle check` need not be run for it."""
+    shown = Console(width=100, record=True, soft_wrap=True)
+    print_report(run.run_verify(request("dflash"), tmp_path, stage), shown)
+    text = shown.export_text()
+    problem = run_check(request("dflash").check).inspection.errors[0].problem
+    assert problem.allowed in text
+    assert f"to do:   {problem.remedy}" in text
+
+
+def test_quick_says_what_it_left_out(engines, tmp_path):
+    from dataclasses import replace
+
+    few = replace(request(), quick=True, samples=300, engine={"enforce_eager": True})
+    report = run.run_verify(few, tmp_path, stage)
+    assert set(verdicts(report)) == set(verdicts(run.run_verify(request(), tmp_path, stage)))
+    said = report.settings["left_out"]
+    assert "8 prompts in place of 20" in said
+    assert "300 samples in place of 1000" in said
+    assert "compiled engines" in said
+    shown = Console(width=300, record=True, soft_wrap=True)
+    print_report(report, shown)
+    assert said in shown.export_text()
+    assert run.run_verify(request(), tmp_path, stage).settings["left_out"] is None
 
 
 def test_a_tie_bound_by_dtype():

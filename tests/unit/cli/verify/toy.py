@@ -43,7 +43,8 @@ class ToyEngine:
 
     heat: float = 1.0
     wrong_at: int | None = None  # a token of each greedy text that is not the likeliest
-    accepted: int = 500
+    accepted: int = 500  # of the first drafted tokens
+    behind: int | None = None  # of the second ones
     state: str | None = "replay"  # how its worker keeps recurrent states
     loads: list[Load] = field(default_factory=list)
     rng: Any = field(default_factory=lambda: np.random.default_rng(5))
@@ -65,7 +66,8 @@ class ToyEngine:
         self.loads.append(load)
         answers = [self._answer(prompt, load) for prompt in load.prompts]
         drafts = sum(len(answer.steps) - 1 for answer in answers)
-        return Measured(1.0, answers, drafts, drafts, [self.accepted])
+        accepted = [self.accepted, *([] if self.behind is None else [self.behind])]
+        return Measured(1.0, answers, drafts, drafts, accepted)
 
     def _answer(self, prompt: Sequence[int], load: Load) -> Answer:
         text: list[int] = []
