@@ -174,7 +174,7 @@ def _step_legend(figure: Figure, rows: Sequence[Row]) -> None:
     handles.append(Line2D([], [], color="black", label="per token: step / tau", **style))
     figure.legend(
         handles=handles, loc="outside lower center", ncols=len(handles), title_fontsize=9,
-        title="bar: the step as timed; target and draft: timed separately, scaled down where they are longer",
+        title="bar: the step as timed; target and draft: timed separately, scaled where longer",
     )  # fmt: skip
 
 
