@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the tables of docs/performance.md from benchmarks/results/performance/.
+"""Writes the tables and pictures of docs/performance.md from benchmarks/results/performance/.
 
 python -m benchmarks.performance_page
 """
@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from vllm_eagle_ext.cli.bench.plots import draw
+from vllm_eagle_ext.cli.bench.rows import Report
+
 RESULTS = Path("benchmarks/results/performance")
 PAGE = Path("docs/performance.md")
+PICTURES = Path("docs/performance")
 
 Row = dict[str, Any]
 
@@ -112,7 +116,16 @@ def gated() -> str:
     return table(("served by", "tau", "acceptance per position", "over no draft"), lines)
 
 
+def pictures() -> None:
+    """As a bench draws them; one that has nothing to show is removed."""
+    for file in sorted(RESULTS.glob("*.json")):
+        folder = PICTURES / file.stem
+        folder.mkdir(parents=True, exist_ok=True)
+        draw(Report.model_validate_json(file.read_text()), folder)
+
+
 def main() -> None:
+    pictures()
     text = PAGE.read_text()
     for write in (side_by_side, by_concurrency, by_k, by_prompt, gated):
         name = write.__name__

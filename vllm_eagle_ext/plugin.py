@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from vllm_eagle_ext import compat
+from vllm_eagle_ext import compat, failed_start
 from vllm_eagle_ext.hybrid.choice import TARGETS as REPLAYING
 
 # Names contain `EagleExt`, so that a node without this package fails with a name that tells, and
@@ -31,6 +31,7 @@ TARGETS = {ours: f"vllm_eagle_ext.hybrid:{architecture}" for architecture, ours 
 
 def register() -> None:
     """Idempotent: vLLM calls it in every process, some of which inherit an earlier call's effects."""
+    failed_start.join()
     compat.warn_outside_tested_range()
     _register_models()
     compat.install_intake()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext import compat, metrics
+from vllm_eagle_ext import compat, failed_start, metrics
 from vllm_eagle_ext.checkpoint import Inspection, TargetFacts, inspect_draft, read_draft_files
 from vllm_eagle_ext.checkpoint.case import Setting
 from vllm_eagle_ext.checkpoint.files import read_config
@@ -70,6 +70,7 @@ def _with_checked_draft(
     request = read_request(engine_args)
     if request is None:
         return build()
+    failed_start.watch()
     # Before `build`, so that our message comes before the host's own errors.
     inspection = _inspect_for_start(request, target_model_config, engine_args, options)
     config = build()

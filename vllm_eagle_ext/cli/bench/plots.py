@@ -131,20 +131,32 @@ def _steps(report: Report) -> Figure | None:
 
 
 def _step(panel: Axes, place: int, row: Row) -> None:
-    """A bar of the parts that were measured, and what the tokens of the step make of it."""
+    """A bar as long as the step, of its parts, and what the tokens of the step make of it."""
     assert row.step_ms is not None
     left = 0.0
-    if row.split:
-        parts = {"target": 1000 * row.split.target_s, "draft": 1000 * row.split.draft_s}
-        for name, width in parts.items():
-            panel.barh(place, width, left=left, height=0.7, color=PARTS[name])
-            left += width
-    if row.step_ms > left:
+    for name, width in step_parts(row).items():
         hatch: dict[str, Any] = {} if row.split else {"hatch": "///", "edgecolor": "white"}
-        panel.barh(place, row.step_ms - left, left=left, height=0.7, color=PARTS["rest"], **hatch)
-    panel.text(max(left, row.step_ms), place, f" {row.step_ms:.3g}", va="center", fontsize=8)
+        panel.barh(place, width, left=left, height=0.7, color=PARTS[name], **hatch)
+        left += width
+    panel.text(left, place, f" {row.step_ms:.3g}", va="center", fontsize=8)
     if row.tau and row.variant.k:
         panel.plot(row.step_ms / row.tau, place, marker="|", color="black", markersize=11, mew=2)
+
+
+def step_parts(row: Row) -> dict[str, float]:
+    """Milliseconds by part; their sum is the step's.
+
+    Target and draft are measured apart from what is timed, with the device drained around each, so that
+    together they can be longer than the step. They then share it in their proportion.
+    """
+    step_ms = row.step_ms or 0.0
+    if row.split is None:
+        return {"rest": step_ms}
+    parts = {"target": 1000 * row.split.target_s, "draft": 1000 * row.split.draft_s}
+    drained = sum(parts.values())
+    if drained < step_ms:
+        return parts | {"rest": step_ms - drained}
+    return {name: width * step_ms / drained for name, width in parts.items()}
 
 
 def _step_legend(figure: Figure, rows: Sequence[Row]) -> None:
@@ -154,13 +166,16 @@ def _step_legend(figure: Figure, rows: Sequence[Row]) -> None:
     handles: list[Any] = [
         Patch(color=PARTS["target"], label="target"),
         Patch(color=PARTS["draft"], label="draft"),
-        Patch(color=PARTS["rest"], label="rest (scheduling, prompts)"),
+        Patch(color=PARTS["rest"], label="rest of the step (scheduling, prompts)"),
     ]
     if any(row.split is None for row in rows):
         handles.append(Patch(facecolor=PARTS["rest"], hatch="///", edgecolor="white", label="not split"))
     style: dict[str, Any] = {"marker": "|", "linestyle": "", "markersize": 11, "markeredgewidth": 2}
     handles.append(Line2D([], [], color="black", label="per token: step / tau", **style))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=len(handles), title_fontsize=9,
+        title="bar: the step as timed; target and draft: timed separately, scaled where longer",
+    )  # fmt: skip
 
 
 def _by_k(report: Report) -> Figure | None:

@@ -9,11 +9,11 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from vllm_eagle_ext.causes import cause_of
 from vllm_eagle_ext.cli.bench.advice import LEAST_STEPS
 from vllm_eagle_ext.cli.bench.intervals import COVERAGE, Interval
 from vllm_eagle_ext.cli.bench.results import Variant
 from vllm_eagle_ext.cli.bench.rows import Report, labels, said
-from vllm_eagle_ext.cli.engine.causes import cause_of
 
 TABLE_WIDTH = 110  # characters
 _DRAFT_WIDTH = 18

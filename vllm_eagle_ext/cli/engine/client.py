@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from vllm_eagle_ext.cli.engine.causes import cause_of
+from vllm_eagle_ext.causes import cause_of
 from vllm_eagle_ext.cli.engine.load import Load, Measured
 from vllm_eagle_ext.errors import EagleExtError
 

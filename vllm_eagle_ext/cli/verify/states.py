@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import Literal
 
-from vllm_eagle_ext.cli.engine.causes import cause_of
+from vllm_eagle_ext.causes import cause_of
 from vllm_eagle_ext.cli.engine.client import EngineFailedError
 from vllm_eagle_ext.cli.engine.load import Measured
 from vllm_eagle_ext.cli.verify.report import Check, Verdict, not_applicable

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.cli.bench.made_up import FAST, SLOW, STOCK_ERROR, MadeUp
@@ -9,8 +11,10 @@ pytest.importorskip("matplotlib", reason="comes with the extra `bench`")
 from vllm_eagle_ext.cli.bench import plots  # noqa: E402
 from vllm_eagle_ext.cli.bench.plot_style import line_of, shifts, some_of  # noqa: E402
 from vllm_eagle_ext.cli.bench.results import Variant  # noqa: E402
+from vllm_eagle_ext.cli.bench.rows import Report  # noqa: E402
 from vllm_eagle_ext.cli.bench.summary import summarise  # noqa: E402
 
+RESULTS = Path(__file__).resolve().parents[4] / "benchmarks/results/performance"
 PNG = b"\x89PNG\r\n\x1a\n"
 ALWAYS = {"speedup.png", "acceptance.png", "steps.png"}
 
@@ -82,6 +86,42 @@ def test_steps_are_stacked_to_the_measured_step():
     assert sum(widths) == pytest.approx(row.step_ms)
     assert widths[:2] == pytest.approx([1000 * row.split.target_s, 1000 * row.split.draft_s])
     assert [label.get_text() for label in panel.get_yticklabels()] == ["no draft", "ours fast-draft K=3"]
+
+
+def drawn_steps(report) -> list[tuple[float, float]]:
+    """Of each bar: where it ends, and the figure beside it."""
+    found = []
+    for panel in plots._steps(report).axes:
+        for text in panel.texts:
+            _, place = text.get_position()
+            here = [b for b in panel.patches if b.get_y() < place < b.get_y() + b.get_height()]
+            found.append((max(b.get_x() + b.get_width() for b in here), float(text.get_text())))
+    return found
+
+
+@pytest.mark.parametrize("rest_s", [0.002, 0.0, -0.004])
+def test_a_bar_ends_at_its_figure(rest_s):
+    """Also where target and draft took longer, measured apart, than the step as it was timed."""
+    report = MadeUp(ks=(3, 16), concurrency=(1, 8), rest_s=rest_s).report()
+    bars = drawn_steps(report)
+    assert len(bars) == len(report.rows)
+    for end, said in bars:
+        assert end == pytest.approx(said, rel=0.006)
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.json")), ids=lambda file: file.stem)
+def test_committed_bars_end_at_their_figures(file):
+    for end, said in drawn_steps(Report.model_validate_json(file.read_text())):
+        assert end == pytest.approx(said, rel=0.006)
+
+
+def test_parts_longer_than_their_step_keep_their_proportion():
+    row = MadeUp(rest_s=-0.004).report().of(Variant(way="ours", draft=FAST, k=3))[0]
+    parts = plots.step_parts(row)
+    assert row.step_ms < 1000 * (row.split.target_s + row.split.draft_s)
+    assert set(parts) == {"target", "draft"}
+    assert sum(parts.values()) == pytest.approx(row.step_ms)
+    assert parts["draft"] / row.step_ms == pytest.approx(row.draft_share)
 
 
 def test_a_draft_keeps_its_colour():

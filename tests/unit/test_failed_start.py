@@ -1,0 +1,194 @@
+"""What the first process says last when a start failed, and when it says nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMON = """
+import logging, logging.config, multiprocessing, os, sys
+from vllm_eagle_ext import failed_start
+from vllm_eagle_ext.errors import OptionsError
+
+POINTER = "Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+REFUSED = dict(field="aux_layer", value=1, allowed="aux_layers", remedy="mind the spelling")
+
+
+def configured_anew():
+    logging.config.dictConfig({
+        "version": 1, "disable_existing_loggers": False,
+        "handlers": {"none": {"class": "logging.NullHandler"}},
+        "loggers": {"vllm": {"handlers": ["none"], "propagate": False}},
+    })
+
+
+def worker(method):
+    if method == "spawn":
+        failed_start.join()  # as the plugin's register() does
+    configured_anew()
+    logger = logging.getLogger("vllm.v1.executor.multiproc_executor")
+    try:
+        raise ValueError("fc.weight is not finite.\\n  draft: tiny")
+    except ValueError:
+        logger.exception("WorkerProc failed to start.")
+
+
+def core(method):
+    child = multiprocessing.get_context(method).Process(target=worker, args=(method,))
+    if method == "spawn":
+        failed_start.join()
+    child.start()
+    child.join()
+    configured_anew()
+    try:
+        raise Exception("WorkerProc initialization failed due to an exception in a background process.")
+    except Exception:
+        logging.getLogger("vllm.v1.engine.core").exception("EngineCore failed to start.")
+
+
+def start(method):
+    child = multiprocessing.get_context(method).Process(target=core, args=(method,))
+    child.start()
+    child.join()
+    raise RuntimeError(POINTER)
+
+
+def create_engine_config(error):
+    raise error
+"""
+
+
+def last_lines(tmp_path, code: str) -> list[str]:
+    """Of the standard error of a program, which ends with an exception."""
+    program = tmp_path / "program.py"
+    body = "\n".join(f"    {line}" for line in code.splitlines())
+    program.write_text(f"{COMMON}\nif __name__ == '__main__':\n{body}\n")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    result = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, env=environment, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert "Traceback (most recent call last)" in result.stderr
+    assert not list(tmp_path.glob("vllm-eagle-ext-*")), "the notes were left behind"
+    return result.stderr.strip().splitlines()
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_workers_error_is_told_last(tmp_path, method):
+    lines = last_lines(tmp_path, f"failed_start.watch()\nstart({method!r})")
+    assert lines[-2].startswith("RuntimeError: Engine core initialization failed.")
+    assert lines[-1] == (
+        "vllm-eagle-ext: the engine did not start: ValueError: fc.weight is not finite."
+    )
+
+
+def test_without_a_draft_nothing_is_added(tmp_path):
+    lines = last_lines(tmp_path, "start('fork')")
+    assert lines[-1].startswith("RuntimeError: Engine core initialization failed.")
+
+
+def test_a_later_error_of_the_program_is_its_own(tmp_path):
+    code = "failed_start.watch()\ntry:\n    start('fork')\nexcept RuntimeError:\n    pass\nint('x')"
+    lines = last_lines(tmp_path, code)
+    assert lines[-1].startswith("ValueError: invalid literal")
+    assert "did not start" not in "".join(lines)
+
+
+def test_what_an_earlier_start_noted_is_dropped(tmp_path):
+    code = (
+        "failed_start.watch()\ntry:\n    start('fork')\nexcept RuntimeError:\n    pass\n"
+        "failed_start.watch()\nraise RuntimeError(POINTER)"
+    )
+    assert last_lines(tmp_path, code)[-1].startswith("RuntimeError: Engine core")
+
+
+def test_a_refusal_of_several_lines_is_told_in_one(tmp_path):
+    code = (
+        "failed_start.watch()\nREFUSED['remedy'] += '\\n  also: the rest\\n  draft: tiny'\n"
+        "create_engine_config(OptionsError(**REFUSED))"
+    )
+    lines = last_lines(tmp_path, code)
+    assert lines[-2] == "  draft: tiny"
+    assert lines[-1] == (
+        "vllm-eagle-ext: the engine did not start: aux_layer is 1. Allowed: aux_layers. What to do: "
+        "mind the spelling"
+    )
+
+
+def test_a_refusal_of_one_line_is_not_told_twice(tmp_path):
+    lines = last_lines(tmp_path, "failed_start.watch()\nraise OptionsError(**REFUSED)")
+    assert lines[-1].startswith("vllm_eagle_ext.errors.OptionsError: vllm-eagle-ext: aux_layer is 1.")
+
+
+def test_pydantics_first_error_is_the_cause(tmp_path):
+    code = (
+        "from pydantic import BaseModel\nclass CacheConfig(BaseModel):\n    block_size: int\n"
+        "failed_start.watch()\ndef create_engine_config():\n    CacheConfig(block_size='x')\n"
+        "create_engine_config()"
+    )
+    assert last_lines(tmp_path, code)[-1].startswith(
+        "vllm-eagle-ext: the engine did not start: pydantic_core._pydantic_core.ValidationError: "
+        "block_size: Input should be a valid integer"
+    )
+
+
+def test_leaked_shared_memory_is_warned_of_before(tmp_path):
+    """Python's tracker warns when the last process that could write to it is gone."""
+    code = (
+        "from multiprocessing import shared_memory\nfailed_start.watch()\n"
+        "leaked = shared_memory.SharedMemory(create=True, size=64)\nstart('fork')"
+    )
+    lines = last_lines(tmp_path, code)
+    assert "leaked shared_memory" in "\n".join(lines)
+    assert lines[-1].startswith("vllm-eagle-ext: the engine did not start: ValueError")
+
+
+def test_an_assertion_without_a_message_is_told_by_its_code(tmp_path):
+    code = (
+        "failed_start.watch()\ntry:\n    assert 1 > 2\nexcept AssertionError:\n"
+        "    logging.getLogger('vllm.x').exception('EngineCore failed to start.')\n"
+        "raise RuntimeError(POINTER)"
+    )
+    assert "AssertionError: assert 1 > 2 (" in last_lines(tmp_path, code)[-1]
+
+
+def test_notes_are_bounded(tmp_path, monkeypatch):
+    from vllm_eagle_ext import failed_start
+
+    notes = tmp_path / "notes.jsonl"
+    notes.touch()
+    monkeypatch.setenv(failed_start.NOTES, str(notes))
+    for _ in range(100):
+        failed_start._note(ValueError("x" * 10_000))
+    assert notes.stat().st_size < failed_start._MOST_BYTES + 2 * failed_start._MOST_CHARACTERS
+    assert all(
+        json.loads(line)[1].startswith("ValueError: x") for line in notes.read_text().splitlines()
+    )
+
+
+@pytest.mark.parametrize("notes", [None, "/nonexistent/notes.jsonl"])
+def test_logging_goes_on_without_notes(monkeypatch, caplog, notes):
+    import logging
+
+    from vllm_eagle_ext import failed_start
+
+    monkeypatch.delenv(failed_start.NOTES, raising=False)
+    if notes:
+        monkeypatch.setenv(failed_start.NOTES, notes)
+    before = logging.getLogRecordFactory()
+    try:
+        failed_start.join()
+        assert isinstance(logging.getLogRecordFactory(), failed_start._Noting) == bool(notes)
+        try:
+            raise ValueError("told")
+        except ValueError:
+            logging.getLogger("anyone").exception("it happened")
+    finally:
+        logging.setLogRecordFactory(before)
+    assert "it happened" in caplog.text

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which line says why an engine failed. Standard library only.
+
+An engine is several processes. The one that fails tells why; the others end with an error that only
+points at it, or with one that it led to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_ERROR = re.compile(r"\b\w*(?:Error|Exception)\b: .+|\bValue error, .+")  # the second: pydantic's
+_POINTERS = (  # of messages whose cause is told elsewhere
+    "Engine core initialization failed",
+    "during engine core initialization",
+    "EngineCore encountered an issue",
+    "WorkerProc initialization failed",
+    "check the stack trace above",
+    "Ray workers have not started successfully",
+    "died with exit code",
+    "died unexpectedly",
+    "validation error for",
+    "validation errors for",
+)
+_LOGGED = re.compile(r"\((?P<process>[^()]* pid=\d+)\) ERROR ")  # vLLM's prefix of a line
+
+
+def is_pointer(line: str) -> bool:
+    """Whether it says only that there is an error."""
+    return any(text in line for text in _POINTERS)
+
+
+def telling(line: str) -> str | None:
+    """What it names of an error, if it is more than that there is one."""
+    found = _ERROR.search(line)
+    return found.group() if found and not is_pointer(line) else None
+
+
+def earliest(said: Sequence[tuple[str, str]]) -> int | None:
+    """Which of them is the cause; None where none tells.
+
+    Args:
+        said: process and line, in the order of time.
+
+    A process's last error is the one that ended it, unless that points elsewhere. Of several such, the
+    first led to the others.
+    """
+    last = {process: place for place, (process, line) in enumerate(said) if _ERROR.search(line)}
+    return min((place for place in last.values() if telling(said[place][1])), default=None)
+
+
+def cause_of(error: str, log: Sequence[str]) -> tuple[str, int]:
+    """The error itself, or where it only points elsewhere the line of the log that does not; and the
+    number of log lines up to it."""
+    if telling(error) is None:
+        logged = [(match["process"] if (match := _LOGGED.search(line)) else "", line) for line in log]
+        place = earliest([(process, line if process else "") for process, line in logged])
+        if place is None:  # nothing that a process of vLLM's logged as an error
+            place = next((at for at in range(len(log) - 1, -1, -1) if telling(log[at])), None)
+        if place is not None and (found := telling(log[place])):
+            return found, place + 1
+    return error, len(log)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cause of a failed start, told last and on one line by the process that the user started.
+
+What ends that process only points at the cause, which stands a hundred lines above in the traceback of
+a worker. So every process of vLLM's notes its errors in one file, whose path its children inherit in
+the environment, and the first process reads it when an exception that nobody caught ends it. Workers
+that Ray starts inherit nothing: their errors come back through Ray to a process that does.
+
+Users without a draft, and programs that catch the exception, see nothing of this.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import logging
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing import resource_tracker
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from vllm_eagle_ext.causes import earliest, is_pointer, telling
+from vllm_eagle_ext.errors import EagleExtError
+
+NOTES = "EAGLE_EXT_NOTES"  # environment variable; vLLM warns of unknown ones that begin with VLLM_
+_MOST_BYTES, _MOST_CHARACTERS = 1 << 16, 4000
+_TRACKER_S = 5
+_RUNNING = "EngineCore encountered an issue"  # vLLM's EngineDeadError: it had started
+_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+
+
+def watch() -> None:
+    """In the process that the user started, when an engine with a draft is being configured.
+
+    Drops what an earlier start noted. Does nothing in vLLM's own children, which configure engines too.
+    """
+    if multiprocessing.parent_process() is not None:
+        return
+    _begin()
+    Path(os.environ[NOTES]).write_text("")
+    join()
+
+
+@functools.lru_cache(maxsize=1)
+def _begin() -> None:
+    descriptor, path = tempfile.mkstemp(prefix="vllm-eagle-ext-", suffix=".jsonl")
+    os.close(descriptor)
+    os.environ[NOTES] = path
+    owner = os.getpid()
+    atexit.register(_end, owner, path)
+    sys.excepthook = functools.partial(_tell, sys.excepthook, owner)
+
+
+def _end(owner: int, path: str) -> None:
+    if os.getpid() == owner:  # a forked child inherits this too
+        Path(path).unlink(missing_ok=True)
+
+
+def join() -> None:
+    """In every process of vLLM's: notes its errors, if the first process watches. Idempotent."""
+    factory = logging.getLogRecordFactory()
+    if NOTES in os.environ and not isinstance(factory, _Noting):
+        logging.setLogRecordFactory(_Noting(factory))
+
+
+class _Noting:
+    """A factory of log records, which notes errors. vLLM configures logging anew in each child, which
+    removes handlers, but not the factory."""
+
+    def __init__(self, factory: Callable[..., logging.LogRecord]) -> None:
+        self.factory = factory
+
+    def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = self.factory(*args, **kwargs)
+        if record.levelno >= logging.ERROR and record.exc_info and record.exc_info[1]:
+            with contextlib.suppress(Exception):  # logging goes on whatever becomes of the note
+                _note(record.exc_info[1])
+        return record
+
+
+def _note(error: BaseException) -> None:
+    path = Path(os.environ[NOTES])
+    if path.stat().st_size < _MOST_BYTES:
+        line = json.dumps([f"{os.getpid()}", line_of(error)])
+        with path.open("a") as file:  # one write, so that those of two processes do not mix
+            file.write(line + "\n")
+
+
+def line_of(error: BaseException) -> str:
+    """An error's name and the line of its message that tells; where it has none, the code it is of."""
+    lines = [line.strip() for line in "".join(traceback.format_exception_only(error)).splitlines()]
+    told = next((line for line in lines if telling(line)), lines[0])
+    if found := _of_pydantic(error):
+        return f"{told.partition(': ')[0]}: {found}"[:_MOST_CHARACTERS]
+    if str(error) or not (frames := traceback.extract_tb(error.__traceback__)):
+        return told[:_MOST_CHARACTERS]
+    return f"{told}: {frames[-1].line} ({frames[-1].filename}:{frames[-1].lineno})"[:_MOST_CHARACTERS]
+
+
+def _of_pydantic(error: BaseException) -> str | None:
+    """Its message begins with a line that says only that there is one, and ends with a link."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return None
+    first = error.errors()[0]
+    return ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
+
+
+def _tell(before: _Hook, owner: int, *raised: Any) -> None:
+    """sys.excepthook."""
+    before(*raised)
+    with contextlib.suppress(Exception):
+        if os.getpid() == owner and (line := last_line(raised[1], raised[2])):
+            sys.stdout.flush()
+            with contextlib.suppress(Exception):
+                _end_tracker()
+            sys.stderr.write(f"{line}\n")
+
+
+def _end_tracker() -> None:
+    """Python's tracker of shared memory warns of what a worker that failed left behind, once nobody
+    writes to it any more: otherwise behind our line."""
+    tracker = resource_tracker._resource_tracker
+    descriptor, process = getattr(tracker, "_fd", None), getattr(tracker, "_pid", None)
+    if descriptor is None or process is None:
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    until = time.monotonic() + _TRACKER_S
+    look = os.WEXITED | os.WNOHANG | os.WNOWAIT  # the tracker's owner takes its status later
+    while os.waitid(os.P_PID, process, look) is None and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def last_line(error: BaseException, trace: TracebackType | None) -> str | None:
+    """What to say behind the traceback of an exception that ends the process; None where its own last
+    line says it, or where it is not of an engine's start."""
+    own = line_of(error)
+    if is_pointer(own):
+        cause = _noted()
+        if cause is None:
+            return None
+    elif isinstance(error, EagleExtError) or _is_of_start(trace):
+        cause = own
+        if traceback.format_exception_only(error)[-1].strip().splitlines()[-1].strip() == own:
+            return None
+    else:
+        return None
+    happened = "ended" if _RUNNING in own else "did not start"
+    return f"vllm-eagle-ext: the engine {happened}: {_plain(cause)}"
+
+
+def _is_of_start(trace: TracebackType | None) -> bool:
+    return any(frame.name == "create_engine_config" for frame in traceback.extract_tb(trace))
+
+
+def _noted() -> str | None:
+    lines = Path(os.environ[NOTES]).read_text().splitlines()
+    said = [(process, line) for process, line in map(json.loads, lines)]
+    place = earliest(said)
+    return None if place is None else said[place][1]
+
+
+def _plain(cause: str) -> str:
+    """Without the name of an error of ours, whose message says all."""
+    _, mark, message = cause.partition("vllm-eagle-ext: ")
+    return message if mark else cause
