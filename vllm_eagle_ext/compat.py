@@ -23,6 +23,7 @@ logger = get_logger(__name__)
 
 # 0.32 by running it, 0.33 by reading its source (tests/contract).
 TESTED_VLLM = ">=0.32,<0.34"
+RUN_VLLM = ">=0.32,<0.33"
 _INTAKE_MODULE = "vllm.engine.arg_utils"
 _RUNNER_MODULE = "vllm.v1.worker.gpu_model_runner"
 _REJECTION_MODULE = "vllm.v1.sample.rejection_sampler"
@@ -38,8 +39,17 @@ def vllm_version() -> str:
 
 
 def is_tested(version: str) -> bool:
+    return _is_in(TESTED_VLLM, version)
+
+
+def was_run(version: str) -> bool:
+    """Whether the tests were run with this release, not only its source read."""
+    return _is_in(RUN_VLLM, version)
+
+
+def _is_in(releases: str, version: str) -> bool:
     try:
-        return SpecifierSet(TESTED_VLLM).contains(Version(version), prereleases=True)
+        return SpecifierSet(releases).contains(Version(version), prereleases=True)
     except InvalidVersion:  # a development build such as "dev"
         return False
 

@@ -37,7 +37,8 @@ GateLayouts = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 JsonFile = Annotated[Path | None, typer.Option("--out", help="A file for the JSON.")]
-Target = Annotated[str | None, typer.Option(help="Folder or hub repository of the target.")]
+# Of a group with a command of its own, which click lets have no required option.
+Target = Annotated[str | None, typer.Option(help="Folder or hub repository of the target.  [required]")]
 Drafts = Annotated[list[str] | None, typer.Option("--draft", help="Of a draft; may be given again.")]
 Ks = Annotated[str, typer.Option("-k", "--num-speculative-tokens", help="Such as 3,5,7.")]
 Concurrency = Annotated[str, typer.Option(help="Requests at a time, such as 1,4,16.")]

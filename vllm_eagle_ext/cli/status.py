@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 
 from vllm_eagle_ext import __version__
-from vllm_eagle_ext.compat import TESTED_VLLM, is_tested, vllm_version
+from vllm_eagle_ext.compat import RUN_VLLM, TESTED_VLLM, is_tested, vllm_version, was_run
 
 GROUP, NAME = "vllm.general_plugins", "eagle_ext"
 
@@ -40,8 +40,15 @@ def _vllm() -> StatusLine:
     if find_spec("vllm") is None:
         return StatusLine(False, "vLLM is not installed: pip install 'vllm-eagle-ext[cpu]' or [cuda]")
     version = vllm_version()
-    verdict = "inside" if is_tested(version) else "outside"
-    return StatusLine(is_tested(version), f"vLLM {version}, {verdict} the tested range {TESTED_VLLM}")
+    if was_run(version):
+        return StatusLine(True, f"vLLM {version}, a release that the tests were run with ({RUN_VLLM})")
+    if is_tested(version):
+        how = f"whose source was read; the tests were run with {RUN_VLLM} only"
+        return StatusLine(True, f"vLLM {version}, a release {how}")
+    return StatusLine(
+        False,
+        f"vLLM {version}, outside the tested range {TESTED_VLLM} (run: {RUN_VLLM}, the rest read)",
+    )
 
 
 def _entry_point() -> StatusLine:

@@ -19,7 +19,7 @@ _LARGEST = 2**24  # of any size in a config; vocabularies have some 2**18
 _MODEL_BYTES = {"bfloat16": 2, "float16": 2, "float32": 2}
 _STATE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 _LINEAR, _FULL = "linear_attention", "full_attention"
-_REMEDY = "name a Qwen3-Next, Qwen3.5 or Qwen3.6 target by the config.json it was published with"
+_REMEDY = "name the target by the config.json it was published with"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ def read_target(
     """
     text = text_config(config)
     linear, full = _layers(text)
-    model = _bytes(dtype_of(config), "dtype", _MODEL_BYTES)
+    model = model_bytes(dtype_of(config))
     recurrent = _recurrent(text, linear, model, 4 if fp32_state else model, tp)
     attention = Attention(
         layers=full,
@@ -154,6 +154,11 @@ def dtype_of(config: Mapping[str, Any]) -> Any:
     places = [text_config(config), config]
     found = (place.get(key) for place in places for key in ("dtype", "torch_dtype"))
     return next((value for value in found if value is not None), "bfloat16")
+
+
+def model_bytes(dtype: Any) -> int:
+    """Per element, as served."""
+    return _bytes(dtype, "dtype", _MODEL_BYTES)
 
 
 def head_dim(text: Mapping[str, Any]) -> int:

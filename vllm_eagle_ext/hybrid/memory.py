@@ -99,7 +99,7 @@ def page_of(target: Target, way: Way, setting: Setting) -> Page:
     raw = recurrent.conv_bytes(setting.k) + recurrent.ssm_bytes
     if way == "replay":
         raw += records_per_page(recurrent, setting.k)
-    block_tokens = _round_up(_ceil(raw, token_bytes), setting.block_alignment)
+    block_tokens = _round_up(ceil(raw, token_bytes), setting.block_alignment)
     return Page(raw=raw, padded=block_tokens * token_bytes, block_tokens=block_tokens)
 
 
@@ -109,13 +109,13 @@ def footprint(target: Target, way: Way, setting: Setting, draft: Sequence[Attent
     """
     recurrent = target.recurrent
     own = page_of(target, way, setting)
-    layers = _merged([target.attention, *draft])
+    layers = merged([target.attention, *draft])
     page_bytes = max(own.block_tokens * attention.token_bytes for attention in layers)
     page = Page(raw=own.raw, padded=page_bytes, block_tokens=own.block_tokens)
     pages = pages_per_request(way, setting)
-    blocks = [_blocks(attention, page, setting) for attention in layers]
+    blocks = [blocks_of(attention, page, setting) for attention in layers]
     counts = [attention.layers for attention in layers]
-    wide = _group_size([recurrent.layers, *counts])
+    wide = group_size([recurrent.layers, *counts])
     return Footprint(
         way=way,
         pages=pages,
@@ -126,7 +126,7 @@ def footprint(target: Target, way: Way, setting: Setting, draft: Sequence[Attent
         moved=moved_per_step(recurrent, way, setting.k),
         block_bytes=wide * page_bytes,
         blocks=sum(
-            _ceil(count, wide) * taken
+            ceil(count, wide) * taken
             for count, taken in zip([recurrent.layers, *counts], [pages, *blocks], strict=True)
         ),
     )
@@ -159,14 +159,18 @@ class StateReport:
 
     def line(self) -> str:
         pages = "1 page" if self.pages == 1 else f"{self.pages} pages"
-        requests = "1 request" if self.fit == 1 else f"{self.fit} requests"
-        fits = "fits" if self.fit == 1 else "fit"
         return (
             f"Recurrent state: replay, {pages} per request (slots: {self.slots_pages}): "
             f"{mib(self.state)} MiB instead of {mib(self.slots_state)} MiB per request, "
             f"records {mib(self.records)} MiB of it; "
-            f"{requests} of {self.max_model_len} tokens {fits} instead of {self.slots_fit}."
+            f"{self._fits()}."
         )
+
+    def _fits(self) -> str:
+        fits = requests_fit(self.fit, self.max_model_len)
+        if self.fit == self.slots_fit:
+            return f"{fits}, {'as many as with slots' if self.fit > 1 else 'with slots as well'}"
+        return f"{fits}{f' instead of {self.slots_fit}' if self.slots_fit else ', with slots none'}"
 
 
 def report(replay: Footprint, slots: Footprint, *, budget: int, max_model_len: int) -> StateReport:
@@ -177,13 +181,19 @@ def report(replay: Footprint, slots: Footprint, *, budget: int, max_model_len: i
     )  # fmt: skip
 
 
+def requests_fit(count: int, length: int) -> str:
+    if count == 1:
+        return f"1 request of {length} tokens fits"
+    return f"{count} requests of {length} tokens fit" if count else f"no request of {length} tokens fits"
+
+
 def mib(size: float) -> str:
     """Whole MiB, or two digits of a small size."""
     value = size / MIB
     return f"{value:.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
 
 
-def _merged(layers: Sequence[Attention]) -> list[Attention]:
+def merged(layers: Sequence[Attention]) -> list[Attention]:
     """Layers of one shape and window share vLLM's groups."""
     found: dict[tuple[object, ...], Attention] = {}
     for new in layers:
@@ -200,7 +210,7 @@ def _together(old: Attention, new: Attention) -> Attention:
     )  # fmt: skip
 
 
-def _blocks(attention: Attention, page: Page, setting: Setting) -> int:
+def blocks_of(attention: Attention, page: Page, setting: Setting) -> int:
     """Blocks of one layer that a request takes at max_model_len.
 
     A layer with a smaller page gets more tokens to a block if that fills the page, else it is padded.
@@ -210,20 +220,20 @@ def _blocks(attention: Attention, page: Page, setting: Setting) -> int:
     times = page.padded // own if page.padded % own == 0 else 1
     tokens = page.block_tokens * times
     if attention.window is None:
-        return _ceil(setting.max_model_len, tokens)
+        return ceil(setting.max_model_len, tokens)
     kept = min(attention.window - 1 + setting.in_flight, setting.max_model_len)
-    return _ceil(kept, tokens) + 1
+    return ceil(kept, tokens) + 1
 
 
-def _group_size(counts: Sequence[int]) -> int:
+def group_size(counts: Sequence[int]) -> int:
     """Layers of a group, as vLLM's `_get_kv_cache_groups_uniform_page_size` chooses it."""
     fewest, most = min(counts), max(counts)
     return most if most < fewest * 1.5 else fewest
 
 
-def _ceil(dividend: int, divisor: int) -> int:
+def ceil(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)
 
 
 def _round_up(value: int, multiple: int) -> int:
-    return _ceil(value, multiple) * multiple
+    return ceil(value, multiple) * multiple

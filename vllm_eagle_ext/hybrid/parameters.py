@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large a hybrid target's weights are, from its config alone: Qwen3-Next, Qwen3.5, Qwen3.6, dense
-and mixture of experts. For targets whose files are not at hand."""
+"""How large a target's weights are, from its config alone: Qwen3-Next, Qwen3.5, Qwen3.6 and, with their
+attention counted elsewhere, targets of full attention; dense and mixture of experts. For targets whose
+files are not at hand."""
 
 from __future__ import annotations
 
@@ -9,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.target import text_config
+from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.hybrid.geometry import Target, head_dim, size
 
 # Share by which an estimate may be off: norms and biases are left out, and of a quantised checkpoint
 # it is unknown which layers stayed in 16 bit.
 _ERROR, _QUANTISED_ERROR = 0.02, 0.15
 _QUANTISED_BITS = {"fp8": 8, "fbgemm_fp8": 8, "modelopt": 8, "nvfp4": 4.5, "mxfp4": 4.25}
+_OTHER_EXPERTS = ("num_local_experts", "n_routed_experts")
 _SCALES = 0.5  # bits per weight that scales of small groups add
 
 
@@ -28,12 +31,24 @@ def estimate_weights(config: Mapping[str, Any], target: Target) -> Estimate:
     """Raises:
     UnsupportedTargetError: a size that the layers follow from is missing.
     """
+    mixers = _mixers(text_config(config), target)
+    return estimate(config, mixers=mixers, model_bytes=target.recurrent.model_bytes)
+
+
+def estimate(config: Mapping[str, Any], *, mixers: int, model_bytes: int) -> Estimate:
+    """Args:
+        mixers: parameters of all layers' attention and recurrence.
+        model_bytes: per element of the model's dtype.
+
+    Raises:
+        UnsupportedTargetError: a size that the other layers follow from is missing.
+    """
     text = text_config(config)
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)) is True
     embeddings = size(text, "vocab_size") * size(text, "hidden_size") * (1 if tied else 2)
-    layers = _mixers(text, target) + _feed_forward(text) + _vision(config)
+    layers = mixers + _feed_forward(text) + _vision(config)
     bits = _quantised_bits(config)
-    model_bits = 8 * target.recurrent.model_bytes
+    model_bits = 8 * model_bytes
     total = (embeddings * model_bits + layers * (bits or model_bits)) / 8
     return Estimate(int(total), _QUANTISED_ERROR if bits else _ERROR)
 
@@ -53,6 +68,12 @@ def _mixers(text: Mapping[str, Any], target: Target) -> int:
 def _feed_forward(text: Mapping[str, Any]) -> int:
     hidden, layers = size(text, "hidden_size"), size(text, "num_hidden_layers")
     experts = text.get("num_experts")
+    others = [key for key in _OTHER_EXPERTS if text.get(key)]
+    if others:
+        raise UnsupportedTargetError(
+            field=f"{others[0]} of the target's config.json", value=text[others[0]],
+            allowed="unset: experts of this kind are not counted", remedy="state the weights' size",
+        )  # fmt: skip
     if not experts:
         return layers * 3 * hidden * size(text, "intermediate_size")
     sparse = len(_sparse_layers(text, layers))

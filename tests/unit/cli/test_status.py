@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from typer.testing import CliRunner
 
 from vllm_eagle_ext.cli import app
@@ -19,6 +20,20 @@ def test_vllm_plugins_that_keeps_us_out(monkeypatch):
     result = runner.invoke(app, ["status"])
     assert result.exit_code == 1
     assert "NO  VLLM_PLUGINS='all' keeps eagle_ext out" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("0.32.1", "a release that the tests were run with (>=0.32,<0.33)"),
+        ("0.33.0", "a release whose source was read; the tests were run with >=0.32,<0.33 only"),
+    ],
+)
+def test_what_the_release_was_tested_by(monkeypatch, version, said):
+    monkeypatch.setattr("vllm_eagle_ext.cli.status.vllm_version", lambda: version)
+    result = runner.invoke(app, ["status"])
+    assert result.exit_code == 0
+    assert f"ok  vLLM {version}, {said}" in result.stdout
 
 
 def test_outside_the_tested_range(monkeypatch):

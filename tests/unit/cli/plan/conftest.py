@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -9,15 +10,22 @@ from tests.unit.cli.plan.inputs import write_config
 from tests.unit.hybrid.test_memory import config
 from vllm_eagle_ext.cli import app
 
+DENSE = Path(__file__).parents[3] / "fixtures" / "dense"
 KEYS = {
     "request", "max_model_len", "weights", "draft_weights_bytes", "kv_budget_bytes", "slots", "replay",
-    "line", "advice", "exit_code",
+    "line", "advice", "exit_code", "hybrid_state", "kv",
 }  # fmt: skip
 
 
 @pytest.fixture
 def target(tmp_path):
     return write_config(tmp_path / "target", config("qwen3_6_27b"))
+
+
+@pytest.fixture
+def dense(tmp_path):
+    found = json.loads((DENSE / "baichuan_m3_235b.json").read_text(encoding="utf-8"))
+    return write_config(tmp_path / "dense", found["config"])
 
 
 @pytest.fixture

@@ -18,7 +18,44 @@ def test_nothing_fits(plan, options, words):
     result = plan(*options)
     assert result.exit_code == 1
     assert f"- {words}" in result.stdout if words.startswith("Nothing") else words in result.stdout
-    assert "0 requests of 262144 tokens fit instead of 0." in result.stdout
+    assert "; no request of 262144 tokens fits, with slots as well." in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("gpu_mem", "sentence"),
+    [
+        ("58", "; 1 request of 8192 tokens fits, with slots none."),
+        ("61", "; 4 requests of 8192 tokens fit instead of 1."),
+    ],
+)
+def test_a_single_request(said, gpu_mem, sentence):
+    found = said("-k", "15", "--gpu-mem", gpu_mem, "--max-model-len", "8192")
+    assert found["line"].endswith(sentence)
+
+
+def test_as_many_with_slots(said):
+    line = said("-k", "3", "--gpu-mem", "80")["line"]
+    assert line.endswith("; 1 request of 262144 tokens fits, with slots as well.")
+    line = said("-k", "3", "--gpu-mem", "140", "--max-model-len", "262144")["line"]
+    assert line.endswith("; 4 requests of 262144 tokens fit, as many as with slots.")
+
+
+def test_few_drafts_are_planned_as_auto_takes_them(said):
+    found = said("-k", "1", "--gpu-mem", "140", "--max-model-len", "32768")
+    assert found["hybrid_state"]["auto"] == "slots"
+    assert found["line"] == (
+        "Recurrent state: slots, 3 pages per request, 450 MiB: K = 1 saves little; replay pays from 3. "
+        "Replay would take 2 pages, 300 MiB. 31 requests of 32768 tokens fit, with replay 33."
+    )
+    assert said("-k", "3", "--gpu-mem", "140")["hybrid_state"]["auto"] == "replay"
+
+
+def test_the_exit_code_is_of_what_auto_takes(said):
+    barely = ("--gpu-mem", "57.25", "--max-model-len", "1024", "--prefix-caching")
+    few, more = said("-k", "2", *barely), said("-k", "3", *barely)
+    assert few["slots"]["requests_that_fit"] == 0 < few["replay"]["requests_that_fit"]
+    assert (few["exit_code"], more["exit_code"]) == (1, 0)
+    assert "With replay a request would fit." in few["advice"]
 
 
 def test_the_length_that_is_advised_fits(plan):

@@ -25,7 +25,7 @@ def test_a_dflash_draft(said, tmp_path):
 
 def test_a_draft_is_shown(plan, tmp_path):
     lines = plan(*H200, "--draft", str(tiny_draft(tmp_path / "draft"))).stdout.splitlines()
-    assert lines[2] == "draft    0.00 GiB, 1 attention layers"
+    assert lines[2] == "draft    0.00 GiB, 1 attention layer"
 
 
 @pytest.mark.parametrize("slug", ["kimi_k2_5_mla", "kimi_k3_dspark"])

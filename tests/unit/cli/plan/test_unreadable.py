@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.support.engine import has_gpu
 from tests.unit.cli.output import refusal
 from tests.unit.cli.plan.inputs import H200, write_config
 from tests.unit.hybrid.test_memory import config
@@ -21,12 +22,43 @@ def test_a_folder_without_a_config(plan, target):
     assert "Allowed: a config.json, or a folder or repository with one" in message
 
 
-def test_a_target_without_gated_delta_nets(plan, tmp_path):
-    llama = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
-    message = refusal(plan(*H200, of=write_config(tmp_path / "llama", llama)))
-    assert message.startswith("vllm-eagle-ext: linear_num_key_heads of the target's config.json is None")
-    assert "What to do: name a Qwen3-Next, Qwen3.5 or Qwen3.6 target" in message
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"kv_lora_rank": 512}, "kv_lora_rank"),
+        ({"layer_types": ["mamba"] * 94}, "layer_types"),
+        ({"layer_types": ["full_attention"]}, "layer_types"),
+        ({"num_attention_heads": None}, "num_attention_heads"),
+        ({"sliding_window": 4096, "use_sliding_window": True}, "layer_types"),
+    ],
+)
+def test_a_target_of_another_kind(plan, dense, changes, field):
+    config = json.loads((dense / "config.json").read_text())
+    message = refusal(plan(*H200, of=write_config(dense, config | changes)))
+    assert message.startswith(f"vllm-eagle-ext: {field} of the target's config.json is ")
     assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_act": "gelu"}, {"num_experts": None, "num_local_experts": 32},
+        {"vocab_size": None}, {"moe_intermediate_size": None},
+    ],
+)  # fmt: skip
+def test_a_dense_target_whose_weights_cannot_be_estimated(plan, dense, changes):
+    config = json.loads((dense / "config.json").read_text())
+    write_config(dense, config | changes)
+    assert "What to do: say --weights-gib" in refusal(plan(*H200, of=dense))
+    assert plan(*H200, "--weights-gib", "50", of=dense).exit_code == 0
+
+
+def test_no_gpu_to_read_the_memory_of(plan):
+    if has_gpu():
+        pytest.skip("this machine has a GPU, whose memory is read")
+    message = refusal(plan("-k", "7"))
+    assert message.startswith("vllm-eagle-ext: --gpu-mem is None. Allowed: GiB of one GPU: no GPU is")
+    assert "What to do: state it, such as --gpu-mem 80" in message
 
 
 def test_a_target_whose_weights_cannot_be_estimated(plan, tmp_path):
@@ -50,7 +82,8 @@ def test_json_of_what_cannot_be_read(plan, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        ("--kv-dtype", "nvfp4"), ("--tp", "3"), ("--tp", "0"), ("-k", "0"), ("--gpu-mem", "0"),
+        ("--kv-dtype", "nvfp4"), ("--tp", "3"), ("--tp", "0"), ("-k", "0"), ("-k", "3,"), ("-k", "3,x"),
+        ("--gpu-mem", "0"),
         ("--gpu-memory-utilization", "2"), ("--weights-gib", "-1"), ("--max-num-seqs", "0"),
     ],
 )  # fmt: skip

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ from vllm_eagle_ext.checkpoint.families import kind_of
 from vllm_eagle_ext.checkpoint.files import JSON_LIMIT, read_json
 from vllm_eagle_ext.checkpoint.headers import header_length, parse_header
 from vllm_eagle_ext.checkpoint.sources import FolderSource, Source, open_source
+from vllm_eagle_ext.cli.plan.device import GIB
 from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError, UnsupportedTargetError
-from vllm_eagle_ext.hybrid.geometry import Attention, Target
-from vllm_eagle_ext.hybrid.parameters import estimate_weights
+from vllm_eagle_ext.hybrid.geometry import Attention
+from vllm_eagle_ext.hybrid.parameters import Estimate
 
 _INDEX = "model.safetensors.index.json"
 _MTP = "mtp."  # a head in the target's files that is loaded only to draft with it
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def open_model(name: str, *, field: str, download_dir: str | None = None) -> Mod
     return Model(name, config, source, files if config_name == "config.json" else {})
 
 
-def read_weights(model: Model, target: Target, given_gib: float | None) -> Weights:
+def read_weights(model: Model, estimated: Callable[[], Estimate], given_gib: float | None) -> Weights:
     """As given, else by the files, else estimated.
 
     Raises:
@@ -80,7 +80,7 @@ def read_weights(model: Model, target: Target, given_gib: float | None) -> Weigh
     if shards and not missing:
         return Weights(sum(_loaded(model, shard) for shard in shards), "by its files")
     try:
-        estimate = estimate_weights(model.config, target)
+        estimate = estimated()
     except UnsupportedTargetError as error:
         raise UnsupportedTargetError(
             field=error.field, value=error.value, allowed=error.allowed,

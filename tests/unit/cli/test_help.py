@@ -1,0 +1,66 @@
+"""Help as it is on a terminal of 80 columns, and the version."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from vllm_eagle_ext.cli import app
+
+WIDTH = 80
+
+
+def commands(group, path=()):
+    """Every command, and every group of commands, by the words that call it."""
+    yield path, group
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, (*path, name))
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+@pytest.fixture(params=COMMANDS, ids=lambda path: " ".join(path) or "vllm-eagle")
+def shown(request):
+    """A command, and its help."""
+    runner = CliRunner(env={"COLUMNS": str(WIDTH), "TERM": "dumb", "NO_COLOR": "1"})
+    result = runner.invoke(app, [*request.param, "--help"])
+    assert result.exit_code == 0
+    return COMMANDS[request.param], result.stdout
+
+
+def test_every_option_is_named_whole(shown):
+    command, text = shown
+    words = set(re.split(r"[\s,/|]+", text))
+    named = [name for p in command.params for name in (*p.opts, *p.secondary_opts) if name[0] == "-"]
+    assert [name for name in named if name not in words] == []
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_required_options_are_marked(shown):
+    command, text = shown
+    entries = re.split(r"\n  (?=-)", text.partition("Options:")[2])
+    needed = {p.opts[0] for p in command.params if p.required and p.opts[0].startswith("-")}
+    if command.name == "bench":
+        needed.add("--target")  # of the group, whose `report` does without
+    marked = {re.split(r"[\s,]", entry)[0] for entry in entries if "[required]" in entry}
+    assert marked == needed
+
+
+def test_the_commands_are_known():
+    names = {" ".join(path) for path in COMMANDS}
+    assert names == {"", "bench", "bench report", "check", "plan", "status", "verify"}
+
+
+def test_version():
+    script = Path(sys.executable).with_name("vllm-eagle")
+    result = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert result.stdout == f"vllm-eagle-ext {version('vllm-eagle-ext')}\n"

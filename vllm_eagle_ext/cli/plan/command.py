@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vllm-eagle plan` as typed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vllm_eagle_ext.cli.bench.command import numbers
+from vllm_eagle_ext.cli.shared import console, fail
+from vllm_eagle_ext.errors import EagleExtError
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.cli.plan.run import Plan
+
+
+def plan(
+    target: Annotated[str, typer.Option(help="config.json, folder or hub repository of the target.")],
+    k: Annotated[
+        str,
+        typer.Option("-k", "--num-speculative-tokens", help="Tokens to draft at a time: 15, or 3,7,15."),
+    ],
+    gpu_mem: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, help="GiB of one GPU, or of the CPU's node. Default: read of this machine's."
+        ),
+    ] = None,
+    tp: Annotated[int, typer.Option("--tp", min=1, help="Tensor parallel size.")] = 1,
+    max_model_len: Annotated[int | None, typer.Option(min=1, help="Else the target's own.")] = None,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="As for vllm serve.")] = 1024,
+    gpu_memory_utilization: Annotated[
+        float, typer.Option(min=0.01, max=1, help="As for vllm serve.")
+    ] = 0.92,
+    prefix_caching: Annotated[
+        bool, typer.Option("--prefix-caching/--no-prefix-caching", help="As for vllm serve.")
+    ] = True,
+    kv_dtype: Annotated[str, typer.Option(help="As --kv-cache-dtype of vllm serve.")] = "auto",
+    draft: Annotated[str | None, typer.Option(help="Folder or hub repository of the draft.")] = None,
+    weights_gib: Annotated[float | None, typer.Option(min=0, help="Of the whole target.")] = None,
+    reserve_gib: Annotated[float, typer.Option(min=0, help="Activations, graphs: assumed.")] = 2.0,
+    download_dir: Annotated[str | None, typer.Option(help="Where vLLM keeps hub files.")] = None,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Served by vLLM's CPU backend.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Say what speculation costs a target in memory: of a hybrid one, with a recurrent state per draft
+    token and with replay.
+
+    Loads no model. Exits with 0 if a request fits, with 1 if for some K none does, with 2 if the target
+    or the draft cannot be read.
+    """
+    from vllm_eagle_ext.cli.plan.run import PlanRequest, run_plans
+
+    try:
+        plans = run_plans(PlanRequest(
+            target=target, gpu_mem=gpu_mem, tp=tp, max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs, gpu_memory_utilization=gpu_memory_utilization,
+            prefix_caching=prefix_caching, kv_dtype=kv_dtype, draft=draft, weights_gib=weights_gib,
+            reserve_gib=reserve_gib, cpu=cpu, download_dir=download_dir,
+        ), numbers(k, "-k"))  # fmt: skip
+    except EagleExtError as error:
+        fail(str(error), as_json=as_json)
+    _show(plans, as_json=as_json)
+    raise typer.Exit(max(planned.exit_code for planned in plans))
+
+
+def _show(plans: list[Plan], *, as_json: bool) -> None:
+    from vllm_eagle_ext.cli.plan.json import to_json
+    from vllm_eagle_ext.cli.plan.table import print_plans
+
+    if as_json:
+        typer.echo(to_json(plans))
+    else:
+        print_plans(plans, console())

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from vllm_eagle_ext.cli.plan.advice import advise, line
+from vllm_eagle_ext.cli.plan.dense import KvCost
+from vllm_eagle_ext.cli.plan.run import HybridPlan, Plan
+from vllm_eagle_ext.hybrid.memory import Footprint
+
+
+def to_json(plans: Sequence[Plan]) -> str:
+    """Sizes in bytes, of one rank and one request unless the name says otherwise. Several K: `plans`."""
+    if len(plans) == 1:
+        return json.dumps(_plan(plans[0]), indent=1)
+    code = max(plan.exit_code for plan in plans)
+    return json.dumps({"plans": [_plan(plan) for plan in plans], "exit_code": code}, indent=1)
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    """`slots`, `replay` and `hybrid_state` are null for a target without recurrent state, `kv` for one
+    with it."""
+    premises, hybrid = plan.premises, plan if isinstance(plan, HybridPlan) else None
+    request = asdict(premises.request) | {"k": plan.setting.k, "gpu_mem": premises.memory.gib}
+    return {
+        "request": request,
+        "max_model_len": plan.setting.max_model_len,
+        "weights": {"bytes": premises.weights.size, "origin": premises.weights.origin},
+        "draft_weights_bytes": premises.draft.size if premises.draft else None,
+        "kv_budget_bytes": premises.budget,
+        "hybrid_state": {"auto": hybrid.auto, "why": hybrid.why} if hybrid else None,
+        "slots": _recurrent(hybrid, hybrid.slots) if hybrid else None,
+        "replay": _recurrent(hybrid, hybrid.replay) if hybrid else None,
+        "kv": None if isinstance(plan, HybridPlan) else _kv(plan, plan.cost),
+        "line": line(plan),
+        "advice": advise(plan),
+        "exit_code": plan.exit_code,
+    }
+
+
+def _recurrent(plan: HybridPlan, cost: Footprint) -> dict[str, Any]:
+    return {
+        "pages_per_request": cost.pages,
+        "page_bytes_unpadded": cost.page.raw,
+        "page_bytes": cost.page.padded,
+        "attention_block_tokens": cost.page.block_tokens,
+        "state_bytes": cost.state,
+        "records_bytes": cost.records,
+        **_kv(plan, cost),
+        "state_bytes_moved_per_step": cost.moved,
+    }
+
+
+def _kv(plan: Plan, cost: Footprint | KvCost) -> dict[str, Any]:
+    budget = plan.premises.budget
+    return {
+        "attention_bytes": cost.attention,
+        "blocks_per_request": cost.blocks,
+        "pool_blocks": cost.pool(budget),
+        "maximum_concurrency": round(cost.concurrency(budget), 2),
+        "requests_that_fit": cost.fit(budget),
+        "requests_that_run": cost.running(budget, plan.premises.request.max_num_seqs),
+    }
