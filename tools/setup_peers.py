@@ -1,4 +1,4 @@
-"""Makes .venv-peers in the project's root once: other projects' libraries, beside .venv's. Standard library only.
+"""Makes .venv-peers once: other projects' libraries, beside .venv's. Standard library only.
 
 `python tools/setup_peers.py`, after tools/setup_venv.py. Nothing of it enters the package or .venv:
 the peers are installed without their dependencies, which are .venv's wherever it has them.

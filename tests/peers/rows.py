@@ -112,7 +112,7 @@ SPECULATORS_DFLASH = [
     _dflash("hybrid target", target=HYBRID),
     _dflash("window 16", flags={"sliding_window": 16}),
     _dflash("window 16, not causal", flags={"sliding_window": 16, "sliding_window_non_causal": True}),
-    # Windowed and full layers in one draft: V2 alone, under the Triton interpreter where there is no GPU.
+    # Windowed and full layers in one draft: the V2 runner alone, whose kernels are no CPU's.
     _dflash("window 16, mixed", flags={"sliding_window": 16, **_FULL}, engine=None),
     _dflash("YaRN", ROPE, LENGTH, flags=_YARN_HERE, engine="default"),
     _dflash(
@@ -183,9 +183,7 @@ def _dflash_config(**changes: Any) -> dict[str, Any]:
 
 
 ZLAB_ROWS = [
-    _row(
-        "z-lab on examples/tiny/dflash", ZLAB, _at("dflash"), of_zlab.draft, target=HYBRID, chained=False
-    ),
+    _row("z-lab on tiny/dflash", ZLAB, _at("dflash"), of_zlab.draft, target=HYBRID, chained=False),
     _zlab("full attention"),
     _zlab("window 16", flags=_WINDOWS),
     _zlab("is_causal", flags={"is_causal": True}),

@@ -18,6 +18,7 @@ from vllm_eagle_ext.reference.walk import accepted_length
 pytestmark = pytest.mark.e2e
 
 MINUTE = 60
+ENGINE = {"dtype": "float32", "max_model_len": 256, "gpu_memory_utilization": 0.2}
 
 
 def tier(name: str) -> list:
@@ -39,7 +40,7 @@ def serve(rows, written) -> dict:
                 "target": row.target,
                 "speculative": speculative,
                 "options": dict(row.options),
-                "engine_args": {"dtype": "float32"},
+                "engine_args": ENGINE,
                 "prompts": prompts(row.target),
                 "max_tokens": ANSWER,
             }

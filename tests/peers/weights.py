@@ -6,7 +6,7 @@ import torch
 
 
 def perturb(model: torch.nn.Module, *, seed: int = 0, keep: tuple[str, ...] = ()) -> None:
-    """Norms around one, matrices that keep a row's size, biases of some size; in bf16, as drafts are saved.
+    """Norms around one, matrices that keep a row's size, biases of some size; bf16, as drafts are.
 
     keep: words in the names of tensors that stay.
     """
@@ -28,7 +28,7 @@ def perturb(model: torch.nn.Module, *, seed: int = 0, keep: tuple[str, ...] = ()
 
 
 def kept_ids(vocabulary: int, size: int) -> torch.Tensor:
-    """The target ids of a reduced vocabulary, unevenly spaced: 5, 5 + step, .. with a jump in the middle."""
+    """The target ids of a reduced vocabulary: from 5 on in equal steps, with a jump in the middle."""
     step = vocabulary // (size + 1)
     ids = 5 + torch.arange(size) * step
     ids[size // 2 :] += step - 1

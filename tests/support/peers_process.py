@@ -1,4 +1,4 @@
-"""Engines one after the other, and what each drafted: python -m tests.support.peers_process JOBS RESULT."""
+"""Engines one after the other, and what each drafts: `-m tests.support.peers_process JOBS RESULT`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,7 @@ from tests.support.in_process import build, close
 def serve(job: dict[str, Any]) -> dict[str, Any]:
     from vllm import SamplingParams
 
-    llm = build(
-        {
-            **job,
-            "engine_args": {"max_model_len": 256, "gpu_memory_utilization": 0.2, **job["engine_args"]},
-        },
-        "tests.support.recorder.Recorder",
-        job["options"],
-    )
+    llm = build(job, "tests.support.recorder.Recorder", job["options"])
     llm.collective_rpc("start_recording")
     params = SamplingParams(
         temperature=0.0, max_tokens=job["max_tokens"], ignore_eos=True, detokenize=False
