@@ -12,7 +12,7 @@ ifeq ($(filter auto cpu cuda,$(VLLM))$(filter contract,$(MAKECMDGOALS)),)
 $(error VLLM=$(VLLM): allowed are cpu and cuda)
 endif
 
-.PHONY: venv demo test test-long soak bench-guard lint tiny contract build
+.PHONY: venv demo test test-long test-peers soak bench-guard lint tiny contract build
 
 venv:
 	@$(PYTHON) tools/setup_venv.py --vllm $(KIND) --torch-index "$(TORCH_INDEX)"
@@ -21,10 +21,20 @@ demo: venv
 	@$(RUN) $(BIN)/python -m examples.demo
 
 test: venv
-	@$(RUN) $(BIN)/python -m pytest -m "not long"
+	@$(RUN) $(BIN)/python -m pytest -m "not long and not peers"
 
 test-long: venv
-	@$(RUN) $(BIN)/python -m pytest -m long
+	@$(RUN) $(BIN)/python -m pytest -m "long and not peers"
+
+# Other projects' libraries write drafts and draft with them, in an environment beside .venv.
+# `make test-peers ROWS=reference` starts no engine, ROWS=all serves every draft.
+ROWS ?= default
+PEERS_reference := peers and not e2e
+PEERS_default := peers and not long
+PEERS_all := peers
+test-peers: venv
+	@$(BIN)/python tools/setup_peers.py
+	@.venv-peers/bin/python tools/preload.py .venv-peers/bin/python -m pytest tests/peers -m "$(PEERS_$(ROWS))"
 
 # `make soak TARGET=hybrid MINUTES=5` for another pair or time.
 TARGET ?= tiny

@@ -1,0 +1,31 @@
+"""What this package says of a draft and computes with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from tests.peers.chains import Chains
+from tests.peers.texts import target
+from vllm_eagle_ext.checkpoint.spec import DraftSpec
+from vllm_eagle_ext.cli.check import CheckRequest, CheckResult, run_check
+from vllm_eagle_ext.reference.published import load_reference
+from vllm_eagle_ext.reference.target import residual_stream
+
+
+def checked(folder: Path, target_name: str, options: dict | None = None) -> CheckResult:
+    return run_check(CheckRequest(draft=str(folder), target=target_name, options=options or {}))
+
+
+def drafted(spec: DraftSpec, folder: Path, text: tuple[int, ...], target_name: str, k: int) -> Chains:
+    """The reference's chains behind every row of the text."""
+    model = target(target_name)
+    reference = load_reference(spec, folder, model)
+    rows = reference.true_rows(text, residual_stream(model, text, spec.aux_layers.boundaries))
+    drafts = [reference.draft(row, k, rows) for row in range(len(text) - 1)]
+    return Chains(
+        torch.tensor([draft.tokens for draft in drafts]),
+        torch.tensor([draft.logits for draft in drafts]),
+        torch.tensor([draft.margins for draft in drafts]),
+    )

@@ -1,0 +1,98 @@
+"""Real engines serve the peers' drafts: the drafted ids are those of the peers' own forwards.
+
+The engines compute in float32 and start one after the other in one process.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.peers.chains import equal_drafts
+from tests.peers.ours import checked
+from tests.peers.rows import ROWS
+from tests.peers.texts import ANSWER, PROMPT, prompts, texts
+from tests.support.engine import IN_PROCESS, engine_environment, run_child
+from vllm_eagle_ext.cli.check import speculative_config
+from vllm_eagle_ext.reference.walk import accepted_length
+
+pytestmark = pytest.mark.e2e
+
+MINUTE = 60
+ENGINE = {"dtype": "float32", "max_model_len": 256, "gpu_memory_utilization": 0.2}
+
+
+def tier(name: str) -> list:
+    return [row for row in ROWS if row.engine == name and row.draft]
+
+
+def serve(rows, written) -> dict:
+    """Row -> outputs and drafts per text, or the error of its engine."""
+    jobs = []
+    for row in rows:
+        folder = written(row)
+        result = checked(folder, row.target, row.options)
+        if result.inspection.errors:
+            continue
+        speculative = speculative_config(result)
+        jobs.append(
+            {
+                "name": row.name,
+                "target": row.target,
+                "speculative": speculative,
+                "options": dict(row.options),
+                "engine_args": ENGINE,
+                "prompts": prompts(row.target),
+                "max_tokens": ANSWER,
+            }
+        )
+    environment = engine_environment("v1") | IN_PROCESS
+    return run_child("peers_process", jobs, environment=environment, timeout_s=MINUTE * (2 + len(jobs)))[
+        0
+    ]
+
+
+def available(rows) -> list:
+    from tests.peers.available import missing
+
+    return [row for row in rows if not any(missing(peer) for peer in row.peers)]
+
+
+@pytest.fixture(scope="module")
+def default_tier(written):
+    return serve(available(tier("default")), written)
+
+
+@pytest.fixture(scope="module")
+def long_tier(written):
+    return serve(available(tier("long")), written)
+
+
+def assert_served_as_the_peer_drafts(row, served, written, peers_chains, said):
+    written(row)
+    assert row.name in served, "check refuses the draft"
+    found = served[row.name]
+    assert "error" not in found, found["error"]
+    counts = []
+    for text, output, drafts in zip(texts(row.target), found["outputs"], found["drafts"], strict=True):
+        assert tuple(output) == text[PROMPT:]  # greedy, so what the target says alone
+        start, starts = PROMPT - 1, []
+        for ids in drafts:
+            starts.append(start)
+            start += accepted_length(ids, text[start + 2 :]) + 1
+        counts.append(equal_drafts(peers_chains(row, text), starts, drafts))
+    equal = [sum(text[k][0] for text in counts) for k in range(len(counts[0]))]
+    of = [sum(text[k][1] for text in counts) for k in range(len(counts[0]))]
+    said(row, "engine", f"{' '.join(map(str, equal))} of {' '.join(map(str, of))}")
+    assert min(of) > 10
+    assert equal == of
+
+
+@pytest.mark.parametrize("row", tier("default"), ids=str)
+def test_default_tier(row, default_tier, written, peers_chains, said):
+    assert_served_as_the_peer_drafts(row, default_tier, written, peers_chains, said)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("row", tier("long"), ids=str)
+def test_long_tier(row, long_tier, written, peers_chains, said):
+    assert_served_as_the_peer_drafts(row, long_tier, written, peers_chains, said)
