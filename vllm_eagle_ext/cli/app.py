@@ -13,7 +13,6 @@ from vllm_eagle_ext.cli.check.command import check
 from vllm_eagle_ext.cli.plan.command import plan
 from vllm_eagle_ext.cli.shared import console
 from vllm_eagle_ext.cli.verify.command import verify
-from vllm_eagle_ext.errors import EagleExtError
 
 # Plain help: rich's table of options cuts their names at 80 columns.
 app = typer.Typer(

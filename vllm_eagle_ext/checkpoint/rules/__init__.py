@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from vllm_eagle_ext.checkpoint.rules import (
-    aux_layers,
     asked,
+    aux_layers,
     blocks,
     early,
     gates,
