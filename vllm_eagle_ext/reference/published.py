@@ -68,6 +68,8 @@ def _dflash(spec: DraftSpec, folder: Path, target: PreTrainedModel, shape: dict[
     weights = walk.reference.weights
     own = {"embed_tokens": "embed_tokens.weight", "lm_head": "lm_head.weight"}
     shape |= {field: weights[name] for field, name in own.items() if name in weights}
+    embeddings = shape.get("embed_tokens", walk.reference.embed_tokens)
+    shape["embed_tokens"] = embeddings * spec.embedding_scale
     return DFlashWalk(replace(walk.reference, **shape))
 
 
