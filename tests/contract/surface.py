@@ -178,6 +178,12 @@ PACKAGE = (
     ),
     Name(
         f"{_MODELS}.qwen3_dflash",
+        "DFlashQwen3Model.embed_input_ids",
+        "overridden for embeddings that are scaled",
+        parameters=("self", "input_ids"),
+    ),
+    Name(
+        f"{_MODELS}.qwen3_dflash",
         "_dflash_layer_causal",
         "causality goes by layer type where no flag is set",
         parameters=("config", "layer_idx"),

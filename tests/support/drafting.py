@@ -64,7 +64,8 @@ def resolve_draft(
     """The engine's config with this draft, resolved by the intake, and where the draft lies."""
     path = write(replace(draft, tensors={}) if as_bin else draft, folder / "draft")
     speculative: dict[str, Any] = {"method": draft.method, "num_speculative_tokens": draft.k}
-    if "mask_hidden" in draft.tensors:
+    kind = draft.config.get("speculators_model_type")
+    if kind == "peagle" or (kind is None and draft.config.get("architectures") == ["PEagleDraftModel"]):
         speculative["parallel_drafting"] = True
     target = write_target(folder / "target")
     return resolve(path, target, dtype_of(draft), speculative, **options), path

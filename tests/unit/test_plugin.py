@@ -49,7 +49,7 @@ def test_register_twice_registers_and_wraps_once():
     plugin.register()
     assert arg_utils.EngineArgs.create_speculative_config is first
     assert not hasattr(first.__wrapped__, compat._WRAPPED)
-    assert set(plugin.DRAFTERS) <= set(ModelRegistry.get_supported_archs())
+    assert {*plugin.DRAFTERS, *plugin.ALIASES} <= set(ModelRegistry.get_supported_archs())
 
 
 def test_register_never_raises(monkeypatch, vllm_log):

@@ -118,7 +118,7 @@ def layer_ids(family: str) -> Iterator[Change]:
         ("one more", lambda ids: [*ids, 7]),
         ("texts", lambda ids: [str(i) for i in ids]),
         ("floats", lambda ids: [float(i) for i in ids]),
-        ("in another order", lambda ids: [*ids[1:], ids[0]]),  # understood
+        ("in another order", lambda ids: [*ids[1:], ids[0]]),  # of dflash, by its list; understood
     ):
         mutant = fresh(family)
         for _, holder in _holders(mutant.draft.config):
@@ -138,6 +138,11 @@ def layer_ids(family: str) -> Iterator[Change]:
             del mutant.draft.config["eagle_config"]
             mutant.draft.config["use_aux_hidden_state"] = False
             yield "use_aux_hidden_state false", mutant
+    if family in ("native", "qwen3", "post-norm"):
+        mutant = fresh(family)
+        ids = mutant.draft.config.pop("eagle_config")[key]
+        mutant.draft.config["aux_hidden_states_layer_ids"] = ids
+        yield "under AngelSlim's key", mutant  # understood
     if family in ("native", "qwen3", "norm_before_fc"):
         mutant = fresh(family)
         mutant.draft.config["eagle_config"][key] = [2, 4, 5]
@@ -191,6 +196,11 @@ def other_keys(family: str) -> Iterator[Change]:
         "older bias": {"bias": True},
         "not causal": {"is_causal": False},
         "deeper target": {"num_target_layers": 40},
+        "multiplier": {"residual_multiplier": 0.5},
+        "rope of no kind": {"rope_scaling": {"rope_type": "hope", "factor": 2.0}},
+        "logits rescaled": {"output_multiplier": 2.0},
+        "unknown factor": {"feature_scale": 2.0},
+        "unknown word": {"colour": "blue"},
     }
     if family in DFLASH:
         extra["block of 1"] = {"block_size": 1}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from tests.support.checkpoints import VOCAB
 from tests.support.drafts import valid_draft
 from tests.support.mutations.mutant import Change, fresh
 
@@ -44,9 +45,18 @@ def add_tensor(family: str) -> Iterator[Change]:
         mutant.draft.tensors[name] = torch.ones(63).bfloat16()
         yield name, mutant
     if "d2t" not in valid_draft(family).tensors:
+        maps = {
+            "d2t of zeros": torch.zeros(VOCAB, dtype=torch.long),  # understood
+            "d2t of target ids": torch.arange(VOCAB),  # understood
+            "d2t into another order": torch.arange(VOCAB).flip(0),
+        }
+        for label, d2t in maps.items():
+            mutant = fresh(family)
+            mutant.draft.tensors["d2t"] = d2t
+            yield label, mutant
         mutant = fresh(family)
-        mutant.draft.tensors["d2t"] = torch.zeros(128, dtype=torch.long)
-        yield "d2t", mutant
+        mutant.draft.tensors["t2d"] = torch.arange(VOCAB) % 2 == 0
+        yield "t2d in part", mutant
 
 
 def reshape_tensor(family: str) -> Iterator[Change]:
@@ -137,8 +147,8 @@ def quantisation(family: str) -> Iterator[Change]:
     mutant.draft.tensors[name] = (mutant.draft.tensors[name] * scale).bfloat16()
     yield "one module plain", mutant
     mutant = fresh(family)
-    ids = mutant.draft.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"]
-    mutant.draft.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = ids[::-1]
+    ids = mutant.draft.config.pop("eagle_config")["eagle_aux_hidden_state_layer_ids"]
+    mutant.draft.config["aux_hidden_states_layer_ids"] = ids[::-1]
     mutant.draft.config["quantization_config"]["ignore"] = ["lm_head"]
     fc = mutant.draft.tensors["fc.weight"].float()
     mutant.draft.tensors["fc.weight_scale"] = fc.abs().amax(dim=1, keepdim=True) / 127

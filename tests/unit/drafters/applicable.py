@@ -11,6 +11,7 @@ EAGLE3 = tuple(family for family in ALL if family not in DFLASH)
 SPECULATORS = ("speculators", "p-eagle", "dflash-speculators")
 SPECULATORS_EAGLE3 = ("speculators", "p-eagle")
 PUBLISHED = tuple(family for family in ALL if family not in SPECULATORS)
+PUBLISHED_EAGLE3 = tuple(family for family in EAGLE3 if family not in SPECULATORS)
 REDUCED = tuple(family for family in EAGLE3 if family != "mla")  # in their vocabulary
 FUSES = tuple(family for family in ALL if family != "no_aux")  # aux states, by an fc
 NESTED_IDS = ("native", "post-norm", "gated", "qwen3", "mla", "norm_before_fc")
@@ -41,7 +42,8 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("aux_count_is_consistent", "layer ids"): (*NESTED_IDS, *SPECULATORS_EAGLE3),
     ("aux_layers_are_stated", "drop key"): EAGLE3,
     ("aux_ids_may_be_boundaries", "layer ids"): ("native", "qwen3", "norm_before_fc"),
-    ("aux_order_is_restored", "layer ids"): FUSES,
+    ("aux_order_is_known", "layer ids"): SPECULATORS,
+    ("aux_order_is_unambiguous", "layer ids"): (*NESTED_IDS, *ZLAB),
     ("final_state_is_not_normed", "other keys"): ZLAB,
     ("tensors_are_complete", "drop tensor"): ALL,
     ("tensors_are_complete", "rename tensor"): ALL,
@@ -76,7 +78,8 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("input_norm_matches_its_flag", "flag"): EAGLE3,
     ("input_norm_matches_its_flag", "drop tensor"): ("norm_before_fc",),
     ("input_norm_matches_its_flag", "drop key"): ("norm_before_fc",),
-    ("norm_output_is_unambiguous", "flag"): EAGLE3,
+    ("norm_output_is_unambiguous", "flag"): PUBLISHED_EAGLE3,
+    ("head_is_normed", "flag"): ("native", "quantised"),
     ("norm_output_is_unambiguous", "drop key"): ("post-norm",),
     ("norm_before_residual_is_stated", "drop key"): SPECULATORS_EAGLE3,
     ("draft_vocabulary_fits", "number"): ALL,
@@ -85,6 +88,8 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("d2t_present_iff_reduced", "rename tensor"): REDUCED,
     ("d2t_present_iff_reduced", "drop key"): REDUCED,
     ("d2t_present_iff_reduced", "add tensor"): ("mla", *DFLASH),
+    ("t2d_marks_a_whole_vocabulary", "add tensor"): ("mla", *DFLASH),
+    ("t2d_marks_a_whole_vocabulary", "drop key"): REDUCED,
     ("d2t_is_a_map", "vocabulary map"): REDUCED,
     ("d2t_is_a_map", "reshape tensor"): REDUCED,
     ("d2t_is_a_map", "retype tensor"): REDUCED,
@@ -134,4 +139,9 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("anchor_is_not_sampled", "other keys"): DFLASH,
     ("dflash_reads_aux_states", "other keys"): DFLASH,
     ("parallel_drafting_is_asked_for", "surroundings"): ("p-eagle",),
+    ("keys_are_computed", "other keys"): ALL,
+    ("rope_is_computed", "other keys"): tuple(f for f in ALL if f not in SPECULATORS_EAGLE3),
+    ("logits_keep_their_order", "other keys"): ALL,
+    ("mathematical_keys_are_known", "other keys"): ALL,
+    ("keys_are_known", "other keys"): ALL,
 }

@@ -35,7 +35,6 @@ from vllm_eagle_ext.errors import EagleExtError
 
 # Values that are as valid as the ones they replace: nothing in the file tells them apart.
 UNKNOWABLE = (
-    ("layer ids", "in another order"),  # another draft, whose fc is permuted: test_families.py
     ("flag", "norm_before_residual flipped"),
     ("number", "mask_token_id 0"),
     ("number", "dflash_config.mask_token_id 0"),

@@ -55,11 +55,16 @@ def block_size_is_consistent(case: Case) -> Iterable[Problem]:
 def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
     token = case.spec.mask_token_id
     if token is None or not 0 <= token < case.target.vocab_size:
+        left_out = token is None and case.spec.family == "p-eagle" and case.spec.format == "published"
         yield Problem(
             field="mask_token_id of the draft's config.json",
             value=token,
             allowed=f"a token id from 0 to {case.target.vocab_size - 1}",
-            remedy="use the config.json that was published with the draft",
+            remedy="SpecForge leaves it out: add the id that the draft was trained with, which is the "
+            "tokenizer's mask token, else the first id that the tokenizer does not use, else its "
+            "padding token"
+            if left_out
+            else "use the config.json that was published with the draft",
         )
 
 

@@ -147,8 +147,8 @@ def may_be_of_older_specforge(case: Case) -> bool:
     `midlayer`, and three aux states; ids are nested; d2t and t2d are saved for any vocabulary."""
     spec, tensors = case.spec, case.files.tensors
     stated = spec.architecture == "LlamaForCausalLMEagle3" and case.flat.get(IDS_KEY) is None
-    shaped = spec.num_layers == 1 and len(spec.aux_layers.boundaries) == 3 and spec.gate is None
-    if spec.format == "speculators" or not (stated and shaped):
+    shaped = spec.num_layers == 1 and len(spec.aux_layers.boundaries) == 3
+    if spec.format == "speculators" or spec.gate or spec.norm_before_fc or not (stated and shaped):
         return False
     named = {name.replace("layers.0.", "midlayer."): header for name, header in tensors.items()}
     as_there = all(header.published == name for name, header in named.items())
