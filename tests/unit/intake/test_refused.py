@@ -34,7 +34,7 @@ class TestRefused:
             speculative_config(target, tiny_draft(tmp_path / "draft"))
 
     def test_no_model(self, target):
-        with pytest.raises(SpeculativeConfigError, match=r"speculative_config\.model is None"):
+        with pytest.raises(SpeculativeConfigError, match=r"speculative_config\.model is missing"):
             speculative_config(target, "", model=None)
 
     def test_no_config_json(self, target, tmp_path):
@@ -76,10 +76,10 @@ class TestErrorsComeBeforeVllms:
         [
             ({"architectures": ["NoSuchDraft"]}, "'NoSuchDraft'.*LlamaForCausalLMEagle3"),
             ({"architectures": ["LlamaForCausalLMEagle3Gated"]}, "gates its MLP"),
-            ({"architectures": None}, "architectures.*None"),
+            ({"architectures": None}, "architectures.*missing"),
             ({"model_type": "no_such_type"}, "model_type.*'no_such_type'.*can read"),
             ({"model_type": "qwen3_next"}, "model_type.*multi-token-prediction"),
-            ({"model_type": None}, "model_type.*None"),
+            ({"model_type": None}, "model_type.*missing"),
             ({"hidden_act": "gelu"}, "hidden_act.*'gelu'"),
         ],
     )

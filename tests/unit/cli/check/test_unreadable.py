@@ -36,7 +36,7 @@ def test_no_target(check, draft, target):
 
 def test_target_without_a_size(check, draft, target):
     write_target(target, num_hidden_layers=None)
-    assert "num_hidden_layers of the target's config.json is not stated" in refusal(check(draft))
+    assert "num_hidden_layers of the target's config.json is missing" in refusal(check(draft))
 
 
 def test_message_is_one_line_on_a_narrow_terminal(check, tmp_path):

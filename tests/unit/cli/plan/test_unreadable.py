@@ -24,7 +24,7 @@ def test_a_folder_without_a_config(plan, target):
 def test_a_target_without_gated_delta_nets(plan, tmp_path):
     llama = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
     message = refusal(plan(*H200, of=write_config(tmp_path / "llama", llama)))
-    assert message.startswith("vllm-eagle-ext: linear_num_key_heads of the target's config.json is None")
+    assert message.startswith("vllm-eagle-ext: linear_num_key_heads of the target's config.json is missing")
     assert "What to do: name a Qwen3-Next, Qwen3.5 or Qwen3.6 target" in message
     assert message.count("\n") == 1
 
@@ -37,7 +37,7 @@ def test_a_target_whose_weights_cannot_be_estimated(plan, tmp_path):
 
 def test_a_target_without_a_length(plan, tmp_path):
     short = write_config(tmp_path / "short", config("qwen3_6_27b", max_position_embeddings=None))
-    assert "--max-model-len is None" in refusal(plan("-k", "7", "--gpu-mem", "140", of=short))
+    assert "--max-model-len is missing" in refusal(plan("-k", "7", "--gpu-mem", "140", of=short))
 
 
 def test_json_of_what_cannot_be_read(plan, tmp_path):

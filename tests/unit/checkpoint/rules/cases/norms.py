@@ -61,7 +61,7 @@ CASES = [
     ),
     case(
         "norm_before_residual_is_stated", "missing", "speculators", no_key("norm_before_residual"),
-        words=("norm_before_residual", "None", "false is taken"),
+        words=("norm_before_residual", "missing", "false is taken"),
     ),
     case(
         "aux_layers_are_stated", "none", "native", no_key(IDS), words=(TOP_IDS, "[2, 4, 5] is taken"),
