@@ -24,7 +24,9 @@ def test_a_folder_without_a_config(plan, target):
 def test_a_target_without_gated_delta_nets(plan, tmp_path):
     llama = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
     message = refusal(plan(*H200, of=write_config(tmp_path / "llama", llama)))
-    assert message.startswith("vllm-eagle-ext: linear_num_key_heads of the target's config.json is missing")
+    assert message.startswith(
+        "vllm-eagle-ext: linear_num_key_heads of the target's config.json is missing"
+    )
     assert "What to do: name a Qwen3-Next, Qwen3.5 or Qwen3.6 target" in message
     assert message.count("\n") == 1
 

@@ -14,7 +14,8 @@ CASES = [
         words=("num_speculative_tokens", "8", "up to 7", "blocks of 8"),
     ),
     case(
-        "block_size_is_stated", "missing", "dflash", no_key("block_size"), words=("block_size", "missing"),
+        "block_size_is_stated", "missing", "dflash", no_key("block_size"),
+        words=("block_size", "missing"),
     ),
     case(
         "block_size_is_consistent", "two", "dflash", key("dflash_config.block_size", 16),
