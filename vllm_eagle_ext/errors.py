@@ -39,7 +39,7 @@ def said(field: str, value: object) -> str:
     subject = re.split(r" (?:of|that|at|in) ", field)[0]
     last = subject.rpartition(" ")[2]
     is_plural = " and " in subject or (last.isalpha() and last.endswith("s") and last[-2:] != "ss")
-    found = "not stated" if value is None else clipped(value)
+    found = "missing" if value is None else clipped(value)
     return f"{field} {'are' if is_plural else 'is'} {found}"
 
 

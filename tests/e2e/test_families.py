@@ -71,4 +71,4 @@ def test_what_the_v2_runner_cannot_draft_is_refused_before_it_starts(v2, name):
 
 
 def test_bin_weights_are_served_with_a_warning(v1):
-    assert "weights of the draft is '.bin'" in v1[1]
+    assert "weights of the draft are '.bin'" in v1[1]

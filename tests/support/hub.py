@@ -48,16 +48,27 @@ class Hub:
         if path == api or path.startswith(f"{api}/revision/"):
             return 200, {}, _dump({"id": self.repository, "sha": COMMIT, "tags": [], "siblings": []})
         if path.startswith(f"{api}/tree/"):
-            return 200, {}, _dump([_entry(file) for file in sorted(self.folder.iterdir())])
+            inside = path.rpartition("/")[2] if self._is_folder(path) else ""
+            files = sorted((self.folder / inside).iterdir())
+            return 200, {}, _dump([_entry(file, inside) for file in files])
         if path.startswith(resolve):  # large files lie elsewhere
-            return 302, {"Location": f"{self.url}/elsewhere/{path.rpartition('/')[2]}"}, b""
+            folder, _, name = path.rpartition("/")
+            inside = folder.rpartition("/")[2] + "/" if self._is_folder(folder) else ""
+            return 302, {"Location": f"{self.url}/elsewhere/{inside}{name}"}, b""
         if path.startswith("/elsewhere/"):
-            return 200, {}, (self.folder / path.rpartition("/")[2]).read_bytes()
+            return 200, {}, (self.folder / path.removeprefix("/elsewhere/")).read_bytes()
         return 404, {"X-Error-Code": "RepoNotFound"}, b""
 
+    def _is_folder(self, path: str) -> bool:
+        """Of the repository; a revision may have slashes too."""
+        return (self.folder / path.rpartition("/")[2]).is_dir()
 
-def _entry(file: Path) -> dict[str, object]:
-    return {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": "0" * 40}
+
+def _entry(file: Path, inside: str) -> dict[str, object]:
+    path = f"{inside}/{file.name}" if inside else file.name
+    if file.is_dir():
+        return {"type": "directory", "path": path, "oid": "0" * 40}
+    return {"type": "file", "path": path, "size": file.stat().st_size, "oid": "0" * 40}
 
 
 def _dump(found: object) -> bytes:

@@ -18,4 +18,5 @@ def test_every_rule_has_its_row():
         expected[rule.name] = rule.severity.value + can_run
     # Those without which nothing else can be said are no functions of one case.
     early = {"config_is_well_formed": "error", "aux_ids_are_boundaries": "error"}
+    early["target_is_the_drafts_own"] = "error"
     assert rows == expected | early

@@ -9,6 +9,22 @@ from vllm_eagle_ext import errors
 PARTS = {"field": "k", "value": 0, "allowed": "1 or more", "remedy": "set it"}
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("num_speculative_tokens", 0, "num_speculative_tokens is 0"),
+        ("aux layers of the draft", [1, 9], "aux layers of the draft are [1, 9]"),
+        ("values of fc.weight", "zero", "values of fc.weight are 'zero'"),
+        ("a and b of the draft's config.json", 1, "a and b of the draft's config.json are 1"),
+        ("class that serves the target", "X", "class that serves the target is 'X'"),
+        ("vocab_size at top level and in x", 1, "vocab_size at top level and in x is 1"),
+        ("rope_theta of the draft", None, "rope_theta of the draft is missing"),
+    ],
+)  # fmt: skip
+def test_the_sentence_is_grammatical(field, value, sentence):
+    assert errors.said(field, value) == sentence
+
+
 @pytest.mark.parametrize("name", sorted(errors.__all__))
 def test_message_has_all_four_parts_and_survives_pickling(name):
     error = getattr(errors, name)(**PARTS)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from vllm_eagle_ext.errors import OptionsError
@@ -38,6 +40,56 @@ def test_refused_with_field_value_and_what_is_allowed(given, words):
         parse_options({"eagle_ext": given})
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ({"aux_layers": "boundary"}, 'write {"eagle_ext": {"aux_layers": ..}}'),
+        ({"hybrid_state": "replay"}, 'write {"eagle_ext": {"hybrid_state": ..}}'),
+        ({"norm_output": False}, 'write {"eagle_ext": {"norm_output": ..}}'),
+        ({"eagle-ext": {"aux_layers": "boundary"}}, 'write "eagle_ext" for "eagle-ext"'),
+        ({"eagleext": {}}, 'write "eagle_ext" for "eagleext"'),
+        ({"eagle_ex": {}}, 'write "eagle_ext" for "eagle_ex"'),
+        ({"EAGLE_EXT": {}}, 'write "eagle_ext" for "EAGLE_EXT"'),
+        ({"eagle_ext": {}, "eagle_exts": {}}, 'write "eagle_ext" for "eagle_exts"'),
+    ],
+    ids=str,
+)
+def test_options_that_nobody_would_read(given, remedy):
+    with pytest.raises(OptionsError) as caught:
+        parse_options(given)
+    assert caught.value.remedy == remedy
+
+
+@pytest.mark.parametrize("given", [{"strict": False}, {"enabled": True}, {"aux_layers": {"of": "x"}}])
+def test_what_may_be_another_plugins_is_warned_of(given, vllm_log):
+    assert parse_options(given) == Options()
+    (name,) = given
+    (record,) = vllm_log.containing(f"additional_config.{name}")
+    assert record.levelno == logging.WARNING
+    assert "unless another plugin reads it" in record.getMessage()
+
+
+@pytest.mark.parametrize("key", ["eagle", "next_ext", "lmcache", "layers", "output_norm"])
+def test_keys_of_other_plugins_are_theirs(key, vllm_log):
+    assert parse_options({key: {"aux_layers": "boundary"}}) == Options()
+    assert not vllm_log.containing(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("auxlayers", 'did you mean "aux_layers"?'),
+        ("gate-layout", 'did you mean "gate_layout"?'),
+        ("Norm_Output", 'did you mean "norm_output"?'),
+        ("eagle_ext", 'leave this inner "eagle_ext" out'),
+    ],
+)
+def test_a_misspelt_key_is_recognised(key, hint):
+    with pytest.raises(OptionsError) as caught:
+        parse_options({"eagle_ext": {key: "auto"}})
+    assert hint in caught.value.remedy
 
 
 def test_not_an_object():

@@ -102,4 +102,7 @@ def _another_target(model: str, signs: Iterable[str]) -> Problem:
 def consequences(errors: Sequence[Finding]) -> str:
     """How many errors follow from those that are told; "" if none does."""
     count = sum(finding.follows_from is not None for finding in errors)
-    return f"and {count} further error{'s follow' if count > 1 else ' follows'} from it" * bool(count)
+    these = "it" if len(errors) == count + 1 else "them"
+    return f"and {count} further error{'s follow' if count > 1 else ' follows'} from {these}" * bool(
+        count
+    )

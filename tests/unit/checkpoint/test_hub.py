@@ -209,6 +209,62 @@ def test_hub_that_is_switched_off(tmp_path, hub, read):
     assert hub.requests == []
 
 
+@pytest.fixture
+def nested(tmp_path):
+    """A repository of a target, with its draft in a folder."""
+    tiny_draft(tmp_path / "repository/draft", num_aux=5)
+    (tmp_path / "repository/config.json").write_text("{}")
+    with serve_hub(REPOSITORY, tmp_path / "repository") as hub:
+        yield hub
+
+
+@pytest.mark.parametrize("revision", [None, "v1.0"])
+def test_folder_of_a_repository(nested, read, revision):
+    found = read(nested.url, model=f"{REPOSITORY}/draft", subfolders=True, revision=revision)
+    assert found == as_read_locally(nested.folder / "draft")
+    assert nested.requests_for(f"/resolve/{revision or 'main'}/draft/config.json")
+
+
+def test_folder_that_a_repository_lacks(nested, read):
+    nested.refusals[f"/api/models/{REPOSITORY}/tree/main/nothing"] = 404, "EntryNotFound"
+    error = read(nested.url, model=f"{REPOSITORY}/nothing", subfolders=True)["error"]
+    assert f"speculative_config.model is '{REPOSITORY}/nothing'" in error
+
+
+def test_folder_of_a_repository_is_not_vllms(nested, read):
+    error = read(nested.url, model=f"{REPOSITORY}/draft")["error"]
+    assert "vLLM looks into no folder of a repository" in error
+    assert "hf download owner/draft --include 'draft/*' --local-dir draft" in error
+    assert nested.requests == []
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_folder_of_a_repository_in_the_cache(tmp_path, nested, read, linked):
+    """Its files link to the `blobs` of the repository, as the hub's library keeps them."""
+    snapshot = in_hub_cache(tmp_path / "cache", nested.folder)
+    blobs = snapshot.parents[1] / "blobs"
+    blobs.mkdir()
+    for file in (snapshot / "draft").iterdir() if linked else ():
+        file.rename(blobs / file.name)
+        file.symlink_to(blobs / file.name)
+    options = {"offline": True, "subfolders": True, "download_dir": str(tmp_path / "cache")}
+    found = read(nested.url, model=f"{REPOSITORY}/draft", **options)
+    assert found["folder"] == str(snapshot / "draft")
+    assert "fc.weight" in found["tensors"]
+    error = read(nested.url, model=f"{REPOSITORY}/nothing", **options)["error"]
+    assert "the cache has the repository without it" in error
+    assert nested.requests == []
+
+
+def test_revision_in_the_cache(tmp_path, hub, read):
+    snapshot = in_hub_cache(tmp_path / "cache", hub.folder)
+    (snapshot.parents[1] / "refs" / "v1.0").write_text(snapshot.name)
+    options = {"offline": True, "download_dir": str(tmp_path / "cache")}
+    for revision in ("v1.0", snapshot.name):
+        assert read(hub.url, revision=revision, **options)["folder"] == str(snapshot)
+    assert "not in the cache" in read(hub.url, revision="v2.0", **options)["error"]
+
+
 def test_folder_wins_over_the_hub(hub, read):
     assert read(hub.url, model=str(hub.folder))["folder"] == str(hub.folder)
     assert hub.requests == []

@@ -14,7 +14,7 @@ def speculative_config(target, draft, *, options=None, arguments=None, **keys):
         model=str(target),
         skip_tokenizer_init=True,
         speculative_config={k: v for k, v in given.items() if v is not None} or None,
-        additional_config={"eagle_ext": options} if options is not None else {},
-        **(arguments or {}),
+        **{"additional_config": {"eagle_ext": options} if options is not None else {}}
+        | (arguments or {}),
     )
     return engine_args.create_speculative_config(engine_args.create_model_config(), ParallelConfig())

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from tests.support.checkpoints import HIDDEN, VOCAB, tiny_draft, write_target
-from tests.support.drafts import valid_draft, write
+from tests.support.drafts import inspect, valid_draft, write
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.intake.parallel import check_ranks
 
 STAGES = {"pipeline_parallel_size": 2}
 
@@ -64,6 +65,41 @@ def test_a_draft_with_embeddings_of_its_own_is_left_to_v2(speculative, tmp_path,
 def test_disabled_leaves_stages_to_vllm(speculative, tmp_path):
     config = speculative(tiny_draft(tmp_path), "eagle3", options={"enabled": False}, **STAGES)
     assert config.draft_model_config.architecture == "LlamaForCausalLMEagle3"
+
+
+def test_ranks_that_cannot_share_the_heads(speculative, tmp_path):
+    """vLLM's own check, of the target, comes later, and its layers assert the rest in the workers."""
+    draft = tiny_draft(tmp_path)
+    with pytest.raises(SpeculativeConfigError, match="tensor_parallel_size is 3") as caught:
+        speculative(draft, "eagle3", tensor_parallel_size=3)
+    assert "a divisor of 2, num_attention_heads of the draft" in caught.value.allowed
+    assert "key_value" not in caught.value.allowed  # one head, which every rank repeats
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "words"),
+    [
+        ({"num_key_value_heads": 2}, 3, "a divisor or a multiple of 2, num_key_value_heads"),
+        ({"linear_num_key_heads": 16}, 3, "a divisor of 16, linear_num_key_heads"),
+        ({"num_key_value_heads": 2}, 4, None),
+        ({"num_key_value_heads": 2, "kv_lora_rank": 512}, 3, None),
+        ({"num_attention_heads": None}, 3, None),
+    ],
+    ids=str,
+)
+def test_of_a_target(text, ranks, words):
+    if words is None:
+        return check_ranks(ranks, text, None)
+    with pytest.raises(SpeculativeConfigError) as caught:
+        check_ranks(ranks, text, None)
+    assert words in caught.value.allowed
+
+
+def test_a_draft_on_one_rank_need_not_divide(tmp_path):
+    inspection = inspect(valid_draft("native"), tmp_path)
+    with pytest.raises(SpeculativeConfigError):
+        check_ranks(3, {}, inspection.case)
+    check_ranks(3, {}, inspection.case, draft_ranks=1)
 
 
 @pytest.mark.parametrize(

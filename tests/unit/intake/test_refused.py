@@ -34,13 +34,70 @@ class TestRefused:
             speculative_config(target, tiny_draft(tmp_path / "draft"))
 
     def test_no_model(self, target):
-        with pytest.raises(SpeculativeConfigError, match=r"speculative_config\.model is None"):
+        with pytest.raises(SpeculativeConfigError, match=r"speculative_config\.model is missing"):
             speculative_config(target, "", model=None)
 
     def test_no_config_json(self, target, tmp_path):
         (tmp_path / "model.safetensors").write_bytes(b"")
         with pytest.raises(UnsupportedDraftError, match=r"config\.json"):
             speculative_config(target, tmp_path)
+
+
+class TestAsked:
+    def test_options_beside_their_key(self, target, tmp_path):
+        arguments = {"additional_config": {"aux_layers": "boundary"}}
+        with pytest.raises(OptionsError, match='write {"eagle_ext": {"aux_layers": ..}}'):
+            speculative_config(target, tiny_draft(tmp_path), arguments=arguments)
+
+    @pytest.mark.parametrize("k", [511, 2000])
+    def test_k_that_no_context_holds(self, target, tmp_path, k):
+        with pytest.raises(SpeculativeConfigError, match=rf"num_speculative_tokens is {k}\..*512"):
+            speculative_config(target, tiny_draft(tmp_path), num_speculative_tokens=k)
+
+    def test_k_that_hardly_pays(self, target, tmp_path, vllm_log):
+        speculative_config(target, tiny_draft(tmp_path), num_speculative_tokens=100)
+        (record,) = vllm_log.containing("num_speculative_tokens is 100")
+        assert record.levelno == logging.WARNING
+        assert "up to 10" in record.getMessage()
+
+    def test_gate_layout_of_a_draft_without_a_gate(self, target, tmp_path, vllm_log):
+        speculative_config(target, tiny_draft(tmp_path), options={"gate_layout": "concat"})
+        (record,) = vllm_log.containing("gate_layout is 'concat'")
+        assert record.levelno == logging.WARNING
+
+    def test_a_folder_of_a_repository(self, target):
+        with pytest.raises(UnsupportedDraftError) as caught:
+            speculative_config(target, "owner/model/draft/eagle")
+        assert "vLLM looks into no folder of a repository" in caught.value.allowed
+        assert caught.value.remedy == (
+            "hf download owner/model --include 'draft/eagle/*' --local-dir model, and name the folder "
+            "model/draft/eagle"
+        )
+
+    def test_a_revision_behind_the_name(self, target):
+        with pytest.raises(UnsupportedDraftError, match="a revision is named apart"):
+            speculative_config(target, "owner/model@v1")
+
+
+class TestAnotherTarget:
+    def test_the_cause_is_told_once_and_first(self, tmp_path):
+        target = write_target(tmp_path / "other", hidden_size=128, vocab_size=256)
+        with pytest.raises(UnsupportedDraftError) as caught:
+            speculative_config(target, tiny_draft(tmp_path / "draft"))
+        message = str(caught.value)
+        assert "probably another one than it was trained for" in message.splitlines()[0]
+        assert "hidden size 64 (here 128), a vocabulary of 128 (here 256)" in message.splitlines()[0]
+        assert "further errors follow from it: `vllm-eagle check --all` shows" in message
+        assert len(message.splitlines()) == 3
+
+    def test_what_follows_from_a_wrong_width_is_counted(self, target, tmp_path):
+        draft = tiny_draft(tmp_path, hidden_size=96)
+        with pytest.raises(UnsupportedDraftError) as caught:
+            speculative_config(target, draft)
+        message = str(caught.value)
+        assert "its weights have width 64" in message
+        assert "name as many layers as fc reads" not in message
+        assert len(message.splitlines()) == 3
 
 
 class TestMethod:
@@ -76,10 +133,10 @@ class TestErrorsComeBeforeVllms:
         [
             ({"architectures": ["NoSuchDraft"]}, "'NoSuchDraft'.*LlamaForCausalLMEagle3"),
             ({"architectures": ["LlamaForCausalLMEagle3Gated"]}, "gates its MLP"),
-            ({"architectures": None}, "architectures.*None"),
+            ({"architectures": None}, "architectures.*missing"),
             ({"model_type": "no_such_type"}, "model_type.*'no_such_type'.*can read"),
             ({"model_type": "qwen3_next"}, "model_type.*multi-token-prediction"),
-            ({"model_type": None}, "model_type.*None"),
+            ({"model_type": None}, "model_type.*missing"),
             ({"hidden_act": "gelu"}, "hidden_act.*'gelu'"),
         ],
     )

@@ -107,7 +107,7 @@ def test_dflash(config, boundaries):
         pytest.param({OUTPUTS: [1, 9], **dflash(1, 6)}, "dflash", (OUTPUTS,), id="two_places"),
         pytest.param({OUTPUTS: [2, 7], **dflash(1, 6)}, "dflash", (OUTPUTS,), id="two_places_plus_1"),
         pytest.param({SHORT: [2, 7], **dflash(2, 7)}, "dflash", (SHORT, OUTPUTS), id="equal_to_outputs"),
-        pytest.param({}, "dflash", (f"dflash_config.{OUTPUTS}", "None"), id="dflash_without_ids"),
+        pytest.param({}, "dflash", (f"dflash_config.{OUTPUTS}", "missing"), id="dflash_without_ids"),
         pytest.param(dflash(), "dflash", ("a list of integers",), id="dflash_empty"),
         pytest.param(dflash(1, 12), "dflash", ("[2, 13]", "0 to N=12"), id="outputs_with_n"),
         pytest.param(nested(1, 1, 3), "native", ("each boundary once", "[2, 2, 4]"), id="repeated"),

@@ -22,6 +22,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "method_fits_the_architecture": ("error", False),
     "config_is_well_formed": ("error", False),
     "aux_ids_are_boundaries": ("error", False),
+    "target_is_the_drafts_own": ("error", False),
     "tensors_are_complete": ("error", False),
     "tensors_are_expected": ("error", True),
     "tensor_shapes_fit": ("error", False),
@@ -73,6 +74,10 @@ TABLE: dict[str, tuple[str, bool]] = {
     "heads_divide": ("error", False),
     "layer_types_are_complete": ("error", False),
     "trained_length_covers_max_model_len": ("warning", True),
+    "trained_length_covers_the_target": ("note", True),
+    "k_leaves_room_in_the_context": ("error", False),
+    "k_is_worth_drafting": ("warning", True),
+    "gate_layout_has_a_gate": ("warning", True),
     "k_is_within_the_trained_unroll": ("warning", True),
     "quantised_weights_are_there": ("error", False),
     "quantised_weights_have_scales": ("error", False),
@@ -97,8 +102,13 @@ TABLE: dict[str, tuple[str, bool]] = {
     "logits_keep_their_order": ("note", True),
     "mathematical_keys_are_known": ("warning", True),
     "keys_are_known": ("note", True),
+    "weights_are_finite": ("error", False),
+    "weights_are_not_all_zero": ("warning", True),
+    "weights_have_a_usual_scale": ("warning", True),
 }
-WITHOUT_A_FUNCTION = {"config_is_well_formed", "aux_ids_are_boundaries"}
+WITHOUT_A_FUNCTION = {
+    "config_is_well_formed", "aux_ids_are_boundaries", "target_is_the_drafts_own",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -130,8 +140,11 @@ def test_strict_false_makes_warnings_of_what_can_run(tmp_path, broken):
         assert after == (replace(before, severity=Severity.WARNING) if runs else before)
 
 
-# Of formats that no small valid draft has: test_quantisation.py.
-WITH_TESTS_OF_THEIR_OWN = {"gated_rows_can_be_moved", "qweights_fit"}
+# Of formats that no small valid draft has: test_quantisation.py. Of values: cli/check/test_weights.py.
+WITH_TESTS_OF_THEIR_OWN = {
+    "gated_rows_can_be_moved", "qweights_fit", "weights_are_finite", "weights_are_not_all_zero",
+    "weights_have_a_usual_scale",
+}  # fmt: skip
 
 
 def test_every_rule_has_a_case():

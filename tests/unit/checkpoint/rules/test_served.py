@@ -24,7 +24,7 @@ def test_tokenizers_that_agree(tmp_path, draft):
         pytest.param("dflash", {"runner": "v1"}, id="one_window_on_v1"),
         pytest.param("dflash", {"runner": "v2"}, id="one_window_on_v2"),
         pytest.param("native", {"model_types": frozenset({"llama"})}, id="type_of_this_vllm"),
-        pytest.param("native", {"k": 50, "method": None, "max_model_len": None}, id="nothing_known"),
+        pytest.param("native", {"k": 10, "method": None, "max_model_len": None}, id="nothing_known"),
     ],
 )
 def test_settings_that_serve(tmp_path, family, setting):

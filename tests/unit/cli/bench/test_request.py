@@ -42,7 +42,7 @@ def test_the_same_request_settles_alike():
         ({"drafts": ["nowhere/at/all"]}, "nowhere/at/all"),
         ({"target": str(TINY / "hybrid_target"), "drafts": [str(TINY / "dflash")], "ks": [99]}, "K=99"),
         ({"prompts": "nothing.txt"}, "--prompts is 'nothing.txt'"),
-        ({"prompts": "spec_bench"}, "--dataset-path is None"),
+        ({"prompts": "spec_bench"}, "--dataset-path is missing"),
         ({"thinking": True}, "no such switch"),
         ({"prompt_tokens": 64}, "with --dummy alone"),
         ({"synthetic_acceptance": [3.0]}, "on a GPU"),

@@ -57,7 +57,7 @@ def test_a_config_that_says_too_little(check, tmp_path):
     del config["rms_norm_eps"]
     result = check(write_draft(tmp_path / "draft", config, draft_tensors(num_aux=3, post_norm=True)))
     assert result.exit_code == 1
-    said = "error config_is_well_formed: rms_norm_eps of the draft's config.json is not stated"
+    said = "error config_is_well_formed: rms_norm_eps of the draft's config.json is missing"
     assert said in result.stdout
 
 

@@ -157,6 +157,23 @@ def test_serve_line_has_no_more_tokens_than_the_block(check, tmp_path):
     assert line["--speculative-config"]["num_speculative_tokens"] == BLOCK - 1
 
 
+def test_a_folder_of_a_repository(check, tmp_path, draft, monkeypatch):
+    """vLLM takes none, so that it is downloaded first."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    draft.rename(repository / "eagle3")
+    in_hub_cache(tmp_path / "cache", repository)
+    cached = ("--download-dir", str(tmp_path / "cache"))
+    result = check("owner/draft/eagle3", *cached)
+    assert result.exit_code == 0, result.stdout
+    *_, download, _ = result.stdout.splitlines()
+    assert download == "hf download owner/draft --include 'eagle3/*' --local-dir draft"
+    assert serve_line(result)[1]["--speculative-config"]["model"] == "draft/eagle3"
+    said = json.loads(check("owner/draft/eagle3", *cached, "--json").stdout)
+    assert (said["download"], said["command"]) == (download, result.stdout.splitlines()[-1])
+
+
 def test_a_draft_in_the_hub_cache(check, tmp_path, draft, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     in_hub_cache(tmp_path / "cache", draft)

@@ -29,6 +29,32 @@ def test_draft_without_a_config(check, draft):
     assert "a draft checkpoint with a config.json" in refusal(check(draft))
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+@pytest.mark.parametrize(
+    ("content", "value", "remedy"),
+    [
+        (
+            "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+            "a Git LFS pointer, not the file itself",
+            "run `git lfs pull`",
+        ),
+        ("<!DOCTYPE html><html><body>", "an HTML page, not a checkpoint", "hf download"),
+        ("<html>\n<head>", "an HTML page, not a checkpoint", "hf download"),
+    ],
+    ids=["lfs", "doctype", "html"],
+)
+def test_what_lies_in_a_files_place(check, draft, file, content, value, remedy):
+    (draft / file).write_text(content)
+    message = refusal(check(draft))
+    assert f"{file} of '{draft}' is '{value}'" in message
+    assert remedy in message.split("What to do: ")[1]
+    assert "header claims" not in message
+
+
+def test_a_revision_behind_the_name(check):
+    assert "a revision is named apart" in refusal(check("owner/draft@v1.0"))
+
+
 def test_no_target(check, draft, target):
     shutil.rmtree(target)
     assert f"the target is '{target}'" in refusal(check(draft))
@@ -36,7 +62,7 @@ def test_no_target(check, draft, target):
 
 def test_target_without_a_size(check, draft, target):
     write_target(target, num_hidden_layers=None)
-    assert "num_hidden_layers of the target's config.json is not stated" in refusal(check(draft))
+    assert "num_hidden_layers of the target's config.json is missing" in refusal(check(draft))
 
 
 def test_message_is_one_line_on_a_narrow_terminal(check, tmp_path):

@@ -69,7 +69,7 @@ def test_a_target_whose_weights_cannot_be_estimated(plan, tmp_path):
 
 def test_a_target_without_a_length(plan, tmp_path):
     short = write_config(tmp_path / "short", config("qwen3_6_27b", max_position_embeddings=None))
-    assert "--max-model-len is None" in refusal(plan("-k", "7", "--gpu-mem", "140", of=short))
+    assert "--max-model-len is missing" in refusal(plan("-k", "7", "--gpu-mem", "140", of=short))
 
 
 def test_json_of_what_cannot_be_read(plan, tmp_path):

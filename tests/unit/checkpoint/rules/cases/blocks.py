@@ -14,7 +14,8 @@ CASES = [
         words=("num_speculative_tokens", "8", "up to 7", "blocks of 8"),
     ),
     case(
-        "block_size_is_stated", "missing", "dflash", no_key("block_size"), words=("block_size", "None"),
+        "block_size_is_stated", "missing", "dflash", no_key("block_size"),
+        words=("block_size", "missing"),
     ),
     case(
         "block_size_is_consistent", "two", "dflash", key("dflash_config.block_size", 16),
@@ -34,7 +35,7 @@ CASES = [
     ),
     case(
         "mask_token_is_in_the_vocabulary", "missing", "p-eagle", no_key("mask_token_id"),
-        words=("mask_token_id", "None"),
+        words=("mask_token_id", "missing"),
     ),
     case(
         "mask_token_is_unambiguous", "two", "dflash", key("mask_token_id", 5),

@@ -10,7 +10,7 @@ from tests.unit.checkpoint.rules.changes import key, no_key
 CASES = [
     case(
         "architecture_is_named", "missing", "native", no_key("architectures"),
-        words=("architectures", "None", "LlamaForCausalLMEagle3"),
+        words=("architectures", "missing", "LlamaForCausalLMEagle3"),
     ),
     case(
         "architecture_is_named", "empty", "dflash", key("architectures", []),
@@ -22,7 +22,7 @@ CASES = [
     ),
     case(
         "speculators_type_is_named", "missing", "native", key("speculators_config", {}),
-        words=("speculators_model_type", "None", "eagle3, peagle or dflash"),
+        words=("speculators_model_type", "missing", "eagle3, peagle or dflash"),
     ),
     case(
         "architecture_is_served", "gated_by_depth", "native",
@@ -49,7 +49,7 @@ CASES = [
     ),
     case(
         "model_type_is_readable", "missing", "native", no_key("model_type"),
-        words=("model_type", "None", '"model_type": "llama"'),
+        words=("model_type", "missing", '"model_type": "llama"'),
     ),
     case(
         "model_type_is_readable", "taken_for_mtp", "mla", key("model_type", "deepseek_v3"),

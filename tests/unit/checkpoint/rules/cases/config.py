@@ -11,8 +11,8 @@ CASES = [
     *(
         case("config_is_well_formed", what, "native", change, words=words)
         for what, change, words in [
-            ("no_hidden_size", no_key("hidden_size"), ("hidden_size", "None", "not stated")),
-            ("no_eps", no_key("rms_norm_eps"), ("rms_norm_eps", "None", "up to 0.001")),
+            ("no_hidden_size", no_key("hidden_size"), ("hidden_size", "missing", "not stated")),
+            ("no_eps", no_key("rms_norm_eps"), ("rms_norm_eps", "missing", "up to 0.001")),
             ("large_eps", key("rms_norm_eps", 0.5), ("rms_norm_eps", "0.5", "up to 0.001")),
             ("activation", key("hidden_act", "gelu"), ("hidden_act", "'gelu'", '"silu"')),
             ("no_heads", key("num_attention_heads", 0), ("num_attention_heads", "0", "greater than 0")),
@@ -36,7 +36,7 @@ CASES = [
     case(
         "config_is_well_formed", "speculators_layer", "speculators",
         key(f"{LAYER}.intermediate_size", None),
-        words=("intermediate_size", "None"),
+        words=("intermediate_size", "missing"),
     ),
     case(
         "config_is_well_formed", "speculators_k", "speculators",
@@ -54,7 +54,7 @@ CASES = [
     case(
         "aux_ids_are_boundaries", "dflash_without_ids", "dflash",
         no_key("dflash_config.target_layer_ids"),
-        words=("dflash_config.target_layer_ids", "None", "a list of integers"),
+        words=("dflash_config.target_layer_ids", "missing", "a list of integers"),
     ),
     case(
         "aux_ids_are_boundaries", "option_repeats", "native", options={"aux_layers": [2, 2, 5]},

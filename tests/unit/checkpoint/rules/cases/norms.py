@@ -70,7 +70,7 @@ CASES = [
     ),
     case(
         "norm_before_residual_is_stated", "missing", "speculators", no_key("norm_before_residual"),
-        words=("norm_before_residual", "None", "false is taken"),
+        words=("norm_before_residual", "missing", "false is taken"),
     ),
 ]
 # fmt: on

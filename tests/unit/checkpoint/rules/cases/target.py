@@ -21,11 +21,11 @@ CASES = [
     ),
     case(
         "rope_is_stated", "llama", "native", no_key("rope_theta"),
-        words=("rope_theta", "None", "10000 is taken"),
+        words=("rope_theta", "missing", "10000 is taken"),
     ),
     case(
         "rope_is_stated", "qwen3", "dflash", no_key("rope_theta"),
-        words=("rope_theta", "None", "1000000 is taken"),
+        words=("rope_theta", "missing", "1000000 is taken"),
     ),
     case(
         "rope_matches_the_target", "theta", "native", key("rope_theta", 500_000),
@@ -49,7 +49,7 @@ CASES = [
     ),
     case(
         "head_dim_is_stated", "missing", "native", no_key("head_dim"),
-        words=("head_dim", "None", "32 is taken"),
+        words=("head_dim", "missing", "32 is taken"),
     ),
     case(
         "heads_divide", "three_of_two", "native", key("num_key_value_heads", 3),
@@ -62,11 +62,11 @@ CASES = [
     ),
     case(
         "layer_types_are_complete", "no_window", "native", key("layer_types", ["sliding_attention"]),
-        words=("sliding_window", "None", "a positive integer"),
+        words=("sliding_window", "missing", "a positive integer"),
     ),
     case(
         "layer_types_are_complete", "no_forced_window", "dflash", key("dflash_config.use_swa", True),
-        words=("sliding_window", "None", "a positive integer"),
+        words=("sliding_window", "missing", "a positive integer"),
     ),
     case(
         "trained_length_covers_max_model_len", "short", "native", setting={"max_model_len": 1024},
@@ -76,6 +76,36 @@ CASES = [
         "trained_length_covers_max_model_len", "stretched", "native",
         key("rope_scaling", {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 128}),
         words=("128", "max_model_len, 512"),
+    ),
+    case(
+        "target_is_the_drafts_own", "width_and_vocabulary", "native",
+        target={"hidden_size": 2 * HIDDEN, "vocab_size": 256},
+        words=("probably another one", "hidden size 64 (here 128)", "a vocabulary of 128 (here 256)"),
+        others=(
+            "target_width_fits", "draft_vocabulary_fits", "fc_reads_every_aux_layer",
+            "embeddings_can_be_shared", "d2t_agrees_with_t2d",
+        ),
+    ),
+    case(
+        "trained_length_covers_the_target", "short", "native",
+        setting={"max_model_len": None}, target={"max_position_embeddings": 1024},
+        words=("512", "the target's 1024", "--max-model-len"),
+    ),
+    case(
+        "k_leaves_room_in_the_context", "none_for_a_prompt", "native",
+        setting={"k": 9, "max_model_len": 10}, words=("num_speculative_tokens", "9", "less than 9"),
+    ),
+    case(
+        "k_leaves_room_in_the_context", "of_the_target", "native",
+        setting={"k": 600, "max_model_len": None}, words=("600", "max_model_len is 512"),
+    ),
+    case(
+        "k_is_worth_drafting", "beyond", "native", setting={"k": 11},
+        words=("num_speculative_tokens", "11", "up to 10", "8.6 % of the steps"),
+    ),
+    case(
+        "gate_layout_has_a_gate", "none", "native", options={"gate_layout": "concat"},
+        words=("gate_layout", "'concat'", "has no gate"),
     ),
     case(
         "k_is_within_the_trained_unroll", "beyond", "speculators", setting={"k": 4},

@@ -186,7 +186,7 @@ CASES = [
     ),
     case(
         "mla_sizes_are_stated", "v_head_dim", "mla", no_key("v_head_dim"),
-        words=("v_head_dim", "None"), others=("tensor_shapes_fit",),
+        words=("v_head_dim", "missing"), others=("tensor_shapes_fit",),
     ),
     case(
         "weights_can_be_checked", "bin", "native", lambda draft: draft.tensors.clear(),

@@ -29,7 +29,7 @@ CASES = [
     ),
     case(
         "d2t_present_iff_reduced", "missing", "native", no_tensor("d2t"),
-        words=("d2t", "None", "96 of 128 is reduced"),
+        words=("d2t", "missing", "96 of 128 is reduced"),
     ),
     case(
         "d2t_present_iff_reduced", "another_order", "mla", more("d2t", VOCAB, dtype=torch.int64),
@@ -86,7 +86,7 @@ CASES = [
     ),
     case(
         "head_is_present", "reduced", "native", no_tensor("lm_head.weight"),
-        words=("lm_head.weight", "None", "96 rows"),
+        words=("lm_head.weight", "missing", "96 rows"),
     ),
     case(
         "head_is_present", "wider_target", "mla",
@@ -96,15 +96,15 @@ CASES = [
     case(
         "embeddings_can_be_shared", "wider_target", "native", reads_a_wider_target,
         target={"hidden_size": 2 * HIDDEN},
-        words=("embed_tokens.weight", "None", "width 64", "width 128"),
+        words=("embed_tokens.weight", "missing", "width 64", "width 128"),
     ),
     case(
         "lent_parts_are_usual", "head_of_a_whole_vocabulary", "mla", no_tensor("lm_head.weight"),
-        words=("lm_head.weight", "None", "the target's is used"),
+        words=("lm_head.weight", "missing", "the target's is used"),
     ),
     case(
         "lent_parts_are_usual", "embeddings", "speculators", no_tensor("embed_tokens.weight"),
-        words=("embed_tokens.weight", "None", "the target's is used"),
+        words=("embed_tokens.weight", "missing", "the target's is used"),
     ),
     case(
         "tied_embeddings_are_ignored", "tied", "native", key("tie_word_embeddings", True),
