@@ -1,4 +1,4 @@
-"""`verify --gate-layouts` and `--feedback`: which reading wins, what is shown. Engines: test_verify.py."""
+"""`verify --gate-layouts` and `--feedback`: which reading wins, what is shown. Engines: tests/e2e."""
 
 from __future__ import annotations
 
