@@ -1,4 +1,4 @@
-"""The reference of DFlash drafts, read from their checkpoint, against vLLM's module, built by the intake."""
+"""The reference of DFlash drafts, as it is loaded, against vLLM's module, as the intake builds it."""
 
 from __future__ import annotations
 
