@@ -12,7 +12,6 @@ from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS
 from tests.support.drafting import BOUND, ROWS, STEPS, Probe, difference, load, module_logits
 from tests.support.drafts import Draft, inspect, valid_draft
 from tests.support.engine import has_gpu
-from tests.unit.drafters.conftest import single_process_group  # noqa: F401
 from tests.unit.reference.layers import tiny_target
 from vllm_eagle_ext.reference.published import load_reference
 
