@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from tests.support.checkpoints import write_draft
 from tests.support.engine import IN_PROCESS, ROOT, TINY, engine_environment
+from vllm_eagle_ext.cli.check import CheckRequest, run_check
 
 pytestmark = pytest.mark.e2e
 
@@ -19,7 +23,7 @@ HYBRID = ENGINE | {"dtype": "bfloat16", "enable_prefix_caching": False}
 
 
 def verify(
-    draft: str, target: str, *arguments: str, engine: dict[str, Any] = ENGINE, **environment: str
+    draft: str | Path, target: str, *arguments: str, engine: dict[str, Any] = ENGINE, **environment: str
 ):
     """Exit status, and what was printed as JSON."""
     command = [str(Path(sys.executable).parent / "vllm-eagle"), "verify", str(TINY / draft)]
@@ -60,6 +64,73 @@ def test_the_postnorm_pair_passes():
     assert checks["reference"]["figures"]["drafts"] > 100
     assert checks["sampled texts"]["figures"]["accepted"] > 100
     assert checks["sampled texts"]["figures"]["drafted"]["cells"] > 10
+
+
+def in_speculators_format(folder: Path, kind: str, **root: Any) -> Path:
+    """The native draft as speculators writes it by default: a window of 2048, and ids of any order.
+
+    Args:
+        root: keys of config.json beside the layers' block.
+    """
+    layer = json.loads((TINY / "native/config.json").read_text())
+    tensors = {
+        name.replace("midlayer.", "layers.0."): tensor
+        for name, tensor in load_file(TINY / "native/model.safetensors").items()
+    }
+    del layer["architectures"]
+    windowed = {"sliding_window": 2048, "layer_types": ["sliding_attention"], "use_sliding_window": True}
+    flags = dict.fromkeys(("norm_before_residual", "norm_before_fc", "norm_output", "fc_norm"), False)
+    config = {
+        "speculators_model_type": kind,
+        "eagle_aux_hidden_state_layer_ids": [9, 2, 6],
+        "draft_vocab_size": layer.pop("draft_vocab_size"),
+        "speculators_config": {
+            "algorithm": kind,
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+        },
+        "transformer_layer_config": layer | windowed,
+        **flags,
+        **root,
+    }
+    write_draft(folder, config, tensors)
+    asked = CheckRequest(draft=str(folder), target=str(TINY / "target"), options={"strict": False})
+    order = run_check(asked).inspection.spec.aux_layers.order
+    blocks = tensors["fc.weight"].chunk(3, dim=1)
+    tensors["fc.weight"] = torch.cat([blocks[order.index(at)] for at in range(3)], dim=1)
+    if kind == "peagle":
+        mask = torch.randn(1, 3 * layer["hidden_size"], generator=torch.Generator().manual_seed(1))
+        tensors["mask_hidden"] = mask.bfloat16()
+    return write_draft(folder, config, tensors)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "root"),
+    [
+        ("eagle3", {"architectures": ["Eagle3DraftModel"]}),
+        ("peagle", {"architectures": ["PEagleDraftModel"], "mask_token_id": 1535}),
+    ],
+)
+def test_drafts_in_the_speculators_format_pass(tmp_path, kind, root):
+    """The P-EAGLE draft has never seen a mask: its first tokens are those of the native one."""
+    draft = in_speculators_format(tmp_path / kind, kind, **root)
+    code, found = verify(draft, "target", "--quick", "--max-tokens", "64", **IN_PROCESS)
+    assert code == 0
+    checks = by_name(found)
+    assert checks["reference"]["verdict"] == checks["greedy texts"]["verdict"] == "passed"
+    assert checks["reference"]["figures"]["drafts"] > 100
+    assert checks["reference"]["figures"]["reference"][0] > 0.4
+    assert "compiled engines" in found["settings"]["left_out"]
+
+
+@pytest.mark.long
+def test_the_feedback_of_the_postnorm_pair_wins():
+    code, found = verify("postnorm", "target", "--feedback", "--concurrency", "20", "-k", "3")
+    assert code == 0
+    assert (found["option"], found["winner"]) == ("norm_output", True)
+    right, wrong = found["measured"]
+    assert right["rates"][0] == pytest.approx(wrong["rates"][0], abs=0.05)
+    assert right["share"] > wrong["share"] + 4 * (right["error"] ** 2 + wrong["error"] ** 2) ** 0.5
 
 
 @pytest.mark.long

@@ -40,7 +40,7 @@ class DFlashReference:
     causal: Sequence[bool]  # per layer
     windows: Sequence[int | None]
     value_scale: float = 1.0
-    embedding_scale: float = 1.0
+    embedding_scale: float = 1.0  # of embed_tokens
     target_ids: torch.Tensor | None = None  # [Vd]; None: the draft's vocabulary is the target's
 
     @classmethod
@@ -70,9 +70,6 @@ class DFlashReference:
             causal=causal,
             windows=windows,
             value_scale=_first(own.get("attention_value_scale"), 1.0),
-            embedding_scale=_first(
-                own.get("input_embedding_scale"), config.get("input_embedding_scale"), 1.0
-            ),
         )
 
     def context(self, aux: Sequence[torch.Tensor]) -> torch.Tensor:

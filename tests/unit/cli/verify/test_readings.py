@@ -1,4 +1,4 @@
-"""`verify --gate-layouts` and `--feedback`: which reading wins, what is shown."""
+"""`verify --gate-layouts` and `--feedback`: which reading wins, what is shown. Engines: tests/e2e."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tests.support.drafts import valid_draft, write
+from tests.support.drafts import inspect, valid_draft
 from tests.support.engine import ROOT
 from tests.unit.cli.verify.toy import ToyEngine
 from vllm_eagle_ext.cli import app
@@ -185,15 +185,12 @@ def test_quick_applies_to_readings(engines):
     assert all(arguments["enforce_eager"] for _, _, arguments in engines)
 
 
-def test_a_p_eagle_draft_feeds_nothing_back(tmp_path):
-    draft = write(valid_draft("p-eagle"), tmp_path / "draft")
-    from tests.support.checkpoints import write_target
-
-    target = write_target(tmp_path / "target")
-    prompts = tmp_path / "ids.jsonl"
-    prompts.write_text('{"prompt": "x"}\n')
-    given = ["--target", str(target), "--json", "--feedback", "--prompts", str(prompts)]
-    assert "EAGLE-3" in error_of(str(draft), *given)
+@pytest.mark.parametrize(
+    ("family", "fed"),
+    [("native", True), ("post-norm", True), ("mla", True), ("p-eagle", False), ("dflash", False)],
+)
+def test_who_feeds_a_state_back(tmp_path, family, fed):
+    assert FEEDBACK.is_open(inspect(valid_draft(family), tmp_path).spec) is fed
 
 
 @pytest.mark.parametrize("name", ["model", "speculative_config", "additional_config", "logprobs_mode"])

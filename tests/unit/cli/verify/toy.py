@@ -16,7 +16,7 @@ VOCAB = 12
 
 
 def logits(context: Sequence[int]) -> np.ndarray:
-    return _logits(bytes(context[-2:]))
+    return _logits(bytes(token % 256 for token in context[-2:]))
 
 
 @lru_cache(VOCAB**2)

@@ -1,0 +1,85 @@
+"""The reference of DFlash drafts, as it is loaded, against vLLM's module, as the intake builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS
+from tests.support.drafting import BOUND, ROWS, STEPS, Probe, difference, load, module_logits
+from tests.support.drafts import Draft, inspect, valid_draft
+from tests.support.engine import has_gpu
+from tests.unit.reference.layers import tiny_target
+from vllm_eagle_ext.reference.published import load_reference
+
+pytestmark = [
+    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
+    pytest.mark.usefixtures("single_process_group"),
+]
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+
+
+def rope(key: str, block: dict[str, Any]) -> Callable[[Draft], None]:
+    return lambda draft: draft.config.update({key: {**block, "rope_theta": 10000.0}})
+
+
+def attention_bias(draft: Draft) -> None:
+    draft.config["attention_bias"] = True
+    rows = {"q": HEADS * HEAD_DIM, "k": KV_HEADS * HEAD_DIM, "v": KV_HEADS * HEAD_DIM, "o": HIDDEN}
+    for layer in range(2):
+        for name, size in rows.items():
+            draft.tensors[f"layers.{layer}.self_attn.{name}_proj.bias"] = torch.randn(size)
+
+
+def window(draft: Draft) -> None:
+    draft.config |= {"layer_types": ["sliding_attention"] * 2, "sliding_window": 5}
+
+
+def listed_otherwise(draft: Draft) -> None:
+    draft.config["dflash_config"]["target_layer_ids"] = [5, 1, 3]
+
+
+def value_scale(draft: Draft) -> None:
+    draft.config["dflash_config"]["attention_value_scale"] = 0.4
+
+
+CHANGES: dict[str, Callable[[Draft], None]] = {
+    "yarn": rope("rope_parameters", YARN),
+    "yarn_betas": rope("rope_scaling", YARN | {"beta_fast": 16.0, "beta_slow": 2.0}),
+    "llama3": rope("rope_parameters", LLAMA3),
+    "attention_bias": attention_bias,
+    "window": window,
+    "listed_otherwise": listed_otherwise,
+    "value_scale": value_scale,
+    "pairs": lambda draft: draft.config.update(is_neox_style=False),
+}
+
+
+def logits(draft: Draft, folder, probe: Probe) -> torch.Tensor:
+    """[STEPS, V] of the reference."""
+    spec, target = inspect(draft, folder).spec, tiny_target()
+    target.get_input_embeddings().weight.data = probe.embed_tokens
+    target.get_output_embeddings().weight.data = probe.lm_head
+    walk: Any = load_reference(spec, folder, target)
+    assert len(probe.boundaries) == LAYERS + 1
+    states = [state[:ROWS] for state in probe.aux(spec.aux_layers.boundaries)]
+    with torch.inference_mode():
+        return walk.reference.logits(walk.reference.context(states), int(probe.tokens[0]), STEPS)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_logits(change, tmp_path):
+    draft = valid_draft("dflash")
+    CHANGES[change](draft)
+    drafter, boundaries, path, probe = load(tmp_path, draft)
+    theirs = module_logits(drafter, "dflash", boundaries, probe)
+    assert difference(theirs, logits(draft, path, probe)) < BOUND
+    plain = logits(valid_draft("dflash"), tmp_path / "plain", probe)
+    assert difference(theirs, plain) > 10 * BOUND
