@@ -85,6 +85,9 @@ def verify_gate_layouts(
         EngineFailedError: an engine stopped; its last lines are the message.
         SpeculativeConfigError: nothing was drafted.
     """
+    from vllm_eagle_ext.cli.verify.run import fitted
+
+    request = fitted(request, stage)
     measured = tuple(_measure(layout, request, checked, folder, stage) for layout in LAYOUTS)
     return LayoutVerdict(measured, winner(measured), request.options)
 
