@@ -72,7 +72,7 @@ def test_no_draft_and_ours_side_by_side(tmp_path):
     (share,) = {engine["gpu_memory_utilization"] for engine in report["engines"]}
     if not has_gpu():
         assert 0 < share <= 0.4  # of two engines beside each other
-        assert f"Memory: {share:.2f} of" in output
+        assert f"gpu_memory_utilization {share:.2f}, unless --engine sets it." in output
     assert "A small model on a CPU takes about" in output
     assert "load average" in output
     assert report["context"]["load_average"] >= 0

@@ -46,8 +46,9 @@ class Share:
     def __str__(self) -> str:
         each = f"each of {self.workers} workers" if self.workers > 1 else "each engine"
         return (
-            f"Memory: {self.utilization:.2f} of {_gib(self.node.total)} GiB for {each}, of which "
-            f"{_gib(self.node.free)} GiB are free. --engine '{{\"{UTILIZATION}\": ..}}' sets it."
+            f"Memory: {_gib(self.utilization * self.node.total)} GiB for {each}, as "
+            f"{_gib(self.node.free)} of {_gib(self.node.total)} GiB are free: {UTILIZATION} "
+            f"{self.utilization:.2f}, unless --engine sets it."
         )
 
 

@@ -62,10 +62,10 @@ def test_too_little_is_said_before_anything_starts(free, workers, weights):
 def test_the_choice_is_passed_on_and_said(on_cpu):
     engine, share = with_memory({"max_model_len": 64}, ["org/a-repository"])
     assert engine == {"max_model_len": 64, "gpu_memory_utilization": 0.75}
-    assert str(share).startswith(
-        "Memory: 0.75 of 64.0 GiB for each engine, of which 60.0 GiB are free. --engine"
+    assert str(share) == (
+        "Memory: 48.0 GiB for each engine, as 60.0 of 64.0 GiB are free: gpu_memory_utilization 0.75, "
+        "unless --engine sets it."
     )
-    assert "\n" not in str(share)
 
 
 @pytest.mark.parametrize("given", [{"gpu_memory_utilization": 0.9}, {"kv_cache_memory_bytes": GIB}])
