@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.cli.bench.made_up import MadeUp
+from vllm_eagle_ext.cli.bench.command import _before
 from vllm_eagle_ext.cli.bench.estimate import START_S, TOKENS_PER_S, guessed_s, left_s, said
 from vllm_eagle_ext.cli.bench.request import BenchRequest
 from vllm_eagle_ext.cli.bench.schedule import outstanding
+from vllm_eagle_ext.cli.engine import machine
 
 
 def turns(**changes):
@@ -55,3 +57,16 @@ def test_the_default_takes_less_than_ten_minutes():
 )
 def test_said(seconds, text):
     assert said(seconds) == text
+
+
+@pytest.mark.parametrize(("load", "warned"), [(0.0, False), (1e6, True), (None, False)])
+def test_what_is_said_before_the_first_engine(monkeypatch, load, warned):
+    monkeypatch.setattr(machine, "load_average", lambda: load)
+    lines = list(_before(*turns(repeats=1)))
+    assert lines[0].startswith("Engines to start: 3. A small model on a CPU takes about ")
+    assert any(line.startswith("Warning: load average 1000000.0 on ") for line in lines) == warned
+
+
+def test_nothing_is_left():
+    settings, _ = turns()
+    assert not any("Engines to start" in line for line in _before(settings, []))

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 
+from vllm_eagle_ext.cli.check import CheckRequest
 from vllm_eagle_ext.cli.engine import memory
 from vllm_eagle_ext.cli.engine.client import EngineFailedError
 from vllm_eagle_ext.cli.engine.memory import Node, share_of, weight_bytes, with_memory
+from vllm_eagle_ext.cli.prompts import PromptSet
+from vllm_eagle_ext.cli.verify.request import VerifyRequest
+from vllm_eagle_ext.cli.verify.run import fitted
 
 GIB = 1 << 30
 LARGE = Node(64 * GIB, 60 * GIB)
@@ -117,3 +123,20 @@ def test_nodes_are_those_that_vllm_reads():
     found = memory.nodes()
     assert bool(found) == current_platform.is_cpu()
     assert all(0 < node.free <= node.total for node in found)
+
+
+@pytest.mark.parametrize("given", [{}, {"gpu_memory_utilization": 0.2}])
+def test_verify_says_and_keeps_its_share(on_cpu, given):
+    """In its settings, which are part of its report."""
+    said = []
+
+    @contextmanager
+    def stage(title, total):
+        said.append(title)
+        yield lambda done: None
+
+    check = CheckRequest(draft="org/draft", target="org/target", k=3, options={})
+    request = VerifyRequest(check=check, engine=given, prompts=PromptSet("built-in", [], False, None))
+    share = fitted(request, stage).engine["gpu_memory_utilization"]
+    assert share == given.get("gpu_memory_utilization", 0.75)
+    assert [title[:7] for title in said] == ["Memory:"] * (not given)
