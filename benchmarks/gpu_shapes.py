@@ -86,7 +86,7 @@ def command(
     found += ["--target", str(pair.target), "-k", str(pair.k), "--concurrency", concurrency]
     found += [part for draft in pair.drafts for part in ("--draft", str(draft))]
     found += ["--prompt-tokens", str(prompt_tokens), "--num-prompts", str(2 * most)]
-    found += ["--max-tokens", str(max_tokens), "--repeats", str(repeats)]
+    found += ["--max-tokens", str(max_tokens), "--repeats", str(repeats), "--rounds", "1"]
     # Room for a step beyond the last: near the end of max_model_len stock vLLM drafts for nobody.
     tokens = max(max_tokens, PROBE_TOKENS) + 2 * (pair.k + 1)
     length = {"max_model_len": prompt_tokens + tokens}

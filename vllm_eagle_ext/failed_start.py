@@ -41,13 +41,15 @@ _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any
 def watch() -> None:
     """In the process that the user started, when an engine with a draft is being configured.
 
-    Drops what an earlier start noted. Does nothing in vLLM's own children, which configure engines too.
+    Drops what an earlier start noted. Does nothing in vLLM's own children, which configure engines too,
+    nor where no temporary file can be written.
     """
     if multiprocessing.parent_process() is not None:
         return
-    _begin()
-    Path(os.environ[NOTES]).write_text("")
-    join()
+    with contextlib.suppress(OSError):
+        _begin()
+        Path(os.environ[NOTES]).write_text("")
+        join()
 
 
 @functools.lru_cache(maxsize=1)
@@ -89,10 +91,9 @@ class _Noting:
 
 def _note(error: BaseException) -> None:
     path = Path(os.environ[NOTES])
-    if path.stat().st_size < _MOST_BYTES:
-        line = json.dumps([f"{os.getpid()}", line_of(error)])
-        with path.open("a") as file:  # one write, so that those of two processes do not mix
-            file.write(line + "\n")
+    full = path.stat().st_size > _MOST_BYTES  # of errors that an engine outlived
+    with path.open("w" if full else "a") as file:  # one write, so that those of two do not mix
+        file.write(json.dumps([f"{os.getpid()}", line_of(error)]) + "\n")
 
 
 def line_of(error: BaseException) -> str:

@@ -76,6 +76,51 @@ _ENGINE = (
     ),
 )
 
+_MEMORY = (
+    Name(
+        "vllm.utils.cpu_resource_utils",
+        "get_memory_node_info",
+        "what is free, as a CPU's worker measures it",
+        accepts=("node_id",),
+        contains=("total_memory=", "available_memory="),
+    ),
+    Name("vllm.utils.cpu_resource_utils", "get_visible_memory_node", "the nodes of it", parameters=()),
+    Name(
+        "vllm.v1.worker.cpu_worker",
+        "CPUWorker.__init__",
+        "a share of the node has to be free",
+        contains=("memory_status.total_memory * memory_fraction", "kv_cache_memory_bytes is None"),
+    ),
+)
+
+_CAUSES = (
+    Name(
+        "vllm.v1.executor.multiproc_executor",
+        "WorkerProc.worker_main",
+        "a worker logs its error, which is noted",
+        contains=("logger.exception('WorkerProc failed to start.')",),
+    ),
+    Name(
+        "vllm.v1.executor.multiproc_executor",
+        "WorkerProc.wait_for_ready",
+        "points at it",
+        contains=("WorkerProc initialization failed",),
+    ),
+    Name(
+        "vllm.v1.engine.core",
+        "EngineCoreProc.run_engine_core",
+        "the core logs its error",
+        contains=("logger.exception('EngineCore failed to start.')",),
+    ),
+    Name(
+        "vllm.v1.engine.utils",
+        "wait_for_engine_startup",
+        "points at it",
+        contains=("Engine core initialization failed.",),
+    ),
+    Name("vllm.engine.arg_utils", "EngineArgs.create_engine_config", "an error below is of a start"),
+)
+
 _PROMPTS = tuple(
     Name(module, name, "data sets by name")
     for module, name in (
@@ -170,4 +215,4 @@ _BYTES = (
     ),
 )
 
-BENCH = _ENGINE + _PROMPTS + _RUNNERS + _BYTES
+BENCH = _ENGINE + _MEMORY + _CAUSES + _PROMPTS + _RUNNERS + _BYTES

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.engine import IN_PROCESS, ROOT, TINY, engine_environment
+from tests.support.engine import IN_PROCESS, ROOT, TINY, engine_environment, has_gpu
 
 pytestmark = pytest.mark.e2e
 
-ENGINE = {"max_model_len": 1024, "enforce_eager": True, "gpu_memory_utilization": 0.3}
+ENGINE = {"max_model_len": 1024, "enforce_eager": True}
 
 
 def bench(out: Path, *arguments: str, draft: Path = TINY / "postnorm", status: int = 0) -> str:
     command = [str(Path(sys.executable).parent / "vllm-eagle"), "bench"]
-    command += ["--target", str(TINY / "target"), "--draft", str(draft), "-k", "4", "--repeats", "1"]
+    command += ["--target", str(TINY / "target"), "--draft", str(draft), "-k", "4", "--rounds", "1"]
     command += ["--prompts", str(TINY / "prompts.jsonl"), "--no-chat-template", "--ignore-eos"]
     command += ["--max-tokens", "32", "--engine", json.dumps(ENGINE), "--out", str(out), *arguments]
     environment = engine_environment("v1") | IN_PROCESS | {"COLUMNS": "120"}
+    del environment["VLLM_CPU_KVCACHE_SPACE"]  # as a user's: what is free decides
     result = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
@@ -64,6 +67,17 @@ def test_no_draft_and_ours_side_by_side(tmp_path):
     }
     assert "concurrency 4" in output
 
+    # What the machine was like, and what it was asked for.
+    report = json.loads((out / "report.json").read_text())
+    (share,) = {engine["gpu_memory_utilization"] for engine in report["engines"]}
+    if not has_gpu():
+        assert 0 < share <= 0.4  # of two engines beside each other
+        assert f"gpu_memory_utilization {share:.2f}, unless --engine sets it." in output
+    assert "A small model on a CPU takes about" in output
+    assert "load average" in output
+    assert report["context"]["load_average"] >= 0
+    assert all(row["other_cores"] >= 0 for row in found.values())
+
     # The same command again starts nothing, and writes the same report.
     before = lines(out / "measurements.jsonl")
     bench(out, "--ways", "none,ours", "--concurrency", "1,4", "--num-prompts", "12",
@@ -97,3 +111,20 @@ def test_a_gated_draft_drafts_worse_in_stock_vllm(tmp_path):
     bench(out, "--ways", "stock,ours", "--num-prompts", "12", draft=TINY / "gated")
     found = rows(out)
     assert found["ours", 1]["tau"] > found["stock", 1]["tau"] + 0.5
+
+
+@pytest.mark.long
+def test_the_command_of_the_page(tmp_path):
+    """As it stands in docs/bench.md, with the environment of a user."""
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/bench.md").read_text(), re.DOTALL)
+    (command,) = (block for block in blocks if "examples/tiny" in block)
+    environment = engine_environment("v1")
+    del environment["VLLM_CPU_KVCACHE_SPACE"]
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    result = subprocess.run(
+        ["sh", "-c", f"{command.strip()} --out {tmp_path / 'bench'}"], cwd=ROOT, env=environment,
+        capture_output=True, text=True, timeout=1200, check=False,
+    )  # fmt: skip
+    print(result.stdout)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert all(row["measured"] == 3 for row in rows(tmp_path / "bench").values())

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.support.checkpoints import tiny_draft
-from tests.support.engine import ROOT, TINY, engine_environment
+from tests.support.engine import ROOT, TINY, engine_environment, has_gpu
 
 pytestmark = pytest.mark.e2e
 
@@ -83,22 +87,83 @@ def test_llm_says_field_value_allowed_and_remedy(errors, case, kind, words):
         assert word in message
 
 
-def test_vllm_serve_ends_with_the_message():
-    command = [str(Path(sys.executable).parent / "vllm"), "serve", str(TINY / "target")]
-    command += ["--host=127.0.0.1", "--port=0", "--max-model-len=256"]
-    command += ["--speculative-config", json.dumps(draft(TINY / "postnorm", k=0))]
+BEGINS = "vllm-eagle-ext: the engine did not start: "
+TWO_WORKERS = ("--tensor-parallel-size=2", {"VLLM_CPU_OMP_THREADS_BIND": "0|1"})
+# vLLM takes a share of the memory only where no space for the cache is set.
+NO_SPACE = {"VLLM_CPU_KVCACHE_SPACE": ""}
+
+
+def speculative(model, **changes) -> list[str]:
+    return ["--speculative-config", json.dumps(draft(model) | changes)]
+
+
+def eagle_ext(**options) -> list[str]:
+    return ["--additional-config", json.dumps({"eagle_ext": options})]
+
+
+def other_target(folder: Path) -> Path:
+    return tiny_draft(folder / "other_target")
+
+
+def not_finite(folder: Path) -> Path:
+    broken = shutil.copytree(TINY / "postnorm", folder / "not_finite")
+    tensors = load_file(broken / "model.safetensors")
+    tensors["fc.weight"].fill_(float("nan"))
+    save_file(tensors, broken / "model.safetensors")
+    return broken
+
+
+def mistake(name, words, *arguments, target="target", model=TINY / "postnorm", **changes):
+    """A case; those that the ordinary tier leaves out take an engine's start each."""
+    environment = next((one for one in arguments if isinstance(one, dict)), {})
+    given = [one for one in arguments if isinstance(one, str)]
+    marks = [] if name in ("k_is_0", "too_little_memory") else [pytest.mark.long]
+    if name in ("three_workers", "not_finite_in_two_workers", "too_little_memory"):
+        marks.append(pytest.mark.skipif(has_gpu(), reason="of a CPU's memory and cores"))
+    return pytest.param(target, model, changes, given, environment, words, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("target", "model", "changes", "arguments", "environment", "words"),
+    [
+        mistake("wrong_key", "aux_layer is 'output'", *eagle_ext(aux_layer="output")),
+        mistake("k_is_0", "num_speculative_tokens is 0. Allowed:", num_speculative_tokens=0),
+        mistake("typo_in_path", "examples/tiny/postnrm", model="examples/tiny/postnrm"),
+        mistake("method_missing", 'write "method": "eagle3"', method=None),
+        mistake("draft_of_another_target", "target", model=other_target),
+        mistake("post_norm_on_hybrid", "target", target="hybrid_target"),
+        mistake("replay_on_dense", "hybrid_state is 'replay'", *eagle_ext(hybrid_state="replay")),
+        mistake(
+            "prefix_caching_on_hybrid", "--no-enable-prefix-caching", "--enable-prefix-caching",
+            target="hybrid_target", model=TINY / "dflash", method="dflash", num_speculative_tokens=7,
+        ),
+        mistake("not_finite", "values of fc.weight", model=not_finite),
+        mistake("not_finite_in_two_workers", "values of fc.weight", *TWO_WORKERS, model=not_finite),
+        mistake("three_workers", "NUMA nodes", "--tensor-parallel-size=3"),
+        mistake(
+            "too_little_memory", "Available memory on node", "--gpu-memory-utilization=1.0", NO_SPACE
+        ),
+        mistake("bad_json", "--speculative-config", "--speculative-config={bad"),
+    ],
+)  # fmt: skip
+def test_vllm_serve_ends_with_the_cause(
+    target, model, changes, arguments, environment, words, tmp_path
+):  # fmt: skip
+    """The last line tells, whatever process failed, and no worker's traceback stands behind it."""
+    command = [str(Path(sys.executable).parent / "vllm"), "serve", str(TINY / target)]
+    command += ["--host=127.0.0.1", "--port=0", "--max-model-len=256", "--enforce-eager"]
+    command += speculative(model(tmp_path) if callable(model) else model, **changes) + arguments
+    began = time.monotonic()
     result = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=engine_environment("v1"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode != 0
+        command, cwd=ROOT, env=engine_environment("v1") | environment, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=300, check=False,
+    )  # fmt: skip
     last = result.stdout.strip().splitlines()[-1]
-    assert "num_speculative_tokens is 0. Allowed: an integer of at least 1." in last, result.stdout
-    assert result.stdout.count("Traceback (most recent call last)") == 1
-    assert "Starting to load model" not in result.stdout
+    print(f"\n{time.monotonic() - began:.0f} s: {last}")
+    assert result.returncode != 0
+    assert words in last, result.stdout[-3000:]
+    own = re.match(r"\S*Error: vllm-eagle-ext: |vllm serve: error: ", last)
+    assert own or last.startswith(BEGINS)
+    if not words.startswith(("values", "NUMA", "Available", "--spec")):  # known before an engine starts
+        assert "Starting to load model" not in result.stdout
+        assert result.stdout.count("Traceback (most recent call last)") == 1

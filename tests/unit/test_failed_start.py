@@ -88,6 +88,22 @@ def test_a_workers_error_is_told_last(tmp_path, method):
     )
 
 
+def test_an_engine_that_ended_later_says_so(tmp_path):
+    code = (
+        "failed_start.watch()\ncore_child = multiprocessing.get_context('fork').Process(\n"
+        "    target=core, args=('fork',))\ncore_child.start()\ncore_child.join()\n"
+        "raise RuntimeError('EngineCore encountered an issue. See stack trace (above).')"
+    )
+    assert last_lines(tmp_path, code)[-1] == (
+        "vllm-eagle-ext: the engine ended: ValueError: fc.weight is not finite."
+    )
+
+
+def test_a_start_does_without_a_place_for_notes(tmp_path):
+    code = "import tempfile\ntempfile.tempdir = '/nonexistent'\nfailed_start.watch()\nstart('fork')"
+    assert last_lines(tmp_path, code)[-1].startswith("RuntimeError: Engine core")
+
+
 def test_without_a_draft_nothing_is_added(tmp_path):
     lines = last_lines(tmp_path, "start('fork')")
     assert lines[-1].startswith("RuntimeError: Engine core initialization failed.")
@@ -164,12 +180,11 @@ def test_notes_are_bounded(tmp_path, monkeypatch):
     notes = tmp_path / "notes.jsonl"
     notes.touch()
     monkeypatch.setenv(failed_start.NOTES, str(notes))
-    for _ in range(100):
-        failed_start._note(ValueError("x" * 10_000))
+    for number in range(100):
+        failed_start._note(ValueError(f"{number} " + "x" * 10_000))
     assert notes.stat().st_size < failed_start._MOST_BYTES + 2 * failed_start._MOST_CHARACTERS
-    assert all(
-        json.loads(line)[1].startswith("ValueError: x") for line in notes.read_text().splitlines()
-    )
+    kept = [json.loads(line)[1] for line in notes.read_text().splitlines()]
+    assert kept[-1].startswith("ValueError: 99 x"), "the last may be the one that ends the engine"
 
 
 @pytest.mark.parametrize("notes", [None, "/nonexistent/notes.jsonl"])

@@ -54,7 +54,9 @@ Prompts = Annotated[
     str | None, typer.Option(help="A file, or spec_bench, speed_bench, custom, sharegpt, hf.")
 ]
 DatasetPath = Annotated[str | None, typer.Option(help="Of spec_bench and the like.")]
-NumPrompts = Annotated[int | None, typer.Option(min=1, help="Of the file or the set.")]
+NumPrompts = Annotated[
+    int | None, typer.Option(min=1, help="Of the file or the set; default all, 20 of those built in.")
+]
 PromptTokens = Annotated[int | None, typer.Option(min=1, help="With --dummy: random ids.")]
 MaxTokens = Annotated[int, typer.Option(min=8, help="New tokens of each prompt.")]
 Temperature = Annotated[float, typer.Option(min=0)]

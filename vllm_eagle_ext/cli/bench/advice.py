@@ -10,6 +10,7 @@ from vllm_eagle_ext.cli.bench.intervals import COVERAGE, Interval
 from vllm_eagle_ext.cli.bench.results import Variant, Way
 from vllm_eagle_ext.cli.bench.rows import Pooled, Report, Row, labels, said
 from vllm_eagle_ext.cli.bench.theory import best_k, predicted_speedups
+from vllm_eagle_ext.cli.engine.machine import BUSY, DISTURBED
 
 LOW_ACCEPTANCE = 0.4  # of the first position
 COSTLY_VERIFY = 1.4  # steps without a draft
@@ -23,6 +24,7 @@ STANDARD_ERRORS = 4.0
 
 def advise(report: Report) -> list[str]:
     return [
+        *_others(report),
         *_best(report),
         *_untried(report),
         *_fading(report),
@@ -31,6 +33,30 @@ def advise(report: Report) -> list[str]:
         *_texts(report),
         *_noise(report),
     ]
+
+
+def _others(report: Report) -> Iterator[str]:
+    """Work of other processes, which the times say as much of as of the drafts."""
+    context = report.context
+    cores = context.cores or 0
+    load, busiest = context.load_average, max(report.rows, key=_other_cores, default=None)
+    found = []
+    if load is not None and load > BUSY * cores:
+        found.append(f"load average {load:.1f} before the first engine")
+    if busiest is not None and _other_cores(busiest) > DISTURBED * cores:
+        found.append(
+            f"up to {_other_cores(busiest):.1f} cores busy with it during a measurement "
+            f"({_listed(report, [busiest])})"
+        )
+    if cores and found:
+        yield (
+            f"other work ran on these {cores} cores, {' and '.join(found)}: measure again when the "
+            "machine is idle before you trust a time."
+        )
+
+
+def _other_cores(row: Row) -> float:
+    return row.other_cores or 0.0
 
 
 def _best(report: Report) -> Iterator[str]:
@@ -107,8 +133,9 @@ def _causes(report: Report, row: Row) -> Iterator[str]:
     if row.draft_share is not None and row.draft_share > LARGE_SHARE:
         yield f"the draft takes {row.draft_share:.0%} of the step: a smaller K or a smaller draft"
     rest = 1 - 1000 * (row.split.target_s + row.split.draft_s) / row.step_ms
-    if rest > LARGE_SHARE:
-        yield f"{rest:.0%} of the step lies outside target and draft (scheduling, others' prompts)"
+    if rest > LARGE_SHARE and row.measured > 1:  # a single one may have been disturbed
+        outside = "scheduling, prompts of other requests" if row.concurrency > 1 else "scheduling"
+        yield f"{rest:.0%} of the step lies outside target and draft ({outside})"
 
 
 def _verify_cost(report: Report, row: Row) -> float | None:
@@ -224,7 +251,7 @@ def _noise(report: Report) -> Iterator[str]:
     yield (
         f"noisy machine: tokens/s spread by more than {NOISY:.0%} over measurements in {len(rows)} of "
         f"{len(timed)} rows, at most {worst.tokens_per_s.relative:.0%} ({_listed(report, [worst])}). "
-        "Trust the paired speed-ups, not single rates; --repeats narrows these."
+        "Trust the paired speed-ups, not single rates; --repeats and --rounds narrow these."
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,8 @@ from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.cli.bench.request import BenchRequest
-    from vllm_eagle_ext.cli.bench.results import Folder
+    from vllm_eagle_ext.cli.bench.results import Folder, Settings
+    from vllm_eagle_ext.cli.bench.schedule import Turn
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -27,14 +29,14 @@ def bench(
     draft: options.Drafts = None,
     k: options.Ks = "3",
     concurrency: options.Concurrency = "1",
-    repeats: options.Repeats = 3,
-    rounds: options.Rounds = 1,
+    repeats: options.Repeats = 1,
+    rounds: options.Rounds = 3,
     together: options.Together = False,
     prompts: options.Prompts = None,
     dataset_path: options.DatasetPath = None,
     num_prompts: options.NumPrompts = None,
     prompt_tokens: options.PromptTokens = None,
-    max_tokens: options.MaxTokens = 256,
+    max_tokens: options.MaxTokens = 128,
     temperature: options.Temperature = 0.0,
     seed: options.Seed = 0,
     ignore_eos: options.IgnoreEos = False,
@@ -131,8 +133,29 @@ def _run(folder: Folder, prompts: list[list[int]]) -> None:
         markup=False,
     )
     left = outstanding(settings, folder.engines(), folder.measurements())
+    for line in _before(settings, left):
+        shown.print(line, markup=False)
     with ProgressDisplay(shown, len(left)) as display:
         run(folder, settings, prompts, display)
+
+
+def _before(settings: Settings, left: Sequence[Turn]) -> Iterator[str]:
+    """How long it will take, and what would spoil it."""
+    from vllm_eagle_ext.cli.bench.estimate import guessed_s, said
+    from vllm_eagle_ext.cli.engine.machine import BUSY, cores, load_average
+
+    if left:
+        yield (
+            f"Engines to start: {len(left)}. A small model on a CPU takes about "
+            f"{said(guessed_s(settings, left))}; told again after the first. More --repeats, "
+            "--num-prompts and --max-tokens take longer and tell more surely."
+        )
+    load = load_average()
+    if load is not None and load > BUSY * cores():
+        yield (
+            f"Warning: load average {load:.1f} on {cores()} cores. Other work runs on this machine, and "
+            "the times will be its as well."
+        )
 
 
 def numbers(text: str, hint: str) -> list[int]:

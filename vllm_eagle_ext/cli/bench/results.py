@@ -77,6 +77,8 @@ class Context(Record):
     versions: dict[str, str]
     device: str
     environment: dict[str, str]  # VLLM_*, OMP_*, CUDA_VISIBLE_DEVICES
+    cores: int | None = None
+    load_average: float | None = None  # of one minute, before the first engine
 
 
 class Traffic(Record):
@@ -111,6 +113,7 @@ class EngineRecord(Record):
     variant: Variant
     repeat: int  # counts engines
     start_s: float
+    gpu_memory_utilization: float | None = None  # as chosen here; None: the user's or vLLM's own
     error: str | None = None  # it did not start, or not reach its end
     probe_error: str | None = None  # of the parts below alone
     facts: dict[str, Any] = {}  # drafter class, state scheme, as the workers say
@@ -145,6 +148,7 @@ class Measurement(Record):
     accepted: list[int]  # per position
     by_context: list[ContextBin]
     texts_sha256: str  # of the token ids of all answers, in the order of the prompts
+    other_cores: float | None = None  # that processes other than the bench's kept busy meanwhile
 
     @property
     def tokens_per_s(self) -> float:

@@ -63,6 +63,7 @@ class Row(Record):
     speedup: Interval | None = None  # against no draft
     against_stock: Interval | None = None  # ours against stock, same draft and K
     by_context: list[ContextBin] = []
+    other_cores: float | None = None  # the most that other processes kept busy in a measurement
     same_texts: bool | None = None  # as without a draft; None where sampling decides
     theory: Theory | None = None
 
@@ -74,6 +75,7 @@ class Served(Record):
     start_s: float  # median of them
     facts: dict[str, Any]
     traffic: Traffic | None
+    gpu_memory_utilization: float | None = None  # as chosen for the last; None: the user's or vLLM's
     probe_error: str | None = None  # why traffic, or the parts of its steps, are missing
 
 

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
+from vllm_eagle_ext.cli.bench.estimate import left_s
 from vllm_eagle_ext.cli.bench.request import engine_arguments
 from vllm_eagle_ext.cli.bench.results import EngineRecord, Folder, Settings, Split, Traffic, Variant
 from vllm_eagle_ext.cli.bench.schedule import Turn, batches, outstanding
 from vllm_eagle_ext.cli.bench.take import measurement
 from vllm_eagle_ext.cli.engine.client import PROBE, EngineFailedError, EngineProcess
 from vllm_eagle_ext.cli.engine.load import Load
+from vllm_eagle_ext.cli.engine.machine import OtherWork
+from vllm_eagle_ext.cli.engine.memory import UTILIZATION, Share, with_memory
 
 _WARM_TOKENS, _PROBE_TOKENS = 16, 64
 
@@ -27,20 +30,31 @@ class Display(Protocol):
 
     def failed(self, variant: Variant, error: str) -> None: ...
 
+    def memory(self, share: Share) -> None: ...
+
+    def left(self, seconds: float) -> None: ...
+
 
 def run(folder: Folder, settings: Settings, prompts: Sequence[list[int]], display: Display) -> None:
     """All that is not in the folder yet."""
     (folder.path / "logs").mkdir(exist_ok=True)
     failed: set[Variant] = set()
     left = outstanding(settings, folder.engines(), folder.measurements())
+    ended: list[Turn] = []
+    began = time.perf_counter()
+    engine = settings.engine
     for batch in batches(settings, left):
-        turns = [
-            _Turn(folder, settings, turn, prompts, display)
-            for turn in batch
-            if turn.variant not in failed
-        ]
+        wanted = [turn for turn in batch if turn.variant not in failed]
+        if not ended:
+            engine, share = with_memory(engine, models(settings), engines=len(wanted))
+            if share is not None:
+                display.memory(share)
+        turns = [_Turn(folder, settings, turn, prompts, display, engine) for turn in wanted]
         _take_turns(settings, turns)
         failed |= {turn.turn.variant for turn in turns if turn.error is not None}
+        ended += batch
+        if rest := [turn for turn in left[len(ended) :] if turn.variant not in failed]:
+            display.left(left_s(settings, ended, time.perf_counter() - began, rest))
 
 
 def _take_turns(settings: Settings, turns: Sequence[_Turn]) -> None:
@@ -71,14 +85,18 @@ class _Turn:
         turn: Turn,
         prompts: Sequence[list[int]],
         display: Display,
+        engine: Mapping[str, Any],
     ) -> None:
+        """engine: keywords of LLM() as given, and the share of the memory."""
         self.folder, self.settings, self.turn = folder, settings, turn
         self.prompts, self.display = prompts, display
         self.error: str | None = None
         self.start_s = 0.0
         self.found: dict[str, Any] = {}
         variant = turn.variant
-        arguments = engine_arguments(settings, variant.way, variant.draft, variant.k)
+        self.utilization = engine.get(UTILIZATION) if UTILIZATION not in settings.engine else None
+        wanted = settings.model_copy(update={"engine": dict(engine)})
+        arguments = engine_arguments(wanted, variant.way, variant.draft, variant.k)
         self.engine = EngineProcess(
             arguments | {"worker_extension_cls": PROBE},
             folder.path / "logs" / log_name(settings, turn),
@@ -106,9 +124,10 @@ class _Turn:
             return
         advance = self.display.load(self.turn.variant, level, len(self.prompts))
         with self._failing():
-            found = self.engine.load(self._load(self.prompts, level), advance)
+            with OtherWork().during() as others:
+                found = self.engine.load(self._load(self.prompts, level), advance)
             repeat = self.turn.repeat * self.settings.rounds + number
-            self.folder.add(measurement(self.turn.variant, repeat, level, found))
+            self.folder.add(measurement(self.turn.variant, repeat, level, found, others.cores))
 
     def probe(self) -> None:
         """What is measured apart from what is timed, and no fault of the engine where it fails."""
@@ -123,7 +142,7 @@ class _Turn:
     def end(self) -> None:
         record = EngineRecord(
             variant=self.turn.variant, repeat=self.turn.repeat, start_s=self.start_s, error=self.error,
-            **self.found,
+            gpu_memory_utilization=self.utilization, **self.found,
         )  # fmt: skip
         self.folder.add(record)
         if self.error is not None:
@@ -151,6 +170,11 @@ class _Turn:
             temperature=settings.temperature,
             ignore_eos=settings.ignore_eos,
         )
+
+
+def models(settings: Settings) -> list[str]:
+    """What one engine loads at most: drafts are small beside each other."""
+    return [settings.target, *settings.drafts]
 
 
 def log_name(settings: Settings, turn: Turn) -> str:

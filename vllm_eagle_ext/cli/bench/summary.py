@@ -74,6 +74,7 @@ class _Bench:
             start_s=statistics.median(engine.start_s for engine in found),
             facts=facts[-1] if facts else {},
             traffic=self._traffic(variant),
+            gpu_memory_utilization=found[-1].gpu_memory_utilization,
             probe_error=probed[-1].probe_error if probed else None,
         )
 
@@ -114,6 +115,7 @@ class _Bench:
             "acceptance": [count / drafts for count in accepted] if drafts else [],
             "tau": tau,
             "step_ms": _step_ms(runs),
+            "other_cores": max((r.other_cores for r in runs if r.other_cores is not None), default=None),
             "by_context": merged([part for run in runs for part in run.by_context]),
         }
 

@@ -77,10 +77,20 @@ def _premises(report: Report) -> Iterator[str]:
         f"{_counted(settings.repeats, 'engine')} of each kind, {kept}; "
         f"{_counted(settings.rounds, 'round')} at each concurrency"
     )
+    yield from _of_the_machine(report)
     if settings.dummy:
         yield "Dummy weights: times are real, texts and acceptance are not."
     if settings.synthetic_acceptance is not None:
         yield f"Synthetic acceptance {settings.synthetic_acceptance}: drafts are accepted by lot."
+
+
+def _of_the_machine(report: Report) -> Iterator[str]:
+    context = report.context
+    if context.load_average is not None and context.cores:
+        yield f"load average {context.load_average:.2f} on {context.cores} cores before the first engine"
+    if chosen := {one.gpu_memory_utilization for one in report.engines} - {None}:
+        shares = ", ".join(f"{share:.2f}" for share in sorted(filter(None, chosen)))
+        yield f"gpu_memory_utilization {shares}, chosen by what was free"
 
 
 def _new(*columns: str) -> Table:
@@ -108,7 +118,8 @@ def _main(report: Report, level: int) -> Table:
     table = _new(*columns)
     for row in rows:
         assert row.tokens_per_s is not None
-        cells = [f"{row.tokens_per_s.median:.1f}", _share(row.tokens_per_s.relative)]
+        spread = _share(row.tokens_per_s.relative) if row.measured > 1 else "-"
+        cells = [f"{row.tokens_per_s.median:.1f}", spread]
         cells += [_interval(row.speedup)] * plain + [_interval(row.against_stock)] * stock
         cells += [_number(row.tau), _number(row.step_ms), _share(row.draft_share)]
         cells += [_number(found.mean if found else None) for found in (row.tpot_ms, row.ttft_ms)]

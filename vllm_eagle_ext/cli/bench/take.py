@@ -11,7 +11,9 @@ from vllm_eagle_ext.cli.engine.load import Answer, Measured
 _LEAST_BIN = 128  # tokens of context; each further bin is twice as wide
 
 
-def measurement(variant: Variant, repeat: int, concurrency: int, found: Measured) -> Measurement:
+def measurement(
+    variant: Variant, repeat: int, concurrency: int, found: Measured, other_cores: float | None = None
+) -> Measurement:
     answers = found.answers
     return Measurement(
         variant=variant,
@@ -29,6 +31,7 @@ def measurement(variant: Variant, repeat: int, concurrency: int, found: Measured
         accepted=found.accepted,
         by_context=by_context(answers),
         texts_sha256=sha256_of([answer.tokens for answer in answers]),
+        other_cores=other_cores,
     )
 
 

@@ -164,6 +164,9 @@ def measure(
         EngineFailedError: an engine stopped; its last lines are the message.
         SpeculativeConfigError: nothing was drafted.
     """
+    from vllm_eagle_ext.cli.verify.run import fitted
+
+    request = fitted(request, stage)
     found = tuple(
         _measure(question.option, value, request, checked, folder, stage) for value in question.values
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from vllm_eagle_ext.cli.bench.context import versions
 from vllm_eagle_ext.cli.check.run import CheckResult, run_check
 from vllm_eagle_ext.cli.engine.client import PROBE, EngineFailedError, EngineProcess
 from vllm_eagle_ext.cli.engine.load import Load, Measured
+from vllm_eagle_ext.cli.engine.memory import with_memory
 from vllm_eagle_ext.cli.verify import acceptance, distribution, states, texts
 from vllm_eagle_ext.cli.verify.against import check_reference
 from vllm_eagle_ext.cli.verify.intake import NAME as INTAKE
@@ -70,6 +71,7 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> Report:
     if checked.exit_code:
         refused = [not_applicable(name, f"the {INTAKE} refuses the draft") for name in names]
         return _report(request, checked, [intake, *refused])
+    request = fitted(request, stage)
     target = read_config(request.check.target, token=None, download_dir=request.check.download_dir)
     drafted = _run_drafted(request, checked, folder, stage)
     others = _run_other_states(request, checked, target, drafted.scheme, folder, stage)
@@ -181,6 +183,15 @@ def _sampled(request: VerifyRequest, contexts: Sequence[list[int]]) -> Load:
     prompts = [context for context in contexts for _ in range(each)]
     length = distribution.DEPTH + _BEYOND
     return Load(prompts, _AT_ONCE, length, temperature=1.0, ignore_eos=True)
+
+
+def fitted(request: VerifyRequest, stage: Stage) -> VerifyRequest:
+    """With a share of the memory that is free, where none was given."""
+    engine, share = with_memory(request.engine, [request.check.target, request.check.draft])
+    if share is not None:
+        with stage(str(share), None):
+            pass
+    return replace(request, engine=engine)
 
 
 class _Announced(EngineProcess):

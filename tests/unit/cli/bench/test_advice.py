@@ -124,6 +124,20 @@ class TestLosing:
         assert self.named(line) == ["first drafted token"]
         assert "(one measurement, so no interval: raise --repeats). Why:" in line
 
+    @pytest.mark.parametrize(
+        ("concurrency", "repeats", "said"),
+        [
+            (1, 1, None),  # what disturbed a single one is not known
+            (1, 3, "outside target and draft (scheduling)"),
+            (16, 3, "outside target and draft (scheduling, prompts of other requests)"),
+        ],
+    )
+    def test_rest_of_a_step(self, concurrency, repeats, said):
+        made = MadeUp(ways=("none", "ours"), concurrency=(concurrency,), repeats=repeats, noise=QUIET)
+        line = told(made, scaling(OURS, (4,) * repeats))[0]
+        assert ("outside target and draft" in self.named(line)) == bool(said)
+        assert (said or "no single cause stands out") in line
+
     def test_low_acceptance(self):
         (line,) = told(MadeUp(first={FAST: 0.05}, noise=QUIET))
         assert self.named(line) == ["first drafted token"]
@@ -231,3 +245,28 @@ def test_advice_is_as_without(made):
 
 def test_nothing_was_measured():
     assert advise(summarise(MadeUp().settings(), MadeUp().context(), [], [])) == []
+
+
+class TestOtherWork:
+    """On the machine, told first: it makes all times doubtful."""
+
+    def report(self, load: float | None, other: float | None = 0.0, cores: int | None = 2):
+        made = MadeUp(noise=QUIET)
+        engines, measurements = made.records()
+        changed = [m.model_copy(update={"other_cores": other}) for m in measurements]
+        context = made.context().model_copy(update={"load_average": load, "cores": cores})
+        return summarise(made.settings(), context, engines, changed)
+
+    def test_load_before_the_first_engine(self):
+        first, *_ = advise(self.report(3.1))
+        assert first.startswith("other work ran on these 2 cores, load average 3.1 before the first")
+
+    def test_others_while_it_was_measured(self):
+        first, *_ = advise(self.report(0.1, 1.3))
+        assert "up to 1.3 cores busy with it during a measurement (none at concurrency 1)" in first
+
+    @pytest.mark.parametrize(
+        "report", [(0.9, 0.4), (None, None), (3.1, 1.3, None)], ids=["little", "unknown", "older"]
+    )
+    def test_nothing_is_said(self, report):
+        assert not any("other work" in line for line in advise(self.report(*report)))

@@ -43,7 +43,7 @@ def test_without_matplotlib(tmp_path, monkeypatch):
     MadeUp().folder(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     shown = written(Folder(tmp_path))
-    assert "vllm-eagle-ext[bench]" in shown.splitlines()[-1]
+    assert "pip install '.[bench]'" in shown.splitlines()[-1]
     assert "best K" in shown or "gives" in shown
     assert (tmp_path / "report.json").exists()
     assert not list(tmp_path.glob("*.png"))

@@ -24,7 +24,7 @@ def test_nothing_is_left_open():
     assert settings.concurrency == [1, 4]
     assert settings.method == {REQUEST.drafts[0]: "eagle3"}
     assert settings.chat_template is True  # the tiny target has one
-    assert settings.num_prompts == len(prompts.ids) == 40
+    assert settings.num_prompts == len(prompts.ids) == 20
     assert settings.prompt_tokens == [len(ids) for ids in prompts.ids]
 
 

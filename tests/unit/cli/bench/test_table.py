@@ -38,6 +38,23 @@ def test_main_table():
     assert " ".join(ours[9:]) == "2.95 12.89 12% 4.36 20.00"
 
 
+def test_one_measurement_has_no_spread():
+    """Neither 0 % nor an interval."""
+    _, none, _, ours = section(printed(MadeUp(repeats=1).report()), "concurrency 1")
+    assert none[:3] == ["none", "90.9", "-"]
+    assert ours[:6] == ["ours", "fast-draft", "3", "230.6", "-", "2.54"]
+
+
+def test_load_and_memory_are_told():
+    made = MadeUp()
+    engines, measurements = made.records()
+    engines = [one.model_copy(update={"gpu_memory_utilization": 0.46}) for one in engines]
+    context = made.context().model_copy(update={"load_average": 3.1, "cores": 2})
+    lines = printed(summarise(made.settings(), context, engines, measurements))
+    assert "load average 3.10 on 2 cores before the first engine" in lines
+    assert "gpu_memory_utilization 0.46, chosen by what was free" in lines
+
+
 def test_columns_of_what_was_not_measured_are_left_out():
     lines = printed(MadeUp(ways=("ours",)).report())
     header = section(lines, "concurrency 1")[0]
