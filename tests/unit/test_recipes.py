@@ -94,14 +94,16 @@ def test_vllm_reads_the_command(command, monkeypatch, tmp_path):
     assert set(written) == {"method", "model", "num_speculative_tokens"}
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_our_commands_are_read(name):
+def test_our_commands_are_read():
     group = typer.main.get_command(app)
-    ours = [words for _, words in recipe(name) if words[0] == "vllm-eagle"]
-    assert ours
+    shown = [split(c)[1] for guide in GUIDES for b in blocks("bash", guide) for c in commands(b)]
+    ours = [words for words in shown if words[0] == "vllm-eagle"]
+    assert {words[1] for words in ours} == {"check", "plan", "verify", "bench", "status"}
     for words in ours:
         command = group.get_command(None, words[1])
         command.make_context(words[1], words[2:])  # an unknown or missing option would raise
+        for text in (word for word in words if word.startswith("{")):
+            assert json.loads(text)
 
 
 def test_hf_reads_the_download():
