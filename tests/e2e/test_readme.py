@@ -15,7 +15,7 @@ import pytest
 from tests.support.engine import ROOT, TIMEOUT_S, engine_environment, has_gpu
 from tests.support.memory import most_memory_taken
 from tests.support.readme import blocks, commands, split
-from tests.support.server import free_port, wait_until_ready
+from tests.support.server import STOP_TIMEOUT_S, free_port, wait_until_ready
 
 # Command -> the test that runs it, or what CI runs.
 RUN_BY = {
@@ -105,13 +105,13 @@ def test_vllm_serve_block(shared_machine):
     command = block.replace("--port 8000", f"--port {port}")
     process = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=ROOT, env=shared_machine)
     try:
-        wait_until_ready(process, f"http://127.0.0.1:{port}")
+        wait_until_ready(process, f"http://127.0.0.1:{port}", TIMEOUT_S)  # the block compiles
         body = {"model": "tiny", "prompt": "import os\n", "max_tokens": 8}
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=60)
         assert answer.json()["usage"]["completion_tokens"] == 8
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        process.wait(STOP_TIMEOUT_S)
 
 
 @pytest.mark.e2e
