@@ -103,7 +103,9 @@ def test_vllm_serve_block(shared_machine):
     port = free_port()
     assert "--port 8000" in block
     command = block.replace("--port 8000", f"--port {port}")
-    process = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=ROOT, env=shared_machine)
+    process = subprocess.Popen(
+        ["bash", "-c", f"exec {command}"], cwd=ROOT, env=shared_machine, start_new_session=True
+    )
     try:
         wait_until_ready(process, f"http://127.0.0.1:{port}", TIMEOUT_S)  # the block compiles
         body = {"model": "tiny", "prompt": "import os\n", "max_tokens": 8}
@@ -111,7 +113,11 @@ def test_vllm_serve_block(shared_machine):
         assert answer.json()["usage"]["completion_tokens"] == 8
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(STOP_TIMEOUT_S)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @pytest.mark.e2e

@@ -66,7 +66,7 @@ def plan(
 
 
 def _show(plans: list[Plan], *, as_json: bool) -> None:
-    from vllm_eagle_ext.cli.plan.json import to_json
+    from vllm_eagle_ext.cli.plan.to_json import to_json
     from vllm_eagle_ext.cli.plan.table import print_plans
 
     if as_json:
