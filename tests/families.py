@@ -1,7 +1,7 @@
-"""The README's table of target families: what the tests' runs said, and nothing else.
+"""The table of target families in docs/targets.md: what the tests' runs said, and nothing else.
 
 python -m tests.families           runs every family and prints the table
-python -m tests.families --write   and writes it into README.md and docs/families.json
+python -m tests.families --write   and writes it into docs/targets.md and docs/families.json
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.support.targets.families import FAMILIES
 from tests.support.targets.rows import Row, rows_of, table
 from tests.support.targets.run import serve_families
 
-README = ROOT / "README.md"
+PAGE = ROOT / "docs/targets.md"
 ROWS = ROOT / "docs/families.json"
 _BLOCK = re.compile(r"(?<=<!-- families:begin -->\n).*?(?=<!-- families:end -->)", re.DOTALL)
 
@@ -35,14 +35,14 @@ def written_rows() -> list[Row]:
 
 
 def block() -> str:
-    found = _BLOCK.search(README.read_text(encoding="utf-8"))
+    found = _BLOCK.search(PAGE.read_text(encoding="utf-8"))
     return found[0].rstrip("\n") if found else ""
 
 
 def write(rows: list[Row]) -> None:
     ROWS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    text = README.read_text(encoding="utf-8")
-    README.write_text(_BLOCK.sub(lambda _: table(rows) + "\n", text), encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(_BLOCK.sub(lambda _: table(rows) + "\n", text), encoding="utf-8")
 
 
 def main() -> None:

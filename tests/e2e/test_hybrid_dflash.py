@@ -142,7 +142,7 @@ class TestNegativeControls:
         ("auto", f"replay, one state page per request; {K} draft tokens."),
         (
             "auto, few",
-            f"slots, {1 + FEW_K} pages; K = {FEW_K} saves little; replay pays from 3.",
+            f"slots, {1 + FEW_K} pages; {FEW_K} draft tokens save little; replay pays from 3.",
         ),
     ],
 )

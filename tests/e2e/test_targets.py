@@ -121,7 +121,7 @@ def test_v2(v2, family, pair):
     check_column("v2", family, pair, v2)
 
 
-def test_readme_shows_every_pair_as_it_was_seen():
+def test_the_page_shows_every_pair_as_it_was_seen():
     rows = written_rows()
     assert len(rows) == sum(len(family.pairs) for family in FAMILIES.values())
     assert block() == table(rows)

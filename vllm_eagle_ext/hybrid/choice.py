@@ -122,7 +122,8 @@ def choose(situation: Situation, asked: HybridState) -> tuple[bool, str]:
     if found:
         return False, "replay is not possible: " + "; ".join(map(str, found))
     if situation.k < LEAST_K:
-        return False, f"K = {situation.k} saves little; replay pays from {LEAST_K}"
+        few = "1 draft token saves" if situation.k == 1 else f"{situation.k} draft tokens save"
+        return False, f"{few} little; replay pays from {LEAST_K}"
     return True, f"{situation.k} draft tokens"
 
 

@@ -49,16 +49,9 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint:
-    """Bytes on one rank; per request unless said otherwise."""
+class PoolShare:
+    """What a request takes of vLLM's pool of blocks on one rank."""
 
-    way: Way
-    pages: int
-    page: Page
-    state: int  # padded pages of all recurrent layers
-    records: int  # part of `state`
-    attention: int  # at max_model_len, the draft's included
-    moved: int  # of the recurrent state, per step
     block_bytes: int  # of one block of the pool
     blocks: int  # a request at max_model_len takes
 
@@ -75,6 +68,19 @@ class Footprint:
 
     def pool(self, budget: int) -> int:
         return max(0, budget) // self.block_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint(PoolShare):
+    """Bytes on one rank; per request unless said otherwise."""
+
+    way: Way
+    pages: int
+    page: Page
+    state: int  # padded pages of all recurrent layers
+    records: int  # part of `state`
+    attention: int  # at max_model_len, the draft's included
+    moved: int  # of the recurrent state, per step
 
 
 def pages_per_request(way: Way, setting: Setting) -> int:

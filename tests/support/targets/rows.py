@@ -1,4 +1,4 @@
-"""What was seen of each pair as a row of the README's table, and the table.
+"""What was seen of each pair as a row of the table in docs/targets.md, and the table.
 
 Figures are rounded to what is the same on every machine: bounds that hold, shares of one.
 """

@@ -66,8 +66,8 @@ def plan(
 
 
 def _show(plans: list[Plan], *, as_json: bool) -> None:
-    from vllm_eagle_ext.cli.plan.json import to_json
     from vllm_eagle_ext.cli.plan.table import print_plans
+    from vllm_eagle_ext.cli.plan.to_json import to_json
 
     if as_json:
         typer.echo(to_json(plans))

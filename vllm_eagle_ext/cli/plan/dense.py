@@ -10,7 +10,7 @@ from typing import Any
 from vllm_eagle_ext.checkpoint.target import text_config
 from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.hybrid.geometry import Attention, dtype_of, head_dim, model_bytes, size
-from vllm_eagle_ext.hybrid.memory import Page, Setting, blocks_of, ceil, group_size, merged
+from vllm_eagle_ext.hybrid.memory import Page, PoolShare, Setting, blocks_of, ceil, group_size, merged
 from vllm_eagle_ext.hybrid.parameters import Estimate, estimate
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
@@ -38,35 +38,21 @@ class DenseTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KvCost:
+class KvCost(PoolShare):
     """Bytes on one rank, the draft's layers included."""
 
     token: int  # of one token, in layers that keep every token
     attention: int  # of one request at max_model_len
-    block_bytes: int  # of one block of the pool
-    blocks: int  # a request at max_model_len takes
-
-    def concurrency(self, budget: int) -> float:
-        """vLLM's "Maximum concurrency" at a KV budget in bytes."""
-        return self.pool(budget) / self.blocks
-
-    def fit(self, budget: int) -> int:
-        """Requests of max_model_len at a time; one block of the pool is vLLM's null block."""
-        return max(0, self.pool(budget) - 1) // self.blocks
-
-    def running(self, budget: int, max_num_seqs: int) -> int:
-        return min(self.fit(budget), max_num_seqs)
-
-    def pool(self, budget: int) -> int:
-        return max(0, budget) // self.block_bytes
 
 
 def is_hybrid(config: Mapping[str, Any]) -> bool:
     """Whether the config tells of gated delta nets, rightly or not."""
     text = text_config(config)
     kinds = text.get("layer_types")
-    linear = any(key.startswith("linear_") and key != "linear_attn_config" for key in text)
-    return linear or (isinstance(kinds, list) and "linear_attention" in kinds)
+    linear = ("linear_num_", "linear_key_", "linear_value_", "linear_conv_")
+    return any(key.startswith(linear) for key in text) or (
+        isinstance(kinds, list) and "linear_attention" in kinds
+    )
 
 
 def read_dense(config: Mapping[str, Any], *, tp: int, kv_bytes: int | None) -> DenseTarget:

@@ -79,7 +79,7 @@ class DensePlan:
 
     def longest(self) -> int:
         """The largest max_model_len of which one request fits; 0: none."""
-        return _longest(self.setting, lambda setting: self._fits(setting))
+        return _longest(self.setting, self._fits)
 
     def _fits(self, setting: Setting) -> bool:
         cost = kv_cost(self.target, setting, self.premises.draft_layers)
@@ -117,12 +117,11 @@ class HybridPlan:
 
     def longest(self) -> int:
         """The largest max_model_len of which one request fits with what `auto` takes; 0: none."""
-        return _longest(self.setting, lambda setting: self._fits(setting))
+        return _longest(self.setting, self._fits)
 
     def _fits(self, setting: Setting) -> bool:
-        return self.footprint(self.auto, max_model_len=setting.max_model_len).fit(
-            self.premises.budget
-        ) > 0  # fmt: skip
+        cost = self.footprint(self.auto, max_model_len=setting.max_model_len)
+        return cost.fit(self.premises.budget) > 0
 
 
 Plan = DensePlan | HybridPlan
@@ -227,7 +226,7 @@ def _auto(premises: Premises, setting: Setting) -> tuple[Way, str]:
     replays, why = choose(
         Situation(
             architecture=architecture, k=setting.k, runner=runner, platform="cpu" if cpu else "cuda",
-            prefix_caching=setting.prefix_caching, has_triton=not cpu,
+            prefix_caching=setting.prefix_caching,
         ),
         "auto",
     )  # fmt: skip

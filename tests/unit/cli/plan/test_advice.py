@@ -44,8 +44,8 @@ def test_few_drafts_are_planned_as_auto_takes_them(said):
     found = said("-k", "1", "--gpu-mem", "140", "--max-model-len", "32768")
     assert found["hybrid_state"]["auto"] == "slots"
     assert found["line"] == (
-        "Recurrent state: slots, 3 pages per request, 450 MiB: K = 1 saves little; replay pays from 3. "
-        "Replay would take 2 pages, 300 MiB. 31 requests of 32768 tokens fit, with replay 33."
+        "Recurrent state: slots, 3 pages per request, 450 MiB: 1 draft token saves little; replay pays "
+        "from 3. Replay would take 2 pages, 300 MiB. 31 requests of 32768 tokens fit, with replay 33."
     )
     assert said("-k", "3", "--gpu-mem", "140")["hybrid_state"]["auto"] == "replay"
 

@@ -1,0 +1,182 @@
+"""docs/published_drafts.md: every draft named in the fixtures, and what `vllm-eagle check` says of it.
+
+python -m tests.published_drafts           prints the page
+python -m tests.published_drafts --write   writes it, and the short form into README.md
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.engine import ROOT
+from tests.support.published import Published, materialise, published, write_target
+from vllm_eagle_ext.checkpoint import DraftSpec, TargetFacts
+from vllm_eagle_ext.checkpoint.rules.pairing import wanted_runner
+from vllm_eagle_ext.cli.check import CheckRequest, CheckResult, run_check
+
+PAGE, README = ROOT / "docs/published_drafts.md", ROOT / "README.md"
+_BLOCK = re.compile(r"(?<=<!-- drafts:begin -->\n).*?(?=<!-- drafts:end -->)", re.DOTALL)
+# A repository of the hub, a publisher whose repository is not known by name, a training template.
+_NAMED = re.compile(r"[\w.-]+/[\w.-]+(, folder \w+)?")
+_PUBLISHER = re.compile(r"[\w-]+, EAGLE-3 head for .+")
+_TEMPLATE = re.compile(r"(SpecForge|TorchSpec) \S+\.json")
+_FORMAT = re.compile(r"speculators .+")
+_SURENESS = {"S": "read in source", "R": "reported", "I": "inferred"}
+_FAMILIES = {
+    "native": "native EAGLE-3",
+    "post-norm": "post-norm EAGLE-3",
+    "gated": "gated EAGLE-3",
+    "mla": "EAGLE-3 with latent attention (MLA)",
+    "p-eagle": "P-EAGLE",
+    "dflash": "DFlash",
+}
+_LEFT, _REFUSED = "left to vLLM", "refused"
+
+HEAD = """# Published drafts
+
+What `vllm-eagle check` says of drafts that were published or are named in the field, and of the
+templates that others are trained from. **No weight file of theirs has been seen**: each is a
+[fixture](../tests/fixtures/checkpoints) with the config, tensor names and sizes as far as they are
+known, and `vllm-eagle check REPOSITORY --target TARGET -k K` says what your copy is.
+
+*Known*: how surely, read in source (of the training code, of vLLM), reported (a model card, an issue, a
+log) or inferred. *Warnings*: rules of [drafts.md](drafts.md), asked for 4,096 tokens; the draft is
+served with them. *Runner*: vLLM's, where only one of the two can draft with it.
+
+Written by `python -m tests.published_drafts --write`.
+"""
+
+SECTIONS = {
+    "By name": ("Repositories of the hub, or folders in one.", _NAMED),
+    "By publisher": ("The repository's name is not known; the config is assumed.", _PUBLISHER),
+    "Training templates": ("Config files of public training code.", _TEMPLATE),
+    "Formats": ("Drafts as speculators writes them, with the flags that change them.", _FORMAT),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    draft: Published
+    result: CheckResult
+
+    @property
+    def spec(self) -> DraftSpec | None:
+        return self.result.inspection.spec
+
+    @property
+    def kind(self) -> str:
+        if self.result.inspection.is_left_to_vllm:
+            return _LEFT
+        return _FAMILIES[self.spec.family] if self.spec and not self.result.exit_code else _REFUSED
+
+    @property
+    def row(self) -> list[str]:
+        inspection, spec = self.result.inspection, self.spec
+        runner = wanted_runner(spec) if spec else None
+        said = inspection.errors if self.result.exit_code else inspection.warnings
+        rules = dict.fromkeys(f"`{finding.rule}`" for finding in said)
+        verdict = self.kind if self.kind in (_LEFT, _REFUSED) else "served"
+        return [
+            f"`{self.draft.checkpoint}`",
+            target_of(self.draft),
+            _FAMILIES[spec.family] if spec else "-",
+            runner[0].upper() if runner else "both" if spec else "-",
+            verdict,
+            ", ".join(rules) or "-",
+            known(self.draft),
+        ]
+
+
+def target_of(draft: Published) -> str:
+    facts = TargetFacts.from_config(draft.target)
+    return f"{draft.target['architectures'][0]}, {facts.num_layers} layers"
+
+
+def known(draft: Published) -> str:
+    """How surely which of its parts are known."""
+    parts = {
+        words: [name for name, mark in draft.known.items() if mark == letter]
+        for letter, words in _SURENESS.items()
+    }
+    return "; ".join(f"{words}: {', '.join(names)}" for words, names in parts.items() if names)
+
+
+def find(drafts: Sequence[Published]) -> list[Found]:
+    """The check of each, of files as published."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for draft in drafts:
+            there = Path(folder, draft.slug)
+            there.mkdir()
+            request = CheckRequest(
+                draft=str(materialise(draft, there)), method=draft.method, k=draft.k,
+                target=str(write_target(draft, Path(folder, f"{draft.slug}-target"))),
+                max_model_len=4096, options={},
+            )  # fmt: skip
+            found.append(Found(draft, run_check(request)))
+    return found
+
+
+def of_section(found: Sequence[Found], pattern: re.Pattern[str]) -> list[Found]:
+    here = [one for one in found if pattern.fullmatch(one.draft.checkpoint)]
+    return sorted(here, key=lambda one: one.draft.checkpoint.lower())
+
+
+def page(found: Sequence[Found]) -> str:
+    return "\n".join([HEAD, *_sections(found)]) + "\n"
+
+
+def _sections(found: Sequence[Found]) -> Iterator[str]:
+    for title, (text, pattern) in SECTIONS.items():
+        yield f"## {title}\n\n{text}\n"
+        yield "| draft | target | family | runner | verdict | warnings, errors | known |"
+        yield "|---|---|---|---|---|---|---|"
+        for one in of_section(found, pattern):
+            yield f"| {' | '.join(one.row)} |"
+        yield ""
+
+
+def short(found: Sequence[Found]) -> str:
+    """By family: the published drafts by name."""
+    named = [
+        one for title in ("By name", "By publisher") for one in of_section(found, SECTIONS[title][1])
+    ]
+    count = Counter(one.kind for one in named)
+    lines = ["| family | drafts |", "|---|---|"]
+    for kind in (*_FAMILIES.values(), _LEFT, _REFUSED):
+        if count[kind]:
+            names = ", ".join(_short_name(one.draft) for one in named if one.kind == kind)
+            lines.append(f"| {kind} | {names} |")
+    return "\n".join(lines)
+
+
+def _short_name(draft: Published) -> str:
+    repository, _, rest = draft.checkpoint.partition(", ")
+    if rest.startswith("EAGLE-3 head for "):
+        return f"{repository}'s for {rest.removeprefix('EAGLE-3 head for ')}"
+    return repository
+
+
+def written_short() -> str:
+    found = _BLOCK.search(README.read_text(encoding="utf-8"))
+    return found[0].rstrip("\n") if found else ""
+
+
+def main() -> None:
+    found = find(published())
+    text = page(found)
+    print(text)
+    if "--write" in sys.argv[1:]:
+        PAGE.write_text(text, encoding="utf-8")
+        old = README.read_text(encoding="utf-8")
+        README.write_text(_BLOCK.sub(lambda _: short(found) + "\n", old), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

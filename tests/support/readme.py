@@ -1,0 +1,37 @@
+"""The commands that the guides show."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from tests.support.engine import ROOT
+
+README = ROOT / "README.md"
+
+
+def blocks(language: str, page: Path = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def commands(block: str) -> list[str]:
+    """The commands of a block, those over several lines whole."""
+    lines = re.sub(r"\\\n", " ", block)
+    found: list[str] = []
+    for line in lines.splitlines():
+        if found and found[-1].count("'") % 2:  # inside a quoted value
+            found[-1] += f"\n{line}"
+        elif line and not line.startswith("#"):
+            found.append(line)
+    return found
+
+
+def split(command: str) -> tuple[dict[str, str], list[str]]:
+    """Variables set before it, and its words."""
+    words = shlex.split(command)
+    variables: dict[str, str] = {}
+    while re.fullmatch(r"[A-Z_0-9]+=.*", words[0]):
+        name, _, value = words.pop(0).partition("=")
+        variables[name] = value
+    return variables, words

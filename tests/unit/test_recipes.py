@@ -1,0 +1,170 @@
+"""The README's recipes as far as they go without a GPU: every command line is read by the program it
+calls, check and vLLM's own configs take target and draft, in the sizes they were published with."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.support.engine import ROOT
+from tests.support.published import materialise, published
+from tests.support.readme import README, blocks, commands, split
+from tests.unit.cli.output import serve_line
+from vllm_eagle_ext import plugin
+from vllm_eagle_ext.cli import app
+
+FIXTURES = ROOT / "tests/fixtures"
+GUIDES = (README, ROOT / "examples/serving/README.md")
+SERVED = [
+    pytest.param(command, id=split(command)[1][2])
+    for guide in GUIDES
+    for block in blocks("bash", guide)
+    for command in commands(block)
+    if split(command)[1][:2] == ["vllm", "serve"]
+]
+# Of a recipe: target's config, fixture of the draft, the folder or repository that it is called by.
+RECIPES = {
+    "Qwen/Qwen3.6-27B": ("hybrid/qwen3_6_27b", "zlab_qwen3_6_27b", "z-lab/Qwen3.6-27B-DFlash"),
+    "baichuan-inc/Baichuan-M3-235B": (
+        "dense/baichuan_m3_235b", "baichuan_m3_235b", "Baichuan-M3-235B/draft",
+    ),
+}  # fmt: skip
+
+
+def recipe(target: str) -> list[tuple[dict[str, str], list[str]]]:
+    """The commands of the block that serves the target."""
+    block = next(b for b in blocks("bash") if f"vllm serve {target} " in b)
+    return [split(command) for command in commands(block)]
+
+
+def command_of(target: str, *start: str) -> tuple[dict[str, str], list[str]]:
+    return next(c for c in recipe(target) if c[1][: len(start)] == list(start))
+
+
+@pytest.fixture(params=RECIPES)
+def target(request, tmp_path, monkeypatch):
+    """Its name; here, a folder of that name with its config.json and one with its draft."""
+    config, slug, draft = RECIPES[request.param]
+    described = json.loads((FIXTURES / f"{config}.json").read_text())["config"]
+    checkpoint = next(c for c in published() if c.slug == slug)
+    text = described.get("text_config", described)
+    for key, value in checkpoint.target.get("text_config", checkpoint.target).items():
+        text.setdefault(key, value)
+    for folder in (request.param, draft):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / request.param / "config.json").write_text(json.dumps(described))
+    materialise(checkpoint, tmp_path / draft)
+    monkeypatch.chdir(tmp_path)
+    return request.param
+
+
+def invoke(words):
+    environment = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    return CliRunner(env=environment).invoke(app, words[1:])
+
+
+def engine_arguments(words):
+    """As `vllm serve` reads them."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    given = make_arg_parser(FlexibleArgumentParser()).parse_args(words[2:])
+    given.model = given.model_tag
+    return AsyncEngineArgs.from_cli_args(given)
+
+
+@pytest.mark.parametrize("command", SERVED)
+def test_vllm_reads_the_command(command, monkeypatch, tmp_path):
+    _, words = split(command)
+    for name in (words[2], RECIPES.get(words[2], ("", "", "draft"))[2]):
+        (tmp_path / name).mkdir(parents=True)  # a name on the hub would be looked up there
+    monkeypatch.chdir(tmp_path)
+    found = engine_arguments(words)
+    assert found.model == words[2]
+    written = json.loads(words[words.index("--speculative-config") + 1])
+    assert found.speculative_config == written
+    assert set(written) == {"method", "model", "num_speculative_tokens"}
+
+
+def test_our_commands_are_read():
+    group = typer.main.get_command(app)
+    shown = [split(c)[1] for guide in GUIDES for b in blocks("bash", guide) for c in commands(b)]
+    ours = [words for words in shown if words[0] == "vllm-eagle"]
+    assert {words[1] for words in ours} == {"check", "plan", "verify", "bench", "status"}
+    for words in ours:
+        command = group.get_command(None, words[1])
+        command.make_context(words[1], words[2:])  # an unknown or missing option would raise
+        for text in (word for word in words if word.startswith("{")):
+            assert json.loads(text)
+
+
+def test_hf_reads_the_download():
+    _, words = command_of("baichuan-inc/Baichuan-M3-235B", "hf", "download")
+    script = Path(sys.executable).with_name("hf")
+    shown = subprocess.run([script, "download", "--help"], capture_output=True, text=True, check=True)
+    options = [word for word in words if word.startswith("--")]
+    assert options == ["--include", "--local-dir"]
+    assert all(re.search(rf"^\s+{option} ", shown.stdout, re.MULTILINE) for option in options)
+    assert f"{words[words.index('--local-dir') + 1]}/draft" == RECIPES[words[2]][2]
+
+
+def test_check_prints_what_the_recipe_serves(target):
+    _, words = command_of(target, "vllm-eagle", "check")
+    result = invoke(words)
+    assert result.exit_code == 0
+    variables, served = command_of(target, "vllm", "serve")
+    forced = "".join(f"{name}={value} " for name, value in variables.items())
+    model, options = serve_line(result, forced)
+    assert model == target
+    written = json.loads(served[served.index("--speculative-config") + 1])
+    assert options["--speculative-config"] == written
+
+
+def test_the_recipe_s_plan(target):
+    if target == "baichuan-inc/Baichuan-M3-235B":
+        size = command_of(target, "vllm", "serve")[1]
+        words = ["vllm-eagle", "plan", "--target", target, "--draft", RECIPES[target][2], "-k", "3"]
+        words += ["--tp", size[size.index("--tensor-parallel-size") + 1], "--max-model-len", "32768"]
+    else:
+        _, words = command_of(target, "vllm-eagle", "plan")
+    result = invoke([*words, "--gpu-mem", "80"])
+    assert result.exit_code == 0, result.output
+    assert " on each of " in result.stdout
+
+
+def test_the_intake_takes_target_and_draft(target, monkeypatch):
+    from vllm.config import ParallelConfig
+
+    plugin.register()
+    variables, words = command_of(target, "vllm", "serve")
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", variables.get("VLLM_USE_V2_MODEL_RUNNER", "0"))
+    arguments = engine_arguments(words)
+    arguments.skip_tokenizer_init = True  # no tokenizer at hand
+    found = arguments.create_speculative_config(arguments.create_model_config(), ParallelConfig())
+    assert "EagleExt" in found.draft_model_config.architecture
+    assert found.num_speculative_tokens == arguments.speculative_config["num_speculative_tokens"]
+
+
+def test_the_first_screen_s_figures_are_the_plan_s(tmp_path, monkeypatch):
+    described = json.loads((FIXTURES / "hybrid/qwen3_6_27b.json").read_text())["config"]
+    (tmp_path / "Qwen/Qwen3.6-27B").mkdir(parents=True)
+    (tmp_path / "Qwen/Qwen3.6-27B/config.json").write_text(json.dumps(described))
+    monkeypatch.chdir(tmp_path)
+    (command,) = next(b for b in blocks("bash") if b.startswith("vllm-eagle plan")).splitlines()
+    found = json.loads(invoke([*split(command)[1], "--json"]).stdout)
+    replay, slots = found["replay"], found["slots"]
+    first = " ".join(README.read_text().split("## ")[0].split())
+    assert (
+        f"at K = {found['request']['k']} that is {replay['state_bytes'] / 2**30:.2f} GiB per request "
+        f"instead of {slots['state_bytes'] / 2**30:.1f} GiB, and {replay['requests_that_fit']} requests "
+        f"of {found['max_model_len']:,} tokens fit on a GPU of {found['request']['gpu_mem']:g} GiB "
+        f"instead of {slots['requests_that_fit']}"
+    ) in first
