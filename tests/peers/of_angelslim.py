@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.peers.chains import Chains
+from tests.peers.hooks import draft_own_tokens
 from tests.peers.texts import TARGET, states, target
 from tests.peers.weights import perturb, vocabulary_maps
 
@@ -86,16 +87,8 @@ def draft(folder: Path, tokens: tuple[int, ...], verifier: str = TARGET) -> Chai
     drafts, trainers = module("models.draft.llama_eagle3"), module("trainer.eagle3_trainer")
     model = load(drafts.Eagle3LlamaForCausalLM, folder)
     model.embed_tokens.weight.data = target(verifier).get_input_embeddings().weight.data.float()
-    ids, logits = torch.arange(model.draft_vocab_size) + model.d2t, []
-
-    def keep(_module: Any, _args: Any, output: torch.Tensor) -> None:
-        logits.append(output[0])
-
-    def own(_module: Any, args: tuple[torch.Tensor]) -> tuple[torch.Tensor] | None:
-        return (ids[logits[-1].argmax(-1)][None],) if logits else None
-
-    model.lm_head.register_forward_hook(keep)
-    model.embed_tokens.register_forward_pre_hook(own)
+    ids = torch.arange(model.draft_vocab_size) + model.d2t
+    logits = draft_own_tokens(model, ids)
     layers = target(verifier).config.num_hidden_layers
     listed = getattr(model.config, "aux_hidden_states_layer_ids", None)
     boundaries = [id_ + 1 for id_ in listed or (1, layers // 2 - 1, layers - 4)]

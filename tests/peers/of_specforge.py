@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from safetensors.torch import load_file
@@ -16,7 +17,7 @@ from torch.nn.attention.flex_attention import create_mask
 from torch.nn.functional import scaled_dot_product_attention
 
 from tests.peers.chains import Chains
-from tests.peers.of_speculators import _replace, _until_logits
+from tests.peers.hooks import draft_own_tokens, until_logits
 from tests.peers.texts import TARGET, states, target
 from tests.peers.weights import perturb, vocabulary_maps
 
@@ -139,16 +140,8 @@ def _eagle3(model: Any, tokens: tuple[int, ...], verifier: str) -> Chains:
 
     if not model.owns_embeddings:
         model.embed_tokens.weight.data = target(verifier).get_input_embeddings().weight.data.float()
-    ids, logits = torch.arange(model.draft_vocab_size) + model.d2t, []
-
-    def keep(_module: Any, _args: Any, output: torch.Tensor) -> None:
-        logits.append(output[0])
-
-    def own(_module: Any, args: tuple[torch.Tensor]) -> tuple[torch.Tensor] | None:
-        return (ids[logits[-1].argmax(-1)][None],) if logits else None
-
-    model.lm_head.register_forward_hook(keep)
-    model.embed_tokens.register_forward_pre_hook(own)
+    ids = torch.arange(model.draft_vocab_size) + model.d2t
+    logits = draft_own_tokens(model, ids)
     inputs = states(tokens, _boundaries(model.config, verifier), verifier)[:, :-1]
     text = torch.tensor([tokens[1:]])
     everywhere = torch.ones_like(text)
@@ -176,21 +169,23 @@ def _peagle(model: Any, tokens: tuple[int, ...], verifier: str) -> Chains:
     rows = len(tokens) - 1
     anchors = torch.cat([torch.arange(rows - depth) for depth in range(K)])
     depths = torch.cat([torch.full((rows - depth,), depth) for depth in range(K)])
-    trainers = "specforge.algorithms.peagle.model"
-    _replace(trainers, "generate_cod_sample_indices", lambda **_: (anchors, depths))
-    _replace(trainers, "create_block_mask", create_mask)
-    _replace("specforge.modeling.draft.peagle", "compile_friendly_flex_attention", _plain_attention)
     text = torch.tensor([tokens[1:]])
     trainer = OnlinePEagleModel(model, mask_token_id=MASK, num_depths=K)
-    logits = _until_logits(
-        trainer,
-        model.lm_head,
-        input_ids=text,
-        attention_mask=torch.ones_like(text),
-        target=None,
-        loss_mask=torch.ones_like(text),
-        hidden_states=states(tokens, _boundaries(model.config, verifier), verifier)[:, :-1],
-    )
+    trainers, model_of = "specforge.algorithms.peagle.model", "specforge.modeling.draft.peagle"
+    with (
+        mock.patch(f"{trainers}.generate_cod_sample_indices", lambda **_: (anchors, depths)),
+        mock.patch(f"{trainers}.create_block_mask", create_mask),
+        mock.patch(f"{model_of}.compile_friendly_flex_attention", _plain_attention),
+    ):
+        logits = until_logits(
+            trainer,
+            model.lm_head,
+            input_ids=text,
+            attention_mask=torch.ones_like(text),
+            target=None,
+            loss_mask=torch.ones_like(text),
+            hidden_states=states(tokens, _boundaries(model.config, verifier), verifier)[:, :-1],
+        )
     chains = torch.stack([logits[depths == depth][: rows - K + 1] for depth in range(K)], dim=1)
     return Chains.of_logits(chains, torch.arange(model.draft_vocab_size) + model.d2t)
 

@@ -6,23 +6,22 @@ starts at: the library counts from the chain's first row, an engine from each ro
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
 from tests.peers.chains import Chains
+from tests.peers.hooks import draft_own_tokens, until_logits
 from tests.peers.texts import TARGET, states, target
 from tests.peers.weights import perturb, vocabulary_maps
 
 K = 3
 BLOCK = 8
 MASK = 1  # a token that the texts do not hold
-
-
-class _StopError(Exception):
-    """Raised once the logits are there: what follows is a loss."""
 
 
 def write(folder: Path, algorithm: str, *, verifier: str = TARGET, **flags: Any) -> Path:
@@ -106,21 +105,15 @@ def _target_ids(model: Any) -> torch.Tensor:
 @torch.no_grad()
 def _eagle3(model: Any, inputs: torch.Tensor, tokens: tuple[int, ...]) -> Chains:
     """Its training forward, each step of which reads the draft's own token instead of the text's."""
-    ids, logits = _target_ids(model), []
-
-    def keep(_module: Any, _args: Any, output: torch.Tensor) -> None:
-        logits.append(output[0])
-
-    def own(_module: Any, args: tuple[torch.Tensor]) -> tuple[torch.Tensor] | None:
-        return (ids[logits[-1].argmax(-1)][None],) if logits else None
-
-    model.lm_head.register_forward_hook(keep)
-    model.embed_tokens.register_forward_pre_hook(own)
-    if model.uses_sliding_window_attn:
-        model._build_attn_mask, extend = _windowed(model.sliding_window)
-        _replace("speculators.models.eagle3.core", "extend_dense_mask_for_draft_tokens", extend)
+    ids = _target_ids(model)
+    logits = draft_own_tokens(model, ids)
     text = torch.tensor([tokens[1:]])
-    model(inputs[:, :-1], text, torch.zeros_like(text), ttt_steps=K)
+    with contextlib.ExitStack() as stack:
+        if model.uses_sliding_window_attn:
+            model._build_attn_mask, extend = _windowed(model.sliding_window)
+            name = "speculators.models.eagle3.core.extend_dense_mask_for_draft_tokens"
+            stack.enter_context(mock.patch(name, extend))
+        model(inputs[:, :-1], text, torch.zeros_like(text), ttt_steps=K)
     return Chains.of_logits(torch.stack(logits, dim=1), ids)
 
 
@@ -144,46 +137,20 @@ def _windowed(window: int) -> tuple[Callable[..., torch.Tensor], Callable[..., t
     return first, extend
 
 
-def _replace(module: str, name: str, value: Any) -> None:
-    import importlib
-
-    setattr(importlib.import_module(module), name, value)
-
-
 @torch.no_grad()
 def _peagle(model: Any, inputs: torch.Tensor, tokens: tuple[int, ...]) -> Chains:
     """Every row as an anchor, with all its depths that lie inside the text."""
     rows = len(tokens) - 1
     anchors = torch.cat([torch.arange(rows - depth) for depth in range(K)])
     depths = torch.cat([torch.full((rows - depth,), depth) for depth in range(K)])
-    _replace(
-        "speculators.models.peagle.core", "generate_cod_sample_indices", lambda **_: (anchors, depths)
-    )
     text = torch.tensor([tokens[1:]])
     arguments = (inputs[:, :-1], text, torch.zeros_like(text))
-    logits = _until_logits(
-        model, model.lm_head, *arguments, verifier_last_hidden_states=inputs[:, :-1, : model.hidden_size]
-    )
+    last = inputs[:, :-1, : model.hidden_size]
+    sampled = "speculators.models.peagle.core.generate_cod_sample_indices"
+    with mock.patch(sampled, lambda **_: (anchors, depths)):
+        logits = until_logits(model, model.lm_head, *arguments, verifier_last_hidden_states=last)
     chains = torch.stack([logits[depths == depth][: rows - K + 1] for depth in range(K)], dim=1)
     return Chains.of_logits(chains, _target_ids(model))
-
-
-def _until_logits(model: Any, head: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """[sampled, Vd]"""
-    found: list[torch.Tensor] = []
-
-    def stop(_module: Any, _args: Any, output: torch.Tensor) -> None:
-        found.append(output[0])
-        raise _StopError
-
-    handle = head.register_forward_hook(stop)
-    try:
-        model(*args, **kwargs)
-    except _StopError:
-        pass
-    finally:
-        handle.remove()
-    return found[0]
 
 
 @torch.no_grad()
@@ -198,7 +165,7 @@ def _dflash(model: Any, inputs: torch.Tensor, tokens: tuple[int, ...]) -> Chains
     allowed[:, 0] = 0
     text = torch.tensor([tokens])
     last = target().config.hidden_size
-    logits = _until_logits(
+    logits = until_logits(
         model, model.lm_head, inputs, text, allowed, inputs[..., :last], torch.zeros_like(text),
         max_anchors=size - 1 - block,
     )  # fmt: skip

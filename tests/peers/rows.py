@@ -20,6 +20,7 @@ SPECULATORS, SPECFORGE, ZLAB, ANGELSLIM = "speculators", "specforge", "dflash", 
 
 IDS = "aux_layers_are_stated"
 FEEDBACK = "norm_output_is_unambiguous"
+ORDER = "aux_order_is_unambiguous"
 ROPE = "rope_matches_the_target"
 LENGTH = "trained_length_covers_max_model_len"
 
@@ -188,7 +189,7 @@ ZLAB_ROWS = [
     _zlab("window 16", flags=_WINDOWS),
     _zlab("is_causal", flags={"is_causal": True}),
     _zlab("YaRN", ROPE, LENGTH, flags={"rope_scaling": _YARN | _BETAS}),
-    _zlab("ids 8 1 5", flags=_dflash_config(target_layer_ids=[8, 1, 5]), engine="default"),
+    _zlab("ids 8 1 5", ORDER, flags=_dflash_config(target_layer_ids=[8, 1, 5]), engine="default"),
     _zlab("input_embedding_scale 8", flags=_dflash_config(input_embedding_scale=8.0), engine="default"),
 ]
 
