@@ -12,7 +12,7 @@ from tests.peers.ours import checked
 from tests.peers.rows import ROWS
 from tests.peers.texts import ANSWER, PROMPT, prompts, texts
 from tests.support.engine import IN_PROCESS, engine_environment, run_child
-from vllm_eagle_ext.cli.check import speculative_config
+from vllm_eagle_ext.cli.check.serve import speculative_config
 from vllm_eagle_ext.reference.walk import accepted_length
 
 pytestmark = pytest.mark.e2e

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from vllm_eagle_ext.cli.check import CheckRequest
+from vllm_eagle_ext.cli.check.run import CheckRequest
 from vllm_eagle_ext.cli.engine import memory
 from vllm_eagle_ext.cli.engine.client import EngineFailedError
 from vllm_eagle_ext.cli.engine.memory import Node, share_of, weight_bytes, with_memory
