@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.published import materialise, published
 from vllm_eagle_ext.checkpoint import Inspection, Setting, TargetFacts, inspect_draft, read_draft_files
+from vllm_eagle_ext.checkpoint.config import flatten
+from vllm_eagle_ext.checkpoint.keys import is_known, rope_keys, stated_keys
 
 DRAFTS = published()
 
@@ -51,6 +53,13 @@ def test_it_is_what_its_fixture_says(draft, tmp_path):
     if (rule := expected.pop("aux_rule", None)) is not None:
         assert rule in said["aux_rule"]
     assert {key: said.get(key) for key in expected} == expected
+
+
+@pytest.mark.parametrize("draft", DRAFTS, ids=[draft.slug for draft in DRAFTS])
+def test_every_key_of_its_config_is_known(draft):
+    flat = flatten(draft.config)
+    unknown = [place for place, key, _ in stated_keys(flat) if not is_known(key)]
+    assert [*unknown, *rope_keys(flat)] == []
 
 
 def test_the_fixtures_cover_every_family_format_and_verdict():

@@ -36,6 +36,7 @@ from vllm_eagle_ext.errors import EagleExtError
 # Values that are as valid as the ones they replace: nothing in the file tells them apart.
 UNKNOWABLE = (
     ("flag", "norm_before_residual flipped"),
+    ("flag", "norm_output set"),  # of speculators' format, where it says what is fed back
     ("number", "mask_token_id 0"),
     ("number", "dflash_config.mask_token_id 0"),
 )
