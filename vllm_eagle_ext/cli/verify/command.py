@@ -61,16 +61,16 @@ def verify(
         code, text = answer(_request(_with_amount(context)), quiet=as_json)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
-    if as_json:
-        typer.echo(text)
-    if out is not None:
-        _write(out, text)
+    _put(text, out, shown=as_json)
     raise typer.Exit(code)
 
 
-def _write(out: Path, text: str) -> None:
+def _put(text: str, out: Path | None, *, shown: bool) -> None:
+    if shown:
+        typer.echo(text)
     try:
-        out.write_text(text + "\n")
+        if out is not None:
+            out.write_text(text + "\n")
     except OSError as error:
         fail(f"--out cannot be written: {error}")
 
