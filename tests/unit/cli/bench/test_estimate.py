@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.cli.bench.made_up import MadeUp
 from vllm_eagle_ext.cli.bench.command import _before
-from vllm_eagle_ext.cli.bench.estimate import START_S, TOKENS_PER_S, guessed_s, left_s, said
+from vllm_eagle_ext.cli.bench.estimate import COMPILED_S, EAGER_S, TOKENS_PER_S, guessed_s, left_s, said
 from vllm_eagle_ext.cli.bench.request import BenchRequest
 from vllm_eagle_ext.cli.bench.schedule import outstanding
 from vllm_eagle_ext.cli.engine import machine
@@ -20,12 +20,14 @@ def turns(**changes):
 def test_starts_and_tokens_count():
     settings, left = turns(repeats=1)
     texts_s = settings.num_prompts * settings.max_tokens / TOKENS_PER_S
-    assert guessed_s(settings, left) == pytest.approx(3 * (START_S + texts_s))
+    assert guessed_s(settings, left) == pytest.approx(3 * (COMPILED_S + texts_s))
+    eager = settings.model_copy(update={"engine": {"enforce_eager": True}})
+    assert guessed_s(eager, left) == pytest.approx(3 * (EAGER_S + texts_s))
 
 
 def test_requests_at_a_time_share_it():
     one, four = (guessed_s(*turns(repeats=1, concurrency=(level,))) for level in (1, 4))
-    assert four - 3 * START_S == pytest.approx((one - 3 * START_S) / 4)
+    assert four - 3 * COMPILED_S == pytest.approx((one - 3 * COMPILED_S) / 4)
 
 
 def test_what_is_left_takes_as_long_as_what_ended():
