@@ -51,8 +51,8 @@ def libraries(python: Path) -> Path:
     return Path(subprocess.check_output(command, text=True).strip())
 
 
-def install(name: str, version: str) -> bool:
-    command = [str(PYTHON), "-m", "pip", "install", "--quiet", "--no-deps", f"{name}=={version}"]
+def install(*pins: str) -> bool:
+    command = [str(PYTHON), "-m", "pip", "install", "--quiet", "--no-deps", *pins]
     environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1")
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
 
@@ -67,9 +67,9 @@ def main() -> None:
     venv.create(PEERS_VENV, with_pip=True, clear=True, symlinks=True)
     beside = f"import site; site.addsitedir({str(libraries(VENV / 'bin' / 'python'))!r})\n"
     (libraries(PYTHON) / "beside.pth").write_text(beside)
-    missing = [
-        f"{name}=={version}" for name, version in (PEERS | NEEDED).items() if not install(name, version)
-    ]
+    pins = [f"{name}=={version}" for name, version in (PEERS | NEEDED).items()]
+    # One that the index lacks must not cost the others.
+    missing = [] if install(*pins) else [pin for pin in pins if not install(pin)]
     if missing:
         # The tests say again what they could not compare; the next call tries again.
         say(f"NOT INSTALLED, pip's messages are above: {', '.join(missing)}.")

@@ -6,11 +6,11 @@ of row P starts with the guess at t_{P+2}.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 
 # Where the first two choices lie closer than this in logits, two fp32 computations may pick either.
 TIE = 1e-3
@@ -31,10 +31,12 @@ class Chains:
 
     @classmethod
     def load(cls, path: Path) -> Chains:
-        return cls(**load_file(path))
+        return cls(**{name: torch.tensor(rows) for name, rows in json.loads(path.read_text()).items()})
 
     def save(self, path: Path) -> None:
-        save_file({name: tensor.contiguous() for name, tensor in vars(self).items()}, path)
+        path.write_text(
+            json.dumps({name: tensor.tolist() for name, tensor in vars(self).items()}) + "\n"
+        )
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,6 @@ from tests.support.engine import ROOT
 COLUMNS = ("check", "reference", "engine")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here needs the peers' environment."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.peers)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def in_the_root():
     """Configs name the target by its path in the repository."""

@@ -173,7 +173,7 @@ def _peagle(model: Any, tokens: tuple[int, ...], verifier: str) -> Chains:
     trainer = OnlinePEagleModel(model, mask_token_id=MASK, num_depths=K)
     trainers, model_of = "specforge.algorithms.peagle.model", "specforge.modeling.draft.peagle"
     with (
-        mock.patch(f"{trainers}.generate_cod_sample_indices", lambda **_: (anchors, depths)),
+        mock.patch(f"{trainers}.generate_cod_sample_indices", return_value=(anchors, depths)),
         mock.patch(f"{trainers}.create_block_mask", create_mask),
         mock.patch(f"{model_of}.compile_friendly_flex_attention", _plain_attention),
     ):

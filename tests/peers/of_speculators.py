@@ -147,7 +147,7 @@ def _peagle(model: Any, inputs: torch.Tensor, tokens: tuple[int, ...]) -> Chains
     arguments = (inputs[:, :-1], text, torch.zeros_like(text))
     last = inputs[:, :-1, : model.hidden_size]
     sampled = "speculators.models.peagle.core.generate_cod_sample_indices"
-    with mock.patch(sampled, lambda **_: (anchors, depths)):
+    with mock.patch(sampled, return_value=(anchors, depths)):
         logits = until_logits(model, model.lm_head, *arguments, verifier_last_hidden_states=last)
     chains = torch.stack([logits[depths == depth][: rows - K + 1] for depth in range(K)], dim=1)
     return Chains.of_logits(chains, _target_ids(model))

@@ -15,7 +15,7 @@ from tests.support.engine import IN_PROCESS, engine_environment, run_child
 from vllm_eagle_ext.cli.check.serve import speculative_config
 from vllm_eagle_ext.reference.walk import accepted_length
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.peers, pytest.mark.e2e]
 
 MINUTE = 60
 ENGINE = {"dtype": "float32", "max_model_len": 256, "gpu_memory_utilization": 0.2}

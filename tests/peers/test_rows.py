@@ -12,6 +12,8 @@ from tests.peers.ours import checked, drafted
 from tests.peers.rows import ROWS
 from tests.peers.texts import texts
 
+pytestmark = pytest.mark.peers
+
 COMPARED = [row for row in ROWS if row.draft and not row.refused]
 
 
