@@ -95,3 +95,10 @@ def test_the_tiny_drafts_have_one(draft):
 )
 def test_obstacles(changed, said):
     assert said in str(obstacle(replace(spec_of("postnorm"), **changed)))
+
+
+def test_embeddings_of_dflash_are_scaled(target):
+    spec = spec_of("dflash")
+    plain = load_reference(spec, TINY / "dflash", target).reference
+    scaled = load_reference(replace(spec, embedding_scale=8.0), TINY / "dflash", target).reference
+    assert torch.equal(scaled.embed_tokens, 8 * plain.embed_tokens)
