@@ -78,3 +78,21 @@ def test_a_refused_draft_is_not_left_to_vllm(tmp_path):
     inspection = inspect(valid_draft("native"), tmp_path, setting={"method": "eagle"})
     assert inspection.errors
     assert not inspection.is_left_to_vllm
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        pytest.param("residual_multiplier", 1.0, id="neutral_factor"),
+        pytest.param("query_pre_attn_scalar", 32, id="the_size_of_a_head"),
+        pytest.param("attn_logit_softcapping", None, id="no_cap"),
+        pytest.param("some_scale", 1, id="unknown_but_neutral"),
+        pytest.param("pretraining_tp", 2, id="of_no_account"),
+    ],
+)
+def test_keys_that_change_nothing(tmp_path, key, value):
+    draft = valid_draft("native")
+    draft.config[key] = value
+    inspection = inspect(draft, tmp_path)
+    assert not inspection.errors
+    assert not inspection.warnings
