@@ -14,7 +14,7 @@ from vllm_eagle_ext.checkpoint.consequences import consequences
 from vllm_eagle_ext.cli.check.run import CheckResult
 from vllm_eagle_ext.cli.check.serve import download_line, not_looked_at, serve_command
 from vllm_eagle_ext.cli.check.start import Start
-from vllm_eagle_ext.errors import said
+from vllm_eagle_ext.errors import sentence
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 _ORDER = [Severity.ERROR, Severity.WARNING, Severity.NOTE]
@@ -42,7 +42,7 @@ def print_check(result: CheckResult, console: Console, *, everything: bool = Fal
 def _print_finding(finding: Finding, console: Console) -> None:
     problem = finding.problem
     head = Text(f"{finding.severity.value} {finding.rule}: ", style=_STYLES[finding.severity])
-    console.print(head + Text(said(problem.field, problem.value)))
+    console.print(head + Text(sentence(problem.field, problem.value)))
     console.print(f"  allowed: {problem.allowed}", markup=False)
     console.print(f"  to do:   {problem.remedy}", markup=False)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from vllm_eagle_ext.checkpoint import Severity
 from vllm_eagle_ext.cli.check.run import CheckResult
 from vllm_eagle_ext.cli.verify.report import Check, not_applicable, verdict
-from vllm_eagle_ext.errors import said
+from vllm_eagle_ext.errors import sentence
 
 NAME = "intake"
 
@@ -15,8 +15,9 @@ def judge_intake(checked: CheckResult) -> Check:
     found, spec = checked.inspection, checked.inspection.spec
     if spec is None and found.is_left_to_vllm:
         return not_applicable(NAME, "not one of this package's drafts: vLLM serves it as it reads it")
-    told = [finding for finding in found.findings if finding.severity is not Severity.NOTE]
-    lines = [f"{f.severity.value} {f.rule}: {said(f.problem.field, f.problem.value)}" for f in told]
+    heard = (finding for finding in found.findings if finding.follows_from is None)
+    told = [finding for finding in heard if finding.severity is not Severity.NOTE]
+    lines = [f"{f.severity.value} {f.rule}: {sentence(f.problem.field, f.problem.value)}" for f in told]
     said = "The draft would be refused; `vllm-eagle check` says what to do."
     if not found.errors and spec is not None:
         boundaries = list(spec.aux_layers.boundaries)
