@@ -34,7 +34,7 @@ def clipped(value: object) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} .. ({len(text)} characters)"
 
 
-def said(field: str, value: object) -> str:
+def sentence(field: str, value: object) -> str:
     """The sentence that a message begins with: `field is value`."""
     subject = re.split(r" (?:of|that|at|in) ", field)[0]
     last = subject.rpartition(" ")[2]
@@ -52,7 +52,7 @@ class EagleExtError(ValueError):
         self.allowed = allowed
         self.remedy = remedy
         super().__init__(
-            f"vllm-eagle-ext: {said(field, value)}. Allowed: {allowed}. What to do: {remedy}"
+            f"vllm-eagle-ext: {sentence(field, value)}. Allowed: {allowed}. What to do: {remedy}"
         )
 
     def __reduce__(self) -> tuple[object, ...]:

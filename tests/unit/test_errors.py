@@ -10,7 +10,7 @@ PARTS = {"field": "k", "value": 0, "allowed": "1 or more", "remedy": "set it"}
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "sentence"),
+    ("field", "value", "expected"),
     [
         ("num_speculative_tokens", 0, "num_speculative_tokens is 0"),
         ("aux layers of the draft", [1, 9], "aux layers of the draft are [1, 9]"),
@@ -21,8 +21,8 @@ PARTS = {"field": "k", "value": 0, "allowed": "1 or more", "remedy": "set it"}
         ("rope_theta of the draft", None, "rope_theta of the draft is missing"),
     ],
 )  # fmt: skip
-def test_the_sentence_is_grammatical(field, value, sentence):
-    assert errors.said(field, value) == sentence
+def test_the_sentence_is_grammatical(field, value, expected):
+    assert errors.sentence(field, value) == expected
 
 
 @pytest.mark.parametrize("name", sorted(errors.__all__))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from vllm_eagle_ext.errors import said
+from vllm_eagle_ext.errors import sentence
 
 
 class Severity(StrEnum):
@@ -27,7 +27,7 @@ class Problem:
     remedy: str
 
     def __str__(self) -> str:
-        return f"{said(self.field, self.value)}. Allowed: {self.allowed}. What to do: {self.remedy}"
+        return f"{sentence(self.field, self.value)}. Allowed: {self.allowed}. What to do: {self.remedy}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vllm_eagle_ext.checkpoint import DraftSpec, Finding, Inspection, Severity, TargetFacts
+from vllm_eagle_ext.checkpoint import DraftSpec, Finding, Severity, TargetFacts
 from vllm_eagle_ext.checkpoint.consequences import consequences
 from vllm_eagle_ext.cli.check.run import CheckResult
 from vllm_eagle_ext.cli.check.serve import download_line, not_looked_at, serve_command
 from vllm_eagle_ext.cli.check.start import Start
-from vllm_eagle_ext.errors import said
+from vllm_eagle_ext.errors import sentence
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 _ORDER = [Severity.ERROR, Severity.WARNING, Severity.NOTE]
@@ -34,7 +34,7 @@ def print_check(result: CheckResult, console: Console, *, everything: bool = Fal
             _print_finding(finding, console)
     console.print()
     if result.exit_code:
-        _print_refusal(inspection, console, everything=everything)
+        _print_refusal(result, console, everything=everything)
     elif inspection.spec is not None:
         _print_command(result, console)
 
@@ -42,12 +42,14 @@ def print_check(result: CheckResult, console: Console, *, everything: bool = Fal
 def _print_finding(finding: Finding, console: Console) -> None:
     problem = finding.problem
     head = Text(f"{finding.severity.value} {finding.rule}: ", style=_STYLES[finding.severity])
-    console.print(head + Text(said(problem.field, problem.value)))
+    console.print(head + Text(sentence(problem.field, problem.value)))
     console.print(f"  allowed: {problem.allowed}", markup=False)
     console.print(f"  to do:   {problem.remedy}", markup=False)
 
 
-def _print_refusal(inspection: Inspection, console: Console, *, everything: bool) -> None:
+def _print_refusal(result: CheckResult, console: Console, *, everything: bool) -> None:
+    inspection, platform = result.inspection, result.start.platform
+    console.print(f"Checked for {platform.name}: {platform.why}.")
     count = len(inspection.causes)
     follow = consequences(inspection.errors)
     more = f", {follow}{'' if everything else ' (--all shows them)'}" if follow else ""

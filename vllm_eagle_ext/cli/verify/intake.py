@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vllm_eagle_ext.checkpoint import Severity
+from vllm_eagle_ext.checkpoint import Inspection, Severity
+from vllm_eagle_ext.checkpoint.consequences import consequences
 from vllm_eagle_ext.checkpoint.findings import Finding
 from vllm_eagle_ext.cli.check.run import CheckResult
 from vllm_eagle_ext.cli.verify.report import Check, not_applicable, verdict
-from vllm_eagle_ext.errors import said as sentence
+from vllm_eagle_ext.errors import sentence
 
 NAME = "intake"
 
@@ -18,9 +19,10 @@ def judge_intake(checked: CheckResult) -> Check:
     found, spec = checked.inspection, checked.inspection.spec
     if spec is None and found.is_left_to_vllm:
         return not_applicable(NAME, "not one of this package's drafts: vLLM serves it as it reads it")
-    told = [finding for finding in found.findings if finding.severity is not Severity.NOTE]
+    heard = (finding for finding in found.findings if finding.follows_from is None)
+    told = [finding for finding in heard if finding.severity is not Severity.NOTE]
     lines = [line for finding in told for line in _lines(finding)]
-    said = f"The draft would be refused: {len(found.errors)} error{'s' * (len(found.errors) > 1)}."
+    said = f"The draft would be refused: {_count(found)}."
     if not found.errors and spec is not None:
         boundaries = list(spec.aux_layers.boundaries)
         said = f"{spec.title}" + (
@@ -28,6 +30,11 @@ def judge_intake(checked: CheckResult) -> Check:
         )
     figures = {"findings": [{"rule": f.rule, "severity": f.severity.value} for f in found.findings]}
     return Check(NAME, verdict(not found.errors), said, tuple(lines), figures)
+
+
+def _count(found: Inspection) -> str:
+    count, follow = len(found.causes), consequences(found.errors)
+    return f"{count} error{'s' * (count > 1)}" + (f", {follow}" if follow else "")
 
 
 def _lines(finding: Finding) -> Iterator[str]:

@@ -88,6 +88,7 @@ def test_a_draft_for_the_runner_that_a_cpu_has_not(check, tmp_path):
     assert result.exit_code == 1
     assert "error runner_serves_it: model runner is 'v1'" in result.stdout
     assert "needs Triton" in result.stdout
+    assert "Checked for cpu: as --platform says.\nWould be refused: 1 error.\n" in result.stdout
 
 
 def test_embeddings_of_a_target_that_keeps_them(check, target, tmp_path):
