@@ -7,8 +7,8 @@ per layer: m = RMSNorm(X);  q = RMSNorm_q(W_q m),  k = RMSNorm_k(W_k [c, m]),  v
            X += W_o Attn(RoPE(q), RoPE(k), v);  X += SwiGLU(RMSNorm(X))
 logits = W_lm RMSNorm(X), rows 1..K; row j predicts the token at position s+j
 
-Where the draft has them: biases; a sink per head, a score that draws weight and gives no value; scales
-of the values and of E; a vocabulary of its own, whose logits are those of the target ids it names.
+Where the draft has them: biases; a sink per head, a score that draws weight and gives no value; a scale
+of the values; a vocabulary of its own, whose logits are those of the target ids it names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ class DFlashReference:
     causal: Sequence[bool]  # per layer
     windows: Sequence[int | None]
     value_scale: float = 1.0
-    embedding_scale: float = 1.0  # of embed_tokens
     target_ids: torch.Tensor | None = None  # [Vd]; None: the draft's vocabulary is the target's
 
     @classmethod
@@ -80,7 +79,7 @@ class DFlashReference:
     def logits(self, context: torch.Tensor, anchor: int, k: int) -> torch.Tensor:
         """context [s, H] at positions 0..s-1 -> [K, Vd]."""
         tokens = torch.tensor([anchor] + [self.mask_token] * k)
-        x = self.embed_tokens[tokens] * self.embedding_scale
+        x = self.embed_tokens[tokens]
         for layer in range(self.layers):
             x = self.layer(layer, x, context)
         x = rms_norm(x, self.weights["norm.weight"], self.eps)

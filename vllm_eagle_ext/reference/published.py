@@ -82,14 +82,12 @@ def _eagle3(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Eagle3Ref
 
 def _dflash(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashWalk:
     reference = DFlashWalk.load(folder, target, spec.layers).reference
-    read = _of_both(spec, reference) | {
-        "layers": spec.num_layers,
-        "mask_token": spec.mask_token_id,
-        "embedding_scale": getattr(spec, "embedding_scale", 1.0),
-    }
+    read = _of_both(spec, reference) | {"layers": spec.num_layers, "mask_token": spec.mask_token_id}
     for field, name in (("embed_tokens", "embed_tokens.weight"), ("lm_head", "lm_head.weight")):
         if name in reference.weights:
             read[field] = reference.weights[name]
+    embeddings = read.get("embed_tokens", reference.embed_tokens)
+    read["embed_tokens"] = embeddings * getattr(spec, "embedding_scale", 1.0)
     if spec.vocabulary.map_kind is not None:
         read["target_ids"] = _target_ids(spec, folder, spec.vocabulary.size)
     return DFlashWalk(replace(reference, **read))

@@ -157,14 +157,6 @@ def test_blocks_listed_otherwise_are_the_same_draft(tmp_path, family):
     assert drafts[0] == drafts[1]
 
 
-def test_embeddings_of_dflash_are_scaled(tmp_path):
-    inner = loaded(valid_draft("dflash"), tmp_path).reference
-    context = inner.context([torch.randn(6, 64) for _ in range(3)])
-    scaled = replace(inner, embedding_scale=8.0).logits(context, 5, 3)
-    assert torch.equal(scaled, replace(inner, embed_tokens=8 * inner.embed_tokens).logits(context, 5, 3))
-    assert (scaled - inner.logits(context, 5, 3)).abs().max() > 0.1
-
-
 def test_dflash_with_a_vocabulary_of_its_own(tmp_path):
     draft, size = valid_draft("dflash"), 32
     kept = 3 * torch.arange(size)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from tests.support.checkpoints import write_draft
 from tests.support.engine import TINY
 from vllm_eagle_ext.cli.check.run import CheckRequest, run_check
 from vllm_eagle_ext.cli.engine.load import Answer, Measured
@@ -27,7 +31,7 @@ def stage(_title, _total):
     yield lambda _done: None
 
 
-def request(draft: str = "postnorm", **options) -> VerifyRequest:
+def request(draft: str | Path = "postnorm", **options) -> VerifyRequest:
     check = CheckRequest(
         draft=str(TINY / draft), target=str(TINY / "target"), k=K, options=options
     )  # fmt: skip
@@ -41,7 +45,7 @@ def check(asked: VerifyRequest, measured: Measured):
 def serve(asked: VerifyRequest) -> Measured:
     """Greedy texts in the steps that this draft, read as asked, would have made of them."""
     target, spec = load_target(TINY / "target"), run_check(asked.check).inspection.spec
-    reference = load_reference(spec, TINY / "postnorm", target)
+    reference = load_reference(spec, Path(asked.check.draft), target)
     answers = []
     for prompt in PROMPTS:
         ids = torch.tensor([prompt])
@@ -69,6 +73,47 @@ def test_the_same_draft_passes(rightly):
     assert found.verdict.value == "passed"
     assert found.figures["engine"] == found.figures["reference"]
     assert found.figures["drafts"] > 60
+
+
+def listed_otherwise(folder: Path, place: str, key: str) -> VerifyRequest:
+    """The native draft with ids in another order, and the blocks of fc that these ids have then."""
+    config = json.loads((TINY / "native/config.json").read_text())
+    tensors = load_file(TINY / "native/model.safetensors")
+    (config.setdefault(place, {}) if place else config)[key] = [8, 1, 5]
+    asked = request(write_draft(folder, config, tensors))
+    layers = run_check(asked.check).inspection.spec.aux_layers
+    assert layers.boundaries == (2, 6, 9)
+    blocks = tensors["fc.weight"].chunk(3, dim=1)
+    tensors["fc.weight"] = torch.cat([blocks[layers.order.index(at)] for at in range(3)], dim=1)
+    write_draft(folder, config, tensors)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("place", "key"),
+    [
+        ("eagle_config", "eagle_aux_hidden_state_layer_ids"),
+        ("", "aux_hidden_states_layer_ids"),
+    ],
+)
+def test_ids_listed_otherwise_pass(tmp_path, place, key):
+    """Served rightly, in the steps of the native draft."""
+    asked = listed_otherwise(tmp_path / "draft", place, key)
+    with torch.inference_mode():
+        served = serve(request("native"))
+    found = check(asked, served)
+    assert found.verdict.value == "passed"
+    assert found.figures["engine"] == found.figures["reference"]
+
+
+def test_what_is_not_computed_is_not_applicable(tmp_path, rightly):
+    config = json.loads((TINY / "postnorm/config.json").read_text())
+    tensors = load_file(TINY / "postnorm/model.safetensors")
+    write_draft(tmp_path, config | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, tensors)
+    found = check(request(tmp_path), rightly)
+    assert (found.verdict.value, found.said) == (
+        "not applicable", "the reference has no rope of the kind 'dynamic'",
+    )  # fmt: skip
 
 
 def test_another_feedback_fails():
