@@ -33,6 +33,7 @@ from vllm_eagle_ext.errors import EagleExtError
 
 NOTES = "EAGLE_EXT_NOTES"  # environment variable; vLLM warns of unknown ones that begin with VLLM_
 _MOST_BYTES, _MOST_CHARACTERS = 1 << 16, 4000
+_PREFIX, _SUFFIX = "vllm-eagle-ext-", ".jsonl"
 _TRACKER_S = 5
 _RUNNING = "EngineCore encountered an issue"  # vLLM's EngineDeadError: it had started
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
@@ -54,12 +55,23 @@ def watch() -> None:
 
 @functools.lru_cache(maxsize=1)
 def _begin() -> None:
-    descriptor, path = tempfile.mkstemp(prefix="vllm-eagle-ext-", suffix=".jsonl")
+    owner = os.getpid()
+    _remove_left_behind()
+    descriptor, path = tempfile.mkstemp(prefix=f"{_PREFIX}{owner}-", suffix=_SUFFIX)
     os.close(descriptor)
     os.environ[NOTES] = path
-    owner = os.getpid()
     atexit.register(_end, owner, path)
     sys.excepthook = functools.partial(_tell, sys.excepthook, owner)
+
+
+def _remove_left_behind() -> None:
+    """By processes that a signal ended, as `vllm serve` ends on SIGTERM: their exit runs no handler."""
+    for file in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*{_SUFFIX}"):
+        with contextlib.suppress(OSError, ValueError):
+            try:
+                os.kill(int(file.name.removeprefix(_PREFIX).partition("-")[0]), 0)
+            except ProcessLookupError:
+                file.unlink()
 
 
 def _end(owner: int, path: str) -> None:

@@ -104,6 +104,16 @@ def test_a_start_does_without_a_place_for_notes(tmp_path):
     assert last_lines(tmp_path, code)[-1].startswith("RuntimeError: Engine core")
 
 
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    (tmp_path / f"vllm-eagle-ext-{gone.pid}-abc.jsonl").touch()
+    living = tmp_path / f"vllm-eagle-ext-{os.getpid()}-abc.jsonl"
+    living.touch()
+    code = f"failed_start.watch()\nos.unlink({str(living)!r})\n1 / 0"  # it is still there
+    assert last_lines(tmp_path, code)[-1].startswith("ZeroDivisionError")
+
+
 def test_without_a_draft_nothing_is_added(tmp_path):
     lines = last_lines(tmp_path, "start('fork')")
     assert lines[-1].startswith("RuntimeError: Engine core initialization failed.")
