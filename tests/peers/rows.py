@@ -20,6 +20,7 @@ SPECULATORS, SPECFORGE, ZLAB, ANGELSLIM = "speculators", "specforge", "dflash", 
 
 IDS = "aux_layers_are_stated"
 FEEDBACK = "norm_output_is_unambiguous"
+LENT = "lent_parts_are_usual"
 ORDER = "aux_order_is_unambiguous"
 ROPE = "rope_matches_the_target"
 LENGTH = "trained_length_covers_max_model_len"
@@ -126,6 +127,18 @@ SPECULATORS_DFLASH = [
 ]  # fmt: skip
 
 
+def _converted(source: str, algorithm: str, target: str, *warnings: str) -> Row:
+    folder = f"examples/tiny/{source}"
+    write = partial(of_speculators.convert, source=folder, algorithm=algorithm, verifier=target)
+    title, chained = f"speculators' converter: tiny/{source}", algorithm == "eagle3"
+    return _row(
+        title, SPECULATORS, write, of_speculators.draft, *warnings, target=target, chained=chained
+    )
+
+
+CONVERTED = [_converted("native", "eagle3", TARGET, IDS, LENT), _converted("dflash", "dflash", HYBRID)]
+
+
 def _specforge(kind: str, name: str, *warnings: str, **settings: Any) -> Row:
     target = settings.get("target", TARGET)
     write = partial(of_specforge.write, kind=kind, verifier=target, **settings.pop("flags", {}))
@@ -211,6 +224,7 @@ ROWS = [
     *SPECULATORS_EAGLE3,
     *SPECULATORS_PEAGLE,
     *SPECULATORS_DFLASH,
+    *CONVERTED,
     *SPECFORGE_ROWS,
     *ZLAB_ROWS,
     *ANGELSLIM_ROWS,
