@@ -44,6 +44,8 @@ class Row:
 
 
 def _row(name: str, peers: str, write: Any, draft: Any, *warnings: str, **settings: Any) -> Row:
+    if settings.get("target") == HYBRID:
+        settings["engine"] = None  # see NOT_COMPARED
     return Row(name, tuple(peers.split()), write, draft, warnings=frozenset(warnings), **settings)
 
 
@@ -232,6 +234,7 @@ ROWS = [
 
 # What no row compares, and why.
 NOT_COMPARED = {
+    "engines on the hybrid target": "linear attention on a CPU is bf16 alone, where ids part at ties",
     "SafeAILab EAGLE": "is not in the package index (eagle-llm there is EAGLE-1)",
     "speculators DSpark, DFlash2": "are left to vLLM, and drafted by its V2 runner alone",
     "speculators XPress, MTP": "vLLM 0.32 has neither type",
