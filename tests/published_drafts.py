@@ -46,7 +46,7 @@ templates that others are trained from. **No weight file of theirs has been seen
 known, and `vllm-eagle check REPOSITORY --target TARGET -k K` says what your copy is.
 
 *Known*: how surely, read in source (of the training code, of vLLM), reported (a model card, an issue, a
-log) or inferred. *Warnings*: rules of [drafts.md](drafts.md), asked for 4,096 tokens; the draft is
+log) or inferred. *Warnings*: rules of [drafts.md](drafts.md), asked for 4,096 tokens on GPUs; the draft is
 served with them. *Runner*: vLLM's, where only one of the two can draft with it.
 
 Written by `python -m tests.published_drafts --write`.
@@ -117,7 +117,7 @@ def find(drafts: Sequence[Published]) -> list[Found]:
             request = CheckRequest(
                 draft=str(materialise(draft, there)), method=draft.method, k=draft.k,
                 target=str(write_target(draft, Path(folder, f"{draft.slug}-target"))),
-                max_model_len=4096, options={},
+                max_model_len=4096, options={}, platform="cuda",
             )  # fmt: skip
             found.append(Found(draft, run_check(request)))
     return found

@@ -207,6 +207,7 @@ def test_logging_goes_on_without_notes(monkeypatch, caplog, notes):
     if notes:
         monkeypatch.setenv(failed_start.NOTES, notes)
     before = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(logging.LogRecord)  # whatever was configured in this process before
     try:
         failed_start.join()
         assert isinstance(logging.getLogRecordFactory(), failed_start._Noting) == bool(notes)

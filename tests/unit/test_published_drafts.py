@@ -34,7 +34,8 @@ def test_every_repository_is_named_once(found):
     assert len(shown) == len(set(shown))
     left_out = {one.draft.slug for one in found} - set(shown)
     assert {slug for slug in left_out if not slug.startswith(("ids_", "d2t_"))} == {
-        "nested_ids_like_the_default", "specdrift_gpt_oss_120b_top_level", "specforge_norm_output_alone",
+        "angelslim_own_layers", "nested_ids_like_the_default", "specdrift_gpt_oss_120b_top_level",
+        "specforge_norm_output_alone", "specforge_qwen3_8b_p_eagle_mask_token",
     }  # fmt: skip
 
 

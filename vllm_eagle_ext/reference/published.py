@@ -87,7 +87,7 @@ def _dflash(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashWal
         if name in reference.weights:
             read[field] = reference.weights[name]
     embeddings = read.get("embed_tokens", reference.embed_tokens)
-    read["embed_tokens"] = embeddings * getattr(spec, "embedding_scale", 1.0)
+    read["embed_tokens"] = embeddings * spec.embedding_scale
     if spec.vocabulary.map_kind is not None:
         read["target_ids"] = _target_ids(spec, folder, spec.vocabulary.size)
     return DFlashWalk(replace(reference, **read))
