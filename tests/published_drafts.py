@@ -46,8 +46,8 @@ templates that others are trained from. **No weight file of theirs has been seen
 known, and `vllm-eagle check REPOSITORY --target TARGET -k K` says what your copy is.
 
 *Known*: how surely, read in source (of the training code, of vLLM), reported (a model card, an issue, a
-log) or inferred. *Warnings*: rules of [drafts.md](drafts.md), asked for 4,096 tokens on GPUs; the draft is
-served with them. *Runner*: vLLM's, where only one of the two can draft with it.
+log) or inferred. *Warnings*: rules of [drafts.md](drafts.md), asked for 4,096 tokens on GPUs; the
+draft is served with them. *Runner*: vLLM's, where only one of the two can draft with it.
 
 Written by `python -m tests.published_drafts --write`.
 """
