@@ -20,9 +20,8 @@ UTILIZATION = "gpu_memory_utilization"
 _GIB = 1 << 30
 _CACHE_SPACE = "VLLM_CPU_KVCACHE_SPACE"  # where it is set, vLLM looks at no share
 _MOST = 0.8  # of what is free: it is measured anew when a worker starts
-_USUAL = 0.5  # of what is free, where the weights need no more
 _WORKER = 3 * _GIB // 2  # of one without weights
-_CACHE = 4 * _GIB
+_CACHE = 2 * _GIB  # at least: an engine writes all of it before it starts, about a GiB a second
 _COPIES = 1.5  # of the weights, while they are loaded
 _STEP = 0.01
 
@@ -93,9 +92,10 @@ def share_of(node: Node, *, workers: int = 1, weights: int | None = None) -> Sha
     most, wanted = _MOST * free, _MOST * free
     least = float(_WORKER)
     if weights is not None:
-        wanted = min(most, max(_USUAL * free, _WORKER + _COPIES * weights + _CACHE))
+        wanted = min(most, _WORKER + _COPIES * weights + max(_CACHE, weights))
         least += weights / 2  # of a float32 file, which is served in 16 bit
-    utilization = math.floor(wanted / node.total / _STEP) * _STEP
+    steps = math.ceil(wanted / node.total / _STEP)
+    utilization = min(steps, math.floor(most / node.total / _STEP)) * _STEP
     if most < least or not utilization:
         raise EngineFailedError(
             field="free memory of this machine", value=f"{_gib(node.free)} of {_gib(node.total)} GiB",

@@ -42,12 +42,15 @@ def test_what_is_asked_for_is_free(free, workers, weights):
     assert share.utilization >= 0.01
 
 
-def test_a_tiny_pair_leaves_half_to_others():
-    assert share_of(LARGE, weights=10**8).utilization == pytest.approx(0.46)
+def test_a_tiny_pair_leaves_the_rest_to_others():
+    """What an engine gets it writes before it starts: a cache of 10 GiB takes longer than the weights."""
+    assert share_of(LARGE, weights=10**8).utilization == pytest.approx(0.06)
+    assert share_of(Node(1024 * GIB, 900 * GIB), weights=10**8).utilization == pytest.approx(0.01)
 
 
-def test_large_weights_get_what_they_need():
-    assert share_of(LARGE, weights=20 * GIB).utilization == pytest.approx(0.55)
+def test_large_weights_get_what_they_need_and_a_cache_of_their_size():
+    assert share_of(LARGE, weights=12 * GIB).utilization == pytest.approx(0.5)
+    assert share_of(LARGE, weights=30 * GIB).utilization == pytest.approx(0.75)
 
 
 def test_weights_that_are_not_here_yet_may_be_large():
