@@ -43,7 +43,7 @@ def test_what_is_asked_for_is_free(free, workers, weights):
 
 
 def test_a_tiny_pair_leaves_the_rest_to_others():
-    """What an engine gets it writes before it starts: a cache of 10 GiB takes longer than the weights."""
+    """What an engine gets it writes before it starts: a cache of 10 GiB takes seconds."""
     assert share_of(LARGE, weights=10**8).utilization == pytest.approx(0.06)
     assert share_of(Node(1024 * GIB, 900 * GIB), weights=10**8).utilization == pytest.approx(0.01)
 
