@@ -29,6 +29,8 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
     windows = [layer.window for layer in spec.layers if layer.window]
     if windows:  # transformers drops the key where use_sliding_window is not set
         hf_config.sliding_window = windows[0]
+    if config.parallel_drafting:
+        _drop_rope_sections(hf_config)
     if spec.method == "dflash":
         _apply_dflash(hf_config, case)
     else:
@@ -37,6 +39,17 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
     write_stamp(hf_config, weights=asdict(loading_plan(case, strict=strict)))
     hf_config.architectures = [spec.drafter]
     config.update_arch_()
+
+
+def _drop_rope_sections(hf_config: Any) -> None:
+    """V1 refuses M-RoPE in drafts that make all tokens in one pass. It drafts for text alone, where all
+    sections have the same position, and hands such drafts the first. REMOVE WHEN V1's `_raise_if_mrope`
+    goes, or V1 goes."""
+    for name in ("rope_parameters", "rope_scaling"):
+        block = getattr(hf_config, name, None)
+        if isinstance(block, dict):
+            kept = {key: value for key, value in block.items() if not key.startswith("mrope_")}
+            setattr(hf_config, name, kept)
 
 
 def _apply_eagle3(hf_config: Any, case: Case) -> None:
