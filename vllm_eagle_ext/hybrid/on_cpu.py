@@ -71,7 +71,7 @@ def _convolve_torch(layer: Any, x: torch.Tensor, conv: torch.Tensor, batch: Step
     if layer.activation == "silu":
         out = F.silu(out)
     conv[slots] = inputs[:, :, 1:]
-    return out.transpose(1, 2).to(x.dtype)
+    return out.transpose(1, 2).to(x.dtype).contiguous()  # of one request it would stay a view of columns
 
 
 def committing(layers: Sequence[Any], most_requests: int) -> Callable[[Any, torch.Tensor], None]:
