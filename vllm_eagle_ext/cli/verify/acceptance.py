@@ -12,7 +12,7 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.cli.engine.load import Answer, Measured
-from vllm_eagle_ext.cli.verify.report import Check, Verdict, not_applicable, verdict
+from vllm_eagle_ext.cli.verify.report import Check, Verdict, not_applicable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -163,17 +163,13 @@ def undrafted(measured: Measured) -> str | None:
 
 
 def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
-    """overrides: options that read the checkpoint otherwise than the reference."""
+    """overrides: options that read the checkpoint otherwise than the reference, which may therefore be
+    the worse of both: an engine that accepts more with them is no failure."""
     if paired.drafts < LEAST_DRAFTS:
         reason = f"{paired.drafts} drafts are too few; use more prompts or a larger --max-tokens"
         return not_applicable(REFERENCE, reason)
-    beyond = [
-        position + 1
-        for position, (difference, bound) in enumerate(
-            zip(paired.differences, paired.bounds, strict=True)
-        )
-        if abs(difference) > bound
-    ]
+    pairs = enumerate(zip(paired.differences, paired.bounds, strict=True), start=1)
+    beyond = {position: found for position, (found, bound) in pairs if abs(found) > bound}
     largest = max(paired.differences, key=abs)
     said = f"{paired.drafts} drafts, largest difference of acceptance {largest:+.3f}"
     said += f", beyond its bound at position {', '.join(map(str, beyond))}" if beyond else ""
@@ -186,8 +182,15 @@ def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
         details.append("The engine drafts other tokens: aux layers or norms may be read otherwise.")
     if beyond or unlike:
         details += _explain(largest, overrides)
-    found = Verdict.WARNING if unlike and not beyond else verdict(not beyond)
+    found = _verdict(list(beyond.values()), unlike, overridden=bool(overrides))
     return Check(REFERENCE, found, said, tuple(details), paired.to_json())
+
+
+def _verdict(beyond: Sequence[float], unlike: bool, *, overridden: bool) -> Verdict:
+    """beyond: the differences larger than their bounds, positive where the engine accepts more."""
+    if any(difference < 0 or not overridden for difference in beyond):
+        return Verdict.FAILED
+    return Verdict.WARNING if beyond or unlike else Verdict.PASSED
 
 
 def _named(paired: Paired) -> tuple[tuple[str, list[int]], ...]:

@@ -117,6 +117,22 @@ def test_few_drafts_say_nothing():
     assert judge_reference(paired(0.0, 0.9, count=20)).verdict is Verdict.NOT_APPLICABLE
 
 
+@pytest.mark.parametrize(
+    ("engine", "reference", "expected"), [(0.7, 0.4, "warning"), (0.4, 0.7, "FAILED")]
+)
+def test_an_engine_that_accepts_more_with_options_is_a_warning(engine, reference, expected):
+    """The options may be right and the file, which the reference reads, wrong."""
+    assert judge_reference(paired(engine, reference), ["norm_output"]).verdict.value == expected
+
+
+def test_one_position_that_accepts_less_fails():
+    found = Paired(K)
+    for number in range(400):  # more drafts of one token, fewer of three
+        found.add(1 if number < 300 else 0, K if number < 100 else 0)
+    assert found.differences == [0.5, -0.25, -0.25]
+    assert judge_reference(found, ["norm_output"]).verdict is Verdict.FAILED
+
+
 def test_overrides_are_named():
     worse = " ".join(judge_reference(paired(0.4, 0.7), ["aux_layers"]).details)
     better = " ".join(judge_reference(paired(0.7, 0.4), ["aux_layers"]).details)
