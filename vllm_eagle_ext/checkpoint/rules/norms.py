@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.checkpoint.aux_layers import IDS_KEY
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
@@ -144,11 +143,12 @@ def _measure(value: bool) -> str:
 
 def may_be_of_older_specforge(case: Case) -> bool:
     """Whether SpecForge up to 0.2.0 can have written it. Its Llama draft has one layer, called
-    `midlayer`, and three aux states; ids are nested; d2t and t2d are saved for any vocabulary."""
+    `midlayer`, and three aux states; ids are nested, or kept where the config of its training had them; d2t and t2d
+    are saved for any vocabulary."""
     spec, tensors = case.spec, case.files.tensors
-    stated = spec.architecture == "LlamaForCausalLMEagle3" and case.flat.get(IDS_KEY) is None
+    named_so = spec.architecture == "LlamaForCausalLMEagle3"
     shaped = spec.num_layers == 1 and len(spec.aux_layers.boundaries) == 3
-    if spec.format == "speculators" or spec.gate or spec.norm_before_fc or not (stated and shaped):
+    if spec.format == "speculators" or spec.gate or spec.norm_before_fc or not (named_so and shaped):
         return False
     named = {name.replace("layers.0.", "midlayer."): header for name, header in tensors.items()}
     as_there = all(header.published == name for name, header in named.items())

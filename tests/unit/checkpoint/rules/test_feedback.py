@@ -32,6 +32,7 @@ def of_two_layers(draft):
     [
         pytest.param([], id="as_specforge_writes_it"),
         pytest.param([no_key("eagle_config")], id="default_layers"),
+        pytest.param([no_key("eagle_config"), key(TOP_IDS, [2, 3, 4])], id="ids_at_top_level"),
         pytest.param([lambda draft: draft.tensors.clear()], id="bin"),
     ],
 )
@@ -50,7 +51,6 @@ def test_it_may_be_either(tmp_path, changes):
         pytest.param([in_vllms_names], id="names"),
         pytest.param([with_names_of_its_own], id="names_of_norms"),
         pytest.param([no_tensor("t2d")], id="no_t2d"),
-        pytest.param([no_key("eagle_config"), key(TOP_IDS, [2, 3, 4])], id="ids_at_top_level"),
         pytest.param([of_two_layers], id="two_aux_layers"),
         pytest.param([key("architectures", ["Eagle3LlamaForCausalLM"])], id="architecture"),
     ],
