@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,8 @@ COMPUTED_KINDS = frozenset(
     }
 )  # fmt: skip
 
+# Older names of the same; vLLM takes the one for the other.
+_SAME_KIND = {"su": "longrope", "mrope": "default"}
 _NUMBERS = ("rope_theta", "factor", "original_max_position_embeddings", "partial_rotary_factor")
 
 
@@ -49,15 +51,8 @@ def rope_problems(config: Mapping[str, Any]) -> list[Problem]:
         if block is not None and not isinstance(block, Mapping):
             problems.append(_problem(name, block, "an object"))
     for name, block in {"": config, **blocks}.items():
-        if not isinstance(block, Mapping):
-            continue
-        for key in _NUMBERS:
-            value = block.get(key)
-            if value is not None and not _is_positive(value):
-                problems.append(_problem(f"{name}.{key}".strip("."), value, "a positive number"))
-        for key in ("rope_type", "type"):
-            if name and key in block and not isinstance(block[key], str):
-                problems.append(_problem(f"{name}.{key}", block[key], "a name, or no such key"))
+        if isinstance(block, Mapping):
+            problems += _value_problems(name, block)
     thetas = {
         block["rope_theta"]
         for block in (config, *blocks.values())
@@ -65,26 +60,58 @@ def rope_problems(config: Mapping[str, Any]) -> list[Problem]:
     }
     if len(thetas) > 1:
         problems.append(_problem("rope_theta", sorted(thetas), "one value, wherever it is stated"))
+    if not problems:
+        problems += _kind_problems(config)
     return problems
+
+
+def _value_problems(name: str, block: Mapping[str, Any]) -> Iterator[Problem]:
+    """name: of the block; none: the config itself."""
+    for key in _NUMBERS:
+        value = block.get(key)
+        if value is not None and not _is_positive(value):
+            yield _problem(f"{name}.{key}".strip("."), value, "a positive number")
+    for key in ("rope_type", "type"):
+        if name and key in block and not isinstance(block[key], str):
+            yield _problem(f"{name}.{key}", block[key], "a name, or no such key")
+
+
+def _kind_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Two blocks of different kinds: transformers before 5 reads the one, since then the other."""
+    scaling, parameters = (_block(config, name) for name in ("rope_scaling", "rope_parameters"))
+    stated = parameters.get("rope_type") or parameters.get("type")
+    if not scaling or not stated:
+        return
+    kinds = [rope_kind(scaling), stated]
+    if len({_SAME_KIND.get(kind, kind) for kind in kinds}) > 1:
+        field = "rope_type of rope_scaling and rope_parameters"
+        yield _problem(field, kinds, "one kind of rope: rope_scaling is read, rope_parameters is not")
 
 
 def read_rope(config: Mapping[str, Any]) -> Rope:
     """Of a config without `rope_problems`. A rope per layer type, as Gemma has, counts as not stated:
     no draft has one, so that there is nothing to compare."""
-    parameters = _block(config, "rope_parameters")
-    stated = {**_block(config, "rope_scaling"), **parameters}
+    stated = rope_block(config)
     theta, partial = (
-        stated.get(key) if config.get(key) is None else config[key]
+        config.get(key) if stated.get(key) is None else stated[key]
         for key in ("rope_theta", "partial_rotary_factor")
     )
-    kind = stated.get("rope_type") or stated.get("type") or "default"
     return Rope(
         theta=None if theta is None else float(theta),
-        kind=str(kind),
+        kind=rope_kind(stated),
         factor=stated.get("factor"),
         original_length=stated.get("original_max_position_embeddings"),
         partial=1.0 if partial is None else float(partial),
     )
+
+
+def rope_block(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The one that transformers 5 reads: `rope_scaling` takes the place of `rope_parameters`, whole."""
+    return _block(config, "rope_scaling") or _block(config, "rope_parameters")
+
+
+def rope_kind(block: Mapping[str, Any]) -> str:
+    return str(block.get("rope_type") or block.get("type") or "default")
 
 
 def _block(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from vllm_eagle_ext.checkpoint.rope import rope_block, rope_kind
+
 KINDS = ("default", "linear", "llama3", "yarn")
 _ORIGINAL = "original_max_position_embeddings"
 # Per kind, the numbers that it cannot do without and those that it may have.
@@ -72,13 +74,13 @@ class Rotary:
 
 
 def read_rotary(config: Mapping[str, Any], default_theta: float = 1e4) -> Rotary:
-    """Of either spelling, `rope_scaling` or `rope_parameters`.
+    """Of either spelling, `rope_scaling` or `rope_parameters`; a block's numbers win over the root's.
 
     Args:
         config: with the layers' keys at its root.
     """
     block = rope_block(config)
-    kind = block.get("rope_type") or block.get("type") or "default"
+    kind = rope_kind(block)
     names = (*_NEEDED.get(kind, ()), *_FURTHER.get(kind, ()))
     numbers = {name: block[name] for name in names if block.get(name) is not None}
     if _ORIGINAL in names:
@@ -86,14 +88,10 @@ def read_rotary(config: Mapping[str, Any], default_theta: float = 1e4) -> Rotary
         stated = config.get(_ORIGINAL) or numbers.get(_ORIGINAL) or config.get("max_position_embeddings")
         numbers |= {_ORIGINAL: stated} if stated else {}
     theta, partial = (
-        next((value for value in (config.get(key), block.get(key)) if value is not None), default)
+        next((value for value in (block.get(key), config.get(key)) if value is not None), default)
         for key, default in (("rope_theta", default_theta), ("partial_rotary_factor", 1.0))
     )
-    return Rotary(float(theta), str(kind), float(partial), numbers)
-
-
-def rope_block(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    return Rotary(float(theta), kind, float(partial), numbers)
 
 
 def rope_obstacle(config: Mapping[str, Any]) -> str | None:

@@ -72,6 +72,11 @@ def test_as_transformers_and_vllm(name, key):
     torch.testing.assert_close(found, of_vllm(block), atol=2e-5, rtol=0)
 
 
+def test_rope_scaling_wins_as_in_transformers():
+    config = {"rope_theta": THETA, "rope_scaling": BLOCKS["linear"], "rope_parameters": YARN}
+    torch.testing.assert_close(mine(config), of_transformers(BLOCKS["linear"]), atol=2e-5, rtol=0)
+
+
 @pytest.mark.parametrize("name", sorted(BLOCKS.keys() - {"default", "yarn_of_factor_1"}))
 def test_kinds_differ(name):
     """Else the comparison above would hold whatever was read."""

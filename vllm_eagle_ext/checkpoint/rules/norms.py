@@ -143,8 +143,8 @@ def _measure(value: bool) -> str:
 
 def may_be_of_older_specforge(case: Case) -> bool:
     """Whether SpecForge up to 0.2.0 can have written it. Its Llama draft has one layer, called
-    `midlayer`, and three aux states; ids are nested, or kept where the config of its training had them; d2t and t2d
-    are saved for any vocabulary."""
+    `midlayer`, and three aux states, whose ids stay where its training's config had them; d2t and
+    t2d are saved for any vocabulary."""
     spec, tensors = case.spec, case.files.tensors
     named_so = spec.architecture == "LlamaForCausalLMEagle3"
     shaped = spec.num_layers == 1 and len(spec.aux_layers.boundaries) == 3

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
+from transformers import LlamaConfig
 
 from tests.support.drafts import valid_draft
 from vllm_eagle_ext.checkpoint.rope import Rope, read_rope, rope_problems
@@ -62,6 +64,43 @@ def yarn(key: str) -> dict[str, Any]:
             Rope(5e4, partial=0.5),
             id="null_partial",
         ),
+        pytest.param(
+            {
+                "rope_theta": 5e4,
+                "rope_scaling": yarn("type"),
+                "rope_parameters": yarn("type") | {"factor": 2.0},
+            },
+            Rope(5e4, "yarn", 4.0, 8192),
+            id="rope_scaling_wins",
+        ),
+        pytest.param(
+            {"rope_scaling": yarn("type"), "rope_parameters": {"rope_theta": 5e4}},
+            Rope(None, "yarn", 4.0, 8192),
+            id="rope_scaling_replaces_all",
+        ),
+        pytest.param(
+            {"rope_scaling": {}, "rope_parameters": yarn("type") | {"rope_theta": 5e4}},
+            Rope(5e4, "yarn", 4.0, 8192),
+            id="empty_scaling",
+        ),
+        pytest.param(
+            {
+                "rope_theta": 5e4,
+                "partial_rotary_factor": 0.5,
+                "rope_parameters": {"partial_rotary_factor": 0.25},
+            },
+            Rope(5e4, partial=0.25),
+            id="partial_of_the_block",
+        ),
+        pytest.param(
+            {
+                "rope_theta": 5e4,
+                "rope_scaling": {"type": "mrope"},
+                "rope_parameters": {"rope_type": "default"},
+            },
+            Rope(5e4, "mrope"),
+            id="older_name",
+        ),
         pytest.param({"rope_scaling": None}, Rope(None), id="nothing"),
         pytest.param(
             {"rope_parameters": {"full_attention": {"rope_theta": 5e4}}},
@@ -76,6 +115,31 @@ def test_rope_spellings(config, rope):
 
 
 @pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param({"rope_scaling": yarn("type")}, id="scaling"),
+        pytest.param(
+            {"rope_parameters": yarn("rope_type") | {"partial_rotary_factor": 0.25}}, id="parts"
+        ),
+        pytest.param(
+            {"rope_scaling": yarn("type"), "rope_parameters": yarn("type") | {"factor": 2.0}}, id="both"
+        ),
+        pytest.param({"rope_scaling": {}, "rope_parameters": yarn("rope_type")}, id="empty_scaling"),
+    ],
+)
+def test_rope_is_that_of_transformers(config):
+    config = {"rope_theta": 5e4, "partial_rotary_factor": 0.5, **config}
+    found = LlamaConfig.from_dict(copy.deepcopy(config)).rope_parameters
+    mine = read_rope(config)
+    assert (mine.theta, mine.kind, mine.factor) == (
+        found["rope_theta"],
+        found["rope_type"],
+        found["factor"],
+    )
+    assert mine.partial == found["partial_rotary_factor"]
+
+
+@pytest.mark.parametrize(
     ("config", "words"),
     [
         pytest.param({"rope_theta": "1e6"}, "rope_theta", id="text"),
@@ -84,6 +148,11 @@ def test_rope_spellings(config, rope):
         pytest.param({"rope_parameters": [1]}, "rope_parameters", id="no_object"),
         pytest.param({"rope_scaling": {"factor": -1}}, "rope_scaling.factor", id="factor"),
         pytest.param({"partial_rotary_factor": 0}, "partial_rotary_factor", id="partial"),
+        pytest.param(
+            {"rope_scaling": yarn("type"), "rope_parameters": {"rope_type": "default"}},
+            "rope_type of rope_scaling and rope_parameters",
+            id="two_kinds",
+        ),
     ],
 )
 def test_rope_problems(config, words):
