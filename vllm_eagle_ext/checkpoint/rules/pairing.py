@@ -96,6 +96,21 @@ def rope_matches_the_target(case: Case) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.WARNING)
+def trainer_rotates_the_same_part(case: Case) -> Iterable[Problem]:
+    """speculators' drafts are layers of transformers whose plain rope does not read the factor."""
+    partial = case.spec.rope.partial
+    if case.spec.format == "speculators" and partial < 1:
+        yield Problem(
+            field="partial_rotary_factor of the draft's config.json",
+            value=partial,
+            allowed="1, if speculators trained the draft: its forward rotates all channels of a head "
+            f"whatever config.json says, and engines rotate {partial:g} of them, as it says",
+            remedy="set partial_rotary_factor to 1.0 in config.json, compare the acceptance of both with "
+            "`vllm-eagle verify`, and keep the better one",
+        )
+
+
 @rule(Severity.NOTE)
 def head_dim_is_stated(case: Case) -> Iterable[Problem]:
     if case.config.head_dim is None and case.spec.family != "mla":
@@ -148,6 +163,7 @@ RULES = (
     eagle3_is_causal,
     rope_is_stated,
     rope_matches_the_target,
+    trainer_rotates_the_same_part,
     head_dim_is_stated,
     heads_divide,
     layer_types_are_complete,

@@ -70,6 +70,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "eagle3_is_causal": ("error", False),
     "rope_is_stated": ("warning", True),
     "rope_matches_the_target": ("warning", True),
+    "trainer_rotates_the_same_part": ("warning", True),
     "head_dim_is_stated": ("note", True),
     "heads_divide": ("error", False),
     "layer_types_are_complete": ("error", False),

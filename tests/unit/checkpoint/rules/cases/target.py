@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.support.checkpoints import HIDDEN
+from tests.support.drafts import LAYER
 from tests.unit.checkpoint.rules.broken import case
 from tests.unit.checkpoint.rules.changes import ATTENTION, key, no_key, tensor
 
@@ -34,6 +35,11 @@ CASES = [
     case(
         "rope_matches_the_target", "stretched", "native",
         key("rope_scaling", {"rope_type": "yarn", "factor": 4.0}), words=("yarn x4", "theta 10000"),
+    ),
+    case(
+        "trainer_rotates_the_same_part", "speculators", "speculators",
+        key(f"{LAYER}.partial_rotary_factor", 0.25),
+        words=("partial_rotary_factor", "0.25", "rotates all channels", "to 1.0 in config.json"),
     ),
     case(
         "target_depth_fits", "z_lab", "dflash", key("num_target_layers", 40),
