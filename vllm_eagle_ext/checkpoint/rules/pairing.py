@@ -106,8 +106,8 @@ def trainer_rotates_the_same_part(case: Case) -> Iterable[Problem]:
             value=partial,
             allowed="1, if speculators trained the draft: its forward rotates all channels of a head "
             f"whatever config.json says, and engines rotate {partial:g} of them, as it says",
-            remedy="set partial_rotary_factor to 1.0 in config.json, compare the acceptance of both with "
-            "`vllm-eagle verify`, and keep the better one",
+            remedy="set partial_rotary_factor to 1.0 in config.json, compare the acceptance of both "
+            "values with `vllm-eagle verify`, and keep the better one",
         )
 
 
