@@ -14,6 +14,8 @@ from vllm_eagle_ext.drafters.eagle3.gate_rows import GatePlan
 from vllm_eagle_ext.drafters.weights import LoadingPlan
 from vllm_eagle_ext.stamp import write_stamp
 
+_SECTIONS = ("mrope_section", "mrope_interleaved", "xdrope_section")
+
 
 def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
     """config: vLLM's SpeculativeConfig, whose draft config is changed in place."""
@@ -48,7 +50,7 @@ def _drop_rope_sections(hf_config: Any) -> None:
     for name in ("rope_parameters", "rope_scaling"):
         block = getattr(hf_config, name, None)
         if isinstance(block, dict):
-            kept = {key: value for key, value in block.items() if not key.startswith("mrope_")}
+            kept = {key: value for key, value in block.items() if key not in _SECTIONS}
             setattr(hf_config, name, kept)
 
 

@@ -44,7 +44,8 @@ def obstacle(spec: DraftSpec, folder: Path) -> str | None:
         return "rope_theta of the draft is not stated"
     if (folder / _MASK_EMBEDDING).exists():
         return f"the reference does not read {_MASK_EMBEDDING}"
-    return rope_obstacle(read_config(folder))
+    # Drafts that make all tokens in one pass are served without the sections.
+    return rope_obstacle(read_config(folder), sections=spec.family not in ("p-eagle", "dflash"))
 
 
 def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Drafter:

@@ -94,9 +94,16 @@ def read_rotary(config: Mapping[str, Any], default_theta: float = 1e4) -> Rotary
     return Rotary(float(theta), kind, float(partial), numbers)
 
 
-def rope_obstacle(config: Mapping[str, Any]) -> str | None:
-    """Why no `Rotary` computes what this config says; None: one does."""
+def rope_obstacle(config: Mapping[str, Any], *, sections: bool = True) -> str | None:
+    """Why no `Rotary` computes what this config says; None: one does.
+
+    Args:
+        sections: the engine keeps the config's M-RoPE sections.
+    """
     block, rotary = rope_block(config), read_rotary(config)
+    if sections and rotary.kind == "yarn" and block.get("mrope_section"):
+        # From a table of several times its length, where the channels of the ramp are others.
+        return "vLLM computes the draft's yarn rope otherwise where it has mrope_section"
     if rotary.kind not in KINDS:
         return f"the reference has no rope of the kind {rotary.kind!r}"
     missing = [name for name in _NEEDED[rotary.kind] if name not in rotary.numbers]

@@ -46,16 +46,18 @@ class TestDFlash:
         assert hf_config.eagle_aux_hidden_state_layer_ids == [2, 4, 6]
         assert hf_config.dflash_config["mask_token_id"] == block["mask_token_id"]
 
+    @pytest.mark.parametrize("key", ["mrope_section", "xdrope_section"])
     @pytest.mark.parametrize("name", ["rope_scaling", "rope_parameters"])
-    def test_sections_of_the_rope_are_dropped(self, target, tmp_path, draft, name):
+    def test_sections_of_the_rope_are_dropped(self, target, tmp_path, draft, name, key):
         """vLLM's V1 runner does not start with them, and positions of text are the same in each."""
-        sections = {"mrope_section": [4, 2, 2], "mrope_interleaved": True}
+        sections = {key: [4, 2, 2], "mrope_interleaved": True}
         theta = draft.config.pop("rope_theta")
         draft.config[name] = {"rope_type": "default", "rope_theta": theta, **sections}
         path = write(draft, tmp_path)
         config = speculative_config(target, path, method="dflash", num_speculative_tokens=draft.k)
         assert not config.draft_model_config.uses_mrope
-        assert config.draft_model_config.hf_config.rope_parameters["rope_theta"] == theta
+        rope = config.draft_model_config.hf_config.rope_parameters
+        assert rope == {"rope_type": "default", "rope_theta": theta}
 
     def test_rope_table_covers_the_context(self, target, tmp_path, draft):
         draft.config["max_position_embeddings"] = 64

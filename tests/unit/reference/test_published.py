@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.drafts import Draft, inspect, valid_draft
+from tests.support.drafts import LAYER, Draft, inspect, valid_draft
 from tests.support.engine import TINY
 from tests.unit.reference.layers import tiny_target
 from vllm_eagle_ext.checkpoint.attention import LayerAttention
@@ -95,6 +95,17 @@ def test_the_tiny_drafts_have_one(draft):
 )
 def test_obstacles(changed, said):
     assert said in str(obstacle(replace(spec_of("postnorm"), **changed), TINY / "postnorm"))
+
+
+@pytest.mark.parametrize(("family", "dropped"), [("native", False), ("p-eagle", True), ("dflash", True)])
+def test_sections_of_a_stretched_rope(tmp_path, family, dropped):
+    """Drafts of one pass are served without them, and vLLM computes another YaRN with them."""
+    draft = valid_draft(family)
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    layers = draft.config.get(LAYER, draft.config)
+    layers["rope_parameters"] = yarn | {"rope_theta": 1e4, "mrope_section": [4, 2, 2]}
+    found = obstacle(inspect(draft, tmp_path).spec, tmp_path)
+    assert (found is None) == dropped, found
 
 
 def loaded(draft: Draft, folder: Path, **options):

@@ -132,3 +132,19 @@ def test_what_is_not_computed(block, said):
 )
 def test_what_has_no_effect(block):
     assert rope_obstacle({"rope_parameters": block}) is None
+
+
+def test_yarn_with_sections_is_another_in_vllm():
+    """Its kernel makes the ramp from a longer table; without a kept section it is YaRN as published."""
+    sections = {"mrope_section": [16, 8, 8]}
+    theirs = of_vllm(YARN | sections | {"mrope_interleaved": True})
+    assert (theirs - of_transformers(YARN)).abs().max() > 0.01
+    config = {"rope_theta": THETA, "rope_parameters": YARN | sections}
+    assert "mrope_section" in str(rope_obstacle(config))
+    assert rope_obstacle(config, sections=False) is None
+
+
+def test_sections_are_nothing_to_a_linear_rope():
+    block = BLOCKS["linear"]
+    theirs = of_vllm(block | {"mrope_section": [16, 8, 8]})
+    torch.testing.assert_close(theirs, of_transformers(block), atol=2e-5, rtol=0)
