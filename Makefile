@@ -32,6 +32,11 @@ ROWS ?= default
 PEERS_reference := peers and not e2e
 PEERS_default := peers and not long
 PEERS_all := peers
+ifneq ($(filter test-peers,$(MAKECMDGOALS)),)
+ifeq ($(PEERS_$(ROWS)),)
+$(error ROWS=$(ROWS): allowed are reference, default and all)
+endif
+endif
 test-peers: venv
 	@$(BIN)/python tools/setup_peers.py
 	@.venv-peers/bin/python tools/preload.py .venv-peers/bin/python -m pytest tests/peers -m "$(PEERS_$(ROWS))"
