@@ -23,6 +23,12 @@ BLOCKS = ("eagle_config", "dflash_config")
 class Uncomputed:
     effect: str
     neutral: tuple[Any, ...]  # values that change nothing
+    by_layer: bool = False  # of an entry per layer, each neutral
+
+    def is_neutral(self, value: Any) -> bool:
+        if self.by_layer and isinstance(value, list):
+            return all(each in self.neutral for each in value)
+        return value in self.neutral
 
 
 _UNSET = (None, False, 0)
@@ -40,7 +46,7 @@ UNCOMPUTED: Mapping[str, Uncomputed] = {
     "attention_logit_cap": Uncomputed("caps the attention scores", _UNSET),
     "clip_qkv": Uncomputed("clips queries, keys and values", _UNSET),
     "hidden_activation": Uncomputed("takes the place of silu", (None, "silu")),
-    "no_rope_layers": Uncomputed("leaves rope out of layers", (None, [])),
+    "no_rope_layers": Uncomputed("leaves rope out of layers", (None, 1), by_layer=True),  # 1: with it
     "attention_chunk_size": Uncomputed("cuts the attention in chunks", _UNSET),
     "use_bidirectional_attention": Uncomputed("lets rows see later ones", _UNSET),
     "depth_gate": Uncomputed("gates the draft by its depth", _UNSET),
@@ -48,6 +54,13 @@ UNCOMPUTED: Mapping[str, Uncomputed] = {
     "pure_draft_prefix_len": Uncomputed("mixes the logits of a second head", _UNSET),
     "projector_type": Uncomputed("corrects the logits by a second head", (None, "dflash")),
     "attention_mode": Uncomputed("is another kind of attention", (None, "gqa")),
+}
+# Of the other drafters.
+OF_DFLASH: Mapping[str, Uncomputed] = {
+    "input_embedding_scale": Uncomputed("scales the embeddings", (None, 1)),
+    "attention_value_scale": Uncomputed("scales the values of attention", (None, 1)),
+    "use_swa": Uncomputed("gives each layer a window", _UNSET),
+    "is_neox_style": Uncomputed("rotates neighbouring channels together", (None, True)),
 }
 # Monotone: the likeliest token stays the likeliest, and a greedy draft the same.
 RESCALES_LOGITS: Mapping[str, tuple[Any, ...]] = {

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.keys import (
+    OF_DFLASH,
     RESCALES_LOGITS,
     UNCOMPUTED,
     is_known,
@@ -25,17 +26,19 @@ _CONFIG = "of the draft's config.json"
 @rule(Severity.ERROR, can_run=True)
 def keys_are_computed(case: Case) -> Iterable[Problem]:
     """vLLM's drafters ignore what they do not know."""
+    is_dflash = case.spec.method == "dflash"
+    uncomputed = UNCOMPUTED if is_dflash else {**UNCOMPUTED, **OF_DFLASH}
+    drafter = "no drafter computes" if is_dflash else "no EAGLE-3 drafter computes"
     for place, key, value in stated_keys(case.flat):
-        known = UNCOMPUTED.get(key)
+        known = uncomputed.get(key)
         in_place = key == "query_pre_attn_scalar" and value == case.spec.heads.dim
-        if known is None or value in known.neutral or in_place:
+        if known is None or known.is_neutral(value) or in_place:
             continue
         neutral = [json.dumps(each) for each in known.neutral if each is not None]
         yield Problem(
             field=f"{place} {_CONFIG}",
             value=value,
-            allowed=f"{' or '.join([*neutral, 'no such key'])}: it {known.effect}, which no drafter "
-            "computes",
+            allowed=f"{' or '.join([*neutral, 'no such key'])}: it {known.effect}, which {drafter}",
             remedy="if the key came from the target's config and the trainer ignored it, remove it from "
             "config.json; otherwise use another draft",
         )

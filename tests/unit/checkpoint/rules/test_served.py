@@ -31,6 +31,29 @@ def test_settings_that_serve(tmp_path, family, setting):
     assert inspect(valid_draft(family), tmp_path, setting=setting).findings == ()
 
 
+@pytest.mark.parametrize("layers", [None, [], [1], [1, True, 1]])
+def test_rope_in_every_layer(tmp_path, layers):
+    """1 is a layer with rope, in the configs of transformers."""
+    draft = valid_draft("native")
+    draft.config["no_rope_layers"] = layers
+    assert inspect(draft, tmp_path).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("input_embedding_scale", 1.0),
+        ("attention_value_scale", 1.0),
+        ("use_swa", False),
+        ("is_neox_style", True),
+    ],
+)
+def test_keys_of_dflash_that_change_nothing(tmp_path, name, value):
+    draft = valid_draft("native")
+    draft.config.setdefault("eagle_config", {})[name] = value
+    assert "keys_are_computed" not in names(inspect(draft, tmp_path).findings)
+
+
 def test_an_unusual_type_that_this_vllm_reads(tmp_path):
     draft = valid_draft("native")
     draft.config["model_type"] = "olmo2"

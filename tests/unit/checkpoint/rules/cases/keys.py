@@ -21,6 +21,26 @@ CASES = [
         words=("attn_logit_softcapping", "50.0", "caps the attention scores"),
     ),
     case(
+        "keys_are_computed", "dflash_alone", "native", key("input_embedding_scale", 8.0),
+        words=("input_embedding_scale", "8.0", "scales the embeddings", "no EAGLE-3 drafter"),
+    ),
+    case(
+        "keys_are_computed", "dflash_alone_values", "p-eagle", key("attention_value_scale", 0.5),
+        words=("attention_value_scale", "0.5", "scales the values"),
+    ),
+    case(
+        "keys_are_computed", "dflash_alone_windows", "native", key("eagle_config.use_swa", True),
+        words=("eagle_config.use_swa", "True", "a window"),
+    ),
+    case(
+        "keys_are_computed", "dflash_alone_rope", "native", key("eagle_config.is_neox_style", False),
+        words=("eagle_config.is_neox_style", "False", "neighbouring channels"),
+    ),
+    case(
+        "keys_are_computed", "a_layer_without_rope", "native", key("no_rope_layers", [1, 0]),
+        words=("no_rope_layers", "[1, 0]", "leaves rope out"),
+    ),
+    case(
         "rope_is_computed", "unknown", "native",
         key("rope_scaling", {"rope_type": "hope", "factor": 2.0}),
         words=("rope_type", "'hope'", "yarn"),
