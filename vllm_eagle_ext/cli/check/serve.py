@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,16 @@ def speculative_config(result: CheckResult) -> dict[str, Any]:
     if spec and spec.family == "p-eagle":
         found["parallel_drafting"] = True
     return found
+
+
+def as_decided(engine: Mapping[str, Any], checked: Iterable[CheckResult]) -> dict[str, Any]:
+    """Keywords of LLM() with what the checks decided of those that were left to vLLM.
+
+    For every engine that is compared, also one without the draft.
+    """
+    caches = (result.start.prefix_caching for result in checked)
+    decided = next((one for one in caches if one is not None), None)
+    return {**engine, **({} if decided is None else {"enable_prefix_caching": decided})}
 
 
 def served_from(request: CheckRequest) -> str:
