@@ -106,8 +106,8 @@ def _checked(draft: str, request: BenchRequest) -> CheckResult:
     """
     for k in sorted(set(request.ks)):
         asked = CheckRequest.for_engine(
-            request.engine, draft=draft, target=request.target, k=k, method=request.method,
-            options=request.eagle_ext,
+            request.engine, draft=draft, draft_field="--draft", target=request.target, k=k,
+            method=request.method, options=request.eagle_ext,
         )  # fmt: skip
         result = run_check(asked)
         if "ours" in request.ways and (errors := result.inspection.errors):

@@ -31,6 +31,7 @@ from vllm_eagle_ext.options import KEY, Options, parse_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
     draft: str
+    draft_field: str = "DRAFT"  # what an error calls it
     target: str
     k: int | None = None
     method: str | None = None
@@ -121,7 +122,7 @@ def _read_draft(request: CheckRequest, on_values: OnValues | None) -> DraftFiles
         revision=request.revision,
         token=request.token,
         download_dir=request.download_dir,
-        field="DRAFT",
+        field=request.draft_field,
         subfolders=request.subfolders,
         on_values=on_values,
     )

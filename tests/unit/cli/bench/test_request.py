@@ -42,7 +42,7 @@ def test_the_same_request_settles_alike():
         ({"concurrency": [64]}, "--concurrency is 64. Allowed: at most the 40 prompts"),
         ({"engine": {"model": "x"}}, "--engine is ['model']"),
         ({"engine": {"tensor_parallel_size": 3}}, "tensor_parallel_size"),
-        ({"drafts": ["nowhere/at/all"]}, "nowhere/at/all"),
+        ({"drafts": ["nowhere/at/all"]}, "--draft is 'nowhere/at/all'"),
         ({"target": str(TINY / "hybrid_target"), "drafts": [str(TINY / "dflash")], "ks": [99]}, "K=99"),
         ({"prompts": "nothing.txt"}, "--prompts is 'nothing.txt'"),
         ({"prompts": "spec_bench"}, "--dataset-path is missing"),
