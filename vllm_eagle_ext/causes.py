@@ -41,21 +41,26 @@ def earliest(said: Sequence[tuple[str, str]]) -> int | None:
     """Which of them is the cause; None where none tells.
 
     Args:
-        said: process and line, in the order of time.
+        said: process and error, in the order of time.
 
     A process's last error is the one that ended it, unless that points elsewhere. Of several such, the
     first led to the others.
     """
-    last = {process: place for place, (process, line) in enumerate(said) if _ERROR.search(line)}
-    return min((place for place in last.values() if telling(said[place][1])), default=None)
+    last = {process: place for place, (process, _) in enumerate(said)}
+    return min((place for place in last.values() if not is_pointer(said[place][1])), default=None)
 
 
 def cause_of(error: str, log: Sequence[str]) -> tuple[str, int]:
     """The error itself, or where it only points elsewhere the line of the log that does not; and the
     number of log lines up to it."""
     if telling(error) is None:
-        logged = [(match["process"] if (match := _LOGGED.search(line)) else "", line) for line in log]
-        place = earliest([(process, line if process else "") for process, line in logged])
+        logged = [
+            (at, match["process"], line)
+            for at, line in enumerate(log)
+            if (match := _LOGGED.search(line)) and _ERROR.search(line)
+        ]
+        first = earliest([(process, line) for _, process, line in logged])
+        place = None if first is None else logged[first][0]
         if place is None:  # nothing that a process of vLLM's logged as an error
             place = next((at for at in range(len(log) - 1, -1, -1) if telling(log[at])), None)
         if place is not None and (found := telling(log[place])):

@@ -110,13 +110,29 @@ def _note(error: BaseException) -> None:
 
 def line_of(error: BaseException) -> str:
     """An error's name and the line of its message that tells; where it has none, the code it is of."""
-    lines = [line.strip() for line in "".join(traceback.format_exception_only(error)).splitlines()]
-    told = next((line for line in lines if telling(line)), lines[0])
+    name, first, others = _told(error)
+    frames = traceback.extract_tb(error.__traceback__)
     if found := _of_pydantic(error):
-        return f"{told.partition(': ')[0]}: {found}"[:_MOST_CHARACTERS]
-    if str(error) or not (frames := traceback.extract_tb(error.__traceback__)):
-        return told[:_MOST_CHARACTERS]
-    return f"{told}: {frames[-1].line} ({frames[-1].filename}:{frames[-1].lineno})"[:_MOST_CHARACTERS]
+        line = f"{name}: {found}"
+    elif first and is_pointer(first):
+        line = next(filter(telling, others), f"{name}: {first}")
+    elif first:
+        line = f"{name}: {first}"
+    else:
+        at = frames[-1] if frames else None
+        line = f"{name}: {at.line} ({at.filename}:{at.lineno})" if at else name
+    return line[:_MOST_CHARACTERS]
+
+
+def _told(error: BaseException) -> tuple[str, str, list[str]]:
+    """Its name, the first line of its message, which may begin with blank ones, and the others."""
+    told = "".join(traceback.format_exception_only(error)).strip()
+    # Python shows the code of a SyntaxError first.
+    at = max(told.find(f"{type(error).__name__}: ") if isinstance(error, SyntaxError) else 0, 0)
+    name = told[at:].splitlines()[0].partition(":")[0]
+    message = told[at + len(name) :].removeprefix(":").strip()
+    first, *others = [line.strip() for line in message.splitlines()] or [""]
+    return name, first, others
 
 
 def _of_pydantic(error: BaseException) -> str | None:

@@ -77,7 +77,7 @@ def parse_options(additional_config: object) -> Options:
 
 
 def _refuse_outside(additional_config: Mapping[Any, Any]) -> None:
-    """Options that stand beside `eagle_ext`, or under a name that is nearly it, would be ignored.
+    """Options that stand beside `eagle_ext`, or under another name, would be ignored.
 
     Raises:
         OptionsError: they can be meant for no one else.
@@ -85,30 +85,52 @@ def _refuse_outside(additional_config: Mapping[Any, Any]) -> None:
     for key, value in additional_config.items():
         if key == KEY:
             continue
-        if _is_nearly_ours(str(key)):
+        if _are_options_of_ours(str(key), value):
             raise OptionsError(
                 field=f"additional_config.{key}",
                 value=value,
                 allowed=f'"{KEY}" as the key of this package\'s options',
                 remedy=f'write "{KEY}" for "{key}"',
             )
-        if key in Options.model_fields:
-            _judge_stray(key, value)
+        known = _nearest(str(key), _ALIKE)
+        if known and (known == key or known not in _GENERIC):
+            _judge_stray(key, known, value)
+
+
+def _are_options_of_ours(key: str, value: object) -> bool:
+    """Of an object under another key than ours."""
+    if _spelt(key) == KEY:
+        return True
+    if not isinstance(value, Mapping):
+        return False
+    if _is_nearly_ours(key) or KEY in _spelt(key):
+        return not value or any(_nearest(str(name), _ALIKE) for name in value)
+    own = set(value) - set(_GENERIC)
+    return bool(own) and all(name in Options.model_fields and _fits(name, value[name]) for name in value)
+
+
+def _spelt(key: str) -> str:
+    return key.lower().replace("-", "_")
 
 
 def _is_nearly_ours(key: str) -> bool:
-    spelt = key.lower().replace("-", "_")
-    return SequenceMatcher(None, spelt, KEY).ratio() >= _ALIKE
+    return SequenceMatcher(None, _spelt(key), KEY).ratio() >= _ALIKE
 
 
-def _judge_stray(key: str, value: object) -> None:
+def _nearest(key: str, alike: float) -> str | None:
+    """The option that a key is, or is nearly."""
+    return next(iter(get_close_matches(_spelt(key), Options.model_fields, n=1, cutoff=alike)), None)
+
+
+def _judge_stray(key: str, known: str, value: object) -> None:
+    """known: the option that the key is, or is nearly."""
     stray = OptionsError(
         field=f"additional_config.{key}",
         value=value,
         allowed=f'an option of this package inside "{KEY}", where alone it is read',
-        remedy=f'write {{"{KEY}": {{"{key}": ..}}}}',
+        remedy=f'write {{"{KEY}": {{"{known}": ..}}}}',
     )
-    if key not in _GENERIC and _fits(key, value):
+    if known not in _GENERIC and _fits(known, value):
         raise stray
     log_once(logger, logging.WARNING, f"{stray}. It is ignored, unless another plugin reads it.")
 
@@ -142,7 +164,6 @@ def _options_error(given: Mapping[str, Any], key: int | str) -> OptionsError:
 def _correction(key: str) -> str:
     if _is_nearly_ours(key):
         return f'leave this inner "{key}" out and write its options directly'
-    spelt = key.lower().replace("-", "_")
-    alike = get_close_matches(spelt, Options.model_fields, n=1)
-    hint = f'; did you mean "{alike[0]}"?' if alike else ""
+    alike = _nearest(key, 0.6)
+    hint = f'; did you mean "{alike}"?' if alike else ""
     return f"remove the key or correct its spelling{hint}"

@@ -19,7 +19,7 @@ from vllm_eagle_ext.cli.check.run import CheckRequest, run_check
 pytestmark = pytest.mark.e2e
 
 ENGINE = {"max_model_len": 1024, "enforce_eager": True, "gpu_memory_utilization": 0.3}
-HYBRID = ENGINE | {"dtype": "bfloat16", "enable_prefix_caching": False}
+HYBRID = ENGINE | {"dtype": "bfloat16"}
 
 
 def verify(

@@ -93,5 +93,10 @@ def test_a_log_of_one_process_is_read_from_its_end():
     assert cause_of(POINTER, log) == ("ValueError: the cause", 3)
 
 
+def test_an_error_need_not_be_called_one():
+    said = [("1", "triton.runtime.errors.OutOfResources: out of resource"), ("2", WAITED)]
+    assert earliest(said) == 0
+
+
 def test_nobody_tells():
     assert earliest([("1", WAITED), ("2", POINTER)]) is None

@@ -175,6 +175,40 @@ def test_leaked_shared_memory_is_warned_of_before(tmp_path):
     assert lines[-1].startswith("vllm-eagle-ext: the engine did not start: ValueError")
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("OutOfResources('out of resource: threads')", "OutOfResources: out of resource: threads"),
+        ("Unsupported('Graph break\\n  AnError: of a hint')", "Unsupported: Graph break"),
+        ("ValueError('\\n  too little memory\\n  hint')", "ValueError: too little memory"),
+    ],
+)
+def test_any_exception_is_told_by_its_first_words(tmp_path, error, told):
+    """Libraries name some of their errors otherwise, and begin some messages with a new line."""
+    code = (
+        "class OutOfResources(Exception): pass\nclass Unsupported(Exception): pass\n"
+        f"failed_start.watch()\ntry:\n    raise {error}\nexcept Exception:\n"
+        "    logging.getLogger('vllm.x').exception('EngineCore failed to start.')\n"
+        "raise RuntimeError(POINTER)"
+    )
+    last = last_lines(tmp_path, code)[-1].replace("__main__.", "")
+    assert last == f"vllm-eagle-ext: the engine did not start: {told}"
+
+
+def test_a_validators_error_keeps_its_name(tmp_path):
+    code = (
+        "from pydantic import BaseModel, model_validator\nclass CacheConfig(BaseModel):\n"
+        "    @model_validator(mode='before')\n    def check(self):\n"
+        "        raise ValueError('too few blocks: 0')\n"
+        "failed_start.watch()\ndef create_engine_config():\n    CacheConfig()\n"
+        "create_engine_config()"
+    )
+    assert last_lines(tmp_path, code)[-1] == (
+        "vllm-eagle-ext: the engine did not start: pydantic_core._pydantic_core.ValidationError: "
+        "Value error, too few blocks: 0"
+    )
+
+
 def test_an_assertion_without_a_message_is_told_by_its_code(tmp_path):
     code = (
         "failed_start.watch()\ntry:\n    assert 1 > 2\nexcept AssertionError:\n"
@@ -195,6 +229,15 @@ def test_notes_are_bounded(tmp_path, monkeypatch):
     assert notes.stat().st_size < failed_start._MOST_BYTES + 2 * failed_start._MOST_CHARACTERS
     kept = [json.loads(line)[1] for line in notes.read_text().splitlines()]
     assert kept[-1].startswith("ValueError: 99 x"), "the last may be the one that ends the engine"
+
+
+def test_a_syntax_error_is_told_without_its_code():
+    from vllm_eagle_ext import failed_start
+
+    with pytest.raises(SyntaxError) as caught:
+        compile("a: int: 3", "config.py", "exec")
+    assert failed_start.line_of(caught.value) == "SyntaxError: invalid syntax"
+    assert failed_start.line_of(SystemExit()) == "SystemExit"
 
 
 @pytest.mark.parametrize("notes", [None, "/nonexistent/notes.jsonl"])

@@ -53,6 +53,17 @@ def test_refused_with_field_value_and_what_is_allowed(given, words):
         ({"eagle_ex": {}}, 'write "eagle_ext" for "eagle_ex"'),
         ({"EAGLE_EXT": {}}, 'write "eagle_ext" for "EAGLE_EXT"'),
         ({"eagle_ext": {}, "eagle_exts": {}}, 'write "eagle_ext" for "eagle_exts"'),
+        ({"vllm_eagle_ext": {"strict": False}}, 'write "eagle_ext" for "vllm_eagle_ext"'),
+        ({"eagle_ext_options": {"aux_layer": "output"}}, 'write "eagle_ext" for "eagle_ext_options"'),
+        (
+            {"eagle_extension": {"aux_layers": "boundary", "strict": False}},
+            'write "eagle_ext" for "eagle_extension"',
+        ),
+        ({"speculators": {"hybrid_state": "slots"}}, 'write "eagle_ext" for "speculators"'),
+        ({"aux_layer": "boundary"}, 'write {"eagle_ext": {"aux_layers": ..}}'),
+        ({"auxlayers": [1, 2]}, 'write {"eagle_ext": {"aux_layers": ..}}'),
+        ({"gate-layout": "concat"}, 'write {"eagle_ext": {"gate_layout": ..}}'),
+        ({"hybrid-state": "replay"}, 'write {"eagle_ext": {"hybrid_state": ..}}'),
     ],
     ids=str,
 )
@@ -72,8 +83,31 @@ def test_what_may_be_another_plugins_is_warned_of(given, vllm_log):
 
 
 @pytest.mark.parametrize("key", ["eagle", "next_ext", "lmcache", "layers", "output_norm"])
-def test_keys_of_other_plugins_are_theirs(key, vllm_log):
-    assert parse_options({key: {"aux_layers": "boundary"}}) == Options()
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"aux_layers": "boundary", "cache": 1},
+        {"aux_layers": "of theirs"},
+        {"enabled": True, "strict": False},
+        {},
+        "boundary",
+    ],
+)
+def test_keys_of_other_plugins_are_theirs(key, value, vllm_log):
+    assert parse_options({key: value}) == Options()
+    assert not vllm_log.containing(key)
+
+
+@pytest.mark.parametrize("key", ["enable", "restrict"])
+def test_what_is_nearly_a_common_word_is_not_warned_of(key, vllm_log):
+    assert parse_options({key: True}) == Options()
+    assert not vllm_log.containing(key)
+
+
+@pytest.mark.parametrize("key", ["eagle_text", "eagle_next", "eagle3_ext"])
+@pytest.mark.parametrize("value", [{"tokens": 3}, True, ["a"]])
+def test_names_like_ours_may_be_another_plugins(key, value, vllm_log):
+    assert parse_options({key: value}) == Options()
     assert not vllm_log.containing(key)
 
 

@@ -170,12 +170,20 @@ def _repository(model: str, field: str, *, subfolders: bool) -> str:
             problem += '; a revision is named apart: "revision": ".." beside the model, or --revision'
         raise _not_found(field, model, problem) from None
     if inside and not subfolders:
-        words, folder = download_command(model, None)
-        raise UnsupportedDraftError(
-            field=field, value=model, allowed=f"{PLACES}; vLLM looks into no folder of a repository",
-            remedy=f"{shlex.join(words)}, and name the folder {folder}",
-        )  # fmt: skip
+        raise _refuse_inside(field, model)
     return inside[0] if inside else model
+
+
+def _refuse_inside(field: str, model: str) -> UnsupportedDraftError:
+    """Of OWNER/NAME/FOLDER, which may be a path with a slip too."""
+    if os.path.isdir(model.partition("/")[0]):
+        return _not_found(field, model, f"no such folder in {os.getcwd()}")
+    words, folder = download_command(model, None)
+    return UnsupportedDraftError(
+        field=field, value=model, allowed=f"{PLACES}; vLLM looks into no folder of a repository",
+        remedy="no such folder here; if it is a folder in a repository of the hub: "
+        f"{shlex.join(words)}, and name the folder {folder}",
+    )  # fmt: skip
 
 
 def _open_hub(

@@ -228,6 +228,24 @@ def test_path_that_no_hub_would_take(offline, model):
         read_draft_files(model)
 
 
+@pytest.mark.parametrize("model", ["examples/tiny/posnorm", "examples/tyni/postnorm"])
+def test_slip_in_a_path(offline, tmp_path, monkeypatch, model):
+    """It has the form of a folder in a repository of the hub."""
+    (tmp_path / "examples/tiny/postnorm").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnsupportedDraftError) as caught:
+        read_draft_files(model)
+    assert "no such folder" in caught.value.remedy
+    assert "hf download" not in str(caught.value)
+
+
+def test_path_of_another_working_folder(offline, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnsupportedDraftError) as caught:
+        read_draft_files("examples/tiny/postnorm")
+    assert caught.value.remedy.startswith("no such folder here; if it is a folder in a repository")
+
+
 def test_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     tiny_draft(tmp_path / "draft")

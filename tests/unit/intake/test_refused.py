@@ -70,6 +70,7 @@ class TestAsked:
             speculative_config(target, "owner/model/draft/eagle")
         assert "vLLM looks into no folder of a repository" in caught.value.allowed
         assert caught.value.remedy == (
+            "no such folder here; if it is a folder in a repository of the hub: "
             "hf download owner/model --include 'draft/eagle/*' --local-dir model, and name the folder "
             "model/draft/eagle"
         )

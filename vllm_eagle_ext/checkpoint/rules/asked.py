@@ -46,12 +46,13 @@ def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
     """A step verifies 1 + K tokens; a context of no more holds no prompt."""
     k, room = case.setting.k, case.setting.max_model_len or case.target.max_position_embeddings
     if k is not None and room is not None and 0 < room <= k + 1:  # vLLM has its word on other lengths
+        most = f"less than {room - 1}" if room > 2 else "none in so short a context"
+        longer = f"raise max_model_len to at least {k + 2}"
         yield Problem(
             field="num_speculative_tokens",
             value=k,
-            allowed=f"less than {max(room - 1, 1)}: a step verifies 1 + K tokens, and max_model_len is "
-            f"{room}",
-            remedy="start with 3 to 5 for an EAGLE-3 draft",
+            allowed=f"{most}: a step verifies 1 + K tokens, and max_model_len is {room}",
+            remedy=f"use fewer, or {longer}" if room > 2 else longer,
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm_eagle_ext.cli.bench.results import Settings, Way, sha256_of
 from vllm_eagle_ext.cli.check.run import CheckRequest, CheckResult, run_check
-from vllm_eagle_ext.cli.check.serve import speculative_config
+from vllm_eagle_ext.cli.check.serve import as_decided, speculative_config
 from vllm_eagle_ext.cli.prompts import BUILT_IN, PromptSet, random_ids, read_texts, token_ids
 from vllm_eagle_ext.cli.shared import refuse_reserved
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
@@ -76,7 +76,7 @@ def settle(request: BenchRequest) -> tuple[Settings, PromptSet]:
         prompt_tokens=[len(prompt) for prompt in found.ids],
         chat_template=found.chat_template,
         thinking=found.thinking,
-        engine=dict(request.engine),
+        engine=as_decided(request.engine, checked.values()),
         speculative=dict(request.speculative),
         eagle_ext=dict(request.eagle_ext),
         synthetic_acceptance=_synthetic(request),
@@ -105,10 +105,9 @@ def _checked(draft: str, request: BenchRequest) -> CheckResult:
         UnsupportedDraftError: ours was asked for, and would refuse it.
     """
     for k in sorted(set(request.ks)):
-        asked = CheckRequest(
-            draft=draft, target=request.target, k=k, method=request.method,
-            max_model_len=request.engine.get("max_model_len"), options=request.eagle_ext,
-            download_dir=request.engine.get("download_dir"),
+        asked = CheckRequest.for_engine(
+            request.engine, draft=draft, draft_field="--draft", target=request.target, k=k,
+            method=request.method, options=request.eagle_ext,
         )  # fmt: skip
         result = run_check(asked)
         if "ours" in request.ways and (errors := result.inspection.errors):

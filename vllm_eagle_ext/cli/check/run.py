@@ -24,12 +24,14 @@ from vllm_eagle_ext.checkpoint.findings import relax
 from vllm_eagle_ext.cli.check.platform import find_platform
 from vllm_eagle_ext.cli.check.serve import usual_k
 from vllm_eagle_ext.cli.check.start import Start, Wish, plan_start
+from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.options import KEY, Options, parse_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
     draft: str
+    draft_field: str = "DRAFT"  # what an error calls it
     target: str
     k: int | None = None
     method: str | None = None
@@ -42,6 +44,22 @@ class CheckRequest:
     tp: int = 1
     prefix_caching: bool | None = None  # None: vLLM's default
     subfolders: bool = False  # read a folder of a repository, which vLLM does not take
+
+    @classmethod
+    def for_engine(cls, engine: Mapping[str, Any], **asked: Any) -> CheckRequest:
+        """Of an engine that is to be started.
+
+        Args:
+            engine: keywords of LLM().
+            asked: the other fields.
+
+        Raises:
+            SpeculativeConfigError: a tensor_parallel_size that is no number of ranks.
+        """
+        return cls(
+            max_model_len=engine.get("max_model_len"), download_dir=engine.get("download_dir"),
+            tp=_ranks(engine), prefix_caching=engine.get("enable_prefix_caching"), **asked,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +74,16 @@ class CheckResult:
     @property
     def exit_code(self) -> int:
         return 1 if self.inspection.errors else 0
+
+
+def _ranks(engine: Mapping[str, Any]) -> int:
+    ranks = engine.get("tensor_parallel_size", 1)
+    if type(ranks) is not int or ranks < 1:
+        raise SpeculativeConfigError(
+            field="--engine: tensor_parallel_size", value=ranks, allowed="a whole number above 0",
+            remedy="give the number of devices, or leave it out for one",
+        )  # fmt: skip
+    return ranks
 
 
 def run_check(request: CheckRequest, on_values: OnValues | None = None) -> CheckResult:
@@ -94,7 +122,7 @@ def _read_draft(request: CheckRequest, on_values: OnValues | None) -> DraftFiles
         revision=request.revision,
         token=request.token,
         download_dir=request.download_dir,
-        field="DRAFT",
+        field=request.draft_field,
         subfolders=request.subfolders,
         on_values=on_values,
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ def _numa_nodes() -> int:
 def speculative_config(result: CheckResult) -> dict[str, Any]:
     """What the draft is served with."""
     request, spec = result.request, result.inspection.spec
-    found: dict[str, Any] = {"method": result.method, "model": served_from(request)}
+    found: dict[str, Any] = {"method": result.method, "model": served_from(result)}
     found["num_speculative_tokens"] = request.k or usual_k(spec)
     if request.revision and not _is_inside(request):
         found["revision"] = request.revision
@@ -71,15 +72,29 @@ def speculative_config(result: CheckResult) -> dict[str, Any]:
     return found
 
 
-def served_from(request: CheckRequest) -> str:
-    """The draft's name, or where the download of a repository's folder leaves it."""
-    return download_command(request.draft, None)[1] if _is_inside(request) else request.draft
+def as_decided(engine: Mapping[str, Any], checked: Iterable[CheckResult]) -> dict[str, Any]:
+    """Keywords of LLM() with what the checks decided of those that were left to vLLM.
+
+    For every engine that is compared, also one without the draft.
+    """
+    caches = (result.start.prefix_caching for result in checked)
+    decided = next((one for one in caches if one is not None), None)
+    return {**engine, **({} if decided is None else {"enable_prefix_caching": decided})}
+
+
+def served_from(result: CheckResult) -> str:
+    """The draft's name; of a repository's folder its place in the hub's cache, or of its download."""
+    request = result.request
+    if not _is_inside(request):
+        return request.draft
+    cached = result.files.folder
+    return str(cached) if cached else download_command(request.draft, None)[1]
 
 
 def download_line(result: CheckResult) -> str | None:
-    """For a folder of a repository, which vLLM does not take."""
+    """For a folder of a repository, which vLLM does not take; None where it lies in the hub's cache."""
     request = result.request
-    if not _is_inside(request):
+    if not _is_inside(request) or result.files.folder:
         return None
     return shlex.join(download_command(request.draft, request.revision)[0])
 

@@ -109,10 +109,9 @@ def _request(given: dict[str, Any]) -> VerifyRequest:
     )
     refuse_reserved(engine)
     engine = {**(QUICK_ENGINE if given["quick"] else {}), **engine}
-    check = CheckRequest(
-        draft=given["draft"], target=target, k=given["k"], method=given["method"],
-        revision=given["revision"], options=ours, max_model_len=engine.get("max_model_len"),
-        download_dir=engine.get("download_dir"),
+    check = CheckRequest.for_engine(
+        engine, draft=given["draft"], target=target, k=given["k"], method=given["method"],
+        revision=given["revision"], options=ours,
     )  # fmt: skip
     check = _with_usual_k(check)
     texts = read_texts(

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from vllm_eagle_ext.checkpoint import DraftSpec, Inspection
 from vllm_eagle_ext.checkpoint.gate import GateLayout
+from vllm_eagle_ext.cli.check.serve import as_decided
 from vllm_eagle_ext.cli.engine.load import Load
 from vllm_eagle_ext.cli.verify.request import VerifyRequest, drafted_arguments
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
@@ -166,6 +167,7 @@ def measure(
     """
     from vllm_eagle_ext.cli.verify.run import fitted
 
+    request = replace(request, engine=as_decided(request.engine, [checked]))
     request = fitted(request, stage)
     found = tuple(
         _measure(question.option, value, request, checked, folder, stage) for value in question.values

@@ -13,6 +13,7 @@ from typing import Any
 from vllm_eagle_ext.checkpoint import read_config
 from vllm_eagle_ext.cli.bench.context import versions
 from vllm_eagle_ext.cli.check.run import CheckResult, run_check
+from vllm_eagle_ext.cli.check.serve import as_decided
 from vllm_eagle_ext.cli.engine.client import PROBE, EngineFailedError, EngineProcess
 from vllm_eagle_ext.cli.engine.load import Load, Measured
 from vllm_eagle_ext.cli.engine.memory import with_memory
@@ -66,6 +67,7 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> Report:
         EagleExtError: draft, target or options cannot be read.
     """
     checked = run_check(request.check)
+    request = replace(request, engine=as_decided(request.engine, [checked]))
     intake = judge_intake(checked)
     names = (GREEDY, distribution.NAME, acceptance.REFERENCE, states.NAME, acceptance.WORTH)
     if checked.exit_code:

@@ -10,12 +10,14 @@ from typer.testing import CliRunner
 
 from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
-from vllm_eagle_ext.cli.bench.request import BenchRequest, settle
+from vllm_eagle_ext.cli.bench.request import BenchRequest, engine_arguments, settle
 from vllm_eagle_ext.errors import EagleExtError
 
 REQUEST = BenchRequest(
     target=str(TINY / "target"), drafts=[str(TINY / "postnorm")], ks=[5, 3], concurrency=[4, 1, 4]
 )
+
+HYBRID = {"target": str(TINY / "hybrid_target"), "drafts": [str(TINY / "dflash")]}
 
 
 def test_nothing_is_left_open():
@@ -39,7 +41,8 @@ def test_the_same_request_settles_alike():
     [
         ({"concurrency": [64]}, "--concurrency is 64. Allowed: at most the 40 prompts"),
         ({"engine": {"model": "x"}}, "--engine is ['model']"),
-        ({"drafts": ["nowhere/at/all"]}, "nowhere/at/all"),
+        ({"engine": {"tensor_parallel_size": 3}}, "tensor_parallel_size"),
+        ({"drafts": ["nowhere/at/all"]}, "--draft is 'nowhere/at/all'"),
         ({"target": str(TINY / "hybrid_target"), "drafts": [str(TINY / "dflash")], "ks": [99]}, "K=99"),
         ({"prompts": "nothing.txt"}, "--prompts is 'nothing.txt'"),
         ({"prompts": "spec_bench"}, "--dataset-path is missing"),
@@ -52,6 +55,19 @@ def test_what_is_refused(change, said):
     with pytest.raises(EagleExtError) as refused:
         settle(replace(REQUEST, **change))
     assert said in str(refused.value)
+
+
+def test_every_way_runs_as_the_check_decided():
+    """On a CPU a hybrid target runs without prefix caching, also without a draft."""
+    settings, _ = settle(replace(REQUEST, **HYBRID, ks=[3]))
+    for way, draft in (("none", None), ("stock", HYBRID["drafts"][0]), ("ours", HYBRID["drafts"][0])):
+        assert engine_arguments(settings, way, draft, 3)["enable_prefix_caching"] is False
+    assert "enable_prefix_caching" not in settle(REQUEST)[0].engine
+
+
+def test_prefix_caching_that_would_end_the_engine_is_refused():
+    with pytest.raises(EagleExtError, match="prefix_caching"):
+        settle(replace(REQUEST, **HYBRID, ks=[3], engine={"enable_prefix_caching": True}))
 
 
 def test_dummy_weights_take_random_tokens():

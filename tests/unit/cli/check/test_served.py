@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.support.checkpoints import tiny_draft
 from tests.support.drafts import BLOCK, valid_draft, write
 from tests.support.layouts import in_hub_cache
 from tests.unit.cli.output import serve_line
+from vllm_eagle_ext.cli.check import run
 
 
 def test_a_draft_that_would_be_served(check, draft, target):
@@ -157,20 +159,38 @@ def test_serve_line_has_no_more_tokens_than_the_block(check, tmp_path):
     assert line["--speculative-config"]["num_speculative_tokens"] == BLOCK - 1
 
 
-def test_a_folder_of_a_repository(check, tmp_path, draft, monkeypatch):
-    """vLLM takes none, so that it is downloaded first."""
+@pytest.fixture
+def cached(tmp_path, draft, monkeypatch):
+    """The folder `eagle3` of a repository in the hub's cache, on a machine without the hub."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     repository = tmp_path / "repository"
     repository.mkdir()
     draft.rename(repository / "eagle3")
-    in_hub_cache(tmp_path / "cache", repository)
-    cached = ("--download-dir", str(tmp_path / "cache"))
-    result = check("owner/draft/eagle3", *cached)
+    return in_hub_cache(tmp_path / "cache", repository) / "eagle3"
+
+
+def test_a_folder_of_a_repository_in_the_cache(check, tmp_path, cached):
+    """vLLM takes it by its path; there is nothing to download, and nowhere to download it from."""
+    arguments = ("owner/draft/eagle3", "--download-dir", str(tmp_path / "cache"))
+    result = check(*arguments)
+    assert result.exit_code == 0, result.stdout
+    assert "hf download" not in result.stdout
+    assert serve_line(result)[1]["--speculative-config"]["model"] == str(cached)
+    said = json.loads(check(*arguments, "--json").stdout)
+    assert (said["download"], said["command"]) == (None, result.stdout.splitlines()[-1])
+
+
+def test_a_folder_of_a_repository_on_the_hub(check, tmp_path, cached, monkeypatch):
+    """vLLM takes none, so that it is downloaded first."""
+    read = run._read_draft
+    monkeypatch.setattr(run, "_read_draft", lambda *given: replace(read(*given), folder=None))
+    arguments = ("owner/draft/eagle3", "--download-dir", str(tmp_path / "cache"))
+    result = check(*arguments)
     assert result.exit_code == 0, result.stdout
     *_, download, _ = result.stdout.splitlines()
     assert download == "hf download owner/draft --include 'eagle3/*' --local-dir draft"
     assert serve_line(result)[1]["--speculative-config"]["model"] == "draft/eagle3"
-    said = json.loads(check("owner/draft/eagle3", *cached, "--json").stdout)
+    said = json.loads(check(*arguments, "--json").stdout)
     assert (said["download"], said["command"]) == (download, result.stdout.splitlines()[-1])
 
 

@@ -218,3 +218,17 @@ def test_an_untested_vllm(check, draft, monkeypatch):
     assert result.exit_code == 1
     assert "error vllm_is_tested: vLLM version is '0.99.0'" in result.stdout
     assert check(draft, "--eagle-ext", '{"untested_vllm": true}').exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("length", "k", "allowed", "remedy"),
+    [
+        ("2", "1", "none in so short a context: ", "raise max_model_len to at least 3"),
+        ("8", "7", "less than 7: ", "use fewer, or raise max_model_len to at least 9"),
+    ],
+)
+def test_a_context_that_is_too_short_for_a_step(check, draft, length, k, allowed, remedy):
+    said = json.loads(check(draft, "-k", k, "--max-model-len", length, "--json").stdout)
+    (found,) = (one for one in said["findings"] if one["rule"] == "k_leaves_room_in_the_context")
+    assert found["allowed"].startswith(allowed)
+    assert found["remedy"] == remedy

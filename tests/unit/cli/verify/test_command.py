@@ -47,6 +47,23 @@ def test_not_quick(monkeypatch):
     assert dict(one.engine) == {}
 
 
+def test_the_check_is_of_the_engine_that_starts(monkeypatch):
+    engine = {
+        "tensor_parallel_size": 2, "enable_prefix_caching": False, "max_model_len": 512,
+        "download_dir": "d",
+    }  # fmt: skip
+    check = asked("--engine", json.dumps(engine), monkeypatch=monkeypatch).check
+    assert (check.tp, check.prefix_caching, check.max_model_len) == (2, False, 512)
+    assert check.download_dir == "d"
+
+
+@pytest.mark.parametrize("ranks", [0, "2", True, None])
+def test_no_number_of_ranks(report, ranks):
+    result = verify("--engine", json.dumps({"tensor_parallel_size": ranks}))
+    assert (result.exit_code, report.calls) == (2, 0)
+    assert "tensor_parallel_size" in json.loads(result.stdout)["error"]
+
+
 @pytest.mark.parametrize(("passed", "stays"), [(True, False), (False, True)])
 def test_logs_stay_unless_all_passed(capsys, passed, stays):
     with command.Logs() as kept:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -78,6 +79,30 @@ def test_engines_and_their_arguments(engines, tmp_path):
     assert name == "the engine without a draft"
     assert "speculative_config" not in plain
     assert (ours, without) == (True, False)
+
+
+def test_engines_run_as_the_check_decided(engines, tmp_path):
+    """On a CPU a hybrid target runs without prefix caching, with and without the draft."""
+    report = run.run_verify(request("dflash", "hybrid_target"), tmp_path, stage)
+    given = [arguments["enable_prefix_caching"] for _, arguments, _ in engines["started"]]
+    assert given == [False] * len(given)
+    assert len(given) >= 2
+    assert report.settings["engine"]["enable_prefix_caching"] is False
+
+
+def test_what_is_left_to_vllm_stays_so(engines, tmp_path):
+    run.run_verify(request(), tmp_path, stage)
+    assert all("enable_prefix_caching" not in arguments for _, arguments, _ in engines["started"])
+
+
+def test_ranks_that_cannot_share_the_heads_start_no_engine(engines, tmp_path):
+    asked = request()
+    check = CheckRequest.for_engine(
+        {"tensor_parallel_size": 3}, draft=asked.check.draft, target=asked.check.target, k=3, options={}
+    )
+    report = run.run_verify(replace(asked, check=check), tmp_path, stage)
+    assert (report.exit_code, engines["started"]) == (1, [])
+    assert "tensor_parallel_size" in json.dumps(report.to_json())
 
 
 @pytest.mark.parametrize("wrong_at", [0, 9])
