@@ -81,7 +81,7 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     spec = inspection.spec
     wish = Wish(
         k=request.k or usual_k(spec), tp=request.tp, prefix_caching=request.prefix_caching,
-        options=options,
+        options=options, max_model_len=request.max_model_len,
     )  # fmt: skip
     start = plan_start(config, inspection.case, wish, platform)
     refusals = start.refusals if options.strict else tuple(relax(start.refusals))
