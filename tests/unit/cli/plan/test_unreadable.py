@@ -58,8 +58,9 @@ def test_no_gpu_to_read_the_memory_of(plan):
     if has_gpu():
         pytest.skip("this machine has a GPU, whose memory is read")
     message = refusal(plan("-k", "7"))
-    assert message.startswith("vllm-eagle-ext: --gpu-mem is missing. Allowed: GiB of one GPU: no GPU is")
+    assert message.startswith("vllm-eagle-ext: --gpu-mem is missing. Allowed: GiB of one GPU; no GPU is")
     assert "What to do: state it, such as --gpu-mem 80" in message
+    assert "--cpu plans for vLLM's CPU backend on this machine" in message
 
 
 def test_a_target_whose_weights_cannot_be_estimated(plan, tmp_path):
