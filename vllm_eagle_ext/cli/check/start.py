@@ -22,6 +22,7 @@ from vllm_eagle_ext.hybrid.choice import (
     TARGETS,
     Situation,
     choose,
+    planned_prefix_caching,
     refuse_what_crashes,
     refuse_without_states,
 )
@@ -69,9 +70,7 @@ def plan_start(target: Mapping[str, Any], case: Case | None, wish: Wish, platfor
         case: of a draft of ours; None: only the options are looked at.
     """
     architecture = published_architecture(target)
-    caches = wish.prefix_caching
-    if caches is None and architecture in TARGETS and platform.name == "cpu":
-        caches = False  # vLLM would crash with it
+    caches = planned_prefix_caching(architecture, platform.name, wish.prefix_caching)
     start = Start(platform=platform, runner=_runner(platform, case), tp=wish.tp, prefix_caching=caches)
     checks: dict[str, Check] = {"the_target_is_as_long": partial(_refuse_length, target, wish)}
     checks |= _of_options(architecture, wish) if wish.options.enabled else {}
