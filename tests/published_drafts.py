@@ -83,7 +83,7 @@ class Found:
         rules = dict.fromkeys(f"`{finding.rule}`" for finding in said)
         verdict = self.kind if self.kind in (_LEFT, _REFUSED) else "served"
         return [
-            f"`{self.draft.checkpoint}`",
+            f"`{_name(self.draft)}`",
             target_of(self.draft),
             _FAMILIES[spec.family] if spec else "-",
             runner[0].upper() if runner else "both" if spec else "-",
@@ -156,8 +156,13 @@ def short(found: Sequence[Found]) -> str:
     return "\n".join(lines)
 
 
+def _name(draft: Published) -> str:
+    """A folder of a repository as `vllm-eagle check` takes it: OWNER/NAME/FOLDER."""
+    return draft.checkpoint.replace(", folder ", "/")
+
+
 def _short_name(draft: Published) -> str:
-    repository, _, rest = draft.checkpoint.partition(", ")
+    repository, _, rest = _name(draft).partition(", ")
     if rest.startswith("EAGLE-3 head for "):
         return f"{repository}'s for {rest.removeprefix('EAGLE-3 head for ')}"
     return repository

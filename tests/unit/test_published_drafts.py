@@ -41,3 +41,8 @@ def test_every_repository_is_named_once(found):
 
 def test_it_says_how_surely_each_is_known(found):
     assert all(known(one.draft) for one in found)
+
+
+def test_a_folder_of_a_repository_is_named_as_it_is_asked_for(found):
+    assert "`baichuan-inc/Baichuan-M3-235B/draft`" in page(found)
+    assert "baichuan-inc/Baichuan-M3-235B/draft" in short(found)

@@ -24,6 +24,12 @@ _OF_THE_PAIR = frozenset(
 )  # fmt: skip
 # Rule -> rules whose errors follow where it finds one.
 CONSEQUENCES: Mapping[str, frozenset[str]] = {
+    "draft_is_no_plain_model": frozenset(
+        {
+            "attention_is_not_narrowed", "fc_reads_every_aux_layer", "tensor_shapes_fit",
+            "tensors_are_complete", "tensors_are_expected",
+        }
+    ),
     "target_width_fits": frozenset(
         {
             "attention_is_not_narrowed", "embeddings_can_be_shared", "fc_reads_every_aux_layer",

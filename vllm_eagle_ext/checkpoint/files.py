@@ -6,7 +6,7 @@ Everything read is bounded, nothing is unpickled, no code of the checkpoint runs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -14,7 +14,9 @@ from typing import Any, Literal
 
 from vllm_eagle_ext.checkpoint.bounded import parse_json
 from vllm_eagle_ext.checkpoint.headers import (
+    GLANCE,
     HEADER_LIMIT,
+    LargeHeaderError,
     TensorHeader,
     disguised,
     header_length,
@@ -36,6 +38,7 @@ JSON_LIMIT = 4 * 2**20  # bytes of config.json or of an index
 _VALUE_LIMIT = 2**20  # numbers of a tensor that is read by value
 _VALUES_LIMIT = 16 * 2**20  # bytes of all of them; real drafts have up to 4
 _CLIP = 300  # characters of a file that go into a message
+_WHOLE = "a complete safetensors file"
 _INDEX = "model.safetensors.index.json"
 
 
@@ -76,18 +79,11 @@ def read_draft_files(
         subfolders=subfolders,
     )  # fmt: skip
     files = source.files()
-    config = read_json(source, files, "config.json")
-    if config is None:
-        _refuse_gguf(model, files, field)
-        raise UnsupportedDraftError(
-            field=field,
-            value=model,
-            allowed="a draft checkpoint with a config.json",
-            remedy="point it at the folder that holds the draft's config.json and weights",
-        )
+    config = _draft_config(source, files, field)
     folder = source.folder if isinstance(source, FolderSource) else None
     shards = _shards(source, files, field)
     if not shards:
+        refuse_disguised(source, (name for name in files if name.endswith(".bin")))
         return DraftFiles(model, config, "bin", {}, folder=folder)
     tensors = _read_headers(source, shards)
     values, surveys = _read_values(source, tensors), {}
@@ -96,6 +92,19 @@ def read_draft_files(
 
         surveys = survey_tensors(source, tensors, on_values)
     return DraftFiles(model, config, "safetensors", tensors, values, folder, surveys)
+
+
+def _draft_config(source: Source, files: Mapping[str, int], field: str) -> dict[str, Any]:
+    config = read_json(source, files, "config.json")
+    if config is not None:
+        return config
+    _refuse_gguf(source.model, files, field)
+    raise UnsupportedDraftError(
+        field=field,
+        value=source.model,
+        allowed="a draft checkpoint with a config.json",
+        remedy="point it at the folder that holds the draft's config.json and weights",
+    )
 
 
 def read_config(
@@ -154,8 +163,18 @@ def _damaged(source: Source, name: str, allowed: str, problem: str) -> Unsupport
     )
 
 
-def _refuse_disguised(source: Source, name: str, first_bytes: bytes) -> None:
-    if found := disguised(first_bytes):
+def refuse_disguised(source: Source, names: Iterable[str]) -> None:
+    """Raises:
+    UnsupportedDraftError: one of these files of weights is a Git LFS pointer, a page, or JSON.
+    """
+    if not isinstance(source, FolderSource):  # the hub sends the file that a pointer stands for
+        return
+    for name in names:
+        _refuse_disguised(source, name, source.read(name, 0, GLANCE), weights=True)
+
+
+def _refuse_disguised(source: Source, name: str, first_bytes: bytes, *, weights: bool = False) -> None:
+    if found := disguised(first_bytes, weights=weights):
         value, remedy = found
         raise UnsupportedDraftError(
             field=field_name(source.model, name), value=value, allowed="the file itself", remedy=remedy
@@ -210,18 +229,11 @@ def _read_headers(source: Source, shards: Mapping[str, int]) -> dict[str, Tensor
     tensors: dict[str, TensorHeader] = {}
     room = HEADER_LIMIT
     for shard, size in shards.items():
-        first_bytes = source.read(shard, 0, 8)
-        _refuse_disguised(source, shard, first_bytes)
         try:
-            length = header_length(first_bytes, size)
-            room -= length
-            if room < 0:
-                raise ValueError(f"up to here the headers have more than {HEADER_LIMIT} bytes")
-            found = parse_header(source.read(shard, 8, length), file=shard, file_size=size)
-        except UnsupportedDraftError:  # a ValueError too
-            raise
-        except ValueError as error:
-            raise _damaged(source, shard, "a complete safetensors file", str(error)) from None
+            found, length = read_header(source, shard, size, room)
+        except LargeHeaderError as error:
+            raise _damaged(source, shard, _WHOLE, str(error)) from None
+        room -= length
         for published, header in found.items():
             name = canonical_name(published)
             if name in tensors:
@@ -231,6 +243,28 @@ def _read_headers(source: Source, shards: Mapping[str, int]) -> dict[str, Tensor
                 )  # fmt: skip
             tensors[name] = header
     return tensors
+
+
+def read_header(
+    source: Source, shard: str, size: int, room: int = HEADER_LIMIT
+) -> tuple[dict[str, TensorHeader], int]:
+    """The tensors of one file, by published name, and the length of its header in bytes.
+
+    Raises:
+        LargeHeaderError: more than HEADER_LIMIT or `room`.
+        UnsupportedDraftError: no safetensors file, or a damaged one.
+    """
+    first_bytes = source.read(shard, 0, GLANCE)
+    _refuse_disguised(source, shard, first_bytes, weights=True)
+    try:
+        length = header_length(first_bytes, size)
+        if length > room:
+            raise LargeHeaderError(f"up to here the headers have more than {HEADER_LIMIT} bytes")
+        return parse_header(source.read(shard, 8, length), file=shard, file_size=size), length
+    except (LargeHeaderError, UnsupportedDraftError):  # ValueErrors too
+        raise
+    except ValueError as error:
+        raise _damaged(source, shard, _WHOLE, str(error)) from None
 
 
 def _read_values(source: Source, tensors: Mapping[str, TensorHeader]) -> dict[str, bytes]:

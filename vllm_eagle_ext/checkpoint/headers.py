@@ -18,14 +18,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from vllm_eagle_ext.checkpoint.bounded import parse_json
 
 HEADER_LIMIT = 2**20  # bytes; a draft of eight layers has some 20 kB
+GLANCE = 512  # bytes of a file that tell what lies in its place
+_SAFETENSORS_LIMIT = 10**8  # bytes of a header that the safetensors library takes
 _MAX_RANK = 8  # of a tensor; the product of a longer shape may take minutes
 _LENGTH_BYTES = 8
+_BLANK = b"\xef\xbb\xbf \t\r\n\f\v"  # white space and the bytes of a byte order mark
+_DOWNLOAD = "download the file itself, e.g. with `hf download`"
 _CLIP = 80  # characters of a name that go into a message
 _BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4,
     "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
     "I64": 64, "U64": 64, "F64": 64,
 }  # fmt: skip
+
+
+class LargeHeaderError(ValueError):
+    """Of a file that may be whole, such as a shard of a large target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,31 +54,41 @@ class _Entry(BaseModel):
     data_offsets: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
 
 
-def disguised(first_bytes: bytes) -> tuple[str, str] | None:
-    """What lies in a file's place, and what to do; None: nothing known by these first 8 bytes."""
-    beginning = first_bytes[:_LENGTH_BYTES].lower()
-    if beginning.startswith(b"version "):  # https://git-lfs.github.com/spec/v1
+def disguised(first_bytes: bytes, *, weights: bool = False) -> tuple[str, str] | None:
+    """What lies in a file's place, and what to do; None: nothing known by its beginning.
+
+    Args:
+        first_bytes: of the file, GLANCE of them or all.
+        weights: the file should hold weights, not JSON.
+    """
+    beginning = first_bytes[:GLANCE].lstrip(_BLANK).lower()
+    if beginning.startswith(b"version http"):  # https://git-lfs.github.com/spec/v1
         return "a Git LFS pointer, not the file itself", "run `git lfs pull` in its folder"
-    if beginning.lstrip().startswith((b"<!doct", b"<html", b"<head")):
-        remedy = (
-            "download the file itself, e.g. with `hf download`: a page comes in its place where a link "
-            "leads to a login or to a viewer"
-        )
+    if beginning.startswith((b"<!doct", b"<html", b"<head")):
+        remedy = f"{_DOWNLOAD}: a page comes in its place where a link leads to a login or to a viewer"
         return "an HTML page, not a checkpoint", remedy
+    # The length before a safetensors header has zero bytes.
+    if weights and beginning.startswith((b"{", b"[")) and b"\0" not in first_bytes[:_LENGTH_BYTES]:
+        return "a JSON text, not weights", f"{_DOWNLOAD}: the text may be a server's error message"
     return None
 
 
 def header_length(first_bytes: bytes, file_size: int) -> int:
     """Raises:
-    ValueError: fewer than 8 bytes, or a length that the file or HEADER_LIMIT cannot hold.
+    LargeHeaderError: more than HEADER_LIMIT, which safetensors would read.
+    ValueError: fewer than 8 bytes, or a length that safetensors or the file cannot hold.
     """
     if len(first_bytes) < _LENGTH_BYTES:
         raise ValueError("it is shorter than 8 bytes")
     length = int.from_bytes(first_bytes[:_LENGTH_BYTES], "little")
-    if length > HEADER_LIMIT:
-        raise ValueError(f"its header claims {length} bytes, more than the {HEADER_LIMIT} that are read")
+    if length > _SAFETENSORS_LIMIT:
+        raise ValueError(f"it is no safetensors file: its header claims {length} bytes")
     if _LENGTH_BYTES + length > file_size:
         raise ValueError(f"its header claims {length} bytes, the file has {file_size}")
+    if length > HEADER_LIMIT:
+        raise LargeHeaderError(
+            f"its header claims {length} bytes, more than the {HEADER_LIMIT} that are read"
+        )
     return length
 
 

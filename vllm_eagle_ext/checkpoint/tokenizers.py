@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.bounded import parse_json
+from vllm_eagle_ext.checkpoint.headers import disguised
 
 _FILE = "tokenizer.json"
 _CONTAINERS = 2**19  # one per merge, and per token of a unigram model
@@ -23,6 +24,9 @@ def compare_tokenizers(draft: Path | None, target: Path | None) -> str | None:
         return None
     try:
         raw = [file.read_bytes() for file in files]
+        for text, model in zip(raw, ("the draft's", "the target's"), strict=True):
+            if found := disguised(text):
+                return f"one that cannot be read ({model} is {found[0]}: {found[1]})"
         if raw[0] == raw[1]:
             return None
         mine, theirs = (_tokens(parse_json(text, containers=_CONTAINERS)) for text in raw)

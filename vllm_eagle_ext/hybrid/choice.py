@@ -90,6 +90,12 @@ def refuse_without_states(architecture: str, asked: HybridState) -> None:
         )
 
 
+def planned_prefix_caching(architecture: str, platform: str, asked: bool | None) -> bool | None:
+    """Off where it would crash and nobody asked for it; None: vLLM's default."""
+    crashes = architecture in TARGETS and platform == "cpu"
+    return False if asked is None and crashes else asked
+
+
 def refuse_what_crashes(situation: Situation) -> None:
     """Raises:
     HybridStateError: vLLM's V1 runner without Triton crashes at the first block boundary when prefix

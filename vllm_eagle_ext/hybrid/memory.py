@@ -175,7 +175,8 @@ class StateReport:
     def _fits(self) -> str:
         fits = requests_fit(self.fit, self.max_model_len)
         if self.fit == self.slots_fit:
-            return f"{fits}, {'as many as with slots' if self.fit > 1 else 'with slots as well'}"
+            same = {0: "with slots neither", 1: "with slots as well"}
+            return f"{fits}, {same.get(self.fit, 'as many as with slots')}"
         return f"{fits}{f' instead of {self.slots_fit}' if self.slots_fit else ', with slots none'}"
 
 

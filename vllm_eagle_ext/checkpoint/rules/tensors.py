@@ -33,6 +33,22 @@ def _present(case: Case, name: str) -> bool:
 
 
 @rule(Severity.ERROR)
+def draft_is_no_plain_model(case: Case) -> Iterable[Problem]:
+    """A target's own files lack both tensors that every EAGLE-3 draft of several layers has."""
+    layers = case.config.num_hidden_layers
+    marks = ("fc.weight", "layers.0.hidden_norm.weight")
+    if not case.has_tensors or case.spec.method != "eagle3" or layers == 1:
+        return
+    if not any(name in case.files.tensors for name in marks):
+        yield Problem(
+            field="the draft",
+            value=f"no draft: it has {layers} layers and no fc",
+            allowed="an EAGLE-3 draft, whose fc reads the target's states",
+            remedy="name the draft; this looks like a whole model, such as a target",
+        )
+
+
+@rule(Severity.ERROR)
 def tensors_are_complete(case: Case) -> Iterable[Problem]:
     """vLLM leaves a module without weights uninitialised, without a word."""
     if not case.has_tensors:
@@ -233,6 +249,7 @@ def weights_can_be_checked(case: Case) -> Iterable[Problem]:
 
 
 RULES = (
+    draft_is_no_plain_model,
     tensors_are_complete,
     tensors_are_expected,
     tensor_shapes_fit,

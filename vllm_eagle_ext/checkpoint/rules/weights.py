@@ -9,55 +9,76 @@ as this one, damaged files, or a training that diverged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.values import Survey
 
 LARGEST, LARGEST_RMS, SMALLEST_RMS = 1e4, 1e3, 1e-8
+_SHOWN = 5  # names of tensors in a message
 _AGAIN = "download the file again, or ask the publisher"
 
 
 @rule(Severity.ERROR)
 def weights_are_finite(case: Case) -> Iterable[Problem]:
-    for name, survey in case.files.surveys.items():
-        # Small tensors are read always, and have a rule of their own.
-        if survey.non_finite and name not in case.files.values:
-            yield Problem(
-                field=f"values of {case.files.tensors[name].published}",
-                value=f"{survey.non_finite} infinite or not a number",
-                allowed="finite numbers",
-                remedy=f"{_AGAIN}: training diverged",
-            )
+    # Small tensors are read always, and have a rule of their own.
+    found = {
+        name: f"{survey.non_finite} infinite or not a number"
+        for name, survey in case.files.surveys.items()
+        if survey.non_finite and name not in case.files.values
+    }
+    yield from _together(
+        case, found, "finite numbers", f"{_AGAIN}: the file is damaged, or training diverged"
+    )
 
 
 @rule(Severity.WARNING)
 def weights_are_not_all_zero(case: Case) -> Iterable[Problem]:
     """Biases may be; a weight that is leaves nothing of what it is multiplied with."""
-    for name, survey in case.files.surveys.items():
-        if survey.is_zero and name.endswith((".weight", ".qweight", ".weight_packed")):
-            yield Problem(
-                field=f"values of {case.files.tensors[name].published}",
-                value="zero, all of them",
-                allowed="trained numbers; with these the draft is expected to guess",
-                remedy=f"{_AGAIN}: a download may have been cut short",
-            )
+    found = {
+        name: "zero, all of them"
+        for name, survey in case.files.surveys.items()
+        if survey.is_zero and name.endswith((".weight", ".qweight", ".weight_packed"))
+    }
+    yield from _together(
+        case, found, "trained numbers; with these the draft is expected to guess",
+        f"{_AGAIN}: a download may have been cut short, or the file never held trained weights",
+    )  # fmt: skip
 
 
 @rule(Severity.WARNING)
 def weights_have_a_usual_scale(case: Case) -> Iterable[Problem]:
-    for name, survey in case.files.surveys.items():
-        if not name.endswith(".weight") or survey.is_zero:
-            continue
-        is_large = survey.largest > LARGEST or survey.rms > LARGEST_RMS
-        if is_large or 0 < survey.rms < SMALLEST_RMS:
-            yield Problem(
-                field=f"values of {case.files.tensors[name].published}",
-                value=f"up to {survey.largest:.3g}, {survey.rms:.3g} in the root mean square",
-                allowed=f"up to {LARGEST:g}, and {SMALLEST_RMS:g} to {LARGEST_RMS:g} in the root mean "
-                "square; trained weights lie far inside",
-                remedy=f"{_AGAIN}: these may be bytes of another dtype",
-            )
+    found = {
+        name: f"up to {survey.largest:.3g}, {survey.rms:.3g} in the root mean square"
+        for name, survey in case.files.surveys.items()
+        if name.endswith(".weight") and not survey.is_zero and _is_unusual(survey)
+    }
+    yield from _together(
+        case, found,
+        f"up to {LARGEST:g}, and {SMALLEST_RMS:g} to {LARGEST_RMS:g} in the root mean square; trained "
+        "weights lie far inside",
+        f"{_AGAIN}: these may be bytes of another dtype",
+    )  # fmt: skip
+
+
+def _is_unusual(survey: Survey) -> bool:
+    return survey.largest > LARGEST or survey.rms > LARGEST_RMS or 0 < survey.rms < SMALLEST_RMS
+
+
+def _together(case: Case, found: Mapping[str, str], allowed: str, remedy: str) -> Iterator[Problem]:
+    """One problem of all tensors that share it, with the first one's value."""
+    if not found:
+        return
+    published = [case.files.tensors[name].published for name in found]
+    more = f" and {len(published) - _SHOWN} more" if len(published) > _SHOWN else ""
+    value = next(iter(found.values()))
+    yield Problem(
+        field=f"values of {', '.join(published[:_SHOWN])}{more}",
+        value=value if len(published) == 1 else f"{value} (of {published[0]}; {len(published)} tensors)",
+        allowed=allowed,
+        remedy=remedy,
+    )
 
 
 RULES = (weights_are_finite, weights_are_not_all_zero, weights_have_a_usual_scale)

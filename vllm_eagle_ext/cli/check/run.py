@@ -19,8 +19,9 @@ from vllm_eagle_ext.checkpoint import (
     read_draft_files,
 )
 from vllm_eagle_ext.checkpoint.families import kind_of
-from vllm_eagle_ext.checkpoint.files import OnValues
+from vllm_eagle_ext.checkpoint.files import OnValues, refuse_disguised
 from vllm_eagle_ext.checkpoint.findings import relax
+from vllm_eagle_ext.checkpoint.sources import FolderSource
 from vllm_eagle_ext.cli.check.platform import find_platform
 from vllm_eagle_ext.cli.check.serve import usual_k
 from vllm_eagle_ext.cli.check.start import Start, Wish, plan_start
@@ -99,6 +100,8 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     target_folder = Path(os.path.expanduser(request.target))
     config = read_config(request.target, token=request.token, download_dir=request.download_dir)
     target = TargetFacts.from_config(config, target_folder if target_folder.is_dir() else None)
+    if target_folder.is_dir():
+        _look_at_weights(request.target, target_folder)
     files = _read_draft(request, on_values)
     inspection = Inspection(None, ())
     if options.enabled:
@@ -106,7 +109,7 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     spec = inspection.spec
     wish = Wish(
         k=request.k or usual_k(spec), tp=request.tp, prefix_caching=request.prefix_caching,
-        options=options,
+        options=options, max_model_len=request.max_model_len,
     )  # fmt: skip
     start = plan_start(config, inspection.case, wish, platform)
     refusals = start.refusals if options.strict else tuple(relax(start.refusals))
@@ -114,6 +117,16 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     kind = kind_of(files.config, None)
     natural = spec.method if spec else kind.method if kind else "eagle3"
     return CheckResult(request, target, inspection, request.method or natural, files, start)
+
+
+def _look_at_weights(target: str, folder: Path) -> None:
+    """Raises:
+    UnsupportedDraftError: something else lies in a file's place.
+    """
+    found = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
+    # The hub's cache links to whole files.
+    names = [path.name for path in found if not path.is_symlink()]
+    refuse_disguised(FolderSource(target, folder), names)
 
 
 def _read_draft(request: CheckRequest, on_values: OnValues | None) -> DraftFiles:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,15 +12,17 @@ from typing import Any, Literal
 from vllm_eagle_ext.checkpoint import Case, Finding, Severity
 from vllm_eagle_ext.checkpoint.families import published_architecture
 from vllm_eagle_ext.checkpoint.findings import Problem
+from vllm_eagle_ext.checkpoint.rope import read_rope, rope_problems
 from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
 from vllm_eagle_ext.checkpoint.target import text_config
 from vllm_eagle_ext.cli.check.platform import Platform
 from vllm_eagle_ext.compat import is_tested
-from vllm_eagle_ext.errors import EagleExtError, HybridStateError
+from vllm_eagle_ext.errors import EagleExtError, HybridStateError, SpeculativeConfigError
 from vllm_eagle_ext.hybrid.choice import (
     TARGETS,
     Situation,
     choose,
+    planned_prefix_caching,
     refuse_what_crashes,
     refuse_without_states,
 )
@@ -32,6 +35,7 @@ from vllm_eagle_ext.options import Options
 Runner = Literal["v1", "v2"]
 Check = Callable[[], object]  # raises an EagleExtError
 _GUESSES = {"images_are_known_to_v1"}
+_ANY_LENGTH = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _LENIENT = {"draft_cache_lies_in_one_group"}  # `strict: false` makes a warning of it
 
 
@@ -43,6 +47,7 @@ class Wish:
     tp: int
     prefix_caching: bool | None  # None: vLLM's default
     options: Options
+    max_model_len: int | None = None  # None: the target's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +70,10 @@ def plan_start(target: Mapping[str, Any], case: Case | None, wish: Wish, platfor
         case: of a draft of ours; None: only the options are looked at.
     """
     architecture = published_architecture(target)
-    caches = wish.prefix_caching
-    if caches is None and architecture in TARGETS and platform.name == "cpu":
-        caches = False  # vLLM would crash with it
+    caches = planned_prefix_caching(architecture, platform.name, wish.prefix_caching)
     start = Start(platform=platform, runner=_runner(platform, case), tp=wish.tp, prefix_caching=caches)
-    checks = _of_options(architecture, wish) if wish.options.enabled else {}
+    checks: dict[str, Check] = {"the_target_is_as_long": partial(_refuse_length, target, wish)}
+    checks |= _of_options(architecture, wish) if wish.options.enabled else {}
     if case is not None:
         checks |= _of_the_pair(target, architecture, case, wish, start)
     found = [finding for name, check in checks.items() for finding in _refusal(name, check)]
@@ -77,6 +81,28 @@ def plan_start(target: Mapping[str, Any], case: Case | None, wish: Wish, platfor
         state, refused = _state(architecture, wish, start)
         return replace(start, state=state, refusals=(*found, *refused))
     return replace(start, refusals=tuple(found))
+
+
+def _refuse_length(target: Mapping[str, Any], wish: Wish) -> None:
+    """vLLM's rule. A rope that is stretched, or one per layer type, is left to vLLM.
+
+    Raises:
+        SpeculativeConfigError: more positions than the target has.
+    """
+    text, asked = text_config(target), wish.max_model_len
+    most, own = text.get("max_position_embeddings"), text.get("model_max_length")
+    if asked is None or type(most) is not int or rope_problems(text):
+        return
+    allowed = max(most, own) if type(own) is int else most
+    is_left = read_rope(text).factor or os.environ.get(_ANY_LENGTH) in ("1", "true")
+    if asked > allowed and not is_left:
+        raise SpeculativeConfigError(
+            field="--max-model-len",
+            value=asked,
+            allowed=f"up to {allowed}, the positions of the target",
+            remedy=f"ask for {allowed} or fewer: vLLM refuses more without {_ANY_LENGTH}=1, with which "
+            "the target may answer with nonsense beyond them",
+        )
 
 
 def _runner(platform: Platform, case: Case | None) -> Runner:

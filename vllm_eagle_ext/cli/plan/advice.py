@@ -92,8 +92,11 @@ def _about_options(plan: HybridPlan) -> Iterator[str]:
     if not plan.setting.prefix_caching:
         return
     budget = plan.premises.budget
-    if plan.setting.cpu:
-        yield "On a CPU vLLM's V1 runner cannot do prefix caching here: use --no-prefix-caching."
+    if plan.crashes:
+        yield (
+            "With prefix caching vLLM would not start here: on a CPU its V1 runner cannot keep the "
+            "recurrent states of drafts with it: use --no-prefix-caching."
+        )
     elif budget:
         without = plan.footprint(plan.auto, prefix_caching=False)
         fit, now = without.fit(budget), plan.taken.fit(budget)

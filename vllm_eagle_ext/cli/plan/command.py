@@ -15,27 +15,35 @@ if TYPE_CHECKING:
     from vllm_eagle_ext.cli.plan.run import Plan
 
 
+_Caching = Annotated[
+    bool | None,
+    typer.Option(
+        "--prefix-caching/--no-prefix-caching",
+        help="As for vllm serve. Default: on, but for hybrid targets on a CPU.",
+    ),
+]
+_Memory = Annotated[
+    float | None,
+    typer.Option(
+        min=0.001, help="GiB of one GPU, or of the CPU's node. Default: read of this machine's."
+    ),
+]
+_Drafted = Annotated[
+    str,
+    typer.Option("-k", "--num-speculative-tokens", help="Tokens to draft at a time: 15, or 3,7,15."),
+]
+_Share = Annotated[float, typer.Option(min=0.01, max=1, help="As for vllm serve.")]
+
+
 def plan(
     target: Annotated[str, typer.Option(help="config.json, folder or hub repository of the target.")],
-    k: Annotated[
-        str,
-        typer.Option("-k", "--num-speculative-tokens", help="Tokens to draft at a time: 15, or 3,7,15."),
-    ],
-    gpu_mem: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001, help="GiB of one GPU, or of the CPU's node. Default: read of this machine's."
-        ),
-    ] = None,
+    k: _Drafted,
+    gpu_mem: _Memory = None,
     tp: Annotated[int, typer.Option("--tp", min=1, help="Tensor parallel size.")] = 1,
     max_model_len: Annotated[int | None, typer.Option(min=1, help="Else the target's own.")] = None,
     max_num_seqs: Annotated[int, typer.Option(min=1, help="As for vllm serve.")] = 1024,
-    gpu_memory_utilization: Annotated[
-        float, typer.Option(min=0.01, max=1, help="As for vllm serve.")
-    ] = 0.92,
-    prefix_caching: Annotated[
-        bool, typer.Option("--prefix-caching/--no-prefix-caching", help="As for vllm serve.")
-    ] = True,
+    gpu_memory_utilization: _Share = 0.92,
+    prefix_caching: _Caching = None,
     kv_dtype: Annotated[str, typer.Option(help="As --kv-cache-dtype of vllm serve.")] = "auto",
     draft: Annotated[str | None, typer.Option(help="Folder or hub repository of the draft.")] = None,
     weights_gib: Annotated[float | None, typer.Option(min=0, help="Of the whole target.")] = None,
@@ -58,7 +66,7 @@ def plan(
             max_num_seqs=max_num_seqs, gpu_memory_utilization=gpu_memory_utilization,
             prefix_caching=prefix_caching, kv_dtype=kv_dtype, draft=draft, weights_gib=weights_gib,
             reserve_gib=reserve_gib, cpu=cpu, download_dir=download_dir,
-        ), numbers(k, "-k"))  # fmt: skip
+        ), list(dict.fromkeys(numbers(k, "-k"))))  # fmt: skip
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
     _show(plans, as_json=as_json)

@@ -44,8 +44,8 @@ def _of_the_gpu() -> Memory:
 
 def _nothing_seen(why: str) -> OptionsError:
     return OptionsError(
-        field="--gpu-mem", value=None, allowed=f"GiB of one GPU: {why}",
-        remedy="state it, such as --gpu-mem 80; for vLLM's CPU backend say --cpu",
+        field="--gpu-mem", value=None, allowed=f"GiB of one GPU; {why}",
+        remedy="state it, such as --gpu-mem 80; --cpu plans for vLLM's CPU backend on this machine",
     )  # fmt: skip
 
 

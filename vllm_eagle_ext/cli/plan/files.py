@@ -12,11 +12,11 @@ from typing import Any
 from vllm_eagle_ext.checkpoint.attention import read_heads, read_layers
 from vllm_eagle_ext.checkpoint.config import flatten, format_of, parse_config
 from vllm_eagle_ext.checkpoint.families import kind_of
-from vllm_eagle_ext.checkpoint.files import JSON_LIMIT, read_json
-from vllm_eagle_ext.checkpoint.headers import header_length, parse_header
+from vllm_eagle_ext.checkpoint.files import JSON_LIMIT, read_header, read_json, refuse_disguised
+from vllm_eagle_ext.checkpoint.headers import LargeHeaderError
 from vllm_eagle_ext.checkpoint.sources import FolderSource, Source, open_source
 from vllm_eagle_ext.cli.plan.device import GIB
-from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError, UnsupportedTargetError
+from vllm_eagle_ext.errors import UnsupportedDraftError, UnsupportedTargetError
 from vllm_eagle_ext.hybrid.geometry import Attention
 from vllm_eagle_ext.hybrid.parameters import Estimate
 
@@ -124,7 +124,9 @@ def read_draft(name: str, *, tp: int, kv_bytes: int, download_dir: str | None) -
 
 
 def _size_of(model: Model, ending: str) -> int:
-    return sum(size for name, size in model.files.items() if name.endswith(ending))
+    found = {name: size for name, size in model.files.items() if name.endswith(ending)}
+    refuse_disguised(model.source, found)
+    return sum(found.values())
 
 
 def _shards(model: Model) -> tuple[list[str], int]:
@@ -146,10 +148,7 @@ def _loaded(model: Model, shard: str) -> int:
     if not isinstance(model.source, FolderSource):
         return size
     try:
-        length = header_length(model.source.read(shard, 0, 8), size)
-        header = parse_header(model.source.read(shard, 8, length), file=shard, file_size=size)
-    except EagleExtError:
-        raise
-    except ValueError:  # a header beyond the limits that fit drafts
+        header, _ = read_header(model.source, shard, size)
+    except LargeHeaderError:  # a shard of a large target
         return size
     return sum(tensor.size for name, tensor in header.items() if not name.startswith(_MTP))

@@ -18,7 +18,7 @@ from vllm_eagle_ext.cli.plan.dense import (
 from vllm_eagle_ext.cli.plan.device import GIB, Memory, read_memory
 from vllm_eagle_ext.cli.plan.files import Draft, Model, Weights, open_model, read_draft, read_weights
 from vllm_eagle_ext.errors import OptionsError
-from vllm_eagle_ext.hybrid.choice import TARGETS, Situation, choose
+from vllm_eagle_ext.hybrid.choice import TARGETS, Situation, choose, planned_prefix_caching
 from vllm_eagle_ext.hybrid.geometry import Target, read_target
 from vllm_eagle_ext.hybrid.memory import Footprint, Setting, StateReport, Way, footprint, report
 from vllm_eagle_ext.hybrid.parameters import Estimate, estimate_weights
@@ -41,7 +41,7 @@ class PlanRequest:
     max_model_len: int | None = None  # None: the target's
     max_num_seqs: int = MAX_NUM_SEQS
     gpu_memory_utilization: float = UTILIZATION
-    prefix_caching: bool = True
+    prefix_caching: bool | None = None  # None: as `check` would have it served
     kv_dtype: str = "auto"
     draft: str | None = None
     weights_gib: float | None = None
@@ -101,8 +101,13 @@ class HybridPlan:
         return self.replay if self.auto == "replay" else self.slots
 
     @property
+    def crashes(self) -> bool:
+        """vLLM's V1 runner without Triton, as a CPU has it, cannot do prefix caching here."""
+        return self.setting.cpu and self.setting.prefix_caching
+
+    @property
     def exit_code(self) -> int:
-        return 0 if self.taken.fit(self.premises.budget) else 1
+        return 0 if self.taken.fit(self.premises.budget) and not self.crashes else 1
 
     @property
     def report(self) -> StateReport:
@@ -152,6 +157,9 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
     model = open_model(request.target, field="--target", download_dir=request.download_dir)
     kv_bytes = KV_DTYPES[request.kv_dtype]
     if is_hybrid(model.config):
+        platform = "cpu" if request.cpu else "cuda"
+        caches = planned_prefix_caching(_architecture(model.config), platform, request.prefix_caching)
+        request = replace(request, prefix_caching=caches)
         hybrid = read_target(model.config, tp=request.tp, kv_bytes=kv_bytes, fp32_state=request.cpu)
         premises = _premises(
             request, model, lambda: estimate_weights(model.config, hybrid),
@@ -201,10 +209,8 @@ def _settings(request: PlanRequest, ks: Sequence[int], own_length: int | None) -
             field="--max-model-len", value=None, allowed="a positive integer",
             remedy="state it, as the target's config.json has no max_position_embeddings",
         )  # fmt: skip
-    return [
-        Setting(k=k, max_model_len=length, prefix_caching=request.prefix_caching, cpu=request.cpu)
-        for k in ks
-    ]
+    caches = request.prefix_caching is not False
+    return [Setting(k=k, max_model_len=length, prefix_caching=caches, cpu=request.cpu) for k in ks]
 
 
 def _hybrid(premises: Premises, target: Target, setting: Setting) -> HybridPlan:

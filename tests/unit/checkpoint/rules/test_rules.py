@@ -23,6 +23,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "config_is_well_formed": ("error", False),
     "aux_ids_are_boundaries": ("error", False),
     "target_is_the_drafts_own": ("error", False),
+    "draft_is_no_plain_model": ("error", False),
     "tensors_are_complete": ("error", False),
     "tensors_are_expected": ("error", True),
     "tensor_shapes_fit": ("error", False),
@@ -142,9 +143,10 @@ def test_strict_false_makes_warnings_of_what_can_run(tmp_path, broken):
 
 
 # Of formats that no small valid draft has: test_quantisation.py. Of values: cli/check/test_weights.py.
+# Of a target in the draft's place: cli/check/test_folded.py.
 WITH_TESTS_OF_THEIR_OWN = {
-    "gated_rows_can_be_moved", "qweights_fit", "weights_are_finite", "weights_are_not_all_zero",
-    "weights_have_a_usual_scale",
+    "draft_is_no_plain_model", "gated_rows_can_be_moved", "qweights_fit", "weights_are_finite",
+    "weights_are_not_all_zero", "weights_have_a_usual_scale",
 }  # fmt: skip
 
 

@@ -52,6 +52,14 @@ def test_a_depth_alone_names_the_target_before_the_option(check, tmp_path, targe
     assert remedy.index("the target it was trained for") < remedy.index("aux_layers")
 
 
+def test_a_target_in_the_drafts_place_is_called_that(check):
+    target = TINY / "target"
+    result = check(target, "--target", str(target))
+    assert result.exit_code == 1
+    assert errors(result) == ["draft_is_no_plain_model"]
+    assert "the draft is 'no draft: it has 12 layers and no fc'" in result.stdout
+
+
 def test_json_names_the_cause(check, tmp_path):
     said = json.loads(check(tiny_draft(tmp_path / "draft", hidden_size=96), "--json").stdout)
     found = {finding["rule"]: finding["follows_from"] for finding in said["findings"]}

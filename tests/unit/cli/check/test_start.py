@@ -154,6 +154,23 @@ def test_length_is_a_warning_only_where_it_was_asked_for(check, draft, target):
     assert "trained_length" not in check(draft, "--max-model-len", "512").stdout
 
 
+def test_a_length_beyond_the_targets(check, draft, target, monkeypatch):
+    write_target(target, max_position_embeddings=2048)
+    assert "error" not in check(draft, "--max-model-len", "2048").stdout
+    result = check(draft, "--max-model-len", "2049")
+    assert result.exit_code == 1
+    assert "error the_target_is_as_long: --max-model-len is 2049" in result.stdout
+    assert "up to 2048, the positions of the target" in result.stdout
+    monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
+    assert check(draft, "--max-model-len", "2049").exit_code == 0
+
+
+def test_a_length_of_a_target_whose_rope_is_stretched(check, draft, target):
+    stretched = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6}
+    write_target(target, max_position_embeddings=2048, rope_parameters=stretched)
+    assert "the_target_is_as_long" not in check(draft, "--max-model-len", "8192").stdout
+
+
 def test_the_verdict_names_the_platform_and_what_was_not_looked_at(check, draft):
     shown = check(draft, *ON_CPU).stdout
     assert "Checked for cpu: as --platform says. Not looked at: values of large tensors" in shown

@@ -29,19 +29,20 @@ def test_draft_without_a_config(check, draft):
     assert "a draft checkpoint with a config.json" in refusal(check(draft))
 
 
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+
+
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
 @pytest.mark.parametrize(
     ("content", "value", "remedy"),
     [
-        (
-            "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
-            "a Git LFS pointer, not the file itself",
-            "run `git lfs pull`",
-        ),
+        (LFS, "a Git LFS pointer, not the file itself", "run `git lfs pull`"),
         ("<!DOCTYPE html><html><body>", "an HTML page, not a checkpoint", "hf download"),
         ("<html>\n<head>", "an HTML page, not a checkpoint", "hf download"),
+        ("\n" * 40 + "<!doctype html>", "an HTML page, not a checkpoint", "hf download"),
+        ("\ufeff\r\n <html>", "an HTML page, not a checkpoint", "hf download"),
     ],
-    ids=["lfs", "doctype", "html"],
+    ids=["lfs", "doctype", "html", "blank_lines", "byte_order_mark"],
 )
 def test_what_lies_in_a_files_place(check, draft, file, content, value, remedy):
     (draft / file).write_text(content)
@@ -49,6 +50,40 @@ def test_what_lies_in_a_files_place(check, draft, file, content, value, remedy):
     assert f"{file} of '{draft}' is '{value}'" in message
     assert remedy in message.split("What to do: ")[1]
     assert "header claims" not in message
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (LFS, "a Git LFS pointer, not the file itself"),
+        ('{"error": "Repository not found"}', "a JSON text, not weights"),
+    ],
+    ids=["lfs", "json"],
+)
+def test_what_lies_in_the_place_of_weights(check, draft, file, content, value):
+    (draft / "model.safetensors").unlink()
+    (draft / file).write_text(content)
+    assert f"{file} of '{draft}' is '{value}'" in refusal(check(draft))
+
+
+def test_another_text_is_no_safetensors_file(check, draft):
+    (draft / "model.safetensors").write_text("Entry not found, at least not here")
+    assert "(it is no safetensors file: its header claims" in refusal(check(draft))
+
+
+def test_a_pointer_in_place_of_the_tokenizer(check, draft, target):
+    (draft / "tokenizer.json").write_text(LFS)
+    (target / "tokenizer.json").write_text(LFS)
+    result = check(draft)
+    assert result.exit_code == 1
+    assert "the draft's is a Git LFS pointer, not the file itself: run `git lfs pull`" in result.stdout
+
+
+def test_a_target_of_pointers(check, draft, target):
+    (target / "model-00001-of-00002.safetensors").write_text(LFS)
+    message = refusal(check(draft))
+    assert f"model-00001-of-00002.safetensors of '{target}' is 'a Git LFS pointer" in message
 
 
 def test_a_revision_behind_the_name(check):

@@ -72,6 +72,26 @@ def test_what_looks_wrong_is_warned_of(check, changed, name, change, rule, words
     assert words in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("value", "severity", "rule"),
+    [
+        (float("nan"), "error", "weights_are_finite"),
+        (0.0, "warning", "weights_are_not_all_zero"),
+    ],
+    ids=["nan", "zero"],
+)
+def test_many_tensors_are_one_finding(check, tmp_path, value, severity, rule):
+    draft = valid_draft("native")
+    matrices = {name: tensor for name, tensor in draft.tensors.items() if tensor.ndim == 2}
+    draft.tensors |= {name: torch.full_like(tensor, value) for name, tensor in matrices.items()}
+    shown = check(write(draft, tmp_path / "draft"), "--weights").stdout
+    assert shown.count(f"{severity} {rule}: ") == 1
+    line = next(line for line in shown.splitlines() if rule in line)
+    assert len(matrices) > 5
+    assert f" and {len(matrices) - 5} more are '" in line
+    assert f"; {len(matrices)} tensors)'" in line
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_valid_drafts_have_no_finding(check, tmp_path, family):
     found = json.loads(

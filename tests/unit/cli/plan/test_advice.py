@@ -18,7 +18,7 @@ def test_nothing_fits(plan, options, words):
     result = plan(*options)
     assert result.exit_code == 1
     assert f"- {words}" in result.stdout if words.startswith("Nothing") else words in result.stdout
-    assert "; no request of 262144 tokens fits, with slots as well." in result.stdout
+    assert "; no request of 262144 tokens fits, with slots neither." in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -91,10 +91,19 @@ def test_more_fit_than_run(said):
 
 
 def test_a_cpu(said):
-    found = said("-k", "7", "--gpu-mem", "140", "--max-model-len", "1024", "--cpu")
+    found = said("-k", "7", "--gpu-mem", "140", "--max-model-len", "1024", "--cpu", "--prefix-caching")
     assert (found["replay"]["pages_per_request"], found["slots"]["pages_per_request"]) == (3, 9)
     assert found["slots"]["attention_block_tokens"] % 128 == 0
-    assert any("use --no-prefix-caching" in text for text in found["advice"])
+    assert any("vLLM would not start here" in text for text in found["advice"])
+    assert found["exit_code"] == 1
+
+
+def test_a_cpu_without_prefix_caching_unless_asked_for(said):
+    cpu = ("-k", "7", "--gpu-mem", "140", "--max-model-len", "1024", "--cpu")
+    found, without = said(*cpu), said(*cpu, "--no-prefix-caching")
+    assert found == without
+    assert found["hybrid_state"]["auto"] == "replay"
+    assert found["exit_code"] == 0
 
 
 def test_fp8_keys_and_values(said):

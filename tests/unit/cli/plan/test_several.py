@@ -32,7 +32,7 @@ def test_table(plan):
 
 def test_advice_that_is_the_same_for_all_is_given_once(plan):
     short = ("--gpu-mem", "140", "--max-model-len", "1024", "--max-num-seqs", "8")
-    text = plan("-k", "7,15", *short, "--cpu").stdout
+    text = plan("-k", "7,15", *short, "--cpu", "--prefix-caching").stdout
     assert text.count("use --no-prefix-caching") == 1
 
 
@@ -40,3 +40,7 @@ def test_the_worst_exit_code(plan):
     barely = ("--gpu-mem", "57.25", "--max-model-len", "1024")
     codes = {k: plan("-k", k, *barely).exit_code for k in ("2", "3", "2,3")}
     assert codes == {"2": 1, "3": 0, "2,3": 1}
+
+
+def test_a_k_that_is_named_twice_is_planned_once(said, plan):
+    assert json.loads(plan("-k", "3,3", *REST, "--json").stdout) == said("-k", "3", *REST)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.support.checkpoints import tiny_draft
 from tests.support.engine import has_gpu
 from tests.unit.cli.output import refusal
 from tests.unit.cli.plan.inputs import H200, write_config
@@ -57,8 +58,9 @@ def test_no_gpu_to_read_the_memory_of(plan):
     if has_gpu():
         pytest.skip("this machine has a GPU, whose memory is read")
     message = refusal(plan("-k", "7"))
-    assert message.startswith("vllm-eagle-ext: --gpu-mem is missing. Allowed: GiB of one GPU: no GPU is")
+    assert message.startswith("vllm-eagle-ext: --gpu-mem is missing. Allowed: GiB of one GPU; no GPU is")
     assert "What to do: state it, such as --gpu-mem 80" in message
+    assert "--cpu plans for vLLM's CPU backend on this machine" in message
 
 
 def test_a_target_whose_weights_cannot_be_estimated(plan, tmp_path):
@@ -91,3 +93,32 @@ def test_bad_options(plan, options):
     name = {"--tp": "tensor_parallel_size"}.get(options[0], options[0])
     message = refusal(plan(*H200, *options))
     assert name in message or options[0] in message
+
+
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (LFS, "a Git LFS pointer, not the file itself"),
+        ("\n<!DOCTYPE html><html>", "an HTML page, not a checkpoint"),
+        ('{"error": "Repository not found"}', "a JSON text, not weights"),
+        ("Entry not found", "damaged"),
+    ],
+    ids=["lfs", "html", "json", "text"],
+)
+def test_what_lies_in_the_place_of_weights(plan, target, content, value):
+    (target / "model.safetensors").write_text(content)
+    message = refusal(plan(*H200))
+    assert f"model.safetensors of '{target}' is '{value}'" in message
+    assert plan(*H200, "--weights-gib", "50").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_what_lies_in_the_place_of_a_drafts_weights(plan, tmp_path, name):
+    draft = tiny_draft(tmp_path / "draft")
+    (draft / "model.safetensors").unlink()
+    (draft / name).write_text(LFS)
+    message = refusal(plan(*H200, "--draft", str(draft)))
+    assert f"{name} of '{draft}' is 'a Git LFS pointer, not the file itself'" in message
