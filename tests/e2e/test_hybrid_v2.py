@@ -88,11 +88,15 @@ def v2(turns, chunked, tails, plain):
     }
     cut = {"engine_args": {"long_prefill_token_threshold": CHUNK}}
     chunked, tails = chunked | rigged["chunked"] | cut, tails | rigged["tails"] | cut
-    turns = turns | rigged["turns"] | {"engine_args": CACHED}
+    first = turns | rigged["turns"] | {"engine_args": CACHED}
+    # Texts of two runners part at ties, behind which every draft would be wrong and no step crosses an
+    # edge: the runs that are compared follow what this runner says.
+    turns = first | {"follow": "turns first"}
     states = ("slots", "replay")
     runs = [
         *(HybridRun(f"chunked {state}", state=state, **chunked) for state in states),
         HybridRun("tails replay", state="replay", **tails),
+        HybridRun("turns first", state="slots", **first),
         *(HybridRun(f"turns {state}", state=state, **turns) for state in states),
         HybridRun(NO_BOUNDARY, state="replay", broken=NO_BOUNDARY, **turns),
     ]
