@@ -15,7 +15,12 @@ from vllm_eagle_ext.reference.target import residual_stream
 
 
 def checked(folder: Path, target_name: str, options: dict | None = None) -> CheckResult:
-    return run_check(CheckRequest(draft=str(folder), target=target_name, options=options or {}))
+    """For GPUs, where both of vLLM's runners are, and the tiny targets' whole context."""
+    request = CheckRequest(
+        draft=str(folder), target=target_name, options=options or {}, platform="cuda",
+        max_model_len=2048,
+    )  # fmt: skip
+    return run_check(request)
 
 
 def drafted(spec: DraftSpec, folder: Path, text: tuple[int, ...], target_name: str, k: int) -> Chains:
