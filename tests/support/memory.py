@@ -14,7 +14,7 @@ GIB = 2**30
 LEFT = 0.38  # of the node's memory; vLLM's default asks for 0.92, the guides' commands for 0.3
 _LEAST_LEFT = 0.33
 _MOST_HELD = 64 * GIB  # more takes minutes to touch
-_SPARE = 4 * GIB  # for the rest of the machine, beside what the engine takes
+_SPARE = 3 * GIB // 2  # beside that share, for processes that are not of this node alone
 _HOLD = (
     "import sys; size = int(sys.argv[1]); held = bytearray(size); "
     "held[::4096] = b'x' * len(range(0, size, 4096)); print('held', flush=True); sys.stdin.read()"

@@ -44,6 +44,13 @@ UNKNOWABLE = (
 NOT_OF_THE_DRAFT = ("surroundings",)
 # Of quantised gated drafts and of AWQ and GPTQ, which no family here has: rules/test_quantisation.py.
 OF_OTHER_FORMATS = {"gated_rows_can_be_moved", "qweights_fit"}
+# Of what is asked of a draft or of the target beside it, not of its file: rules/cases/target.py.
+OF_THE_REQUEST = {
+    "draft_is_no_plain_model", "gate_layout_has_a_gate", "k_is_worth_drafting",
+    "k_leaves_room_in_the_context", "trained_length_covers_the_target", "trainer_rotates_the_same_part",
+}  # fmt: skip
+# Of values that are read where they are asked for: cli/check/test_weights.py.
+OF_ALL_VALUES = {"weights_are_finite", "weights_are_not_all_zero", "weights_have_a_usual_scale"}
 
 
 def inspect(mutant: Mutant, folder: Path) -> Inspection:
@@ -126,7 +133,9 @@ def test_no_applicable_cell_of_the_matrix_is_empty(tally):
 
 def test_every_rule_has_an_applicable_cell():
     found = {rule for rule, _ in APPLICABLE}
-    assert {rule.name for rule in (*EARLY_RULES, *RULES)} - OF_OTHER_FORMATS <= found
+    elsewhere = OF_OTHER_FORMATS | OF_THE_REQUEST | OF_ALL_VALUES
+    assert {rule.name for rule in (*EARLY_RULES, *RULES)} - elsewhere <= found
+    assert not elsewhere & found
 
 
 def test_every_operator_of_every_family_is_tried(tally):
