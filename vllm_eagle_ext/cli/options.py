@@ -27,7 +27,7 @@ Reference = Annotated[
     typer.Option("--reference/--no-reference", help="Default: for targets of at most 8 GiB."),
 ]
 Quick = Annotated[
-    bool, typer.Option("--quick", help="Under two minutes for a tiny pair: fewer texts, no compilation.")
+    bool, typer.Option("--quick", help="Some two minutes for a tiny pair: fewer texts, no compilation.")
 ]
 Feedback = Annotated[
     bool, typer.Option("--feedback", help="Only measure a draft with norm_output true and false.")
