@@ -20,7 +20,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11",
     packages=find_packages(include=["vllm_eagle_ext", "vllm_eagle_ext.*"]),
-    package_data={"vllm_eagle_ext": ["py.typed", "cli/*.jsonl"]},
+    package_data={"vllm_eagle_ext": ["py.typed", "measure/*.jsonl"]},
     entry_points={
         "vllm.general_plugins": ["eagle_ext = vllm_eagle_ext:register"],
         "console_scripts": ["vllm-eagle = vllm_eagle_ext.cli:app"],

@@ -58,7 +58,7 @@ def gated_tensors() -> dict[str, torch.Tensor]:
 
 
 def drafter(folder: Path, *, throws_away: bool) -> Any:
-    from vllm_eagle_ext.drafters.eagle3.gate import GatedLlamaAttention
+    from vllm_eagle_ext.drafters.eagle3.gated_attention import GatedLlamaAttention
 
     class ThrowsAway(GatedLlamaAttention):
         def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.support.published import Published
 
 # Nothing of this package is imported up here: a start's span holds the import of it.
-_IMPORTED_BY_A_START = ("vllm_eagle_ext.intake", "vllm_eagle_ext.checkpoint")
+_IMPORTED_BY_A_START = ("vllm_eagle_ext.preflight", "vllm_eagle_ext.checkpoint")
 RESULTS = Path(__file__).parent / "results"
 REPEATS = 7
 PAIRS = {

@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.machine import machine
 from benchmarks.performance import ENVIRONMENT
-from vllm_eagle_ext.cli.engine.client import EngineProcess
-from vllm_eagle_ext.cli.engine.load import Load
-from vllm_eagle_ext.cli.engine.probe import is_decoding
-from vllm_eagle_ext.cli.prompts import read_texts, token_ids
+from vllm_eagle_ext.measure.engine.client import EngineProcess
+from vllm_eagle_ext.measure.engine.load import Load
+from vllm_eagle_ext.measure.engine.probe import is_decoding
+from vllm_eagle_ext.measure.prompts import read_texts, token_ids
 
 RESULTS = Path(__file__).parent / "results"
 TINY = Path("examples/tiny")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.cli.bench.plots import draw
-from vllm_eagle_ext.cli.bench.rows import Report
+from vllm_eagle_ext.measure.bench.plots import draw
+from vllm_eagle_ext.measure.bench.rows import Report
 
 RESULTS = Path("benchmarks/results/performance")
 PAGE = Path("docs/performance.md")

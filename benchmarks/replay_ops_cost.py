@@ -21,8 +21,8 @@ import torch
 import typer
 
 from benchmarks.machine import machine
-from vllm_eagle_ext.hybrid.ops.types import Batch, Gating, Pages, Plan, Rows
-from vllm_eagle_ext.hybrid.records import record_width
+from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.replay.ops.types import Batch, Gating, Pages, Plan, Rows
 
 RESULTS = Path(__file__).parent / "results"
 PAIRS, LAYERS, WINDOW = 7, 4, 4
@@ -74,7 +74,7 @@ class Scheme:
 
 
 def on_cpu(scheme: Scheme, accepted: int) -> tuple[Callable[[], None], Callable[[], None]]:
-    from vllm_eagle_ext.hybrid.ops import cpu
+    from vllm_eagle_ext.replay.ops import cpu
 
     counts, plan = scheme.counts(accepted), scheme.plan()
     commit = cpu.Commit([(pages, scheme.gating) for pages in scheme.layers], WINDOW - 1)
@@ -95,7 +95,7 @@ def on_cpu(scheme: Scheme, accepted: int) -> tuple[Callable[[], None], Callable[
 
 
 def on_gpu(scheme: Scheme, accepted: int) -> tuple[Callable[[], None], Callable[[], None] | None]:
-    from vllm_eagle_ext.hybrid.ops import triton
+    from vllm_eagle_ext.replay.ops import triton
 
     counts, plan = scheme.counts(accepted), scheme.plan()
     commit = triton.Commit([(pages, scheme.gating) for pages in scheme.layers], WINDOW - 1)

@@ -18,7 +18,7 @@ from tests.support.engine import ROOT
 from tests.support.published import Published, materialise, published, write_target
 from vllm_eagle_ext.checkpoint import DraftSpec, TargetFacts
 from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
-from vllm_eagle_ext.cli.check.run import CheckRequest, CheckResult, run_check
+from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
 
 PAGE, README = ROOT / "docs/published_drafts.md", ROOT / "README.md"
 _BLOCK = re.compile(r"(?<=<!-- drafts:begin -->\n).*?(?=<!-- drafts:end -->)", re.DOTALL)

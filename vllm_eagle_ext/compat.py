@@ -123,7 +123,7 @@ def install_intake() -> None:
 
 def _wrap_create_speculative_config(module: ModuleType) -> None:
     def around(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        from vllm_eagle_ext.intake import build as intake
+        from vllm_eagle_ext.preflight import build as intake
 
         build = functools.partial(original, self, *args, **kwargs)
         target = kwargs.get("target_model_config", args[0] if args else None)
@@ -162,7 +162,7 @@ def install_commit_on_v1() -> None:
 
 def _wrap_update_states(module: ModuleType) -> None:
     def around(original: Any, self: Any, output_token_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        from vllm_eagle_ext.hybrid.state import commit_on_v1
+        from vllm_eagle_ext.replay.commit import commit_on_v1
 
         result = original(self, output_token_ids, *args, **kwargs)
         commit_on_v1(self, output_token_ids)

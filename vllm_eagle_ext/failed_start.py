@@ -28,8 +28,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from vllm_eagle_ext.causes import earliest, is_pointer, telling
 from vllm_eagle_ext.errors import EagleExtError
+from vllm_eagle_ext.failure_causes import earliest, is_pointer, telling
 
 NOTES = "EAGLE_EXT_NOTES"  # environment variable; vLLM warns of unknown ones that begin with VLLM_
 _MOST_BYTES, _MOST_CHARACTERS = 1 << 16, 4000

@@ -13,5 +13,5 @@ def log_once(logger: logging.Logger, level: int, message: str) -> None:
 
 
 def get_logger(module: str) -> logging.Logger:
-    """`vllm_eagle_ext.intake` -> the logger `vllm.vllm_eagle_ext.intake`."""
+    """`vllm_eagle_ext.preflight` -> the logger `vllm.vllm_eagle_ext.intake`."""
     return logging.getLogger(f"vllm.{module}")

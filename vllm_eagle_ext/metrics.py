@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext import __version__
-from vllm_eagle_ext.hybrid.geometry import Attention, Target, read_target
-from vllm_eagle_ext.hybrid.memory import Footprint, Setting, Way, footprint
 from vllm_eagle_ext.log import get_logger
+from vllm_eagle_ext.memory.footprint import Footprint, Setting, Way, footprint
+from vllm_eagle_ext.memory.geometry import Attention, Target, read_target
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint import DraftSpec

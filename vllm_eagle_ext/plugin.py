@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from vllm_eagle_ext import compat, failed_start
-from vllm_eagle_ext.hybrid.choice import TARGETS as REPLAYING
+from vllm_eagle_ext.memory.state_scheme import TARGETS as REPLAYING
 
 # Names contain `EagleExt`, so that a node without this package fails with a name that tells, and
 # start with `Eagle3` or `DFlash`, so that vLLM's rewriting of draft architectures leaves them alone.
@@ -26,7 +26,7 @@ DRAFTERS = {
 ALIASES = {"Eagle3PEagleDraftModel": DRAFTERS["Eagle3EagleExtLlamaForCausalLM"]}
 
 # Targets with replaying layers: the class keeps the name of vLLM's.
-TARGETS = {ours: f"vllm_eagle_ext.hybrid:{architecture}" for architecture, ours in REPLAYING.items()}
+TARGETS = {ours: f"vllm_eagle_ext.replay:{architecture}" for architecture, ours in REPLAYING.items()}
 
 
 def register() -> None:

@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from vllm_eagle_ext.cli.engine.client import EngineFailedError, EngineProcess
-from vllm_eagle_ext.cli.engine.load import Load
-from vllm_eagle_ext.cli.prompts import read_texts, token_ids
+from vllm_eagle_ext.measure.engine.client import EngineFailedError, EngineProcess
+from vllm_eagle_ext.measure.engine.load import Load
+from vllm_eagle_ext.measure.prompts import read_texts, token_ids
 
 from .report import Row, picture, table
 

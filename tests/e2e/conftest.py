@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.support.engine import TINY, EngineResult, EngineRun, run_engine
-from vllm_eagle_ext.reference.eagle3 import Eagle3Reference
-from vllm_eagle_ext.reference.target import load_target
+from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
+from vllm_eagle_ext.measure.reference.target_states import load_target
 
 K = 4
 # Of 12 layers. The config of the post-norm pair nests the outputs of layers 1, 3, 5, 7, 9.

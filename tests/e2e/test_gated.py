@@ -11,7 +11,7 @@ from tests.e2e.conftest import POSTNORM_BOUNDARIES, K
 from tests.e2e.test_acceptance import assert_same_drafter, compare
 from tests.support.engine import TINY, EngineRun, has_gpu, run_engine
 from tests.support.ties import TIE_GAP, tie_gaps, tie_share
-from vllm_eagle_ext.reference.eagle3 import Eagle3Reference
+from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
 
 pytestmark = pytest.mark.e2e
 

@@ -11,10 +11,10 @@ from tests.support.engine import TINY
 from tests.support.hybrid import TARGET, HybridRun, run_all
 from tests.support.replay import replay
 from tests.support.ties import TIE_GAP, tie_gaps
-from vllm_eagle_ext.reference.dflash import DFlashReference
-from vllm_eagle_ext.reference.eagle3 import rms_norm
-from vllm_eagle_ext.reference.target import load_target
-from vllm_eagle_ext.reference.walk import DFlashWalk
+from vllm_eagle_ext.measure.reference.dflash import DFlashReference
+from vllm_eagle_ext.measure.reference.eagle3 import rms_norm
+from vllm_eagle_ext.measure.reference.target_states import load_target
+from vllm_eagle_ext.measure.reference.walk import DFlashWalk
 
 pytestmark = pytest.mark.e2e
 

@@ -19,7 +19,7 @@ from tests.support.hybrid import TARGET
 from tests.support.processes import takes_connections, tree, wait_for_end
 from tests.support.server import Server
 from vllm_eagle_ext import metrics
-from vllm_eagle_ext.hybrid.memory import mib
+from vllm_eagle_ext.memory.footprint import mib
 
 pytestmark = pytest.mark.e2e
 

@@ -129,7 +129,7 @@ def assert_workers(results, draft):
         assert worker["options"] == options
         assert worker["stamp"] == worker["version"] == vllm_eagle_ext.__version__
         if draft == "dflash":
-            assert worker["replays"] == "vllm_eagle_ext.hybrid.targets"
+            assert worker["replays"] == "vllm_eagle_ext.replay.targets"
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ import torch
 
 from tests.e2e.conftest import POSTNORM_BOUNDARIES
 from tests.support.engine import TINY, EngineRun, run_engine
-from vllm_eagle_ext.reference.target import residual_stream
+from vllm_eagle_ext.measure.reference.target_states import residual_stream
 
 pytestmark = pytest.mark.e2e
 

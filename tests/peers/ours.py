@@ -9,9 +9,9 @@ import torch
 from tests.peers.chains import Chains
 from tests.peers.texts import target
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
-from vllm_eagle_ext.cli.check.run import CheckRequest, CheckResult, run_check
-from vllm_eagle_ext.reference.published import load_reference
-from vllm_eagle_ext.reference.target import residual_stream
+from vllm_eagle_ext.measure.reference.published import load_reference
+from vllm_eagle_ext.measure.reference.target_states import residual_stream
+from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
 
 
 def checked(folder: Path, target_name: str, options: dict | None = None) -> CheckResult:

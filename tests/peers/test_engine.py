@@ -12,8 +12,8 @@ from tests.peers.ours import checked
 from tests.peers.rows import ROWS
 from tests.peers.texts import ANSWER, PROMPT, prompts, texts
 from tests.support.engine import IN_PROCESS, engine_environment, run_child
-from vllm_eagle_ext.cli.check.serve import speculative_config
-from vllm_eagle_ext.reference.walk import accepted_length
+from vllm_eagle_ext.measure.reference.walk import accepted_length
+from vllm_eagle_ext.preflight.offline.serve import speculative_config
 
 pytestmark = [pytest.mark.peers, pytest.mark.e2e]
 

@@ -11,7 +11,7 @@ NO_BOUNDARY = "no boundary"  # seen where a prefix cache hands out the state at 
 
 def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
     """`set_attribute`: that of pytest's monkeypatch, which undoes it."""
-    from vllm_eagle_ext.hybrid.ops import cpu
+    from vllm_eagle_ext.replay.ops import cpu
 
     plan, rows = cpu.plan, cpu._rows
 

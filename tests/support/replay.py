@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from transformers import PreTrainedModel
 
-from vllm_eagle_ext.reference.target import residual_stream
-from vllm_eagle_ext.reference.walk import Drafter, accepted_length
+from vllm_eagle_ext.measure.reference.target_states import residual_stream
+from vllm_eagle_ext.measure.reference.walk import Drafter, accepted_length
 
 # The engine drafts in bf16 and the reference in fp32: where the reference's first two choices lie
 # closer than this in logits, either may win, and the two chains may go apart from there on. One bf16

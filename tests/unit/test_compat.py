@@ -90,7 +90,7 @@ def test_v1_has_no_commit_of_its_own():
 
 
 def test_commit_on_v1_runs_after_vllms_own_and_once(monkeypatch):
-    from vllm_eagle_ext.hybrid import state
+    from vllm_eagle_ext.replay import commit
 
     calls = []
 
@@ -100,7 +100,7 @@ def test_commit_on_v1_runs_after_vllms_own_and_once(monkeypatch):
 
     module = types.ModuleType("runner")
     module.GPUModelRunner = Runner
-    monkeypatch.setattr(state, "commit_on_v1", lambda runner, ids: calls.append(("commit", ids)))
+    monkeypatch.setattr(commit, "commit_on_v1", lambda runner, ids: calls.append(("commit", ids)))
     compat._wrap_update_states(module)
     compat._wrap_update_states(module)
     Runner()._update_states_after_model_execute("ids", "output")

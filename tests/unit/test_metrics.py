@@ -8,8 +8,8 @@ from prometheus_client import REGISTRY, Gauge
 from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
 from vllm_eagle_ext import __version__, metrics, plugin
-from vllm_eagle_ext.hybrid.geometry import Attention, read_target
-from vllm_eagle_ext.hybrid.memory import Setting, footprint
+from vllm_eagle_ext.memory.footprint import Setting, footprint
+from vllm_eagle_ext.memory.geometry import Attention, read_target
 
 
 @pytest.fixture(autouse=True)

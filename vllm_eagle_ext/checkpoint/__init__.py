@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from vllm_eagle_ext.checkpoint.case import Case, Setting
-from vllm_eagle_ext.checkpoint.files import DraftFiles, read_config, read_draft_files
+from vllm_eagle_ext.checkpoint.draft_files import DraftFiles, read_config, read_draft_files
 from vllm_eagle_ext.checkpoint.findings import Finding, Severity
 from vllm_eagle_ext.checkpoint.inspection import Inspection, inspect_draft
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
-from vllm_eagle_ext.checkpoint.target import TargetFacts
+from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
 
 __all__ = [
     "Case",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vllm_eagle_ext.checkpoint.config import DraftConfig, Format
+from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, Format
 from vllm_eagle_ext.checkpoint.families import Backbone
 
 # What transformers' config classes assume, and vLLM with them.

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vllm_eagle_ext.checkpoint.config import DraftConfig
-from vllm_eagle_ext.checkpoint.files import DraftFiles
-from vllm_eagle_ext.checkpoint.gate import GateLayout
+from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
+from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
+from vllm_eagle_ext.checkpoint.gate_layout import GateLayout
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
-from vllm_eagle_ext.checkpoint.target import TargetFacts
+from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

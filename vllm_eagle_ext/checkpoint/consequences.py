@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from vllm_eagle_ext.checkpoint.config import DraftConfig
+from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
 from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity
-from vllm_eagle_ext.checkpoint.target import TargetFacts
+from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
 
 ANOTHER_TARGET = "target_is_the_drafts_own"
 # Errors that a wrong target alone may cause; without one of them a draft is not called another's.

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from vllm_eagle_ext.checkpoint.bounded import parse_json
+from vllm_eagle_ext.checkpoint.safe_json import parse_json
 
 HEADER_LIMIT = 2**20  # bytes; a draft of eight layers has some 20 kB
 GLANCE = 512  # bytes of a file that tell what lies in its place

@@ -7,20 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.aux_layers import NO_AUX_LAYERS, AuxLayers, Override, resolve_aux_layers
 from vllm_eagle_ext.checkpoint.case import Case, Setting
-from vllm_eagle_ext.checkpoint.config import flatten, format_of, parse_config
 from vllm_eagle_ext.checkpoint.consequences import told_by_cause
+from vllm_eagle_ext.checkpoint.draft_config import flatten, format_of, parse_config
+from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.families import Kind, kind_of
-from vllm_eagle_ext.checkpoint.files import DraftFiles
 from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity, relax
 from vllm_eagle_ext.checkpoint.flags import read_flag
-from vllm_eagle_ext.checkpoint.gate import GateLayout
-from vllm_eagle_ext.checkpoint.rope import rope_problems
+from vllm_eagle_ext.checkpoint.gate_layout import GateLayout
+from vllm_eagle_ext.checkpoint.layer_ids import NO_AUX_LAYERS, AuxLayers, Override, resolve_aux_layers
+from vllm_eagle_ext.checkpoint.rope_config import rope_problems
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES
 from vllm_eagle_ext.checkpoint.rules.early import Candidate
 from vllm_eagle_ext.checkpoint.spec import DraftSpec, NormOutput, build_spec, read_family
-from vllm_eagle_ext.checkpoint.target import TargetFacts
+from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from fnmatch import fnmatch
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
-from vllm_eagle_ext.checkpoint.tensors import expected_tensors
 
 # Methods whose lists are understood, and the keys that hold them.
 _LISTS = {

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vllm_eagle_ext.checkpoint.attention import Heads, LayerAttention, read_heads, read_layers
-from vllm_eagle_ext.checkpoint.aux_layers import AuxLayers
-from vllm_eagle_ext.checkpoint.config import DraftConfig, Format, format_of
+from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, Format, format_of
+from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.families import P_EAGLE, Backbone, Family, Kind, published_architecture
-from vllm_eagle_ext.checkpoint.files import DraftFiles
 from vllm_eagle_ext.checkpoint.flags import FLAGS, Flag, read_flag
-from vllm_eagle_ext.checkpoint.gate import Gate, GateLayout, read_gate
-from vllm_eagle_ext.checkpoint.names import HOLDS_WEIGHTS
-from vllm_eagle_ext.checkpoint.rope import Rope, read_rope
-from vllm_eagle_ext.checkpoint.target import TargetFacts
-from vllm_eagle_ext.checkpoint.values import integers
-from vllm_eagle_ext.checkpoint.vocabulary import Vocabulary, map_kind
+from vllm_eagle_ext.checkpoint.gate_layout import Gate, GateLayout, read_gate
+from vllm_eagle_ext.checkpoint.layer_ids import AuxLayers
+from vllm_eagle_ext.checkpoint.rope_config import Rope, read_rope
+from vllm_eagle_ext.checkpoint.small_tensors import integers
+from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
+from vllm_eagle_ext.checkpoint.tensor_names import HOLDS_WEIGHTS
+from vllm_eagle_ext.checkpoint.vocabulary_map import Vocabulary, map_kind
 
 NormOutput = Literal["checkpoint"] | bool
 Presence = Literal["own", "shared", "unknown"]

@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.bounded import parse_json
 from vllm_eagle_ext.checkpoint.headers import disguised
+from vllm_eagle_ext.checkpoint.safe_json import parse_json
 
 _FILE = "tokenizer.json"
 _CONTAINERS = 2**19  # one per merge, and per token of a unigram model

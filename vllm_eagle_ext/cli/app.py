@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from vllm_eagle_ext import __version__
-from vllm_eagle_ext.cli.bench.command import app as bench
 from vllm_eagle_ext.cli.check.command import check
 from vllm_eagle_ext.cli.plan.command import plan
-from vllm_eagle_ext.cli.shared import console
-from vllm_eagle_ext.cli.verify.command import verify
+from vllm_eagle_ext.cli.terminal import console
+from vllm_eagle_ext.measure.bench.command import app as bench
+from vllm_eagle_ext.measure.verify.command import verify
 
 # Plain help: rich's table of options cuts their names at 80 columns.
 app = typer.Typer(

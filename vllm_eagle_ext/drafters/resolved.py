@@ -9,8 +9,8 @@ from vllm.config import VllmConfig
 from vllm.lora.layers.base import BaseLayerWithLoRA
 
 from vllm_eagle_ext import compat
-from vllm_eagle_ext.drafters.weights import LoadingPlan, StrictWeights
-from vllm_eagle_ext.stamp import require_stamp
+from vllm_eagle_ext.drafters.strict_weights import LoadingPlan, StrictWeights
+from vllm_eagle_ext.resolved_marker import require_stamp
 
 
 class ResolvedDraft(StrictWeights):

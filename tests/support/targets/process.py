@@ -31,8 +31,8 @@ from tests.support.targets.drafts import write_draft
 from tests.support.targets.families import FAMILIES, Family, Pair
 from tests.support.targets.models import write_target
 from tests.support.ties import tie_gaps
-from vllm_eagle_ext.reference.target import layers_of, load_target, residual_stream
-from vllm_eagle_ext.reference.walk import DFlashWalk
+from vllm_eagle_ext.measure.reference.target_states import layers_of, load_target, residual_stream
+from vllm_eagle_ext.measure.reference.walk import DFlashWalk
 
 CANDIDATES, CHOSEN = 96, 4  # prompts
 PROMPT_TOKENS = 8  # more than the rigged drafter tells texts apart by

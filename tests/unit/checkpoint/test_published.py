@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.published import materialise, published
 from vllm_eagle_ext.checkpoint import Inspection, Setting, TargetFacts, inspect_draft, read_draft_files
-from vllm_eagle_ext.checkpoint.config import flatten
-from vllm_eagle_ext.checkpoint.keys import is_known, rope_keys, stated_keys
+from vllm_eagle_ext.checkpoint.config_keys import is_known, rope_keys, stated_keys
+from vllm_eagle_ext.checkpoint.draft_config import flatten
 
 DRAFTS = published()
 

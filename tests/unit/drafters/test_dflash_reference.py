@@ -12,8 +12,8 @@ from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS
 from tests.support.drafting import BOUND, ROWS, STEPS, Probe, difference, load, module_logits
 from tests.support.drafts import Draft, inspect, valid_draft
 from tests.support.engine import has_gpu
-from tests.unit.reference.layers import tiny_target
-from vllm_eagle_ext.reference.published import load_reference
+from tests.unit.measure.reference.layers import tiny_target
+from vllm_eagle_ext.measure.reference.published import load_reference
 
 pytestmark = [
     pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),

@@ -8,7 +8,7 @@ import torch
 from tests.support.checkpoints import DRAFT_VOCAB, HIDDEN, VOCAB, tiny_draft, write_target
 from tests.support.drafter import build, resolve
 from tests.support.engine import has_gpu
-from vllm_eagle_ext.reference.eagle3 import Eagle3Reference
+from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
 
 pytestmark = pytest.mark.skipif(
     has_gpu(), reason="builds vLLM's layers on its CPU platform; the engine tests cover a GPU"

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.checkpoint.aux_layers import BlockOrder, default_boundaries
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.layer_ids import BlockOrder, default_boundaries
 
 
 @rule(Severity.WARNING, families=EAGLE3)

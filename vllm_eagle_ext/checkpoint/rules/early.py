@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.case import Setting
-from vllm_eagle_ext.checkpoint.config import format_of
+from vllm_eagle_ext.checkpoint.draft_config import format_of
+from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.families import (
     LEFT_SPECULATORS,
     LEFT_TO_VLLM,
@@ -19,7 +20,6 @@ from vllm_eagle_ext.checkpoint.families import (
     Kind,
     published_architecture,
 )
-from vllm_eagle_ext.checkpoint.files import DraftFiles
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 
 OWN_MODEL_TYPE = "dflash"  # TorchSpec's; vLLM has no config class for it, this package brings one

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.gate import SEPARATE
+from vllm_eagle_ext.checkpoint.gate_layout import SEPARATE
 from vllm_eagle_ext.checkpoint.quantisation import quantised_weights
 
 _BELONGS = "check that config.json belongs to the weights"

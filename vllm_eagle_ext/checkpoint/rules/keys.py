@@ -7,8 +7,7 @@ import json
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.keys import (
+from vllm_eagle_ext.checkpoint.config_keys import (
     OF_DFLASH,
     RESCALES_LOGITS,
     UNCOMPUTED,
@@ -17,7 +16,8 @@ from vllm_eagle_ext.checkpoint.keys import (
     rope_keys,
     stated_keys,
 )
-from vllm_eagle_ext.checkpoint.rope import COMPUTED_KINDS
+from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.rope_config import COMPUTED_KINDS
 
 _SHOWN = 20  # names in a message
 _CONFIG = "of the draft's config.json"

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import (
     FLOATS,
@@ -15,7 +16,6 @@ from vllm_eagle_ext.checkpoint.quantisation import (
     runtime_name,
     without_scales,
 )
-from vllm_eagle_ext.checkpoint.tensors import expected_tensors
 
 _LEAST_BLOCK = 16  # rows; the usual are 32 and 128
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.expected_tensors import Expected, belongs_to_quantised, expected_tensors
 from vllm_eagle_ext.checkpoint.families import FUSED_QKV
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.names import COMPUTED, HOLDS_WEIGHTS
 from vllm_eagle_ext.checkpoint.quantisation import FLOATS, quantised_weights
-from vllm_eagle_ext.checkpoint.tensors import Expected, belongs_to_quantised, expected_tensors
-from vllm_eagle_ext.checkpoint.values import non_finite
+from vllm_eagle_ext.checkpoint.small_tensors import non_finite
+from vllm_eagle_ext.checkpoint.tensor_names import COMPUTED, HOLDS_WEIGHTS
 
 _BELONGS = "check that config.json belongs to the weights"
 _DTYPES = {"float": FLOATS, "integer": ("I64", "I32", "I16"), "mask": ("BOOL", "U8", "I8")}

@@ -10,7 +10,7 @@ from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.spec import kept_ids, tensor_integers
 from vllm_eagle_ext.checkpoint.tokenizers import compare_tokenizers
-from vllm_eagle_ext.checkpoint.vocabulary import ascends, is_identity, target_ids
+from vllm_eagle_ext.checkpoint.vocabulary_map import ascends, is_identity, target_ids
 
 _BELONGS = "check that config.json belongs to the weights"
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.values import Survey
+from vllm_eagle_ext.checkpoint.small_tensors import Survey
 
 LARGEST, LARGEST_RMS, SMALLEST_RMS = 1e4, 1e3, 1e-8
 _SHOWN = 5  # names of tensors in a message

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vllm_eagle_ext.cli import options
-from vllm_eagle_ext.cli.shared import console, fail, json_object
+from vllm_eagle_ext.cli import parameters
+from vllm_eagle_ext.cli.terminal import console, fail, json_object
 from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
-    from vllm_eagle_ext.checkpoint.files import OnValues
-    from vllm_eagle_ext.cli.check.run import CheckRequest, CheckResult
+    from vllm_eagle_ext.checkpoint.draft_files import OnValues
+    from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult
 
 _Length = Annotated[int | None, typer.Option(min=1, help="As for vllm serve.")]
 _Folder = Annotated[str | None, typer.Option(help="Where vLLM keeps hub files.")]
@@ -35,11 +35,11 @@ def check(
     draft: Annotated[
         str, typer.Argument(help="Folder or hub repository of the draft, or OWNER/NAME/FOLDER.")
     ],
-    target: options.NeededTarget,
-    k: options.K = None,
-    method: options.Method = None,
+    target: parameters.NeededTarget,
+    k: parameters.K = None,
+    method: parameters.Method = None,
     max_model_len: _Length = None,
-    revision: options.Revision = None,
+    revision: parameters.Revision = None,
     download_dir: _Folder = None,
     platform: _Platform = "auto",
     tp: _Ranks = 1,
@@ -47,13 +47,13 @@ def check(
     eagle_ext: _Options = "{}",
     weights: _Weights = False,
     everything: _All = False,
-    as_json: options.AsJson = False,
+    as_json: parameters.AsJson = False,
 ) -> None:
     """Say what a draft is and whether it will be served rightly, before serving it.
 
     Exits with 0 if it will be, with 1 if it would be refused, with 2 if it cannot be read.
     """
-    from vllm_eagle_ext.cli.check.run import CheckRequest
+    from vllm_eagle_ext.preflight.offline.run import CheckRequest
 
     ours = json_object(eagle_ext, "--eagle-ext")
     request = CheckRequest(
@@ -70,7 +70,7 @@ def check(
 
 
 def _run(request: CheckRequest, *, weights: bool) -> CheckResult:
-    from vllm_eagle_ext.cli.check.run import run_check
+    from vllm_eagle_ext.preflight.offline.run import run_check
 
     if not weights:
         return run_check(request)

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
-from vllm_eagle_ext.cli.check.run import CheckResult
-from vllm_eagle_ext.cli.check.serve import download_line, not_looked_at, serve_command
+from vllm_eagle_ext.preflight.offline.run import CheckResult
+from vllm_eagle_ext.preflight.offline.serve import download_line, not_looked_at, serve_command
 
 
 def to_json(result: CheckResult) -> str:

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from vllm_eagle_ext.checkpoint import DraftSpec, Finding, Severity, TargetFacts
 from vllm_eagle_ext.checkpoint.consequences import consequences
-from vllm_eagle_ext.cli.check.run import CheckResult
-from vllm_eagle_ext.cli.check.serve import download_line, not_looked_at, serve_command
-from vllm_eagle_ext.cli.check.start import Start
 from vllm_eagle_ext.errors import sentence
+from vllm_eagle_ext.preflight.offline.run import CheckResult
+from vllm_eagle_ext.preflight.offline.serve import download_line, not_looked_at, serve_command
+from vllm_eagle_ext.preflight.offline.start import Start
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 _ORDER = [Severity.ERROR, Severity.WARNING, Severity.NOTE]

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vllm_eagle_ext.cli.bench.command import numbers
-from vllm_eagle_ext.cli.shared import console, fail
+from vllm_eagle_ext.cli.terminal import console, fail, numbers
 from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
-    from vllm_eagle_ext.cli.plan.run import Plan
+    from vllm_eagle_ext.memory.plan.run import Plan
 
 
 _Caching = Annotated[
@@ -58,7 +57,7 @@ def plan(
     Loads no model. Exits with 0 if a request fits, with 1 if for some K none does, with 2 if the target
     or the draft cannot be read.
     """
-    from vllm_eagle_ext.cli.plan.run import PlanRequest, run_plans
+    from vllm_eagle_ext.memory.plan.run import PlanRequest, run_plans
 
     try:
         plans = run_plans(PlanRequest(

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from vllm_eagle_ext.cli.plan.advice import advise, line
-from vllm_eagle_ext.cli.plan.device import GIB
-from vllm_eagle_ext.cli.plan.run import DensePlan, HybridPlan, Plan, Premises
-from vllm_eagle_ext.hybrid.memory import Footprint, mib
+from vllm_eagle_ext.memory.footprint import Footprint, mib
+from vllm_eagle_ext.memory.plan.advice import advise, line
+from vllm_eagle_ext.memory.plan.device import GIB
+from vllm_eagle_ext.memory.plan.run import DensePlan, HybridPlan, Plan, Premises
 
 
 def print_plans(plans: Sequence[Plan], console: Console) -> None:

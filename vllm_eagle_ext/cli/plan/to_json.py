@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from vllm_eagle_ext.cli.plan.advice import advise, line
-from vllm_eagle_ext.cli.plan.dense import KvCost
-from vllm_eagle_ext.cli.plan.run import HybridPlan, Plan
-from vllm_eagle_ext.hybrid.memory import Footprint
+from vllm_eagle_ext.memory.footprint import Footprint
+from vllm_eagle_ext.memory.plan.advice import advise, line
+from vllm_eagle_ext.memory.plan.dense import KvCost
+from vllm_eagle_ext.memory.plan.run import HybridPlan, Plan
 
 
 def to_json(plans: Sequence[Plan]) -> str:

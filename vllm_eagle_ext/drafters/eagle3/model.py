@@ -24,8 +24,8 @@ from vllm.model_executor.models.deepseek_eagle3 import Eagle3DeepseekV2ForCausal
 from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
 from vllm.model_executor.models.qwen3_eagle3 import Eagle3Qwen3ForCausalLM
 
-from vllm_eagle_ext.drafters.eagle3.gate import add_gate
 from vllm_eagle_ext.drafters.eagle3.gate_rows import GatePlan, with_gates
+from vllm_eagle_ext.drafters.eagle3.gated_attention import add_gate
 from vllm_eagle_ext.drafters.resolved import ResolvedDraft
 
 

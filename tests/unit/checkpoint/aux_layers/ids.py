@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.aux_layers import resolve_aux_layers
+from vllm_eagle_ext.checkpoint.layer_ids import resolve_aux_layers
 
 KEY = "eagle_aux_hidden_state_layer_ids"
 SHORT = "aux_hidden_state_layer_ids"

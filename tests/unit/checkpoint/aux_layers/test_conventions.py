@@ -14,7 +14,7 @@ from tests.unit.checkpoint.aux_layers.ids import (
     nested,
     resolve,
 )
-from vllm_eagle_ext.checkpoint.aux_layers import resolve_aux_layers
+from vllm_eagle_ext.checkpoint.layer_ids import resolve_aux_layers
 
 
 @pytest.mark.parametrize(

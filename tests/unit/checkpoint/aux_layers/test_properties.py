@@ -15,7 +15,7 @@ from tests.unit.checkpoint.aux_layers.ids import (
     nested,
     resolve,
 )
-from vllm_eagle_ext.checkpoint.aux_layers import AuxLayers, resolve_aux_layers
+from vllm_eagle_ext.checkpoint.layer_ids import AuxLayers, resolve_aux_layers
 
 FAMILIES = st.sampled_from(["native", "post-norm", "gated", "mla", "p-eagle", "dflash"])
 CONVENTIONS = st.sampled_from(["auto", "boundary", "output"])

@@ -11,7 +11,7 @@ from tests.support.checkpoints import VOCAB
 from tests.support.drafts import TARGET, valid_draft
 from tests.unit.checkpoint.rules.broken import names
 from vllm_eagle_ext.checkpoint import Inspection, Setting, TargetFacts, inspect_draft
-from vllm_eagle_ext.checkpoint.files import DraftFiles
+from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
 
 Headers = dict[str, tuple[str, tuple[int, ...]]]  # of what stands for one weight -> dtype and shape

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.drafts import LAYER, valid_draft
 from vllm_eagle_ext.checkpoint.attention import Heads, LayerAttention, read_heads
-from vllm_eagle_ext.checkpoint.config import DraftConfig, parse_config
+from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, parse_config
 
 
 def layers_of(spec_of, **changes: Any) -> tuple[LayerAttention, ...]:

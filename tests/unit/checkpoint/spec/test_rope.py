@@ -9,7 +9,7 @@ import pytest
 from transformers import LlamaConfig
 
 from tests.support.drafts import valid_draft
-from vllm_eagle_ext.checkpoint.rope import Rope, read_rope, rope_problems
+from vllm_eagle_ext.checkpoint.rope_config import Rope, read_rope, rope_problems
 
 
 def yarn(key: str) -> dict[str, Any]:

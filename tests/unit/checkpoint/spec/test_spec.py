@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB
 from tests.support.drafts import LAYER, valid_draft, write
-from vllm_eagle_ext.checkpoint.config import flatten
+from vllm_eagle_ext.checkpoint.draft_config import flatten
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB
 from tests.support.drafts import TARGET
 from vllm_eagle_ext.checkpoint import TargetFacts
-from vllm_eagle_ext.checkpoint.rope import Rope
+from vllm_eagle_ext.checkpoint.rope_config import Rope
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
 

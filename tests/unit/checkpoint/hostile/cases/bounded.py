@@ -7,7 +7,7 @@ import os
 import shutil
 
 from tests.unit.checkpoint.hostile.breaks import INDEX, WEIGHTS, entry, served, write_weights
-from vllm_eagle_ext.checkpoint.files import JSON_LIMIT
+from vllm_eagle_ext.checkpoint.draft_files import JSON_LIMIT
 from vllm_eagle_ext.checkpoint.headers import HEADER_LIMIT
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from tests.unit.checkpoint.hostile.breaks import fill, refused, relink
-from vllm_eagle_ext.checkpoint.files import JSON_LIMIT
+from vllm_eagle_ext.checkpoint.draft_files import JSON_LIMIT
 
 
 @refused("104857600 bytes, more than the 4194304 that are read")

@@ -1,0 +1,43 @@
+"""What vLLM alone would read otherwise."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.support.checkpoints import VOCAB
+from tests.support.drafts import as_specforge, inspect, valid_draft
+from tests.unit.checkpoint.rules.changes import ANGELSLIM, TOP_IDS, key, more, no_key, tensor
+from vllm_eagle_ext.checkpoint.stock_gaps import stock_gaps
+
+ZEROS = tensor("d2t", lambda _: torch.zeros(VOCAB, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "words"),
+    [
+        pytest.param("speculators", [], None, id="speculators"),
+        pytest.param("speculators", [key(TOP_IDS, [5, 2, 4])], None, id="captured_by_layer"),
+        pytest.param("p-eagle", [], None, id="p_eagle"),
+        pytest.param("dflash", [], None, id="dflash"),
+        pytest.param(
+            "dflash", [key("dflash_config.target_layer_ids", [5, 1, 3])], "ascending order", id="list"
+        ),
+        pytest.param("native", [no_key("eagle_config"), key(ANGELSLIM, [1, 2, 3])], ANGELSLIM, id="key"),
+        pytest.param("native", [], "nested in eagle_config", id="nested"),
+        pytest.param("p-eagle", [as_specforge], "nested in eagle_config", id="specforge_p_eagle"),
+        pytest.param("dflash", [more("d2t", VOCAB), ZEROS], "whole vocabulary", id="d2t"),
+        pytest.param("dflash", [key("input_embedding_scale", 8.0)], "input_embedding_scale", id="scale"),
+    ],
+)
+def test_gap(tmp_path, family, changes, words):
+    draft = valid_draft(family)
+    for change in changes:
+        change(draft)
+    inspection = inspect(draft, tmp_path)
+    assert not inspection.errors
+    gaps = stock_gaps(inspection.case)
+    if words is None:
+        assert gaps == []
+    else:
+        assert words in "; ".join(gaps)

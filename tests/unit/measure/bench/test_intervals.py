@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vllm_eagle_ext.measure.bench.intervals import COVERAGE, median_interval, paired
+
+
+@pytest.mark.parametrize(
+    ("n", "low", "high", "coverage"),
+    [
+        pytest.param(1, 1, 1, 0.0, id="one says nothing"),
+        pytest.param(2, 1, 2, 0.5, id="range"),
+        pytest.param(3, 1, 3, 0.75, id="range of three"),
+        pytest.param(5, 1, 5, 0.9375, id="still too few"),
+        pytest.param(6, 1, 6, 0.96875, id="first that suffices"),
+        pytest.param(8, 1, 8, 0.9921875, id="2..7 would cover 93 %"),
+        pytest.param(9, 2, 8, 0.9609375, id="no longer the range"),
+        pytest.param(20, 6, 15, 0.9586105, id="as in tables of the sign test"),
+    ],
+)
+def test_order_statistics(n, low, high, coverage):
+    found = median_interval([float(value) for value in range(n, 0, -1)])
+    assert (found.low, found.high, found.pairs) == (low, high, n)
+    assert found.coverage == pytest.approx(coverage)
+    assert found.median == (n + 1) / 2
+    assert found.is_interval == (n > 1)
+
+
+@pytest.mark.parametrize("n", [3, 6, 15])
+def test_coverage_is_what_it_says(n):
+    """Of a distribution far from normal; the mean of it would not be covered so."""
+    draws = np.random.default_rng(0).exponential(size=(4000, n))
+    found = [median_interval(list(row)) for row in draws]
+    held = np.mean([one.low <= np.log(2) <= one.high for one in found])
+    assert held == pytest.approx(found[0].coverage, abs=0.02)
+    assert found[0].coverage >= COVERAGE or n < 6
+
+
+def test_pairs_cancel_a_drifting_machine():
+    ours = {0: 100.0, 1: 50.0, 2: 200.0}
+    base = {0: 80.0, 1: 40.0, 2: 160.0}
+    found = paired(ours, base)
+    assert found.median == found.low == found.high == pytest.approx(1.25)
+    swapped = paired(ours, {0: 40.0, 1: 160.0, 2: 80.0})
+    assert swapped.high > 2 * swapped.low  # without the pairing it would not
+
+
+def test_repeats_of_one_side_alone_are_left_out():
+    assert paired({0: 2.0, 2: 9.0}, {0: 1.0, 1: 1.0}).pairs == 1
+    assert paired({0: 2.0}, {1: 1.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "others", "overlap"),
+    [
+        pytest.param((1, 2), (2, 3), True, id="touching"),
+        pytest.param((1, 4), (2, 3), True, id="within"),
+        pytest.param((1, 2), (2.1, 3), False, id="apart"),
+    ],
+)
+def test_overlapping_intervals(values, others, overlap):
+    one, other = median_interval(values), median_interval(others)
+    assert one.overlaps(other) == other.overlaps(one) == overlap

@@ -1,0 +1,97 @@
+"""What `vllm-eagle bench` refuses before an engine is started, and what it settles."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.engine import TINY
+from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.errors import EagleExtError
+from vllm_eagle_ext.measure.bench.request import BenchRequest, engine_arguments, settle
+
+REQUEST = BenchRequest(
+    target=str(TINY / "target"), drafts=[str(TINY / "postnorm")], ks=[5, 3], concurrency=[4, 1, 4]
+)
+
+HYBRID = {"target": str(TINY / "hybrid_target"), "drafts": [str(TINY / "dflash")]}
+
+
+def test_nothing_is_left_open():
+    settings, prompts = settle(REQUEST)
+    assert settings.ks == [3, 5]
+    assert settings.concurrency == [1, 4]
+    assert settings.method == {REQUEST.drafts[0]: "eagle3"}
+    assert settings.chat_template is True  # the tiny target has one
+    assert settings.num_prompts == len(prompts.ids) == 20
+    assert settings.prompt_tokens == [len(ids) for ids in prompts.ids]
+
+
+def test_the_same_request_settles_alike():
+    assert settle(REQUEST)[0] == settle(REQUEST)[0]
+    other = settle(replace(REQUEST, chat_template=False))[0]
+    assert other.prompts_sha256 != settle(REQUEST)[0].prompts_sha256
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"concurrency": [64]}, "--concurrency is 64. Allowed: at most the 40 prompts"),
+        ({"engine": {"model": "x"}}, "--engine is ['model']"),
+        ({"engine": {"tensor_parallel_size": 3}}, "tensor_parallel_size"),
+        ({"drafts": ["nowhere/at/all"]}, "--draft is 'nowhere/at/all'"),
+        ({"target": str(TINY / "hybrid_target"), "drafts": [str(TINY / "dflash")], "ks": [99]}, "K=99"),
+        ({"prompts": "nothing.txt"}, "--prompts is 'nothing.txt'"),
+        ({"prompts": "spec_bench"}, "--dataset-path is missing"),
+        ({"thinking": True}, "no such switch"),
+        ({"prompt_tokens": 64}, "with --dummy alone"),
+        ({"synthetic_acceptance": [3.0]}, "on a GPU"),
+    ],
+)
+def test_what_is_refused(change, said):
+    with pytest.raises(EagleExtError) as refused:
+        settle(replace(REQUEST, **change))
+    assert said in str(refused.value)
+
+
+def test_every_way_runs_as_the_check_decided():
+    """On a CPU a hybrid target runs without prefix caching, also without a draft."""
+    settings, _ = settle(replace(REQUEST, **HYBRID, ks=[3]))
+    for way, draft in (("none", None), ("stock", HYBRID["drafts"][0]), ("ours", HYBRID["drafts"][0])):
+        assert engine_arguments(settings, way, draft, 3)["enable_prefix_caching"] is False
+    assert "enable_prefix_caching" not in settle(REQUEST)[0].engine
+
+
+def test_prefix_caching_that_would_end_the_engine_is_refused():
+    with pytest.raises(EagleExtError, match="prefix_caching"):
+        settle(replace(REQUEST, **HYBRID, ks=[3], engine={"enable_prefix_caching": True}))
+
+
+def test_dummy_weights_take_random_tokens():
+    settings, prompts = settle(replace(REQUEST, dummy=True, prompt_tokens=12))
+    assert {len(ids) for ids in prompts.ids} == {12}
+    assert len(prompts.ids) == 8
+    assert settings.ignore_eos
+    assert (
+        max(map(max, prompts.ids)) < json.loads((TINY / "target/config.json").read_text())["vocab_size"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--concurrency", "0"], "--concurrency"),
+        (["-k", "a"], "-k"),
+        (["--ways", "theirs"], "--ways"),
+        (["--engine", "[]"], "--engine"),
+        ([], "--target"),
+    ],
+)
+def test_options_that_cannot_be_read(arguments, said):
+    base = ["bench", "--target", "t", "--draft", "d"] if arguments else ["bench"]
+    result = CliRunner().invoke(app, base + arguments)
+    assert result.exit_code == 2
+    assert said in result.output

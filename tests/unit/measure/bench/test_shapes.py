@@ -1,0 +1,91 @@
+"""The made-up pairs of benchmarks/gpu_shapes.py, at both scales, are what the intake would serve."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.gpu_shapes import command, dense_pair, hybrid_pair
+from benchmarks.shapes import dense
+from benchmarks.shapes.dense import LLAMA_8B, random_weights
+from benchmarks.shapes.hybrid import QWEN_27B
+from vllm_eagle_ext.checkpoint import Setting, TargetFacts, inspect_draft
+from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
+from vllm_eagle_ext.checkpoint.headers import TensorHeader
+from vllm_eagle_ext.checkpoint.tensor_names import canonical_name
+
+DTYPES = {torch.bfloat16: "BF16", torch.int64: "I64", torch.bool: "BOOL"}
+KINDS = {"native": {}, "postnorm": {"post_norm": True}, "gated": {"post_norm": True, "gated": True}}
+
+
+def inspect(target, config, tensors, method):
+    headers = {
+        canonical_name(name): TensorHeader(tuple(tensor.shape), DTYPES[tensor.dtype])
+        for name, tensor in tensors.items()
+    }
+    values = {n: tensors[n].numpy().tobytes() for n in ("d2t", "t2d") if n in tensors}
+    files = DraftFiles("made up", config, "safetensors", headers, values)
+    return inspect_draft(
+        files, TargetFacts.from_config(target), Setting(method=method, k=5, max_model_len=1024)
+    )
+
+
+@pytest.fixture
+def weightless(monkeypatch):
+    """A draft of true size without its bytes."""
+
+    def made(shapes):
+        return {n: torch.empty(s, dtype=torch.bfloat16, device="meta") for n, s in shapes.items()}
+
+    for module in ("dense", "hybrid"):
+        monkeypatch.setattr(f"benchmarks.shapes.{module}.random_weights", made)
+
+
+@pytest.mark.parametrize("scale", ["real", "tiny"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_eagle3_drafts_would_be_served(scale, kind, weightless):
+    shape, flags = LLAMA_8B[scale], KINDS[kind]
+    found = inspect(shape.target(), shape.draft(**flags), shape.tensors(**flags), "eagle3")
+    assert found.errors == []
+    spec = found.spec
+    assert spec.fc_norm.value == bool(flags)
+    assert (spec.gate is not None) == ("gated" in flags)
+    assert len(spec.aux_layers.boundaries) == (5 if flags else 3)
+    assert spec.vocabulary.size == shape.draft_vocabulary
+
+
+@pytest.mark.parametrize("scale", ["real", "tiny"])
+def test_a_dflash_draft_would_be_served(scale, weightless):
+    shape = QWEN_27B[scale]
+    found = inspect(shape.target(), shape.draft(), shape.tensors(), "dflash")
+    assert found.errors == []
+    assert found.spec.aux_layers.boundaries == tuple(layer + 1 for layer in shape.outputs)
+
+
+def test_a_tensor_too_few_would_be_noticed(weightless):
+    shape = LLAMA_8B["real"]
+    tensors = shape.tensors()
+    del tensors["fc.weight"]
+    assert inspect(shape.target(), shape.draft(), tensors, "eagle3").errors
+
+
+def test_rows_differ_and_norms_are_near_one(monkeypatch):
+    monkeypatch.setattr(dense, "_BLOCK", 101)
+    found = random_weights({"w": (7, 50), "n": (10,)})
+    assert found["w"].shape == (7, 50)
+    assert len({tuple(row.tolist()) for row in found["w"]}) == 7
+    assert found["w"].float().std() == pytest.approx(0.02, rel=0.3)
+    assert found["n"].float().mean() == pytest.approx(1, abs=0.05)
+
+
+def test_the_command_names_every_draft(tmp_path):
+    setting = {"concurrency": "1,4", "prompt_tokens": 16, "max_tokens": 8, "repeats": 1}
+    setting["engine"] = {"seed": 1}
+    line = command(dense_pair(LLAMA_8B["tiny"], tmp_path), **setting)
+    assert line.count("--draft") == 3
+    assert line[line.index("--num-prompts") + 1] == "8"
+    assert '"max_model_len": 92, "seed": 1' in line[line.index("--engine") + 1]
+    line = command(hybrid_pair(QWEN_27B["tiny"], tmp_path), **setting)
+    assert line[line.index("-k") + 1] == "15"
+    assert "enable_prefix_caching" in line[line.index("--engine") + 1]
+    assert "--synthetic-acceptance" not in line or torch.cuda.is_available()

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from tests.unit.measure.bench.made_up import FAST, SLOW, STOCK_ERROR, MadeUp
+from vllm_eagle_ext.measure.bench.advice import advise
+from vllm_eagle_ext.measure.bench.results import Variant
+from vllm_eagle_ext.measure.bench.summary import summarise
+from vllm_eagle_ext.measure.bench.table import TABLE_WIDTH, print_report, reason
+
+LONG = "some-organisation/EAGLE3-LLaMA3.1-Instruct-8B"
+
+
+def printed(report, width: int = 80) -> list[str]:
+    output = io.StringIO()
+    console = Console(file=output, width=width, soft_wrap=True, highlight=False, emoji=False)
+    print_report(report.model_copy(update={"advice": advise(report)}), console)
+    assert console.width == width
+    return [line.rstrip() for line in output.getvalue().splitlines()]
+
+
+def section(lines: list[str], title: str) -> list[list[str]]:
+    """The words of a table's lines, its header first."""
+    start = next(number for number, line in enumerate(lines) if line.startswith(title))
+    end = next((n for n in range(start, len(lines)) if not lines[n]), len(lines))
+    return [line.split() for line in lines[start + 1 : end]]
+
+
+def test_main_table():
+    header, none, stock, ours = section(printed(MadeUp().report()), "concurrency 1")
+    assert " ".join(header) == "way draft K tokens/s spread x none x stock tau step in draft TPOT TTFT"
+    assert " ".join(none) == "none 90.9 8% 1.00 11.07 11.07 20.00"
+    assert stock[:3] == ["stock", "fast-draft", "3"]
+    assert " ".join(ours[:9]) == "ours fast-draft 3 230.6 8% 2.54 (2.54-2.54) 1.02 (1.02-1.02)"
+    assert " ".join(ours[9:]) == "2.95 12.89 12% 4.36 20.00"
+
+
+def test_one_measurement_has_no_spread():
+    """Neither 0 % nor an interval."""
+    _, none, _, ours = section(printed(MadeUp(repeats=1).report()), "concurrency 1")
+    assert none[:3] == ["none", "90.9", "-"]
+    assert ours[:6] == ["ours", "fast-draft", "3", "230.6", "-", "2.54"]
+
+
+def test_load_and_memory_are_told():
+    made = MadeUp()
+    engines, measurements = made.records()
+    engines = [one.model_copy(update={"gpu_memory_utilization": 0.46}) for one in engines]
+    context = made.context().model_copy(update={"load_average": 3.1, "cores": 2})
+    lines = printed(summarise(made.settings(), context, engines, measurements))
+    assert "load average 3.10 on 2 cores before the first engine" in lines
+    assert "gpu_memory_utilization 0.46, chosen by what was free" in lines
+
+
+def test_columns_of_what_was_not_measured_are_left_out():
+    lines = printed(MadeUp(ways=("ours",)).report())
+    header = section(lines, "concurrency 1")[0]
+    assert "none" not in header
+    assert "stock" not in header
+    assert not any(line.startswith("speed-up") for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_fits_and_loses_no_column(width):
+    made = MadeUp(drafts=(LONG,), ks=(16,), first={LONG: 0.9}, concurrency=(1, 64), bins=6, jitter=0.02)
+    lines = printed(made.report(), width)
+    tables = [n for n, line in enumerate(lines) if line.startswith("way")]
+    assert len(tables) == 5
+    for start in tables:
+        end = next(n for n in range(start, len(lines)) if not lines[n])
+        assert max(len(line) for line in lines[start:end]) <= TABLE_WIDTH
+        assert not any("…" in line for line in lines[start:end])
+
+
+def test_acceptance_of_several_k():
+    header, _, three, _, five, *_ = section(
+        printed(MadeUp(ks=(3, 5), drafts=(FAST, SLOW)).report()), "acceptance per position"
+    )
+    assert header[-5:] == ["1", "2", "3", "4", "5"]
+    assert three == ["ours", "fast-draft", "3", "2.95", "0.80", "0.64", "0.51"]
+    assert five == ["ours", "fast-draft", "5", "3.69", "0.80", "0.64", "0.51", "0.41", "0.33"]
+
+
+def test_context_only_where_there_is_more_than_one_bin():
+    assert not [line for line in printed(MadeUp().report()) if line.startswith("tau by tokens")]
+    rows = section(printed(MadeUp(bins=3, fading=0.5).report()), "tau by tokens")
+    assert rows[0][-3:] == ["<128", "<256", "<512"]
+    assert rows[-1] == ["ours", "fast-draft", "3", "2.95", "2.09", "1.48"]
+
+
+def test_theory_beside_measurement():
+    rows = section(printed(MadeUp().report()), "speed-up against no draft")
+    assert rows[-1][:8] == ["ours", "fast-draft", "3", "1", "2.50x", "2.54x"] + rows[-1][6:8]
+    assert rows[-1][7] == "11.80"  # target and draft
+    assert " worker ms " in " ".join(rows[0])
+
+
+class TestNotes:
+    def test_stock_failed(self):
+        lines = printed(MadeUp(stock_error=STOCK_ERROR, concurrency=(1, 4), ks=(3, 5)).report())
+        (line,) = [line for line in lines if "served" in line]
+        assert line == (
+            "not served: stock fast-draft K=3, stock fast-draft K=5: "
+            "ValueError: stock cannot read five aux layers"
+        )
+        assert not any(line.startswith("interrupted") for line in lines)
+
+    def test_parts_that_could_not_be_measured(self):
+        text = "RuntimeError: rpc failed\nsee its log:\nmore"
+        lines = printed(MadeUp(probe_error=text, concurrency=(1, 4)).report())
+        (line,) = [line for line in lines if "could not be measured" in line]
+        assert line == (
+            "parts of a step could not be measured for none, stock fast-draft K=3, ours fast-draft K=3: "
+            "RuntimeError: rpc failed"
+        )
+        assert not any("not served" in line for line in lines)
+        assert not any("could not be measured" in line for line in printed(MadeUp().report()))
+
+    def test_interrupted(self):
+        made = MadeUp()
+        engines, measurements = made.records()
+        ours = Variant(way="ours", draft=FAST, k=3)
+        kept = [m for m in measurements if m.repeat == 0 or m.variant != ours]
+        lines = printed(summarise(made.settings(), made.context(), engines, kept))
+        (line,) = [line for line in lines if line.startswith("interrupted")]
+        assert line.startswith("interrupted, with fewer than 3 measurements: ours fast-draft K=3 (1).")
+        assert not any(line.startswith("interrupted") for line in printed(made.report()))
+
+    @pytest.mark.parametrize(
+        ("repeats", "text"),
+        [(1, "without an interval"), (3, "in 75% of cases"), (7, "98% interval")],
+    )
+    def test_what_an_interval_is(self, repeats, text):
+        (line,) = [
+            line for line in printed(MadeUp(repeats=repeats).report()) if "x none, x stock" in line
+        ]
+        assert text in line
+
+    def test_rounds_of_one_engine(self):
+        assert any("seen by --repeats" in line for line in printed(MadeUp(repeats=1, rounds=6).report()))
+        assert not any("seen by --repeats" in line for line in printed(MadeUp().report()))
+
+    def test_premises(self):
+        lines = printed(MadeUp(synthetic=[2.5], temperature=0.7).report())
+        assert lines[0] == "org/target-8B on a device"
+        assert any("temperature 0.7, seed 0" in line for line in lines)
+        assert any(line.startswith("Synthetic acceptance [2.5]") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        pytest.param(STOCK_ERROR, "ValueError: stock cannot read five aux layers", id="root cause"),
+        pytest.param("exit status -9\nsee its log:\nb\n", "exit status -9", id="a log without an error"),
+        pytest.param("exit status 1\nsee its log:\nOSError: b\n", "OSError: b", id="the log's error"),
+        pytest.param("ValueError: a\nsee its log:\nOSError: b\n", "ValueError: a", id="its own error"),
+        pytest.param(
+            "ValidationError: 1 validation error for ModelConfig\n  Value error, no such dtype [type=x]",
+            "Value error, no such dtype [type=x]",
+            id="pydantic's",
+        ),
+        pytest.param("exit status 1", "exit status 1", id="one line"),
+        pytest.param("", "no message", id="nothing"),
+        pytest.param(
+            "RuntimeError: Engine core initialization failed. See root cause above.",
+            "RuntimeError: Engine core initialization failed. See root cause above.",
+            id="nothing better",
+        ),
+    ],
+)
+def test_reason(error, line):
+    assert reason(error) == line
+
+
+def test_a_long_reason_is_cut():
+    assert len(reason("ValueError: " + "x" * 1000)) < 220

@@ -1,0 +1,145 @@
+"""The share of a CPU's memory that an engine is given."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+
+from vllm_eagle_ext.measure.engine import memory_share
+from vllm_eagle_ext.measure.engine.client import EngineFailedError
+from vllm_eagle_ext.measure.engine.memory_share import Node, share_of, weight_bytes, with_memory
+from vllm_eagle_ext.measure.prompts import PromptSet
+from vllm_eagle_ext.measure.verify.request import VerifyRequest
+from vllm_eagle_ext.measure.verify.run import fitted
+from vllm_eagle_ext.preflight.offline.run import CheckRequest
+
+GIB = 1 << 30
+LARGE = Node(64 * GIB, 60 * GIB)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    found = [LARGE]
+    monkeypatch.setattr(memory_share, "nodes", lambda: found)
+    return found
+
+
+@pytest.mark.parametrize("free", [60, 30, 12, 4, 2])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("weights", [None, 0, 8])
+def test_what_is_asked_for_is_free(free, workers, weights):
+    """vLLM refuses to start where total x share exceeds what is free."""
+    node = Node(64 * GIB, free * GIB)
+    try:
+        share = share_of(node, workers=workers, weights=None if weights is None else weights * GIB)
+    except EngineFailedError:
+        assert free / workers * 0.8 < 1.5 + (weights or 0) / 2
+        return
+    asked = share.utilization * node.total * workers
+    assert asked <= 0.8 * node.free
+    assert share.utilization >= 0.01
+
+
+def test_a_tiny_pair_leaves_the_rest_to_others():
+    """What an engine gets it writes before it starts: a cache of 10 GiB takes seconds."""
+    assert share_of(LARGE, weights=10**8).utilization == pytest.approx(0.06)
+    assert share_of(Node(1024 * GIB, 900 * GIB), weights=10**8).utilization == pytest.approx(0.01)
+
+
+def test_large_weights_get_what_they_need_and_a_cache_of_their_size():
+    assert share_of(LARGE, weights=12 * GIB).utilization == pytest.approx(0.5)
+    assert share_of(LARGE, weights=30 * GIB).utilization == pytest.approx(0.75)
+
+
+def test_weights_that_are_not_here_yet_may_be_large():
+    assert share_of(LARGE, weights=None).utilization == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(
+    ("free", "workers", "weights"), [(1, 1, 0), (4, 3, 0), (12, 1, 20), (0, 1, None)]
+)
+def test_too_little_is_said_before_anything_starts(free, workers, weights):
+    node = Node(64 * GIB, free * GIB)
+    with pytest.raises(EngineFailedError, match="free memory of this machine") as refused:
+        share_of(node, workers=workers, weights=None if weights is None else weights * GIB)
+    assert f"{free:.1f} of 64.0 GiB" in str(refused.value.value)
+    assert "gpu_memory_utilization" in refused.value.remedy
+
+
+def test_the_choice_is_passed_on_and_said(on_cpu):
+    engine, share = with_memory({"max_model_len": 64}, ["org/a-repository"])
+    assert engine == {"max_model_len": 64, "gpu_memory_utilization": 0.75}
+    assert str(share) == (
+        "Memory: 48.0 GiB for each engine, as 60.0 of 64.0 GiB are free: gpu_memory_utilization 0.75, "
+        "unless --engine sets it."
+    )
+
+
+@pytest.mark.parametrize("given", [{"gpu_memory_utilization": 0.9}, {"kv_cache_memory_bytes": GIB}])
+def test_what_the_user_gave_stays(on_cpu, given):
+    assert with_memory(given, ["org/a"]) == (given, None)
+
+
+def test_a_cache_space_leaves_the_share_alone(on_cpu, monkeypatch):
+    """vLLM then asks for that space and for no share."""
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    assert with_memory({}, ["org/a"]) == ({}, None)
+
+
+def test_on_a_gpu_the_default_stays(on_cpu):
+    on_cpu.clear()
+    assert with_memory({}, ["org/a"]) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("engine", "engines", "count", "expected"),
+    [
+        ({}, 3, 1, 0.25),
+        ({"tensor_parallel_size": 2}, 1, 1, 0.37),
+        ({"tensor_parallel_size": 2}, 1, 2, 0.75),  # a node for each worker
+        ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, 1, 2, 0.37),
+    ],
+)
+def test_workers_beside_each_other_share(on_cpu, engine, engines, count, expected):
+    on_cpu[:] = [LARGE] * count
+    assert with_memory(engine, ["org/a"], engines=engines)[1].utilization == pytest.approx(expected)
+
+
+def test_the_fullest_node_decides(on_cpu):
+    on_cpu.append(Node(64 * GIB, 30 * GIB))
+    assert with_memory({}, ["org/a"])[1].node.free == 30 * GIB
+
+
+def test_weights_are_those_of_the_files(tmp_path):
+    for name, size in (("target", 100), ("draft", 20)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(bytes(size))
+    assert weight_bytes([str(tmp_path / "target"), str(tmp_path / "draft")]) == 120
+    assert weight_bytes([str(tmp_path / "target"), "org/draft"]) is None
+
+
+def test_nodes_are_those_that_vllm_reads():
+    from vllm.platforms import current_platform
+
+    found = memory_share.nodes()
+    assert bool(found) == current_platform.is_cpu()
+    assert all(0 < node.free <= node.total for node in found)
+
+
+@pytest.mark.parametrize("given", [{}, {"gpu_memory_utilization": 0.2}])
+def test_verify_says_and_keeps_its_share(on_cpu, given):
+    """In its settings, which are part of its report."""
+    said = []
+
+    @contextmanager
+    def stage(title, total):
+        said.append(title)
+        yield lambda done: None
+
+    check = CheckRequest(draft="org/draft", target="org/target", k=3, options={})
+    request = VerifyRequest(check=check, engine=given, prompts=PromptSet("built-in", [], False, None))
+    share = fitted(request, stage).engine["gpu_memory_utilization"]
+    assert share == given.get("gpu_memory_utilization", 0.75)
+    assert [title[:7] for title in said] == ["Memory:"] * (not given)

@@ -1,0 +1,224 @@
+"""The reference of made-up drafts against transformers' own layers: logits, and drafted tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, INTER, KV_HEADS, VOCAB
+from tests.support.drafts import LAYER, MASK_TOKEN, Draft, inspect, valid_draft
+from tests.unit.measure.reference.layers import HostLayers, tiny_target
+from vllm_eagle_ext.measure.reference.published import load_reference
+
+ROWS, K = 24, 4
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+
+
+@dataclass
+class Both:
+    """A draft as the reference and as transformers' layers have it, and what the target hands to it."""
+
+    reference: Any
+    host: HostLayers
+    tokens: torch.Tensor  # [ROWS + 1]
+    states: list[torch.Tensor]  # per boundary [ROWS + 1, Ht]
+
+
+@pytest.fixture(scope="module")
+def target():
+    return tiny_target()
+
+
+@torch.inference_mode()
+def both(draft: Draft, folder, target, **options) -> Both:
+    found = inspect(draft, folder, **options)
+    assert not found.errors, found.errors
+    spec = found.spec
+    reference = load_reference(spec, folder, target)
+    host = HostLayers(
+        draft, target.get_input_embeddings().weight.data, spec.aux_layers.order,
+        [layer.window for layer in spec.layers],
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(7)
+    tokens = torch.randint(0, VOCAB - 1, (ROWS + 1,), generator=generator)
+    # Of unlike size, so that states in another order show.
+    states = [
+        (1 + 2 * at) * torch.randn(ROWS + 1, HIDDEN, generator=generator)
+        for at, _ in enumerate(spec.aux_layers.boundaries)
+    ]
+    return Both(reference, host, tokens, states)
+
+
+@torch.inference_mode()
+def assert_equal_rows(one: Both) -> None:
+    mine = torch.stack(one.reference.true_rows(one.tokens.tolist(), one.states)[0])
+    theirs, _ = one.host.rows(one.tokens[1:], one.host.fuse(one.states)[:ROWS])
+    torch.testing.assert_close(mine, theirs, atol=2e-4, rtol=0)
+
+
+def attention_bias(draft: Draft) -> None:
+    draft.config["attention_bias"] = True
+    rows = {"q": HEADS * HEAD_DIM, "k": KV_HEADS * HEAD_DIM, "v": KV_HEADS * HEAD_DIM, "o": HIDDEN}
+    for name, size in rows.items():
+        draft.tensors[f"midlayer.self_attn.{name}_proj.bias"] = torch.randn(size)
+
+
+def mlp_bias(draft: Draft) -> None:
+    draft.config["mlp_bias"] = True
+    for name, size in {"gate": INTER, "up": INTER, "down": HIDDEN}.items():
+        draft.tensors[f"midlayer.mlp.{name}_proj.bias"] = torch.randn(size)
+
+
+def rope(key: str, block: dict[str, Any]) -> Callable[[Draft], None]:
+    return lambda draft: draft.config.update({key: {**block, "rope_theta": 10000.0}})
+
+
+def window(size: int) -> Callable[[Draft], None]:
+    keys = {"layer_types": ["sliding_attention"], "sliding_window": size}
+    return lambda draft: draft.config.update(keys)
+
+
+CHANGES: dict[str, Callable[[Draft], None]] = {
+    "as_it_is": lambda _draft: None,
+    "attention_bias": attention_bias,
+    "mlp_bias": mlp_bias,
+    "llama3": rope("rope_scaling", LLAMA3),
+    "linear": rope("rope_scaling", {"rope_type": "linear", "factor": 2.0}),
+    "yarn": rope("rope_parameters", YARN),
+    "yarn_betas": rope("rope_scaling", YARN | {"beta_fast": 16.0, "beta_slow": 2.0}),
+    "window": window(7),
+    "window_beyond_the_text": window(2048),
+}
+
+
+@pytest.mark.parametrize("family", ["native", "post-norm"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_rows(family, change, tmp_path, target):
+    draft = valid_draft(family)
+    CHANGES[change](draft)
+    assert_equal_rows(both(draft, tmp_path, target))
+
+
+@pytest.mark.parametrize("change", sorted(CHANGES.keys() - {"as_it_is", "window_beyond_the_text"}))
+@torch.inference_mode()
+def test_each_change_shows(change, tmp_path, target):
+    """Else the comparison above would hold with it ignored."""
+    plain, changed = valid_draft("native"), valid_draft("native")
+    CHANGES[change](changed)
+    rows = []
+    for at, draft in enumerate((plain, changed)):
+        one = both(draft, tmp_path / str(at), target)
+        rows.append(one.host.rows(one.tokens[1:], one.host.fuse(one.states)[:ROWS])[0])
+    assert (rows[0] - rows[1]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("family", ["native", "post-norm", "norm_before_fc", "p-eagle"])
+def test_blocks_listed_otherwise(family, tmp_path, target):
+    """The option lists the boundaries of the file's blocks; the target's states come ascending."""
+    draft = valid_draft(family)
+    count = 5 if family == "post-norm" else 3
+    one = both(draft, tmp_path, target, aux_layers=[6, 1, 4, 2, 8][:count])
+    assert list(one.host.order) != sorted(one.host.order)
+    assert_equal_rows(one)
+
+
+def speculators_default(layers: int = 1) -> Draft:
+    """As `speculators train` writes an EAGLE-3 draft where nothing is asked for."""
+    draft = valid_draft("speculators")
+    flags = ("norm_before_residual", "norm_before_fc", "norm_output")
+    draft.config |= dict.fromkeys(flags, True) | {"sliding_window": 2048}
+    draft.config[LAYER] |= {
+        "num_hidden_layers": layers, "layer_types": ["sliding_attention"] * layers,
+        "sliding_window": 2048,
+    }  # fmt: skip
+    draft.tensors["input_norm.weight"] = 1 + 0.3 * torch.randn(3 * HIDDEN)
+    if layers > 1:
+        draft.tensors |= {
+            name: tensor for name, tensor in valid_draft("p-eagle").tensors.items() if "layers.1" in name
+        }
+    return draft
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_speculators_default(tmp_path, layers, target):
+    one = both(speculators_default(layers), tmp_path, target)
+    assert one.reference.norm_output
+    assert one.reference.norm_before_residual
+    assert_equal_rows(one)
+
+
+@torch.inference_mode()
+def chain(one: Both, start: int, *, normed: bool) -> list[int]:
+    """K tokens from row `start`, one pass over all rows each."""
+    tokens, g = one.tokens[1 : start + 2], one.host.fuse(one.states)[: start + 1]
+    drafted = []
+    for _ in range(K):
+        logits, state = one.host.rows(tokens, g)
+        token = int(one.reference.target_ids[logits[-1].argmax()])
+        drafted.append(token)
+        fed = one.host.norm("norm", state[-1:]) if normed else state[-1:]
+        tokens, g = torch.cat([tokens, torch.tensor([token])]), torch.cat([g, fed])
+    return drafted
+
+
+def assert_equal_chains(one: Both, *, normed: bool) -> None:
+    rows = one.reference.true_rows(one.tokens.tolist(), one.states)
+    for start in (0, 5, 11, ROWS - 1):
+        assert one.reference.draft(start, K, rows).tokens == chain(one, start, normed=normed)
+
+
+@pytest.mark.parametrize("family", ["native", "post-norm"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_chains(family, change, tmp_path, target):
+    draft = valid_draft(family)
+    CHANGES[change](draft)
+    assert_equal_chains(both(draft, tmp_path, target), normed=family == "post-norm")
+
+
+def test_chains_of_speculators_default(tmp_path, target):
+    assert_equal_chains(both(speculators_default(), tmp_path, target), normed=True)
+
+
+def p_eagle(**flags: bool) -> Draft:
+    draft = valid_draft("p-eagle")
+    draft.config |= flags
+    if flags.get("fc_norm"):
+        draft.tensors |= {f"fc_norm.{k}.weight": 1 + 0.3 * torch.randn(HIDDEN) for k in range(3)}
+    if flags.get("norm_before_fc"):
+        draft.tensors["input_norm.weight"] = 1 + 0.3 * torch.randn(3 * HIDDEN)
+    return draft
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"fc_norm": True},
+        {"norm_before_fc": True},
+        {"norm_output": True, "norm_before_residual": True},
+    ],
+)
+@torch.inference_mode()
+def test_p_eagle(tmp_path, flags, target):
+    """All K in one pass: behind the first row K - 1 mask tokens, each with the fused hidden mask."""
+    one = both(p_eagle(**flags), tmp_path, target)
+    assert_equal_rows(one)
+    rows = one.reference.true_rows(one.tokens.tolist(), one.states)
+    hidden = one.host.tensors["mask_hidden"].flatten().chunk(3)
+    for start in (0, 5, 11, ROWS - 1):
+        masks = torch.full((K - 1,), MASK_TOKEN)
+        tokens = torch.cat([one.tokens[1 : start + 2], masks])
+        fused = one.host.fuse(one.states)[: start + 1]
+        mask = one.host.fuse([state[None] for state in hidden]).expand(K - 1, -1)
+        logits, _ = one.host.rows(tokens, torch.cat([fused, mask]))
+        found = one.reference.draft(start, K, rows)
+        assert found.tokens == one.reference.target_ids[logits[start:].argmax(-1)].tolist()
+        assert found.logits == pytest.approx(logits[start:].amax(-1).tolist(), abs=2e-4)

@@ -1,0 +1,92 @@
+"""Where prompts come from, and what a tokenizer makes of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.engine import TINY
+from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.measure.prompts import load_tokenizer, random_ids, read_texts, token_ids
+
+TARGET = str(TINY / "target")
+
+
+def test_built_in_prompts_are_distinct():
+    texts = read_texts(None)
+    assert len(texts) == len(set(texts)) == 40
+    assert read_texts(None, count=3) == texts[:3]
+
+
+def test_lines_of_a_file(tmp_path):
+    file = tmp_path / "prompts"
+    file.write_text(
+        'plain words\n\n"a string"\n{"text": "of text"}\n{"prompt": "of prompt"}\n{"other": 1}\n'
+    )
+    assert read_texts(str(file)) == [
+        "plain words", "a string", "of text", "of prompt", '{"other": 1}'
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", [None, "", "\n\n"])
+def test_no_prompt_is_refused(tmp_path, content):
+    file = tmp_path / "prompts"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(SpeculativeConfigError, match="--prompts"):
+        read_texts(str(file))
+
+
+def test_vllms_spec_bench_takes_first_turns(tmp_path):
+    file = tmp_path / "question.jsonl"
+    questions = [
+        {"question_id": n, "category": "qa", "turns": [f"Question {n}?", "And then?"]} for n in range(5)
+    ]
+    file.write_text("".join(json.dumps(question) + "\n" for question in questions))
+    texts = read_texts("spec_bench", dataset_path=str(file), target=TARGET, count=3)
+    assert len(set(texts)) == 3
+    assert set(texts) <= {f"Question {n}?" for n in range(5)}
+
+
+def test_a_data_set_without_its_file_is_refused(tmp_path):
+    with pytest.raises(SpeculativeConfigError, match="--dataset-path"):
+        read_texts("spec_bench", target=TARGET)
+    with pytest.raises(SpeculativeConfigError, match="nothing.jsonl"):
+        read_texts("spec_bench", dataset_path=str(tmp_path / "nothing.jsonl"), target=TARGET)
+
+
+def test_the_chat_template_is_applied_and_said():
+    tokenizer = load_tokenizer(TARGET)
+    plain = token_ids(["Hello"], TARGET, chat_template=False)
+    assert (plain.chat_template, plain.ids) == (False, [tokenizer("Hello")["input_ids"]])
+    chat = token_ids(["Hello"], TARGET)
+    assert (chat.chat_template, tokenizer.decode(chat.ids[0])) == (True, "# user: Hello\n")
+
+
+def test_a_switch_that_the_template_does_not_read_is_refused():
+    with pytest.raises(SpeculativeConfigError, match="no such switch"):
+        token_ids(["Hello"], TARGET, thinking=False)
+
+
+def test_a_switch_reaches_the_template(tmp_path):
+    tokenizer = load_tokenizer(TARGET)
+    tokenizer.chat_template = "{% if enable_thinking %}# think\n{% endif %}{{ messages[0]['content'] }}"
+    tokenizer.save_pretrained(tmp_path)
+    thinking, not_thinking = (
+        tokenizer.decode(token_ids(["x"], str(tmp_path), thinking=on).ids[0]) for on in (True, False)
+    )
+    assert (thinking, not_thinking) == ("# think\nx", "x")
+
+
+def test_a_target_without_a_tokenizer_is_refused(tmp_path):
+    with pytest.raises(SpeculativeConfigError, match="tokenizer of the target"):
+        token_ids(["Hello"], str(tmp_path))
+
+
+def test_random_ids_repeat_with_their_seed():
+    first = random_ids(4, 9, 50, seed=1)
+    assert first == random_ids(4, 9, 50, seed=1)
+    assert first.ids != random_ids(4, 9, 50, seed=2).ids
+    assert {len(ids) for ids in first.ids} == {9}
+    assert max(map(max, first.ids)) < 50

@@ -1,0 +1,175 @@
+"""Engine and reference step by step, and whether drafting is worth it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from vllm_eagle_ext.measure.engine.load import Answer, Measured
+from vllm_eagle_ext.measure.verify.acceptance import (
+    BOUND,
+    Paired,
+    drafted_steps,
+    judge_reference,
+    judge_worth,
+    undrafted,
+)
+from vllm_eagle_ext.measure.verify.verdicts import Verdict
+
+K = 3
+
+
+def answer(steps: list[int], prompt: int = 4) -> Answer:
+    return Answer(prompt, list(range(sum(steps))), steps, 0.1, 1.0)
+
+
+def test_steps_are_walked_from_row_to_row():
+    """Row P predicts the token at P + 2: the first draft starts at the prompt's last row."""
+    found = list(drafted_steps([9] * 4, answer([1, 4, 1, 2, 2]), K))
+    assert found == [(3, 3), (7, 0), (8, 1)]  # the last step's drafts reach beyond the text
+
+
+def test_a_text_of_the_prompts_step_alone_has_none():
+    assert list(drafted_steps([9] * 4, answer([1]), K)) == []
+
+
+def test_a_last_step_of_k_tokens_is_no_rejection():
+    """Cut at 64 tokens, a perfect draft's last step shows K of its K + 1."""
+    steps = [1] + [K + 1] * 15 + [K]
+    assert sum(steps) == 64
+    found = list(drafted_steps([9] * 4, answer(steps), K))
+    assert [accepted for _, accepted in found] == [K] * 15
+
+
+def test_a_whole_last_step_counts():
+    assert len(list(drafted_steps([9] * 4, answer([1, K + 1, K + 1]), K))) == 2
+
+
+def paired(engine: float, reference: float, *, count: int = 300, alike: float = 1.0) -> Paired:
+    """Geometric acceptance; `alike` is the share of steps that are drawn together."""
+    choose, found = random.Random(1), Paired(K)
+    for _ in range(count):
+        draws = [choose.random() for _ in range(K)]
+        own = draws if choose.random() < alike else [choose.random() for _ in range(K)]
+        found.add(length(draws, engine), length(own, reference))
+    return found
+
+
+def length(draws: list[float], rate: float) -> int:
+    return next((at for at, draw in enumerate(draws) if draw >= rate), K)
+
+
+def test_rates():
+    found = Paired(2)
+    for engine, reference in [(2, 2), (1, 0), (0, 0), (2, 1)]:
+        found.add(engine, reference)
+    assert found.rates(found.engine) == [0.75, 0.5]
+    assert found.rates(found.reference) == [0.5, 0.25]
+    assert found.differences == [0.25, 0.25]
+    # Differences 0, 1, 0, 0: their mean's standard error is sqrt(3/16 / 4).
+    assert found.bounds[0] == pytest.approx(4 * (3 / 64) ** 0.5)
+
+
+def test_equal_drafts_have_the_least_bound():
+    assert paired(0.7, 0.7).bounds == [BOUND] * K
+    assert judge_reference(paired(0.7, 0.7)).verdict is Verdict.PASSED
+
+
+@pytest.mark.parametrize("alike", [1.0, 0.9, 0.5])
+def test_drafts_that_part_at_ties_pass(alike):
+    assert judge_reference(paired(0.7, 0.7, alike=alike)).verdict is Verdict.PASSED
+
+
+@pytest.mark.parametrize(("engine", "reference"), [(0.4, 0.7), (0.7, 0.4), (0.62, 0.7), (0.0, 0.5)])
+def test_other_drafts_fail(engine, reference):
+    check = judge_reference(paired(engine, reference))
+    assert check.verdict is Verdict.FAILED
+    assert "beyond its bound at position 1" in check.said
+
+
+def test_even_of_unlike_steps():
+    assert judge_reference(paired(0.4, 0.7, alike=0.0)).verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.0, "passed"), (0.02, "passed"), (0.08, "warning")])
+def test_other_tokens_of_equal_worth_are_a_warning(share, expected):
+    """Drafts from other aux layers may be accepted as often, for other tokens."""
+    found = Paired(K)
+    for number in range(400):
+        parts = number < share * 400
+        found.add(1 + parts * (number % 2), 1 + parts * (1 - number % 2), clear=True)
+    check = judge_reference(found, ["aux_layers"])
+    assert check.verdict.value == expected
+    assert ("drafts other tokens" in " ".join(check.details)) == (expected == "warning")
+    assert f"{found.clear} part where" in check.said
+
+
+def test_ties_do_not_count_as_other_tokens():
+    found = Paired(K)
+    for number in range(400):
+        found.add(1 + number % 2, 2 - number % 2, clear=False)
+    assert found.clear == 0
+    assert judge_reference(found).verdict is Verdict.PASSED
+
+
+def test_few_drafts_say_nothing():
+    assert judge_reference(paired(0.0, 0.9, count=20)).verdict is Verdict.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("engine", "reference", "expected"), [(0.7, 0.4, "warning"), (0.4, 0.7, "FAILED")]
+)
+def test_an_engine_that_accepts_more_with_options_is_a_warning(engine, reference, expected):
+    """The options may be right and the file, which the reference reads, wrong."""
+    assert judge_reference(paired(engine, reference), ["norm_output"]).verdict.value == expected
+
+
+def test_one_position_that_accepts_less_fails():
+    found = Paired(K)
+    for number in range(400):  # more drafts of one token, fewer of three
+        found.add(1 if number < 300 else 0, K if number < 100 else 0)
+    assert found.differences == [0.5, -0.25, -0.25]
+    assert judge_reference(found, ["norm_output"]).verdict is Verdict.FAILED
+
+
+def test_overrides_are_named():
+    worse = " ".join(judge_reference(paired(0.4, 0.7), ["aux_layers"]).details)
+    better = " ".join(judge_reference(paired(0.7, 0.4), ["aux_layers"]).details)
+    assert "without aux_layers" in worse
+    assert "the file wrong" in better
+    assert "the file wrong" not in worse
+
+
+def measured(rates: list[float], drafts: int = 200) -> Measured:
+    return Measured(1.0, [], drafts, drafts * K, [round(rate * drafts) for rate in rates])
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"), [(0.7, "passed"), (0.2, "passed"), (0.19, "warning"), (0.0, "warning")]
+)
+def test_worth(first, expected):
+    check = judge_worth(measured([first, first / 2, 0.0]))
+    assert check.verdict.value == expected
+    assert check.figures["tau"] == pytest.approx(1 + first * 1.5, abs=0.01)
+    assert ("Likely causes" in " ".join(check.details)) == (expected == "warning")
+
+
+@pytest.mark.parametrize("drafts", [0, 29])
+def test_worth_of_few(drafts):
+    assert judge_worth(measured([0.5], drafts)).verdict is Verdict.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(3, "FAILED"), (2, "not applicable")])
+def test_nothing_drafted(tokens, expected):
+    """A text of two tokens may end before anything could be drafted for it."""
+    check = judge_worth(Measured(1.0, [answer([1] * tokens)], 0, 0, []))
+    assert check.verdict.value == expected
+    assert ("Nothing was drafted" in check.said) == (expected == "FAILED")
+
+
+def test_steps_without_drafts_are_noticed():
+    """An engine that does not draft in each step cannot be read by its steps."""
+    answers = [answer([1, 2, 2, 2, 2])] * 10
+    assert undrafted(Measured(1.0, answers, 40, 120, [40])) is None
+    assert undrafted(Measured(1.0, answers, 30, 90, [40])) is not None

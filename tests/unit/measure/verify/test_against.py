@@ -1,0 +1,196 @@
+"""The check against the reference, on texts of the target's own and steps that a reference made."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.support.checkpoints import write_draft
+from tests.support.engine import TINY
+from vllm_eagle_ext.measure.engine.load import Answer, Measured
+from vllm_eagle_ext.measure.prompts import PromptSet
+from vllm_eagle_ext.measure.reference.published import load_reference
+from vllm_eagle_ext.measure.reference.target_states import load_target, residual_stream
+from vllm_eagle_ext.measure.reference.walk import accepted_length
+from vllm_eagle_ext.measure.verify import against
+from vllm_eagle_ext.measure.verify.request import VerifyRequest
+from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
+
+K, TOKENS = 3, 64
+PROMPTS = [[5, 90 + number, 17, 300, 41] for number in range(4)]
+
+
+@contextmanager
+def stage(_title, _total):
+    yield lambda _done: None
+
+
+def request(draft: str | Path = "postnorm", **options) -> VerifyRequest:
+    check = CheckRequest(
+        draft=str(TINY / draft), target=str(TINY / "target"), k=K, options=options
+    )  # fmt: skip
+    return VerifyRequest(check=check, engine={}, prompts=PromptSet("made up", PROMPTS, False, None))
+
+
+def check(asked: VerifyRequest, measured: Measured):
+    return against.check_reference(asked, run_check(asked.check), measured, stage)
+
+
+def serve(asked: VerifyRequest) -> Measured:
+    """Greedy texts in the steps that this draft, read as asked, would have made of them."""
+    target, spec = load_target(TINY / "target"), run_check(asked.check).inspection.spec
+    reference = load_reference(spec, Path(asked.check.draft), target)
+    answers = []
+    for prompt in PROMPTS:
+        ids = torch.tensor([prompt])
+        made = target.generate(ids, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False)
+        tokens = made[0].tolist()
+        rows = reference.true_rows(tokens, residual_stream(target, tokens, spec.aux_layers.boundaries))
+        steps = [1]
+        while sum(steps) + K < TOKENS:
+            start = len(prompt) - 2 + sum(steps)
+            wanted = tokens[start + 2 : start + 2 + K]
+            steps.append(1 + accepted_length(reference.draft(start, K, rows).tokens, wanted))
+        answers.append(Answer(len(prompt), tokens[len(prompt) :], steps, 0.1, 1.0))
+    drafts = sum(len(answer.steps) - 1 for answer in answers)
+    return Measured(1.0, answers, drafts, K * drafts, [])
+
+
+@pytest.fixture(scope="module")
+def rightly():
+    with torch.inference_mode():
+        return serve(request())
+
+
+def test_the_same_draft_passes(rightly):
+    found = check(request(), rightly)
+    assert found.verdict.value == "passed"
+    assert found.figures["engine"] == found.figures["reference"]
+    assert found.figures["drafts"] > 60
+
+
+def listed_otherwise(folder: Path, place: str, key: str) -> VerifyRequest:
+    """The native draft with ids in another order, and the blocks of fc that these ids have then."""
+    config = json.loads((TINY / "native/config.json").read_text())
+    tensors = load_file(TINY / "native/model.safetensors")
+    (config.setdefault(place, {}) if place else config)[key] = [8, 1, 5]
+    asked = request(write_draft(folder, config, tensors))
+    layers = run_check(asked.check).inspection.spec.aux_layers
+    assert layers.boundaries == (2, 6, 9)
+    blocks = tensors["fc.weight"].chunk(3, dim=1)
+    tensors["fc.weight"] = torch.cat([blocks[layers.order.index(at)] for at in range(3)], dim=1)
+    write_draft(folder, config, tensors)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("place", "key"),
+    [
+        ("eagle_config", "eagle_aux_hidden_state_layer_ids"),
+        ("", "aux_hidden_states_layer_ids"),
+    ],
+)
+def test_ids_listed_otherwise_pass(tmp_path, place, key):
+    """Served rightly, in the steps of the native draft."""
+    asked = listed_otherwise(tmp_path / "draft", place, key)
+    with torch.inference_mode():
+        served = serve(request("native"))
+    found = check(asked, served)
+    assert found.verdict.value == "passed"
+    assert found.figures["engine"] == found.figures["reference"]
+
+
+def test_what_is_not_computed_is_not_applicable(tmp_path, rightly):
+    config = json.loads((TINY / "postnorm/config.json").read_text())
+    tensors = load_file(TINY / "postnorm/model.safetensors")
+    write_draft(tmp_path, config | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, tensors)
+    found = check(request(tmp_path), rightly)
+    assert (found.verdict.value, found.said) == (
+        "not applicable", "the reference has no rope of the kind 'dynamic'",
+    )  # fmt: skip
+
+
+def test_another_feedback_fails():
+    asked = request(norm_output=False)
+    with torch.inference_mode():
+        served = serve(asked)
+    found = check(asked, served)
+    assert found.verdict.value == "FAILED"
+    assert "without norm_output" in " ".join(found.details)
+
+
+def test_steps_that_are_off_by_one_token_fail(rightly):
+    """As if the rows were walked wrongly."""
+    answers = [replace(one, tokens=[7, *one.tokens[:-1]]) for one in rightly.answers]
+    assert check(request(), replace(rightly, answers=answers)).verdict.value == "FAILED"
+
+
+def test_left_out(rightly):
+    found = check(replace(request(), reference=False), rightly)
+    assert (found.verdict.value, found.said) == ("not applicable", "left out by --no-reference")
+
+
+def test_large_targets_are_asked_for(rightly, monkeypatch):
+    monkeypatch.setattr(against, "LARGEST_GIB", 0)
+    found = check(request(), rightly)
+    assert found.verdict.value == "not applicable"
+    assert "--reference" in found.said
+    assert check(replace(request(), reference=True), rightly).verdict.value == "passed"
+
+
+def test_a_target_that_transformers_cannot_read(rightly, monkeypatch):
+    monkeypatch.setattr(against, "_local", lambda *_: TINY / "postnorm" / "nothing")
+    found = check(request(), rightly)
+    assert found.verdict.value == "not applicable"
+    assert "cannot be computed" in found.said
+
+
+def test_the_unexpected_is_no_end(rightly, monkeypatch):
+    def compare(*_):
+        raise ZeroDivisionError("of the reference")
+
+    monkeypatch.setattr(against, "_compare", compare)
+    found = check(request(), rightly)
+    assert found.verdict.value == "not applicable"
+    assert "ZeroDivisionError: of the reference" in found.said
+
+
+@pytest.mark.parametrize(
+    ("engine", "named"),
+    [
+        ({"revision": "v2"}, "revision"),
+        ({"quantization": "fp8", "seed": 1}, "quantization"),
+        ({"hf_overrides": {"rope_theta": 5}}, "hf_overrides"),
+        ({"trust_remote_code": True}, "trust_remote_code"),
+        ({"trust_remote_code": False, "load_format": "auto", "hf_overrides": {}, "seed": 1}, None),
+    ],
+)
+def test_another_target_than_the_references(engine, named):
+    found = against._obstacle(
+        replace(request(), engine=engine), run_check(request().check).inspection.spec
+    )
+    assert found is None if named is None else f"without {named} of --engine" in found
+
+
+@pytest.mark.parametrize(
+    ("files", "size"),
+    [
+        ({"model.safetensors": 5, "pytorch_model.bin": 7}, 5),
+        ({"model-1.safetensors": 5, "model-2.safetensors": 6, "consolidated.safetensors": 11}, 11),
+        ({"pytorch_model.bin": 7, "config.json": 1}, 7),
+        ({}, 0),
+    ],
+)
+def test_bytes_of_the_target(files, size):
+    assert against.weight_bytes(files) == size
+
+
+def test_steps_without_drafts(rightly):
+    found = check(request(), replace(rightly, drafts=rightly.drafts // 2))
+    assert found.verdict.value == "not applicable"

@@ -1,0 +1,142 @@
+"""What `vllm-eagle verify` leaves behind, and where it stops before engines start."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.engine import TINY
+from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.measure.verify import command, run
+from vllm_eagle_ext.measure.verify.verdicts import Report, not_applicable, verdict
+
+
+def asked(*arguments: str, monkeypatch):
+    """The request of a command line."""
+    found = []
+
+    def run_verify(request, *_):
+        found.append(request)
+        return Report("d", "t", request.k, (), {"left_out": None})
+
+    monkeypatch.setattr(run, "run_verify", run_verify)
+    given = [str(TINY / "postnorm"), "--target", str(TINY / "target"), "--json"]
+    result = CliRunner().invoke(app, ["verify", *given, *arguments])
+    assert result.exit_code == 0, result.output
+    return found[0]
+
+
+def test_quick(monkeypatch):
+    """All that is typed wins over it."""
+    one = asked("--quick", monkeypatch=monkeypatch)
+    assert (len(one.prompts.ids), one.max_tokens, one.samples) == (6, 48, 300)
+    assert one.engine["enforce_eager"] is True
+    typed = ["--num-prompts", "3", "--max-tokens", "64", "--engine", '{"enforce_eager": false}']
+    other = asked("--quick", *typed, monkeypatch=monkeypatch)
+    assert (len(other.prompts.ids), other.max_tokens, other.samples) == (3, 64, 300)
+    assert other.engine["enforce_eager"] is False
+
+
+def test_not_quick(monkeypatch):
+    one = asked(monkeypatch=monkeypatch)
+    assert (len(one.prompts.ids), one.max_tokens, one.samples) == (20, 64, 1000)
+    assert dict(one.engine) == {}
+
+
+def test_the_check_is_of_the_engine_that_starts(monkeypatch):
+    engine = {
+        "tensor_parallel_size": 2, "enable_prefix_caching": False, "max_model_len": 512,
+        "download_dir": "d",
+    }  # fmt: skip
+    check = asked("--engine", json.dumps(engine), monkeypatch=monkeypatch).check
+    assert (check.tp, check.prefix_caching, check.max_model_len) == (2, False, 512)
+    assert check.download_dir == "d"
+
+
+@pytest.mark.parametrize("ranks", [0, "2", True, None])
+def test_no_number_of_ranks(report, ranks):
+    result = verify("--engine", json.dumps({"tensor_parallel_size": ranks}))
+    assert (result.exit_code, report.calls) == (2, 0)
+    assert "tensor_parallel_size" in json.loads(result.stdout)["error"]
+
+
+@pytest.mark.parametrize(("passed", "stays"), [(True, False), (False, True)])
+def test_logs_stay_unless_all_passed(capsys, passed, stays):
+    with command.Logs() as kept:
+        (kept.folder / "log").write_text("x")
+        kept.passed = passed
+    assert kept.folder.exists() == stays
+    assert (str(kept.folder) in capsys.readouterr().err) == stays
+
+
+def stop_within(kept: command.Logs) -> None:
+    with kept:
+        (kept.folder / "log").write_text("x")
+        raise KeyboardInterrupt
+
+
+def test_logs_stay_after_an_error(capsys):
+    kept = command.Logs()
+    with pytest.raises(KeyboardInterrupt):
+        stop_within(kept)
+    assert (kept.folder / "log").exists()
+    assert str(kept.folder) in capsys.readouterr().err
+
+
+def test_a_folder_without_logs_goes():
+    with command.Logs() as kept:
+        pass
+    assert not kept.folder.exists()
+
+
+def verify(*arguments: str):
+    given = [str(TINY / "postnorm"), "--target", str(TINY / "target"), "--num-prompts", "2", "--json"]
+    return CliRunner().invoke(app, ["verify", *given, *arguments])
+
+
+@pytest.fixture
+def report(monkeypatch):
+    """What the engines are said to have found."""
+    found = SimpleNamespace(passed=True, calls=0)
+
+    def run_verify(request, folder, _stage):
+        found.calls += 1
+        (folder / "log").write_text("x")
+        one = not_applicable("one", "why")
+        checks = (one, replace(one, name="two", verdict=verdict(found.passed)))
+        return Report("draft", "target", request.k, checks, {})
+
+    monkeypatch.setattr(run, "run_verify", run_verify)
+    return found
+
+
+@pytest.mark.parametrize(("passed", "code"), [(True, 0), (False, 1)])
+def test_what_is_written_is_what_is_printed(report, tmp_path, passed, code):
+    report.passed, out = passed, tmp_path / "found.json"
+    result = verify("--out", str(out))
+    assert result.exit_code == code
+    assert json.loads(result.stdout) == json.loads(out.read_text())
+    assert ("vllm-eagle-verify-" in result.stderr) == (not passed)
+
+
+@pytest.mark.parametrize("name", ["missing/found.json", "."])
+def test_a_file_that_cannot_be_written_starts_no_engine(report, tmp_path, name):
+    result = verify("--out", str(tmp_path / name))
+    assert (result.exit_code, report.calls) == (2, 0)
+    assert "--out" in json.loads(result.stdout)["error"]
+
+
+def test_what_was_found_is_printed_before_it_is_written(tmp_path, monkeypatch):
+    def write_text(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(type(tmp_path), "write_text", write_text)
+    monkeypatch.setattr(run, "run_verify", lambda request, *_: Report("d", "t", request.k, ()))
+    result = verify("--out", str(tmp_path / "found.json"))
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["exit_code"] == 0
+    assert "disk full" in result.stderr

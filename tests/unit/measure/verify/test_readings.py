@@ -1,0 +1,215 @@
+"""`verify --gate-layouts` and `--feedback`: which reading wins, what is shown. Engines: tests/e2e."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from tests.support.drafts import inspect, valid_draft
+from tests.support.engine import ROOT
+from tests.unit.measure.verify.toy import ToyEngine
+from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.measure.verify import run
+from vllm_eagle_ext.measure.verify.readings import FEEDBACK, GATE_LAYOUT, Acceptance, Answer
+from vllm_eagle_ext.measure.verify.readings_table import print_answer
+
+
+def layouts(first: int, second: int, drafts: int = 200, **options) -> Answer:
+    return Answer(
+        GATE_LAYOUT,
+        (
+            Acceptance("interleaved", drafts, (first, first // 2)),
+            Acceptance("concat", drafts, (second, second // 2)),
+        ),
+        options,
+    )
+
+
+def feedback(normed: tuple[int, ...], raw: tuple[int, ...], drafts: int = 600, **options) -> Answer:
+    return Answer(FEEDBACK, (Acceptance(True, drafts, normed), Acceptance(False, drafts, raw)), options)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "drafts", "expected"),
+    [
+        (150, 20, 200, "interleaved"),
+        (20, 150, 200, "concat"),
+        (100, 99, 200, None),
+        (3, 0, 4, None),  # too few to tell
+        (0, 0, 200, None),
+    ],
+)
+def test_the_layout_is_told_by_the_first_token(first, second, drafts, expected):
+    answer = layouts(first, second, drafts)
+    assert answer.to_json()["winner"] == expected
+    assert answer.to_json()["position"] == 1
+
+
+@pytest.mark.parametrize(
+    ("normed", "raw", "expected"),
+    [
+        ((400, 300, 220), (400, 180, 60), True),
+        ((400, 180, 60), (400, 300, 220), False),
+        ((400, 300, 220), (400, 299, 150), None),  # a later position alone does not decide
+        ((500, 300, 220), (300, 180, 132), None),  # the first token is another, those behind it alike
+        ((0, 0, 0), (0, 0, 0), None),
+        ((3, 3, 3), (3, 0, 0), None),  # too few to tell
+    ],
+)
+def test_the_feedback_is_told_by_the_second_token(normed, raw, expected):
+    answer = feedback(normed, raw)
+    assert answer.to_json()["winner"] is expected
+    assert answer.to_json()["position"] == 2
+
+
+def test_a_share_and_its_error():
+    row = Acceptance(True, 1000, (500, 400, 1))
+    assert row.share(0) == 0.5
+    assert row.share(1) == 0.8
+    assert row.error(1) == pytest.approx((0.8 * 0.2 / 500) ** 0.5, rel=0.02)
+    assert Acceptance(True, 5, (0, 0)).share(1) == 0
+
+
+def test_rates_and_tau():
+    row = Acceptance("concat", 10, (8, 5, 1))
+    assert row.rates == [0.8, 0.5, 0.1]
+    assert row.tau == pytest.approx(2.4)
+
+
+def shown(answer: Answer) -> str:
+    console = Console(width=100, record=True)
+    print_answer(answer, console)
+    return " ".join(console.export_text().split())
+
+
+def test_the_option_to_paste_is_shown():
+    text = shown(layouts(150, 20))
+    assert '{"eagle_ext": {"gate_layout": "interleaved"}}' in text
+    assert "0.75" in text
+
+
+def test_the_feedback_to_paste_is_shown():
+    text = shown(feedback((400, 180, 60), (400, 300, 220)))
+    assert '{"eagle_ext": {"norm_output": false}}' in text
+    assert "0.750 ± 0.022" in text
+    assert "Before position 2 both draft the same tokens." in text
+
+
+def test_too_close_says_what_to_do():
+    assert "--num-prompts" in shown(layouts(100, 99))
+
+
+TINY = ["--target", str(ROOT / "examples/tiny/target"), "--json"]
+GATE, FED = [*TINY, "--gate-layouts"], [*TINY, "--feedback"]
+
+
+def error_of(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["verify", *arguments])
+    assert result.exit_code == 2, result.output
+    return json.loads(result.stdout)["error"]
+
+
+@pytest.mark.parametrize("asked", [GATE, FED])
+def test_a_draft_that_cannot_be_read(tmp_path, asked):
+    assert "config.json" in error_of(str(tmp_path), *asked)
+
+
+def test_a_draft_without_a_gate_starts_no_engine():
+    assert "gate of the draft" in error_of(str(ROOT / "examples/tiny/postnorm"), *GATE)
+
+
+def test_a_draft_that_feeds_nothing_back_starts_no_engine():
+    target = ["--target", str(ROOT / "examples/tiny/hybrid_target"), *FED[2:]]
+    said = error_of(str(ROOT / "examples/tiny/dflash"), *target)
+    assert "is 'DFlash'. Allowed: EAGLE-3" in said
+
+
+def test_one_token_shows_no_feedback():
+    said = error_of(str(ROOT / "examples/tiny/postnorm"), *FED, "-k", "1")
+    assert "num_speculative_tokens is 1. Allowed: at least 2" in said
+
+
+def test_one_question_at_a_time():
+    assert "both" in error_of(str(ROOT / "examples/tiny/gated"), *GATE, "--feedback")
+
+
+@pytest.mark.parametrize("asked", [GATE, FED])
+def test_a_draft_that_would_be_refused_starts_no_engine(asked):
+    other = ["--target", str(ROOT / "examples/tiny/hybrid_target"), *asked[2:]]
+    said = error_of(str(ROOT / "examples/tiny/gated"), *other)
+    assert "Allowed" in said
+    assert "log" not in said
+
+
+def test_an_engine_that_fails_is_reported():
+    engine = json.dumps({"max_model_len": -5})
+    assert "interleaved" in error_of(str(ROOT / "examples/tiny/gated"), *GATE, "--engine", engine)
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    """What is started, with its options; the raw state is the wrong one to feed back."""
+    started = []
+
+    def start(name, arguments, log, _stage, *, plugin=True):
+        log.write_text("INFO started\n")
+        options = arguments["additional_config"]["eagle_ext"]
+        started.append((name, options, arguments))
+        return ToyEngine(accepted=400, behind=300 if options["norm_output"] else 100)
+
+    monkeypatch.setattr(run, "start", start)
+    return started
+
+
+def test_both_readings_are_measured(engines):
+    given = ["--num-prompts", "20", "-k", "2", "--eagle-ext", '{"aux_layers": "output"}']
+    result = CliRunner().invoke(app, ["verify", str(ROOT / "examples/tiny/postnorm"), *FED, *given])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["option"], found["winner"]) == ("norm_output", True)
+    assert [row["value"] for row in found["measured"]] == [True, False]
+    names, options, _ = zip(*engines, strict=True)
+    assert names == ("the engine with norm_output true", "the engine with norm_output false")
+    assert [one["norm_output"] for one in options] == [True, False]
+    assert all(one["aux_layers"] == "output" for one in options)
+
+
+def test_quick_applies_to_readings(engines):
+    result = CliRunner().invoke(
+        app, ["verify", str(ROOT / "examples/tiny/postnorm"), *FED, "-k", "2", "--quick"]
+    )
+    assert result.exit_code in (0, 1), result.output
+    assert all(arguments["enforce_eager"] for _, _, arguments in engines)
+
+
+@pytest.mark.parametrize(
+    ("family", "fed"),
+    [("native", True), ("post-norm", True), ("mla", True), ("p-eagle", False), ("dflash", False)],
+)
+def test_who_feeds_a_state_back(tmp_path, family, fed):
+    assert FEEDBACK.is_open(inspect(valid_draft(family), tmp_path).spec) is fed
+
+
+@pytest.mark.parametrize("name", ["model", "speculative_config", "additional_config", "logprobs_mode"])
+def test_what_the_command_decides_itself(name):
+    engine = json.dumps({name: {}})
+    assert name in error_of(str(ROOT / "examples/tiny/gated"), *GATE, "--engine", engine)
+
+
+def test_low_rates_are_not_called_a_success():
+    assert "something else" in shown(layouts(36, 2, 600))
+
+
+def test_the_other_options_are_kept():
+    assert '"aux_layers": "boundary"' in shown(layouts(150, 20, aux_layers="boundary"))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--engine", "5"], ["--eagle-ext", "{"], ["--samples", "7"], ["--max-tokens", "2"]]
+)
+def test_usage(arguments):
+    result = CliRunner().invoke(app, ["verify", "draft", "--target", "target", *arguments])
+    assert result.exit_code == 2

@@ -1,0 +1,243 @@
+"""All checks over engines that are toys: what runs, in which order, and what a fault does to it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from tests.support.engine import TINY
+from tests.unit.measure.verify.toy import VOCAB, ToyEngine
+from vllm_eagle_ext.measure.engine.client import EngineFailedError
+from vllm_eagle_ext.measure.prompts import PromptSet
+from vllm_eagle_ext.measure.verify import run
+from vllm_eagle_ext.measure.verify.request import VerifyRequest
+from vllm_eagle_ext.measure.verify.table import print_report
+from vllm_eagle_ext.measure.verify.verdicts import Verdict
+from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
+
+PROMPTS = PromptSet("toys", [[number % VOCAB, 3] for number in range(8)], False, None)
+
+
+@contextmanager
+def stage(_title, _total):
+    yield lambda _done: None
+
+
+def request(draft: str = "postnorm", target: str = "target", **options) -> VerifyRequest:
+    check = CheckRequest(draft=str(TINY / draft), target=str(TINY / target), k=3, options=options)
+    return VerifyRequest(
+        check=check, engine={"seed": 3}, prompts=PROMPTS, max_tokens=21, reference=False
+    )
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    """By the name of the engine; `started` lists what was started, with its arguments."""
+    found = {"started": [], "the engine with the draft": ToyEngine()}
+
+    def start(name, arguments, log, _stage, *, plugin=True):
+        found["started"].append((name, arguments, plugin))
+        log.write_text("INFO started\n")
+        engine = found.setdefault(name, ToyEngine())
+        if isinstance(engine, Exception):
+            raise engine
+        return engine
+
+    monkeypatch.setattr(run, "start", start)
+    return found
+
+
+def verdicts(report) -> dict[str, str]:
+    return {check.name: check.verdict.value for check in report.checks}
+
+
+def test_a_lossless_engine_passes(engines, tmp_path):
+    report = run.run_verify(request(), tmp_path, stage)
+    assert verdicts(report) == {
+        "intake": "passed",
+        "greedy texts": "passed",
+        "sampled texts": "passed",
+        "reference": "not applicable",
+        "hybrid states": "not applicable",
+        "acceptance": "passed",
+    }
+    assert report.exit_code == 0
+
+
+def test_engines_and_their_arguments(engines, tmp_path):
+    run.run_verify(request(norm_output=True), tmp_path, stage)
+    (_, drafted, ours), (name, plain, without) = engines["started"]
+    assert drafted["speculative_config"]["num_speculative_tokens"] == 3
+    assert drafted["additional_config"] == {"eagle_ext": {"norm_output": True}}
+    assert drafted["worker_extension_cls"].endswith(".StepProbe")
+    assert "worker_extension_cls" not in plain
+    assert drafted["seed"] == plain["seed"] == 3
+    assert name == "the engine without a draft"
+    assert "speculative_config" not in plain
+    assert (ours, without) == (True, False)
+
+
+def test_engines_run_as_the_check_decided(engines, tmp_path):
+    """On a CPU a hybrid target runs without prefix caching, with and without the draft."""
+    report = run.run_verify(request("dflash", "hybrid_target"), tmp_path, stage)
+    given = [arguments["enable_prefix_caching"] for _, arguments, _ in engines["started"]]
+    assert given == [False] * len(given)
+    assert len(given) >= 2
+    assert report.settings["engine"]["enable_prefix_caching"] is False
+
+
+def test_what_is_left_to_vllm_stays_so(engines, tmp_path):
+    run.run_verify(request(), tmp_path, stage)
+    assert all("enable_prefix_caching" not in arguments for _, arguments, _ in engines["started"])
+
+
+def test_ranks_that_cannot_share_the_heads_start_no_engine(engines, tmp_path):
+    asked = request()
+    check = CheckRequest.for_engine(
+        {"tensor_parallel_size": 3}, draft=asked.check.draft, target=asked.check.target, k=3, options={}
+    )
+    report = run.run_verify(replace(asked, check=check), tmp_path, stage)
+    assert (report.exit_code, engines["started"]) == (1, [])
+    assert "tensor_parallel_size" in json.dumps(report.to_json())
+
+
+@pytest.mark.parametrize("wrong_at", [0, 9])
+def test_another_greedy_text_fails(engines, tmp_path, wrong_at):
+    engines["the engine with the draft"].wrong_at = wrong_at
+    report = run.run_verify(request(), tmp_path, stage)
+    assert verdicts(report)["greedy texts"] == "FAILED"
+    assert report.exit_code == 1
+
+
+@pytest.mark.parametrize("heat", [1.5, 0.7])
+def test_another_temperature_fails(engines, tmp_path, heat):
+    engines["the engine with the draft"].heat = heat
+    report = run.run_verify(request(), tmp_path, stage)
+    assert verdicts(report)["sampled texts"] == "FAILED"
+    assert verdicts(report)["greedy texts"] == "passed"
+    assert report.exit_code == 1
+
+
+def test_low_acceptance_warns(engines, tmp_path):
+    engines["the engine with the draft"].accepted = 3
+    report = run.run_verify(request(), tmp_path, stage)
+    assert verdicts(report)["acceptance"] == "warning"
+    assert report.exit_code == 0
+
+
+def test_a_refused_draft_starts_no_engine(engines, tmp_path):
+    report = run.run_verify(request("dflash"), tmp_path, stage)  # of another target
+    assert engines["started"] == []
+    assert report.exit_code == 1
+    assert verdicts(report)["intake"] == "FAILED"
+    assert set(verdicts(report).values()) == {"FAILED", "not applicable"}
+
+
+class TestHybrid:
+    def run(self, tmp_path, **options):
+        return run.run_verify(request("dflash", "hybrid_target", **options), tmp_path, stage)
+
+    def test_a_third_engine_with_the_other_states(self, engines, tmp_path):
+        report = self.run(tmp_path)
+        assert verdicts(report)["hybrid states"] == "passed"
+        name, arguments, _ = engines["started"][1]
+        assert name == "the engine with slots"
+        assert arguments["additional_config"]["eagle_ext"]["hybrid_state"] == "slots"
+        assert len(engines["started"]) == 3
+
+    def test_the_other_states_are_those_not_served(self, engines, tmp_path):
+        engines["the engine with the draft"].state = "slots"
+        self.run(tmp_path)
+        assert engines["started"][1][0] == "the engine with replay"
+
+    def test_other_texts_fail(self, engines, tmp_path):
+        engines["the engine with slots"] = ToyEngine(wrong_at=9)
+        report = self.run(tmp_path)
+        assert verdicts(report)["hybrid states"] == "FAILED"
+        assert verdicts(report)["greedy texts"] == "passed"
+        assert report.exit_code == 1
+
+    def test_no_states_to_compare(self, engines, tmp_path):
+        engines["the engine with the draft"].state = None
+        assert verdicts(self.run(tmp_path))["hybrid states"] == "not applicable"
+        assert len(engines["started"]) == 2
+
+    def test_a_refusal_is_no_failure(self, engines, tmp_path):
+        said = "HybridStateError: vllm-eagle-ext: enable_lora is True. Allowed: .."
+        error = EngineFailedError(field="engine", value=said, allowed="one", remedy="log")
+        engines["the engine with slots"] = error
+        report = self.run(tmp_path)
+        assert verdicts(report)["hybrid states"] == "not applicable"
+        assert report.exit_code == 0
+
+
+def test_what_is_shown_and_written(engines, tmp_path):
+    engines["the engine with the draft"].wrong_at = 4
+    report = run.run_verify(request(), tmp_path, stage)
+    shown = Console(width=100, record=True, soft_wrap=True)
+    print_report(report, shown)
+    text = shown.export_text()
+    assert "FAILED: greedy texts." in text
+    assert max(map(len, text.splitlines()[1:])) <= 100
+    for check in report.checks:
+        assert check.name in text
+    written = json.loads(report.to_json())
+    assert written["exit_code"] == 1
+    assert [check["verdict"] for check in written["checks"]] == list(verdicts(report).values())
+    settings = written["settings"]
+    assert (settings["num_prompts"], settings["samples"], settings["tie_gap"]) == (8, 1000, 0.25)
+    assert "torch" in settings["versions"]
+
+
+def test_a_warning_is_no_plain_success(engines, tmp_path):
+    engines["the engine with the draft"].accepted = 3
+    shown = Console(width=100, record=True, soft_wrap=True)
+    print_report(run.run_verify(request(), tmp_path, stage), shown)
+    assert "Worth a look: acceptance." in shown.export_text()
+
+
+def test_what_a_refused_draft_needs_is_said(engines, tmp_path):
+    """The remedy as well: `vllm-eagle check` need not be run for it."""
+    shown = Console(width=100, record=True, soft_wrap=True)
+    print_report(run.run_verify(request("dflash"), tmp_path, stage), shown)
+    text = shown.export_text()
+    problem = run_check(request("dflash").check).inspection.causes[0].problem
+    found = " ".join(text.split())
+    assert problem.allowed in found
+    assert f"to do: {problem.remedy}" in found
+    assert "and 4 further errors follow from it" in found
+
+
+def test_quick_says_what_it_left_out(engines, tmp_path):
+    from dataclasses import replace
+
+    few = replace(request(), quick=True, samples=300, engine={"enforce_eager": True})
+    report = run.run_verify(few, tmp_path, stage)
+    assert set(verdicts(report)) == set(verdicts(run.run_verify(request(), tmp_path, stage)))
+    said = report.settings["left_out"]
+    assert "8 prompts in place of 20" in said
+    assert "300 samples in place of 1000" in said
+    assert "compiled engines" in said
+    shown = Console(width=300, record=True, soft_wrap=True)
+    print_report(report, shown)
+    assert said in shown.export_text()
+    assert run.run_verify(request(), tmp_path, stage).settings["left_out"] is None
+
+
+def test_a_tie_bound_by_dtype():
+    from dataclasses import replace
+
+    from vllm_eagle_ext.measure.verify.request import tie_bound
+
+    asked = request()
+    assert tie_bound(asked) == 0.25
+    assert tie_bound(replace(asked, engine={"dtype": "float32"})) == 1e-3
+    assert tie_bound(replace(asked, tie_gap=0.5)) == 0.5
+
+
+def test_verdicts_are_those_of_the_command():
+    assert [verdict.value for verdict in Verdict] == ["passed", "FAILED", "warning", "not applicable"]

@@ -1,0 +1,80 @@
+"""Replay against slots: equal to the bit, or at a tie, or a fault."""
+
+from __future__ import annotations
+
+from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.measure.engine.client import EngineFailedError
+from vllm_eagle_ext.measure.engine.load import Answer, Measured
+from vllm_eagle_ext.measure.verify.states import judge_failure, judge_states, other
+from vllm_eagle_ext.measure.verify.texts import Parting
+from vllm_eagle_ext.measure.verify.verdicts import Verdict
+
+
+def measured(accepted: int = 12) -> Measured:
+    return Measured(1.0, [Answer(1, [1, 2, 3], [1, 2], 0.1, 1.0)], 10, 30, [accepted, 3])
+
+
+def judged(theirs: Measured, *gaps: float):
+    found = [Parting(0, 1, (2, 5), gap) for gap in gaps]
+    return judge_states(measured(), theirs, found, served="replay", bound=0.1)
+
+
+def test_equal_to_the_bit():
+    check = judged(measured())
+    assert check.verdict is Verdict.PASSED
+    assert check.said.startswith("Served with replay: 1 of 1 texts equal those with slots.")
+
+
+def test_other_counters_of_equal_texts_are_a_warning():
+    check = judged(measured(11))
+    assert check.verdict is Verdict.WARNING
+    assert "counters differ" in check.said
+    assert "[10, 30, 11, 3]" in check.details[1]
+
+
+def test_texts_may_part_at_a_tie():
+    assert judged(measured(11), 0.05).verdict is Verdict.PASSED
+    assert judged(measured(), 0.5).verdict is Verdict.FAILED
+
+
+def failure(said: str, tail: str = "log") -> EngineFailedError:
+    return EngineFailedError(field="the engine", value=said, allowed="one that starts", remedy=tail)
+
+
+def test_a_refusal_is_a_reason():
+    refusal = HybridStateError(field="enable_lora", value=True, allowed="false", remedy="without")
+    check = judge_failure(failure(f"HybridStateError: {refusal}"), "replay")
+    assert check.verdict is Verdict.NOT_APPLICABLE
+    assert "replay cannot be had here: enable_lora is True" in check.said
+
+
+CORE = "RuntimeError: Engine core initialization failed. See root cause above."
+
+
+def test_a_refusal_of_another_process_is_read_from_the_log():
+    tail = (
+        f"(EngineCore) ERROR HybridStateError: vllm-eagle-ext: enable_lora is True. Allowed: x\n{CORE}"
+    )
+    check = judge_failure(failure(CORE, tail), "replay")
+    assert check.said.startswith("replay cannot be had here: enable_lora is True")
+
+
+def test_a_log_line_of_ours_is_no_refusal():
+    check = judge_failure(failure(CORE, "INFO vllm-eagle-ext: replay, one page"), "slots")
+    assert "cannot be had" not in check.said
+
+
+def test_a_crash_says_nothing_about_the_draft():
+    log = f"x\n(EngineCore) ERROR [core.py:9] ValueError: no memory for slots\nTraceback\n{CORE}\n"
+    check = judge_failure(failure(CORE), "slots", log)
+    assert check.verdict is Verdict.NOT_APPLICABLE
+    assert check.said.endswith("ended: ValueError: no memory for slots")
+
+
+def test_a_crash_without_a_word():
+    check = judge_failure(failure("exit status -9"), "slots")
+    assert (check.verdict, check.said[-14:]) == (Verdict.NOT_APPLICABLE, "exit status -9")
+
+
+def test_other():
+    assert (other("replay"), other("slots")) == ("slots", "replay")

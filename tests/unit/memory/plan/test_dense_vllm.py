@@ -1,0 +1,60 @@
+"""What keys and values take, against vLLM's own functions, on tiny targets; no engine starts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from vllm.v1.core.kv_cache_utils import (
+    get_kv_cache_config_from_groups,
+    get_kv_cache_groups,
+    get_max_concurrency_for_kv_cache_config,
+)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+
+from tests.unit.memory.test_footprint_vllm import BUDGET, DRAFTS, IN_FLIGHT, vllm_config
+from vllm_eagle_ext.memory.footprint import Setting
+from vllm_eagle_ext.memory.geometry import Attention
+from vllm_eagle_ext.memory.plan.dense import DenseTarget, kv_cost
+
+TARGETS = {
+    "full": (Attention(layers=8, kv_heads=2, head_dim=64),),
+    "as many windowed": (
+        Attention(layers=4, kv_heads=2, head_dim=64),
+        Attention(layers=4, kv_heads=2, head_dim=64, window=128),
+    ),
+    "few full": (
+        Attention(layers=2, kv_heads=2, head_dim=64),
+        Attention(layers=10, kv_heads=2, head_dim=64, window=256),
+    ),
+    "windowed": (Attention(layers=6, kv_heads=2, head_dim=64, window=128),),
+}
+
+
+def spec(attention):
+    shared = {
+        "block_size": 16, "dtype": torch.bfloat16, "num_kv_heads": attention.kv_heads,
+        "head_size": attention.head_dim,
+    }  # fmt: skip
+    if attention.window:
+        return SlidingWindowSpec(**shared, sliding_window=attention.window)
+    return FullAttentionSpec(**shared)
+
+
+@pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
+@pytest.mark.parametrize("attention", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("length", [1000, 2048])
+def test_vllm_counts_as_we_do(attention, draft, length):
+    setting = Setting(k=3, max_model_len=length, in_flight_tokens=IN_FLIGHT)
+    config = vllm_config(setting)
+    layers = {
+        f"{part}.{n}.{i}": spec(kind)
+        for part, kinds in (("layers", attention), ("draft", draft))
+        for n, kind in enumerate(kinds)
+        for i in range(kind.layers)
+    }
+    groups = get_kv_cache_groups(config, layers)
+    cache = get_kv_cache_config_from_groups(config, groups, BUDGET)
+    target = DenseTarget(attention=attention, model_bytes=2, max_position_embeddings=None)
+    ours = kv_cost(target, setting, draft)
+    assert ours.pool(BUDGET) == cache.num_blocks
+    assert ours.concurrency(BUDGET) == get_max_concurrency_for_kv_cache_config(config, cache)

@@ -1,0 +1,296 @@
+"""Figures of section 3 of the project's notes on hybrid replay, and rules that hold for any target."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vllm_eagle_ext.errors import UnsupportedTargetError
+from vllm_eagle_ext.memory.footprint import (
+    MIB,
+    Setting,
+    StateReport,
+    footprint,
+    moved_per_step,
+    page_of,
+    pages_per_request,
+)
+from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target, read_target
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "hybrid"
+
+
+def config(name, **changes):
+    """config.json of a published target; `changes` go to its language model, None drops a key."""
+    found = json.loads((FIXTURES / f"{name}.json").read_text(encoding="utf-8"))["config"]
+    text = found.get("text_config", found)
+    for key, value in changes.items():
+        text.pop(key, None)
+        if value is not None:
+            text[key] = value
+    return found
+
+
+TARGETS = {
+    "4B": config("qwen3_5_4b"),
+    "27B": config("qwen3_6_27b"),
+    "35B-A3B": config("qwen3_6_35b_a3b"),
+    "Next-80B": config("qwen3_next_80b_a3b"),
+    "Next-80B fp32": config("qwen3_next_80b_a3b", mamba_ssm_dtype="float32"),
+}
+
+
+def cost(name, way, k, *, prefix_caching=False, length=1024, **options):
+    setting = Setting(k=k, max_model_len=length, prefix_caching=prefix_caching, **options)
+    return footprint(read_target(TARGETS[name]), way, setting)
+
+
+# Per request in MiB. `rough` adds the records of one page to the padded pages; exactly, they are part of
+# the page that is padded, and in both pages where prefix caching keeps two.
+TABLE = [
+    # name, K, slots none, slots align, replay none, roughly, replay align, roughly
+    ("4B", 8, 472.5, 525, 55.5, 55, 111, 108),
+    ("4B", 16, 943.5, 999, 60, 60, 120, 116),
+    ("27B", 8, 1404, 1560, 162, 163, 324, 319),
+    ("27B", 16, 2754, 2916, 177, 175, 354, 337),
+    ("35B-A3B", 8, 590.625, 656.25, 68.4375, 69, 136.875, 134),
+    ("35B-A3B", 16, 1179.375, 1248.75, 75, 75, 150, 145),
+    ("Next-80B", 8, 384.75, 427.5, 46.125, 47, 92.25, 89),
+    ("Next-80B", 16, 803.25, 850.5, 54, 55, 108, 102),
+    ("Next-80B fp32", 8, 708.75, 787.5, 82.125, 83, 164.25, 161),
+    ("Next-80B fp32", 16, 1415.25, 1498.5, 90, 91, 180, 174),
+]
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row[0]}, K={row[1]}")
+def test_state_per_request(row):
+    name, k, none, align, replay_none, rough_none, replay_align, rough_align = row
+    assert cost(name, "slots", k).state == none * MIB
+    assert cost(name, "slots", k, prefix_caching=True).state == align * MIB
+    replay = cost(name, "replay", k)
+    assert replay.state == replay_none * MIB
+    assert replay.state == pytest.approx(rough_none * MIB, rel=0.025)
+    both = cost(name, "replay", k, prefix_caching=True)
+    assert both.state == replay_align * MIB == 2 * replay.state
+    assert both.records == 2 * replay.records
+    assert rough_align < replay_align < 1.06 * rough_align
+
+
+@pytest.mark.parametrize(
+    ("k", "way", "tokens"),
+    [(0, "slots", 784), (8, "slots", 832), (16, "slots", 864), (8, "replay", 864), (16, "replay", 944)],
+)
+def test_attention_block_of_27b(k, way, tokens):
+    page = cost("27B", way, k).page
+    assert page.block_tokens == tokens
+    assert page.padded == tokens * 4096
+    assert 0 <= page.padded - page.raw < 16 * 4096
+
+
+def test_page_of_27b_with_16_drafts():
+    target = read_target(TARGETS["27B"])
+    assert target.recurrent.record_bytes == 2 * (2048 + 6144 + 96)
+    assert cost("27B", "slots", 16).page.raw == 19 * 10240 * 2 + 3 * MIB
+    assert cost("27B", "replay", 16).page.raw == 19 * 10240 * 2 + 3 * MIB + 17 * 16576
+    assert cost("27B", "replay", 16).records == 48 * 17 * 16576
+
+
+@pytest.mark.parametrize(
+    ("name", "k", "slots", "replay"),
+    [
+        ("27B", 8, 1440, 446), ("27B", 16, 2592, 458), ("35B-A3B", 16, 1080, 192),
+        ("4B", 16, 864, 154), ("Next-80B", 16, 648, 123),
+    ],
+)  # fmt: skip
+def test_state_moved_per_step(name, k, slots, replay):
+    """The notes' records keep gates in fp32, these in the model's dtype: up to half a MiB less."""
+    recurrent = read_target(TARGETS[name]).recurrent
+    assert moved_per_step(recurrent, "slots", k) == slots * MIB
+    assert moved_per_step(recurrent, "replay", k) == pytest.approx(replay * MIB, abs=0.75 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("way", "prefix_caching", "cpu", "pages"),
+    [
+        ("slots", False, False, 17), ("slots", True, False, 18), ("slots", False, True, 17),
+        ("replay", False, False, 1), ("replay", True, False, 2), ("replay", False, True, 2),
+        ("replay", True, True, 3),
+    ],
+)  # fmt: skip
+def test_pages_per_request(way, prefix_caching, cpu, pages):
+    setting = Setting(k=16, max_model_len=1, prefix_caching=prefix_caching, cpu=cpu)
+    assert pages_per_request(way, setting) == pages
+
+
+def test_ranks_divide_everything():
+    one, two = (read_target(TARGETS["27B"], tp=tp) for tp in (1, 2))
+    for size in ("ssm_bytes", "conv_dim", "record_bytes"):
+        assert getattr(one.recurrent, size) == 2 * getattr(two.recurrent, size)
+    assert one.attention.token_bytes == 2 * two.attention.token_bytes
+    # Two key/value heads on four ranks: each has one.
+    assert read_target(TARGETS["35B-A3B"], tp=4).attention.token_bytes == 2 * 256 * 2
+
+
+def test_a_request_takes_the_blocks_counted_on_a_cpu():
+    """12 against 30 blocks: three groups of 2 or 8 pages, and six blocks of attention."""
+    target = Target(
+        recurrent=Recurrent(
+            layers=6, key_heads=2, value_heads=4, key_dim=64, value_dim=64, conv_width=4,
+            model_bytes=2, state_bytes=4,
+        ),
+        attention=Attention(layers=2, kv_heads=2, head_dim=64),
+        max_position_embeddings=None,
+    )  # fmt: skip
+    setting = Setting(k=7, max_model_len=6 * 256, prefix_caching=False, cpu=True)
+    costs = [footprint(target, way, setting) for way in ("slots", "replay")]
+    assert [found.page.block_tokens for found in costs] == [256, 256]
+    assert [found.blocks for found in costs] == [30, 12]
+    assert [round(found.concurrency(4096 * found.block_bytes), 2) for found in costs] == [136.53, 341.33]
+
+
+def test_requests_that_fit():
+    found = cost("27B", "replay", 15)
+    a_request = found.blocks * found.block_bytes
+    assert found.fit(a_request) == 0, "vLLM keeps a block for itself"
+    assert found.fit(a_request + found.block_bytes) == 1
+    assert found.concurrency(a_request) == 1
+    assert found.fit(-1) == found.fit(0) == found.concurrency(0) == 0
+    assert found.running(100 * a_request, 7) == 7
+    assert found.running(100 * a_request, 1024) == found.fit(100 * a_request) == 99
+
+
+def test_a_windowed_draft_keeps_its_window():
+    draft = [
+        Attention(layers=4, kv_heads=8, head_dim=128, window=2048),
+        Attention(layers=1, kv_heads=8, head_dim=128),
+    ]
+    setting = Setting(k=15, max_model_len=262144, prefix_caching=False)
+    target = read_target(TARGETS["27B"])
+    without, found = (footprint(target, "replay", setting, layers) for layers in ((), draft))
+    page, tokens = found.page.padded, found.page.block_tokens
+    window = -(-(2047 + 16384) // tokens) + 1
+    whole = -(-262144 // tokens)
+    assert found.attention - without.attention == (4 * window + whole) * page
+    assert found.state == without.state
+
+
+def test_the_line():
+    measured = StateReport(
+        pages=1, slots_pages=16, state=175 * MIB, slots_state=2592 * MIB, records=13 * MIB,
+        max_model_len=1024, fit=41, slots_fit=4,
+    )  # fmt: skip
+    assert measured.line() == (
+        "Recurrent state: replay, 1 page per request (slots: 16): 175 MiB instead of 2592 MiB per "
+        "request, records 13 MiB of it; 41 requests of 1024 tokens fit instead of 4."
+    )
+
+
+SIZES = st.sampled_from([16, 32, 64, 128, 256])
+GEOMETRIES = st.builds(
+    lambda heads, repeat, dims, width, state, layers, attention: Target(
+        recurrent=Recurrent(
+            layers=3 * layers, key_heads=heads, value_heads=heads * repeat, key_dim=dims[0],
+            value_dim=dims[1], conv_width=width, model_bytes=2, state_bytes=state,
+        ),
+        attention=Attention(layers=layers, kv_heads=attention[0], head_dim=attention[1]),
+        max_position_embeddings=None,
+    ),
+    st.integers(1, 32), st.integers(1, 4), st.tuples(SIZES, SIZES), st.integers(2, 5),
+    st.sampled_from([2, 4]), st.integers(1, 16), st.tuples(st.integers(1, 8), SIZES),
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(target=GEOMETRIES, k=st.integers(1, 32), align=st.booleans())
+def test_replay_never_takes_more(target, k, align):
+    setting = Setting(k=k, max_model_len=4096, prefix_caching=align)
+    slots, replay = (footprint(target, way, setting) for way in ("slots", "replay"))
+    assert replay.state <= slots.state
+    assert 0 == slots.records < replay.records < replay.state
+    assert k < 3 or replay.moved < slots.moved
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    target=GEOMETRIES, k=st.integers(0, 31), way=st.sampled_from(["slots", "replay"]), cpu=st.booleans()
+)
+def test_more_drafts_take_more(target, k, way, cpu):
+    fewer, more = (
+        footprint(target, way, Setting(k=drafts, max_model_len=4096, cpu=cpu)) for drafts in (k, k + 1)
+    )
+    assert fewer.page.raw < more.page.raw <= more.page.padded
+    assert fewer.state <= more.state
+    assert fewer.moved < more.moved
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"linear_num_key_heads": None}, "linear_num_key_heads"),
+        ({"linear_key_head_dim": -128}, "linear_key_head_dim"),
+        ({"linear_value_head_dim": 128.0}, "linear_value_head_dim"),
+        ({"linear_conv_kernel_dim": True}, "linear_conv_kernel_dim"),
+        ({"linear_num_value_heads": 10**12}, "linear_num_value_heads"),
+        ({"num_key_value_heads": "four"}, "num_key_value_heads"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"full_attention_interval": None}, "full_attention_interval"),
+        ({"full_attention_interval": 1}, "full_attention_interval"),
+        ({"full_attention_interval": 65}, "full_attention_interval"),
+        ({"layer_types": ["full_attention"] * 64}, "layer_types"),
+        ({"layer_types": ["linear_attention"] * 3}, "layer_types"),
+        ({"layer_types": ["sliding_attention"] * 64}, "layer_types"),
+        ({"layer_types": 7}, "layer_types"),
+        ({"mamba_ssm_dtype": "float64"}, "mamba_ssm_dtype"),
+        ({"dtype": ["bfloat16"]}, "dtype"),
+        ({"max_position_embeddings": -1}, "max_position_embeddings"),
+    ],
+)
+def test_a_config_that_is_refused(changes, field):
+    with pytest.raises(UnsupportedTargetError) as caught:
+        read_target(config("qwen3_6_27b", **changes))
+    error = caught.value
+    assert error.field == f"{field} of the target's config.json"
+    assert error.value == changes[field]
+    for part in (error.field, error.allowed, "What to do: name the target by the config.json it was"):
+        assert part in str(error)
+
+
+@pytest.mark.parametrize("tp", [3, 32])
+def test_ranks_that_divide_no_heads(tp):
+    with pytest.raises(UnsupportedTargetError, match=f"tensor_parallel_size is {tp}.*16 key heads"):
+        read_target(TARGETS["27B"], tp=tp)
+
+
+def test_dtypes():
+    text = TARGETS["27B"]["text_config"]
+    assert read_target(text).recurrent == read_target(TARGETS["27B"]).recurrent
+    listed = config("qwen3_6_27b", layer_types=(["linear_attention"] * 3 + ["full_attention"]) * 16)
+    assert read_target(listed) == read_target(TARGETS["27B"])
+    assert read_target(TARGETS["Next-80B"]).recurrent.state_bytes == 2
+    assert read_target(TARGETS["Next-80B"], fp32_state=True).recurrent.state_bytes == 4
+    assert read_target(TARGETS["27B"], kv_bytes=1).attention.token_bytes == 2048
+    # vLLM serves a checkpoint in float32 as 16 bit.
+    assert read_target(config("qwen3_6_27b", dtype="float32")).recurrent.model_bytes == 2
+
+
+def test_no_torch_and_no_vllm():
+    script = (
+        "import sys, vllm_eagle_ext.memory.footprint, vllm_eagle_ext.memory.parameters;"
+        "print(sorted({'torch', 'vllm', 'numpy', 'transformers'} & sys.modules.keys()))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
+
+
+def test_pages_as_the_ops_lay_them_out():
+    from vllm_eagle_ext.memory.recorded_inputs import record_width
+
+    recurrent = read_target(TARGETS["27B"], tp=2).recurrent
+    assert recurrent.record_width == record_width(8, 128, 24, 128)
+    assert page_of(read_target(TARGETS["27B"]), "slots", Setting(k=0, max_model_len=1)).raw == 3207168

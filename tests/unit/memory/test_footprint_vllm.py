@@ -1,0 +1,142 @@
+"""The formulas against vLLM's own functions, on specs of a tiny Qwen3.5 target; no engine starts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from vllm.model_executor.layers.mamba.mamba_utils import MambaStateShapeCalculator
+from vllm.model_executor.models import ModelRegistry
+from vllm.platforms.interface import Platform
+from vllm.v1.attention.backend import MultipleOf
+from vllm.v1.core.kv_cache_utils import (
+    get_kv_cache_config_from_groups,
+    get_kv_cache_groups,
+    get_max_concurrency_for_kv_cache_config,
+)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_layout import KVCacheLayout
+
+from vllm_eagle_ext.memory.footprint import Setting, footprint
+from vllm_eagle_ext.memory.geometry import Attention, read_target
+
+CONFIG = {
+    "model_type": "qwen3_5_text", "num_hidden_layers": 8, "full_attention_interval": 4,
+    "hidden_size": 192, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4, "mamba_ssm_dtype": "float32",
+    "dtype": "bfloat16",
+}  # fmt: skip
+BUDGET, IN_FLIGHT = 2**30, 4096
+DRAFTS = {
+    "no draft": [],
+    "as the target": [Attention(layers=1, kv_heads=2, head_dim=64)],
+    "about as many as the recurrent layers": [Attention(layers=3, kv_heads=2, head_dim=64)],
+    "full": [Attention(layers=5, kv_heads=4, head_dim=32)],
+    "windowed": [
+        Attention(layers=4, kv_heads=4, head_dim=32, window=128),
+        Attention(layers=1, kv_heads=4, head_dim=32),
+    ],
+    "narrow": [Attention(layers=2, kv_heads=1, head_dim=64)],
+    "wide": [Attention(layers=3, kv_heads=6, head_dim=64)],
+}
+
+
+class Backend:
+    """What FlashAttention says on a Hopper GPU, or vLLM's own backend on a CPU."""
+
+    def __init__(self, block):
+        self.block = block
+
+    def get_supported_kernel_block_sizes(self):
+        return [MultipleOf(self.block)]
+
+    def customize_spec(self, spec):
+        return spec
+
+
+class Model:
+    """State shapes as Qwen3_5ForCausalLM gives them; with replay, the records behind."""
+
+    def __init__(self, way, k):
+        self.way, self.k = way, k
+
+    def get_mamba_state_shape_from_config(self, _):
+        shapes = MambaStateShapeCalculator.gated_delta_net_state_shape(1, 2, 4, 64, 64, 4, self.k)
+        records = ((self.k + 1, 2 * 64 + 4 * 64 + 2 * 4),)
+        return (*shapes, *(records if self.way == "replay" else ()))
+
+    def get_mamba_state_dtype_from_config(self, _):
+        return (torch.bfloat16, torch.float32, torch.bfloat16)[: 2 + (self.way == "replay")]
+
+
+def vllm_config(setting):
+    align = "align" if setting.prefix_caching else "none"
+    layout = KVCacheLayout.LBNHC
+    return SimpleNamespace(
+        attention_config=SimpleNamespace(hisparse_config=None),
+        cache_config=SimpleNamespace(
+            cache_dtype="auto", block_size=setting.block_alignment, mamba_cache_mode=align,
+            mamba_block_size=None, mamba_page_size_padded=None, num_gpu_blocks_override=None,
+            prefix_cache_retention_interval=None, get_resolved_kv_cache_layout=lambda: layout,
+        ),
+        model_config=SimpleNamespace(
+            dtype=torch.bfloat16, use_mla=False, architecture="Qwen3_5ForCausalLM",
+            max_model_len=setting.max_model_len, get_num_kv_heads=lambda _: 2, get_head_size=lambda: 64,
+        ),
+        parallel_config=SimpleNamespace(decode_context_parallel_size=1),
+        scheduler_config=SimpleNamespace(disable_hybrid_kv_cache_manager=False),
+        speculative_config=None,
+        max_in_flight_tokens=IN_FLIGHT,
+    )  # fmt: skip
+
+
+def specs(config, model, draft, speculative_blocks):
+    """What the layers of target and draft hand to vLLM, by layer."""
+    cache = config.cache_config
+    state = MambaSpec(
+        shapes=model.get_mamba_state_shape_from_config(None),
+        dtypes=model.get_mamba_state_dtype_from_config(None),
+        block_size=cache.mamba_block_size or config.model_config.max_model_len,
+        page_size_padded=cache.mamba_page_size_padded,
+        mamba_cache_mode=cache.mamba_cache_mode,
+        num_speculative_blocks=speculative_blocks,
+    )
+    shared = {"block_size": cache.block_size, "dtype": torch.bfloat16}
+    full = FullAttentionSpec(**shared, num_kv_heads=2, head_size=64)
+    found = {f"layers.{n}": full if n % 4 == 3 else state for n in range(8)}
+    for kind in draft:
+        heads = {"num_kv_heads": kind.kv_heads, "head_size": kind.head_dim}
+        spec = (
+            SlidingWindowSpec(**shared, **heads, sliding_window=kind.window)
+            if kind.window
+            else FullAttentionSpec(**shared, **heads)
+        )
+        found |= {f"draft.{len(found) + n}": spec for n in range(kind.layers)}
+    return found
+
+
+@pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
+@pytest.mark.parametrize("way", ["slots", "replay"])
+@pytest.mark.parametrize("k", [1, 7, 16])
+@pytest.mark.parametrize(("prefix_caching", "cpu"), [(True, False), (False, False), (False, True)])
+def test_vllm_counts_as_we_do(monkeypatch, draft, way, k, prefix_caching, cpu):
+    setting = Setting(
+        k=k, max_model_len=2048, prefix_caching=prefix_caching, cpu=cpu, in_flight_tokens=IN_FLIGHT
+    )
+    config, model = vllm_config(setting), Model(way, k)
+    backend = Backend(32 if cpu else 16)
+    monkeypatch.setattr(ModelRegistry, "resolve_model_cls", lambda *_, **__: (model, ""))
+    monkeypatch.setattr(Platform, "_find_non_ssm_backends", lambda _: [backend])
+    Platform._align_hybrid_block_size(config, backend)
+    speculative_blocks = k if way == "slots" else int(cpu)
+    groups = get_kv_cache_groups(config, specs(config, model, draft, speculative_blocks))
+    cache = get_kv_cache_config_from_groups(config, groups, BUDGET)
+
+    ours = footprint(read_target(CONFIG), way, setting, draft)
+    assert ours.page.block_tokens == config.cache_config.block_size
+    assert ours.page.padded == groups[0].kv_cache_spec.page_size_bytes
+    assert ours.pool(BUDGET) == cache.num_blocks
+    theirs = get_max_concurrency_for_kv_cache_config(config, cache)
+    assert ours.concurrency(BUDGET) == theirs

@@ -1,0 +1,71 @@
+"""What `vllm-eagle check` says, vLLM's own front end does with the command that is printed."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from tests.support.engine import TINY, has_gpu
+from vllm_eagle_ext import plugin
+from vllm_eagle_ext.errors import EagleExtError
+from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
+from vllm_eagle_ext.preflight.offline.serve import serve_command
+
+pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
+DENSE, HYBRID = "target", "hybrid_target"
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    import vllm.plugins
+
+    plugin.register()
+    monkeypatch.setattr(vllm.plugins, "plugins_loaded", False)
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+
+
+def start(command):
+    """As `vllm serve` builds its config."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    words = [word for word in shlex.split(command) if not word.startswith("VLLM_")]
+    assert words[:2] == ["vllm", "serve"]
+    parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
+    arguments = parser.parse_args(["--model", *words[2:]])
+    return AsyncEngineArgs.from_cli_args(arguments).create_engine_config()
+
+
+@pytest.mark.parametrize(
+    ("draft", "target", "asked", "served"),
+    [
+        ("postnorm", DENSE, {"k": 4}, True),
+        ("gated", DENSE, {"options": {"gate_layout": "interleaved"}}, True),
+        ("dflash", HYBRID, {"k": 7}, True),
+        ("dflash", HYBRID, {"k": 2, "options": {"hybrid_state": "replay"}}, True),
+        ("dflash", HYBRID, {"k": 7, "prefix_caching": True}, False),
+        ("dflash", HYBRID, {"k": 8}, False),
+        ("postnorm", DENSE, {"options": {"hybrid_state": "replay"}}, False),
+        ("postnorm", DENSE, {"tp": 3}, False),
+        ("postnorm", DENSE, {"k": 70, "max_model_len": 64}, False),
+        ("postnorm", HYBRID, {}, False),
+    ],
+    ids=str,
+)
+def test_the_verdict_is_the_starts(draft, target, asked, served):
+    request = CheckRequest(
+        draft=str(TINY / draft), target=str(TINY / target), platform="cpu", **{"options": {}} | asked
+    )
+    result = run_check(request)
+    assert result.exit_code == int(not served), result.inspection.findings
+    if served:
+        config = start(serve_command(result))
+        assert "EagleExt" in config.speculative_config.draft_model_config.architecture
+        replays = "EagleExt" in config.model_config.architecture
+        assert replays is (result.start.state or "").startswith("replay")
+        return
+    with pytest.raises(EagleExtError) as caught:
+        start(serve_command(result))
+    first = result.inspection.causes[0].problem
+    assert (caught.value.field, caught.value.value) == (first.field, first.value)

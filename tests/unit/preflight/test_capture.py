@@ -1,0 +1,126 @@
+"""Valid pairs that vLLM fails on once the weights are loaded are refused before."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.check import installed_source
+from tests.support.checkpoints import HEAD_DIM, KV_HEADS, LAYERS, write_target
+from tests.support.drafts import valid_draft, write
+from tests.support.families_process import LATENT_SIZES
+from vllm_eagle_ext import plugin
+from vllm_eagle_ext.errors import UnsupportedDraftError, UnsupportedTargetError
+from vllm_eagle_ext.preflight.capture import is_cut
+
+DEEPSEEK = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **LATENT_SIZES}
+WINDOWED = ["sliding_attention", "full_attention"] * (LAYERS // 2)
+GPT_OSS = {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "num_local_experts": 4,
+    "layer_types": WINDOWED,
+    "sliding_window": 16,
+}
+# Full layers have larger heads than windowed ones, and the config states them per layer.
+GEMMA4 = {
+    "architectures": ["Gemma4ForCausalLM"],
+    "model_type": "gemma4_text",
+    "layer_types": WINDOWED,
+    "sliding_window": 16,
+    "hidden_size_per_layer_input": 0,
+}
+
+
+@pytest.fixture
+def speculative(tmp_path, monkeypatch):
+    from vllm.config import ParallelConfig
+    from vllm.engine.arg_utils import EngineArgs
+
+    plugin.register()
+
+    def make(target, family, runner="v1", layers=None, options=None, **engine_args):
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(runner == "v2")))
+        draft = valid_draft(family)
+        arguments = EngineArgs(
+            model=str(write_target(tmp_path / "target", **target)),
+            skip_tokenizer_init=True,
+            speculative_config={
+                "method": draft.method,
+                "model": str(write(draft, tmp_path / "draft")),
+                "num_speculative_tokens": draft.k,
+            },
+            additional_config={"eagle_ext": {"aux_layers": layers or "auto"} | (options or {})},
+            **engine_args,
+        )
+        model_config = arguments.create_model_config()
+        return arguments.create_speculative_config(model_config, ParallelConfig())
+
+    return make
+
+
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+def test_embeddings_of_deepseek_layers_are_refused(speculative, runner):
+    assert "EagleExt" in speculative(DEEPSEEK, "mla", runner, [1, 4, 8]).draft_model_config.architecture
+    with pytest.raises(UnsupportedTargetError, match="fail at boundary 0"):
+        speculative(DEEPSEEK, "mla", runner, [0, 4, 8])
+
+
+def test_vllm_still_adds_a_residual_that_is_not_there():
+    source = installed_source("vllm.model_executor.models.deepseek_v2")
+    assert "aux_hidden_state = hidden_states + residual\n" in source
+
+
+def test_embeddings_of_others_pass(speculative):
+    assert "EagleExt" in speculative({}, "native", layers=[0, 4, 8]).draft_model_config.architecture
+
+
+def test_a_draft_whose_layers_v1_would_scatter_is_refused(speculative, vllm_log):
+    with pytest.raises(UnsupportedDraftError, match="4 full and 4 windowed") as caught:
+        speculative(GPT_OSS, "dflash")
+    assert "--disable-hybrid-kv-cache-manager" in caught.value.remedy
+    assert not vllm_log.containing("windowed layers")
+    assert (
+        "EagleExt"
+        in speculative(GPT_OSS, "dflash", options={"strict": False}).draft_model_config.architecture
+    )
+    assert vllm_log.containing("4 full and 4 windowed")
+
+
+def test_heads_of_the_full_layers_count(speculative):
+    with pytest.raises(UnsupportedDraftError, match="4 full and 4 windowed"):
+        speculative(GEMMA4 | {"head_dim": 16, "global_head_dim": HEAD_DIM}, "dflash")
+
+
+@pytest.mark.parametrize(
+    ("target", "family", "setting"),
+    [
+        (GPT_OSS, "dflash", {"disable_hybrid_kv_cache_manager": True}),
+        (GPT_OSS, "dflash", {"runner": "v2"}),
+        (GPT_OSS, "native", {}),  # one layer lies in one group
+        (GPT_OSS | {"head_dim": 2 * HEAD_DIM}, "dflash", {}),  # not pooled with the target's
+        (GPT_OSS | {"num_key_value_heads": 2 * KV_HEADS}, "dflash", {}),
+        (GEMMA4 | {"global_head_dim": 2 * HEAD_DIM}, "dflash", {}),
+        ({}, "dflash", {}),
+    ],
+)
+def test_others_pass(speculative, target, family, setting):
+    assert "EagleExt" in speculative(target, family, **setting).draft_model_config.architecture
+
+
+def test_the_pool_is_cut_as_vllm_cuts_it():
+    """Over all small targets, against vLLM's own grouping."""
+    import torch
+    from vllm.v1.core.kv_cache_utils import _get_kv_cache_groups_uniform_page_size
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+
+    shape = {"block_size": 16, "num_kv_heads": 1, "head_size": 32, "dtype": torch.bfloat16}
+    full_spec, windowed_spec = FullAttentionSpec(**shape), SlidingWindowSpec(**shape, sliding_window=16)
+    for full in range(1, 9):
+        for windowed in range(1, 13):
+            for drafts in range(2, 9):
+                specs = {f"full{i}": full_spec for i in range(full)}
+                specs |= {f"windowed{i}": windowed_spec for i in range(windowed)}
+                specs |= {f"draft{i}": full_spec for i in range(drafts)}
+                groups = _get_kv_cache_groups_uniform_page_size(specs)
+                holding = [g for g in groups if any(n.startswith("draft") for n in g.layer_names)]
+                assert is_cut(full + drafts, windowed) == (len(holding) > 1), (full, windowed, drafts)

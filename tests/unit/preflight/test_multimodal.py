@@ -1,0 +1,79 @@
+"""Targets with images: refused where vLLM would fail after the weights, passed where it serves them."""
+
+from __future__ import annotations
+
+import ast
+from types import SimpleNamespace
+
+import pytest
+
+from tests.contract.check import installed_source
+from tests.support.checkpoints import write_target
+from vllm_eagle_ext.errors import UnsupportedTargetError
+from vllm_eagle_ext.preflight.multimodal import NAMED, check_multimodal, served_class
+
+
+def target(architecture, *, images=True, served_by=None, **hf_config):
+    info = SimpleNamespace(architecture=served_by or architecture)
+    return SimpleNamespace(
+        architecture=architecture,
+        architectures=[architecture],
+        registry=SimpleNamespace(inspect_model_cls=lambda *_: (info, architecture)),
+        is_multimodal_model=images,
+        hf_config=SimpleNamespace(**hf_config),
+    )
+
+
+def test_a_target_whose_image_token_v1_cannot_find_is_refused_there():
+    unknown = target("Llama9ForConditionalGeneration", image_token_id=7)
+    with pytest.raises(UnsupportedTargetError, match="Llama9ForConditionalGeneration") as caught:
+        check_multimodal(unknown, "v1")
+    assert "VLLM_USE_V2_MODEL_RUNNER=1" in caught.value.remedy
+    check_multimodal(unknown, "v2")
+
+
+def test_v1_goes_by_the_class_that_serves():
+    """Of an architecture that it knows, served by the class for any model of transformers."""
+    other = target("HunYuanVLForConditionalGeneration", served_by="TransformersMultiModalForCausalLM")
+    with pytest.raises(UnsupportedTargetError, match="TransformersMultiModalForCausalLM"):
+        check_multimodal(other, "v1")
+
+
+def test_vllm_names_the_class_that_serves(tmp_path):
+    from vllm.engine.arg_utils import EngineArgs
+
+    folder = write_target(tmp_path / "target")
+    config = EngineArgs(model=str(folder), skip_tokenizer_init=True).create_model_config()
+    assert served_class(config) == "LlamaForCausalLM"
+
+
+@pytest.mark.parametrize(
+    "served",
+    [
+        target("LlavaForConditionalGeneration", image_token_index=7),
+        target("LlamaForCausalLM", images=False),
+        *(target(name) for name in NAMED),
+        target("NemotronH_Super_Omni_Reasoning_V3", served_by="NemotronH_Nano_VL_V2"),
+    ],
+    ids=lambda config: config.architecture,
+)
+def test_others_pass(served):
+    check_multimodal(served, "v1")
+
+
+def test_the_names_are_those_of_vllm():
+    """In `load_model` of V1's proposer: every name that is compared with the target's."""
+    tree = ast.parse(installed_source("vllm.v1.spec_decode.llm_base_proposer"))
+    load = next(
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == "load_model"
+    )
+    compared = {
+        constant.value
+        for test in ast.walk(load)
+        if isinstance(test, ast.Compare) and "get_model_name" in ast.unparse(test.left)
+        for constant in ast.walk(test)
+        if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
+    }
+    assert compared == set(NAMED)

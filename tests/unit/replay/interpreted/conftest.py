@@ -1,0 +1,12 @@
+"""These tests call Triton kernels: on a GPU as they are, else in a process with the interpreter
+(`tests/unit/replay/test_triton_ops.py` starts it), because a process has it or has it not.
+"""
+
+from __future__ import annotations
+
+import os
+
+from tests.support.engine import has_gpu
+
+RUNS_TRITON = has_gpu() or os.environ.get("TRITON_INTERPRET") == "1"
+collect_ignore_glob = [] if RUNS_TRITON else ["test_*.py"]

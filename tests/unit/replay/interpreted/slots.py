@@ -1,0 +1,57 @@
+"""The scheme that replay stands in for: vLLM's own kernel, a page per row of every request."""
+
+from __future__ import annotations
+
+import torch
+from vllm.third_party.flash_linear_attention.ops.fused_sigmoid_gating import (
+    fused_sigmoid_gating_delta_rule_update,
+)
+
+from tests.unit.replay.cases import DEVICE, PADDING_ROWS, Case, Outcome, windows
+from vllm_eagle_ext.replay.ops.types import Gating, Rows
+
+
+class Slots:
+    """States of R requests, T pages each, and how many rows the last step accepted."""
+
+    def __init__(self, states: torch.Tensor, T: int) -> None:
+        """states: [R, HV, DV, DK] before the first step."""
+        R = len(states)
+        self.table = torch.arange(1, R * T + 1, dtype=torch.int32, device=DEVICE).view(R, T)
+        self.states = torch.zeros(1 + R * T, *states.shape[1:], dtype=states.dtype, device=DEVICE)
+        self.states[self.table[:, 0].long()] = states
+        self.accepted = torch.ones(R, dtype=torch.int32, device=DEVICE)
+
+    def step(self, rows: Rows, gating: Gating, starts: torch.Tensor) -> torch.Tensor:
+        """Outputs [N, HV, DV]."""
+        out, _ = fused_sigmoid_gating_delta_rule_update(
+            A_log=gating.A_log,
+            a=rows.a,
+            b=rows.b,
+            dt_bias=gating.dt_bias,
+            q=rows.query[None],
+            k=rows.key[None],
+            v=rows.value[None],
+            initial_state=self.states,
+            inplace_final_state=True,
+            cu_seqlens=starts,
+            ssm_state_indices=self.table,
+            num_accepted_tokens=self.accepted,
+            use_qk_l2norm_in_kernel=True,
+        )
+        return out[0]
+
+    def accept(self, lengths: list[int]) -> torch.Tensor:
+        """States [R, HV, DV, DK] after so many rows."""
+        self.accepted = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+        columns = (self.accepted.long() - 1)[:, None]
+        return self.states[self.table.gather(1, columns)[:, 0].long()]
+
+
+def slots_outcome(case: Case, lengths: list[int]) -> Outcome:
+    """The same step by slots. Leaves the case as it is."""
+    slots = Slots(case.pages.state[case.batch.slots.long()], max(case.shape.T, PADDING_ROWS))
+    slots.table[case.batch.slots == 0] = 0
+    outputs = slots.step(case.rows, case.gating, case.batch.starts)
+    state = slots.accept([max(length, 1) for length in lengths])
+    return Outcome(outputs, state, windows(case, lengths))

@@ -1,0 +1,135 @@
+"""The builder on staged and padded batches, as full CUDA graphs have them, and on mixed ones."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.support.engine import has_gpu
+
+if has_gpu():
+    pytest.skip("the builder's CPU tensors", allow_module_level=True)
+
+from vllm.v1.attention.backend import CommonAttentionMetadata
+from vllm.v1.kv_cache_interface import MambaSpec
+
+from vllm_eagle_ext.replay.metadata import ReplayMetadata, ReplayMetadataBuilder
+
+K, MOST, BLOCK = 3, 64, 16
+STAGED = (
+    "non_spec_state_indices_tensor", "spec_token_indx", "non_spec_token_indx", "spec_query_start_loc",
+    "non_spec_query_start_loc", "num_accepted_tokens",
+)  # fmt: skip
+
+
+class Commits:
+    """In place of the committer: what it was given."""
+
+    backend = SimpleNamespace(prepare=lambda batch, rows: batch)
+
+    def __init__(self) -> None:
+        self.seen = []
+
+    def commit(self, step, num_sampled):
+        self.seen.append((step, num_sampled))
+
+
+def builder(mode: str, *, graphs: bool) -> ReplayMetadataBuilder:
+    """Without the constructor, which wants an engine."""
+    made = ReplayMetadataBuilder.__new__(ReplayMetadataBuilder)
+    shapes = ((3, 4), (1, 2, 2), (4, 8))
+    made.kv_cache_spec = MambaSpec(
+        shapes=shapes, dtypes=(torch.bfloat16,) * 3, block_size=BLOCK, mamba_cache_mode=mode,
+        num_speculative_blocks=0,
+    )  # fmt: skip
+    made.use_spec_decode, made.num_spec = True, K
+    made.use_full_cuda_graph, made.decode_cudagraph_max_bs = graphs, MOST
+    made.vllm_config = SimpleNamespace(cache_config=SimpleNamespace(mamba_cache_mode=mode))
+    made.checkpoint_builder = SimpleNamespace(build=lambda *_: None)
+    made.gdn_prefill_backend = "triton"
+    made.spec_state_indices_tensor = torch.empty((MOST, 1), dtype=torch.int32)
+    made.spec_sequence_masks = torch.empty(MOST, dtype=torch.bool)
+    for name in STAGED:
+        setattr(made, name, torch.empty(MOST * (K + 1) + 1, dtype=torch.int32))
+    made.neutral = torch.ones(MOST, dtype=torch.int32)
+    made.committer, made.pending = Commits(), None
+    return made
+
+
+def batch(rows: list[int], computed: list[int], mode: str) -> CommonAttentionMetadata:
+    """`rows`: tokens of this step per request; 0 is padding."""
+    starts = torch.tensor([0, *rows]).cumsum(0).to(torch.int32)
+    lengths = torch.tensor([a + b if a else 0 for a, b in zip(rows, computed, strict=True)])
+    width = 4 if mode == "align" else 1
+    return CommonAttentionMetadata(
+        query_start_loc=starts, query_start_loc_cpu=starts.clone(), seq_lens=lengths.int(),
+        num_reqs=len(rows), num_actual_tokens=int(starts[-1]), max_query_len=max(rows),
+        max_seq_len=int(lengths.max()),
+        block_table_tensor=torch.arange(1, len(rows) * width + 1, dtype=torch.int32).view(-1, width),
+        slot_mapping=torch.zeros(int(starts[-1]), dtype=torch.int64),
+        seq_lens_cpu_upper_bound=lengths.int(), is_prefilling=torch.zeros(len(rows), dtype=torch.bool),
+    )  # fmt: skip
+
+
+def build(made: ReplayMetadataBuilder, common: CommonAttentionMetadata, drafts: list[int]):
+    accepted = torch.ones(common.num_reqs, dtype=torch.int32)
+    return made.build(0, common, accepted, torch.tensor(drafts, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("mode", ["none", "align"])
+def test_a_padded_graph(mode):
+    made = builder(mode, graphs=True)
+    common = batch([4, 4, 4, 4, 4, 0, 0, 0], [20, 20, 15, 12, 30, 0, 0, 0], mode)
+    metadata = build(made, common, [3] * 5 + [-1] * 3)
+    step = metadata.step
+    assert step.batch.slots.tolist()[5:] == [0, 0, 0]
+    assert (step.batch.slots[:5] > 0).all()
+    assert step.batch.starts.tolist() == [0, 4, 8, 12, 16, 20, 20, 20, 20]
+    assert step.rows is None
+    assert len(step.neutral) == 8
+    # A graph reads these addresses when it is replayed.
+    assert step.batch.slots.data_ptr() == made.spec_state_indices_tensor.data_ptr()
+    assert step.batch.starts.data_ptr() == made.spec_query_start_loc.data_ptr()
+    sampled = torch.tensor([1, 2, 4, 0, 3], dtype=torch.int32)  # as long as there are requests
+    after = metadata.commit_recoverssm_state(sampled)
+    assert made.committer.seen == [(step, sampled)]
+    if mode == "align":
+        # A row that samples nothing still commits its first token.
+        assert (after.num_computed_tokens + sampled).tolist() == [21, 22, 19, 13, 33]
+        assert after.num_spec_decodes == 5
+
+
+@pytest.mark.parametrize("mode", ["none", "align"])
+def test_a_mixed_batch_is_cut_in_two(mode):
+    made = builder(mode, graphs=False)
+    common = batch([4, 7, 2, 1], [20, 0, 18, 16], mode)
+    metadata = build(made, common, [3, -1, 1, 0])
+    assert isinstance(metadata, ReplayMetadata)
+    step = metadata.step
+    assert step.rows.tolist() == [0, 1, 2, 3, 11, 12, 13]
+    assert step.other_rows.tolist() == list(range(4, 11))
+    assert step.rows_of.tolist() == [0, 2, 3]
+    assert step.batch.starts.tolist() == [0, 4, 6, 7]
+    # What the parent's code sees: one prompt of seven tokens, nothing speculative.
+    assert (metadata.num_prefills, metadata.num_decodes, metadata.num_actual_tokens) == (1, 0, 7)
+    assert metadata.spec_sequence_masks is None
+    assert metadata.prefill_query_start_loc.tolist() == [0, 7]
+    assert metadata.num_spec_decodes == 0
+
+
+def test_a_batch_without_verify_rows_is_vllms_own():
+    made = builder("none", graphs=False)
+    made.pending = "an older step"
+    metadata = build(made, batch([7, 5], [0, 0], "none"), [-1, -1])
+    assert not isinstance(metadata, ReplayMetadata)
+    assert made.pending is None
+
+
+def test_steps_without_a_draft_are_verify_rows():
+    """Their one row takes the committed state, as every row does."""
+    made = builder("none", graphs=False)
+    step = build(made, batch([1, 1], [20, 30], "none"), [0, 0]).step
+    assert step.num_rows == 2
+    assert step.batch.starts.tolist() == [0, 1, 2]

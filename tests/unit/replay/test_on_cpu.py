@@ -1,0 +1,49 @@
+"""vLLM's convolution on CPUs without tiles, whose rows go to a C++ kernel that reads them one by one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.support.engine import has_gpu
+from tests.unit.replay.test_cpu_ops import FP32, cpu_case, of_size
+
+if has_gpu():
+    pytest.skip("vLLM's CPU kernels", allow_module_level=True)
+
+from vllm_eagle_ext.replay import on_cpu
+from vllm_eagle_ext.replay.ops import cpu
+
+WIDTH = 4
+
+
+@pytest.mark.parametrize("counts", [[8], [8, 8], [5], [8, 3, 1]], ids=str)
+def test_rows_of_the_convolution(monkeypatch, counts):
+    """In memory as the kernel wants them, also of a single request; each request's by itself."""
+    monkeypatch.setattr(on_cpu, "_has_native", lambda _: False)
+    T, dim = 8, 2 * FP32.H * FP32.DK + FP32.HV * FP32.DV
+    made = cpu_case(of_size(FP32, T), counts)
+    batch = cpu.prepare(made.batch, T)
+    conv1d = SimpleNamespace(weight=torch.randn(dim, 1, WIDTH), bias=None)
+    layer = SimpleNamespace(conv1d=conv1d, activation="silu")
+    windows = torch.randn(1 + len(made.pages.state), dim, WIDTH - 1 + T - 1)
+    before, x = windows.clone(), torch.randn(sum(counts), dim).to(made.rows.query.dtype)
+    pages = made.pages._replace(conv=windows)
+    rows = on_cpu.convolve(layer, x, pages, SimpleNamespace(batch=batch))
+    assert rows.stride(-1) == 1
+    for request, row in enumerate(rows.split(counts)):
+        history = before[int(batch.slots[request]), :, : WIDTH - 1]
+        inputs = torch.cat([history, x.split(counts)[request].T.float()], dim=-1)
+        expected = F.silu(F.conv1d(inputs[None], conv1d.weight, groups=dim))[0].T
+        assert torch.allclose(row.float(), expected, atol=1e-5, rtol=1e-2)
+    sizes = [FP32.H * FP32.DK] * 2 + [FP32.HV * FP32.DV]
+    query, key, value = rows.split(sizes, dim=-1)
+    heads = [(query, FP32.DK), (key, FP32.DK), (value, FP32.DV)]
+    parts = [part.unflatten(-1, (-1, size)) for part, size in heads]  # views of the rows
+    qkv = dict(zip(("query", "key", "value"), parts, strict=True))
+    out = made.out()
+    cpu.verify(made.rows._replace(**qkv), made.gating, pages, batch, out)
+    assert out[: sum(counts)].abs().sum() > 0

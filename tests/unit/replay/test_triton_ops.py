@@ -1,0 +1,78 @@
+"""Starts the tests of the Triton kernels in a process with the interpreter, where there is no GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.engine import ROOT, TRITON_CPU, has_gpu
+
+HERE = Path(__file__).parent
+OPS = "vllm_eagle_ext.replay.ops"
+WITHOUT_VLLM = f"""
+import sys
+sys.modules["vllm"] = None  # importing it raises
+import {OPS}.types, {OPS}.reference, {OPS}.triton
+assert not [name for name in sys.modules if name.startswith("vllm.")]
+"""
+
+
+def run(*command: str, timeout_s: float, **environment: str) -> str:
+    process = subprocess.run(
+        [sys.executable, *command],
+        env=dict(os.environ, PYTHONPATH=str(ROOT)) | environment,
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert process.returncode == 0, process.stdout[-8000:]
+    return process.stdout
+
+
+def run_interpreted(marker: str, timeout_s: float) -> int:
+    """How many tests passed."""
+    printed = run(
+        *("-m", "pytest", str(HERE / "interpreted"), "-m", marker, "-q", "-p", "no:cacheprovider"),
+        timeout_s=timeout_s,
+        TRITON_INTERPRET="1",
+        PYTHONPATH=f"{TRITON_CPU}{os.pathsep}{ROOT}",
+    )
+    summary = re.search(r"(\d+) passed", printed)
+    assert summary, printed[-8000:]
+    return int(summary[1])
+
+
+@pytest.mark.skipif(has_gpu(), reason="pytest runs `interpreted` itself")
+def test_kernels():
+    assert run_interpreted("not long", timeout_s=600) > 50
+
+
+@pytest.mark.long
+@pytest.mark.skipif(has_gpu(), reason="pytest runs `interpreted` itself")
+def test_kernels_long():
+    assert run_interpreted("long", timeout_s=3600) > 5
+
+
+def test_nothing_needs_vllm():
+    run("-c", WITHOUT_VLLM, timeout_s=120)
+
+
+@pytest.mark.parametrize("state", ["fp32", pytest.param("bf16", marks=pytest.mark.long)])
+@pytest.mark.skipif(has_gpu(), reason="a GPU compares the results themselves")
+def test_compiled_kernels_sum_in_the_order_of_vllms(state):
+    """Needs no GPU: the compiler's output for one, with the same layouts and the same arithmetic."""
+    pytest.importorskip("triton.backends.nvidia")
+    run(
+        *("-m", "tests.unit.replay.compiled", state),
+        timeout_s=300,
+        TRITON_INTERPRET="0",
+        PYTHONPATH=f"{TRITON_CPU}{os.pathsep}{ROOT}",
+    )

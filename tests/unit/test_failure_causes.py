@@ -1,0 +1,102 @@
+"""The line that tells why an engine failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from vllm_eagle_ext.failure_causes import cause_of, earliest, is_pointer
+
+POINTER = (
+    "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+)
+WAITED = (
+    "Exception: WorkerProc initialization failed due to an exception in a background process. See "
+    "stack trace for root cause."
+)
+WORKER, SECOND = (
+    "(Worker_TP0 pid=7) ERROR 01-01 [executor.py:1] ",
+    "(Worker_TP1 pid=8) ERROR 01-01 [e.py:1] ",
+)
+CORE = "(EngineCore pid=6) ERROR 01-01 [core.py:1] "
+LOG = [
+    WORKER + "ValueError: less memory than asked for",
+    CORE + "  raise RuntimeError(",
+    CORE + "RuntimeError: Worker failed: less memory than asked for",
+    "Traceback (most recent call last):",
+    '  File "core_client.py", line 925, in __init__',
+    POINTER,
+]
+
+
+def test_an_error_that_tells_is_its_own_cause():
+    assert cause_of("ValueError: no such draft", LOG) == ("ValueError: no such draft", len(LOG))
+
+
+def test_one_that_points_elsewhere_is_looked_up_where_it_came_from():
+    """Behind it lie the errors of the processes that waited for that one."""
+    assert cause_of(POINTER, LOG) == ("ValueError: less memory than asked for", 1)
+
+
+@pytest.mark.parametrize("error", [POINTER, WAITED])
+def test_a_workers_error_is_the_cause(error):
+    """As vLLM 0.32 logs it: the core waits for its workers, and the front end for the core."""
+    log = [
+        "INFO 01-01 [x.py:1] loading",
+        WORKER + "WorkerProc failed to start.",
+        WORKER + "ValueError: vllm-eagle-ext: fc.weight is not finite.",
+        CORE + "EngineCore failed to start.",
+        CORE + WAITED,
+        "Process EngineCore:",
+        WAITED,
+        POINTER,
+    ]
+    assert cause_of(error, log) == ("ValueError: vllm-eagle-ext: fc.weight is not finite.", 3)
+
+
+def test_what_one_worker_led_to_in_another_is_not_the_cause():
+    log = [
+        SECOND + "ImportError: an optional library is missing",  # it goes on
+        WORKER + "ValueError: fc.weight is not finite",
+        SECOND + "RuntimeError: Connection closed by peer",
+        CORE + WAITED,
+    ]
+    assert cause_of(POINTER, log) == ("ValueError: fc.weight is not finite", 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.",
+        "RuntimeError: Worker failed with error 'x', please check the stack trace above",
+        "RuntimeError: Engine core process EngineCore_DP0 died unexpectedly.",
+        "RuntimeError: Process ApiServer_1 (PID: 9) died with exit code 1",
+        "RuntimeError: Frontend process failed during engine core initialization. See root cause above.",
+        "pydantic_core._pydantic_core.ValidationError: 2 validation errors for VllmConfig",
+    ],
+)
+def test_what_points_elsewhere_in_vllm(text):
+    assert is_pointer(text)
+    assert cause_of(text, LOG)[0] == "ValueError: less memory than asked for"
+
+
+@pytest.mark.parametrize("error", [POINTER, "exit status -9"])
+def test_without_a_telling_line_it_is_what_there_is(error):
+    assert cause_of(error, ["INFO all is well"]) == (error, 1)
+
+
+def test_an_exit_is_explained_by_the_log():
+    assert cause_of("exit status 1", LOG)[0].endswith("less memory than asked for")
+
+
+def test_a_log_of_one_process_is_read_from_its_end():
+    log = ["ImportError: optional", "Traceback", "ValueError: the cause", POINTER]
+    assert cause_of(POINTER, log) == ("ValueError: the cause", 3)
+
+
+def test_an_error_need_not_be_called_one():
+    said = [("1", "triton.runtime.errors.OutOfResources: out of resource"), ("2", WAITED)]
+    assert earliest(said) == 0
+
+
+def test_nobody_tells():
+    assert earliest([("1", WAITED), ("2", POINTER)]) is None

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the keys of a draft's config.json mean to a drafter: read, of no account, or not computed.
+
+Whatever comes with weights of its own (experts, other norms, heads) is the tensors' to tell; here are
+numbers and switches that leave no trace among them. Sources: the modelling code of SafeAILab/EAGLE,
+SpecForge, TorchSpec, z-lab DFlash, AngelSlim and speculators, and the config classes of transformers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_eagle_ext.checkpoint.draft_config import DFlashConfig, DraftConfig, NestedConfig
+from vllm_eagle_ext.checkpoint.layer_ids import ANGELSLIM_KEY, IDS_KEY, OUTPUT_IDS_KEY
+
+BLOCKS = ("eagle_config", "dflash_config")
+
+
+@dataclass(frozen=True, slots=True)
+class Uncomputed:
+    effect: str
+    neutral: tuple[Any, ...]  # values that change nothing
+    by_layer: bool = False  # of an entry per layer, each neutral
+
+    def is_neutral(self, value: Any) -> bool:
+        if self.by_layer and isinstance(value, list):
+            return all(each in self.neutral for each in value)
+        return value in self.neutral
+
+
+_UNSET = (None, False, 0)
+# Not computed by any drafter of this package; what they do to a draft that was trained with them.
+UNCOMPUTED: Mapping[str, Uncomputed] = {
+    "residual_multiplier": Uncomputed("scales what each layer adds", (None, 1)),
+    "scale_depth": Uncomputed("scales what each layer adds", (None,)),
+    "embedding_multiplier": Uncomputed("scales the embeddings", (None, 1)),
+    "scale_emb": Uncomputed("scales the embeddings", (None, 1)),
+    "attention_multiplier": Uncomputed("takes the place of 1 / sqrt(head_dim)", (None,)),
+    "query_pre_attn_scalar": Uncomputed("takes the place of head_dim in 1 / sqrt(head_dim)", (None,)),
+    "attn_scale": Uncomputed("scales the queries by position", (None,)),
+    "attn_temperature_tuning": Uncomputed("scales the queries by position", _UNSET),
+    "attn_logit_softcapping": Uncomputed("caps the attention scores", _UNSET),
+    "attention_logit_cap": Uncomputed("caps the attention scores", _UNSET),
+    "clip_qkv": Uncomputed("clips queries, keys and values", _UNSET),
+    "hidden_activation": Uncomputed("takes the place of silu", (None, "silu")),
+    "no_rope_layers": Uncomputed("leaves rope out of layers", (None, 1), by_layer=True),  # 1: with it
+    "attention_chunk_size": Uncomputed("cuts the attention in chunks", _UNSET),
+    "use_bidirectional_attention": Uncomputed("lets rows see later ones", _UNSET),
+    "depth_gate": Uncomputed("gates the draft by its depth", _UNSET),
+    "shift_label": Uncomputed("moves each slot's prediction by one", _UNSET),
+    "pure_draft_prefix_len": Uncomputed("mixes the logits of a second head", _UNSET),
+    "projector_type": Uncomputed("corrects the logits by a second head", (None, "dflash")),
+    "attention_mode": Uncomputed("is another kind of attention", (None, "gqa")),
+}
+# Of the other drafters.
+OF_DFLASH: Mapping[str, Uncomputed] = {
+    "input_embedding_scale": Uncomputed("scales the embeddings", (None, 1)),
+    "attention_value_scale": Uncomputed("scales the values of attention", (None, 1)),
+    "use_swa": Uncomputed("gives each layer a window", _UNSET),
+    "is_neox_style": Uncomputed("rotates neighbouring channels together", (None, True)),
+}
+# Monotone: the likeliest token stays the likeliest, and a greedy draft the same.
+RESCALES_LOGITS: Mapping[str, tuple[Any, ...]] = {
+    "output_multiplier": (None, 1),
+    "logits_scaling": (None, 1),
+    "final_logit_softcapping": _UNSET,
+    "logit_softcap": _UNSET,
+    "logit_softcapping": _UNSET,
+}
+
+_ROPE_NUMBERS = frozenset(
+    {
+        "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings",
+        "partial_rotary_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
+        "attention_factor", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor",
+        "mrope_section", "mrope_interleaved", "finetuned", "full_attention", "sliding_attention",
+    }
+)  # fmt: skip
+_READ = frozenset(
+    {
+        *DraftConfig.model_fields, *DFlashConfig.model_fields, *NestedConfig.model_fields, IDS_KEY,
+        OUTPUT_IDS_KEY, ANGELSLIM_KEY, "aux_hidden_state_layer_ids", "rope_theta", "rope_scaling",
+        "rope_parameters", "partial_rotary_factor", "speculators_model_type", "transformer_layer_config",
+    }
+)  # fmt: skip
+# Of training, generation, storage or the target's other parts, and what comes with weights of its own.
+_OF_NO_ACCOUNT = frozenset(
+    {
+        # every config of transformers, old and new
+        "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path",
+        "add_cross_attention", "attn_implementation", "auto_map", "bad_words_ids",
+        "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward",
+        "cross_attention_hidden_size", "custom_pipelines", "decoder_start_token_id",
+        "diversity_penalty", "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size",
+        "eos_token_id", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
+        "forced_eos_token_id", "gradient_checkpointing", "id2label", "ignore_keys_at_rope_validation",
+        "is_decoder", "is_encoder_decoder", "keys_to_ignore_at_inference", "label2id",
+        "length_penalty", "max_length", "min_length", "name_or_path", "no_repeat_ngram_size",
+        "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions",
+        "output_hidden_states", "output_scores", "pad_token_id", "prefix", "problem_type",
+        "pruned_heads", "remove_invalid_values", "repetition_penalty", "return_dict",
+        "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params",
+        "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p",
+        "torch_dtype", "torchscript", "transformers_version", "typical_p", "unk_token_id",
+        "use_bfloat16", "use_cache", "use_return_dict",
+        # training
+        "attention_dropout", "dropout", "embed_requires_grad", "embd_pdrop", "hidden_dropout",
+        "initializer_range", "num_anchors", "pretraining_tp", "resid_pdrop",
+        # of the target's layers, or with weights that tell
+        "_sliding_window_pattern", "aux_loss_alpha", "confidence_head_alpha",
+        "confidence_head_with_markov", "conv_group_size", "conv_kernel_size", "decoder_sparse_step",
+        "emb_dim", "enable_confidence_head", "ep_size", "experts_per_token", "first_k_dense_replace",
+        "full_attention_interval", "gru_hidden_dim", "initial_context_length",
+        "linear_conv_kernel_dim", "linear_key_head_dim", "linear_num_key_heads",
+        "linear_num_value_heads", "linear_value_head_dim", "mamba_ssm_dtype", "markov_head_type",
+        "markov_rank", "mlp_only_layers", "modal_type", "moe_intermediate_size", "moe_layer_freq",
+        "moe_layers", "mtp_num_hidden_layers", "n_group", "n_routed_experts", "n_shared_experts",
+        "norm_topk_prob", "num_experts", "num_experts_per_tok", "num_local_experts",
+        "num_nextn_predict_layers", "output_router_logits", "qk_head_dim", "routed_scaling_factor",
+        "router_aux_loss_coef", "scoring_func", "selector_rank", "selector_top_k", "seq_aux",
+        "shared_expert_intermediate_size", "swiglu_alpha", "swiglu_limit", "topk_group", "topk_method",
+        "use_qk_norm",
+        # vLLM's multi-head latent attention takes rotated channels in pairs, as those configs say
+        "rope_interleave",
+        # switches of ModelOpt's exporter, alike in all of its drafts
+        "use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm",
+        # producers and what they were trained for
+        "algorithm", "base_model", "has_own_embed_tokens", "has_own_lm_head", "license", "model_name",
+        "quantization", "speculators_version", "target_model", "target_model_name_or_path",
+        "target_model_type", "target_vocab_size", "tokenizer_name_or_path",
+    }
+)  # fmt: skip
+_MATHEMATICAL = re.compile(
+    "activation|alibi|bias|cap$|capping|causal|clip|gate|mult|norm|offset|position|residual|rope|rotary"
+    "|scal|sink|softcap|temperature|window"
+)
+
+
+def stated_keys(flat: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Dotted place, key and value of all that a config states; rope's numbers apart.
+
+    Args:
+        flat: the config, that of a speculators draft flattened.
+    """
+    for key, value in flat.items():
+        yield key, key, value
+    for block in BLOCKS:
+        inner = flat.get(block)
+        for key, value in inner.items() if isinstance(inner, Mapping) else ():
+            yield f"{block}.{key}", key, value
+
+
+def rope_keys(flat: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Those of rope that nobody knows."""
+    for block in ("rope_scaling", "rope_parameters"):
+        inner = flat.get(block)
+        for key, value in inner.items() if isinstance(inner, Mapping) else ():
+            if key not in _ROPE_NUMBERS:
+                yield f"{block}.{key}", value
+
+
+def is_known(key: str) -> bool:
+    return key in _READ or key in _OF_NO_ACCOUNT or key in UNCOMPUTED or key in RESCALES_LOGITS
+
+
+def looks_mathematical(key: str, value: Any) -> bool:
+    """By its name; one that is switched off, or a neutral factor, is not."""
+    return bool(_MATHEMATICAL.search(key)) and value not in (None, False, 0, 1, "", [], {})

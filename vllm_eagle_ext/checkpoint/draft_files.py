@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a checkpoint's config.json, safetensors headers and small values; no weight is loaded.
+
+Everything read is bounded, nothing is unpickled, no code of the checkpoint runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+
+from vllm_eagle_ext.checkpoint.headers import (
+    GLANCE,
+    HEADER_LIMIT,
+    LargeHeaderError,
+    TensorHeader,
+    disguised,
+    header_length,
+    parse_header,
+)
+from vllm_eagle_ext.checkpoint.safe_json import parse_json
+from vllm_eagle_ext.checkpoint.small_tensors import Survey
+from vllm_eagle_ext.checkpoint.sources import (
+    DRAFT_FIELD,
+    FolderSource,
+    Source,
+    field_name,
+    open_source,
+)
+from vllm_eagle_ext.checkpoint.tensor_names import canonical_name
+from vllm_eagle_ext.errors import UnsupportedDraftError
+
+OnValues = Callable[[int, int], None]  # bytes read so far, of how many
+JSON_LIMIT = 4 * 2**20  # bytes of config.json or of an index
+_VALUE_LIMIT = 2**20  # numbers of a tensor that is read by value
+_VALUES_LIMIT = 16 * 2**20  # bytes of all of them; real drafts have up to 4
+_CLIP = 300  # characters of a file that go into a message
+_WHOLE = "a complete safetensors file"
+_INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFiles:
+    model: str  # as the user named it
+    config: Mapping[str, Any]
+    weights: Literal["safetensors", "bin"]
+    tensors: Mapping[str, TensorHeader]  # by canonical name; empty for .bin files
+    values: Mapping[str, bytes] = field(default_factory=dict)  # of small tensors, by canonical name
+    folder: Path | None = None  # None: on the hub
+    surveys: Mapping[str, Survey] = field(default_factory=dict)  # of all tensors, where they were read
+
+
+def read_draft_files(
+    model: str,
+    *,
+    revision: str | None = None,
+    token: bool | str | None = None,
+    download_dir: str | None = None,
+    field: str = DRAFT_FIELD,
+    subfolders: bool = False,
+    on_values: OnValues | None = None,
+) -> DraftFiles:
+    """Read a draft from a folder, or from the hub by byte ranges or through its cache.
+
+    Args:
+        field: what an error about its name says was wrong.
+        subfolders: read OWNER/NAME/FOLDER of the hub too, which vLLM does not.
+        on_values: read the values of every tensor, and tell how many bytes of how many were read.
+
+    Raises:
+        UnsupportedDraftError: not to be had, or a file that is missing, damaged or too large.
+    """
+    _refuse_gguf(model, [model], field)
+    source = open_source(
+        model, revision=revision, token=token, download_dir=download_dir, field=field,
+        subfolders=subfolders,
+    )  # fmt: skip
+    files = source.files()
+    config = _draft_config(source, files, field)
+    folder = source.folder if isinstance(source, FolderSource) else None
+    shards = _shards(source, files, field)
+    if not shards:
+        refuse_disguised(source, (name for name in files if name.endswith(".bin")))
+        return DraftFiles(model, config, "bin", {}, folder=folder)
+    tensors = _read_headers(source, shards)
+    values, surveys = _read_values(source, tensors), {}
+    if on_values is not None:
+        from vllm_eagle_ext.checkpoint.survey import survey_tensors
+
+        surveys = survey_tensors(source, tensors, on_values)
+    return DraftFiles(model, config, "safetensors", tensors, values, folder, surveys)
+
+
+def _draft_config(source: Source, files: Mapping[str, int], field: str) -> dict[str, Any]:
+    config = read_json(source, files, "config.json")
+    if config is not None:
+        return config
+    _refuse_gguf(source.model, files, field)
+    raise UnsupportedDraftError(
+        field=field,
+        value=source.model,
+        allowed="a draft checkpoint with a config.json",
+        remedy="point it at the folder that holds the draft's config.json and weights",
+    )
+
+
+def read_config(
+    model: str,
+    *,
+    revision: str | None = None,
+    token: bool | str | None = None,
+    download_dir: str | None = None,
+) -> Any:
+    """config.json of a target: folder, hub or cache.
+
+    Raises:
+        UnsupportedDraftError: there is none, or it is damaged.
+    """
+    source = open_source(
+        model, revision=revision, token=token, download_dir=download_dir, field="the target"
+    )
+    config = read_json(source, source.files(), "config.json")
+    if config is None:
+        raise UnsupportedDraftError(
+            field="the target", value=model, allowed="a folder or repository with a config.json",
+            remedy="name the target as for `vllm serve`",
+        )  # fmt: skip
+    return config
+
+
+def read_json(source: Source, files: Mapping[str, int], name: str) -> dict[str, Any] | None:
+    """None if there is no such file.
+
+    Raises:
+        UnsupportedDraftError: larger than JSON_LIMIT, no object, or beyond the bounds of parse_json.
+    """
+    if name not in files:
+        return None
+    problem = f"it has {files[name]} bytes, more than the {JSON_LIMIT} that are read"
+    if files[name] <= JSON_LIMIT:
+        raw = source.read(name, 0, JSON_LIMIT)
+        try:
+            found = parse_json(raw)
+        except ValueError as error:
+            _refuse_disguised(source, name, raw)
+            problem = str(error)
+        else:
+            if isinstance(found, dict):
+                return found
+            problem = "it holds no object"
+    raise _damaged(source, name, "a JSON object", problem)
+
+
+def _damaged(source: Source, name: str, allowed: str, problem: str) -> UnsupportedDraftError:
+    return UnsupportedDraftError(
+        field=field_name(source.model, name),
+        value="damaged",
+        allowed=allowed,
+        remedy=f"download the file again ({problem[:_CLIP]})",
+    )
+
+
+def refuse_disguised(source: Source, names: Iterable[str]) -> None:
+    """Raises:
+    UnsupportedDraftError: one of these files of weights is a Git LFS pointer, a page, or JSON.
+    """
+    if not isinstance(source, FolderSource):  # the hub sends the file that a pointer stands for
+        return
+    for name in names:
+        _refuse_disguised(source, name, source.read(name, 0, GLANCE), weights=True)
+
+
+def _refuse_disguised(source: Source, name: str, first_bytes: bytes, *, weights: bool = False) -> None:
+    if found := disguised(first_bytes, weights=weights):
+        value, remedy = found
+        raise UnsupportedDraftError(
+            field=field_name(source.model, name), value=value, allowed="the file itself", remedy=remedy
+        )
+
+
+def _refuse_gguf(model: str, names: Any, field: str) -> None:
+    if any(str(name).endswith(".gguf") for name in names):
+        raise UnsupportedDraftError(
+            field=field,
+            value=model,
+            allowed="a draft checkpoint with config.json and safetensors",
+            remedy="vLLM loads no draft from GGUF: use the safetensors it was converted from",
+        )
+
+
+def _shards(source: Source, files: Mapping[str, int], field: str) -> dict[str, int]:
+    """What vLLM will load: all *.safetensors, or those that an index names. Empty: only .bin files.
+
+    Raises:
+        UnsupportedDraftError: no weights at all, an index that names none, or a missing shard of it.
+    """
+    found = {name: size for name, size in sorted(files.items()) if name.endswith(".safetensors")}
+    index = read_json(source, files, _INDEX)
+    if index is not None:
+        named = index.get("weight_map")
+        is_map = isinstance(named, dict) and all(isinstance(name, str) for name in named.values())
+        if not named or not is_map:
+            raise _damaged(source, _INDEX, "an index with a weight_map", "weight_map maps no names")
+        wanted = sorted(set(named.values()))
+        missing = [name for name in wanted if name not in found]
+        if missing:
+            names = ", ".join(missing[:5])[:_CLIP]
+            raise _incomplete(source, f"without {names}, which {_INDEX} names")
+        return {name: found[name] for name in wanted}
+    if found or any(name.endswith((".bin", ".pt")) and name != "mask_embedding.pt" for name in files):
+        return found
+    _refuse_gguf(source.model, files, field)
+    raise _incomplete(source, "without any *.safetensors")
+
+
+def _incomplete(source: Source, value: str) -> UnsupportedDraftError:
+    return UnsupportedDraftError(
+        field=f"weights of the draft {source.model!r}",
+        value=value,
+        allowed="a draft checkpoint with all of its *.safetensors files",
+        remedy="finish the download, or convert the weights to safetensors",
+    )
+
+
+def _read_headers(source: Source, shards: Mapping[str, int]) -> dict[str, TensorHeader]:
+    tensors: dict[str, TensorHeader] = {}
+    room = HEADER_LIMIT
+    for shard, size in shards.items():
+        try:
+            found, length = read_header(source, shard, size, room)
+        except LargeHeaderError as error:
+            raise _damaged(source, shard, _WHOLE, str(error)) from None
+        room -= length
+        for published, header in found.items():
+            name = canonical_name(published)
+            if name in tensors:
+                raise _damaged(
+                    source, shard, "each tensor once",
+                    f"{published!r} and {tensors[name].published!r} are the same tensor",
+                )  # fmt: skip
+            tensors[name] = header
+    return tensors
+
+
+def read_header(
+    source: Source, shard: str, size: int, room: int = HEADER_LIMIT
+) -> tuple[dict[str, TensorHeader], int]:
+    """The tensors of one file, by published name, and the length of its header in bytes.
+
+    Raises:
+        LargeHeaderError: more than HEADER_LIMIT or `room`.
+        UnsupportedDraftError: no safetensors file, or a damaged one.
+    """
+    first_bytes = source.read(shard, 0, GLANCE)
+    _refuse_disguised(source, shard, first_bytes, weights=True)
+    try:
+        length = header_length(first_bytes, size)
+        if length > room:
+            raise LargeHeaderError(f"up to here the headers have more than {HEADER_LIMIT} bytes")
+        return parse_header(source.read(shard, 8, length), file=shard, file_size=size), length
+    except (LargeHeaderError, UnsupportedDraftError):  # ValueErrors too
+        raise
+    except ValueError as error:
+        raise _damaged(source, shard, _WHOLE, str(error)) from None
+
+
+def _read_values(source: Source, tensors: Mapping[str, TensorHeader]) -> dict[str, bytes]:
+    """d2t and t2d first; other vectors from a folder only, where a read costs no round trip."""
+    wanted = [name for name in ("d2t", "t2d") if name in tensors]
+    if isinstance(source, FolderSource):
+        wanted += [
+            name for name, header in tensors.items() if len(header.shape) == 1 and name not in wanted
+        ]
+    values, room = {}, _VALUES_LIMIT
+    for name in wanted:
+        header = tensors[name]
+        if prod(header.shape) <= _VALUE_LIMIT and header.size <= room:
+            values[name] = source.read(header.file, header.start, header.size)
+            room -= header.size
+    return values

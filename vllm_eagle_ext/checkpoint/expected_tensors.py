@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors that a draft of a given spec consists of, with their shapes.
+
+H draft width, Ht target width, n aux layers, V and Vd vocabularies, d head size. The table is what
+vLLM's drafter classes build; what they never read, or what the target can lend, is optional.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
+from vllm_eagle_ext.checkpoint.spec import DraftSpec
+
+# What stands in place of, or beside, `weight` in a quantised module.
+_QUANTISED = (
+    "weight", "weight_packed", "qweight", "weight_scale", "weight_scale_inv", "weight_scale_2",
+    "weight_global_scale", "weight_zero_point", "weight_shape", "weight_g_idx", "input_scale",
+    "input_global_scale", "scales", "qzeros", "g_idx", "k_scale", "v_scale", "pre_quant_scale",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    shape: tuple[int, ...]
+    optional: bool = False
+    kind: str = "float"  # "float", "integer" or "mask"
+    other_shape: tuple[int, ...] | None = None  # of the same values in the same order
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (self.shape,) if self.other_shape is None else (self.shape, self.other_shape)
+
+
+def expected_tensors(
+    spec: DraftSpec, config: DraftConfig, target_vocab_size: int
+) -> dict[str, Expected]:
+    """By canonical name."""
+    table = dict(_around_the_layers(spec, config, target_vocab_size))
+    for layer in range(spec.num_layers):
+        attention = _mla if spec.family == "mla" else _fused_qkv
+        pieces = {**_norms(spec, layer), **attention(spec, config, layer), **_mlp(spec, config)}
+        table |= {f"layers.{layer}.{name}": expected for name, expected in pieces.items()}
+    return table
+
+
+def belongs_to_quantised(spec: DraftSpec, name: str, table: Mapping[str, Expected]) -> bool:
+    """Whether a tensor that the table has not is a part of a module that it has."""
+    if spec.quantisation is None:
+        return False
+    module, _, suffix = name.rpartition(".")
+    if module.endswith("self_attn"):
+        return suffix in ("k_scale", "v_scale")
+    return suffix in _QUANTISED and f"{module}.weight" in table
+
+
+def _around_the_layers(
+    spec: DraftSpec, config: DraftConfig, target_vocab_size: int
+) -> Iterator[tuple[str, Expected]]:
+    width, n = spec.hidden_size, len(spec.aux_layers.boundaries)
+    reduced = spec.vocabulary.size < target_vocab_size
+    yield "norm.weight", Expected((width,))
+    # Lent by the target, which has rules of its own.
+    yield "embed_tokens.weight", Expected((config.vocab_size, width), optional=True)
+    yield "lm_head.weight", Expected((spec.vocabulary.size, width), optional=not reduced)
+    # A whole vocabulary needs neither, but most trainers write both.
+    yield "d2t", Expected((spec.vocabulary.size,), optional=not reduced, kind="integer")
+    yield "t2d", Expected((target_vocab_size,), optional=True, kind="mask")
+    if spec.fuses_aux_states:
+        yield "fc.weight", Expected((width, n * spec.target_hidden_size))
+    if spec.fc_norm:
+        for k in range(n):
+            yield f"fc_norm.{k}.weight", Expected((spec.target_hidden_size,))
+    if spec.norm_before_fc:
+        yield "input_norm.weight", Expected((n * spec.target_hidden_size,))
+    if spec.family == "dflash":
+        yield "hidden_norm.weight", Expected((width,))
+    if spec.family == "p-eagle":
+        features = n * spec.target_hidden_size if spec.fuses_aux_states else width
+        yield "mask_hidden", Expected((1, 1, features), other_shape=(1, features))
+
+
+def _norms(spec: DraftSpec, layer: int) -> dict[str, Expected]:
+    width = Expected((spec.hidden_size,))
+    norms = {"input_layernorm.weight": width, "post_attention_layernorm.weight": width}
+    if spec.family != "dflash":  # later layers have the module, but no use for it
+        norms["hidden_norm.weight"] = Expected((spec.hidden_size,), optional=layer > 0)
+    return norms
+
+
+def _fused_qkv(spec: DraftSpec, config: DraftConfig, layer: int) -> dict[str, Expected]:
+    heads, width, gate = spec.heads, spec.hidden_size, spec.gate
+    columns = 2 * width if layer == 0 and spec.family != "dflash" else width
+    gate_in_q = gate.rows(heads) if gate and gate.module == "q_proj" else 0
+    rows = {
+        "q_proj": (heads.query * heads.dim + gate_in_q, columns),
+        "k_proj": (heads.kv * heads.dim, columns),
+        "v_proj": (heads.kv * heads.dim, columns),
+        "o_proj": (width, heads.query * heads.dim),
+    }
+    if gate and gate.module != "q_proj":
+        rows[gate.module] = (gate.rows(heads), columns)
+    table = {f"self_attn.{name}.weight": Expected(shape) for name, shape in rows.items()}
+    biased = [name for name in rows if config.attention_bias]
+    if spec.backbone == "qwen3":
+        table |= {f"self_attn.{name}.weight": Expected((heads.dim,)) for name in ("q_norm", "k_norm")}
+        if spec.family != "dflash":  # vLLM's Qwen3 attention has no bias behind the heads
+            biased = [name for name in biased if name != "o_proj"]
+    table |= {f"self_attn.{name}.bias": Expected(rows[name][:1]) for name in biased}
+    if spec.family == "dflash" and config.dflash_config and config.dflash_config.attention_sink_bias:
+        table["self_attn.attention_sink_bias"] = Expected((heads.query,))
+    return table
+
+
+def _mla(spec: DraftSpec, config: DraftConfig, layer: int) -> dict[str, Expected]:
+    """Multi-head latent attention; the config's sizes are a rule's to check, 0 where one is absent."""
+    heads, width = config.num_attention_heads, spec.hidden_size
+    columns = 2 * width if layer == 0 else width
+    nope, rotary = config.qk_nope_head_dim or 0, config.qk_rope_head_dim or 0
+    value, latent = config.v_head_dim or 0, config.kv_lora_rank or 0
+    query_rows = heads * (nope + rotary)
+    if config.q_lora_rank:
+        query = {
+            "q_a_proj.weight": (config.q_lora_rank, columns),
+            "q_a_layernorm.weight": (config.q_lora_rank,),
+            "q_b_proj.weight": (query_rows, config.q_lora_rank),
+        }
+    else:
+        query = {"q_proj.weight": (query_rows, columns)}
+    shapes: dict[str, tuple[int, ...]] = {
+        **query,
+        "kv_a_proj_with_mqa.weight": (latent + rotary, columns),
+        "kv_a_layernorm.weight": (latent,),
+        "kv_b_proj.weight": (heads * (nope + value), latent),
+        "o_proj.weight": (width, heads * value),
+    }
+    return {f"self_attn.{name}": Expected(shape) for name, shape in shapes.items()}
+
+
+def _mlp(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
+    width, inner = spec.hidden_size, config.intermediate_size
+    shapes = {"gate_proj": (inner, width), "up_proj": (inner, width), "down_proj": (width, inner)}
+    table = {f"mlp.{name}.weight": Expected(shape) for name, shape in shapes.items()}
+    if config.mlp_bias and spec.backbone == "llama":
+        table |= {f"mlp.{name}.bias": Expected(shape[:1]) for name, shape in shapes.items()}
+    return table

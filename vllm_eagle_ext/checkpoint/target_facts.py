@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a draft has to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm_eagle_ext.checkpoint.rope_config import Rope, read_rope, rope_problems
+from vllm_eagle_ext.errors import UnsupportedDraftError
+
+# Where composite configs keep the language model.
+_TEXT_BLOCKS = ("text_config", "language_config", "llm_config")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFacts:
+    num_layers: int  # N
+    hidden_size: int  # Ht
+    vocab_size: int  # V
+    rope: Rope = Rope(None)
+    max_position_embeddings: int | None = None
+    folder: Path | None = None  # with the tokenizer, if it is here
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], folder: Path | None = None) -> TargetFacts:
+        """From a target's config.json.
+
+        Raises:
+            UnsupportedDraftError: a size is missing or no positive integer.
+        """
+        text = text_config(config)
+        length = text.get("max_position_embeddings")
+        return cls(
+            num_layers=_size(text, "num_hidden_layers"),
+            hidden_size=_size(text, "hidden_size"),
+            vocab_size=_size(text if text.get("vocab_size") else config, "vocab_size"),
+            rope=Rope(None) if rope_problems(text) else read_rope(text),
+            max_position_embeddings=length if type(length) is int else None,
+            folder=folder,
+        )
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model's block of a composite config, else the config."""
+    blocks = (config.get(key) for key in _TEXT_BLOCKS)
+    return next((block for block in blocks if isinstance(block, Mapping)), config)
+
+
+def _size(config: Mapping[str, Any], name: str) -> int:
+    value = config.get(name)
+    if type(value) is int and value > 0:
+        return value
+    raise UnsupportedDraftError(
+        field=f"{name} of the target's config.json",
+        value=value,
+        allowed="a positive integer",
+        remedy="name the target as for `vllm serve`",
+    )

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a draft's weights so that each one arrives, in its place, or the load fails by name.
+
+Differences from vLLM's drafters, which leave a module without weights as it was allocated: every
+parameter starts as NaN and must be finite at the end, and the tensors that arrive are compared with
+those that the intake expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from vllm_eagle_ext.checkpoint.tensor_names import COMPUTED, canonical_name
+from vllm_eagle_ext.checkpoint.vocabulary_map import MapKind, is_identity, is_map, map_kind, target_ids
+from vllm_eagle_ext.errors import UnsupportedDraftError
+from vllm_eagle_ext.log import get_logger
+
+logger = get_logger(__name__)
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_FILLED = (".weight", ".bias", ".attention_sink_bias")
+# What vLLM fuses, and of what.
+_FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
+}
+# Made at run time, or with a meaning when absent: scales of the cache, the mask's own embedding, and
+# the norm that only the first layer uses.
+_NOT_FROM_FILES = ("attn", "mla_attn", "mask_embedding", "hidden_norm")
+_LENT = ("embed_tokens.", "lm_head.")  # by the target, if the draft has none
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingPlan:
+    """What the intake expects of a draft's files. Travels to the workers as plain JSON."""
+
+    required: dict[str, list[list[int]]]  # canonical name -> shapes that it may have
+    optional: dict[str, list[list[int]]] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)  # blocks of fc, in the order of the boundaries
+    gate: dict[str, Any] | None = None  # `GatePlan` of a gated draft
+    d2t: MapKind | None = None  # None: it could not be read beforehand
+    target_vocab_size: int = 0  # V
+    drop_unexpected: bool = False  # `strict: false`
+
+
+class StrictWeights:
+    """Mixed in before one of vLLM's drafter classes; `loading_plan` comes from the stamp."""
+
+    loading_plan: LoadingPlan
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
+        """weights: published names and tensors.
+
+        Raises:
+            UnsupportedDraftError: a tensor that is missing, unexpected, of another shape, or not finite.
+        """
+        assert isinstance(self, torch.nn.Module)
+        if getattr(self, "_has_loaded", False):  # an update may bring some of them only
+            return super().load_weights(self.at_run_time(weights, set()))  # type: ignore[misc]
+        seen: set[str] = set()
+        _forget(self)
+        loaded = super().load_weights(self.at_run_time(weights, seen))  # type: ignore[misc]
+        _require_all(self.loading_plan, seen)
+        _settle_unused(self, seen)
+        _require_fed(self, seen)
+        _require_finite(self, seen)
+        self._has_loaded = True
+        return loaded
+
+    def at_run_time(
+        self, weights: Iterable[tuple[str, torch.Tensor]], seen: set[str]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors as vLLM's loader is to see them; published names go into `seen`."""
+        return _arranged(weights, self.loading_plan, seen)
+
+
+def _arranged(
+    weights: Iterable[tuple[str, torch.Tensor]], plan: LoadingPlan, seen: set[str]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Canonical names, columns of fc and numbers of fc_norm in ascending order of boundary."""
+    for published, tensor in weights:
+        name = canonical_name(published)
+        if name.endswith(COMPUTED) or name == "t2d":
+            continue
+        shapes = plan.required.get(name) or plan.optional.get(name)
+        if shapes is None and plan.drop_unexpected:
+            logger.warning("Draft tensor %s is not loaded: the drafter has no use for it.", published)
+            continue
+        _require_shape(published, tensor, shapes)
+        if name == "mask_hidden" and not tensor.isfinite().all():  # becomes a buffer, no parameter
+            raise _refusal(f"values of {published}", "infinite or no number", "finite numbers")
+        seen.add(name)
+        if name == "d2t" and len(tensor) == plan.target_vocab_size:
+            _require_identity(tensor)
+        elif name == "d2t":
+            yield name, _as_offsets(tensor, plan)
+        else:
+            yield _reordered(name, tensor, plan.order)
+
+
+def _require_shape(published: str, tensor: torch.Tensor, shapes: list[list[int]] | None) -> None:
+    if shapes is None:
+        raise _refusal(f"tensor {published}", "present", "only tensors that the drafter computes with")
+    if list(tensor.shape) not in shapes:
+        allowed = " or ".join(str(tuple(shape)) for shape in shapes)
+        raise _refusal(f"shape of {published}", tuple(tensor.shape), f"{allowed}, from config.json")
+
+
+def _require_identity(d2t: torch.Tensor) -> None:
+    """Of a whole vocabulary vLLM's drafters have no d2t, and need none."""
+    if d2t.is_floating_point() or not is_identity(d2t.tolist()):
+        raise _refusal("d2t", "another order", "each token in its place, for a whole vocabulary")
+
+
+def _as_offsets(tensor: torch.Tensor, plan: LoadingPlan) -> torch.Tensor:
+    """The intake has read d2t by value, and t2d may have told it which reading is meant."""
+    d2t = [] if tensor.is_floating_point() else tensor.tolist()
+    kind = plan.d2t or map_kind(d2t, plan.target_vocab_size)
+    if kind is None or not is_map(target_ids(d2t, kind), plan.target_vocab_size):
+        raise _refusal(
+            "d2t", "no map", f"different target ids below {plan.target_vocab_size}, as offsets"
+        )
+    if kind == "absolute":
+        tensor = tensor - torch.arange(len(tensor), dtype=tensor.dtype, device=tensor.device)
+    return tensor
+
+
+def _reordered(name: str, tensor: torch.Tensor, order: list[int]) -> tuple[str, torch.Tensor]:
+    """order[k]: which block of the file the k-th boundary reads."""
+    if order == sorted(order):
+        return name, tensor
+    if name.startswith("fc_norm."):
+        position = order.index(int(name.split(".")[1]))
+        return f"fc_norm.{position}.weight", tensor
+    if name in ("fc.weight", "input_norm.weight", "mask_hidden"):
+        blocks = tensor.chunk(len(order), dim=-1)  # each [.., Ht]
+        return name, torch.cat([blocks[k] for k in order], dim=-1)
+    return name, tensor
+
+
+def _forget(model: torch.nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if name.endswith(_FILLED) and parameter.dtype in _FLOATS and not parameter.is_meta:
+            parameter.data.fill_(float("nan"))
+
+
+def _require_all(plan: LoadingPlan, seen: set[str]) -> None:
+    missing = sorted(set(plan.required) - seen)
+    if missing:
+        raise _refusal("tensors of the draft", f"without {', '.join(missing)}", "all of them")
+
+
+def _settle_unused(model: torch.nn.Module, seen: set[str]) -> None:
+    """Only the first layer uses its hidden_norm; vLLM builds one for each."""
+    for name, parameter in model.named_parameters():
+        ours = canonical_name(name)
+        if ours.endswith(".hidden_norm.weight") and ours not in seen:
+            parameter.data.fill_(1.0)
+
+
+def _require_fed(model: torch.nn.Module, seen: set[str]) -> None:
+    """Every parameter that vLLM built, scales and packed integers too, has its tensors in the files."""
+    missing = []
+    for name, _ in model.named_parameters():
+        module, _, kind = canonical_name(name).rpartition(".")
+        parent, _, part = module.rpartition(".")
+        if _is_lent(f"{module}.{kind}", seen) or part in _NOT_FROM_FILES or kind in _NOT_FROM_FILES:
+            continue
+        sources = [f"{parent}.{piece}" for piece in _FUSED.get(part, ())] or [module]
+        names = [f"{source}.{kind}".strip(".") for source in sources]
+        missing += [each for each in names if each not in seen]
+    if missing:
+        raise _refusal("tensors of the draft", f"without {', '.join(sorted(missing))}", "all of them")
+
+
+def _is_lent(name: str, seen: set[str]) -> bool:
+    return name.startswith(_LENT) and name not in seen
+
+
+def _require_finite(model: torch.nn.Module, seen: set[str]) -> None:
+    """A parameter of which a part was never loaded still holds NaN."""
+    for name, parameter in model.named_parameters():
+        ours = canonical_name(name)
+        if _is_lent(ours, seen) or parameter.dtype not in _FLOATS or parameter.is_meta:
+            continue
+        # One pass without a mask of the parameter's size; NaN and infinities survive it.
+        low, high = torch.aminmax(parameter.data) if parameter.numel() else (torch.zeros(()),) * 2
+        if not torch.stack([low, high]).isfinite().all():
+            raise _refusal(
+                f"values of {ours}", "infinite, not a number, or loaded in part", "finite numbers"
+            )
+
+
+def _refusal(field_: str, value: object, allowed: str) -> UnsupportedDraftError:
+    return UnsupportedDraftError(
+        field=f"{field_} of the draft's files" if not field_.startswith("tensors") else field_,
+        value=value,
+        allowed=allowed,
+        remedy="download the draft again, or run `vllm-eagle check --weights` on it",
+    )

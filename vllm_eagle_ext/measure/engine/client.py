@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts an engine's process, asks it, and ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from vllm_eagle_ext.errors import EagleExtError
+from vllm_eagle_ext.failure_causes import cause_of
+from vllm_eagle_ext.measure.engine.load import Load, Measured
+
+OURS = "eagle_ext"  # this package's entry point
+PROBE = "vllm_eagle_ext.measure.engine.probe.StepProbe"  # for worker_extension_cls
+_STOP_S, _STOP_AT_ONCE_S = 60, 10
+_TAIL = 25  # lines of a log in a message
+
+
+class EngineFailedError(EagleExtError):
+    """An engine did not start, or not reach the end of what was asked of it."""
+
+
+class EngineProcess:
+    """Use as a context manager; entering waits until the engine has started.
+
+    Args:
+        arguments: keywords of vLLM's LLM().
+        log: all that the engine prints.
+        name: in messages.
+        plugin: False starts vLLM as it is without this package.
+
+    Raises:
+        EngineFailedError: with the engine's own error and the end of its log.
+    """
+
+    def __init__(
+        self, arguments: Mapping[str, Any], log: Path, *, name: str = "the engine", plugin: bool = True
+    ) -> None:
+        self.arguments, self.log, self.name = dict(arguments), log, name
+        self.environment = with_plugin(os.environ) if plugin else without_plugin(os.environ)
+
+    def __enter__(self) -> EngineProcess:
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "vllm_eagle_ext.measure.engine.process"],
+                env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                text=True, bufsize=1, start_new_session=True,
+            )  # fmt: skip
+        try:
+            self._ask(self.arguments)
+        except BaseException:
+            self._end(at_once=True)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end(at_once=kind is not None)
+
+    def load(self, load: Load, progress: Callable[[int], None] | None = None) -> Measured:
+        """progress: called with the number of requests that have ended."""
+        return Measured.from_json(self._ask({"do": "load", **load.to_json()}, progress))
+
+    def logprobs(self, prompts: Sequence[Sequence[int]], top: int) -> list[dict[int, float]]:
+        """Of each prompt's next token: the `top` likeliest ids at temperature 1, and their logprobs."""
+        rows = self._ask({"do": "logprobs", "prompts": [list(one) for one in prompts], "top": top})
+        return [{int(token): logprob for token, logprob in row.items()} for row in rows]
+
+    def rpc(self, method: str, *arguments: Any) -> list[Any]:
+        """Of every worker, a method of its extension."""
+        found: list[Any] = self._ask({"do": "rpc", "method": method, "arguments": list(arguments)})
+        return found
+
+    def _ask(self, command: Mapping[str, Any], progress: Callable[[int], None] | None = None) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # the next read finds the end, and says it
+            self.process.stdin.write(json.dumps(command) + "\n")
+            self.process.stdin.flush()
+        for line in self.process.stdout:
+            answer = json.loads(line)
+            if "result" in answer:
+                return answer["result"]
+            if "error" in answer:
+                raise self._failed(answer["error"])
+            if progress is not None:
+                progress(answer["progress"])
+        raise self._failed(f"exit status {self.process.wait()}")
+
+    def _failed(self, error: str) -> EngineFailedError:
+        lines = self.log.read_text(errors="replace").splitlines()
+        cause, end = cause_of(error, lines)
+        tail = "\n".join(lines[max(0, end - _TAIL) : end])
+        return EngineFailedError(
+            field=self.name,
+            value=cause,
+            allowed="an engine that starts and decodes the prompts",
+            remedy=f"see the end of its log, {self.log}:\n{tail}",
+        )
+
+    def _end(self, *, at_once: bool) -> None:
+        """at_once: whatever it is doing."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()  # its loop ends, and vLLM ends its own children
+        try:
+            if at_once:
+                self._signal(signal.SIGTERM)
+            self.process.wait(_STOP_AT_ONCE_S if at_once else _STOP_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            self._signal(signal.SIGKILL)  # whatever is left of its session
+            self.process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+
+def with_plugin(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment, with this package beside the plugins that it names, if it names any."""
+    given = environment.get("VLLM_PLUGINS")
+    if given is None or OURS in given.split(","):
+        return dict(environment)
+    return {**environment, "VLLM_PLUGINS": ",".join(filter(None, [given, OURS]))}
+
+
+def without_plugin(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment, with every plugin of vLLM but this package's."""
+    given = environment.get("VLLM_PLUGINS")
+    groups = [group for group in entry_points().groups if group.startswith("vllm.")]
+    found = [entry.name for group in groups for entry in entry_points(group=group)]
+    names = given.split(",") if given is not None else found
+    kept = dict.fromkeys(name for name in names if name != OURS)
+    return {**environment, "VLLM_PLUGINS": ",".join(kept)}

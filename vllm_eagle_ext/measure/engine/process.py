@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One engine in a process of its own: JSON lines in, JSON lines out.
+
+    python -m vllm_eagle_ext.measure.engine.process
+
+The first line holds the keywords of LLM(); each later one a command of COMMANDS under "do", with
+its arguments. Answers: {"progress": n} any number of times, then {"result": ..} or {"error": ".."}.
+It ends when its input does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from typing import Any, TextIO
+
+from vllm_eagle_ext.measure.engine.load import Answer, Load, Measured
+
+_REPORTS_PER_LOAD = 100
+_TRIES = 20
+
+
+class Engine:
+    """vLLM's LLM, and what is asked of it.
+
+    Args:
+        report: called with the number of requests that have ended.
+    """
+
+    def __init__(self, arguments: dict[str, Any], report: Callable[[int], None]) -> None:
+        from vllm import LLM
+
+        self.llm = LLM(disable_log_stats=False, **arguments)
+        self.report = report
+        self._detokenize = not self.llm.llm_engine.model_config.skip_tokenizer_init
+        self._ids = count()
+
+    def load(self, **load: Any) -> dict[str, Any]:
+        """A `Load`, from an empty prefix cache: a `Measured`."""
+        self._empty_prefix_cache()
+        wanted = Load(**load)
+        before = self._counters()
+        started = time.perf_counter()
+        answers = self._decode(wanted)
+        seconds = time.perf_counter() - started
+        after = self._counters()
+        drafts, drafted = (after[name] - before[name] for name in ("drafts", "drafted"))
+        earlier = before["accepted"] or [0] * len(after["accepted"])
+        accepted = [now - then for now, then in zip(after["accepted"], earlier, strict=True)]
+        return Measured(seconds, answers, drafts, drafted, accepted).to_json()
+
+    def logprobs(self, prompts: list[list[int]], top: int) -> list[dict[int, float]]:
+        """Of each prompt's next token: the `top` likeliest ids at temperature 1, and their logprobs."""
+        from vllm import SamplingParams
+
+        params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=top, detokenize=False)
+        inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+        outputs = self.llm.generate(inputs, params, use_tqdm=False)
+        rows = [output.outputs[0].logprobs[0] for output in outputs]
+        best = [sorted(row.items(), key=lambda item: -item[1].logprob)[:top] for row in rows]
+        return [{token: entry.logprob for token, entry in row} for row in best]
+
+    def rpc(self, method: str, arguments: list[Any]) -> list[Any]:
+        """Of every worker, a method of its extension."""
+        return self.llm.collective_rpc(method, args=tuple(arguments))
+
+    def _empty_prefix_cache(self) -> None:
+        for _ in range(_TRIES):
+            if self.llm.reset_prefix_cache():
+                return
+            time.sleep(0.1)  # blocks of a request that has just ended
+        raise RuntimeError("the prefix cache could not be emptied: blocks are still in use")
+
+    def _decode(self, load: Load) -> list[Answer]:
+        waiting = deque(enumerate(load.prompts))
+        running: dict[str, _Running] = {}
+        answers: list[Answer | None] = [None] * len(load.prompts)
+        ended, every = 0, max(1, len(load.prompts) // _REPORTS_PER_LOAD)
+        while waiting or running:
+            while waiting and len(running) < load.concurrency:
+                index, prompt = waiting.popleft()
+                running[self._submit(prompt, load)] = _Running(index, len(prompt))
+            outputs = self.llm.llm_engine.step()
+            now = time.perf_counter()
+            for output in outputs:
+                request = running[output.request_id]
+                request.add(list(output.outputs[0].token_ids), now)
+                if output.finished:
+                    answers[request.index] = running.pop(output.request_id).answer()
+                    ended += 1
+                    if ended % every == 0:
+                        self.report(ended)
+        return [answer for answer in answers if answer is not None]
+
+    def _submit(self, prompt: list[int], load: Load) -> str:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        params = SamplingParams(
+            temperature=load.temperature,
+            max_tokens=load.max_tokens,
+            ignore_eos=load.ignore_eos,
+            detokenize=self._detokenize,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        name = f"load-{next(self._ids)}"
+        self.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, params)
+        return name
+
+    def _counters(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"drafts": 0, "drafted": 0, "accepted": []}
+        names = {"vllm:spec_decode_num_drafts": "drafts"}
+        names["vllm:spec_decode_num_draft_tokens"] = "drafted"
+        for metric in self.llm.get_metrics():
+            if metric.name in names:
+                found[names[metric.name]] += int(metric.value)  # one per engine, where several serve
+            elif metric.name == "vllm:spec_decode_num_accepted_tokens_per_pos":
+                earlier = found["accepted"] or [0] * len(metric.values)
+                pairs = zip(earlier, metric.values, strict=True)
+                found["accepted"] = [a + int(b) for a, b in pairs]
+        return found
+
+
+class _Running:
+    """A request that has not ended."""
+
+    def __init__(self, index: int, prompt_tokens: int) -> None:
+        self.index, self.prompt_tokens = index, prompt_tokens
+        self.tokens: list[int] = []
+        self.steps: list[int] = []
+        self.submitted = time.perf_counter()
+        self.first = self.last = self.submitted
+
+    def add(self, tokens: list[int], now: float) -> None:
+        if not tokens:  # an end without a token of its own
+            return
+        if not self.tokens:
+            self.first = now
+        self.last = now
+        self.tokens += tokens
+        self.steps.append(len(tokens))
+
+    def answer(self) -> Answer:
+        ttft, decode = self.first - self.submitted, self.last - self.first
+        return Answer(self.prompt_tokens, self.tokens, self.steps, ttft, decode)
+
+
+COMMANDS = ("load", "logprobs", "rpc")
+
+
+def serve(lines: TextIO, say: Callable[[dict[str, Any]], None]) -> None:
+    engine = None
+    for line in lines:
+        asked = json.loads(line)
+        try:
+            if engine is None:
+                engine = Engine(asked, lambda ended: say({"progress": ended}))
+                say({"result": None})
+                continue
+            name = asked.pop("do")
+            if name not in COMMANDS:
+                raise ValueError(f"no command {name!r}; there are {', '.join(COMMANDS)}")
+            say({"result": getattr(engine, name)(**asked)})
+        except Exception as error:  # noqa: BLE001 (the parent tells the user)
+            traceback.print_exc()
+            say({"error": f"{type(error).__name__}: {error}"})
+            if engine is None:
+                sys.exit(1)
+
+
+def main() -> None:
+    # vLLM and its children print to descriptor 1; the answers keep the real one for themselves.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    serve(sys.stdin, lambda found: print(json.dumps(found), file=answers))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EAGLE-3 drafting from the formulas, one row at a time.
+
+Row P holds the token t_{P+1} and the fused feature g_P, stands at position P and predicts t_{P+2}:
+
+    g = W_fc cat_k a_k          a_k = h(b_k), or RMSNorm_k(h(b_k)) with `fc_norm`
+    e = RMSNorm(E[t]),  x = RMSNorm(g)
+    q, k, v = W cat[e, x];      r = g + W_o Attn(RoPE(q), RoPE(k), v)
+    y = r + SwiGLU(RMSNorm(r));  z = RMSNorm(y)
+    logits = W_lm z;             the next row's g is y, or z with `norm_output`
+
+Variants: `norm_before_fc` norms the concatenated states; `norm_before_residual` starts r from x; the
+Qwen3 type norms each head of q and k; a gated draft multiplies the attention output by sigmoid(gate),
+whose rows are q_proj's too or a tensor of their own; a draft without aux states takes g as it is; any
+projection of a layer may have a bias; in a layer with a window of w, row P sees rows P-w+1..P alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vllm_eagle_ext.measure.reference.rotary import Rotary, read_rotary
+from vllm_eagle_ext.measure.reference.weight_files import read_config, read_tensors, under
+
+Rows = list[tuple[torch.Tensor, torch.Tensor]]  # key, value, each [kv heads, d]
+Cache = list[Rows]  # per row, and in it per layer
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps) * weight
+
+
+def dequantised(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Eight-bit weights times the scales of their rows."""
+    plain = dict(tensors)
+    for name in tensors:
+        if name.endswith(".weight_scale"):
+            weight = name.removesuffix("_scale")
+            plain[weight] = tensors[weight].float() * plain.pop(name).float()
+    return plain
+
+
+def project(w: Mapping[str, torch.Tensor], name: str, x: torch.Tensor) -> torch.Tensor:
+    """[.., in] -> [.., out], with the bias where the draft has one."""
+    projected = x @ w[f"{name}.weight"].T
+    return projected + w[f"{name}.bias"] if f"{name}.bias" in w else projected
+
+
+def swiglu(w: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    gate, up = project(w, "mlp.gate_proj", x), project(w, "mlp.up_proj", x)
+    return project(w, "mlp.down_proj", gate * torch.sigmoid(gate) * up)
+
+
+@dataclass(frozen=True)
+class Draft:
+    tokens: list[int]
+    margins: list[float]  # per token: logit of the first choice minus that of the second
+    logits: list[float]  # of the first choices
+
+
+@dataclass(frozen=True)
+class Eagle3Reference:
+    weights: Mapping[str, torch.Tensor]  # fp32, by canonical name
+    embed_tokens: torch.Tensor  # [V, H]
+    lm_head: torch.Tensor  # [Vd, H]
+    target_ids: torch.Tensor  # [Vd]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    rotary: Rotary
+    fc_norm: bool
+    norm_output: bool
+    norm_before_residual: bool = False
+    gate_layout: str | None = None
+    windows: Sequence[int | None] = ()  # per layer; (): none has one
+
+    @classmethod
+    def load(
+        cls, folder: Path, embed_tokens: torch.Tensor, target_lm_head: torch.Tensor
+    ) -> Eagle3Reference:
+        """The published file; embeddings and head are the target's where it has none."""
+        config = read_config(folder)
+        tensors = dequantised(read_tensors(folder))
+        weights = {n: tensor.float() for n, tensor in tensors.items() if tensor.is_floating_point()}
+        lm_head = weights.get("lm_head.weight", target_lm_head.float())
+        ids = torch.arange(lm_head.shape[0])
+        return cls(
+            weights=weights,
+            embed_tokens=weights.get("embed_tokens.weight", embed_tokens.float()),
+            lm_head=lm_head,
+            target_ids=ids + tensors["d2t"] if "d2t" in tensors else ids,
+            **cls.shape_of(config),
+        )
+
+    @staticmethod
+    def shape_of(config: Mapping[str, Any]) -> dict[str, Any]:
+        heads = config["num_attention_heads"]
+        return {
+            "heads": heads,
+            "kv_heads": config.get("num_key_value_heads") or heads,
+            "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
+            "eps": config["rms_norm_eps"],
+            "rotary": read_rotary(config),
+            "fc_norm": bool(config.get("fc_norm")),
+            "norm_output": bool(config.get("norm_output")),
+            "norm_before_residual": bool(config.get("norm_before_residual")),
+            "gate_layout": config.get("gate_layout"),
+        }
+
+    def with_pre_norm_feedback(self) -> Eagle3Reference:
+        return replace(self, norm_output=False)
+
+    def with_gate_layout(self, layout: str | None) -> Eagle3Reference:
+        """None: the gate is dropped, and q_proj's first rows are taken for the query."""
+        if layout is not None:
+            return replace(self, gate_layout=layout)
+        name = "layers.0.self_attn.q_proj.weight"
+        kept = self.weights[name][: self.heads * self.head_dim]
+        return replace(self, gate_layout=None, weights={**self.weights, name: kept})
+
+    def with_permuted_fc_norms(self, order: Sequence[int]) -> Eagle3Reference:
+        permuted = {
+            f"fc_norm.{k}.weight": self.weights[f"fc_norm.{o}.weight"] for k, o in enumerate(order)
+        }
+        return replace(self, weights={**self.weights, **permuted})
+
+    def fuse(self, aux: Sequence[torch.Tensor]) -> torch.Tensor:
+        """aux: per boundary [.., Ht] -> [.., H]."""
+        if self.fc_norm:
+            aux = [rms_norm(a, self.weights[f"fc_norm.{k}.weight"], self.eps) for k, a in enumerate(aux)]
+        joined = torch.cat(list(aux), dim=-1)
+        if "input_norm.weight" in self.weights:
+            joined = rms_norm(joined, self.weights["input_norm.weight"], self.eps)
+        return joined @ self.weights["fc.weight"].T if "fc.weight" in self.weights else joined
+
+    def row(
+        self, token: int, g: torch.Tensor, position: int, cache: Cache
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One row: logits [Vd] and feedback [H]. Appends the row's key and value to the cache."""
+        cache.append([])
+        w = self.layer(0)
+        e = rms_norm(self.embed_tokens[token], w["input_layernorm.weight"], self.eps)
+        x = rms_norm(g, w["hidden_norm.weight"], self.eps)
+        start = x if self.norm_before_residual else g
+        y = self.mlp(start + self.attention(torch.cat([e, x]), position, cache, 0), 0)
+        for layer in range(1, self.layers):  # as in any decoder; only the first reads the embedding
+            m = rms_norm(y, self.layer(layer)["input_layernorm.weight"], self.eps)
+            y = self.mlp(y + self.attention(m, position, cache, layer), layer)
+        z = rms_norm(y, self.weights["norm.weight"], self.eps)
+        return self.lm_head @ z, z if self.norm_output else y
+
+    @property
+    def layers(self) -> int:
+        return sum(name.endswith("mlp.up_proj.weight") for name in self.weights)
+
+    def layer(self, index: int) -> Mapping[str, torch.Tensor]:
+        return under(self.weights, f"layers.{index}.")
+
+    def mlp(self, r: torch.Tensor, layer: int) -> torch.Tensor:
+        w = self.layer(layer)
+        return r + swiglu(w, rms_norm(r, w["post_attention_layernorm.weight"], self.eps))
+
+    def attention(self, u: torch.Tensor, position: int, cache: Cache, layer: int) -> torch.Tensor:
+        """[2H] in the first layer, [H] in others -> [H]; notes the row's key and value."""
+        w = self.layer(layer)
+        q, gate = self.query_and_gate(w, u)
+        k, v = (
+            project(w, f"self_attn.{name}_proj", u).view(self.kv_heads, self.head_dim) for name in "kv"
+        )
+        if "self_attn.q_norm.weight" in w:
+            q = rms_norm(q, w["self_attn.q_norm.weight"], self.eps)
+            k = rms_norm(k, w["self_attn.k_norm.weight"], self.eps)
+        cache[-1].append((self.rotary(k, position), v))
+        window = self.windows[layer] if self.windows else None
+        seen = cache[-window:] if window is not None else cache
+        mixed = self.attend(self.rotary(q, position), [row[layer] for row in seen])
+        if gate is not None:
+            mixed = mixed * self.gate_activation(gate)
+        return project(w, "self_attn.o_proj", mixed.flatten())
+
+    def query_and_gate(
+        self, w: Mapping[str, torch.Tensor], u: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Each [heads, d], the gate [heads, 1] where there is one per head."""
+        rows = project(w, "self_attn.q_proj", u)
+        apart = next((n for n in w if n.startswith("self_attn.g") and n.endswith(".weight")), None)
+        if apart is not None:
+            gate = project(w, apart.removesuffix(".weight"), u)
+            return rows.view(self.heads, -1), gate.view(self.heads, -1)
+        if self.gate_layout is None:
+            return rows.view(self.heads, self.head_dim), None
+        if self.gate_layout == "interleaved":
+            both = rows.view(self.heads, -1)
+            return both[:, : self.head_dim], both[:, self.head_dim :]
+        split = self.heads * self.head_dim
+        return rows[:split].view(self.heads, -1), rows[split:].view(self.heads, -1)
+
+    def gate_activation(self, gate: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(gate)
+
+    def attend(self, q: torch.Tensor, rows: Rows) -> torch.Tensor:  # [heads, d] -> [heads, d]
+        group = self.heads // self.kv_heads
+        keys = torch.stack([k for k, _ in rows], dim=1).repeat_interleave(group, dim=0)
+        values = torch.stack([v for _, v in rows], dim=1).repeat_interleave(group, dim=0)
+        scores = (keys @ q[..., None])[..., 0] / q.shape[-1] ** 0.5  # [heads, rows]
+        return (scores.softmax(-1)[..., None] * values).sum(1)
+
+    def true_rows(
+        self, tokens: Sequence[int], aux: Sequence[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor], Cache]:
+        """Rows 0..len(tokens)-2 on true target features: per row logits, feedback, and the cache."""
+        fused = self.fuse(aux)
+        cache: Cache = []
+        rows = [self.row(tokens[p + 1], fused[p], p, cache) for p in range(len(tokens) - 1)]
+        return [logits for logits, _ in rows], [feedback for _, feedback in rows], cache
+
+    def draft(
+        self, start: int, k: int, rows: tuple[list[torch.Tensor], list[torch.Tensor], Cache]
+    ) -> Draft:
+        """The chain of k tokens that starts at row `start`, on `true_rows`."""
+        logits, g, cache = rows[0][start], rows[1][start], rows[2][: start + 1]
+        tokens: list[int] = []
+        margins: list[float] = []
+        firsts: list[float] = []
+        for step in range(k):
+            if step:
+                token, g = self.next_inputs(tokens[-1], g)
+                logits, g = self.row(token, g, start + step, cache)
+            best = logits.topk(2)
+            tokens.append(int(self.target_ids[best.indices[0]]))
+            margins.append(float(best.values[0] - best.values[1]))
+            firsts.append(float(best.values[0]))
+        return Draft(tokens, margins, firsts)
+
+    def next_inputs(self, token: int, feedback: torch.Tensor) -> tuple[int, torch.Tensor]:
+        """Of the row behind one that drafted `token`."""
+        return token, feedback

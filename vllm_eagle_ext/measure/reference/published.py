@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference of a published draft, from what its checkpoint says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from vllm_eagle_ext.checkpoint.spec import DraftSpec
+from vllm_eagle_ext.checkpoint.tensor_names import COMPUTED
+from vllm_eagle_ext.measure.reference.dflash import DFlashReference
+from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
+from vllm_eagle_ext.measure.reference.p_eagle import PEagleReference
+from vllm_eagle_ext.measure.reference.rotary import Rotary, rope_obstacle
+from vllm_eagle_ext.measure.reference.walk import DFlashWalk, Drafter, embeddings_and_head
+from vllm_eagle_ext.measure.reference.weight_files import Recorded, read_config, read_tensors
+
+FAMILIES = ("native", "post-norm", "gated", "p-eagle", "dflash")
+_THETA = {"llama": 1e4}  # of drafts that state none; other backbones have no default of the reference's
+_LENT = ("embed_tokens.weight", "lm_head.weight")  # read where the draft has its own
+_MASK_EMBEDDING = "mask_embedding.pt"  # beside the weights; vLLM's DFlash reads it in place of a token's
+
+
+class NotComputedError(ValueError):
+    """The checkpoint has something that the reference does not compute with; the message says what."""
+
+
+def obstacle(spec: DraftSpec, folder: Path) -> str | None:
+    """Why the reference cannot draft as this checkpoint; None: it can, if it uses each tensor."""
+    if spec.family not in FAMILIES:
+        return f"there is no reference for {spec.title} drafts"
+    if not spec.fuses_aux_states:
+        return "there is no reference for drafts without aux layers"
+    if spec.weights != "safetensors":
+        return "the reference reads safetensors alone"
+    if spec.quantisation:
+        return f"the reference computes in float32, the draft's weights are {spec.quantisation}"
+    if spec.rope.theta is None and spec.backbone not in _THETA:
+        return "rope_theta of the draft is not stated"
+    if (folder / _MASK_EMBEDDING).exists():
+        return f"the reference does not read {_MASK_EMBEDDING}"
+    # Drafts that make all tokens in one pass are served without the sections.
+    return rope_obstacle(read_config(folder), sections=spec.family not in ("p-eagle", "dflash"))
+
+
+def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Drafter:
+    """Flags, heads, rope, windows and the order of aux layers are those of the spec.
+
+    Raises:
+        NotComputedError: there is an `obstacle`, or a tensor that drafting does not look at.
+    """
+    if reason := obstacle(spec, folder):
+        raise NotComputedError(reason)
+    load = _dflash if spec.method == "dflash" else _eagle3
+    reference = load(spec, folder, target)
+    unread = _unread(reference, spec)
+    if unread:
+        raise NotComputedError(f"the reference does not compute with {', '.join(unread)}")
+    return reference
+
+
+def _eagle3(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Eagle3Reference:
+    kind = PEagleReference if spec.family == "p-eagle" else Eagle3Reference
+    reference = kind.load(folder, *embeddings_and_head(target))
+    windows = tuple(layer.window for layer in spec.layers)
+    read = _of_both(spec, reference) | {
+        "target_ids": _target_ids(spec, folder, len(reference.lm_head)),
+        "fc_norm": bool(spec.fc_norm),
+        "norm_output": bool(spec.norm_output),
+        "norm_before_residual": bool(spec.norm_before_residual),
+        "gate_layout": spec.gate.layout if spec.gate and spec.gate.module == "q_proj" else None,
+        "windows": windows if any(windows) else (),
+    }
+    if spec.family == "p-eagle":
+        read["mask_token"] = spec.mask_token_id
+    return replace(reference, **read)
+
+
+def _dflash(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashWalk:
+    reference = DFlashWalk.load(folder, target, spec.layers).reference
+    read = _of_both(spec, reference) | {"layers": spec.num_layers, "mask_token": spec.mask_token_id}
+    for field, name in (("embed_tokens", "embed_tokens.weight"), ("lm_head", "lm_head.weight")):
+        if name in reference.weights:
+            read[field] = reference.weights[name]
+    embeddings = read.get("embed_tokens", reference.embed_tokens)
+    read["embed_tokens"] = embeddings * spec.embedding_scale
+    if spec.vocabulary.map_kind is not None:
+        read["target_ids"] = _target_ids(spec, folder, spec.vocabulary.size)
+    return DFlashWalk(replace(reference, **read))
+
+
+def _of_both(spec: DraftSpec, reference: Eagle3Reference | DFlashReference) -> dict[str, Any]:
+    """Fields that both kinds have, as the spec reads them."""
+    return {
+        "heads": spec.heads.query,
+        "kv_heads": spec.heads.kv,
+        "head_dim": spec.heads.dim,
+        "rotary": _rotary(spec, reference.rotary),
+        "weights": in_order(reference.weights, spec.aux_layers.order),
+    }
+
+
+def _rotary(spec: DraftSpec, stated: Rotary) -> Rotary:
+    theta = _THETA[spec.backbone] if spec.rope.theta is None else spec.rope.theta
+    return replace(stated, theta=theta, kind=spec.rope.kind, partial=spec.rope.partial)
+
+
+def in_order(weights: Mapping[str, torch.Tensor], order: Sequence[int]) -> dict[str, torch.Tensor]:
+    """Blocks of the fusing projection and its norms as ascending boundaries read them.
+
+    Args:
+        order: of each boundary, the block in the file.
+    """
+    found = dict(weights)
+    for name in ("fc.weight", "input_norm.weight", "mask_hidden"):
+        if name in weights:
+            blocks = weights[name].chunk(len(order), dim=-1)
+            found[name] = torch.cat([blocks[block] for block in order], dim=-1)
+    for position, block in enumerate(order):
+        if f"fc_norm.{block}.weight" in weights:
+            found[f"fc_norm.{position}.weight"] = weights[f"fc_norm.{block}.weight"]
+    return found
+
+
+def _target_ids(spec: DraftSpec, folder: Path, size: int) -> torch.Tensor:
+    ids = torch.arange(size)
+    if spec.vocabulary.map_kind is None:
+        return ids
+    d2t = read_tensors(folder)["d2t"]
+    return d2t if spec.vocabulary.map_kind == "absolute" else ids + d2t
+
+
+def _unread(reference: Eagle3Reference | DFlashWalk, spec: DraftSpec) -> list[str]:
+    """Tensors of floats that a draft of two tokens behind two rows has no need of."""
+    inner = reference.reference if isinstance(reference, DFlashWalk) else reference
+    recorded = Recorded(inner.weights)
+    trial: Drafter = replace(inner, weights=recorded)  # type: ignore[assignment]
+    if isinstance(reference, DFlashWalk):
+        trial = DFlashWalk(trial)  # type: ignore[arg-type]
+    states = [torch.zeros(3, spec.target_hidden_size)] * len(spec.aux_layers.boundaries)
+    with torch.inference_mode():
+        trial.draft(1, 2, trial.true_rows([0, 0, 0], states))
+    unused = {*inner.weights} - recorded.read - set(_LENT)
+    # vLLM builds a hidden_norm for each layer, too, and uses the first layer's alone.
+    kept = {name for name in unused if name.endswith(".hidden_norm.weight") and spec.method == "eagle3"}
+    return sorted(name for name in unused - kept if not name.endswith(COMPUTED))

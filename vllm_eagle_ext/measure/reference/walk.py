@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Walks a text as an engine does: what a reference drafts behind any of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from transformers import PreTrainedModel
+
+from vllm_eagle_ext.checkpoint.attention import LayerAttention
+from vllm_eagle_ext.measure.reference.dflash import DFlashReference
+from vllm_eagle_ext.measure.reference.eagle3 import Draft
+
+_BOTH_WAYS = (LayerAttention(None, False),) * 2
+
+
+class Drafter(Protocol):
+    """A reference: what it makes of a whole text, and its draft from one row of it."""
+
+    def true_rows(self, tokens: Sequence[int], aux: Sequence[torch.Tensor]) -> Any: ...
+
+    def draft(self, start: int, k: int, rows: Any) -> Draft: ...
+
+
+@dataclass(frozen=True)
+class DFlashWalk:
+    """One block per draft."""
+
+    reference: DFlashReference
+
+    @classmethod
+    def load(
+        cls, folder: Path, target: PreTrainedModel, layers: Sequence[LayerAttention] = _BOTH_WAYS
+    ) -> DFlashWalk:
+        """With the target's embeddings and head."""
+        causal, windows = [one.causal for one in layers], [one.window for one in layers]
+        shared = embeddings_and_head(target)
+        return cls(DFlashReference.load(folder, *shared, causal=causal, windows=windows))
+
+    def true_rows(
+        self, tokens: Sequence[int], aux: Sequence[torch.Tensor]
+    ) -> tuple[Sequence[int], torch.Tensor]:
+        return tokens, self.reference.context(aux)
+
+    @torch.inference_mode()
+    def draft(self, start: int, k: int, rows: tuple[Sequence[int], torch.Tensor]) -> Draft:
+        """The block whose anchor is the token behind row `start`; it sees the rows up to `start`."""
+        (tokens, context), anchor = rows, start + 1
+        best = self.reference.logits(context[:anchor], tokens[anchor], k).topk(2)
+        margins, drafted = best.values[:, 0] - best.values[:, 1], best.indices[:, 0]
+        ids = self.reference.target_ids
+        drafted = drafted if ids is None else ids[drafted]
+        return Draft(drafted.tolist(), margins.tolist(), best.values[:, 0].tolist())
+
+
+def embeddings_and_head(target: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
+    embeddings: Any = target.get_input_embeddings()
+    head: Any = target.get_output_embeddings()
+    return embeddings.weight.data, head.weight.data
+
+
+def accepted_length(draft: Sequence[int], wanted: Sequence[int]) -> int:
+    count = 0
+    for guess, token in zip(draft, wanted, strict=False):
+        if guess != token:
+            break
+        count += 1
+    return count

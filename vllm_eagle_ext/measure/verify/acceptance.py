@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How often drafted tokens are accepted: worth it at all, and as often as the reference's are.
+
+The reference drafts behind the same rows of the engine's own greedy texts, so that contexts cannot part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+from vllm_eagle_ext.measure.engine.load import Answer, Measured
+from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicable
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from vllm_eagle_ext.measure.reference.walk import Drafter
+
+WORTH, REFERENCE = "acceptance", "reference"
+LEAST_RATE = 0.2  # of the first position; drafts that fit are accepted at twice that and more
+LEAST_DRAFTS = 30
+MOST_DRAFTS = 800  # that the reference makes
+BOUND, CERTAIN = 0.03, 4.0  # the second in standard errors
+# Of the reference's first choice, by which the second is worse: two steps of bf16.
+CLEAR = 2**-7
+UNLIKE = 0.02  # share of the steps that may part where the choice is clear; of tiny pairs: 0 to 0.01
+_UNDRAFTED_TOKENS = 2  # the prompt's step makes one, the next need not draft for a last one
+_UNDRAFTED = 0.02  # share of the steps that may have gone without drafts
+
+LIKELY = (
+    "Likely causes: another target than the draft was trained for, or another revision of it;",
+    "prompts without the chat template or thinking switch of its training (--[no-]chat-template,",
+    "--[no-]thinking);",
+    'aux layers of another convention (--eagle-ext \'{"aux_layers": "boundary"}\', see docs/drafts.md).',
+)
+NOT_DRAFTING = (
+    "Likely causes: prompts beyond the draft's own max_model_len, where vLLM goes on without drafts;",
+    "or arguments in --engine that turn drafting off; the log says what the engine was started with.",
+)
+
+
+@dataclass
+class Paired:
+    """The same steps, drafted by the engine and by the reference: accepted drafts per position."""
+
+    k: int
+    drafts: int = 0
+    engine: list[int] = field(default_factory=list)
+    reference: list[int] = field(default_factory=list)
+    unlike: list[int] = field(default_factory=list)  # accepted of one alone
+    clear: int = 0  # steps that part where the reference is certain of its draft
+
+    def __post_init__(self) -> None:
+        for counts in (self.engine, self.reference, self.unlike):
+            counts.extend([0] * self.k)
+
+    def add(self, engine: int, reference: int, *, clear: bool = False) -> None:
+        """Of one step, the number of drafts that each had accepted."""
+        self.drafts += 1
+        self.clear += clear and engine != reference
+        for position in range(self.k):
+            one, other = position < engine, position < reference
+            self.engine[position] += one
+            self.reference[position] += other
+            self.unlike[position] += one != other
+
+    def rates(self, counts: Sequence[int]) -> list[float]:
+        return [count / self.drafts for count in counts]
+
+    @property
+    def differences(self) -> list[float]:
+        pairs = zip(self.engine, self.reference, strict=True)
+        return [(one - other) / self.drafts for one, other in pairs]
+
+    @property
+    def bounds(self) -> list[float]:
+        """Per position; the standard error is that of a mean of paired differences."""
+        variances = (u / self.drafts - d * d for u, d in zip(self.unlike, self.differences, strict=True))
+        return [max(BOUND, CERTAIN * sqrt(max(0.0, v) / self.drafts)) for v in variances]
+
+    @property
+    def most_clear(self) -> float:
+        """Steps, with what chance adds to their share."""
+        return UNLIKE * self.drafts + CERTAIN * sqrt(UNLIKE * (1 - UNLIKE) * self.drafts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "drafts": self.drafts, "clear_partings": self.clear, "engine": self.rates(self.engine),
+            "reference": self.rates(self.reference), "bounds": self.bounds,
+        }  # fmt: skip
+
+
+def judge_worth(measured: Measured) -> Check:
+    long = sum(len(answer.tokens) > _UNDRAFTED_TOKENS for answer in measured.answers)
+    if not measured.drafts and long:
+        said = f"Nothing was drafted for {long} texts of more than {_UNDRAFTED_TOKENS} tokens."
+        return Check(WORTH, Verdict.FAILED, said, NOT_DRAFTING, {"drafts": 0})
+    if measured.drafts < LEAST_DRAFTS:
+        reason = f"{measured.drafts} drafts are too few; use more prompts or a larger --max-tokens"
+        return not_applicable(WORTH, reason)
+    rates = [count / measured.drafts for count in measured.accepted]
+    tau = 1 + sum(rates)
+    enough = rates[0] >= LEAST_RATE
+    said = f"{tau:.2f} tokens per step; accepted per position {_row(rates)} of {measured.drafts} drafts."
+    found = Verdict.PASSED if enough else Verdict.WARNING
+    figures = {"drafts": measured.drafts, "rates": rates, "tau": tau, "least_rate": LEAST_RATE}
+    return Check(WORTH, found, said, () if enough else LIKELY, figures)
+
+
+def drafted_steps(prompt: Sequence[int], answer: Answer, k: int) -> Iterator[tuple[int, int]]:
+    """Per step that could have shown K + 1 tokens of the text: the row it starts at, accepted drafts.
+
+    A last step may be cut short: its K tokens may be K accepted drafts, or K - 1 and the target's own.
+    """
+    start, end = len(prompt) - 1, len(prompt) + len(answer.tokens)
+    for tokens in answer.steps[1:]:  # the first is the prompt's own
+        if start + 2 + k >= end:
+            return
+        yield start, tokens - 1
+        start += tokens
+
+
+def compare(
+    reference: Drafter,
+    target: PreTrainedModel,
+    boundaries: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    answers: Sequence[Answer],
+    k: int,
+) -> Paired:
+    import torch
+
+    from vllm_eagle_ext.measure.reference.target_states import residual_stream
+    from vllm_eagle_ext.measure.reference.walk import accepted_length
+
+    paired = Paired(k)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        if paired.drafts >= MOST_DRAFTS:
+            break
+        tokens = [*prompt, *answer.tokens]
+        with torch.inference_mode():
+            rows = reference.true_rows(tokens, residual_stream(target, tokens, boundaries))
+            for start, accepted in drafted_steps(prompt, answer, k):
+                wanted = tokens[start + 2 : start + 2 + k]
+                own = reference.draft(start, k, rows)
+                kept = accepted_length(own.tokens, wanted)
+                # Up to the shorter of both they drafted the same tokens, and there they part.
+                at = min(accepted, kept, k - 1)
+                clear = own.margins[at] >= CLEAR * abs(own.logits[at])
+                paired.add(accepted, kept, clear=clear)
+    return paired
+
+
+def undrafted(measured: Measured) -> str | None:
+    """Why the engine's steps cannot be told apart by their tokens; None: each but a prompt's drafted."""
+    steps = sum(len(answer.steps) - 1 for answer in measured.answers)
+    if steps - measured.drafts > _UNDRAFTED * steps:
+        return f"{steps} steps followed the prompts' own, and {measured.drafts} of them verified drafts"
+    return None
+
+
+def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
+    """overrides: options that read the checkpoint otherwise than the reference, which may therefore be
+    the worse of both: an engine that accepts more with them is no failure."""
+    if paired.drafts < LEAST_DRAFTS:
+        reason = f"{paired.drafts} drafts are too few; use more prompts or a larger --max-tokens"
+        return not_applicable(REFERENCE, reason)
+    pairs = enumerate(zip(paired.differences, paired.bounds, strict=True), start=1)
+    beyond = {position: found for position, (found, bound) in pairs if abs(found) > bound}
+    largest = max(paired.differences, key=abs)
+    said = f"{paired.drafts} drafts, largest difference of acceptance {largest:+.3f}"
+    said += f", beyond its bound at position {', '.join(map(str, beyond))}" if beyond else ""
+    said += f"; {paired.clear} part where the reference's choice is clear."
+    details = [f"{name:<9} {_row(paired.rates(counts))}" for name, counts in _named(paired)]
+    if beyond:
+        details.append(f"{'allowed':<9} {_row(paired.bounds)}")
+    unlike = paired.clear > paired.most_clear
+    if unlike:
+        details.append("The engine drafts other tokens: aux layers or norms may be read otherwise.")
+    if beyond or unlike:
+        details += _explain(largest, overrides)
+    found = _verdict(list(beyond.values()), unlike, overridden=bool(overrides))
+    return Check(REFERENCE, found, said, tuple(details), paired.to_json())
+
+
+def _verdict(beyond: Sequence[float], unlike: bool, *, overridden: bool) -> Verdict:
+    """beyond: the differences larger than their bounds, positive where the engine accepts more."""
+    if any(difference < 0 or not overridden for difference in beyond):
+        return Verdict.FAILED
+    return Verdict.WARNING if beyond or unlike else Verdict.PASSED
+
+
+def _named(paired: Paired) -> tuple[tuple[str, list[int]], ...]:
+    return ("engine", paired.engine), ("reference", paired.reference)
+
+
+def _explain(difference: float, overrides: Sequence[str]) -> Iterator[str]:
+    if overrides:
+        yield f"The reference reads the checkpoint without {', '.join(overrides)}."
+    if overrides and difference > 0:
+        yield "The engine accepts more: the options may be right, and the file wrong."
+
+
+def _row(values: Sequence[float]) -> str:
+    return " ".join(f"{value:.3f}" for value in values)

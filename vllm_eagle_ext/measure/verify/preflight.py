@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `vllm-eagle check` says, as a check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vllm_eagle_ext.checkpoint import Inspection, Severity
+from vllm_eagle_ext.checkpoint.consequences import consequences
+from vllm_eagle_ext.checkpoint.findings import Finding
+from vllm_eagle_ext.errors import sentence
+from vllm_eagle_ext.measure.verify.verdicts import Check, not_applicable, verdict
+from vllm_eagle_ext.preflight.offline.run import CheckResult
+
+NAME = "intake"
+
+
+def judge_intake(checked: CheckResult) -> Check:
+    found, spec = checked.inspection, checked.inspection.spec
+    if spec is None and found.is_left_to_vllm:
+        return not_applicable(NAME, "not one of this package's drafts: vLLM serves it as it reads it")
+    heard = (finding for finding in found.findings if finding.follows_from is None)
+    told = [finding for finding in heard if finding.severity is not Severity.NOTE]
+    lines = [line for finding in told for line in _lines(finding)]
+    said = f"The draft would be refused: {_count(found)}."
+    if not found.errors and spec is not None:
+        boundaries = list(spec.aux_layers.boundaries)
+        said = f"{spec.title}" + (
+            f", boundaries {boundaries} of {checked.target.num_layers}." * bool(boundaries)
+        )
+    figures = {"findings": [{"rule": f.rule, "severity": f.severity.value} for f in found.findings]}
+    return Check(NAME, verdict(not found.errors), said, tuple(lines), figures)
+
+
+def _count(found: Inspection) -> str:
+    count, follow = len(found.causes), consequences(found.errors)
+    return f"{count} error{'s' * (count > 1)}" + (f", {follow}" if follow else "")
+
+
+def _lines(finding: Finding) -> Iterator[str]:
+    problem = finding.problem
+    yield f"{finding.severity.value} {finding.rule}: {sentence(problem.field, problem.value)}"
+    yield f"  allowed: {problem.allowed}"
+    yield f"  to do:   {problem.remedy}"

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which reading of a checkpoint is right where its files leave it open, by acceptance.
+
+`vllm-eagle verify --gate-layouts`: the layout of a gated draft's q_proj, which decides every drafted
+token. `--feedback`: the state that a draft feeds back to itself, normalised or raw, on which the second
+and later tokens hang: the first is drafted alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import sqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from vllm_eagle_ext.checkpoint import DraftSpec, Inspection
+from vllm_eagle_ext.checkpoint.gate_layout import GateLayout
+from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
+from vllm_eagle_ext.measure.engine.load import Load
+from vllm_eagle_ext.measure.verify.request import VerifyRequest, drafted_arguments
+from vllm_eagle_ext.preflight.offline.serve import as_decided
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.measure.verify.run import Stage
+    from vllm_eagle_ext.preflight.offline.run import CheckResult
+
+CERTAIN = 4.0  # standard errors between the readings' shares
+# Below this the better reading drafts badly too, for another reason.
+LEAST_RATE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a checkpoint can leave open, and the option that answers it."""
+
+    option: str  # of eagle_ext
+    values: tuple[str | bool, ...]
+    position: int  # drafted token, from 0, that is the first to hang on the answer
+    subject: str
+    allowed: str
+    remedy: str
+    is_open: Callable[[DraftSpec], bool]
+    found: Callable[[DraftSpec], object]  # what the draft has instead, for a message
+
+
+def _has_open_gate(spec: DraftSpec) -> bool:
+    return spec.gate is not None and spec.gate.module == "q_proj"
+
+
+GATE_LAYOUT = Question(
+    option="gate_layout", values=get_args(GateLayout), position=0, subject="gate",
+    allowed="one whose rows are in q_proj",
+    remedy="nothing: other drafts have no gate_layout; `vllm-eagle check` says what it is",
+    is_open=_has_open_gate, found=lambda spec: spec.gate and str(spec.gate),
+)  # fmt: skip
+FEEDBACK = Question(
+    option="norm_output", values=(True, False), position=1, subject="family",
+    allowed="EAGLE-3, whose drafts feed a state back to themselves from token to token",
+    remedy="nothing: other drafts make all tokens in one pass, and norm_output changes none of them",
+    is_open=lambda spec: spec.method == "eagle3" and spec.family != "p-eagle",
+    found=lambda spec: spec.title,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    value: str | bool  # of the option
+    drafts: int
+    accepted: tuple[int, ...]  # per position
+
+    @property
+    def rates(self) -> list[float]:
+        return [count / self.drafts for count in self.accepted]
+
+    @property
+    def tau(self) -> float:
+        """Tokens per step of the target, the bonus token included."""
+        return 1 + sum(self.rates)
+
+    def tried(self, position: int) -> int:
+        """Drafts whose token at a position was looked at: all before it were accepted."""
+        return self.accepted[position - 1] if position else self.drafts
+
+    def share(self, position: int) -> float:
+        """Accepted of those tried."""
+        tried = self.tried(position)
+        return self.accepted[position] / tried if tried else 0.0
+
+    def error(self, position: int) -> float:
+        """Standard error of the share; a success and a failure are added, so that it is never 0."""
+        tried = self.tried(position)
+        rate = (self.accepted[position] + 1) / (tried + 2)
+        return sqrt(rate * (1 - rate) / max(tried, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    question: Question
+    measured: tuple[Acceptance, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)  # that were given beside it
+
+    @property
+    def best(self) -> Acceptance | None:
+        """The reading whose token at the position that hangs on it is accepted more often, by more than
+        chance explains; None: too close to tell.
+
+        Tokens are taken for independent, which those of one prompt are not quite: hence CERTAIN.
+        """
+        at = self.question.position
+        first, second = sorted(self.measured, key=lambda one: one.share(at), reverse=True)[:2]
+        error = sqrt(first.error(at) ** 2 + second.error(at) ** 2)
+        return first if first.share(at) - second.share(at) > CERTAIN * error else None
+
+    @property
+    def is_low(self) -> bool:
+        return max(one.rates[0] for one in self.measured) < LEAST_RATE
+
+    def to_json(self) -> dict[str, Any]:
+        at, best = self.question.position, self.best
+        rows = [
+            {
+                "value": one.value, "drafts": one.drafts, "accepted": list(one.accepted),
+                "rates": one.rates, "tau": one.tau, "share": one.share(at), "error": one.error(at),
+            }
+            for one in self.measured
+        ]  # fmt: skip
+        return {
+            "option": self.question.option, "position": at + 1, "measured": rows,
+            "winner": best.value if best else None,
+        }  # fmt: skip
+
+
+def require_open(question: Question, inspection: Inspection, request: VerifyRequest) -> None:
+    """Raises:
+    UnsupportedDraftError: the draft would be refused, or does not leave the question open.
+    SpeculativeConfigError: K is too small for the readings to differ.
+    """
+    if inspection.errors:
+        problem = inspection.errors[0].problem
+        raise UnsupportedDraftError(
+            field=problem.field, value=problem.value, allowed=problem.allowed, remedy=problem.remedy
+        )
+    spec, draft = inspection.spec, request.check.draft
+    if spec is None or not question.is_open(spec):
+        raise UnsupportedDraftError(
+            field=f"{question.subject} of the draft {draft!r}", value=spec and question.found(spec),
+            allowed=question.allowed, remedy=question.remedy,
+        )  # fmt: skip
+    if request.k <= question.position:
+        raise SpeculativeConfigError(
+            field="num_speculative_tokens", value=request.k,
+            allowed=f"at least {question.position + 1}: before, {question.option} changes no token",
+            remedy=f"use -k {question.position + 1} or more",
+        )  # fmt: skip
+
+
+def measure(
+    question: Question, request: VerifyRequest, checked: CheckResult, folder: Path, stage: Stage
+) -> Answer:
+    """Run the same prompts under each reading, each in an engine of its own.
+
+    Raises:
+        EngineFailedError: an engine stopped; its last lines are the message.
+        SpeculativeConfigError: nothing was drafted.
+    """
+    from vllm_eagle_ext.measure.verify.run import fitted
+
+    request = replace(request, engine=as_decided(request.engine, [checked]))
+    request = fitted(request, stage)
+    found = tuple(
+        _measure(question.option, value, request, checked, folder, stage) for value in question.values
+    )
+    others = {name: value for name, value in request.options.items() if name != question.option}
+    return Answer(question, found, others)
+
+
+def _measure(
+    option: str,
+    value: str | bool,
+    request: VerifyRequest,
+    checked: CheckResult,
+    folder: Path,
+    stage: Stage,
+) -> Acceptance:
+    from vllm_eagle_ext.measure.verify.run import load_in, start
+
+    arguments = drafted_arguments(request, checked, **{option: value})
+    load = Load(request.prompts.ids, request.concurrency, request.max_tokens, ignore_eos=True)
+    reading = f"{option} {json.dumps(value)}"
+    log = folder / f"{option}_{str(value).lower()}.log"
+    with start(f"the engine with {reading}", arguments, log, stage) as engine:
+        found = load_in(engine, load, f"Texts with {reading}", stage)
+    if not found.drafts:
+        raise SpeculativeConfigError(
+            field="drafts of the engine", value=0, allowed="at least one",
+            remedy="use longer outputs or more prompts",
+        )  # fmt: skip
+    return Acceptance(value, found.drafts, tuple(found.accepted))

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a verification was asked, and the engines that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vllm_eagle_ext.measure.prompts import PromptSet
+from vllm_eagle_ext.measure.verify.amount import USUAL
+from vllm_eagle_ext.measure.verify.texts import TIE_GAP, TIE_GAP_FLOAT32
+from vllm_eagle_ext.memory.state_scheme import TARGETS
+from vllm_eagle_ext.options import KEY
+from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult
+from vllm_eagle_ext.preflight.offline.serve import speculative_config
+
+# Options by which an engine reads a checkpoint otherwise than it says of itself.
+OVERRIDES = ("aux_layers", "norm_output", "gate_layout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyRequest:
+    check: CheckRequest  # with K
+    engine: Mapping[str, Any]  # further keywords of LLM()
+    prompts: PromptSet
+    max_tokens: int = USUAL["max_tokens"]
+    concurrency: int = 1
+    samples: int = USUAL["samples"]
+    tie_gap: float | None = None  # None: by the target's dtype
+    reference: bool | None = None  # None: where the target is small enough
+    quick: bool = False  # asked for; the amounts are those of the other fields
+
+    @property
+    def k(self) -> int:
+        assert self.check.k is not None
+        return self.check.k
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return self.check.options
+
+    def overrides(self) -> list[str]:
+        return [name for name in OVERRIDES if name in self.options]
+
+    def without_overrides(self) -> CheckRequest:
+        kept = {name: value for name, value in self.options.items() if name not in OVERRIDES}
+        return replace(self.check, options=kept)
+
+
+def plain_arguments(request: VerifyRequest) -> dict[str, Any]:
+    """Keywords of LLM() without the draft."""
+    return {**request.engine, "model": request.check.target}
+
+
+def drafted_arguments(request: VerifyRequest, checked: CheckResult, **options: Any) -> dict[str, Any]:
+    return {
+        **plain_arguments(request),
+        "speculative_config": speculative_config(checked),
+        "additional_config": {KEY: {**request.options, **options}},
+    }
+
+
+def tie_bound(request: VerifyRequest) -> float:
+    """vLLM serves a float32 checkpoint in 16 bit, unless told otherwise."""
+    if request.tie_gap is not None:
+        return request.tie_gap
+    return TIE_GAP_FLOAT32 if request.engine.get("dtype") in ("float32", "float") else TIE_GAP
+
+
+def is_hybrid(target: Mapping[str, Any]) -> bool:
+    return any(name in TARGETS for name in target.get("architectures") or ())
+
+
+def left_out(request: VerifyRequest) -> str | None:
+    """What --quick has done without; None: it was not asked for."""
+    if not request.quick:
+        return None
+    amounts = {
+        "prompts": (len(request.prompts.ids), USUAL["num_prompts"]),
+        "tokens of each": (request.max_tokens, USUAL["max_tokens"]),
+        "samples": (request.samples, USUAL["samples"]),
+    }
+    fewer = [
+        f"{mine} {name} in place of {usual}" for name, (mine, usual) in amounts.items() if mine < usual
+    ]
+    graphs = ["compiled engines and CUDA graphs"] if request.engine.get("enforce_eager") else []
+    return f"Left out by --quick: {'; '.join([*graphs, *fewer])}."

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the engines of a verification, one after the other, and the checks on what they said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vllm_eagle_ext.checkpoint import read_config
+from vllm_eagle_ext.measure.bench.context import versions
+from vllm_eagle_ext.measure.engine.client import PROBE, EngineFailedError, EngineProcess
+from vllm_eagle_ext.measure.engine.load import Load, Measured
+from vllm_eagle_ext.measure.engine.memory_share import with_memory
+from vllm_eagle_ext.measure.verify import acceptance, distribution, states, texts
+from vllm_eagle_ext.measure.verify.against import check_reference
+from vllm_eagle_ext.measure.verify.preflight import NAME as INTAKE
+from vllm_eagle_ext.measure.verify.preflight import judge_intake
+from vllm_eagle_ext.measure.verify.request import (
+    VerifyRequest,
+    drafted_arguments,
+    is_hybrid,
+    left_out,
+    plain_arguments,
+    tie_bound,
+)
+from vllm_eagle_ext.measure.verify.verdicts import Check, Report, not_applicable
+from vllm_eagle_ext.preflight.offline.run import CheckResult, run_check
+from vllm_eagle_ext.preflight.offline.serve import as_decided
+
+GREEDY = "greedy texts"
+_AT_ONCE = 64  # samples
+_BEYOND = 2  # tokens sampled behind those that are looked at: a request's last step is a special one
+
+# A stage's title -> called with the number of things done, out of a total.
+Stage = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """Of the engine as it would be served."""
+
+    greedy: Measured
+    contexts: list[list[int]]  # behind which was sampled
+    samples: Measured
+    scheme: states.Scheme | None  # of a hybrid target
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Of the target alone."""
+
+    partings: list[texts.Parting]  # of the drafted texts from its own
+    state_partings: list[texts.Parting]  # of the drafted texts from those with the other states
+    trees: list[dict[distribution.Leaf, float]]  # of each context
+    samples: Measured
+
+
+def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> Report:
+    """folder: for the logs.
+
+    Raises:
+        EngineFailedError: an engine without which nothing can be said.
+        EagleExtError: draft, target or options cannot be read.
+    """
+    checked = run_check(request.check)
+    request = replace(request, engine=as_decided(request.engine, [checked]))
+    intake = judge_intake(checked)
+    names = (GREEDY, distribution.NAME, acceptance.REFERENCE, states.NAME, acceptance.WORTH)
+    if checked.exit_code:
+        refused = [not_applicable(name, f"the {INTAKE} refuses the draft") for name in names]
+        return _report(request, checked, [intake, *refused])
+    request = fitted(request, stage)
+    target = read_config(request.check.target, token=None, download_dir=request.check.download_dir)
+    drafted = _run_drafted(request, checked, folder, stage)
+    others = _run_other_states(request, checked, target, drafted.scheme, folder, stage)
+    plain = _run_plain(request, drafted, others, folder, stage)
+    found = [
+        intake,
+        _judge_greedy(request, drafted, plain),
+        _judge_samples(drafted, plain),
+        check_reference(request, checked, drafted.greedy, stage),
+        _judge_states(request, drafted, others, plain),
+        acceptance.judge_worth(drafted.greedy),
+    ]
+    return _report(request, checked, found)
+
+
+def _run_drafted(request: VerifyRequest, checked: CheckResult, folder: Path, stage: Stage) -> Drafted:
+    arguments = drafted_arguments(request, checked) | {"worker_extension_cls": PROBE}
+    log = folder / "with_draft.log"
+    prompts = request.prompts.ids
+    with start("the engine with the draft", arguments, log, stage) as engine:
+        scheme = engine.rpc("eagle_ext_facts")[0]["state"]
+        greedy = load_in(engine, _greedy(request), "Texts with the draft", stage)
+        answers = [answer.tokens for answer in greedy.answers]
+        ask = partial(engine.logprobs, top=distribution.BRANCHES)
+        contexts = distribution.open_contexts(prompts, answers, ask)
+        samples = load_in(engine, _sampled(request, contexts), "Samples with the draft", stage)
+    return Drafted(greedy, contexts, samples, scheme)
+
+
+def _run_other_states(
+    request: VerifyRequest,
+    checked: CheckResult,
+    target: Mapping[str, Any],
+    scheme: states.Scheme | None,
+    folder: Path,
+    stage: Stage,
+) -> Measured | Check:
+    if not is_hybrid(target):
+        return not_applicable(states.NAME, "the target keeps no recurrent state of a gated delta net")
+    if scheme is None:
+        return not_applicable(states.NAME, "the engine keeps no recurrent states")
+    other = states.other(scheme)
+    arguments = drafted_arguments(request, checked, hybrid_state=other)
+    log = folder / f"{other}.log"
+    try:
+        with start(f"the engine with {other}", arguments, log, stage) as engine:
+            return load_in(engine, _greedy(request), f"Texts with {other}", stage)
+    except EngineFailedError as error:
+        return states.judge_failure(error, other, log.read_text(errors="replace"))
+
+
+def _run_plain(
+    request: VerifyRequest, drafted: Drafted, others: Measured | Check, folder: Path, stage: Stage
+) -> Plain:
+    prompts, mine = request.prompts.ids, _tokens(drafted.greedy)
+    arguments, log = plain_arguments(request), folder / "without_draft.log"
+    with start("the engine without a draft", arguments, log, stage, plugin=False) as engine:
+        greedy = load_in(engine, _greedy(request), "Texts without a draft", stage)
+        ask = partial(engine.logprobs, top=texts.TOP)
+        parted = texts.partings(mine, _tokens(greedy))
+        between = texts.partings(mine, _tokens(others)) if isinstance(others, Measured) else []
+        branches = partial(engine.logprobs, top=distribution.BRANCHES)
+        return Plain(
+            texts.with_gaps(parted, prompts, mine, ask),
+            texts.with_gaps(between, prompts, mine, ask),
+            [distribution.tree(context, branches) for context in drafted.contexts],
+            load_in(engine, _sampled(request, drafted.contexts), "Samples without a draft", stage),
+        )
+
+
+def _judge_greedy(request: VerifyRequest, drafted: Drafted, plain: Plain) -> Check:
+    found = _tokens(drafted.greedy)
+    return texts.judge_texts(GREEDY, plain.partings, found, bound=tie_bound(request))
+
+
+def _judge_samples(drafted: Drafted, plain: Plain) -> Check:
+    return distribution.judge_distribution(
+        _fit(drafted.samples, plain.trees),
+        _fit(plain.samples, plain.trees),
+        samples=len(drafted.samples.answers),
+        accepted=sum(drafted.samples.accepted),
+    )
+
+
+def _judge_states(
+    request: VerifyRequest, drafted: Drafted, others: Measured | Check, plain: Plain
+) -> Check:
+    if isinstance(others, Check):
+        return others
+    assert drafted.scheme is not None
+    return states.judge_states(
+        drafted.greedy, others, plain.state_partings, served=drafted.scheme, bound=tie_bound(request)
+    )
+
+
+def _fit(sampled: Measured, trees: Sequence[dict[distribution.Leaf, float]]) -> distribution.Fit:
+    each, drawn = len(sampled.answers) // len(trees), _tokens(sampled)
+    slices = [drawn[at * each : (at + 1) * each] for at in range(len(trees))]
+    return distribution.joint([distribution.fit(*one) for one in zip(slices, trees, strict=True)])
+
+
+def _greedy(request: VerifyRequest) -> Load:
+    return Load(request.prompts.ids, request.concurrency, request.max_tokens)
+
+
+def _sampled(request: VerifyRequest, contexts: Sequence[list[int]]) -> Load:
+    """Without a seed: one per request would make all samples alike."""
+    each = request.samples // len(contexts)
+    prompts = [context for context in contexts for _ in range(each)]
+    length = distribution.DEPTH + _BEYOND
+    return Load(prompts, _AT_ONCE, length, temperature=1.0, ignore_eos=True)
+
+
+def fitted(request: VerifyRequest, stage: Stage) -> VerifyRequest:
+    """With a share of the memory that is free, where none was given."""
+    engine, share = with_memory(request.engine, [request.check.target, request.check.draft])
+    if share is not None:
+        with stage(str(share), None):
+            pass
+    return replace(request, engine=engine)
+
+
+class _Announced(EngineProcess):
+    """One whose start is a stage."""
+
+    def __init__(self, *arguments: Any, stage: Stage, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.stage = stage
+
+    def __enter__(self) -> EngineProcess:
+        with self.stage(f"Starting {self.name}", None):
+            return super().__enter__()
+
+
+def start(
+    name: str, arguments: Mapping[str, Any], log: Path, stage: Stage, *, plugin: bool = True
+) -> EngineProcess:
+    return _Announced(arguments, log, name=name, plugin=plugin, stage=stage)
+
+
+def load_in(engine: EngineProcess, load: Load, title: str, stage: Stage) -> Measured:
+    with stage(title, len(load.prompts)) as done:
+        return engine.load(load, done)
+
+
+def _tokens(measured: Measured) -> list[list[int]]:
+    return [answer.tokens for answer in measured.answers]
+
+
+def _report(request: VerifyRequest, checked: CheckResult, checks: Sequence[Check]) -> Report:
+    prompts = request.prompts
+    settings = {
+        "method": checked.method, "prompts": prompts.source, "num_prompts": len(prompts.ids),
+        "chat_template": prompts.chat_template, "thinking": prompts.thinking,
+        "max_tokens": request.max_tokens, "concurrency": request.concurrency,
+        "samples": request.samples, "tie_gap": tie_bound(request), "versions": versions(),
+        "engine": dict(request.engine), "eagle_ext": dict(request.options),
+        "left_out": left_out(request),
+    }  # fmt: skip
+    return Report(request.check.draft, request.check.target, request.k, tuple(checks), settings)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes of a hybrid target that its memory follows from, read from config.json.
+
+Qwen3-Next, Qwen3.5 and Qwen3.6 name them alike. Pure Python: neither torch nor vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_eagle_ext.checkpoint.target_facts import text_config
+from vllm_eagle_ext.errors import UnsupportedTargetError
+from vllm_eagle_ext.memory.recorded_inputs import record_width
+
+_LARGEST = 2**24  # of any size in a config; vocabularies have some 2**18
+# Bytes of an element as served: vLLM's `auto` serves a checkpoint in float32 as 16 bit.
+_MODEL_BYTES = {"bfloat16": 2, "float16": 2, "float32": 2}
+_STATE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+_LINEAR, _FULL = "linear_attention", "full_attention"
+_REMEDY = "name the target by the config.json it was published with"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrent:
+    """The gated delta nets of a target, all ranks together."""
+
+    layers: int
+    key_heads: int  # H
+    value_heads: int  # HV
+    key_dim: int  # DK
+    value_dim: int  # DV
+    conv_width: int  # W
+    model_bytes: int  # per element of the model's dtype: convolution and records
+    state_bytes: int  # per element of the recurrent state
+    tp: int = 1
+
+    def __post_init__(self) -> None:
+        if self.key_heads % self.tp or self.value_heads % self.tp:
+            raise UnsupportedTargetError(
+                field="tensor_parallel_size", value=self.tp,
+                allowed=f"a divisor of {self.key_heads} key heads and {self.value_heads} value heads",
+                remedy="choose such a size, or serve the target on fewer GPUs",
+            )  # fmt: skip
+
+    @property
+    def conv_dim(self) -> int:
+        return (2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim) // self.tp
+
+    @property
+    def record_width(self) -> int:
+        heads = self.key_heads // self.tp, self.value_heads // self.tp
+        return record_width(heads[0], self.key_dim, heads[1], self.value_dim)
+
+    @property
+    def record_bytes(self) -> int:
+        """Of one row in one layer."""
+        return self.record_width * self.model_bytes
+
+    @property
+    def ssm_bytes(self) -> int:
+        """Of one layer's recurrent state."""
+        return self.value_heads // self.tp * self.value_dim * self.key_dim * self.state_bytes
+
+    def conv_bytes(self, k: int) -> int:
+        """Of one layer's window, which K drafts widen."""
+        return (self.conv_width - 1 + k) * self.conv_dim * self.model_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Layers that keep keys and values: the target's, or some of a draft's."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    window: int | None = None
+    element_bytes: int = 2
+    tp: int = 1
+
+    def __post_init__(self) -> None:
+        if max(self.kv_heads, self.tp) % min(self.kv_heads, self.tp):
+            raise UnsupportedTargetError(
+                field="tensor_parallel_size", value=self.tp,
+                allowed=f"a divisor or a multiple of {self.kv_heads} key/value heads",
+                remedy="choose such a size",
+            )  # fmt: skip
+
+    @property
+    def token_bytes(self) -> int:
+        """Of one token in one layer on one rank; fewer heads than ranks are repeated."""
+        return 2 * max(1, self.kv_heads // self.tp) * self.head_dim * self.element_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    recurrent: Recurrent
+    attention: Attention
+    max_position_embeddings: int | None
+
+
+def read_target(
+    config: Mapping[str, Any], *, tp: int = 1, kv_bytes: int | None = None, fp32_state: bool = False
+) -> Target:
+    """Args:
+        kv_bytes: per element of keys and values; None: as the model's dtype.
+        fp32_state: where the config asks for no dtype, as vLLM's CPU backend.
+
+    Raises:
+        UnsupportedTargetError: no gated delta nets, a size that is none, or ranks that divide no heads.
+    """
+    text = text_config(config)
+    linear, full = _layers(text)
+    model = model_bytes(dtype_of(config))
+    recurrent = _recurrent(text, linear, model, 4 if fp32_state else model, tp)
+    attention = Attention(
+        layers=full,
+        kv_heads=size(text, "num_key_value_heads"),
+        head_dim=head_dim(text),
+        element_bytes=kv_bytes or model,
+        tp=tp,
+    )
+    length = text.get("max_position_embeddings")
+    return Target(
+        recurrent=recurrent,
+        attention=attention,
+        max_position_embeddings=None if length is None else size(text, "max_position_embeddings"),
+    )
+
+
+def _recurrent(
+    text: Mapping[str, Any], layers: int, model: int, default_state: int, tp: int
+) -> Recurrent:
+    wanted = text.get("mamba_ssm_dtype")
+    state = default_state
+    if wanted not in (None, "auto"):
+        state = _bytes(wanted, "mamba_ssm_dtype", _STATE_BYTES)
+    return Recurrent(
+        layers=layers,
+        key_heads=size(text, "linear_num_key_heads"),
+        value_heads=size(text, "linear_num_value_heads"),
+        key_dim=size(text, "linear_key_head_dim"),
+        value_dim=size(text, "linear_value_head_dim"),
+        conv_width=size(text, "linear_conv_kernel_dim"),
+        model_bytes=model,
+        state_bytes=state,
+        tp=tp,
+    )
+
+
+def dtype_of(config: Mapping[str, Any]) -> Any:
+    """The older key is `torch_dtype`; bfloat16 where none is stated."""
+    places = [text_config(config), config]
+    found = (place.get(key) for place in places for key in ("dtype", "torch_dtype"))
+    return next((value for value in found if value is not None), "bfloat16")
+
+
+def model_bytes(dtype: Any) -> int:
+    """Per element, as served."""
+    return _bytes(dtype, "dtype", _MODEL_BYTES)
+
+
+def head_dim(text: Mapping[str, Any]) -> int:
+    if text.get("head_dim") is not None:
+        return size(text, "head_dim")
+    return max(1, size(text, "hidden_size") // size(text, "num_attention_heads"))
+
+
+def size(text: Mapping[str, Any], key: str) -> int:
+    value = text.get(key)
+    if type(value) is int and 0 < value < _LARGEST:
+        return value
+    raise _refusal(key, value, "a positive integer")
+
+
+def _layers(text: Mapping[str, Any]) -> tuple[int, int]:
+    """How many layers are gated delta nets, and how many full attention."""
+    if text.get("linear_num_key_heads") is None:
+        raise _refusal("linear_num_key_heads", None, "the number of key heads of gated delta nets")
+    count, kinds = size(text, "num_hidden_layers"), text.get("layer_types")
+    if kinds is None:
+        interval = size(text, "full_attention_interval")
+        linear = count - count // interval
+    else:
+        known = isinstance(kinds, list) and all(kind in (_LINEAR, _FULL) for kind in kinds)
+        if not known or len(kinds) != count:
+            raise _refusal("layer_types", kinds, f'{count} times "{_LINEAR}" or "{_FULL}"')
+        linear = kinds.count(_LINEAR)
+    if not linear or linear == count:
+        field = "full_attention_interval" if kinds is None else "layer_types"
+        raise _refusal(field, text.get(field), "gated delta nets and full attention, some of each")
+    return linear, count - linear
+
+
+def _bytes(dtype: Any, key: str, known: Mapping[str, int]) -> int:
+    name = dtype.removeprefix("torch.") if isinstance(dtype, str) else None
+    if name is not None and name in known:
+        return known[name]
+    raise _refusal(key, dtype, " or ".join(known))
+
+
+def _refusal(key: str, value: object, allowed: str) -> UnsupportedTargetError:
+    return UnsupportedTargetError(
+        field=f"{key} of the target's config.json", value=value, allowed=allowed, remedy=_REMEDY
+    )

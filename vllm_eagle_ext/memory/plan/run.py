@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan is computed from, and what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from vllm_eagle_ext.errors import OptionsError
+from vllm_eagle_ext.memory.footprint import Footprint, Setting, StateReport, Way, footprint, report
+from vllm_eagle_ext.memory.geometry import Target, read_target
+from vllm_eagle_ext.memory.parameters import Estimate, estimate_weights
+from vllm_eagle_ext.memory.plan.dense import (
+    DenseTarget,
+    KvCost,
+    estimate_dense,
+    is_hybrid,
+    kv_cost,
+    read_dense,
+)
+from vllm_eagle_ext.memory.plan.device import GIB, Memory, read_memory
+from vllm_eagle_ext.memory.plan.model_files import (
+    Draft,
+    Model,
+    Weights,
+    open_model,
+    read_draft,
+    read_weights,
+)
+from vllm_eagle_ext.memory.state_scheme import TARGETS, Situation, choose, planned_prefix_caching
+
+# Bytes of a key's or value's element; None: as the model's dtype.
+KV_DTYPES: dict[str, int | None] = {
+    "auto": None, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
+}  # fmt: skip
+# vLLM's defaults for a server on a GPU of 70 GiB or more; on a CPU 128.
+MAX_NUM_SEQS, UTILIZATION = 1024, 0.92
+# Activations, CUDA graphs and the runtime: measured by vLLM at start, not known before.
+RESERVE_GIB = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    target: str
+    gpu_mem: float | None = None  # GiB of one GPU; None: of this machine's
+    tp: int = 1
+    max_model_len: int | None = None  # None: the target's
+    max_num_seqs: int = MAX_NUM_SEQS
+    gpu_memory_utilization: float = UTILIZATION
+    prefix_caching: bool | None = None  # None: as `check` would have it served
+    kv_dtype: str = "auto"
+    draft: str | None = None
+    weights_gib: float | None = None
+    reserve_gib: float = RESERVE_GIB
+    cpu: bool = False
+    download_dir: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Premises:
+    """What does not depend on K."""
+
+    request: PlanRequest
+    architecture: str
+    memory: Memory
+    weights: Weights
+    draft: Draft | None
+    budget: int  # bytes of one rank's KV cache
+
+    @property
+    def draft_layers(self) -> Sequence[Any]:
+        return self.draft.layers if self.draft else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DensePlan:
+    premises: Premises
+    target: DenseTarget
+    setting: Setting
+    cost: KvCost
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.cost.fit(self.premises.budget) else 1
+
+    def longest(self) -> int:
+        """The largest max_model_len of which one request fits; 0: none."""
+        return _longest(self.setting, self._fits)
+
+    def _fits(self, setting: Setting) -> bool:
+        cost = kv_cost(self.target, setting, self.premises.draft_layers)
+        return cost.fit(self.premises.budget) > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridPlan:
+    premises: Premises
+    target: Target
+    setting: Setting
+    slots: Footprint
+    replay: Footprint
+    auto: Way  # what `hybrid_state: auto` takes
+    why: str
+
+    @property
+    def taken(self) -> Footprint:
+        return self.replay if self.auto == "replay" else self.slots
+
+    @property
+    def crashes(self) -> bool:
+        """vLLM's V1 runner without Triton, as a CPU has it, cannot do prefix caching here."""
+        return self.setting.cpu and self.setting.prefix_caching
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.taken.fit(self.premises.budget) and not self.crashes else 1
+
+    @property
+    def report(self) -> StateReport:
+        return report(
+            self.replay, self.slots, budget=self.premises.budget,
+            max_model_len=self.setting.max_model_len,
+        )  # fmt: skip
+
+    def footprint(self, way: Way, **changes: Any) -> Footprint:
+        """Of another setting."""
+        return footprint(self.target, way, replace(self.setting, **changes), self.premises.draft_layers)
+
+    def longest(self) -> int:
+        """The largest max_model_len of which one request fits with what `auto` takes; 0: none."""
+        return _longest(self.setting, self._fits)
+
+    def _fits(self, setting: Setting) -> bool:
+        cost = self.footprint(self.auto, max_model_len=setting.max_model_len)
+        return cost.fit(self.premises.budget) > 0
+
+
+Plan = DensePlan | HybridPlan
+
+
+def _longest(setting: Setting, fits: Callable[[Setting], bool]) -> int:
+    low, high = 0, setting.max_model_len
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(replace(setting, max_model_len=middle)):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
+    """One for each K.
+
+    Raises:
+        EagleExtError: target, draft or options cannot be read.
+    """
+    if request.kv_dtype not in KV_DTYPES:
+        raise OptionsError(
+            field="--kv-dtype", value=request.kv_dtype, allowed=", ".join(KV_DTYPES),
+            remedy="choose one of them; others pack keys and values in ways that are not modelled",
+        )  # fmt: skip
+    model = open_model(request.target, field="--target", download_dir=request.download_dir)
+    kv_bytes = KV_DTYPES[request.kv_dtype]
+    if is_hybrid(model.config):
+        platform = "cpu" if request.cpu else "cuda"
+        caches = planned_prefix_caching(_architecture(model.config), platform, request.prefix_caching)
+        request = replace(request, prefix_caching=caches)
+        hybrid = read_target(model.config, tp=request.tp, kv_bytes=kv_bytes, fp32_state=request.cpu)
+        premises = _premises(
+            request, model, lambda: estimate_weights(model.config, hybrid),
+            hybrid.attention.element_bytes,
+        )  # fmt: skip
+        settings = _settings(request, ks, hybrid.max_position_embeddings)
+        return [_hybrid(premises, hybrid, setting) for setting in settings]
+    dense = read_dense(model.config, tp=request.tp, kv_bytes=kv_bytes)
+    premises = _premises(
+        request, model, lambda: estimate_dense(model.config, dense), dense.attention[0].element_bytes
+    )
+    layers = premises.draft_layers
+    return [
+        DensePlan(premises=premises, target=dense, setting=setting, cost=kv_cost(dense, setting, layers))
+        for setting in _settings(request, ks, dense.max_position_embeddings)
+    ]
+
+
+def _premises(
+    request: PlanRequest, model: Model, estimated: Callable[[], Estimate], kv_bytes: int
+) -> Premises:
+    weights = read_weights(model, estimated, request.weights_gib)
+    draft = None
+    if request.draft is not None:
+        draft = read_draft(
+            request.draft, tp=request.tp, kv_bytes=kv_bytes, download_dir=request.download_dir
+        )
+    given = request.gpu_mem
+    memory = read_memory(cpu=request.cpu) if given is None else Memory(given, "")
+    total = memory.gib * request.gpu_memory_utilization * GIB
+    loaded = (weights.size + (draft.size if draft else 0)) / request.tp
+    return Premises(
+        request=request, architecture=_architecture(model.config), memory=memory, weights=weights,
+        draft=draft, budget=max(0, int(total - loaded - request.reserve_gib * GIB)),
+    )  # fmt: skip
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    named = config.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else ""
+
+
+def _settings(request: PlanRequest, ks: Sequence[int], own_length: int | None) -> list[Setting]:
+    length = request.max_model_len or own_length
+    if length is None:
+        raise OptionsError(
+            field="--max-model-len", value=None, allowed="a positive integer",
+            remedy="state it, as the target's config.json has no max_position_embeddings",
+        )  # fmt: skip
+    caches = request.prefix_caching is not False
+    return [Setting(k=k, max_model_len=length, prefix_caching=caches, cpu=request.cpu) for k in ks]
+
+
+def _hybrid(premises: Premises, target: Target, setting: Setting) -> HybridPlan:
+    auto, why = _auto(premises, setting)
+    layers = premises.draft_layers
+    return HybridPlan(
+        premises=premises, target=target, setting=setting, auto=auto, why=why,
+        slots=footprint(target, "slots", setting, layers),
+        replay=footprint(target, "replay", setting, layers),
+    )  # fmt: skip
+
+
+def _auto(premises: Premises, setting: Setting) -> tuple[Way, str]:
+    """What an engine takes on the runner that vLLM chooses by itself: V2 on a GPU, V1 on a CPU."""
+    architecture, cpu = premises.architecture, setting.cpu
+    if architecture and architecture not in TARGETS:
+        return "slots", f"replay knows no {architecture}"
+    runner: Literal["v1", "v2"] = "v1" if cpu else "v2"
+    replays, why = choose(
+        Situation(
+            architecture=architecture, k=setting.k, runner=runner, platform="cpu" if cpu else "cuda",
+            prefix_caching=setting.prefix_caching,
+        ),
+        "auto",
+    )  # fmt: skip
+    return ("replay" if replays else "slots"), why

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes what was decided where both of vLLM's runners and all drafter classes read it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from vllm_eagle_ext.checkpoint import Case, DraftSpec
+from vllm_eagle_ext.checkpoint.expected_tensors import belongs_to_quantised, expected_tensors
+from vllm_eagle_ext.checkpoint.flags import FLAGS
+from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY, OUTPUT_IDS_KEY
+from vllm_eagle_ext.drafters.eagle3.gate_rows import GatePlan
+from vllm_eagle_ext.drafters.strict_weights import LoadingPlan
+from vllm_eagle_ext.resolved_marker import write_stamp
+
+_SECTIONS = ("mrope_section", "mrope_interleaved", "xdrope_section")
+
+
+def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
+    """config: vLLM's SpeculativeConfig, whose draft config is changed in place."""
+    hf_config = config.draft_model_config.hf_config
+    spec = case.spec
+    hf_config.target_hidden_size = spec.target_hidden_size
+    hf_config.draft_vocab_size = spec.vocabulary.size
+    if getattr(hf_config, "hidden_act", None) is None:  # the speculators config class has no defaults
+        hf_config.hidden_act = "silu"
+    if spec.fuses_aux_states:
+        setattr(hf_config, IDS_KEY, list(spec.aux_layers.boundaries))
+        hf_config.num_aux_hidden_states = len(spec.aux_layers.boundaries)
+    windows = [layer.window for layer in spec.layers if layer.window]
+    if windows:  # transformers drops the key where use_sliding_window is not set
+        hf_config.sliding_window = windows[0]
+    if config.parallel_drafting:
+        _drop_rope_sections(hf_config)
+    if spec.method == "dflash":
+        _apply_dflash(hf_config, case)
+    else:
+        _apply_eagle3(hf_config, case)
+        _draft_to_the_end(config)
+    write_stamp(hf_config, weights=asdict(loading_plan(case, strict=strict)))
+    hf_config.architectures = [spec.drafter]
+    config.update_arch_()
+
+
+def _drop_rope_sections(hf_config: Any) -> None:
+    """V1 refuses M-RoPE in drafts that make all tokens in one pass. It drafts for text alone, where all
+    sections have the same position, and hands such drafts the first. REMOVE WHEN V1's `_raise_if_mrope`
+    goes, or V1 goes."""
+    for name in ("rope_parameters", "rope_scaling"):
+        block = getattr(hf_config, name, None)
+        if isinstance(block, dict):
+            kept = {key: value for key, value in block.items() if key not in _SECTIONS}
+            setattr(hf_config, name, kept)
+
+
+def _apply_eagle3(hf_config: Any, case: Case) -> None:
+    spec = case.spec
+    flags = {name: spec.flags[name].value for name in FLAGS}
+    for name, value in flags.items():
+        setattr(hf_config, name, value)
+    nested = dict(getattr(hf_config, "eagle_config", None) or {})
+    nested.pop(IDS_KEY, None)
+    if spec.fuses_aux_states:
+        nested[IDS_KEY] = list(spec.aux_layers.boundaries)
+    nested["use_aux_hidden_state"] = spec.fuses_aux_states
+    nested["norm_before_fc"] = flags["norm_before_fc"]  # read here first
+    hf_config.eagle_config = nested
+
+
+def _draft_to_the_end(config: Any) -> None:
+    """V1 drafts for no request of a step in which one has no room for K more tokens: the others lose
+    their drafts, and their cache keeps a hole where the step's rows should be. EAGLE-3 needs no such
+    room, its positions are clamped; drafting in parallel does. REMOVE WHEN V1's `_input_fits_in_drafter`
+    goes by request, or V1 goes."""
+    target, draft = config.target_model_config, config.draft_model_config
+    if not config.parallel_drafting and draft.max_model_len == target.max_model_len:
+        draft.max_model_len += config.num_speculative_tokens
+
+
+def _apply_dflash(hf_config: Any, case: Case) -> None:
+    spec = case.spec
+    nested = dict(getattr(hf_config, "dflash_config", None) or {})
+    nested[OUTPUT_IDS_KEY] = [boundary - 1 for boundary in spec.aux_layers.boundaries]
+    nested["mask_token_id"] = spec.mask_token_id
+    nested["input_embedding_scale"] = spec.embedding_scale
+    if spec.format == "speculators":
+        nested.pop("causal", None)  # vLLM's blanket flag; without it causality goes by layer type
+        if not any(layer.causal for layer in spec.layers):
+            nested["causal"] = False
+    hf_config.dflash_config = nested
+    # vLLM 0.32 raises this for EAGLE-3 drafts only: positions beyond it lie outside the rope table.
+    stated = getattr(hf_config, "max_position_embeddings", None) or 0
+    hf_config.max_position_embeddings = max(stated, case.setting.max_model_len or 0)
+
+
+def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
+    """Of safetensors what the headers have, of other files what the config promises."""
+    table = expected_tensors(case.spec, case.config, case.target.vocab_size)
+    loaded = {name: expected for name, expected in table.items() if name != "t2d"}
+    if case.has_tensors:
+        required = {
+            name: [list(header.shape)]
+            for name, header in case.files.tensors.items()
+            if name in loaded or belongs_to_quantised(case.spec, name, table)
+        }
+        optional: dict[str, list[list[int]]] = {}
+    else:
+        lendable = case.spec.hidden_size == case.spec.target_hidden_size
+        own = () if lendable else ("embed_tokens.weight", "lm_head.weight")
+        shapes = {name: [list(s) for s in expected.shapes] for name, expected in loaded.items()}
+        optional = {n: shapes[n] for n, e in loaded.items() if e.optional and n not in own}
+        required = {n: allowed for n, allowed in shapes.items() if n not in optional}
+    return LoadingPlan(
+        required=required,
+        optional=optional,
+        order=list(case.spec.aux_layers.order),
+        gate=_gate_plan(case.spec),
+        d2t=case.spec.vocabulary.map_kind,
+        target_vocab_size=case.target.vocab_size,
+        drop_unexpected=not strict,
+    )
+
+
+def _gate_plan(spec: DraftSpec) -> dict[str, Any] | None:
+    if spec.gate is None:
+        return None
+    plan = GatePlan(
+        kind=spec.gate.kind,
+        module=spec.gate.module,
+        layout=spec.gate.layout,
+        heads=spec.heads.query,
+        head_dim=spec.heads.dim,
+    )
+    return asdict(plan)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replay or slots for the run at hand, and the target's architecture accordingly."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from vllm_eagle_ext import compat, metrics
+from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.log import get_logger, log_once
+from vllm_eagle_ext.memory.state_scheme import (
+    OPTION,
+    TARGETS,
+    Situation,
+    choose,
+    refuse_what_crashes,
+)
+from vllm_eagle_ext.options import Options
+from vllm_eagle_ext.resolved_marker import write_stamp
+
+logger = get_logger(__name__)
+
+
+def apply_hybrid_state(
+    engine_args: Any, target_model_config: Any, speculative_config: Any, options: Options
+) -> None:
+    """Called once the draft is settled; a target without gated delta nets is left alone.
+
+    Raises:
+        HybridStateError: replay is asked for and cannot be had, or vLLM would crash.
+    """
+    architecture = target_model_config.architecture
+    if architecture not in TARGETS:
+        return
+    situation = _situation(engine_args, architecture, speculative_config)
+    refuse_what_crashes(situation)
+    replay, reason = choose(situation, options.hybrid_state)
+    kept = "replay, one state page per request" if replay else f"slots, {1 + situation.k} pages"
+    log_once(logger, logging.INFO, f"Recurrent state of {architecture}: {kept}; {reason}.")
+    metrics.publish_state(
+        engine_args,
+        target_model_config,
+        speculative_config,
+        "replay" if replay else "slots",
+        cpu=situation.platform == "cpu",
+    )
+    if replay:
+        write_stamp(target_model_config.hf_config)
+        compat.use_architecture(target_model_config, TARGETS[architecture])
+
+
+def require_drafts(options: Options) -> None:
+    """Raises:
+    HybridStateError: replay is asked for in a run without drafts, which has nothing to replay.
+    """
+    if options.hybrid_state == "replay":
+        raise HybridStateError(
+            field=OPTION,
+            value="replay",
+            allowed="'auto' or 'slots' without a speculative config",
+            remedy="leave the option out, or name a draft",
+        )
+
+
+def _situation(engine_args: Any, architecture: str, config: Any) -> Situation:
+    from vllm.platforms import current_platform
+    from vllm.triton_utils import HAS_TRITON
+
+    # vLLM makes a connector of the offloading option later on.
+    connector = engine_args.kv_transfer_config or (
+        engine_args.kv_offloading_size and engine_args.kv_offloading_backend
+    )
+    in_parallel = bool(config.parallel_drafting) and config.method not in ("dflash", "dspark")
+    return Situation(
+        architecture=architecture,
+        k=config.num_speculative_tokens,
+        runner=compat.model_runner(
+            drafts_in_parallel=in_parallel,
+            method=config.method,
+            other_vocabulary=bool(getattr(config, "use_heterogeneous_vocab", False)),
+        ),
+        platform="cuda" if current_platform.is_cuda() else current_platform.device_name,
+        prefix_caching=bool(engine_args.enable_prefix_caching),
+        has_triton=HAS_TRITON,
+        pipeline_parallel_size=engine_args.pipeline_parallel_size,
+        context_parallel_size=max(
+            engine_args.decode_context_parallel_size, engine_args.prefill_context_parallel_size
+        ),
+        kv_connector=str(getattr(connector, "kv_connector", connector)) if connector else None,
+        lora=bool(engine_args.enable_lora),
+        microbatches=bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1,
+    )

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command that serves a checked draft."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllm_eagle_ext.checkpoint import DraftSpec
+from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
+from vllm_eagle_ext.checkpoint.sources import download_command, split_subfolder
+from vllm_eagle_ext.options import KEY
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult
+
+# Of a node's memory, on a CPU: vLLM's default asks for 0.92 of it to be free. More for a large target.
+CPU_MEMORY = 0.3
+_NODES = Path("/sys/devices/system/node")
+
+
+def serve_command(result: CheckResult) -> str:
+    """The line to paste; K defaults to what the draft was trained for, or 3.
+
+    Where only one of vLLM's model runners can draft with it, the line says so.
+    """
+    request, start = result.request, result.start
+    draft = json.dumps(speculative_config(result))
+    words = ["vllm", "serve", request.target, "--speculative-config", draft]
+    if request.max_model_len:
+        words += ["--max-model-len", str(request.max_model_len)]
+    if request.download_dir:
+        words += ["--download-dir", request.download_dir]
+    if start.tp > 1:
+        words += ["--tensor-parallel-size", str(start.tp)]
+    if start.prefix_caching is not None:
+        words.append("--enable-prefix-caching" if start.prefix_caching else "--no-enable-prefix-caching")
+    if start.platform.name == "cpu":
+        words += ["--gpu-memory-utilization", str(CPU_MEMORY)]
+    if request.options:
+        words += ["--additional-config", json.dumps({KEY: dict(request.options)})]
+    return "".join(f"{setting} " for setting in _environment(result)) + shlex.join(words)
+
+
+def _environment(result: CheckResult) -> list[str]:
+    start, spec = result.start, result.inspection.spec
+    if start.platform.name == "cpu":
+        # vLLM binds each rank to a NUMA node of its own.
+        return ["VLLM_CPU_OMP_THREADS_BIND=nobind"] if start.tp > _numa_nodes() else []
+    runner = wanted_runner(spec) if spec else None
+    return [f"VLLM_USE_V2_MODEL_RUNNER={int(runner[0] == 'v2')}"] if runner else []
+
+
+def _numa_nodes() -> int:
+    nodes = list(_NODES.glob("node[0-9]*")) if _NODES.is_dir() else []
+    return max(1, len(nodes))
+
+
+def speculative_config(result: CheckResult) -> dict[str, Any]:
+    """What the draft is served with."""
+    request, spec = result.request, result.inspection.spec
+    found: dict[str, Any] = {"method": result.method, "model": served_from(result)}
+    found["num_speculative_tokens"] = request.k or usual_k(spec)
+    if request.revision and not _is_inside(request):
+        found["revision"] = request.revision
+    if spec and spec.family == "p-eagle":
+        found["parallel_drafting"] = True
+    return found
+
+
+def as_decided(engine: Mapping[str, Any], checked: Iterable[CheckResult]) -> dict[str, Any]:
+    """Keywords of LLM() with what the checks decided of those that were left to vLLM.
+
+    For every engine that is compared, also one without the draft.
+    """
+    caches = (result.start.prefix_caching for result in checked)
+    decided = next((one for one in caches if one is not None), None)
+    return {**engine, **({} if decided is None else {"enable_prefix_caching": decided})}
+
+
+def served_from(result: CheckResult) -> str:
+    """The draft's name; of a repository's folder its place in the hub's cache, or of its download."""
+    request = result.request
+    if not _is_inside(request):
+        return request.draft
+    cached = result.files.folder
+    return str(cached) if cached else download_command(request.draft, None)[1]
+
+
+def download_line(result: CheckResult) -> str | None:
+    """For a folder of a repository, which vLLM does not take; None where it lies in the hub's cache."""
+    request = result.request
+    if not _is_inside(request) or result.files.folder:
+        return None
+    return shlex.join(download_command(request.draft, request.revision)[0])
+
+
+def _is_inside(request: CheckRequest) -> bool:
+    is_folder = os.path.isdir(os.path.expanduser(request.draft))
+    return not is_folder and split_subfolder(request.draft) is not None
+
+
+def usual_k(spec: DraftSpec | None) -> int:
+    if spec is None:
+        return 3
+    most = spec.block_size - 1 if spec.block_size else None
+    usual = spec.trained_k or most or 3
+    return min(usual, most) if most else usual
+
+
+def not_looked_at(result: CheckResult) -> list[str]:
+    """What an engine's start, or the engine, may still stumble over."""
+    files, found = result.files, []
+    if files.weights == "bin":
+        found.append("the content of the .bin weights")
+    elif not files.surveys:
+        found.append("values of large tensors (--weights reads them)")
+    return [*found, "the target's weights", "free memory", "other options of vllm serve"]

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine's start would make of the draft, beyond its files: the refusals that need no vLLM."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from vllm_eagle_ext.checkpoint import Case, Finding, Severity
+from vllm_eagle_ext.checkpoint.families import published_architecture
+from vllm_eagle_ext.checkpoint.findings import Problem
+from vllm_eagle_ext.checkpoint.rope_config import read_rope, rope_problems
+from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
+from vllm_eagle_ext.checkpoint.target_facts import text_config
+from vllm_eagle_ext.compat import is_tested
+from vllm_eagle_ext.errors import EagleExtError, HybridStateError, SpeculativeConfigError
+from vllm_eagle_ext.memory.state_scheme import (
+    TARGETS,
+    Situation,
+    choose,
+    planned_prefix_caching,
+    refuse_what_crashes,
+    refuse_without_states,
+)
+from vllm_eagle_ext.options import Options
+from vllm_eagle_ext.preflight.capture import refuse_embeddings, scattered
+from vllm_eagle_ext.preflight.multimodal import NAMED, no_image_token
+from vllm_eagle_ext.preflight.offline.platform import Platform
+from vllm_eagle_ext.preflight.parallel import check_ranks
+from vllm_eagle_ext.preflight.untested import refuse_gaps
+
+Runner = Literal["v1", "v2"]
+Check = Callable[[], object]  # raises an EagleExtError
+_GUESSES = {"images_are_known_to_v1"}
+_ANY_LENGTH = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+_LENIENT = {"draft_cache_lies_in_one_group"}  # `strict: false` makes a warning of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the user asks of the engine."""
+
+    k: int
+    tp: int
+    prefix_caching: bool | None  # None: vLLM's default
+    options: Options
+    max_model_len: int | None = None  # None: the target's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The engine that the printed command starts."""
+
+    platform: Platform
+    runner: Runner
+    tp: int
+    prefix_caching: bool | None
+    state: str | None = None  # how a hybrid target's recurrent states are kept
+    refusals: tuple[Finding, ...] = ()
+
+
+def plan_start(target: Mapping[str, Any], case: Case | None, wish: Wish, platform: Platform) -> Start:
+    """Decide what the command leaves open, by the rules of a start, and collect its refusals.
+
+    Args:
+        target: the target's config.json.
+        case: of a draft of ours; None: only the options are looked at.
+    """
+    architecture = published_architecture(target)
+    caches = planned_prefix_caching(architecture, platform.name, wish.prefix_caching)
+    start = Start(platform=platform, runner=_runner(platform, case), tp=wish.tp, prefix_caching=caches)
+    checks: dict[str, Check] = {"the_target_is_as_long": partial(_refuse_length, target, wish)}
+    checks |= _of_options(architecture, wish) if wish.options.enabled else {}
+    if case is not None:
+        checks |= _of_the_pair(target, architecture, case, wish, start)
+    found = [finding for name, check in checks.items() for finding in _refusal(name, check)]
+    if case is not None and architecture in TARGETS:
+        state, refused = _state(architecture, wish, start)
+        return replace(start, state=state, refusals=(*found, *refused))
+    return replace(start, refusals=tuple(found))
+
+
+def _refuse_length(target: Mapping[str, Any], wish: Wish) -> None:
+    """vLLM's rule. A rope that is stretched, or one per layer type, is left to vLLM.
+
+    Raises:
+        SpeculativeConfigError: more positions than the target has.
+    """
+    text, asked = text_config(target), wish.max_model_len
+    most, own = text.get("max_position_embeddings"), text.get("model_max_length")
+    if asked is None or type(most) is not int or rope_problems(text):
+        return
+    allowed = max(most, own) if type(own) is int else most
+    is_left = read_rope(text).factor or os.environ.get(_ANY_LENGTH) in ("1", "true")
+    if asked > allowed and not is_left:
+        raise SpeculativeConfigError(
+            field="--max-model-len",
+            value=asked,
+            allowed=f"up to {allowed}, the positions of the target",
+            remedy=f"ask for {allowed} or fewer: vLLM refuses more without {_ANY_LENGTH}=1, with which "
+            "the target may answer with nonsense beyond them",
+        )
+
+
+def _runner(platform: Platform, case: Case | None) -> Runner:
+    """The one that the command asks for where the draft needs it, else vLLM's choice."""
+    if platform.name == "cpu":  # V2 needs Triton
+        return "v1"
+    wanted = wanted_runner(case.spec) if case else None
+    return wanted[0] if wanted else "v2"
+
+
+def _of_options(architecture: str, wish: Wish) -> dict[str, Check]:
+    asked = wish.options.hybrid_state
+    return {"replay_needs_states": partial(refuse_without_states, architecture, asked)}
+
+
+def _of_the_pair(
+    target: Mapping[str, Any], architecture: str, case: Case, wish: Wish, start: Start
+) -> dict[str, Check]:
+    """What `preflight/build.py` asks of a draft of ours, name by name."""
+    text, found = text_config(target), start.platform.vllm
+    checks: dict[str, Check] = {
+        "target_hands_out_its_embeddings": partial(refuse_embeddings, architecture, case.spec),
+        "ranks_share_evenly": partial(check_ranks, wish.tp, text, case),
+    }
+    if start.runner == "v1":
+        checks["draft_cache_lies_in_one_group"] = partial(_scattered, text, case)
+        checks["images_are_known_to_v1"] = partial(_images, target, architecture)
+    if found and not is_tested(found) and not wish.options.untested_vllm:
+        checks["vllm_is_tested"] = partial(refuse_gaps, case, found)
+    return checks
+
+
+def _scattered(text: Mapping[str, Any], case: Case) -> None:
+    if refusal := scattered(text, case.spec):
+        raise refusal
+
+
+def _images(target: Mapping[str, Any], architecture: str) -> None:
+    """vLLM has several names for some of its classes: without it this is a guess, and a warning."""
+    sees = any(isinstance(target.get(f"{sense}_config"), Mapping) for sense in ("vision", "audio"))
+    if sees and architecture not in NAMED and "image_token_index" not in target:
+        raise no_image_token(architecture, architecture)
+
+
+def _state(architecture: str, wish: Wish, start: Start) -> tuple[str | None, tuple[Finding, ...]]:
+    situation = Situation(
+        architecture=architecture,
+        k=wish.k,
+        runner=start.runner,
+        platform=start.platform.name,
+        prefix_caching=start.prefix_caching is not False,
+        has_triton=start.platform.name != "cpu",
+    )
+    try:
+        refuse_what_crashes(situation)
+        replay, reason = choose(situation, wish.options.hybrid_state)
+    except HybridStateError as error:
+        return None, (_finding("state_can_be_kept", error),)
+    kept = "replay, one state per request" if replay else f"slots, {1 + wish.k} states per request"
+    return f"{kept}; {reason}", ()
+
+
+def _refusal(name: str, check: Check) -> Iterator[Finding]:
+    try:
+        check()
+    except EagleExtError as error:
+        yield _finding(name, error)
+
+
+def _finding(name: str, error: EagleExtError) -> Finding:
+    problem = Problem(field=error.field, value=error.value, allowed=error.allowed, remedy=error.remedy)
+    severity = Severity.WARNING if name in _GUESSES else Severity.ERROR
+    return Finding(name, severity, problem, name in _GUESSES | _LENIENT)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gated delta net layer with one state page per request.
+
+Differences from vLLM's layer: the page has a third part for a step's records and there are no pages
+for draft tokens; verify rows run `ops.*.verify` and leave the checkpoint state alone. Prefills and
+plain decodes run the parent's code. Nothing changes in projections, gates and norm.
+
+Maths: gated delta rule (Yang et al., arXiv 2412.06464); state recovery by replay of raw inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+from vllm.forward_context import get_forward_context
+from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
+from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
+from vllm.v1.attention.backend import AttentionBackend
+
+from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.replay.backend import ReplayBackend, backend
+from vllm_eagle_ext.replay.metadata import ReplayMetadata, VerifyStep
+from vllm_eagle_ext.replay.ops.types import Gating, Pages, Rows
+
+
+class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
+    """Shapes per rank: N rows, H key heads of width DK, HV value heads of width DV,
+    dim = 2 * H * DK + HV * DV."""
+
+    kv_cache: tuple[torch.Tensor, ...]  # convolution, state, records
+
+    @classmethod
+    def adopt(cls, layer: QwenGatedDeltaNetAttention) -> None:
+        """Make one of vLLM's layers ours, in place: it is registered under its prefix already."""
+        if type(layer) is not QwenGatedDeltaNetAttention:
+            raise TypeError(f"{type(layer).__name__} is no layer that can replay")
+        layer.__class__ = cls
+        # vLLM's kernels that fuse verify with the slot scheme's stores are out.
+        layer.enable_fused_gdn_spec_decode = False
+        # Its op calls `_forward_core` on every platform; that of a CPU has no way into the layer.
+        layer._forward_method = layer.forward_cuda
+
+    @property
+    def record_shape(self) -> tuple[int, int]:
+        heads = self.num_k_heads // self.tp_size, self.num_v_heads // self.tp_size
+        width = record_width(heads[0], self.head_k_dim, heads[1], self.head_v_dim)
+        return self.num_spec + 1, width
+
+    def get_kv_cache_spec(self, vllm_config: VllmConfig) -> Any:
+        spec: Any = super().get_kv_cache_spec(vllm_config)
+        return replace(
+            spec,
+            shapes=(*spec.shapes, self.record_shape),
+            dtypes=(*spec.dtypes, self.model_config.dtype),
+            num_speculative_blocks=backend().scratch_pages,
+        )
+
+    def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:  # [P, 1, 1, page bytes]
+        super().bind_kv_cache(kv_cache)
+        dtype, shape = self.model_config.dtype, self.record_shape
+        start = sum(part[0].numel() * part.element_size() for part in self.kv_cache)
+        end = start + shape[0] * shape[1] * dtype.itemsize
+        records = kv_cache.squeeze(dim=(1, 2))[:, start:end].view(dtype).view(-1, *shape)
+        self.kv_cache = (*self.kv_cache, records)
+
+    def get_attn_backend(self) -> type[AttentionBackend]:
+        return ReplayBackend
+
+    @property
+    def pages(self) -> Pages:
+        conv, state, records = self.kv_cache
+        return Pages(conv if is_conv_state_dim_first() else conv.transpose(-1, -2), state, records)
+
+    @property
+    def gating(self) -> Gating:
+        return Gating(self.A_log, self.dt_bias)
+
+    def _forward_core(
+        self,
+        mixed_qkv: torch.Tensor,  # [tokens, dim]
+        b: torch.Tensor,  # [tokens, HV]
+        a: torch.Tensor,  # [tokens, HV]
+        core_attn_out: torch.Tensor,  # [tokens, HV, DV]
+    ) -> None:
+        metadata = get_forward_context().attn_metadata
+        mine = metadata.get(self.prefix) if isinstance(metadata, dict) else None
+        step = mine.step if isinstance(mine, ReplayMetadata) else None
+        if step is None:
+            self._forward_committed(mixed_qkv, b, a, core_attn_out)
+        elif step.rows is None:
+            n = step.num_rows
+            self._verify(mixed_qkv[:n], b[:n], a[:n], core_attn_out[:n], step=step)
+        else:
+            verify = partial(self._verify, step=step)
+            for index, forward in ((step.rows, verify), (step.other_rows, self._forward_committed)):
+                out = torch.zeros_like(core_attn_out[: len(index)])
+                forward(mixed_qkv[index], b[index], a[index], out)
+                core_attn_out.index_copy_(0, index, out)
+
+    def _forward_committed(
+        self,
+        mixed_qkv: torch.Tensor,
+        b: torch.Tensor,
+        a: torch.Tensor,
+        core_attn_out: torch.Tensor,
+    ) -> None:
+        """Prompts and plain decodes: each row's state is the request's state at once."""
+        run = backend().forward_committed
+        if run is None:
+            super()._forward_core(mixed_qkv, b, a, core_attn_out)
+        else:
+            run(mixed_qkv, b, a, core_attn_out, self.prefix)
+
+    def _verify(
+        self,
+        mixed_qkv: torch.Tensor,  # [N, dim]
+        b: torch.Tensor,  # [N, HV]
+        a: torch.Tensor,  # [N, HV]
+        out: torch.Tensor,  # [N, HV, DV]
+        *,
+        step: VerifyStep,
+    ) -> None:
+        pages, ops = self.pages, backend()
+        convolved = ops.convolve(self, mixed_qkv, pages, step)
+        sizes = [self.key_dim // self.tp_size] * 2 + [self.value_dim // self.tp_size]
+        query, key, value = convolved.split(sizes, dim=-1)
+        rows = Rows(
+            query.unflatten(-1, (-1, self.head_k_dim)),
+            key.unflatten(-1, (-1, self.head_k_dim)),
+            value.unflatten(-1, (-1, self.head_v_dim)),
+            a,
+            b,
+        )
+        ops.verify(rows, self.gating, pages, step.batch, out)

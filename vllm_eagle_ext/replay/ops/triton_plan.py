@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What surrounds a commit's recurrence: its plan, and the windows of the convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
+
+from vllm_eagle_ext.replay.ops.types import NULL_PAGE, Align, Batch, Plan
+
+NULL: tl.constexpr = tl.constexpr(NULL_PAGE)
+PLAN_BLOCK = 128  # requests per program
+CHANNEL_BLOCK = 256
+
+
+@triton.jit(do_not_specialize=["requests", "blocks", "table_row"])
+def _plan(
+    slots: tl.tensor,
+    starts: tl.tensor,
+    num_sampled: tl.tensor,
+    rows_of: tl.tensor,
+    block_table: tl.tensor,
+    num_computed: tl.tensor,
+    lengths: tl.tensor,
+    final: tl.tensor,
+    boundary: tl.tensor,
+    boundary_lengths: tl.tensor,
+    requests: tl.tensor,
+    blocks: tl.tensor,
+    slots_step: tl.tensor,
+    table_row: tl.tensor,
+    block_size: tl.tensor,
+    MAPPED: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    here = i < requests
+    slot = tl.load(slots + i * slots_step, mask=here, other=NULL)
+    rows = tl.load(starts + i + 1, mask=here, other=0) - tl.load(starts + i, mask=here, other=0)
+    active = (slot > NULL) & (rows > 0)
+    request = tl.load(rows_of + i, mask=active, other=0) if MAPPED else i
+    sampled = tl.load(num_sampled + request, mask=active, other=0)
+    length = tl.where(active, tl.minimum(tl.maximum(sampled, 1), rows), 0)
+
+    last, at, at_length = slot, tl.full([BLOCK], NULL, tl.int32), tl.zeros([BLOCK], tl.int32)
+    if ALIGNED:
+        computed = tl.load(num_computed + request, mask=active, other=0)
+        after = computed + length
+        pages = block_table + request.to(tl.int64) * table_row
+        column = tl.minimum(tl.maximum(after - 1, 0) // block_size, blocks - 1)
+        last = tl.load(pages + column, mask=active, other=NULL)
+        edge = (computed // block_size + 1) * block_size
+        crossed = active & (after > edge)  # a step that ends on the edge writes its page as `final`
+        at = tl.load(pages + edge // block_size - 1, mask=crossed, other=NULL)
+        at_length = tl.where(crossed & (at > NULL), edge - computed, 0)
+    tl.store(lengths + i, length, mask=here)
+    tl.store(final + i, tl.where(active, last, NULL), mask=here)
+    tl.store(boundary + i, at, mask=here)
+    tl.store(boundary_lengths + i, at_length, mask=here)
+
+
+def plan(
+    batch: Batch,
+    num_sampled: torch.Tensor,
+    rows_of: torch.Tensor | None,
+    align: Align | None,
+    out: Plan,
+) -> None:
+    """Turns the sampled counts into what `Commit` writes.
+
+    num_sampled [requests of the whole batch] int32; rows_of [R] int32: where a request stands there,
+    None if in the same place. At least the first row is committed: a prompt's last token that ran as a
+    verify row samples nothing. A step crosses one edge of a block at most: block_size >= T.
+    """
+    requests = len(batch.slots)
+    if not requests:
+        return
+    table = align.block_table if align else batch.slots
+    _plan[(triton.cdiv(requests, PLAN_BLOCK),)](
+        *(batch.slots, batch.starts, num_sampled, batch.slots if rows_of is None else rows_of),
+        *(table, align.num_computed if align else batch.slots),
+        *out,
+        requests,
+        table.shape[1] if align else 1,
+        batch.slots.stride(0),
+        table.stride(0),
+        align.block_size if align else 1,
+        MAPPED=rows_of is not None,
+        ALIGNED=align is not None,
+        BLOCK=PLAN_BLOCK,
+        num_warps=4,
+    )
+
+
+@triton.jit
+def _move_windows(
+    table: tl.tensor,
+    conv_like: tl.tensor,
+    slots: tl.tensor,
+    lengths: tl.tensor,
+    final: tl.tensor,
+    boundary: tl.tensor,
+    boundary_lengths: tl.tensor,
+    channels: tl.tensor,
+    slots_step: tl.tensor,
+    channel_step: tl.tensor,
+    column_step: tl.tensor,
+    HISTORY: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+) -> None:
+    """One program per layer, request and block of channels. Pages may coincide: all loads come first."""
+    blocks = tl.cdiv(channels, BLOCK_C)
+    program, entry = tl.program_id(0), table + tl.program_id(1) * 2
+    request = program // blocks
+    slot = tl.load(slots + request * slots_step).to(tl.int64)
+    length = tl.load(lengths + request)
+    if (slot <= NULL) | (length <= 0):
+        return
+    last, at = tl.load(final + request).to(tl.int64), tl.load(boundary + request).to(tl.int64)
+    at_length = tl.load(boundary_lengths + request)
+
+    conv = tl.load(entry).to(tl.pointer_type(conv_like.dtype.element_ty))
+    page = tl.load(entry + 1)
+    channel = program % blocks * BLOCK_C + tl.arange(0, BLOCK_C)
+    column = tl.arange(0, BLOCK_H)
+    mask = (channel[:, None] < channels) & (column[None, :] < HISTORY)
+    mask_at = mask & (column[None, :] < tl.where(at > NULL, HISTORY, 0))
+    mask_last = mask & (column[None, :] < tl.where(last > NULL, HISTORY, 0))
+    offsets = channel[:, None] * channel_step + column[None, :] * column_step
+    source = conv + slot * page + offsets
+    kept = tl.load(source + (length - 1) * column_step, mask=mask)
+    kept_at = tl.load(source + (at_length - 1) * column_step, mask=mask_at)
+    tl.debug_barrier()  # one thread's columns are another's sources
+    tl.store(conv + at * page + offsets, kept_at, mask=mask_at)
+    tl.store(conv + last * page + offsets, kept, mask=mask_last)
+
+
+class ConvWindows:
+    """Moves the convolutions' windows behind the accepted rows, all layers in one launch."""
+
+    def __init__(self, convs: Sequence[torch.Tensor], history: int) -> None:
+        """convs: per layer [P, dim, W - 1 + T - 1]; the strides inside a page are those of the first."""
+        self._convs, self._history = tuple(convs), history
+        if len({(conv.shape[1:], conv.dtype, conv.stride()[1:]) for conv in convs}) > 1:
+            raise ValueError("the convolution states of a commit differ in shape, dtype or stride")
+        table = [[conv.data_ptr(), conv.stride(0)] for conv in convs]
+        self._table = torch.tensor(table, dtype=torch.int64, device=convs[0].device)
+
+    def __call__(self, batch: Batch, plan: Plan) -> None:
+        first = self._convs[0]
+        blocks = triton.cdiv(first.shape[1], CHANNEL_BLOCK)
+        _move_windows[(blocks * len(batch.slots), len(self._convs))](
+            self._table,
+            first,
+            batch.slots,
+            *plan,
+            first.shape[1],
+            batch.slots.stride(0),
+            first.stride(1),
+            first.stride(2),
+            HISTORY=self._history,
+            BLOCK_C=CHANNEL_BLOCK,
+            BLOCK_H=triton.next_power_of_2(self._history),
+            num_warps=4,
+        )

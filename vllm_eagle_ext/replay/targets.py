@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's targets with replaying layers. Registered under names of their own, chosen by `choice`.
+
+A class keeps its parent's name: vLLM's V1 runner knows multimodal targets by it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
+from vllm.model_executor.models import qwen3_5, qwen3_next
+
+from vllm_eagle_ext import compat
+from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
+from vllm_eagle_ext.resolved_marker import require_stamp
+
+
+class _Replay:
+    """Mixed in before a target of vLLM's."""
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        require_stamp(vllm_config.model_config.hf_config, "target")
+        super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
+        compat.install_commit_on_v1()
+        compat.install_mends_on_cpu()
+        for module in self.modules():  # type: ignore[attr-defined]
+            if isinstance(module, QwenGatedDeltaNetAttention):
+                ReplayGatedDeltaNetAttention.adopt(module)
+
+    @classmethod
+    def get_mamba_state_shape_from_config(cls, vllm_config: VllmConfig) -> tuple[Any, ...]:
+        """vLLM sizes its pages by these before a layer exists. The records count as part of the window:
+        vLLM's CPU platform takes a target for another kind, with states of another dtype, when it has
+        more than two entries."""
+        config = vllm_config.model_config.hf_text_config
+        tp = vllm_config.parallel_config.tensor_parallel_size
+        width = record_width(
+            config.linear_num_key_heads // tp,
+            config.linear_key_head_dim,
+            config.linear_num_value_heads // tp,
+            config.linear_value_head_dim,
+        )
+        conv, *others = super().get_mamba_state_shape_from_config(vllm_config)  # type: ignore[misc]
+        dtype = super().get_mamba_state_dtype_from_config(vllm_config)[0]  # type: ignore[misc]
+        records = (
+            (1 + vllm_config.num_speculative_tokens) * width * vllm_config.model_config.dtype.itemsize
+        )
+        return ((math.prod(conv) + -(-records // dtype.itemsize),), *others)
+
+    @classmethod
+    def get_model_state_cls(cls) -> type:
+        from vllm_eagle_ext.replay.commit import ReplayModelState
+
+        return ReplayModelState
+
+
+class Qwen3NextForCausalLM(_Replay, qwen3_next.Qwen3NextForCausalLM):
+    pass
+
+
+class Qwen3_5ForCausalLM(_Replay, qwen3_5.Qwen3_5ForCausalLM):
+    pass
+
+
+class Qwen3_5MoeForCausalLM(_Replay, qwen3_5.Qwen3_5MoeForCausalLM):
+    pass
+
+
+class Qwen3_5ForConditionalGeneration(_Replay, qwen3_5.Qwen3_5ForConditionalGeneration):
+    pass
+
+
+class Qwen3_5MoeForConditionalGeneration(_Replay, qwen3_5.Qwen3_5MoeForConditionalGeneration):
+    pass
