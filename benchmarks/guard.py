@@ -34,9 +34,9 @@ GUARDS = (
     Guard("dense", "post-norm EAGLE-3, K=4: ours over stock",
           f"{performance.DENSE} {performance.SHORT} {performance.POSTNORM} -k 4 --concurrency 1,8 "
           f"--ways stock,ours {SIZE}", 0.93),
-    Guard("slots", "DFlash on a hybrid target, K=7: ours with slots over stock",
+    Guard("per_token", "DFlash on a hybrid target, K=7: ours with slots over stock",
           f"{performance.HYBRID} {performance.SHORT} -k 7 --concurrency 1,8 --ways stock,ours {SIZE} "
-          '--eagle-ext {"hybrid_state":"slots"}', 0.93),
+          '--eagle-ext {"hybrid_state":"per_token"}', 0.93),
     # Pages of 64 KiB cannot pay for the replay's small operations on a CPU: .95 was measured.
     Guard("replay", "the same: ours with replay over stock's slots",
           f"{performance.HYBRID} {performance.SHORT} -k 7 --concurrency 1,8 --ways stock,ours {SIZE}",

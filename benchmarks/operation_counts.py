@@ -31,7 +31,7 @@ LOGS = Path("build/operation_counts")
 DRAFTS = {
     "native": ("target", "eagle3", 4, {}),
     "postnorm": ("target", "eagle3", 4, {}),
-    "dflash, slots": ("hybrid_target", "dflash", 7, {"hybrid_state": "slots"}),
+    "dflash, slots": ("hybrid_target", "dflash", 7, {"hybrid_state": "per_token"}),
     "dflash, replay": ("hybrid_target", "dflash", 7, {}),
 }
 

@@ -47,7 +47,7 @@ BENCHES = {
     # Ours against stock.
     "native": f"{DENSE} {SHORT} {NATIVE} -k 4 {_PAIRS}",
     "postnorm": f"{DENSE} {SHORT} {POSTNORM} -k 4 {_PAIRS}",
-    "hybrid_slots": f'{HYBRID} {SHORT} -k 7 {_PAIRS} --eagle-ext {{"hybrid_state":"slots"}}',
+    "hybrid_slots": f'{HYBRID} {SHORT} -k 7 {_PAIRS} --eagle-ext {{"hybrid_state":"per_token"}}',
     # Cost as work grows.
     "by_concurrency": f"{DENSE} {SHORT} {POSTNORM} -k 4 {_LEVELS} {_GROWTH} 32",
     "hybrid_by_concurrency": f"{HYBRID} {SHORT} -k 7 {_LEVELS} {_GROWTH} 32",

@@ -60,7 +60,7 @@ def tiny_pair() -> dict[str, Any]:
 
 def compare(common: dict[str, Any], first: list[HybridRun]) -> dict[str, Any]:
     """`first`: runs that the others need, for instance for the texts of their drafts."""
-    states = ("slots", "replay")
+    states = ("per_token", "replay")
     runs = [
         HybridRun(f"{state} {turn}", state=state, repeats=1 + REPEATS, **common)
         for turn in range(TURNS)
@@ -76,7 +76,7 @@ def compare(common: dict[str, Any], first: list[HybridRun]) -> dict[str, Any]:
             result = results[f"{state} {turn}"]
             tokens = sum(map(len, result["tokens"]))
             rates[state] += [tokens / seconds for seconds in result["seconds"][1:]]
-    ratios = sorted(a / b for a, b in zip(rates["replay"], rates["slots"], strict=True))
+    ratios = sorted(a / b for a, b in zip(rates["replay"], rates["per_token"], strict=True))
     counters = results["replay 0"]["counters"]
     return {
         "tokens_per_s": {state: statistics.median(found) for state, found in rates.items()},

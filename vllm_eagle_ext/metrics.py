@@ -42,7 +42,7 @@ def publish_draft(engine_args: Any, target_model_config: Any, spec: DraftSpec, k
             "draft": spec.model,
             "family": spec.title,
             "drafter": spec.drafter,
-            "boundaries": ",".join(map(str, spec.aux_layers.boundaries)),
+            "aux_layers": ",".join(map(str, spec.aux_layers.layer_ids)),
             "rule": spec.aux_layers.rule,
             "num_speculative_tokens": str(k),
             "version": __version__,

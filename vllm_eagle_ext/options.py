@@ -19,6 +19,8 @@ KEY = "eagle_ext"
 # How alike a key must be to ours to be taken for it; "eagle_ex" is at 0.94, "eagle" at 0.71.
 _ALIKE = 0.85
 _GENERIC = ("enabled", "strict")  # names that another plugin may have options by
+# Values under their spelling before 0.2. REMOVE WHEN 0.3 is released.
+_RENAMED = {"aux_layers": {"boundary": "input"}, "hybrid_state": {"slots": "per_token"}}
 
 
 class Options(BaseModel):
@@ -34,10 +36,10 @@ class Options(BaseModel):
         default=True,
         description="true or false; false makes warnings of errors that an engine would start with",
     )
-    aux_layers: Literal["auto", "boundary", "output"] | list[Annotated[int, Field(ge=0)]] = Field(
+    aux_layers: Literal["auto", "input", "output"] | list[Annotated[int, Field(ge=0)]] = Field(
         default="auto",
-        description='"auto", "boundary" (ids as they stand), "output" (ids of layers whose output '
-        "is read, +1), or a list of boundaries",
+        description='"auto", "input" (the ids name layers whose input is read), "output" (they name '
+        "layers whose output is read), or a list of layers whose input is read",
     )
     gate_layout: Literal["interleaved", "concat"] | None = Field(
         default=None,
@@ -46,10 +48,10 @@ class Options(BaseModel):
     norm_output: Literal["checkpoint"] | bool = Field(
         default="checkpoint", description='"checkpoint", true or false'
     )
-    hybrid_state: Literal["auto", "replay", "slots"] = Field(
+    hybrid_state: Literal["auto", "replay", "per_token"] = Field(
         default="auto",
         description='"auto", "replay" (one state page per request of a gated delta net target) or '
-        '"slots" (vLLM\'s own: one per draft token)',
+        '"per_token" (vLLM\'s own: one per draft token)',
     )
 
 
@@ -70,10 +72,25 @@ def parse_options(additional_config: object) -> Options:
             allowed="an object of options",
             remedy=f'write it as {{"{KEY}": {{"enabled": true}}}}',
         )
+    given = {key: _current(str(key), value) for key, value in given.items()}
     try:
-        return Options.model_validate(dict(given))
+        return Options.model_validate(given)
     except ValidationError as error:
         raise _options_error(given, error.errors()[0]["loc"][0]) from None
+
+
+def _current(key: str, value: object) -> object:
+    """The value as it is spelt now; the log names the new spelling."""
+    new = _RENAMED.get(key, {}).get(value) if isinstance(value, str) else None
+    if new is None:
+        return value
+    log_once(
+        logger,
+        logging.WARNING,
+        f'additional_config.{KEY}.{key}: "{value}" is now called "{new}"; the old name will be refused '
+        "in a later release.",
+    )
+    return new
 
 
 def _refuse_outside(additional_config: Mapping[Any, Any]) -> None:

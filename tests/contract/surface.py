@@ -243,7 +243,7 @@ PACKAGE = (
     Name(
         f"{_MODELS}.interfaces",
         "EagleModelMixin._set_aux_hidden_state_layers",
-        "captures in ascending order, each boundary once",
+        "captures in ascending order, each layer once",
         contains=("tuple(sorted(set(layers)))",),
     ),
     Name(

@@ -13,9 +13,9 @@ EQUAL_IDS = 0.97
 MOST_TIES = 0.25  # of the drafts: the equal shares rest on the others
 
 
-def compare(result, target, reference, boundaries, prompts):
+def compare(result, target, reference, layer_ids, prompts):
     count = len(result.outputs)
-    comparison = replay(target, reference, boundaries, prompts[:count], result.outputs, result.drafts, K)
+    comparison = replay(target, reference, layer_ids, prompts[:count], result.outputs, result.drafts, K)
     print("", *comparison.lines(), sep="\n")
     assert max(comparison.tie_share) <= MOST_TIES
     return comparison
@@ -62,8 +62,8 @@ def test_postnorm_is_worth_drafting_for(v1_postnorm):
 class TestNegativeControls:
     """Each would pass for the engine's drafter if this proof could not fail."""
 
-    def falls(self, result, target, reference, boundaries, prompts):
-        comparison = compare(result, target, reference, boundaries, prompts)
+    def falls(self, result, target, reference, layer_ids, prompts):
+        comparison = compare(result, target, reference, layer_ids, prompts)
         assert min(comparison.equal_share) < 0.90
 
     def test_pre_norm_feedback(self, v1_postnorm, target, postnorm_reference, prompts):

@@ -16,4 +16,4 @@ def test_a_draft_loads_beside_divided_experts():
     assert len(workers) == 2
     for worker in workers:
         assert worker["drafter"] == "Eagle3EagleExtLlamaForCausalLM"
-        assert len(worker["boundaries"]) == 5
+        assert len(worker["layer_ids"]) == 5

@@ -73,7 +73,11 @@ def v1(prompts, mixed, eagle3):
         HybridRun("plain", logprobs=5, **some),
         HybridRun("plain few", logprobs=5, **few),
         HybridRun("plain odd", logprobs=5, **odd),
-        *(HybridRun(f"{name} {s}", state=s, **run) for name, run in both for s in ("slots", "replay")),
+        *(
+            HybridRun(f"{name} {s}", state=s, **run)
+            for name, run in both
+            for s in ("per_token", "replay")
+        ),
         *(
             HybridRun(how, state="replay", broken=how, follow="plain few", **few, **rigged)
             for how in BREAKAGES
@@ -89,7 +93,7 @@ def v1(prompts, mixed, eagle3):
                 f"aborts {s}", state=s, follow="plain few", abort_after={"1": 2, "4": 3, "9": 4},
                 **few, **rigged,
             )
-            for s in ("slots", "replay")
+            for s in ("per_token", "replay")
         ),
     ]  # fmt: skip
     results, log = run_all(runs)
@@ -104,10 +108,10 @@ def per_position(result) -> list[int]:
 
 @pytest.mark.parametrize("name", ["random", "always", "many", "few", "bf16", "eagle3"])
 def test_replay_is_the_slot_scheme(v1, name):
-    slots, replay = (v1[0][f"{name} {state}"] for state in ("slots", "replay"))
-    assert replay["tokens"] == slots["tokens"]
-    assert replay["counters"] == slots["counters"]
-    dtypes = {run["pages"]["groups"][0]["dtypes"][1] for run in (slots, replay)}
+    per_token, replay = (v1[0][f"{name} {state}"] for state in ("per_token", "replay"))
+    assert replay["tokens"] == per_token["tokens"]
+    assert replay["counters"] == per_token["counters"]
+    dtypes = {run["pages"]["groups"][0]["dtypes"][1] for run in (per_token, replay)}
     assert dtypes == {"torch.bfloat16" if name == "bf16" else "torch.float32"}
 
 
@@ -166,7 +170,7 @@ def test_aborted_requests_leave_nothing_behind(v1):
 
 def test_state_pages_that_a_running_request_holds(v1):
     """Counted in the scheduler's block tables at every step: one, and a CPU's scratch page."""
-    held = [v1[0][f"aborts {state}"]["state_pages_held"] for state in ("slots", "replay")]
+    held = [v1[0][f"aborts {state}"]["state_pages_held"] for state in ("per_token", "replay")]
     assert held == [1 + K, 2]
 
 
@@ -174,11 +178,11 @@ def test_pages_and_requests_that_fit(v1):
     """Read from the engine: its pages, and its own count of requests beside that of the start line."""
     results, log = v1
     for k, name in ((K, "random"), (MANY, "many")):
-        slots, replay = (results[f"{name} {state}"]["pages"] for state in ("slots", "replay"))
-        assert {group["pages_per_request"] for group in slots["groups"]} == {1 + k}
+        per_token, replay = (results[f"{name} {state}"]["pages"] for state in ("per_token", "replay"))
+        assert {group["pages_per_request"] for group in per_token["groups"]} == {1 + k}
         assert {group["pages_per_request"] for group in replay["groups"]} == {2}
         assert [len(group["shapes"]) for group in replay["groups"]] == [3] * len(replay["groups"])
-        counted = [pages["requests_fit"] for pages in (replay, slots)]
+        counted = [pages["requests_fit"] for pages in (replay, per_token)]
         said = re.search(
             r"(\d+) requests of 1024 tokens fit instead of (\d+)", section(log, f"{name} replay")
         )
@@ -199,13 +203,13 @@ def test_two_ranks_replay_as_they_keep_slots(prompts):
     two = {"speculative": ngram(K), "engine_args": {"tensor_parallel_size": 2}, "follow": "plain"}
     runs = [
         HybridRun("plain", **common),
-        *(HybridRun(state, state=state, **common, **two) for state in ("slots", "replay")),
+        *(HybridRun(state, state=state, **common, **two) for state in ("per_token", "replay")),
     ]
     results, _ = run_all(runs, VLLM_CPU_OMP_THREADS_BIND="0|1")
     assert "trace" not in results["replay"], results["replay"].get("trace")
-    slots, replay = results["slots"], results["replay"]
-    assert replay["tokens"] == slots["tokens"]
-    assert replay["counters"] == slots["counters"]
+    per_token, replay = results["per_token"], results["replay"]
+    assert replay["tokens"] == per_token["tokens"]
+    assert replay["counters"] == per_token["counters"]
     accepted = replay["counters"]["spec_decode_num_accepted_tokens_per_pos"]
     assert min(accepted) > 0
     shapes = replay["pages"]["groups"][0]["shapes"]
@@ -219,9 +223,9 @@ def test_compiled_engines_agree(prompts):
     compiled = {"speculative": ngram(K), "engine_args": {"enforce_eager": False}, "follow": "plain"}
     runs = [
         HybridRun("plain", **common),
-        *(HybridRun(state, state=state, **common, **compiled) for state in ("slots", "replay")),
+        *(HybridRun(state, state=state, **common, **compiled) for state in ("per_token", "replay")),
     ]
     results, _ = run_all(runs)
     assert "trace" not in results["replay"], results["replay"].get("trace")
-    assert results["replay"]["tokens"] == results["slots"]["tokens"]
-    assert results["replay"]["counters"] == results["slots"]["counters"]
+    assert results["replay"]["tokens"] == results["per_token"]["tokens"]
+    assert results["replay"]["counters"] == results["per_token"]["counters"]

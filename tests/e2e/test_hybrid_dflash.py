@@ -36,7 +36,7 @@ def v1(prompts):
     few = texts | {"prompts": prompts[:WIDTH]}
     runs = [
         HybridRun("plain", logprobs=5, **texts),
-        HybridRun("slots", state="slots", speculative=dflash(K), **texts),
+        HybridRun("per_token", state="per_token", speculative=dflash(K), **texts),
         HybridRun("replay", state="replay", speculative=dflash(K), record=True, **texts),
         HybridRun("auto", state="auto", speculative=dflash(K), **few),
         HybridRun("auto, few", state="auto", speculative=dflash(FEW_K), **few),
@@ -57,9 +57,9 @@ def walk(hybrid_target):
     return DFlashWalk.load(TINY / "dflash", hybrid_target)
 
 
-def compare(result, target, walk, prompts, *, boundaries=BOUNDARIES, count=PROMPTS):
+def compare(result, target, walk, prompts, *, layer_ids=BOUNDARIES, count=PROMPTS):
     outputs, drafts = result["tokens"][:count], result["drafts"][:count]
-    comparison = replay(target, walk, boundaries, prompts[:count], outputs, drafts, K, chained=False)
+    comparison = replay(target, walk, layer_ids, prompts[:count], outputs, drafts, K, chained=False)
     print("", *comparison.lines(), sep="\n")
     assert max(comparison.tie_share) <= MOST_TIES
     return comparison
@@ -76,13 +76,13 @@ def acceptance(result) -> list[float]:
 
 
 def test_replay_is_the_slot_scheme(v1):
-    slots, replayed = v1[0]["slots"], v1[0]["replay"]
-    assert replayed["tokens"] == slots["tokens"]
-    assert replayed["counters"] == slots["counters"]
+    per_token, replayed = v1[0]["per_token"], v1[0]["replay"]
+    assert replayed["tokens"] == per_token["tokens"]
+    assert replayed["counters"] == per_token["counters"]
     assert replayed["counters"]["spec_decode_num_drafts"] > 1500
 
 
-@pytest.mark.parametrize("name", ["slots", "replay", "auto", "auto, few"])
+@pytest.mark.parametrize("name", ["per_token", "replay", "auto", "auto, few"])
 def test_texts_are_those_without_a_draft(v1, name):
     plain, drafted = v1[0]["plain"], v1[0][name]["tokens"]
     count = len(drafted)
@@ -128,7 +128,7 @@ class TestNegativeControls:
 
     def test_aux_layers_shifted_by_one(self, v1, hybrid_target, walk, prompts):
         shifted = tuple(b - 1 for b in BOUNDARIES)
-        assert self.equal_ids(v1, hybrid_target, walk, prompts, boundaries=shifted) < 0.90
+        assert self.equal_ids(v1, hybrid_target, walk, prompts, layer_ids=shifted) < 0.90
 
     def test_context_keys_normed_as_stock_vllm_does(self, v1, hybrid_target, walk, prompts):
         """These norms differ by a twelfth between the two layers, which is less than a wrong layer."""

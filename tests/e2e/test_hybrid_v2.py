@@ -92,11 +92,11 @@ def v2(turns, chunked, tails, plain):
     # Texts of two runners part at ties, behind which every draft would be wrong and no step crosses an
     # edge: the runs that are compared follow what this runner says.
     turns = first | {"follow": "turns first"}
-    states = ("slots", "replay")
+    states = ("per_token", "replay")
     runs = [
         *(HybridRun(f"chunked {state}", state=state, **chunked) for state in states),
         HybridRun("tails replay", state="replay", **tails),
-        HybridRun("turns first", state="slots", **first),
+        HybridRun("turns first", state="per_token", **first),
         *(HybridRun(f"turns {state}", state=state, **turns) for state in states),
         HybridRun(NO_BOUNDARY, state="replay", broken=NO_BOUNDARY, **turns),
     ]
@@ -113,16 +113,16 @@ def accepted(counters) -> list[int]:
 
 @pytest.mark.parametrize("name", ["chunked", "turns"])
 def test_replay_is_the_slot_scheme(v2, name):
-    slots, replay = (v2[f"{name} {state}"] for state in ("slots", "replay"))
+    per_token, replay = (v2[f"{name} {state}"] for state in ("per_token", "replay"))
     tokens = sum(map(len, replay["tokens"] + replay["second_turn"]))
     histogram = accepted(replay["counters"])
     print(f"\n{name}: {tokens} tokens; drafts by accepted tokens 0 to {K}: {histogram}")
     assert tokens >= 300
     assert sum(count > 0 for count in histogram) >= K
     for part in ("steps", "tokens", "second_turn", "counters", "cached", "second_cached"):
-        assert replay[part] == slots[part], part
+        assert replay[part] == per_token[part], part
     for part in ("logprobs", "second_logprobs"):
-        assert replay[part] == slots[part], part
+        assert replay[part] == per_token[part], part
 
 
 @pytest.mark.parametrize("name", ["chunked", "tails", "turns"])

@@ -118,7 +118,7 @@ def test_our_gauges(server):
     page = read(server)
     (draft,) = page[metrics.DRAFT_INFO]
     assert draft.value == 1
-    assert draft.labels["boundaries"] == "1,3,5,7"
+    assert draft.labels["aux_layers"] == "1,3,5,7"
     assert draft.labels["drafter"] == "DFlashEagleExtQwen3ForCausalLM"
     (engine,) = {sample.labels["model_name"] for sample in page["vllm:num_requests_running"]}
     assert draft.labels["model_name"] == engine

@@ -125,7 +125,7 @@ def assert_workers(results, draft):
         assert worker["ray"]
         assert not driver["ray"]
         assert worker["drafter"] == DRAFTERS[draft]
-        assert worker["boundaries"] == BOUNDARIES[draft]
+        assert worker["layer_ids"] == BOUNDARIES[draft]
         assert worker["options"] == options
         assert worker["stamp"] == worker["version"] == vllm_eagle_ext.__version__
         if draft == "dflash":

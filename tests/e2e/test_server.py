@@ -126,4 +126,4 @@ def test_ends_on_interrupt_and_frees_its_port(server):
     assert server.process.returncode in (0, -2, 130)
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", server.port)) != 0
-    assert server.log.read_text().count("target boundaries [2, 4, 6, 8, 10]") == 1
+    assert server.log.read_text().count("the inputs of target layers [2, 4, 6, 8, 10]") == 1

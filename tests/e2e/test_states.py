@@ -1,4 +1,4 @@
-"""What the drafter is handed is the Hugging Face model's residual stream at the named boundaries."""
+"""What the drafter is handed is the Hugging Face model's residual stream at the named layer_ids."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ pytestmark = pytest.mark.e2e
 BOUND = 0.03
 
 
-def errors(result, target, prompt, boundaries):
-    captured = torch.tensor(result.states).chunk(len(boundaries), dim=-1)
-    expected = residual_stream(target, prompt, boundaries)
+def errors(result, target, prompt, layer_ids):
+    captured = torch.tensor(result.states).chunk(len(layer_ids), dim=-1)
+    expected = residual_stream(target, prompt, layer_ids)
     pairs = zip(captured, expected, strict=True)
     found = [float(((a - b).norm(dim=-1) / b.norm(dim=-1)).max()) for a, b in pairs]
-    print(dict(zip(boundaries, (round(e, 4) for e in found), strict=True)))
+    print(dict(zip(layer_ids, (round(e, 4) for e in found), strict=True)))
     return found
 
 
-def test_boundaries_from_embeddings_to_before_the_final_norm(target, prompts):
+def test_aux_layers_from_embeddings_to_before_the_final_norm(target, prompts):
     n = target.config.num_hidden_layers
-    boundaries = (0, 2, n // 2, n - 3, n)
+    layer_ids = (0, 2, n // 2, n - 3, n)
     run = EngineRun(
         prompts=prompts[:1],
         max_tokens=1,
         draft=TINY / "postnorm",
         state_prompt=prompts[0],
-        options={"aux_layers": list(boundaries)},
+        options={"aux_layers": list(layer_ids)},
     )
     result = run_engine(run)
-    assert max(errors(result, target, prompts[0], boundaries)) < BOUND
+    assert max(errors(result, target, prompts[0], layer_ids)) < BOUND
     assert "[0, 2, 6, 9, 12] of 12" in result.log
     # The bound tells boundaries apart: each neighbour is far outside.
     stream = residual_stream(target, prompts[0], range(n + 1))

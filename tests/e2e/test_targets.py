@@ -68,7 +68,7 @@ def check(family, pair, served):
         assert min(found["reference"]["compared"]) >= 10
         assert min(found["reference"]["equal"]) >= EQUAL_IDS
     assert max(found["state_errors"].values()) < family.bound
-    assert found["nearest_boundary"] > 3 * family.bound
+    assert found["nearest_other_layer"] > 3 * family.bound
 
 
 def written_row(row):

@@ -52,17 +52,22 @@ def test_every_float32_text_is_that_without_a_draft(in_float32, name):
 
 
 @pytest.mark.parametrize("name", ["v1_postnorm", pytest.param("v2_postnorm", marks=pytest.mark.v2)])
-def test_log_names_boundaries_rule_and_drafter_once(name, request):
+def test_log_names_aux_layers_rule_and_drafter_once(name, request):
     log = request.getfixturevalue(name).log
-    lines = [line for line in log.splitlines() if "target boundaries" in line]
+    lines = [line for line in log.splitlines() if "the inputs of target layers" in line]
     assert len(lines) == 1
-    for words in ("[2, 4, 6, 8, 10] of 12", "boundary = id + 1", DRAFTER, "fc_norm, norm_output"):
+    for words in (
+        "[2, 4, 6, 8, 10] of 12",
+        "the input of layer id + 1",
+        DRAFTER,
+        "fc_norm, norm_output",
+    ):
         assert words in lines[0]
 
 
-def test_log_warns_of_default_boundaries(v1_native):
+def test_log_warns_of_default_aux_layers(v1_native):
     lines = v1_native.log.splitlines()
-    assert len([line for line in lines if "target boundaries [2, 6, 9]" in line]) == 1
+    assert len([line for line in lines if "the inputs of target layers [2, 6, 9]" in line]) == 1
     (warning,) = (line for line in lines if "[2, 6, 9] is taken, EAGLE-3's default" in line)
     assert "WARNING" in warning
 
@@ -78,7 +83,7 @@ def test_stock_vllm_drafts_the_same_from_the_native_pair(v1_native, prompts):
         environment={"VLLM_PLUGINS": ""},
     )
     stock = run_engine(run)
-    assert "target boundaries" not in stock.log
+    assert "the inputs of target layers" not in stock.log
     assert "EagleExt" not in stock.log
     assert_same(stock, v1_native)
 

@@ -38,7 +38,7 @@ def test_script_writes_the_committed_formats(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "family", "boundaries", "target", "method", "k"),
+    ("name", "family", "layer_ids", "target", "method", "k"),
     [
         ("native", "native", (2, 6, 9), EXPECTED, "eagle3", 4),
         ("postnorm", "post-norm", (2, 4, 6, 8, 10), EXPECTED, "eagle3", 4),
@@ -46,11 +46,11 @@ def test_script_writes_the_committed_formats(tmp_path):
         ("dflash", "dflash", (1, 3, 5, 7), HYBRID, "dflash", 7),
     ],
 )
-def test_committed_pairs_are_what_they_say(name, family, boundaries, target, method, k):
+def test_committed_pairs_are_what_they_say(name, family, layer_ids, target, method, k):
     setting = Setting(method=method, k=k, max_model_len=1024)
     inspection = inspect_draft(read_draft_files(str(TINY / name)), target, setting)
     assert inspection.errors == []
-    assert (inspection.spec.family, inspection.spec.aux_layers.boundaries) == (family, boundaries)
+    assert (inspection.spec.family, inspection.spec.aux_layers.layer_ids) == (family, layer_ids)
     tensors = load_file(TINY / name / "model.safetensors")
     assert not any("embed_tokens" in tensor for tensor in tensors)
     if "d2t" in tensors:

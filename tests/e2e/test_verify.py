@@ -141,7 +141,7 @@ def test_the_hybrid_pair_passes():
     assert set(verdicts(found).values()) == {"passed"}
     states = by_name(found)["hybrid states"]["figures"]
     assert states["served"] == "replay"
-    assert states["counters"]["replay"] == states["counters"]["slots"]
+    assert states["counters"]["replay"] == states["counters"]["per_token"]
 
 
 @pytest.mark.long

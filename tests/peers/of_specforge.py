@@ -122,7 +122,7 @@ def draft(folder: Path, tokens: tuple[int, ...], verifier: str = TARGET) -> Chai
     return forward(model, tokens, verifier)
 
 
-def _boundaries(config: Any, verifier: str) -> list[int]:
+def _layer_ids(config: Any, verifier: str) -> list[int]:
     """It captures the outputs of the layers 1, N/2 - 1 and N - 4, or of those that the config lists."""
     layers = target(verifier).config.num_hidden_layers
     nested = (getattr(config, "eagle_config", None) or {}).get("eagle_aux_hidden_state_layer_ids")
@@ -142,7 +142,7 @@ def _eagle3(model: Any, tokens: tuple[int, ...], verifier: str) -> Chains:
         model.embed_tokens.weight.data = target(verifier).get_input_embeddings().weight.data.float()
     ids = torch.arange(model.draft_vocab_size) + model.d2t
     logits = draft_own_tokens(model, ids)
-    inputs = states(tokens, _boundaries(model.config, verifier), verifier)[:, :-1]
+    inputs = states(tokens, _layer_ids(model.config, verifier), verifier)[:, :-1]
     text = torch.tensor([tokens[1:]])
     everywhere = torch.ones_like(text)
     WithoutLosses(model, length=K)(
@@ -184,7 +184,7 @@ def _peagle(model: Any, tokens: tuple[int, ...], verifier: str) -> Chains:
             attention_mask=torch.ones_like(text),
             target=None,
             loss_mask=torch.ones_like(text),
-            hidden_states=states(tokens, _boundaries(model.config, verifier), verifier)[:, :-1],
+            hidden_states=states(tokens, _layer_ids(model.config, verifier), verifier)[:, :-1],
         )
     chains = torch.stack([logits[depths == depth][: rows - K + 1] for depth in range(K)], dim=1)
     return Chains.of_logits(chains, torch.arange(model.draft_vocab_size) + model.d2t)
@@ -207,9 +207,9 @@ def _dflash(model: Any, tokens: tuple[int, ...], verifier: str) -> Chains:
         model, whole.get_output_embeddings(), whole.get_input_embeddings(), MASK,
         block_size=BLOCK, attention_backend="sdpa", num_anchors=anchors.shape[1],
     )  # fmt: skip
-    boundaries = [id_ + 1 for id_ in model.target_layer_ids]
+    layer_ids = [id_ + 1 for id_ in model.target_layer_ids]
     text = torch.tensor([tokens])
-    inputs = states(tokens, boundaries, verifier)
+    inputs = states(tokens, layer_ids, verifier)
     hidden = trainer._forward_draft_blocks(text, inputs, torch.ones_like(text))[-1]
     logits = whole.get_output_embeddings()(hidden)[0].view(anchors.shape[1], BLOCK, -1)
     return Chains.of_logits(logits[:, 1:], torch.arange(logits.shape[-1]))

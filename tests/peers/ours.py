@@ -27,7 +27,7 @@ def drafted(spec: DraftSpec, folder: Path, text: tuple[int, ...], target_name: s
     """The reference's chains behind every row of the text."""
     model = target(target_name)
     reference = load_reference(spec, folder, model)
-    rows = reference.true_rows(text, residual_stream(model, text, spec.aux_layers.boundaries))
+    rows = reference.true_rows(text, residual_stream(model, text, spec.aux_layers.layer_ids))
     drafts = [reference.draft(row, k, rows) for row in range(len(text) - 1)]
     return Chains(
         torch.tensor([draft.tokens for draft in drafts]),

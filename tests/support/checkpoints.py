@@ -37,7 +37,7 @@ def write_target(folder: Path, **overrides: Any) -> Path:
 
 
 def draft_config(*, num_aux: int, post_norm: bool, **overrides: Any) -> dict[str, Any]:
-    """As published: ids nested in eagle_config and naming layer outputs, boundary = id + 1."""
+    """As published: ids nested in eagle_config name layer outputs, the input of layer id + 1."""
     config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",

@@ -28,12 +28,12 @@ class Probe:
     """What a target of the tests hands to its draft, and the tokens that are fed."""
 
     tokens: torch.Tensor  # [ROWS + 1 + STEPS]
-    boundaries: torch.Tensor  # [LAYERS + 1, ROWS + 1, Ht]: the residual stream everywhere
+    layer_ids: torch.Tensor  # [LAYERS + 1, ROWS + 1, Ht]: the residual stream everywhere
     embed_tokens: torch.Tensor  # [V, H]
     lm_head: torch.Tensor  # [V, H]
 
-    def aux(self, boundaries: Sequence[int]) -> list[torch.Tensor]:
-        return [self.boundaries[b] for b in boundaries or (LAYERS,)]
+    def aux(self, layer_ids: Sequence[int]) -> list[torch.Tensor]:
+        return [self.layer_ids[b] for b in layer_ids or (LAYERS,)]
 
 
 def make_probe(seed: int = 5) -> Probe:
@@ -85,9 +85,9 @@ def load(
 
 
 @torch.inference_mode()
-def module_logits(drafter: Any, family: str, boundaries: Sequence[int], probe: Probe) -> torch.Tensor:
+def module_logits(drafter: Any, family: str, layer_ids: Sequence[int], probe: Probe) -> torch.Tensor:
     """[ROWS + STEPS - 1, V]; of a DFlash draft [STEPS, V]."""
-    states = torch.cat(probe.aux(boundaries), dim=-1)[:ROWS]
+    states = torch.cat(probe.aux(layer_ids), dim=-1)[:ROWS]
     states = states.to(drafter.model.embed_tokens.weight.dtype)
     if family.startswith("dflash"):
         context = drafter.combine_hidden_states(states)
@@ -110,17 +110,17 @@ def module_logits(drafter: Any, family: str, boundaries: Sequence[int], probe: P
 
 
 @torch.inference_mode()
-def reference_logits(folder: Path, family: str, boundaries: Sequence[int], probe: Probe) -> torch.Tensor:
+def reference_logits(folder: Path, family: str, layer_ids: Sequence[int], probe: Probe) -> torch.Tensor:
     """The same, from the file and the formulas."""
     if family.startswith("dflash"):
         reference = DFlashReference.load(
             folder, probe.embed_tokens, probe.lm_head, causal=[False] * 2, windows=[None] * 2
         )
-        states = [state[:ROWS] for state in probe.aux(boundaries)]
+        states = [state[:ROWS] for state in probe.aux(layer_ids)]
         return reference.logits(reference.context(states), int(probe.tokens[0]), STEPS)
     kind = MlaReference if family == "mla" else Eagle3Reference
     draft = kind.load(folder, probe.embed_tokens, probe.lm_head)
-    rows, feedback, cache = draft.true_rows(probe.tokens[: ROWS + 1].tolist(), probe.aux(boundaries))
+    rows, feedback, cache = draft.true_rows(probe.tokens[: ROWS + 1].tolist(), probe.aux(layer_ids))
     logits, g = list(rows), feedback[-1]
     for step in range(1, STEPS):
         token = int(probe.tokens[ROWS + step])

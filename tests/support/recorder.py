@@ -37,7 +37,7 @@ class Recorder:
             "ray": "RAY_JOB_ID" in os.environ,
             "replays": type(runner.get_model()).__module__,
             "drafter": type(drafter.model).__name__,
-            "boundaries": list(draft.eagle_aux_hidden_state_layer_ids),
+            "layer_ids": list(draft.eagle_aux_hidden_state_layer_ids),
             "options": (config.additional_config or {}).get("eagle_ext"),
             "stamp": draft.eagle_ext["version"],
             "version": vllm_eagle_ext.__version__,

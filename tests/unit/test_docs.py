@@ -17,6 +17,6 @@ def test_every_rule_has_its_row():
         can_run = ", can run" if rule.severity == "error" and rule.can_run else ""
         expected[rule.name] = rule.severity.value + can_run
     # Those without which nothing else can be said are no functions of one case.
-    early = {"config_is_well_formed": "error", "aux_ids_are_boundaries": "error"}
+    early = {"config_is_well_formed": "error", "aux_layer_ids_exist": "error"}
     early["target_is_the_drafts_own"] = "error"
     assert rows == expected | early

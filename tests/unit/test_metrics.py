@@ -48,8 +48,9 @@ def test_draft_info():
         "draft": str(TINY / "postnorm"),
         "family": "post-norm EAGLE-3",
         "drafter": "Eagle3EagleExtLlamaForCausalLM",
-        "boundaries": "2,4,6,8,10",
-        "rule": "ids nested in eagle_config name the layers whose output is read, boundary = id + 1",
+        "aux_layers": "2,4,6,8,10",
+        "rule": "ids nested in eagle_config name the layers whose output is read, which is the input of "
+        "layer id + 1",
         "num_speculative_tokens": "4",
         "version": __version__,
     }
@@ -92,7 +93,7 @@ def test_a_gauge_that_cannot_be_made_stops_nothing(vllm_log):
 
 
 @pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
-@pytest.mark.parametrize("way", ["replay", "slots"])
+@pytest.mark.parametrize("way", ["replay", "per_token"])
 @pytest.mark.parametrize(
     ("changes", "kv_bytes", "state_bytes"),
     [
@@ -118,7 +119,7 @@ def test_state_is_what_the_plan_says(way, changes, kv_bytes, state_bytes):
     expected = footprint(read_target(config, kv_bytes=kv_bytes), way, setting, layers)
     key = (("model_name", "tiny"), ("state", way))
     assert samples(metrics.STATE_BYTES) == {key: expected.state}
-    assert samples(metrics.STATE_PAGES) == {key: {"replay": 2, "slots": 8}[way]}
+    assert samples(metrics.STATE_PAGES) == {key: {"replay": 2, "per_token": 8}[way]}
 
 
 def test_a_method_without_a_draft_has_a_state_but_no_draft():

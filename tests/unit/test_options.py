@@ -26,10 +26,10 @@ def test_values():
         pytest.param(
             {"aux_layer": "auto"}, ["aux_layer is 'auto'", "aux_layers", "enabled"], id="unknown_key"
         ),
+        pytest.param({"aux_layers": "outputs"}, ["'outputs'", '"input"', "'auto'"], id="unknown_word"),
         pytest.param(
-            {"aux_layers": "outputs"}, ["'outputs'", '"boundary"', "'auto'"], id="unknown_word"
+            {"aux_layers": [-1]}, ["[-1]", "list of layers whose input is read"], id="negative"
         ),
-        pytest.param({"aux_layers": [-1]}, ["[-1]", "list of boundaries"], id="negative"),
         pytest.param({"aux_layers": [True]}, ["[True]"], id="bool_is_no_layer"),
         pytest.param({"enabled": "yes"}, ["'yes'", "true or false"], id="string_is_no_bool"),
         pytest.param({"norm_output": 1}, ["norm_output is 1", "true or false"], id="int_is_no_bool"),
@@ -45,10 +45,10 @@ def test_refused_with_field_value_and_what_is_allowed(given, words):
 @pytest.mark.parametrize(
     ("given", "remedy"),
     [
-        ({"aux_layers": "boundary"}, 'write {"eagle_ext": {"aux_layers": ..}}'),
+        ({"aux_layers": "input"}, 'write {"eagle_ext": {"aux_layers": ..}}'),
         ({"hybrid_state": "replay"}, 'write {"eagle_ext": {"hybrid_state": ..}}'),
         ({"norm_output": False}, 'write {"eagle_ext": {"norm_output": ..}}'),
-        ({"eagle-ext": {"aux_layers": "boundary"}}, 'write "eagle_ext" for "eagle-ext"'),
+        ({"eagle-ext": {"aux_layers": "input"}}, 'write "eagle_ext" for "eagle-ext"'),
         ({"eagleext": {}}, 'write "eagle_ext" for "eagleext"'),
         ({"eagle_ex": {}}, 'write "eagle_ext" for "eagle_ex"'),
         ({"EAGLE_EXT": {}}, 'write "eagle_ext" for "EAGLE_EXT"'),
@@ -56,11 +56,11 @@ def test_refused_with_field_value_and_what_is_allowed(given, words):
         ({"vllm_eagle_ext": {"strict": False}}, 'write "eagle_ext" for "vllm_eagle_ext"'),
         ({"eagle_ext_options": {"aux_layer": "output"}}, 'write "eagle_ext" for "eagle_ext_options"'),
         (
-            {"eagle_extension": {"aux_layers": "boundary", "strict": False}},
+            {"eagle_extension": {"aux_layers": "input", "strict": False}},
             'write "eagle_ext" for "eagle_extension"',
         ),
-        ({"speculators": {"hybrid_state": "slots"}}, 'write "eagle_ext" for "speculators"'),
-        ({"aux_layer": "boundary"}, 'write {"eagle_ext": {"aux_layers": ..}}'),
+        ({"speculators": {"hybrid_state": "per_token"}}, 'write "eagle_ext" for "speculators"'),
+        ({"aux_layer": "input"}, 'write {"eagle_ext": {"aux_layers": ..}}'),
         ({"auxlayers": [1, 2]}, 'write {"eagle_ext": {"aux_layers": ..}}'),
         ({"gate-layout": "concat"}, 'write {"eagle_ext": {"gate_layout": ..}}'),
         ({"hybrid-state": "replay"}, 'write {"eagle_ext": {"hybrid_state": ..}}'),
@@ -86,11 +86,11 @@ def test_what_may_be_another_plugins_is_warned_of(given, vllm_log):
 @pytest.mark.parametrize(
     "value",
     [
-        {"aux_layers": "boundary", "cache": 1},
+        {"aux_layers": "input", "cache": 1},
         {"aux_layers": "of theirs"},
         {"enabled": True, "strict": False},
         {},
-        "boundary",
+        "input",
     ],
 )
 def test_keys_of_other_plugins_are_theirs(key, value, vllm_log):

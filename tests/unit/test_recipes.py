@@ -160,7 +160,7 @@ def test_the_first_screen_s_figures_are_the_plan_s(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (command,) = next(b for b in blocks("bash") if b.startswith("vllm-eagle plan")).splitlines()
     found = json.loads(invoke([*split(command)[1], "--json"]).stdout)
-    replay, slots = found["replay"], found["slots"]
+    replay, slots = found["replay"], found["per_token"]
     first = " ".join(README.read_text().split("## ")[0].split())
     assert (
         f"at K = {found['request']['k']} that is {replay['state_bytes'] / 2**30:.2f} GiB per request "

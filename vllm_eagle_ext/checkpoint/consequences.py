@@ -18,7 +18,7 @@ ANOTHER_TARGET = "target_is_the_drafts_own"
 # Errors that a wrong target alone may cause; without one of them a draft is not called another's.
 _OF_THE_PAIR = frozenset(
     {
-        "aux_ids_are_boundaries", "draft_vocabulary_fits", "target_depth_fits", "target_width_fits",
+        "aux_layer_ids_exist", "draft_vocabulary_fits", "target_depth_fits", "target_width_fits",
         "tokenizers_agree",
     }
 )  # fmt: skip
@@ -50,17 +50,17 @@ def told_by_cause(
     model: str,
     config: DraftConfig,
     target: TargetFacts,
-    boundaries: Sequence[int],
+    layer_ids: Sequence[int],
 ) -> tuple[Finding, ...]:
     """The findings, each error that follows from another marked with that one's rule.
 
     Args:
-        boundaries: that the draft reads, valid or not.
+        layer_ids: that the draft reads, valid or not.
     """
     found = list(findings)
     errors = [finding for finding in found if finding.severity == Severity.ERROR]
     of_the_pair = [finding for finding in errors if finding.rule in _OF_THE_PAIR]
-    signs = list(_signs(config, target, boundaries))
+    signs = list(_signs(config, target, layer_ids))
     if of_the_pair and len(signs) > 1:
         can_run = all(finding.can_run for finding in of_the_pair)
         cause = Finding(ANOTHER_TARGET, Severity.ERROR, _another_target(model, signs), can_run)
@@ -80,7 +80,7 @@ def _marked(findings: Iterable[Finding], causes: Mapping[str, Iterable[str]]) ->
     )
 
 
-def _signs(config: DraftConfig, target: TargetFacts, boundaries: Sequence[int]) -> Iterator[str]:
+def _signs(config: DraftConfig, target: TargetFacts, layer_ids: Sequence[int]) -> Iterator[str]:
     """What the draft says of its own target, and this one is not."""
     width = config.target_hidden_size or config.hidden_size
     if width != target.hidden_size:
@@ -89,11 +89,11 @@ def _signs(config: DraftConfig, target: TargetFacts, boundaries: Sequence[int]) 
         yield f"a vocabulary of {config.vocab_size} (here {target.vocab_size})"
     layers = target.num_layers
     stated = (config.num_target_layers, config.target_num_hidden_layers)
-    depths = [depth for depth in stated if depth not in (None, layers, len(boundaries))]
+    depths = [depth for depth in stated if depth not in (None, layers, len(layer_ids))]
     if depths:
         yield f"{depths[0]} layers (here {layers})"
-    elif boundaries and max(boundaries) > layers:
-        yield f"at least {max(boundaries)} layers (here {layers})"
+    elif layer_ids and max(layer_ids) > layers:
+        yield f"at least {max(layer_ids)} layers (here {layers})"
 
 
 def _another_target(model: str, signs: Iterable[str]) -> Problem:

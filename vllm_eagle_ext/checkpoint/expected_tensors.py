@@ -58,7 +58,7 @@ def belongs_to_quantised(spec: DraftSpec, name: str, table: Mapping[str, Expecte
 def _around_the_layers(
     spec: DraftSpec, config: DraftConfig, target_vocab_size: int
 ) -> Iterator[tuple[str, Expected]]:
-    width, n = spec.hidden_size, len(spec.aux_layers.boundaries)
+    width, n = spec.hidden_size, len(spec.aux_layers.layer_ids)
     reduced = spec.vocabulary.size < target_vocab_size
     yield "norm.weight", Expected((width,))
     # Lent by the target, which has rules of its own.

@@ -95,20 +95,20 @@ def _inspect(
         return Inspection(None, _errors("config_is_well_formed", problems))
     layers = _aux_layers(flat, kind, target, override)
     if isinstance(layers, list):
-        found = _errors("aux_ids_are_boundaries", layers)
-        told = told_by_cause(found, files.model, config, target, _boundaries(layers[0]))
+        found = _errors("aux_layer_ids_exist", layers)
+        told = told_by_cause(found, files.model, config, target, _layer_ids(layers[0]))
         return Inspection(None, told)
     spec = build_spec(files, flat, config, kind, target, layers, norm_output, gate_layout)
     case = Case(files=files, flat=flat, config=config, spec=spec, target=target, setting=setting)
     late = [finding for rule in RULES for finding in rule.apply(case)]
-    read = spec.aux_layers.boundaries
+    read = spec.aux_layers.layer_ids
     return Inspection(case, told_by_cause([*early, *late], files.model, config, target, read))
 
 
-def _boundaries(problem: Problem) -> list[int]:
+def _layer_ids(problem: Problem) -> list[int]:
     """What a draft would read, had its target so many layers."""
     found = problem.value
-    is_list = isinstance(found, list) and all(type(boundary) is int for boundary in found)
+    is_list = isinstance(found, list) and all(type(layer) is int for layer in found)
     return found if is_list else []  # type: ignore[return-value]
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the layer ids of a draft's config to boundaries.
+"""From the layer ids of a draft's config to layer_ids.
 
-Boundary b is the residual stream entering target layer b: 0 is the embeddings, N the output of the
-last layer before the final norm. Training frameworks write either boundaries or the ids of layers
-whose output is read (boundary = id + 1), and no key says which; the rules below are tried in order.
+Here as in vLLM, aux layer i is the input of target layer i, the residual stream that enters it: 0 is the
+embeddings, N the output of the last layer before the final norm. Training frameworks write either these
+ids or those of the layers whose output is read, one less, and no key says which; the rules below are
+tried in order.
 
 Where ids are listed out of order, the blocks of `fc` follow the list if the states of training came
 from Hugging Face (`hidden_states[i]` for each i of the list: z-lab, AngelSlim), and the layers if an
@@ -23,10 +24,10 @@ OUTPUT_IDS_KEY = "target_layer_ids"
 ANGELSLIM_KEY = "aux_hidden_states_layer_ids"
 # Beside the ids in `eagle_config`; trainers that write them collect the states layer by layer.
 _OF_HOOKS = ("use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm")
-Convention = Literal["auto", "boundary", "output"]
+Convention = Literal["auto", "input", "output"]
 Override = Convention | Sequence[int]
 
-_SET_OPTION = 'set {"eagle_ext": {"aux_layers": "boundary" | "output" | [..]}}'
+_SET_OPTION = 'set {"eagle_ext": {"aux_layers": "input" | "output" | [..]}}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,13 @@ class BlockOrder:
 
 @dataclass(frozen=True, slots=True)
 class AuxLayers:
-    """Boundaries ascend, as vLLM captures them; `order[k]` is the block of `fc` that reads the k-th."""
+    """Ids ascend, as vLLM captures the layers; `order[k]` is the block of `fc` that reads the k-th."""
 
-    boundaries: tuple[int, ...]
+    layer_ids: tuple[int, ...]
     rule: str  # which rule chose them, for the log
-    given_ids: tuple[int, ...] | None  # as the config has them; None: it names none
+    published_ids: tuple[int, ...] | None  # as the config has them; None: it names none
     order: tuple[int, ...]
-    listed: tuple[int, ...] = ()  # the boundaries as the ids or the option list them
+    listed: tuple[int, ...] = ()  # in the order of the config or the option
     blocks: BlockOrder | None = None  # what `order` follows; None: the list ascends
 
     @property
@@ -57,7 +58,7 @@ class AuxLayers:
 NO_AUX_LAYERS = AuxLayers((), "the draft is one without aux states", None, ())
 
 
-def default_boundaries(num_target_layers: int) -> tuple[int, int, int]:
+def default_layer_ids(num_target_layers: int) -> tuple[int, int, int]:
     """EAGLE-3's own capture set."""
     return (2, num_target_layers // 2, num_target_layers - 3)
 
@@ -70,7 +71,7 @@ def resolve_aux_layers(
     is_speculators: bool = False,
     override: Override = "auto",
 ) -> AuxLayers | list[Problem]:
-    """Boundaries of a draft, or why none can be had.
+    """The aux layers of a draft, or why none can be had.
 
     Args:
         config: the draft's config.json; of a speculators draft, the flattened one.
@@ -91,9 +92,9 @@ def resolve_aux_layers(
     ascending = tuple(range(len(listed)))
     blocks = None if ranks == ascending else _block_order(config, given, is_speculators, override)
     layers = AuxLayers(
-        boundaries=tuple(listed[k] for k in ranks),
+        layer_ids=tuple(listed[k] for k in ranks),
         rule=rule,
-        given_ids=ids,
+        published_ids=ids,
         order=ranks if blocks and blocks.follows == "list" else ascending,
         listed=listed,
         blocks=blocks,
@@ -158,12 +159,12 @@ def _choose(
 ) -> _Choice | Problem:
     if not isinstance(override, str):
         first = next(iter(given.values()), None)
-        return tuple(override), "option aux_layers lists the boundaries", first
+        return tuple(override), "option aux_layers lists the layers whose input is read", first
     if not given:
         if family == "dflash":
             return _malformed(f"dflash_config.{OUTPUT_IDS_KEY}", None)
         return (
-            default_boundaries(num_target_layers),
+            default_layer_ids(num_target_layers),
             "the config names no layers, so EAGLE-3's default 2, N//2, N-3",
             None,
         )
@@ -171,18 +172,18 @@ def _choose(
         name: _by_rules(name, ids, num_target_layers, family, is_speculators, override)
         for name, ids in given.items()
     }
-    name, (boundaries, rule) = next(iter(readings.items()))
+    name, (layer_ids, rule) = next(iter(readings.items()))
     for other, (found, _) in readings.items():
         # The nested list may be either kind, so that a top-level one says what it means.
         is_nested = other == f"eagle_config.{IDS_KEY}"
-        if boundaries != found and not (is_nested and boundaries == given[other]):
+        if layer_ids != found and not (is_nested and layer_ids == given[other]):
             return Problem(
                 field=f"{name} and {other} of the draft's config.json",
                 value=(list(given[name]), list(given[other])),
                 allowed="lists that mean the same layers",
-                remedy='list the boundaries: {"eagle_ext": {"aux_layers": [..]}}',
+                remedy='list the layer_ids: {"eagle_ext": {"aux_layers": [..]}}',
             )
-    return boundaries, rule, given[name]
+    return layer_ids, rule, given[name]
 
 
 def _by_rules(
@@ -194,23 +195,30 @@ def _by_rules(
     convention: str,
 ) -> tuple[tuple[int, ...], str]:
     outputs = tuple(i + 1 for i in ids)
-    if convention == "boundary":
-        return ids, "option aux_layers says the ids are boundaries"
+    if convention == "input":
+        return ids, "option aux_layers says the ids name layer inputs"
     if convention == "output":
         return outputs, "option aux_layers says the ids name layer outputs"
     if name.endswith(OUTPUT_IDS_KEY):
-        return outputs, f"{name} names the layers whose output is read, boundary = id + 1"
+        return outputs, f"{name} names the layers whose output is read, the input of layer id + 1"
     if name == ANGELSLIM_KEY:
-        return outputs, f"{name} is AngelSlim's and names layer outputs, boundary = id + 1"
+        return (
+            outputs,
+            f"{name} is AngelSlim's and names layer outputs, which is the input of layer id + 1",
+        )
     if is_speculators:
-        return ids, "ids of the speculators format are boundaries"
+        return ids, "ids of the speculators format name layers whose input is read"
     if num_target_layers in ids:
-        return ids, f"the ids contain N={num_target_layers}, so they are boundaries"
+        return (
+            ids,
+            f"the ids contain N={num_target_layers}, so they name inputs: N is the last layer's output",
+        )
     if "." not in name:
-        return ids, "ids at top level are boundaries, vLLM's meaning"
+        return ids, "ids at top level are layer_ids, vLLM's meaning"
     if family == "mla" and 1 not in ids:
-        return ids, "nested ids of an MLA draft without layer 1 are boundaries"
-    return outputs, "ids nested in eagle_config name the layers whose output is read, boundary = id + 1"
+        return ids, "nested ids of an MLA draft without layer 1 name layers whose input is read"
+    rule = "ids nested in eagle_config name the layers whose output is read, which is the input of layer"
+    return outputs, f"{rule} id + 1"
 
 
 def _malformed(name: str, value: object) -> Problem:
@@ -218,26 +226,26 @@ def _malformed(name: str, value: object) -> Problem:
         field=f"{name} of the draft's config.json",
         value=value,
         allowed="a list of integers",
-        remedy='correct the file, or list the boundaries: {"eagle_ext": {"aux_layers": [..]}}',
+        remedy='correct the file, or list the layer_ids: {"eagle_ext": {"aux_layers": [..]}}',
     )
 
 
 def _out_of_range(layers: AuxLayers, num_target_layers: int) -> list[Problem]:
     """vLLM drops repetitions, and a layer beyond the last never fires."""
-    boundaries = layers.boundaries
+    layer_ids = layers.layer_ids
     problems = []
-    if any(not 0 <= b <= num_target_layers for b in boundaries):
-        problems.append(f"boundaries 0 to N={num_target_layers}")
-    if len(set(boundaries)) < len(boundaries):
-        problems.append("each boundary once")
-    if not boundaries:
-        problems.append("at least one boundary")
+    if any(not 0 <= b <= num_target_layers for b in layer_ids):
+        problems.append(f"layer ids 0 to N={num_target_layers}")
+    if len(set(layer_ids)) < len(layer_ids):
+        problems.append("each layer once")
+    if not layer_ids:
+        problems.append("at least one layer")
     if not problems:
         return []
     return [
         Problem(
             field="aux layers of the draft",
-            value=list(boundaries),
+            value=list(layer_ids),
             allowed=" and ".join(problems),
             remedy="serve the draft with the target it was trained for; if this is the one, the rule "
             f"({layers.rule}) is wrong for it: {_SET_OPTION}",

@@ -58,7 +58,7 @@ class DraftSpec:
 
     @property
     def fuses_aux_states(self) -> bool:
-        return bool(self.aux_layers.boundaries)
+        return bool(self.aux_layers.layer_ids)
 
     @property
     def flags(self) -> Mapping[str, Flag]:

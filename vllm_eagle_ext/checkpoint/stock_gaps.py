@@ -23,15 +23,15 @@ def _layers(case: Case) -> Iterator[str]:
     layers, top = case.spec.aux_layers, case.flat.get(IDS_KEY)
     if layers.is_reordered:
         yield "layers are captured in ascending order, which the blocks of fc do not follow"
-    if case.spec.method == "dflash" or layers.given_ids is None:
+    if case.spec.method == "dflash" or layers.published_ids is None:
         return
     if case.flat.get(ANGELSLIM_KEY) is not None:
         yield f"{ANGELSLIM_KEY} is not read"
     elif top is None:
         yield "layer ids nested in eagle_config are read by the V1 runner only, one layer low"
-    elif list(layers.boundaries) != sorted(layers.given_ids):
-        yield "layer ids are read as boundaries"
-    elif len(layers.boundaries) != 3 and not case.config.num_aux_hidden_states:
+    elif list(layers.layer_ids) != sorted(layers.published_ids):
+        yield "layer ids are read as those of inputs"
+    elif len(layers.layer_ids) != 3 and not case.config.num_aux_hidden_states:
         yield "the width of fc follows num_aux_hidden_states, which is missing"
 
 

@@ -41,7 +41,7 @@ class LoadingPlan:
 
     required: dict[str, list[list[int]]]  # canonical name -> shapes that it may have
     optional: dict[str, list[list[int]]] = field(default_factory=dict)
-    order: list[int] = field(default_factory=list)  # blocks of fc, in the order of the boundaries
+    order: list[int] = field(default_factory=list)  # blocks of fc, in the order of the aux layers
     gate: dict[str, Any] | None = None  # `GatePlan` of a gated draft
     d2t: MapKind | None = None  # None: it could not be read beforehand
     target_vocab_size: int = 0  # V
@@ -82,7 +82,7 @@ class StrictWeights:
 def _arranged(
     weights: Iterable[tuple[str, torch.Tensor]], plan: LoadingPlan, seen: set[str]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Canonical names, columns of fc and numbers of fc_norm in ascending order of boundary."""
+    """Canonical names, columns of fc and numbers of fc_norm in ascending order of aux layer."""
     for published, tensor in weights:
         name = canonical_name(published)
         if name.endswith(COMPUTED) or name == "t2d":
@@ -131,7 +131,7 @@ def _as_offsets(tensor: torch.Tensor, plan: LoadingPlan) -> torch.Tensor:
 
 
 def _reordered(name: str, tensor: torch.Tensor, order: list[int]) -> tuple[str, torch.Tensor]:
-    """order[k]: which block of the file the k-th boundary reads."""
+    """order[k]: which block of the file reads the k-th aux layer."""
     if order == sorted(order):
         return name, tensor
     if name.startswith("fc_norm."):

@@ -14,7 +14,7 @@ from typing import Literal
 
 from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target
 
-Way = Literal["slots", "replay"]
+Way = Literal["per_token", "replay"]
 MIB = 2**20
 # Smallest kernel block in tokens: FlashAttention and Triton on a GPU, vLLM's default block on a CPU.
 GPU_BLOCK, CPU_BLOCK = 16, 128
@@ -89,7 +89,7 @@ def pages_per_request(way: Way, setting: Setting) -> int:
     The CPU's operator works in page memory, so replay needs a private scratch page there.
     """
     boundary = int(setting.prefix_caching)
-    if way == "slots":
+    if way == "per_token":
         return 1 + setting.k + boundary
     return 1 + boundary + int(setting.cpu)
 
@@ -145,7 +145,7 @@ def moved_per_step(recurrent: Recurrent, way: Way, k: int) -> int:
     the records are written once and read once.
     """
     state = recurrent.layers * recurrent.ssm_bytes
-    if way == "slots":
+    if way == "per_token":
         return (1 + k + 1) * state
     return 3 * state + 2 * recurrent.layers * records_per_page(recurrent, k)
 
@@ -155,36 +155,38 @@ class StateReport:
     """What the start-up line says, measured by an engine or computed by a plan."""
 
     pages: int
-    slots_pages: int
+    per_token_pages: int
     state: int  # bytes per request
-    slots_state: int
+    per_token_state: int
     records: int  # bytes of `state`
     max_model_len: int
     fit: int
-    slots_fit: int
+    per_token_fit: int
 
     def line(self) -> str:
         pages = "1 page" if self.pages == 1 else f"{self.pages} pages"
         return (
-            f"Recurrent state: replay, {pages} per request (slots: {self.slots_pages}): "
-            f"{mib(self.state)} MiB instead of {mib(self.slots_state)} MiB per request, "
+            f"Recurrent state: replay, {pages} per request (slots: {self.per_token_pages}): "
+            f"{mib(self.state)} MiB instead of {mib(self.per_token_state)} MiB per request, "
             f"records {mib(self.records)} MiB of it; "
             f"{self._fits()}."
         )
 
     def _fits(self) -> str:
         fits = requests_fit(self.fit, self.max_model_len)
-        if self.fit == self.slots_fit:
+        if self.fit == self.per_token_fit:
             same = {0: "with slots neither", 1: "with slots as well"}
             return f"{fits}, {same.get(self.fit, 'as many as with slots')}"
-        return f"{fits}{f' instead of {self.slots_fit}' if self.slots_fit else ', with slots none'}"
+        return (
+            f"{fits}{f' instead of {self.per_token_fit}' if self.per_token_fit else ', with slots none'}"
+        )
 
 
-def report(replay: Footprint, slots: Footprint, *, budget: int, max_model_len: int) -> StateReport:
+def report(replay: Footprint, per_token: Footprint, *, budget: int, max_model_len: int) -> StateReport:
     return StateReport(
-        pages=replay.pages, slots_pages=slots.pages, state=replay.state, slots_state=slots.state,
-        records=replay.records, max_model_len=max_model_len,
-        fit=replay.fit(budget), slots_fit=slots.fit(budget),
+        pages=replay.pages, per_token_pages=per_token.pages,
+        state=replay.state, per_token_state=per_token.state, records=replay.records,
+        max_model_len=max_model_len, fit=replay.fit(budget), per_token_fit=per_token.fit(budget),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from vllm_eagle_ext.errors import HybridStateError
 
-HybridState = Literal["auto", "replay", "slots"]
+HybridState = Literal["auto", "replay", "per_token"]
 
 # Architecture of a target -> ours, in `targets`. Names carry `EagleExt`, so that a node without this
 # package fails with a name that tells.
@@ -85,7 +85,7 @@ def refuse_without_states(architecture: str, asked: HybridState) -> None:
         raise HybridStateError(
             field=OPTION,
             value="replay",
-            allowed=f"'auto' or 'slots' for {architecture}; 'replay' for {', '.join(TARGETS)}",
+            allowed=f"'auto' or 'per_token' for {architecture}; 'replay' for {', '.join(TARGETS)}",
             remedy="leave the option out",
         )
 
@@ -119,8 +119,8 @@ def choose(situation: Situation, asked: HybridState) -> tuple[bool, str]:
         HybridStateError: replay is asked for and cannot be had.
     """
     found = list(obstacles(situation))
-    if asked == "slots":
-        return False, f"{OPTION} is 'slots'"
+    if asked == "per_token":
+        return False, f"{OPTION} is 'per_token'"
     if asked == "replay":
         if found:
             raise _refusal(found)
@@ -140,5 +140,5 @@ def _refusal(found: list[Obstacle]) -> HybridStateError:
         field=first.field,
         value=first.value,
         allowed=f"{first.allowed}, with {OPTION} 'replay'",
-        remedy=f"{first.remedy}; or hybrid_state 'auto' or 'slots'{more}",
+        remedy=f"{first.remedy}; or hybrid_state 'auto' or 'per_token'{more}",
     )

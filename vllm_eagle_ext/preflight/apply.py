@@ -26,8 +26,8 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
     if getattr(hf_config, "hidden_act", None) is None:  # the speculators config class has no defaults
         hf_config.hidden_act = "silu"
     if spec.fuses_aux_states:
-        setattr(hf_config, IDS_KEY, list(spec.aux_layers.boundaries))
-        hf_config.num_aux_hidden_states = len(spec.aux_layers.boundaries)
+        setattr(hf_config, IDS_KEY, list(spec.aux_layers.layer_ids))
+        hf_config.num_aux_hidden_states = len(spec.aux_layers.layer_ids)
     windows = [layer.window for layer in spec.layers if layer.window]
     if windows:  # transformers drops the key where use_sliding_window is not set
         hf_config.sliding_window = windows[0]
@@ -62,7 +62,7 @@ def _apply_eagle3(hf_config: Any, case: Case) -> None:
     nested = dict(getattr(hf_config, "eagle_config", None) or {})
     nested.pop(IDS_KEY, None)
     if spec.fuses_aux_states:
-        nested[IDS_KEY] = list(spec.aux_layers.boundaries)
+        nested[IDS_KEY] = list(spec.aux_layers.layer_ids)
     nested["use_aux_hidden_state"] = spec.fuses_aux_states
     nested["norm_before_fc"] = flags["norm_before_fc"]  # read here first
     hf_config.eagle_config = nested
@@ -81,7 +81,7 @@ def _draft_to_the_end(config: Any) -> None:
 def _apply_dflash(hf_config: Any, case: Case) -> None:
     spec = case.spec
     nested = dict(getattr(hf_config, "dflash_config", None) or {})
-    nested[OUTPUT_IDS_KEY] = [boundary - 1 for boundary in spec.aux_layers.boundaries]
+    nested[OUTPUT_IDS_KEY] = [layer - 1 for layer in spec.aux_layers.layer_ids]
     nested["mask_token_id"] = spec.mask_token_id
     nested["input_embedding_scale"] = spec.embedding_scale
     if spec.format == "speculators":

@@ -42,7 +42,7 @@ def apply_hybrid_state(
         engine_args,
         target_model_config,
         speculative_config,
-        "replay" if replay else "slots",
+        "replay" if replay else "per_token",
         cpu=situation.platform == "cpu",
     )
     if replay:
@@ -58,7 +58,7 @@ def require_drafts(options: Options) -> None:
         raise HybridStateError(
             field=OPTION,
             value="replay",
-            allowed="'auto' or 'slots' without a speculative config",
+            allowed="'auto' or 'per_token' without a speculative config",
             remedy="leave the option out, or name a draft",
         )
 

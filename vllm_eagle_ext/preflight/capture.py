@@ -14,7 +14,7 @@ from vllm_eagle_ext.log import get_logger
 
 logger = get_logger(__name__)
 
-# On vLLM's DeepSeek-V2 layers, which add a residual that is not there yet at boundary 0 (0.32).
+# On vLLM's DeepSeek-V2 layers, which add a residual that is not there yet at layer 0's input (0.32).
 WITHOUT_EMBEDDINGS = frozenset(
     {
         "DeepseekForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM",
@@ -49,13 +49,13 @@ def check_capture(engine_args: Any, target_model_config: Any, case: Case, *, str
 
 def refuse_embeddings(architecture: str, spec: DraftSpec) -> None:
     """Raises:
-    UnsupportedTargetError: the draft reads boundary 0 of a target that fails there.
+    UnsupportedTargetError: the draft reads the embeddings of a target that fails there.
     """
-    if 0 in spec.aux_layers.boundaries and architecture in WITHOUT_EMBEDDINGS:
+    if 0 in spec.aux_layers.layer_ids and architecture in WITHOUT_EMBEDDINGS:
         raise UnsupportedTargetError(
-            field=f"boundaries that the draft {spec.model!r} reads of a {architecture}",
-            value=list(spec.aux_layers.boundaries),
-            allowed="1 and above: vLLM's layers of this target fail at boundary 0, the embeddings",
+            field=f"target layers whose input the draft {spec.model!r} reads of a {architecture}",
+            value=list(spec.aux_layers.layer_ids),
+            allowed="1 and above: vLLM's layers of this target fail at layer 0's input, the embeddings",
             remedy="if the ids were understood wrongly, set the option aux_layers",
         )
 

@@ -63,8 +63,9 @@ def describe(spec: DraftSpec, num_target_layers: int) -> str:
     layers = spec.aux_layers
     return (
         f"Draft {spec.model!r} ({spec.title}, norms: {', '.join(norms) or 'none'}, from "
-        f"{_source(spec)}) reads target boundaries {list(layers.boundaries)} of {num_target_layers}; "
-        f"rule: {layers.rule}; {f'gate: {spec.gate}; ' if spec.gate else ''}served by {spec.drafter}."
+        f"{_source(spec)}) reads the inputs of target layers {list(layers.layer_ids)} of "
+        f"{num_target_layers}; rule: {layers.rule}; {f'gate: {spec.gate}; ' if spec.gate else ''}"
+        f"served by {spec.drafter}."
     )
 
 

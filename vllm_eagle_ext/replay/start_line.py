@@ -45,9 +45,9 @@ def state_report(vllm_config: VllmConfig) -> StateReport:
         in_flight_tokens=vllm_config.scheduler_config.max_num_batched_tokens,
     )
     replayed = footprint(target, "replay", setting, draft)
-    slots = footprint(target, "slots", setting, draft)
+    per_token = footprint(target, "per_token", setting, draft)
     budget = (cache.num_gpu_blocks or 0) * replayed.block_bytes
-    return report(replayed, slots, budget=budget, max_model_len=length)
+    return report(replayed, per_token, budget=budget, max_model_len=length)
 
 
 def _read_layers(vllm_config: VllmConfig) -> tuple[Target, list[Attention]]:

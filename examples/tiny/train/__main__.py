@@ -40,7 +40,7 @@ console = Console()
 def draft_shape(name: str, target: LlamaForCausalLM) -> DraftShape:
     layers = target.config.num_hidden_layers
     post_norm = name in ("postnorm", "gated")
-    # The native head reads EAGLE-3's default three boundaries; the five of the others are spread from
+    # The native head reads EAGLE-3's default three aux layers; the five of the others are spread from
     # 2 to N-2, the published pattern (ids 1, .., N-3 as outputs of layers).
     spread = tuple(round(2 + i * (layers - 4) / 4) for i in range(5))
     return DraftShape(
@@ -51,7 +51,7 @@ def draft_shape(name: str, target: LlamaForCausalLM) -> DraftShape:
         num_heads=target.config.num_attention_heads,
         num_kv_heads=target.config.num_key_value_heads,
         head_dim=target.config.head_dim,
-        boundaries=spread if post_norm else (2, layers // 2, layers - 3),
+        layer_ids=spread if post_norm else (2, layers // 2, layers - 3),
         post_norm=post_norm,
         gated=name == "gated",
         rms_norm_eps=target.config.rms_norm_eps,

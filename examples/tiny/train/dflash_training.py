@@ -17,13 +17,13 @@ ROW_DECAY = 4.0  # row j weighs exp(-(j - 1) / ROW_DECAY): a draft is cut at its
 
 
 def record_states(
-    target: PreTrainedModel, ids: torch.Tensor, boundaries: tuple[int, ...], progress: Progress
+    target: PreTrainedModel, ids: torch.Tensor, layer_ids: tuple[int, ...], progress: Progress
 ) -> torch.Tensor:
     """ids [N, S] -> the states that a draft reads, bf16 [N, S, boundaries * H]."""
     task = progress.add_task("target's states", total=ids.shape[0])
     states = []
     for batch in ids.split(16):
-        aux = observe(target, batch, boundaries).aux
+        aux = observe(target, batch, layer_ids).aux
         states.append(torch.cat(aux, dim=-1).bfloat16())
         progress.update(task, advance=batch.shape[0])
     return torch.cat(states)
@@ -71,7 +71,7 @@ def train_dflash(
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     ids = torch.cat([own_text, corpus])
-    states = record_states(target, ids, shape.boundaries, progress)
+    states = record_states(target, ids, shape.layer_ids, progress)
     # In own text, only what the target wrote is what it will write when it is served.
     first = torch.tensor([prompt_length] * len(own_text) + [prompt_length // 4] * len(corpus))
     draft = DFlashModel(shape).train()
@@ -115,7 +115,7 @@ def dflash_acceptance(
     """Share of the drafts whose first i tokens the target accepts, walking each text as a server
     would: the first anchor is the first token that the target wrote."""
     k = draft.shape.block_size - 1
-    states = record_states(target, own_text, draft.shape.boundaries, progress)
+    states = record_states(target, own_text, draft.shape.layer_ids, progress)
     anchors = torch.arange(prompt_length, own_text.shape[1] - k)
     lengths = []
     for ids, seen in zip(own_text.split(4), states.split(4), strict=True):

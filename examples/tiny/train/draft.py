@@ -28,7 +28,7 @@ class DraftShape:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    boundaries: tuple[int, ...]
+    layer_ids: tuple[int, ...]
     post_norm: bool
     gated: bool = False
     rms_norm_eps: float = 1e-5
@@ -115,7 +115,7 @@ class DraftModel(nn.Module):
     def __init__(self, shape: DraftShape) -> None:
         super().__init__()
         self.shape = shape
-        count, width = len(shape.boundaries), shape.hidden_size
+        count, width = len(shape.layer_ids), shape.hidden_size
         self.fc = nn.Linear(count * width, width, bias=False)
         if shape.post_norm:
             self.fc_norm = nn.ModuleList(RMSNorm(width, shape.rms_norm_eps) for _ in range(count))
@@ -127,7 +127,7 @@ class DraftModel(nn.Module):
         self.lm_head = nn.Linear(width, shape.draft_vocab_size, bias=False)
 
     def fuse(self, aux: list[torch.Tensor]) -> torch.Tensor:
-        """Aux states in the order of `shape.boundaries`, each [B, n, H] -> [B, n, H]."""
+        """Aux states in the order of `shape.layer_ids`, each [B, n, H] -> [B, n, H]."""
         if self.shape.post_norm:
             aux = [norm(state) for norm, state in zip(self.fc_norm, aux, strict=True)]
         return self.fc(torch.cat(aux, dim=-1))

@@ -24,19 +24,19 @@ CORPUS_ROWS = 3  # of each batch; the rest is text that the target wrote itself
 class TargetView:
     """What a draft sees of the target for one batch of windows."""
 
-    aux: list[torch.Tensor]  # per boundary [B, S, H]
+    aux: list[torch.Tensor]  # per aux layer [B, S, H]
     embeddings: torch.Tensor  # [B, S, H]
     logits: torch.Tensor  # [B, S, V]
 
 
 @torch.no_grad()  # not inference_mode: the draft saves these tensors for its backward pass
-def observe(model: PreTrainedModel, ids: torch.Tensor, boundaries: tuple[int, ...]) -> TargetView:
+def observe(model: PreTrainedModel, ids: torch.Tensor, layer_ids: tuple[int, ...]) -> TargetView:
     """Boundary b is the residual stream entering layer b, which Hugging Face calls hidden_states[b];
     its last entry is already final-normed, so boundary N is refused here."""
-    if max(boundaries) >= model.config.num_hidden_layers:
-        raise ValueError(f"boundaries {boundaries} must lie below the last layer's output")
+    if max(layer_ids) >= model.config.num_hidden_layers:
+        raise ValueError(f"boundaries {layer_ids} must lie below the last layer's output")
     output = model(ids, use_cache=False, output_hidden_states=True)
-    states = [output.hidden_states[b].float() for b in boundaries]
+    states = [output.hidden_states[b].float() for b in layer_ids]
     return TargetView(states, output.hidden_states[0].float(), output.logits.float())
 
 
@@ -92,7 +92,7 @@ def train_draft(
     for step in range(steps):
         rows = torch.randint(0, own_text.shape[0], (BATCH_SIZE - CORPUS_ROWS,), generator=generator)
         ids = torch.cat([own_text[rows], sample_windows(corpus, CORPUS_ROWS, length, generator)])
-        view = observe(target, ids, shape.boundaries)
+        view = observe(target, ids, shape.layer_ids)
         n = length - UNROLL
         set_learning_rate(optimizers, step, steps)
         with torch.autocast("cpu", torch.bfloat16):
@@ -118,7 +118,7 @@ def acceptance_per_position(
     """Share of the drafts whose first i tokens the target accepts, i = 1..k."""
     lengths = []
     for ids in own_text.split(16):
-        view = observe(target, ids, draft.shape.boundaries)
+        view = observe(target, ids, draft.shape.layer_ids)
         n = ids.shape[1] - k - 1
         with torch.autocast("cpu", torch.bfloat16):
             logits = draft.unroll([state[:, :n] for state in view.aux], view.embeddings, k)

@@ -45,7 +45,7 @@ def draft_config(shape: DraftShape, max_position_embeddings: int) -> dict[str, A
         config["gate_layout"] = "interleaved"
     if shape.post_norm:
         config["eagle_config"] = {
-            "eagle_aux_hidden_state_layer_ids": [b - 1 for b in shape.boundaries],
+            "eagle_aux_hidden_state_layer_ids": [b - 1 for b in shape.layer_ids],
             "use_aux_hidden_state": True,
         }
         config["fc_norm"] = True

@@ -27,7 +27,7 @@ class Pair:
     drafter: str
     title: str
     k: int = 3
-    boundaries: tuple[int, ...] = BOUNDARIES
+    layer_ids: tuple[int, ...] = BOUNDARIES
     speculative: dict[str, Any] = field(default_factory=dict)
     on_v1: dict[str, Any] = field(default_factory=dict)  # engine arguments
 
@@ -107,7 +107,7 @@ _FAMILIES = (
         "deepseek",
         "DeepSeek-V3, Kimi-K2",
         "DeepseekV3ForCausalLM",
-        (Pair("mla", MLA, "MLA", boundaries=_AFTER_LAYER_0, speculative=_LATENT),),
+        (Pair("mla", MLA, "MLA", layer_ids=_AFTER_LAYER_0, speculative=_LATENT),),
         engine_args=LATENT_ENGINE | {"compilation_config": NATIVE_ROPE},
         parallel=True,
     ),

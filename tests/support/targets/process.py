@@ -70,7 +70,7 @@ def serve_family(family: Family, folder: Path, ranks: int) -> dict[str, Any]:
 def serve_pair(
     family: Family, pair: Pair, target: Path, folder: Path, texts: list[Text], **parallel: int
 ) -> dict[str, Any]:
-    path, draft = write_draft(pair.kind, len(pair.boundaries), folder)
+    path, draft = write_draft(pair.kind, len(pair.layer_ids), folder)
     speculative = {
         "method": draft.method,
         "model": str(path),
@@ -81,7 +81,7 @@ def serve_pair(
         target,
         speculative,
         lambda llm: observe(llm, pair, texts),
-        additional_config={"eagle_ext": {"aux_layers": list(pair.boundaries)}},
+        additional_config={"eagle_ext": {"aux_layers": list(pair.layer_ids)}},
         **family.engine,
         **({} if os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1" else pair.on_v1),
         **parallel,
@@ -91,7 +91,7 @@ def serve_pair(
         found["reference"] = compare_drafts(
             found["own"], DFlashWalk.load(path, model), model, pair, texts
         )
-    return found | state_errors(found.pop("states"), model, pair.boundaries)
+    return found | state_errors(found.pop("states"), model, pair.layer_ids)
 
 
 def compare_drafts(
@@ -99,10 +99,8 @@ def compare_drafts(
 ) -> dict[str, Any]:
     """The drafter's own drafts against those that the reference makes of Hugging Face's states."""
     prompts = [text.prompt for text in texts]
-    boundaries, drafts = pair.boundaries, own["recorded"]
-    compared = replay(
-        model, reference, boundaries, prompts, own["tokens"], drafts, pair.k, chained=False
-    )
+    layer_ids, drafts = pair.layer_ids, own["recorded"]
+    compared = replay(model, reference, layer_ids, prompts, own["tokens"], drafts, pair.k, chained=False)
     return {
         "drafts": compared.drafts,
         "equal": compared.equal_share,
@@ -211,14 +209,14 @@ def count(llm: Any, k: int, texts: list[Text]) -> dict[str, Any]:
     }
 
 
-def state_errors(states: list[list[float]], model: Any, boundaries: tuple[int, ...]) -> dict[str, Any]:
+def state_errors(states: list[list[float]], model: Any, layer_ids: tuple[int, ...]) -> dict[str, Any]:
     """Per boundary, the error of all rows against Hugging Face in fp32, relative to their norm, where
-    a single wrong row counts 0.16; and how far the nearest other boundary is by the same measure."""
-    captured = torch.tensor(states).chunk(len(boundaries), dim=-1)
+    a single wrong row counts 0.16; and how far the nearest other layer is by the same measure."""
+    captured = torch.tensor(states).chunk(len(layer_ids), dim=-1)
     stream = residual_stream(model, STATES_PROMPT, range(len(layers_of(model)) + 1))
     steps = [relative(a, b) for a, b in zip(stream, stream[1:], strict=False)]
-    errors = {str(b): relative(mine, stream[b]) for b, mine in zip(boundaries, captured, strict=True)}
-    return {"state_errors": errors, "nearest_boundary": min(steps)}
+    errors = {str(b): relative(mine, stream[b]) for b, mine in zip(layer_ids, captured, strict=True)}
+    return {"state_errors": errors, "nearest_other_layer": min(steps)}
 
 
 def relative(mine: torch.Tensor, theirs: torch.Tensor) -> float:

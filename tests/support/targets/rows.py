@@ -66,14 +66,14 @@ def verdict(family: Family, pair: Pair, found: Mapping[str, Any]) -> Row:
     texts = [gap for drafts in ("own", "always", "never") for gap in found[drafts]["gaps"]]
     right = [count / found["always"]["drafts"] for count in found["always"]["accepted"]]
     worst = max(found["state_errors"].values())
-    boundaries = ", ".join(map(str, pair.boundaries))
+    layer_ids = ", ".join(map(str, pair.layer_ids))
     return {
         "served_as": f"`{found['drafter']}`",
         "own": own_drafts(found),
         "right": f"{right[0]:.2f} at all {pair.k}" if len(set(right)) == 1 else f"{right}",
         "wrong": str(sum(found["never"]["accepted"])),
         "text": "equal" if not texts else f"{len(texts)} part, at gaps up to {max(texts)}",
-        "states": f"{boundaries}: {'<' if worst < family.bound else 'NOT <'} {family.bound:g}",
+        "states": f"{layer_ids}: {'<' if worst < family.bound else 'NOT <'} {family.bound:g}",
     }
 
 

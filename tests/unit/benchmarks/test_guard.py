@@ -70,7 +70,7 @@ class TestBenchesThatFail:
     @pytest.mark.parametrize(("status", "writes"), [(1, True), (1, False), (0, False)])
     def test_one_is_not_served_and_the_others_run(self, told, status, writes):
         def run(bench, out) -> int:
-            if out.name != "slots":
+            if out.name != "per_token":
                 return self.good(bench, out)
             if writes:
                 self.good(bench, out)

@@ -34,7 +34,7 @@ def found(inspection: Inspection) -> dict:
         "family": spec.family,
         "backbone": spec.backbone,
         "format": spec.format,
-        "boundaries": list(spec.aux_layers.boundaries),
+        "layer_ids": list(spec.aux_layers.layer_ids),
         "aux_rule": spec.aux_layers.rule,
         "draft_vocab_size": spec.vocabulary.size,
         "embeddings": spec.embeddings,

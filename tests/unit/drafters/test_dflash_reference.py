@@ -68,8 +68,8 @@ def logits(draft: Draft, folder, probe: Probe) -> torch.Tensor:
     target.get_input_embeddings().weight.data = probe.embed_tokens
     target.get_output_embeddings().weight.data = probe.lm_head
     walk: Any = load_reference(spec, folder, target)
-    assert len(probe.boundaries) == LAYERS + 1
-    states = [state[:ROWS] for state in probe.aux(spec.aux_layers.boundaries)]
+    assert len(probe.layer_ids) == LAYERS + 1
+    states = [state[:ROWS] for state in probe.aux(spec.aux_layers.layer_ids)]
     with torch.inference_mode():
         return walk.reference.logits(walk.reference.context(states), int(probe.tokens[0]), STEPS)
 
@@ -78,8 +78,8 @@ def logits(draft: Draft, folder, probe: Probe) -> torch.Tensor:
 def test_logits(change, tmp_path):
     draft = valid_draft("dflash")
     CHANGES[change](draft)
-    drafter, boundaries, path, probe = load(tmp_path, draft)
-    theirs = module_logits(drafter, "dflash", boundaries, probe)
+    drafter, layer_ids, path, probe = load(tmp_path, draft)
+    theirs = module_logits(drafter, "dflash", layer_ids, probe)
     assert difference(theirs, logits(draft, path, probe)) < BOUND
     plain = logits(valid_draft("dflash"), tmp_path / "plain", probe)
     assert difference(theirs, plain) > 10 * BOUND

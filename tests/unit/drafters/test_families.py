@@ -44,9 +44,9 @@ BY_LAYER = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_equal_the_references(tmp_path, family):
-    drafter, boundaries, path, probe = load(tmp_path, valid_draft(family))
-    mine = module_logits(drafter, family, boundaries, probe)
-    assert difference(mine, reference_logits(path, family, boundaries, probe)) < bound_of(family)
+    drafter, layer_ids, path, probe = load(tmp_path, valid_draft(family))
+    mine = module_logits(drafter, family, layer_ids, probe)
+    assert difference(mine, reference_logits(path, family, layer_ids, probe)) < bound_of(family)
     assert "EagleExt" in type(drafter).__name__
 
 
@@ -59,12 +59,12 @@ def _listed_out_of_order(draft, place, key, shift):
 
 def _permuted_alike(tmp_path, family, draft, listed, **options):
     """The drafter gets the boundaries in ascending order, with the blocks that were trained on them."""
-    drafter, boundaries, path, probe = load(tmp_path, draft, **options)
-    assert boundaries == sorted(listed) != listed
-    mine = module_logits(drafter, family, boundaries, probe)
+    drafter, layer_ids, path, probe = load(tmp_path, draft, **options)
+    assert layer_ids == sorted(listed) != listed
+    mine = module_logits(drafter, family, layer_ids, probe)
     as_listed = reference_logits(path, family, listed, probe)
     assert difference(mine, as_listed) < BOUND
-    assert difference(mine, reference_logits(path, family, boundaries, probe)) > 0.1
+    assert difference(mine, reference_logits(path, family, layer_ids, probe)) > 0.1
 
 
 @pytest.mark.parametrize("family", BY_LIST)
@@ -91,10 +91,10 @@ def test_the_option_says_that_blocks_follow_a_list(tmp_path, family):
 def test_blocks_of_states_by_the_layer_stay_as_they_are(tmp_path, family):
     draft = valid_draft(family)
     listed = _listed_out_of_order(draft, *BY_LAYER[family])
-    drafter, boundaries, path, probe = load(tmp_path, draft)
-    assert boundaries == sorted(listed) != listed
-    mine = module_logits(drafter, family, boundaries, probe)
-    assert difference(mine, reference_logits(path, family, boundaries, probe)) < BOUND
+    drafter, layer_ids, path, probe = load(tmp_path, draft)
+    assert layer_ids == sorted(listed) != listed
+    mine = module_logits(drafter, family, layer_ids, probe)
+    assert difference(mine, reference_logits(path, family, layer_ids, probe)) < BOUND
     assert difference(mine, reference_logits(path, family, listed, probe)) > 0.1
 
 
@@ -115,19 +115,19 @@ def test_p_eagle_as_its_trainers_write_it(tmp_path, flags, is_specforge):
     if is_specforge:
         as_specforge(draft)
     assert draft.tensors["mask_hidden"].shape == (1, 1, 3 * HIDDEN)
-    drafter, boundaries, path, probe = load(tmp_path, draft)
-    mine = module_logits(drafter, "p-eagle", boundaries, probe)
-    assert difference(mine, reference_logits(path, "p-eagle", boundaries, probe)) < BOUND
+    drafter, layer_ids, path, probe = load(tmp_path, draft)
+    mine = module_logits(drafter, "p-eagle", layer_ids, probe)
+    assert difference(mine, reference_logits(path, "p-eagle", layer_ids, probe)) < BOUND
 
 
 def test_mask_hidden_may_be_flattened_in_any_file(tmp_path):
     draft = valid_draft("p-eagle")
-    drafter, boundaries, _, probe = load(tmp_path / "published", draft, as_bin=True)
-    published = module_logits(drafter, "p-eagle", boundaries, probe)
+    drafter, layer_ids, _, probe = load(tmp_path / "published", draft, as_bin=True)
+    published = module_logits(drafter, "p-eagle", layer_ids, probe)
     draft.tensors["mask_hidden"] = draft.tensors["mask_hidden"][0]
     for as_bin in (False, True):
         drafter, *_ = load(tmp_path / str(as_bin), draft, as_bin=as_bin)
-        assert torch.equal(module_logits(drafter, "p-eagle", boundaries, probe), published)
+        assert torch.equal(module_logits(drafter, "p-eagle", layer_ids, probe), published)
     draft.tensors["mask_hidden"] = draft.tensors["mask_hidden"][0]
     with pytest.raises(UnsupportedDraftError, match=r"\(192,\).*\(1, 1, 192\) or \(1, 192\)"):
         load(tmp_path / "flat", draft, as_bin=True)
@@ -144,11 +144,11 @@ def test_mask_hidden_may_be_flattened_in_any_file(tmp_path):
 def test_d2t_of_a_whole_vocabulary_is_the_identity(tmp_path, family, d2t, mark):
     draft = valid_draft(family)
     draft.tensors |= {"d2t": d2t, "t2d": torch.full((VOCAB,), mark)}
-    drafter, boundaries, path, probe = load(tmp_path, draft)
-    mine = module_logits(drafter, family, boundaries, probe)
+    drafter, layer_ids, path, probe = load(tmp_path, draft)
+    mine = module_logits(drafter, family, layer_ids, probe)
     del draft.tensors["d2t"]
     without = write(draft, tmp_path / "without")
-    assert difference(mine, reference_logits(without, family, boundaries, probe)) < BOUND
+    assert difference(mine, reference_logits(without, family, layer_ids, probe)) < BOUND
 
 
 def test_d2t_of_a_whole_vocabulary_in_another_order_is_refused_while_loading(tmp_path):
@@ -163,11 +163,11 @@ def test_d2t_of_a_whole_vocabulary_in_another_order_is_refused_while_loading(tmp
 def test_embeddings_of_dflash_are_scaled(tmp_path, place):
     draft = valid_draft("dflash")
     (draft.config[place] if place else draft.config)["input_embedding_scale"] = 8.0
-    drafter, boundaries, path, probe = load(tmp_path, draft)
-    mine = module_logits(drafter, "dflash", boundaries, probe)
+    drafter, layer_ids, path, probe = load(tmp_path, draft)
+    mine = module_logits(drafter, "dflash", layer_ids, probe)
     scaled = replace(probe, embed_tokens=8 * probe.embed_tokens)
-    assert difference(mine, reference_logits(path, "dflash", boundaries, scaled)) < BOUND
-    assert difference(mine, reference_logits(path, "dflash", boundaries, probe)) > 0.1
+    assert difference(mine, reference_logits(path, "dflash", layer_ids, scaled)) < BOUND
+    assert difference(mine, reference_logits(path, "dflash", layer_ids, probe)) > 0.1
 
 
 def test_absolute_d2t_is_converted(tmp_path):
@@ -201,8 +201,8 @@ def test_constants_in_the_file_are_no_weights(tmp_path):
 
 
 def _three(loaded):
-    drafter, boundaries, _, probe = loaded
-    return drafter, "native", boundaries, probe
+    drafter, layer_ids, _, probe = loaded
+    return drafter, "native", layer_ids, probe
 
 
 def test_aliases_load_as_the_plain_names(tmp_path):

@@ -59,9 +59,9 @@ def gated_draft(base: str, kind: str, place: str, gates: float | None = None) ->
 
 
 def logits(tmp_path, draft: Draft, **options):
-    drafter, boundaries, path, probe = load(tmp_path, draft, **options)
-    mine = module_logits(drafter, "gated", boundaries, probe)
-    return mine, reference_logits(path, "gated", boundaries, probe)
+    drafter, layer_ids, path, probe = load(tmp_path, draft, **options)
+    mine = module_logits(drafter, "gated", layer_ids, probe)
+    return mine, reference_logits(path, "gated", layer_ids, probe)
 
 
 @pytest.mark.parametrize("base", BASES)

@@ -148,14 +148,14 @@ def test_what_passes_drafts_what_the_unbroken_file_drafts(tally, tmp_path):
     probe, wrong, outcome = make_probe(), [], Counter()
     expected = {}
     for family in FAMILIES:
-        drafter, boundaries, path, _ = load(tmp_path / family, valid_draft(family))
-        expected[family] = reference_logits(path, family, boundaries, probe)
+        drafter, layer_ids, path, _ = load(tmp_path / family, valid_draft(family))
+        expected[family] = reference_logits(path, family, layer_ids, probe)
     for index, mutant in enumerate(tally.silent):
         label = (mutant.operator, mutant.label)
         if mutant.operator in NOT_OF_THE_DRAFT or _ends_with(label, UNKNOWABLE):
             continue
         try:
-            drafter, boundaries, *_ = load(tmp_path / str(index), mutant.draft)
+            drafter, layer_ids, *_ = load(tmp_path / str(index), mutant.draft)
         except EagleExtError:
             outcome["refused while loading"] += 1
             continue
@@ -168,7 +168,7 @@ def test_what_passes_drafts_what_the_unbroken_file_drafts(tally, tmp_path):
         except Exception as error:  # noqa: BLE001 - a crash of the host's is our miss: all are listed
             wrong.append((mutant.family, *label, f"{type(error).__name__}: {error}"[:200]))
             continue
-        mine = module_logits(drafter, mutant.family, boundaries, probe)
+        mine = module_logits(drafter, mutant.family, layer_ids, probe)
         outcome["drafts the same"] += 1
         if not difference(mine, expected[mutant.family]) < bound_of(mutant.family):
             wrong.append((mutant.family, *label))
@@ -185,8 +185,8 @@ def test_what_is_said_to_run_does(tally, tmp_path):
     }
     assert set(tally.can_run) == promised
     for rule, mutant in tally.can_run.items():
-        drafter, boundaries, *_ = load(tmp_path / rule, mutant.draft, strict=False)
-        logits = module_logits(drafter, mutant.family, boundaries, make_probe())
+        drafter, layer_ids, *_ = load(tmp_path / rule, mutant.draft, strict=False)
+        logits = module_logits(drafter, mutant.family, layer_ids, make_probe())
         assert logits.isfinite().any(), rule
 
 

@@ -71,8 +71,8 @@ TABLE = [
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row[0]}, K={row[1]}")
 def test_state_per_request(row):
     name, k, none, align, replay_none, rough_none, replay_align, rough_align = row
-    assert cost(name, "slots", k).state == none * MIB
-    assert cost(name, "slots", k, prefix_caching=True).state == align * MIB
+    assert cost(name, "per_token", k).state == none * MIB
+    assert cost(name, "per_token", k, prefix_caching=True).state == align * MIB
     replay = cost(name, "replay", k)
     assert replay.state == replay_none * MIB
     assert replay.state == pytest.approx(rough_none * MIB, rel=0.025)
@@ -84,7 +84,13 @@ def test_state_per_request(row):
 
 @pytest.mark.parametrize(
     ("k", "way", "tokens"),
-    [(0, "slots", 784), (8, "slots", 832), (16, "slots", 864), (8, "replay", 864), (16, "replay", 944)],
+    [
+        (0, "per_token", 784),
+        (8, "per_token", 832),
+        (16, "per_token", 864),
+        (8, "replay", 864),
+        (16, "replay", 944),
+    ],
 )
 def test_attention_block_of_27b(k, way, tokens):
     page = cost("27B", way, k).page
@@ -96,29 +102,29 @@ def test_attention_block_of_27b(k, way, tokens):
 def test_page_of_27b_with_16_drafts():
     target = read_target(TARGETS["27B"])
     assert target.recurrent.record_bytes == 2 * (2048 + 6144 + 96)
-    assert cost("27B", "slots", 16).page.raw == 19 * 10240 * 2 + 3 * MIB
+    assert cost("27B", "per_token", 16).page.raw == 19 * 10240 * 2 + 3 * MIB
     assert cost("27B", "replay", 16).page.raw == 19 * 10240 * 2 + 3 * MIB + 17 * 16576
     assert cost("27B", "replay", 16).records == 48 * 17 * 16576
 
 
 @pytest.mark.parametrize(
-    ("name", "k", "slots", "replay"),
+    ("name", "k", "per_token", "replay"),
     [
         ("27B", 8, 1440, 446), ("27B", 16, 2592, 458), ("35B-A3B", 16, 1080, 192),
         ("4B", 16, 864, 154), ("Next-80B", 16, 648, 123),
     ],
 )  # fmt: skip
-def test_state_moved_per_step(name, k, slots, replay):
+def test_state_moved_per_step(name, k, per_token, replay):
     """The notes' records keep gates in fp32, these in the model's dtype: up to half a MiB less."""
     recurrent = read_target(TARGETS[name]).recurrent
-    assert moved_per_step(recurrent, "slots", k) == slots * MIB
+    assert moved_per_step(recurrent, "per_token", k) == per_token * MIB
     assert moved_per_step(recurrent, "replay", k) == pytest.approx(replay * MIB, abs=0.75 * MIB)
 
 
 @pytest.mark.parametrize(
     ("way", "prefix_caching", "cpu", "pages"),
     [
-        ("slots", False, False, 17), ("slots", True, False, 18), ("slots", False, True, 17),
+        ("per_token", False, False, 17), ("per_token", True, False, 18), ("per_token", False, True, 17),
         ("replay", False, False, 1), ("replay", True, False, 2), ("replay", False, True, 2),
         ("replay", True, True, 3),
     ],
@@ -148,7 +154,7 @@ def test_a_request_takes_the_blocks_counted_on_a_cpu():
         max_position_embeddings=None,
     )  # fmt: skip
     setting = Setting(k=7, max_model_len=6 * 256, prefix_caching=False, cpu=True)
-    costs = [footprint(target, way, setting) for way in ("slots", "replay")]
+    costs = [footprint(target, way, setting) for way in ("per_token", "replay")]
     assert [found.page.block_tokens for found in costs] == [256, 256]
     assert [found.blocks for found in costs] == [30, 12]
     assert [round(found.concurrency(4096 * found.block_bytes), 2) for found in costs] == [136.53, 341.33]
@@ -182,8 +188,8 @@ def test_a_windowed_draft_keeps_its_window():
 
 def test_the_line():
     measured = StateReport(
-        pages=1, slots_pages=16, state=175 * MIB, slots_state=2592 * MIB, records=13 * MIB,
-        max_model_len=1024, fit=41, slots_fit=4,
+        pages=1, per_token_pages=16, state=175 * MIB, per_token_state=2592 * MIB, records=13 * MIB,
+        max_model_len=1024, fit=41, per_token_fit=4,
     )  # fmt: skip
     assert measured.line() == (
         "Recurrent state: replay, 1 page per request (slots: 16): 175 MiB instead of 2592 MiB per "
@@ -210,15 +216,18 @@ GEOMETRIES = st.builds(
 @given(target=GEOMETRIES, k=st.integers(1, 32), align=st.booleans())
 def test_replay_never_takes_more(target, k, align):
     setting = Setting(k=k, max_model_len=4096, prefix_caching=align)
-    slots, replay = (footprint(target, way, setting) for way in ("slots", "replay"))
-    assert replay.state <= slots.state
-    assert 0 == slots.records < replay.records < replay.state
-    assert k < 3 or replay.moved < slots.moved
+    per_token, replay = (footprint(target, way, setting) for way in ("per_token", "replay"))
+    assert replay.state <= per_token.state
+    assert 0 == per_token.records < replay.records < replay.state
+    assert k < 3 or replay.moved < per_token.moved
 
 
 @settings(max_examples=200, deadline=None)
 @given(
-    target=GEOMETRIES, k=st.integers(0, 31), way=st.sampled_from(["slots", "replay"]), cpu=st.booleans()
+    target=GEOMETRIES,
+    k=st.integers(0, 31),
+    way=st.sampled_from(["per_token", "replay"]),
+    cpu=st.booleans(),
 )
 def test_more_drafts_take_more(target, k, way, cpu):
     fewer, more = (
@@ -293,4 +302,6 @@ def test_pages_as_the_ops_lay_them_out():
 
     recurrent = read_target(TARGETS["27B"], tp=2).recurrent
     assert recurrent.record_width == record_width(8, 128, 24, 128)
-    assert page_of(read_target(TARGETS["27B"]), "slots", Setting(k=0, max_model_len=1)).raw == 3207168
+    assert (
+        page_of(read_target(TARGETS["27B"]), "per_token", Setting(k=0, max_model_len=1)).raw == 3207168
+    )

@@ -118,7 +118,7 @@ def specs(config, model, draft, speculative_blocks):
 
 
 @pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
-@pytest.mark.parametrize("way", ["slots", "replay"])
+@pytest.mark.parametrize("way", ["per_token", "replay"])
 @pytest.mark.parametrize("k", [1, 7, 16])
 @pytest.mark.parametrize(("prefix_caching", "cpu"), [(True, False), (False, False), (False, True)])
 def test_vllm_counts_as_we_do(monkeypatch, draft, way, k, prefix_caching, cpu):
@@ -130,7 +130,7 @@ def test_vllm_counts_as_we_do(monkeypatch, draft, way, k, prefix_caching, cpu):
     monkeypatch.setattr(ModelRegistry, "resolve_model_cls", lambda *_, **__: (model, ""))
     monkeypatch.setattr(Platform, "_find_non_ssm_backends", lambda _: [backend])
     Platform._align_hybrid_block_size(config, backend)
-    speculative_blocks = k if way == "slots" else int(cpu)
+    speculative_blocks = k if way == "per_token" else int(cpu)
     groups = get_kv_cache_groups(config, specs(config, model, draft, speculative_blocks))
     cache = get_kv_cache_config_from_groups(config, groups, BUDGET)
 

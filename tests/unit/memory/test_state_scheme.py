@@ -41,7 +41,7 @@ def test_auto_takes_replay_where_it_saves(k, replays):
 
 def test_what_is_asked_for_is_done():
     assert choose(replace(PLAIN, k=1), "replay")[0]
-    assert not choose(PLAIN, "slots")[0]
+    assert not choose(PLAIN, "per_token")[0]
 
 
 @pytest.mark.parametrize("field", IMPOSSIBLE)
@@ -53,7 +53,7 @@ def test_what_is_impossible(field, request):
     assert field in reason
     with pytest.raises(HybridStateError, match=field) as refusal:
         choose(situation, "replay")
-    assert "slots" in refusal.value.remedy
+    assert "per_token" in refusal.value.remedy
 
 
 def test_all_obstacles_are_named():

@@ -33,7 +33,7 @@ def configure(monkeypatch):
 
 
 def test_replay_changes_the_architecture_and_nothing_else(configure):
-    stock, ours = (configure(options={"hybrid_state": state}) for state in ("slots", "replay"))
+    stock, ours = (configure(options={"hybrid_state": state}) for state in ("per_token", "replay"))
     assert stock.model_config.architecture == "Qwen3_5ForCausalLM"
     assert ours.model_config.architecture == "Qwen3_5EagleExtForCausalLM"
     assert ours.model_config.is_hybrid

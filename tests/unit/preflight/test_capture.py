@@ -61,7 +61,7 @@ def speculative(tmp_path, monkeypatch):
 @pytest.mark.parametrize("runner", ["v1", "v2"])
 def test_embeddings_of_deepseek_layers_are_refused(speculative, runner):
     assert "EagleExt" in speculative(DEEPSEEK, "mla", runner, [1, 4, 8]).draft_model_config.architecture
-    with pytest.raises(UnsupportedTargetError, match="fail at boundary 0"):
+    with pytest.raises(UnsupportedTargetError, match="fail at layer 0's input"):
         speculative(DEEPSEEK, "mla", runner, [0, 4, 8])
 
 

@@ -25,7 +25,7 @@ class TestDFlash:
         assert config.draft_model_config.architecture == "DFlashEagleExtQwen3ForCausalLM"
         return config.draft_model_config.hf_config
 
-    def test_boundaries_for_both_runners(self, target, tmp_path, draft):
+    def test_aux_layers_for_both_runners(self, target, tmp_path, draft):
         from vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils import get_eagle3_aux_layers_from_config
         from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 

@@ -45,7 +45,7 @@ class TestRefused:
 
 class TestAsked:
     def test_options_beside_their_key(self, target, tmp_path):
-        arguments = {"additional_config": {"aux_layers": "boundary"}}
+        arguments = {"additional_config": {"aux_layers": "input"}}
         with pytest.raises(OptionsError, match='write {"eagle_ext": {"aux_layers": ..}}'):
             speculative_config(target, tiny_draft(tmp_path), arguments=arguments)
 

@@ -13,7 +13,7 @@ from tests.unit.preflight.configs import DRAFTER, speculative_config
 from vllm_eagle_ext import __version__
 
 
-def test_boundaries_and_flags_where_both_runners_read_them(target, tmp_path):
+def test_aux_layers_and_flags_where_both_runners_read_them(target, tmp_path):
     config = speculative_config(target, tiny_draft(tmp_path, num_aux=5))
     hf_config = config.draft_model_config.hf_config
     assert hf_config.eagle_aux_hidden_state_layer_ids == [2, 3, 4, 5, 6]
@@ -24,7 +24,7 @@ def test_boundaries_and_flags_where_both_runners_read_them(target, tmp_path):
     assert config.draft_model_config.architecture == DRAFTER
 
 
-def test_both_runners_resolve_the_same_boundaries(target, tmp_path):
+def test_both_runners_resolve_the_same_aux_layers(target, tmp_path):
     from vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils import get_eagle3_aux_layers_from_config
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
@@ -66,23 +66,23 @@ def test_spec_flags_of_the_command_line(target, tmp_path):
     assert config.num_speculative_tokens == 3
 
 
-def test_one_line_says_boundaries_rule_and_drafter(target, tmp_path, vllm_log):
+def test_one_line_says_aux_layers_rule_and_drafter(target, tmp_path, vllm_log):
     draft = tiny_draft(tmp_path, num_aux=5)
     speculative_config(target, draft)
     speculative_config(target, draft)
-    (record,) = vllm_log.containing("target boundaries")
+    (record,) = vllm_log.containing("the inputs of target layers")
     assert record.levelno == logging.INFO
     for word in (
         str(draft),
         "[2, 3, 4, 5, 6] of 8",
-        "boundary = id + 1",
+        "the input of layer id + 1",
         DRAFTER,
         "fc_norm, norm_output",
     ):
         assert word in record.getMessage()
 
 
-def test_default_boundaries_are_a_warning(target, tmp_path, vllm_log):
+def test_default_aux_layers_are_a_warning(target, tmp_path, vllm_log):
     speculative_config(target, tiny_draft(tmp_path, num_aux=3, post_norm=False, eagle_config=None))
     (record,) = vllm_log.containing("eagle_aux_hidden_state_layer_ids")
     assert record.levelno == logging.WARNING

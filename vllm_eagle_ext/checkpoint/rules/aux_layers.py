@@ -8,33 +8,33 @@ from collections.abc import Iterable
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.layer_ids import BlockOrder, default_boundaries
+from vllm_eagle_ext.checkpoint.layer_ids import BlockOrder, default_layer_ids
 
 
 @rule(Severity.WARNING, families=EAGLE3)
 def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
     layers = case.spec.aux_layers
-    if layers.given_ids is None and layers.boundaries and "option" not in layers.rule:
+    if layers.published_ids is None and layers.layer_ids and "option" not in layers.rule:
         yield Problem(
             field="eagle_aux_hidden_state_layer_ids of the draft's config.json",
             value=None,
-            allowed=f"its trained layers; {list(layers.boundaries)} is taken, EAGLE-3's default",
-            remedy='if acceptance is low, list the boundaries: {"eagle_ext": {"aux_layers": [..]}}',
+            allowed=f"its trained layers; {list(layers.layer_ids)} is taken, EAGLE-3's default",
+            remedy='if acceptance is low, list the layer_ids: {"eagle_ext": {"aux_layers": [..]}}',
         )
 
 
 @rule(Severity.WARNING, families=EAGLE3)
-def aux_ids_may_be_boundaries(case: Case) -> Iterable[Problem]:
-    """Ids equal to EAGLE-3's own boundaries, read as names of outputs."""
+def aux_layer_ids_may_be_inputs(case: Case) -> Iterable[Problem]:
+    """Ids equal to EAGLE-3's own layer_ids, read as names of outputs."""
     layers = case.spec.aux_layers
-    default = default_boundaries(case.target.num_layers)
-    if layers.given_ids == default and layers.boundaries != default and "option" not in layers.rule:
+    default = default_layer_ids(case.target.num_layers)
+    if layers.published_ids == default and layers.layer_ids != default and "option" not in layers.rule:
         yield Problem(
             field="nested aux layer ids of the draft",
             value=list(default),
-            allowed=f"ids of outputs, read here as boundaries {list(layers.boundaries)}; these very "
-            "numbers are EAGLE-3's default boundaries 2, N//2, N-3",
-            remedy='compare the acceptance rate with {"eagle_ext": {"aux_layers": "boundary"}}',
+            allowed=f"ids of outputs, so the inputs of layers {list(layers.layer_ids)}; these very "
+            "numbers are EAGLE-3's default aux layers, the inputs of 2, N//2, N-3",
+            remedy='compare the acceptance rate with {"eagle_ext": {"aux_layers": "input"}}',
         )
 
 
@@ -51,7 +51,7 @@ def aux_order_is_unambiguous(case: Case) -> Iterable[Problem]:
     layers = case.spec.aux_layers
     blocks = layers.blocks
     if blocks and not blocks.is_certain:
-        other = layers.listed if blocks.follows == "layers" else layers.boundaries
+        other = layers.listed if blocks.follows == "layers" else layers.layer_ids
         option = f'{{"eagle_ext": {{"aux_layers": {list(other)}}}}}'
         yield _order(case, blocks, f"if acceptance is near zero, set {option}, the other order")
 
@@ -59,14 +59,14 @@ def aux_order_is_unambiguous(case: Case) -> Iterable[Problem]:
 def _order(case: Case, blocks: BlockOrder, remedy: str) -> Problem:
     layers = case.spec.aux_layers
     taken = {
-        "list": f"the blocks of fc and fc_norm are permuted to {list(layers.boundaries)} while they are "
+        "list": f"the blocks of fc and fc_norm are permuted to {list(layers.layer_ids)} while they are "
         "loaded, as vLLM captures them",
-        "layers": f"the blocks of fc and fc_norm follow the layers, {list(layers.boundaries)}, and stay "
+        "layers": f"the blocks of fc and fc_norm follow the layers, {list(layers.layer_ids)}, and stay "
         "as they are",
     }
     return Problem(
         field="order of the draft's aux layers",
-        value=list(layers.given_ids or layers.listed),
+        value=list(layers.published_ids or layers.listed),
         allowed=f"any; {taken[blocks.follows]}: {blocks.reason}",
         remedy=remedy,
     )
@@ -74,7 +74,7 @@ def _order(case: Case, blocks: BlockOrder, remedy: str) -> Problem:
 
 @rule(Severity.ERROR)
 def aux_count_is_consistent(case: Case) -> Iterable[Problem]:
-    count = len(case.spec.aux_layers.boundaries)
+    count = len(case.spec.aux_layers.layer_ids)
     for key in ("num_aux_hidden_states", "num_aux_layers"):
         stated = getattr(case.config, key)
         if stated is not None and stated != count and case.spec.fuses_aux_states:
@@ -82,13 +82,13 @@ def aux_count_is_consistent(case: Case) -> Iterable[Problem]:
                 field=f"{key} of the draft's config.json",
                 value=stated,
                 allowed=f"{count}, the number of aux layers ({case.spec.aux_layers.rule})",
-                remedy='list the boundaries: {"eagle_ext": {"aux_layers": [..]}}',
+                remedy='list the layer_ids: {"eagle_ext": {"aux_layers": [..]}}',
             )
 
 
 RULES = (
     aux_layers_are_stated,
-    aux_ids_may_be_boundaries,
+    aux_layer_ids_may_be_inputs,
     aux_order_is_known,
     aux_order_is_unambiguous,
     aux_count_is_consistent,

@@ -123,12 +123,12 @@ def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
 def final_state_is_not_normed(case: Case) -> Iterable[Problem]:
     """Hugging Face's last hidden state is the normalised one, and some trainers take it from there."""
     n = case.target.num_layers
-    if n in case.spec.aux_layers.boundaries:
+    if n in case.spec.aux_layers.layer_ids:
         yield Problem(
             field="last aux layer of the draft",
             value=n,
-            allowed=f"boundary {n} as vLLM captures it, before the target's final norm; a draft that "
-            "was trained on the normalised state accepts less",
+            allowed="the output of the last layer as vLLM captures it, before the target's final norm; "
+            "a draft that was trained on the normalised state accepts less",
             remedy="if acceptance is low, ask the publisher where the last state was taken",
         )
 

@@ -70,7 +70,7 @@ def fc_norms_match_their_flag(case: Case) -> Iterable[Problem]:
     if not case.has_tensors:
         return
     found = sorted(name for name in case.files.tensors if name.startswith("fc_norm."))
-    wanted = len(case.spec.aux_layers.boundaries) if case.spec.fc_norm else 0
+    wanted = len(case.spec.aux_layers.layer_ids) if case.spec.fc_norm else 0
     if found != sorted(f"fc_norm.{k}.weight" for k in range(wanted)):
         yield Problem(
             field="fc_norm tensors of the draft",
@@ -147,7 +147,7 @@ def may_be_of_older_specforge(case: Case) -> bool:
     t2d are saved for any vocabulary."""
     spec, tensors = case.spec, case.files.tensors
     named_so = spec.architecture == "LlamaForCausalLMEagle3"
-    shaped = spec.num_layers == 1 and len(spec.aux_layers.boundaries) == 3
+    shaped = spec.num_layers == 1 and len(spec.aux_layers.layer_ids) == 3
     if spec.format == "speculators" or spec.gate or spec.norm_before_fc or not (named_so and shaped):
         return False
     named = {name.replace("layers.0.", "midlayer."): header for name, header in tensors.items()}

@@ -38,14 +38,14 @@ def target_width_fits(case: Case) -> Iterable[Problem]:
 
 def _fc_is_of_the_targets_width(case: Case) -> bool:
     fc = case.files.tensors.get("fc.weight")
-    columns = len(case.spec.aux_layers.boundaries) * case.target.hidden_size
+    columns = len(case.spec.aux_layers.layer_ids) * case.target.hidden_size
     return fc is not None and columns > 0 and fc.shape == (case.spec.hidden_size, columns)
 
 
 @rule(Severity.ERROR, can_run=True)
 def target_depth_fits(case: Case) -> Iterable[Problem]:
     """z-lab names the target's layers; TorchSpec counts the captured ones under the same key."""
-    n, captured = case.target.num_layers, len(case.spec.aux_layers.boundaries)
+    n, captured = case.target.num_layers, len(case.spec.aux_layers.layer_ids)
     for key, allowed in (("num_target_layers", (n, captured)), ("target_num_hidden_layers", (n,))):
         stated = getattr(case.config, key)
         if stated is not None and stated not in allowed:

@@ -120,7 +120,7 @@ def quantised_fc_is_in_order(case: Case) -> Iterable[Problem]:
     if case.spec.aux_layers.is_reordered and "fc" in quantised_weights(case.files.tensors):
         yield Problem(
             field="order of the draft's aux layers",
-            value=list(case.spec.aux_layers.given_ids or ()),
+            value=list(case.spec.aux_layers.published_ids or ()),
             allowed="ascending ids: the blocks of a quantised fc cannot be permuted",
             remedy="use the draft with a plain fc",
         )

@@ -201,7 +201,7 @@ def fc_reads_every_aux_layer(case: Case) -> Iterable[Problem]:
             remedy=_BELONGS,
         )
         return
-    n = len(spec.aux_layers.boundaries)
+    n = len(spec.aux_layers.layer_ids)
     expected = (spec.hidden_size, n * spec.target_hidden_size)
     if header.shape != expected:
         yield Problem(

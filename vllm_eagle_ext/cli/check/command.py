@@ -25,7 +25,7 @@ _Caching = Annotated[
     bool | None, typer.Option("--prefix-caching/--no-prefix-caching", help="Else vLLM's default.")
 ]
 _Options = Annotated[
-    str, typer.Option(help='Options as in additional_config, e.g. \'{"aux_layers": "boundary"}\'.')
+    str, typer.Option(help='Options as in additional_config, e.g. \'{"aux_layers": "input"}\'.')
 ]
 _Weights = Annotated[bool, typer.Option("--weights", help="Read the values of every tensor.")]
 _All = Annotated[bool, typer.Option("--all", help="Show errors that follow from others too.")]

@@ -85,7 +85,7 @@ def _rows(spec: DraftSpec, target: TargetFacts, start: Start) -> Iterator[tuple[
     layers = "layer" if spec.num_layers == 1 else "layers"
     yield "family", f"{spec.title}, {spec.num_layers} {spec.backbone} {layers}, {spec.format} format"
     if spec.fuses_aux_states:
-        yield "boundaries", f"{list(spec.aux_layers.boundaries)} of {target.num_layers}"
+        yield "aux layers", f"inputs of {list(spec.aux_layers.layer_ids)} of {target.num_layers}"
         yield "  rule", spec.aux_layers.rule
     if spec.method == "eagle3":
         stated = [f"{name} ({flag.source})" for name, flag in spec.flags.items() if flag]

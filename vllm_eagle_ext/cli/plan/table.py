@@ -76,7 +76,7 @@ def _layers(plan: Plan) -> str:
 
 def _one(plan: HybridPlan) -> Table:
     table = _table(plan.premises)
-    table.add_column("slots", justify="right")
+    table.add_column("per token", justify="right")
     table.add_column("replay", justify="right")
     length, budget = plan.setting.max_model_len, plan.premises.budget
     most = plan.premises.request.max_num_seqs
@@ -92,7 +92,7 @@ def _one(plan: HybridPlan) -> Table:
         ("recurrent state moved per step, MiB", lambda f: mib(f.moved)),
     ]
     for name, show in rows:
-        table.add_row(name, show(plan.slots), show(plan.replay))
+        table.add_row(name, show(plan.per_token), show(plan.replay))
     return table
 
 
@@ -106,7 +106,7 @@ def _several(plans: Sequence[HybridPlan]) -> Table:
         table.add_column(f"{head}\nslots", justify="right")
         table.add_column("\nreplay", justify="right")
     for plan in plans:
-        both = (plan.slots, plan.replay)
+        both = (plan.per_token, plan.replay)
         table.add_row(
             str(plan.setting.k), plan.auto, *[mib(f.state) for f in both],
             *[str(f.fit(budget)) for f in both], *[mib(f.moved) for f in both],

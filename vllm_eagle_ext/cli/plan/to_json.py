@@ -34,7 +34,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "draft_weights_bytes": premises.draft.size if premises.draft else None,
         "kv_budget_bytes": premises.budget,
         "hybrid_state": {"auto": hybrid.auto, "why": hybrid.why} if hybrid else None,
-        "slots": _recurrent(hybrid, hybrid.slots) if hybrid else None,
+        "per_token": _recurrent(hybrid, hybrid.per_token) if hybrid else None,
         "replay": _recurrent(hybrid, hybrid.replay) if hybrid else None,
         "kv": None if isinstance(plan, HybridPlan) else _kv(plan, plan.cost),
         "line": line(plan),

@@ -6,7 +6,7 @@ weights are strict, see `ResolvedDraft`; on a CPU each layer gets its own norm o
 
 Shapes, with T tokens, H draft width, Ht target width, n aux layers, V vocabulary:
 
-`combine_hidden_states`: [T, n * Ht] -> [T, H], columns in ascending order of boundary.
+`combine_hidden_states`: [T, n * Ht] -> [T, H], columns in ascending order of aux layer.
 `precompute_and_store_context_kv`: states [T, H], positions [T] -> keys and values in the draft's cache.
 `forward`: ids [T], positions [T] -> [T, H]; a block is the last sampled token and K mask tokens.
 `compute_logits`: [T, H] -> [T, V].

@@ -8,7 +8,7 @@ Maths: EAGLE-3 (Li et al., 2025); per-layer `fc_norm` and post-norm feedback: ar
 
 Shapes, with T tokens, H draft width, Ht target width, n aux layers, V vocabulary:
 
-`combine_hidden_states`: [T, n * Ht] -> [T, H], columns in ascending order of boundary.
+`combine_hidden_states`: [T, n * Ht] -> [T, H], columns in ascending order of aux layer.
 `forward`: ids [T], positions [T], states [T, H] -> (states for the head [T, H], feedback [T, H]).
 `compute_logits`: [T, H] -> [T, V], -inf outside the draft vocabulary.
 """

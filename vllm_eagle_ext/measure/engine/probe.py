@@ -101,7 +101,7 @@ class StepProbe:
             isinstance(layer, ours.ReplayGatedDeltaNetAttention)
             for layer in self._eagle_ext_layers.values()
         )
-        return "replay" if replay else "slots"
+        return "replay" if replay else "per_token"
 
 
 @dataclass(slots=True)

@@ -131,7 +131,7 @@ class Eagle3Reference:
         return replace(self, weights={**self.weights, **permuted})
 
     def fuse(self, aux: Sequence[torch.Tensor]) -> torch.Tensor:
-        """aux: per boundary [.., Ht] -> [.., H]."""
+        """aux: per aux layer [.., Ht] -> [.., H]."""
         if self.fc_norm:
             aux = [rms_norm(a, self.weights[f"fc_norm.{k}.weight"], self.eps) for k, a in enumerate(aux)]
         joined = torch.cat(list(aux), dim=-1)

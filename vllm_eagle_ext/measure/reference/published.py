@@ -111,10 +111,10 @@ def _rotary(spec: DraftSpec, stated: Rotary) -> Rotary:
 
 
 def in_order(weights: Mapping[str, torch.Tensor], order: Sequence[int]) -> dict[str, torch.Tensor]:
-    """Blocks of the fusing projection and its norms as ascending boundaries read them.
+    """Blocks of the fusing projection and its norms as ascending aux layers read them.
 
     Args:
-        order: of each boundary, the block in the file.
+        order: of each aux layer, the block in the file.
     """
     found = dict(weights)
     for name in ("fc.weight", "input_norm.weight", "mask_hidden"):
@@ -142,7 +142,7 @@ def _unread(reference: Eagle3Reference | DFlashWalk, spec: DraftSpec) -> list[st
     trial: Drafter = replace(inner, weights=recorded)  # type: ignore[assignment]
     if isinstance(reference, DFlashWalk):
         trial = DFlashWalk(trial)  # type: ignore[arg-type]
-    states = [torch.zeros(3, spec.target_hidden_size)] * len(spec.aux_layers.boundaries)
+    states = [torch.zeros(3, spec.target_hidden_size)] * len(spec.aux_layers.layer_ids)
     with torch.inference_mode():
         trial.draft(1, 2, trial.true_rows([0, 0, 0], states))
     unused = {*inner.weights} - recorded.read - set(_LENT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The target through Hugging Face: its residual stream at any boundary, and its logits."""
+"""The target through Hugging Face: its residual stream at the input of any layer, and its logits."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def layers_of(model: PreTrainedModel) -> Sequence[torch.nn.Module]:
 
 @torch.inference_mode()
 def residual_stream(
-    model: PreTrainedModel, tokens: Sequence[int], boundaries: Sequence[int]
+    model: PreTrainedModel, tokens: Sequence[int], layer_ids: Sequence[int]
 ) -> list[torch.Tensor]:
-    """Per boundary [T, Ht]. Boundary N is the last layer's output, before the final norm."""
+    """Per aux layer [T, Ht]. Layer id N stands for the last layer's output, before the final norm."""
     layers = layers_of(model)
     seen: dict[int, torch.Tensor] = {}
 
-    def entering(boundary: int) -> Callable[..., None]:
+    def entering(layer_id: int) -> Callable[..., None]:
         def hook(_module: Any, args: Any, kwargs: Any) -> None:
-            seen[boundary] = (args[0] if args else kwargs["hidden_states"])[0]
+            seen[layer_id] = (args[0] if args else kwargs["hidden_states"])[0]
 
         return hook
 
@@ -48,7 +48,7 @@ def residual_stream(
     finally:
         for handle in handles:
             handle.remove()
-    return [seen[b].view(len(tokens), -1) for b in boundaries]
+    return [seen[b].view(len(tokens), -1) for b in layer_ids]
 
 
 @torch.inference_mode()

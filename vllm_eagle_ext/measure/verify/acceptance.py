@@ -34,7 +34,7 @@ LIKELY = (
     "Likely causes: another target than the draft was trained for, or another revision of it;",
     "prompts without the chat template or thinking switch of its training (--[no-]chat-template,",
     "--[no-]thinking);",
-    'aux layers of another convention (--eagle-ext \'{"aux_layers": "boundary"}\', see docs/drafts.md).',
+    'aux layers of another convention (--eagle-ext \'{"aux_layers": "input"}\', see docs/drafts.md).',
 )
 NOT_DRAFTING = (
     "Likely causes: prompts beyond the draft's own max_model_len, where vLLM goes on without drafts;",
@@ -126,7 +126,7 @@ def drafted_steps(prompt: Sequence[int], answer: Answer, k: int) -> Iterator[tup
 def compare(
     reference: Drafter,
     target: PreTrainedModel,
-    boundaries: Sequence[int],
+    layer_ids: Sequence[int],
     prompts: Sequence[Sequence[int]],
     answers: Sequence[Answer],
     k: int,
@@ -142,7 +142,7 @@ def compare(
             break
         tokens = [*prompt, *answer.tokens]
         with torch.inference_mode():
-            rows = reference.true_rows(tokens, residual_stream(target, tokens, boundaries))
+            rows = reference.true_rows(tokens, residual_stream(target, tokens, layer_ids))
             for start, accepted in drafted_steps(prompt, answer, k):
                 wanted = tokens[start + 2 : start + 2 + k]
                 own = reference.draft(start, k, rows)

@@ -96,9 +96,9 @@ def _compare(request: VerifyRequest, spec: DraftSpec, greedy: Measured) -> Check
         reference = load_reference(spec, _draft(request), target)
     except NotComputedError as error:
         return not_applicable(acceptance.REFERENCE, str(error))
-    boundaries = spec.aux_layers.boundaries
+    layer_ids = spec.aux_layers.layer_ids
     prompts, answers = request.prompts.ids, greedy.answers
-    paired = acceptance.compare(reference, target, boundaries, prompts, answers, request.k)
+    paired = acceptance.compare(reference, target, layer_ids, prompts, answers, request.k)
     return acceptance.judge_reference(paired, request.overrides())
 
 

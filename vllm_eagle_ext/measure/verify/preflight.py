@@ -24,9 +24,9 @@ def judge_intake(checked: CheckResult) -> Check:
     lines = [line for finding in told for line in _lines(finding)]
     said = f"The draft would be refused: {_count(found)}."
     if not found.errors and spec is not None:
-        boundaries = list(spec.aux_layers.boundaries)
+        layer_ids = list(spec.aux_layers.layer_ids)
         said = f"{spec.title}" + (
-            f", boundaries {boundaries} of {checked.target.num_layers}." * bool(boundaries)
+            f", inputs of layers {layer_ids} of {checked.target.num_layers}." * bool(layer_ids)
         )
     figures = {"findings": [{"rule": f.rule, "severity": f.severity.value} for f in found.findings]}
     return Check(NAME, verdict(not found.errors), said, tuple(lines), figures)

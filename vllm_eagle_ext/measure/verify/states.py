@@ -14,13 +14,13 @@ from vllm_eagle_ext.measure.verify.texts import Parting, judge_texts
 from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicable
 
 NAME = "hybrid states"
-Scheme = Literal["replay", "slots"]
+Scheme = Literal["replay", "per_token"]
 # All that this package refuses begins so, behind an error's name or pydantic's "Value error".
 _REFUSAL = re.compile(r"[Ee]rror[:,] vllm-eagle-ext: (.+)")
 
 
 def other(scheme: Scheme) -> Scheme:
-    return "slots" if scheme == "replay" else "replay"
+    return "per_token" if scheme == "replay" else "replay"
 
 
 def judge_failure(error: EngineFailedError, scheme: Scheme, log: str = "") -> Check:

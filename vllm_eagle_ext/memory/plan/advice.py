@@ -24,12 +24,12 @@ def line(plan: Plan) -> str:
         )
     if plan.auto == "replay":
         return plan.report.line()
-    slots, replay = plan.slots, plan.replay
-    fit, other = slots.fit(budget), replay.fit(budget)
+    per_token, replay = plan.per_token, plan.replay
+    fit, other = per_token.fit(budget), replay.fit(budget)
     beside = "with replay as well" if fit == other else f"with replay {other or 'none'}"
     return (
-        f"Recurrent state: slots, {_pages(slots)} per request, {mib(slots.state)} MiB: {plan.why}. "
-        f"Replay would take {_pages(replay)}, {mib(replay.state)} MiB. "
+        f"Recurrent state: slots, {_pages(per_token)} per request, {mib(per_token.state)} MiB: "
+        f"{plan.why}. Replay would take {_pages(replay)}, {mib(replay.state)} MiB. "
         f"{requests_fit(fit, length).capitalize()}, {beside}."
     )
 
@@ -60,10 +60,10 @@ def _about_fit(plan: Plan, fit: int) -> Iterator[str]:
 
 def _about_ways(plan: HybridPlan) -> Iterator[str]:
     budget = plan.premises.budget
-    replay, slots = plan.replay.fit(budget), plan.slots.fit(budget)
-    if replay and not slots and plan.auto == "replay":
+    replay, per_token = plan.replay.fit(budget), plan.per_token.fit(budget)
+    if replay and not per_token and plan.auto == "replay":
         yield "With slots vLLM would not start here; with replay it does."
-    elif replay and not slots:
+    elif replay and not per_token:
         yield "With replay a request would fit."
     if plan.setting.k < LEAST_K:
         yield (
@@ -75,16 +75,17 @@ def _about_ways(plan: HybridPlan) -> Iterator[str]:
 
 def _about_length(plan: HybridPlan) -> Iterator[str]:
     budget = plan.premises.budget
-    if not budget or plan.auto == "slots" or plan.setting.max_model_len <= _SHORT:
+    if not budget or plan.auto == "per_token" or plan.setting.max_model_len <= _SHORT:
         return
     most = plan.premises.request.max_num_seqs
-    replay, slots = (
-        plan.footprint(way, max_model_len=_SHORT).running(budget, most) for way in ("replay", "slots")
+    replay, per_token = (
+        plan.footprint(way, max_model_len=_SHORT).running(budget, most)
+        for way in ("replay", "per_token")
     )
     if replay:
         yield (
             f"Shorter requests show it more: of {_SHORT} tokens, {replay} run at a time instead of "
-            f"{slots}."
+            f"{per_token}."
         )
 
 

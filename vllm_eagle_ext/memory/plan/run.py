@@ -98,14 +98,14 @@ class HybridPlan:
     premises: Premises
     target: Target
     setting: Setting
-    slots: Footprint
+    per_token: Footprint
     replay: Footprint
     auto: Way  # what `hybrid_state: auto` takes
     why: str
 
     @property
     def taken(self) -> Footprint:
-        return self.replay if self.auto == "replay" else self.slots
+        return self.replay if self.auto == "replay" else self.per_token
 
     @property
     def crashes(self) -> bool:
@@ -119,7 +119,7 @@ class HybridPlan:
     @property
     def report(self) -> StateReport:
         return report(
-            self.replay, self.slots, budget=self.premises.budget,
+            self.replay, self.per_token, budget=self.premises.budget,
             max_model_len=self.setting.max_model_len,
         )  # fmt: skip
 
@@ -225,7 +225,7 @@ def _hybrid(premises: Premises, target: Target, setting: Setting) -> HybridPlan:
     layers = premises.draft_layers
     return HybridPlan(
         premises=premises, target=target, setting=setting, auto=auto, why=why,
-        slots=footprint(target, "slots", setting, layers),
+        per_token=footprint(target, "per_token", setting, layers),
         replay=footprint(target, "replay", setting, layers),
     )  # fmt: skip
 
@@ -234,7 +234,7 @@ def _auto(premises: Premises, setting: Setting) -> tuple[Way, str]:
     """What an engine takes on the runner that vLLM chooses by itself: V2 on a GPU, V1 on a CPU."""
     architecture, cpu = premises.architecture, setting.cpu
     if architecture and architecture not in TARGETS:
-        return "slots", f"replay knows no {architecture}"
+        return "per_token", f"replay knows no {architecture}"
     runner: Literal["v1", "v2"] = "v1" if cpu else "v2"
     replays, why = choose(
         Situation(
@@ -243,4 +243,4 @@ def _auto(premises: Premises, setting: Setting) -> tuple[Way, str]:
         ),
         "auto",
     )  # fmt: skip
-    return ("replay" if replays else "slots"), why
+    return ("replay" if replays else "per_token"), why

@@ -1,4 +1,4 @@
-"""Layer ids to boundaries: every rule and its order."""
+"""Layer ids to layer_ids: every rule and its order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vllm_eagle_ext.checkpoint.layer_ids import resolve_aux_layers
 
 
 @pytest.mark.parametrize(
-    ("config", "boundaries", "words"),
+    ("config", "layer_ids", "words"),
     [
         pytest.param({}, (2, 6, 9), "names no layers", id="no_ids"),
         pytest.param({KEY: [], "eagle_config": None}, (2, 6, 9), "default", id="empty_list"),
@@ -40,15 +40,15 @@ from vllm_eagle_ext.checkpoint.layer_ids import resolve_aux_layers
         pytest.param({KEY: None, **nested(1, 3)}, (2, 4), "output", id="null_counts_as_absent"),
     ],
 )
-def test_llama_type(config, boundaries, words):
+def test_llama_type(config, layer_ids, words):
     layers = resolve(config)
-    assert layers.boundaries == boundaries
+    assert layers.layer_ids == layer_ids
     assert words in layers.rule
-    assert layers.order == tuple(range(len(boundaries)))
+    assert layers.order == tuple(range(len(layer_ids)))
 
 
 @pytest.mark.parametrize(
-    ("config", "boundaries", "words"),
+    ("config", "layer_ids", "words"),
     [
         pytest.param(nested(1, 5, 9), (2, 6, 10), "output", id="from_1"),
         pytest.param(nested(2, 6, 9), (2, 6, 9), "MLA", id="not_from_1"),
@@ -58,9 +58,9 @@ def test_llama_type(config, boundaries, words):
         pytest.param({}, (2, 6, 9), "default", id="no_ids"),
     ],
 )
-def test_mla(config, boundaries, words):
+def test_mla(config, layer_ids, words):
     layers = resolve(config, "mla")
-    assert layers.boundaries == boundaries
+    assert layers.layer_ids == layer_ids
     assert words in layers.rule
 
 
@@ -73,14 +73,14 @@ def test_mla(config, boundaries, words):
         pytest.param(nested(1, 6, 9), "native", id="nested"),
     ],
 )
-def test_speculators_writes_boundaries(config, family):
+def test_speculators_writes_ids_of_inputs(config, family):
     layers = resolve(config, family, is_speculators=True)
-    assert layers.boundaries == layers.given_ids == (1, 6, 9)
+    assert layers.layer_ids == layers.published_ids == (1, 6, 9)
     assert "speculators" in layers.rule
 
 
 @pytest.mark.parametrize(
-    ("config", "boundaries"),
+    ("config", "layer_ids"),
     [
         pytest.param(dflash(1, 6, 11), (2, 7, 12), id="z_lab"),
         pytest.param({OUTPUTS: [1, 6, 11]}, (2, 7, 12), id="torchspec_top_level"),
@@ -89,8 +89,8 @@ def test_speculators_writes_boundaries(config, family):
         pytest.param({KEY: [2, 7], **dflash(1, 6)}, (2, 7), id="long_key"),
     ],
 )
-def test_dflash(config, boundaries):
-    assert resolve(config, "dflash").boundaries == boundaries
+def test_dflash(config, layer_ids):
+    assert resolve(config, "dflash").layer_ids == layer_ids
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_dflash(config, boundaries):
         pytest.param({}, "dflash", (f"dflash_config.{OUTPUTS}", "missing"), id="dflash_without_ids"),
         pytest.param(dflash(), "dflash", ("a list of integers",), id="dflash_empty"),
         pytest.param(dflash(1, 12), "dflash", ("[2, 13]", "0 to N=12"), id="outputs_with_n"),
-        pytest.param(nested(1, 1, 3), "native", ("each boundary once", "[2, 2, 4]"), id="repeated"),
+        pytest.param(nested(1, 1, 3), "native", ("each layer once", "[2, 2, 4]"), id="repeated"),
         pytest.param({KEY: [2, 13]}, "native", ("[2, 13]", "0 to N=12"), id="beyond_n"),
         pytest.param(nested(1, 13), "mla", ("[2, 14]", "0 to N=12"), id="beyond_n_as_output"),
         pytest.param({KEY: [-1, 3]}, "native", ("[-1, 3]", "0 to N=12"), id="negative"),
         pytest.param(nested(-2, 3), "native", ("[-1, 4]", "0 to N=12"), id="negative_output"),
-        pytest.param({KEY: [3, 3, 20]}, "native", ("0 to N=12 and each boundary once",), id="both"),
+        pytest.param({KEY: [3, 3, 20]}, "native", ("0 to N=12 and each layer once",), id="both"),
         pytest.param({KEY: ["1", 3]}, "native", (KEY, "list of integers"), id="text"),
         pytest.param({KEY: [True, 3]}, "native", ("[True, 3]", "list of integers"), id="truth"),
         pytest.param({KEY: [1.0, 3]}, "native", ("[1.0, 3]", "list of integers"), id="float"),
@@ -136,7 +136,7 @@ def test_speculators_ids_beyond_n():
 
 
 @pytest.mark.parametrize(
-    ("ids", "boundaries", "order"),
+    ("ids", "layer_ids", "order"),
     [
         pytest.param((1, 5, 3), (2, 4, 6), (0, 2, 1), id="swapped"),
         pytest.param((9, 5, 1), (2, 6, 10), (2, 1, 0), id="reversed"),
@@ -153,10 +153,10 @@ def test_speculators_ids_beyond_n():
     ],
 )
 def test_ids_of_states_from_hugging_face_keep_their_order_for_fc(
-    ids, boundaries, order, writer, family, is_certain
+    ids, layer_ids, order, writer, family, is_certain
 ):
     layers = resolve(writer(*ids), family)
-    assert (layers.boundaries, layers.order, layers.given_ids) == (boundaries, order, ids)
+    assert (layers.layer_ids, layers.order, layers.published_ids) == (layer_ids, order, ids)
     assert layers.is_reordered
     assert (layers.blocks.follows, layers.blocks.is_certain) == ("list", is_certain)
     in_order = resolve(writer(*sorted(ids)), family)
@@ -176,14 +176,14 @@ def test_ids_of_states_from_hugging_face_keep_their_order_for_fc(
 )
 def test_blocks_of_states_captured_on_the_way_follow_the_layers(config, is_speculators, is_certain):
     layers = resolve(config, is_speculators=is_speculators)
-    assert (layers.boundaries, layers.listed) == ((2, 6, 9), (9, 2, 6))
+    assert (layers.layer_ids, layers.listed) == ((2, 6, 9), (9, 2, 6))
     assert (layers.order, layers.is_reordered) == ((0, 1, 2), False)
     assert (layers.blocks.follows, layers.blocks.is_certain) == ("layers", is_certain)
 
 
 def test_the_option_lists_the_blocks_whatever_wrote_the_file():
     layers = resolve({KEY: [9, 2, 6]}, is_speculators=True, override=[9, 2, 6])
-    assert (layers.boundaries, layers.order) == ((2, 6, 9), (1, 2, 0))
+    assert (layers.layer_ids, layers.order) == ((2, 6, 9), (1, 2, 0))
 
 
 def test_a_default_that_is_out_of_order_is_refused():

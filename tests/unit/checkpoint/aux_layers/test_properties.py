@@ -1,4 +1,4 @@
-"""Layer ids to boundaries: what holds for any list."""
+"""Layer ids to layer_ids: what holds for any list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.checkpoint.aux_layers.ids import (
 from vllm_eagle_ext.checkpoint.layer_ids import AuxLayers, resolve_aux_layers
 
 FAMILIES = st.sampled_from(["native", "post-norm", "gated", "mla", "p-eagle", "dflash"])
-CONVENTIONS = st.sampled_from(["auto", "boundary", "output"])
+CONVENTIONS = st.sampled_from(["auto", "input", "output"])
 WRITERS = st.sampled_from(
     [
         lambda ids: {KEY: ids},
@@ -43,7 +43,7 @@ properties = settings(max_examples=100, deadline=None)
 @given(
     WRITERS, st.lists(st.integers(-3, N + 3)), FAMILIES, st.booleans(), CONVENTIONS, st.integers(1, N)
 )
-def test_boundaries_ascend_within_the_target(writer, ids, family, is_speculators, convention, layers):
+def test_aux_layers_ascend_within_the_target(writer, ids, family, is_speculators, convention, layers):
     found = resolve_aux_layers(
         writer(ids),
         num_target_layers=layers,
@@ -54,9 +54,9 @@ def test_boundaries_ascend_within_the_target(writer, ids, family, is_speculators
     if isinstance(found, list):
         assert found
         return
-    assert list(found.boundaries) == sorted(set(found.boundaries))
-    assert 0 <= found.boundaries[0] <= found.boundaries[-1] <= layers
-    assert sorted(found.order) == list(range(len(found.boundaries)))
+    assert list(found.layer_ids) == sorted(set(found.layer_ids))
+    assert 0 <= found.layer_ids[0] <= found.layer_ids[-1] <= layers
+    assert sorted(found.order) == list(range(len(found.layer_ids)))
 
 
 @properties
@@ -64,11 +64,11 @@ def test_boundaries_ascend_within_the_target(writer, ids, family, is_speculators
 def test_order_leads_back_to_the_given_ids(writer, ids, family, is_speculators, convention):
     found = resolve(writer(ids), family, is_speculators=is_speculators, override=convention)
     assert {listed - id_ for listed, id_ in zip(found.listed, ids, strict=True)} in ({0}, {1})
-    assert found.given_ids == tuple(ids)
+    assert found.published_ids == tuple(ids)
     assert (found.blocks is None) == (ids == sorted(ids))
-    of_fc = found.listed if found.blocks and found.blocks.follows == "list" else found.boundaries
-    assert found.boundaries == tuple(of_fc[block] for block in found.order)
-    assert found.is_reordered == (of_fc != found.boundaries)
+    of_fc = found.listed if found.blocks and found.blocks.follows == "list" else found.layer_ids
+    assert found.layer_ids == tuple(of_fc[block] for block in found.order)
+    assert found.is_reordered == (of_fc != found.layer_ids)
 
 
 @properties
@@ -77,7 +77,7 @@ def test_permuting_the_ids_permutes_the_order(writer, lists, family):
     # The first id of an MLA draft tells the convention.
     family = "native" if family == "mla" else family
     first, second = (resolve(writer(list(ids)), family) for ids in lists)
-    assert first.boundaries == second.boundaries
+    assert first.layer_ids == second.layer_ids
     if first.blocks and second.blocks and first.blocks.follows == "list":
         assert [lists[0][k] for k in first.order] == [lists[1][k] for k in second.order]
     elif first.blocks and second.blocks:
@@ -86,10 +86,10 @@ def test_permuting_the_ids_permutes_the_order(writer, lists, family):
 
 @properties
 @given(WRITERS, SETS, FAMILIES)
-def test_output_is_boundary_plus_1(writer, ids, family):
-    boundary = resolve(writer(ids), family, override="boundary")
+def test_output_i_is_the_input_of_layer_i_plus_1(writer, ids, family):
+    boundary = resolve(writer(ids), family, override="input")
     output = resolve(writer(ids), family, override="output")
-    assert output.boundaries == tuple(b + 1 for b in boundary.boundaries)
+    assert output.layer_ids == tuple(b + 1 for b in boundary.layer_ids)
     assert output.order == boundary.order
 
 
@@ -102,7 +102,7 @@ def test_a_list_of_the_option_is_taken_or_refused_as_it_is(override, ids):
     )
     assert isinstance(found, AuxLayers) == is_valid
     if is_valid:
-        assert [found.boundaries[found.order.index(k)] for k in range(len(override))] == override
+        assert [found.layer_ids[found.order.index(k)] for k in range(len(override))] == override
 
 
 @settings(max_examples=200, deadline=None)

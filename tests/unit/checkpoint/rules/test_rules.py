@@ -21,7 +21,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "model_type_is_usual": ("warning", True),
     "method_fits_the_architecture": ("error", False),
     "config_is_well_formed": ("error", False),
-    "aux_ids_are_boundaries": ("error", False),
+    "aux_layer_ids_exist": ("error", False),
     "target_is_the_drafts_own": ("error", False),
     "draft_is_no_plain_model": ("error", False),
     "tensors_are_complete": ("error", False),
@@ -50,7 +50,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "head_is_normed": ("warning", True),
     "norm_before_residual_is_stated": ("warning", True),
     "aux_layers_are_stated": ("warning", True),
-    "aux_ids_may_be_boundaries": ("warning", True),
+    "aux_layer_ids_may_be_inputs": ("warning", True),
     "aux_order_is_known": ("note", True),
     "aux_order_is_unambiguous": ("warning", True),
     "aux_count_is_consistent": ("error", False),
@@ -109,7 +109,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "weights_have_a_usual_scale": ("warning", True),
 }
 WITHOUT_A_FUNCTION = {
-    "config_is_well_formed", "aux_ids_are_boundaries", "target_is_the_drafts_own",
+    "config_is_well_formed", "aux_layer_ids_exist", "target_is_the_drafts_own",
 }  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def test_causality_of_speculators_dflash(spec_of, kinds, flags, expected):
     } | dict.fromkeys(["sliding_window_non_causal"][: len(flags)], *flags)
     spec = spec_of(draft)
     assert tuple(layer.causal for layer in spec.layers) == expected
-    assert spec.aux_layers.boundaries == (2, 4, 6)
+    assert spec.aux_layers.layer_ids == (2, 4, 6)
 
 
 @pytest.mark.parametrize(

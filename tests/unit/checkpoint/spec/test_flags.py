@@ -90,4 +90,4 @@ def test_use_aux_hidden_state(spec_of, block):
     (draft.config[block] if block else draft.config)["use_aux_hidden_state"] = False
     spec = spec_of(draft)
     assert not spec.fuses_aux_states
-    assert spec.aux_layers.boundaries == ()
+    assert spec.aux_layers.layer_ids == ()

@@ -50,7 +50,7 @@ def test_eagle3_drafts_would_be_served(scale, kind, weightless):
     spec = found.spec
     assert spec.fc_norm.value == bool(flags)
     assert (spec.gate is not None) == ("gated" in flags)
-    assert len(spec.aux_layers.boundaries) == (5 if flags else 3)
+    assert len(spec.aux_layers.layer_ids) == (5 if flags else 3)
     assert spec.vocabulary.size == shape.draft_vocabulary
 
 
@@ -59,7 +59,7 @@ def test_a_dflash_draft_would_be_served(scale, weightless):
     shape = QWEN_27B[scale]
     found = inspect(shape.target(), shape.draft(), shape.tensors(), "dflash")
     assert found.errors == []
-    assert found.spec.aux_layers.boundaries == tuple(layer + 1 for layer in shape.outputs)
+    assert found.spec.aux_layers.layer_ids == tuple(layer + 1 for layer in shape.outputs)
 
 
 def test_a_tensor_too_few_would_be_noticed(weightless):

@@ -52,7 +52,7 @@ class HostLayers:
 
     draft: Draft
     embed_tokens: torch.Tensor
-    order: Sequence[int]  # of each boundary, ascending, the block of fc
+    order: Sequence[int]  # of each aux layer, ascending, the block of fc
     windows: Sequence[int | None]
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class HostLayers:
         return norm(x)
 
     def fuse(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
-        """states: per boundary, ascending, [T, Ht] -> [T, H], in the file's own order of blocks."""
+        """states: per aux layer, ascending, [T, Ht] -> [T, H], in the file's own order of blocks."""
         listed = [states[self.order.index(block)] for block in range(len(states))]
         if self.flag("fc_norm"):
             listed = [self.norm(f"fc_norm.{block}", state) for block, state in enumerate(listed)]

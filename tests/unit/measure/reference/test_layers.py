@@ -29,7 +29,7 @@ class Both:
     reference: Any
     host: HostLayers
     tokens: torch.Tensor  # [ROWS + 1]
-    states: list[torch.Tensor]  # per boundary [ROWS + 1, Ht]
+    states: list[torch.Tensor]  # per aux layer [ROWS + 1, Ht]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def both(draft: Draft, folder, target, **options) -> Both:
     # Of unlike size, so that states in another order show.
     states = [
         (1 + 2 * at) * torch.randn(ROWS + 1, HIDDEN, generator=generator)
-        for at, _ in enumerate(spec.aux_layers.boundaries)
+        for at, _ in enumerate(spec.aux_layers.layer_ids)
     ]
     return Both(reference, host, tokens, states)
 

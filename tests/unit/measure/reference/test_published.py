@@ -146,21 +146,21 @@ def test_an_embedding_of_the_mask_beside_the_weights(tmp_path):
 
 @pytest.mark.parametrize("family", ["native", "post-norm", "speculators", "p-eagle", "dflash"])
 def test_blocks_listed_otherwise_are_the_same_draft(tmp_path, family):
-    """The same boundaries, each with its own block of fc, its norm and its part of mask_hidden."""
+    """The same layer_ids, each with its own block of fc, its norm and its part of mask_hidden."""
     plain, listed = valid_draft(family), valid_draft(family)
     swap = (2, 0, 1)
-    boundaries = inspect(plain, tmp_path / "plain").spec.aux_layers.boundaries
-    swap = (*swap, *range(3, len(boundaries)))
+    layer_ids = inspect(plain, tmp_path / "plain").spec.aux_layers.layer_ids
+    swap = (*swap, *range(3, len(layer_ids)))
     for name in ("fc.weight", "mask_hidden"):
         if name in listed.tensors:
-            blocks = listed.tensors[name].chunk(len(boundaries), dim=-1)
+            blocks = listed.tensors[name].chunk(len(layer_ids), dim=-1)
             listed.tensors[name] = torch.cat([blocks[at] for at in swap], dim=-1)
     for block, at in enumerate(swap):
         if family == "post-norm":
             listed.tensors[f"fc_norm.{block}.weight"] = plain.tensors[f"fc_norm.{at}.weight"]
     one = loaded(plain, tmp_path / "plain")
-    other = loaded(listed, tmp_path / "listed", aux_layers=[boundaries[at] for at in swap])
-    states = [torch.randn(6, 64) for _ in boundaries]
+    other = loaded(listed, tmp_path / "listed", aux_layers=[layer_ids[at] for at in swap])
+    states = [torch.randn(6, 64) for _ in layer_ids]
     drafts = [
         reference.draft(3, 3, reference.true_rows([1, 2, 3, 4, 5, 6], states))
         for reference in (one, other)

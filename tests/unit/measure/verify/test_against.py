@@ -51,7 +51,7 @@ def serve(asked: VerifyRequest) -> Measured:
         ids = torch.tensor([prompt])
         made = target.generate(ids, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False)
         tokens = made[0].tolist()
-        rows = reference.true_rows(tokens, residual_stream(target, tokens, spec.aux_layers.boundaries))
+        rows = reference.true_rows(tokens, residual_stream(target, tokens, spec.aux_layers.layer_ids))
         steps = [1]
         while sum(steps) + K < TOKENS:
             start = len(prompt) - 2 + sum(steps)
@@ -82,7 +82,7 @@ def listed_otherwise(folder: Path, place: str, key: str) -> VerifyRequest:
     (config.setdefault(place, {}) if place else config)[key] = [8, 1, 5]
     asked = request(write_draft(folder, config, tensors))
     layers = run_check(asked.check).inspection.spec.aux_layers
-    assert layers.boundaries == (2, 6, 9)
+    assert layers.layer_ids == (2, 6, 9)
     blocks = tensors["fc.weight"].chunk(3, dim=1)
     tensors["fc.weight"] = torch.cat([blocks[layers.order.index(at)] for at in range(3)], dim=1)
     write_draft(folder, config, tensors)

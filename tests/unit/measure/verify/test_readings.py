@@ -204,7 +204,7 @@ def test_low_rates_are_not_called_a_success():
 
 
 def test_the_other_options_are_kept():
-    assert '"aux_layers": "boundary"' in shown(layouts(150, 20, aux_layers="boundary"))
+    assert '"aux_layers": "input"' in shown(layouts(150, 20, aux_layers="input"))
 
 
 @pytest.mark.parametrize(

@@ -146,11 +146,11 @@ class TestHybrid:
         assert verdicts(report)["hybrid states"] == "passed"
         name, arguments, _ = engines["started"][1]
         assert name == "the engine with slots"
-        assert arguments["additional_config"]["eagle_ext"]["hybrid_state"] == "slots"
+        assert arguments["additional_config"]["eagle_ext"]["hybrid_state"] == "per_token"
         assert len(engines["started"]) == 3
 
     def test_the_other_states_are_those_not_served(self, engines, tmp_path):
-        engines["the engine with the draft"].state = "slots"
+        engines["the engine with the draft"].state = "per_token"
         self.run(tmp_path)
         assert engines["started"][1][0] == "the engine with replay"
 

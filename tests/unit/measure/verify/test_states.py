@@ -60,21 +60,21 @@ def test_a_refusal_of_another_process_is_read_from_the_log():
 
 
 def test_a_log_line_of_ours_is_no_refusal():
-    check = judge_failure(failure(CORE, "INFO vllm-eagle-ext: replay, one page"), "slots")
+    check = judge_failure(failure(CORE, "INFO vllm-eagle-ext: replay, one page"), "per_token")
     assert "cannot be had" not in check.said
 
 
 def test_a_crash_says_nothing_about_the_draft():
     log = f"x\n(EngineCore) ERROR [core.py:9] ValueError: no memory for slots\nTraceback\n{CORE}\n"
-    check = judge_failure(failure(CORE), "slots", log)
+    check = judge_failure(failure(CORE), "per_token", log)
     assert check.verdict is Verdict.NOT_APPLICABLE
     assert check.said.endswith("ended: ValueError: no memory for slots")
 
 
 def test_a_crash_without_a_word():
-    check = judge_failure(failure("exit status -9"), "slots")
+    check = judge_failure(failure("exit status -9"), "per_token")
     assert (check.verdict, check.said[-14:]) == (Verdict.NOT_APPLICABLE, "exit status -9")
 
 
 def test_other():
-    assert (other("replay"), other("slots")) == ("slots", "replay")
+    assert (other("replay"), other("per_token")) == ("per_token", "replay")

@@ -12,8 +12,8 @@ from vllm_eagle_ext.cli import app
 
 DENSE = Path(__file__).parents[3] / "fixtures" / "dense"
 KEYS = {
-    "request", "max_model_len", "weights", "draft_weights_bytes", "kv_budget_bytes", "slots", "replay",
-    "line", "advice", "exit_code", "hybrid_state", "kv",
+    "request", "max_model_len", "weights", "draft_weights_bytes", "kv_budget_bytes", "per_token",
+    "replay", "line", "advice", "exit_code", "hybrid_state", "kv",
 }  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def test_as_many_with_slots(said):
 
 def test_few_drafts_are_planned_as_auto_takes_them(said):
     found = said("-k", "1", "--gpu-mem", "140", "--max-model-len", "32768")
-    assert found["hybrid_state"]["auto"] == "slots"
+    assert found["hybrid_state"]["auto"] == "per_token"
     assert found["line"] == (
         "Recurrent state: slots, 3 pages per request, 450 MiB: 1 draft token saves little; replay pays "
         "from 3. Replay would take 2 pages, 300 MiB. 31 requests of 32768 tokens fit, with replay 33."
@@ -53,7 +53,7 @@ def test_few_drafts_are_planned_as_auto_takes_them(said):
 def test_the_exit_code_is_of_what_auto_takes(said):
     barely = ("--gpu-mem", "57.25", "--max-model-len", "1024", "--prefix-caching")
     few, more = said("-k", "2", *barely), said("-k", "3", *barely)
-    assert few["slots"]["requests_that_fit"] == 0 < few["replay"]["requests_that_fit"]
+    assert few["per_token"]["requests_that_fit"] == 0 < few["replay"]["requests_that_fit"]
     assert (few["exit_code"], more["exit_code"]) == (1, 0)
     assert "With replay a request would fit." in few["advice"]
 
@@ -67,7 +67,7 @@ def test_the_length_that_is_advised_fits(plan):
 
 def test_only_replay_fits(said):
     found = said("-k", "15", "--gpu-mem", "60", "--max-model-len", "8192")
-    assert found["slots"]["requests_that_fit"] == 0 < found["replay"]["requests_that_fit"]
+    assert found["per_token"]["requests_that_fit"] == 0 < found["replay"]["requests_that_fit"]
     assert "With slots vLLM would not start here; with replay it does." in found["advice"]
 
 
@@ -92,8 +92,8 @@ def test_more_fit_than_run(said):
 
 def test_a_cpu(said):
     found = said("-k", "7", "--gpu-mem", "140", "--max-model-len", "1024", "--cpu", "--prefix-caching")
-    assert (found["replay"]["pages_per_request"], found["slots"]["pages_per_request"]) == (3, 9)
-    assert found["slots"]["attention_block_tokens"] % 128 == 0
+    assert (found["replay"]["pages_per_request"], found["per_token"]["pages_per_request"]) == (3, 9)
+    assert found["per_token"]["attention_block_tokens"] % 128 == 0
     assert any("vLLM would not start here" in text for text in found["advice"])
     assert found["exit_code"] == 1
 

@@ -18,7 +18,7 @@ def test_table(plan, target):
     assert all(len(line) <= 100 for line in table)
     cells = {line[:52].strip(): line[52:].split() for line in table}
     rows = {name: found[-2:] for name, found in cells.items()}
-    assert rows["per request"] == ["slots", "replay"]
+    assert lines[4].split() == ["per", "request", "per", "token", "replay"]
     assert rows["state pages"] == ["17", "2"]
     assert rows["recurrent state, MiB"] == ["2754", "348"]
     assert rows["records in it, MiB"] == ["0", "24"]
@@ -37,12 +37,12 @@ def test_table(plan, target):
 
 def test_json(said, plan):
     found = said(*H200, "--no-prefix-caching")
-    assert found["slots"]["pages_per_request"] == 16
-    assert found["slots"]["state_bytes"] == 2592 * MIB
+    assert found["per_token"]["pages_per_request"] == 16
+    assert found["per_token"]["state_bytes"] == 2592 * MIB
     assert found["replay"]["pages_per_request"] == 1
     assert found["replay"]["page_bytes"] * 48 == found["replay"]["state_bytes"] == 174 * MIB
     assert found["line"] == plan(*H200, "--no-prefix-caching").stdout.splitlines()[14]
-    for way in ("slots", "replay"):
+    for way in ("per_token", "replay"):
         cost = found[way]
         fit = (cost["pool_blocks"] - 1) // cost["blocks_per_request"]
         assert cost["requests_that_fit"] == cost["requests_that_run"] == fit
@@ -57,5 +57,5 @@ def test_a_config_instead_of_a_folder(said, target, place):
     write_shard(target / "model.safetensors", {"weight": GIB})
     path = (target / "config.json").rename(target / place)
     found = said(*H200, of=path)
-    assert found["slots"]["pages_per_request"] == 17
+    assert found["per_token"]["pages_per_request"] == 17
     assert found["weights"]["origin"].startswith("by its" if place == "config.json" else "estimated")

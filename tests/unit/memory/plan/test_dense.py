@@ -31,7 +31,7 @@ def test_table(plan, dense):
 
 def test_json(said, dense):
     found = said(*H100S, of=dense)
-    assert (found["slots"], found["replay"], found["hybrid_state"]) == (None, None, None)
+    assert (found["per_token"], found["replay"], found["hybrid_state"]) == (None, None, None)
     # Counted once on transformers' own model of this config, on the meta device.
     assert found["weights"]["bytes"] == pytest.approx(2 * 235.0936e9, rel=0.001)
     kv = found["kv"]

@@ -17,9 +17,9 @@ def test_a_dflash_draft(said, tmp_path):
     size = sum(path.stat().st_size for path in draft.glob("*.safetensors"))
     assert found["draft_weights_bytes"] == size
     assert without["kv_budget_bytes"] - found["kv_budget_bytes"] == pytest.approx(size, abs=2)
-    tokens, page = (found["slots"][key] for key in ("attention_block_tokens", "page_bytes"))
+    tokens, page = (found["per_token"][key] for key in ("attention_block_tokens", "page_bytes"))
     window, whole = -(-(2047 + 2 * 8192) // tokens) + 1, -(-32768 // tokens)
-    more = found["slots"]["attention_bytes"] - without["slots"]["attention_bytes"]
+    more = found["per_token"]["attention_bytes"] - without["per_token"]["attention_bytes"]
     assert more == (4 * window + whole) * page
 
 

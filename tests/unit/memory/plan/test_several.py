@@ -21,7 +21,7 @@ def test_table(plan):
     lines = result.stdout.splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines[6:9]}
     assert rows == {
-        "1": ["slots", "450", "300", "31", "33", "432", "435"],
+        "1": ["per_token", "450", "300", "31", "33", "432", "435"],
         "7": ["replay", "1404", "324", "22", "33", "1296", "444"],
         "15": ["replay", "2754", "348", "16", "32", "2448", "456"],
     }

@@ -47,7 +47,7 @@ def test_a_depth_alone_names_the_target_before_the_option(check, tmp_path, targe
     """Ids beyond the last layer may be read wrongly, or be another target's."""
     config = {"eagle_aux_hidden_state_layer_ids": [1, 7, 12], "use_aux_hidden_state": True}
     result = check(tiny_draft(tmp_path / "draft", eagle_config=config))
-    assert errors(result) == ["aux_ids_are_boundaries"]
+    assert errors(result) == ["aux_layer_ids_exist"]
     remedy = result.stdout.split("to do:")[1]
     assert remedy.index("the target it was trained for") < remedy.index("aux_layers")
 

@@ -22,7 +22,7 @@ def test_json_of_a_draft_that_would_be_served(check, draft, target):
     assert said.keys() == KEYS
     assert (said["draft"], said["target"]) == (str(draft), str(target))
     assert said["spec"]["family"] == "post-norm"
-    assert said["spec"]["aux_layers"]["boundaries"] == [2, 3, 4]
+    assert said["spec"]["aux_layers"]["layer_ids"] == [2, 3, 4]
     found = [(finding["rule"], finding["severity"]) for finding in said["findings"]]
     # Three aux layers, post-norm: SpecForge may have meant something else by norm_output.
     assert (said["left_to_vllm"], found) == (False, [("norm_output_is_unambiguous", "warning")])

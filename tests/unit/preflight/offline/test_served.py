@@ -23,8 +23,10 @@ def test_a_draft_that_would_be_served(check, draft, target):
     assert result.stdout.startswith(str(draft))
     table = dict(re.findall(r"^ *(\w.*?)  +(\S.*?) *$", result.stdout, re.MULTILINE))
     assert table["family"] == "post-norm EAGLE-3, 1 llama layer, published format"
-    assert table["boundaries"] == "[2, 3, 4] of 8"
-    assert table["rule"].endswith("name the layers whose output is read, boundary = id + 1")
+    assert table["aux layers"] == "inputs of [2, 3, 4] of 8"
+    assert table["rule"].endswith(
+        "name the layers whose output is read, which is the input of layer id + 1"
+    )
     assert table["norms"] == "fc_norm (fc_norm), norm_output (norm_output)"
     assert table["fed back"] == "the normalised state"
     assert table["attention"] == "1 x full"
@@ -37,7 +39,7 @@ def test_a_draft_that_would_be_served(check, draft, target):
 
 
 def test_all_options_reach_the_serve_line(check, draft, target):
-    options = {"aux_layers": "boundary", "norm_output": True}
+    options = {"aux_layers": "input", "norm_output": True}
     result = check(
         draft, "-k", "5", "--method", "eagle3", "--max-model-len", "256", "--revision", "v1.0",
         "--eagle-ext", json.dumps(options),
@@ -56,7 +58,7 @@ def test_all_options_reach_the_serve_line(check, draft, target):
 
 
 def test_options_decide_what_the_draft_is(check, draft):
-    result = check(draft, "--eagle-ext", '{"aux_layers": "boundary", "norm_output": false}')
+    result = check(draft, "--eagle-ext", '{"aux_layers": "input", "norm_output": false}')
     assert "[1, 2, 3] of 8" in result.stdout
     assert "the raw state" in result.stdout
 

@@ -54,7 +54,7 @@ def test_prefix_caching_that_vllm_would_crash_with(check):
     ("asked", "k", "kept"),
     [
         ("auto", "2", "slots, 3 states per request; 2 draft tokens save little"),
-        ("slots", "7", "slots, 8 states per request"),
+        ("per_token", "7", "slots, 8 states per request"),
         ("replay", "2", "replay, one state per request"),
     ],
 )
@@ -97,7 +97,7 @@ def test_embeddings_of_a_target_that_keeps_them(check, target, tmp_path):
     assert check(draft).exit_code == 0
     result = check(draft, "--eagle-ext", '{"aux_layers": [0, 3, 4]}')
     assert result.exit_code == 1
-    assert "error target_hands_out_its_embeddings: boundaries that the draft" in result.stdout
+    assert "error target_hands_out_its_embeddings: target layers whose input the draft" in result.stdout
 
 
 @pytest.mark.parametrize(("strict", "severity"), [(True, "error"), (False, "warning")])

@@ -11,8 +11,8 @@ CASES = [
         "aux_layers_are_stated", "none", "native", no_key(IDS), words=(TOP_IDS, "[2, 4, 5] is taken"),
     ),
     case(
-        "aux_ids_may_be_boundaries", "the_default", "native", key(IDS, [2, 4, 5]),
-        words=("[2, 4, 5]", "boundaries [3, 5, 6]", '"boundary"'),
+        "aux_layer_ids_may_be_inputs", "the_default", "native", key(IDS, [2, 4, 5]),
+        words=("[2, 4, 5]", "layers [3, 5, 6]", '"input"'),
     ),
     case(
         "aux_order_is_known", "modelopt", "native",

@@ -44,21 +44,21 @@ CASES = [
         words=("speculators_config.proposal_methods.0.speculative_tokens", "greater than 0"),
     ),
     case(
-        "aux_ids_are_boundaries", "beyond_n", "native", key(IDS, [1, 3, 9]),
-        words=("[2, 4, 10]", "0 to N=8", "boundary = id + 1", "aux_layers"),
+        "aux_layer_ids_exist", "beyond_n", "native", key(IDS, [1, 3, 9]),
+        words=("[2, 4, 10]", "0 to N=8", "the input of layer id + 1", "aux_layers"),
     ),
     case(
-        "aux_ids_are_boundaries", "contradiction", "native", key(TOP_IDS, [1, 3, 5]),
+        "aux_layer_ids_exist", "contradiction", "native", key(TOP_IDS, [1, 3, 5]),
         words=(TOP_IDS, IDS, "([1, 3, 5], [1, 2, 3])", "the same layers"),
     ),
     case(
-        "aux_ids_are_boundaries", "dflash_without_ids", "dflash",
+        "aux_layer_ids_exist", "dflash_without_ids", "dflash",
         no_key("dflash_config.target_layer_ids"),
         words=("dflash_config.target_layer_ids", "missing", "a list of integers"),
     ),
     case(
-        "aux_ids_are_boundaries", "option_repeats", "native", options={"aux_layers": [2, 2, 5]},
-        words=("[2, 2, 5]", "each boundary once", "option aux_layers"),
+        "aux_layer_ids_exist", "option_repeats", "native", options={"aux_layers": [2, 2, 5]},
+        words=("[2, 2, 5]", "each layer once", "option aux_layers"),
     ),
 ]
 # fmt: on
