@@ -1,8 +1,8 @@
 """python -m tests.support.vllm_faults_process RESULT SCRIPT..: what the scripts of docs/vllm_faults say.
 
-vLLM is imported once, and each script runs in a fork of that process: the scripts replace kernels, import
-numba and create process groups, which the next one must not find. Set OMP_NUM_THREADS to 1, so that no
-thread of OpenMP's is lost in a fork.
+vLLM is imported once, and each script runs in a fork of that process: the scripts replace kernels,
+import numba and create process groups, which the next one must not find. Set OMP_NUM_THREADS to 1, so
+that no thread of OpenMP's is lost in a fork.
 """
 
 from __future__ import annotations
