@@ -1,0 +1,29 @@
+"""V1 pairs the last state of a prompt's chunk with the prompt's last token, not with the next one."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from vllm.platforms import current_platform
+
+current_platform.import_kernels()
+current_platform.register_triton_kernel_overrides()
+from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer  # noqa: E402
+
+prompt = list(range(100, 110))  # of which a first chunk of four tokens is computed in this step
+request = SimpleNamespace(get_token_id=prompt.__getitem__)
+batch = SimpleNamespace(
+    num_reqs=1, req_ids=["a"], num_tokens_no_spec=np.array([len(prompt)]), vocab_size=1000
+)
+backup = torch.zeros(1, dtype=torch.int32)
+proposer = SimpleNamespace(
+    backup_next_token_ids=SimpleNamespace(np=backup.numpy(), gpu=backup, copy_to_gpu=lambda count: None)
+)
+found, _ = SpecDecodeBaseProposer.prepare_next_token_ids_padded(
+    proposer, torch.tensor([[5]], dtype=torch.int32), {"a": request}, batch, torch.tensor([True])
+)
+if found.tolist() == [prompt[-1]]:
+    print(f"fault present: the chunk 100..103 is followed by {prompt[-1]}, not by 104")
+else:
+    print(f"fault gone: the chunk 100..103 is followed by {found.tolist()}")
+    raise SystemExit(1)

@@ -1,0 +1,28 @@
+"""V1 wants a draft's layers in one group of the KV cache, and vLLM cuts their pool in several."""
+
+from types import SimpleNamespace
+
+import torch
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
+
+try:
+    from vllm.v1.core.kv_cache_planning import _get_kv_cache_groups_uniform_page_size
+except ImportError:  # 0.32
+    from vllm.v1.core.kv_cache_utils import _get_kv_cache_groups_uniform_page_size
+
+shape = {"block_size": 16, "num_kv_heads": 1, "head_size": 8, "dtype": torch.float32}
+draft = [f"draft.{i}" for i in range(4)]
+specs = {f"target.{i}": FullAttentionSpec(**shape) for i in range(2)}
+specs |= {name: FullAttentionSpec(**shape) for name in draft}
+specs |= {f"windowed.{i}": SlidingWindowSpec(**shape, sliding_window=16) for i in range(2)}
+cache = SimpleNamespace(kv_cache_groups=_get_kv_cache_groups_uniform_page_size(specs))
+try:
+    SpecDecodeBaseProposer.validate_same_kv_cache_group(
+        SimpleNamespace(_draft_attn_layer_names=set(draft)), cache
+    )
+except AssertionError as error:
+    print(f"fault present: {error}")
+else:
+    print("fault gone: the draft's layers share a group, or need not")
+    raise SystemExit(1)
