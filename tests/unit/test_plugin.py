@@ -56,7 +56,7 @@ def test_register_never_raises(monkeypatch, vllm_log):
     def broken() -> None:
         raise RuntimeError("upstream moved it")
 
-    monkeypatch.setattr(compat, "install_intake", broken)
+    monkeypatch.setattr(compat, "install_preflight", broken)
     vllm_eagle_ext.register()
     (record,) = vllm_log.containing("could not register itself")
     assert "upstream moved it" in record.getMessage()
