@@ -63,7 +63,7 @@ TOUCHED = (
         place="compat.install_cpu_workarounds",
         when=f"{BUILT}, on a CPU",
         why="behind a chunk of a prompt V1 drafts from the wrong token",
-        remove_when="`prepare_next_token_ids_padded` goes by the rows of the step, or the V1 runner goes",
+        remove_when="`prepare_next_token_ids_padded` goes by the rows of the step, or V1 goes",
     ),
     Touch(
         name=f"{_REJECTION}:expand_batch_to_tokens",
@@ -148,19 +148,19 @@ TOUCHED = (
         remove_when="V1's `_maybe_share_embeddings` shares them plain, or V1 goes",
     ),
     Touch(
-        name="vllm.config:SpeculativeConfig.draft_model_config and its hf_config",
+        name="vllm.config:SpeculativeConfig.draft_model_config",
         kind="attribute set",
         place="preflight.apply.apply_spec",
         when="in the front end, when a supported draft is accepted",
-        why="resolved values where both runners and all drafter classes read them",
+        why="resolved values, in its hf_config, where both runners and all drafter classes read them",
         remove_when="vLLM has one resolver of a draft's config",
     ),
     Touch(
-        name="vllm.config:ModelConfig of the target and its hf_config",
+        name="vllm.config:ModelConfig",
         kind="attribute set",
         place="compat.use_architecture, resolved_marker",
         when="in the front end, when the preflight chooses replay",
-        why="the architecture becomes the replaying one",
+        why="the target's architecture becomes the replaying one, its hf_config is marked as resolved",
         remove_when="vLLM lets a plugin choose the architecture",
     ),
     Touch(
@@ -201,9 +201,9 @@ TOUCHED = (
 def markdown_table() -> str:
     rows = [
         (
-            f"`{t.name}`" if ":" in t.name else t.name,
+            _code(t.name) if ":" in t.name else t.name,
             t.kind,
-            f"`{t.place}`",
+            _code(t.place),
             t.when,
             t.why,
             t.remove_when,
@@ -213,6 +213,10 @@ def markdown_table() -> str:
     header = ("What", "How", "Where", "When", "Why", "Can go when")
     lines = [header, tuple("---" for _ in header), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _code(names: str) -> str:
+    return ", ".join(f"`{name}`" for name in names.split(", "))
 
 
 if __name__ == "__main__":

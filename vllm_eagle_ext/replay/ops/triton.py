@@ -214,8 +214,8 @@ def _programs(batch: Batch, sizes: dict[str, int]) -> int:
 def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
     """Outputs of all rows from the committed states, into `out` [N, HV, DV]; records the rows.
 
-    Heads and widths of `rows` and `out`, and a block's state and records, are contiguous; rows and blocks
-    may be any distance apart. Rows of padding are left alone.
+    Heads and widths of `rows` and `out` are contiguous, and so are a block's state and records; rows and
+    blocks may be any distance apart. Rows of padding are left alone.
     """
     for tensor in (*rows, out):
         if tensor.dtype != cache.records.dtype or not tensor[:1].is_contiguous():
