@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verify and commit by replay against the slot scheme: time of the operation, and bytes on a GPU.
+"""Verify and commit by replay against the per-token scheme: time of the operation, and bytes on a GPU.
 
     python -m benchmarks.replay_ops_cost            # on a CPU: vLLM's C++ kernel on both sides
     python -m benchmarks.replay_ops_cost --gpu      # Triton kernels, against vLLM's own if it is there
@@ -22,7 +22,7 @@ import typer
 
 from benchmarks.machine import machine
 from vllm_eagle_ext.memory.recorded_inputs import record_width
-from vllm_eagle_ext.replay.ops.types import Batch, Gating, Pages, Plan, Rows
+from vllm_eagle_ext.replay.ops.types import Batch, Gating, Plan, Rows, StateCache
 
 RESULTS = Path(__file__).parent / "results"
 PAIRS, LAYERS, WINDOW = 7, 4, 4
@@ -32,7 +32,8 @@ WIDTH = 128
 
 
 class Scheme:
-    """Both schemes on the same rows. Pages of a request: slot scheme T, replay 1 and a scratch page."""
+    """Both schemes on the same rows. State blocks of a request: per-token scheme T, replay 1 and one
+    of scratch."""
 
     def __init__(self, heads: tuple[int, int], batch: int, k: int, device: str) -> None:
         self.T, self.batch, self.device = k + 1, batch, device
@@ -47,9 +48,9 @@ class Scheme:
         self.starts = torch.arange(0, rows + 1, self.T, dtype=torch.int32, device=device)
         width = record_width(H, WIDTH, HV, WIDTH)
         channels = (2 * H + HV) * WIDTH
-        self.slot_states = [self._states(1 + rows, HV) for _ in range(LAYERS)]
+        self.per_token_states = [self._states(1 + rows, HV) for _ in range(LAYERS)]
         self.layers = [
-            Pages(
+            StateCache(
                 self._noise(1 + 2 * batch, channels, WINDOW - 1 + k),
                 self._states(1 + 2 * batch, HV),
                 self._noise(1 + 2 * batch, self.T, width),
@@ -63,8 +64,8 @@ class Scheme:
     def _noise(self, *size: int) -> torch.Tensor:
         return torch.randn(size, device=self.device).bfloat16()
 
-    def _states(self, pages: int, heads: int) -> torch.Tensor:
-        return torch.zeros(pages, heads, WIDTH, WIDTH, device=self.device)
+    def _states(self, blocks: int, heads: int) -> torch.Tensor:
+        return torch.zeros(blocks, heads, WIDTH, WIDTH, device=self.device)
 
     def plan(self) -> Plan:
         return Plan(*torch.zeros(4, self.batch, dtype=torch.int32, device=self.device))
@@ -77,42 +78,42 @@ def on_cpu(scheme: Scheme, accepted: int) -> tuple[Callable[[], None], Callable[
     from vllm_eagle_ext.replay.ops import cpu
 
     counts, plan = scheme.counts(accepted), scheme.plan()
-    commit = cpu.Commit([(pages, scheme.gating) for pages in scheme.layers], WINDOW - 1)
+    apply = cpu.ApplyPlan([(cache, scheme.gating) for cache in scheme.layers], WINDOW - 1)
 
     def replay() -> None:
-        step = cpu.prepare(scheme.replay_batch, scheme.T)
-        for pages in scheme.layers:
-            cpu.verify(scheme.rows, scheme.gating, pages, step, scheme.out)
+        batch = cpu.prepare(scheme.replay_batch, scheme.T)
+        for cache in scheme.layers:
+            cpu.verify(scheme.rows, scheme.gating, cache, batch, scheme.out)
         cpu.plan(scheme.replay_batch, counts, None, None, plan)
-        commit(step, plan)
+        apply(batch, plan)
 
-    def slots() -> None:
-        for states in scheme.slot_states:
+    def per_token() -> None:
+        for states in scheme.per_token_states:
             out = cpu._recur(scheme.rows, scheme.gating, states, scheme.table, counts, scheme.starts)
             scheme.out.copy_(out)
 
-    return replay, slots
+    return replay, per_token
 
 
 def on_gpu(scheme: Scheme, accepted: int) -> tuple[Callable[[], None], Callable[[], None] | None]:
     from vllm_eagle_ext.replay.ops import triton
 
     counts, plan = scheme.counts(accepted), scheme.plan()
-    commit = triton.Commit([(pages, scheme.gating) for pages in scheme.layers], WINDOW - 1)
+    apply = triton.ApplyPlan([(cache, scheme.gating) for cache in scheme.layers], WINDOW - 1)
 
     def replay() -> None:
-        for pages in scheme.layers:
-            triton.verify(scheme.rows, scheme.gating, pages, scheme.replay_batch, scheme.out)
+        for cache in scheme.layers:
+            triton.verify(scheme.rows, scheme.gating, cache, scheme.replay_batch, scheme.out)
         triton.plan(scheme.replay_batch, counts, None, None, plan)
-        commit(scheme.replay_batch, plan)
+        apply(scheme.replay_batch, plan)
 
     try:
         from vllm.third_party.flash_linear_attention.ops import fused_sigmoid_gating
     except ImportError:
         return replay, None
 
-    def slots() -> None:
-        for states in scheme.slot_states:
+    def per_token() -> None:
+        for states in scheme.per_token_states:
             fused_sigmoid_gating.fused_sigmoid_gating_delta_rule_update(
                 A_log=scheme.gating.A_log, dt_bias=scheme.gating.dt_bias,
                 q=scheme.rows.query[None], k=scheme.rows.key[None], v=scheme.rows.value[None],
@@ -121,7 +122,7 @@ def on_gpu(scheme: Scheme, accepted: int) -> tuple[Callable[[], None], Callable[
                 num_accepted_tokens=counts, use_qk_l2norm_in_kernel=True,
             )  # fmt: skip
 
-    return replay, slots
+    return replay, per_token
 
 
 def seconds(run: Callable[[], None], device: str) -> float:
@@ -136,8 +137,8 @@ def seconds(run: Callable[[], None], device: str) -> float:
 
 def compare(scheme: Scheme, accepted: int) -> dict[str, Any]:
     """Milliseconds of all layers' verify and commit together, and the ratio of interleaved pairs."""
-    replay, slots = (on_gpu if scheme.device == "cuda" else on_cpu)(scheme, accepted)
-    sides = [replay] if slots is None else [replay, slots]
+    replay, per_token = (on_gpu if scheme.device == "cuda" else on_cpu)(scheme, accepted)
+    sides = [replay] if per_token is None else [replay, per_token]
     for side in sides:
         seconds(side, scheme.device)
     times: list[list[float]] = [[] for _ in sides]
@@ -145,10 +146,10 @@ def compare(scheme: Scheme, accepted: int) -> dict[str, Any]:
         for i in range(len(sides))[:: -1 if pair % 2 else 1]:
             times[i].append(seconds(sides[i], scheme.device))
     found: dict[str, Any] = {"replay_ms": 1e3 * statistics.median(times[0])}
-    if slots is not None:
+    if per_token is not None:
         ratios = sorted(a / b for a, b in zip(*times, strict=True))
         found |= {
-            "slots_ms": 1e3 * statistics.median(times[1]),
+            "per_token_ms": 1e3 * statistics.median(times[1]),
             "ratio": statistics.median(ratios),
             "ratio_range": [ratios[0], ratios[-1]],
         }

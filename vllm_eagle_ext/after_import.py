@@ -16,24 +16,28 @@ from vllm_eagle_ext.log import get_logger
 logger = get_logger(__name__)
 
 
-def when_loaded(name: str, action: Callable[[ModuleType], None]) -> None:
-    """Run `action` on a module now if it is loaded, else right after its first import."""
-    waiting = [(f.name, f.action) for f in sys.meta_path if isinstance(f, _AfterImport)]
+def when_loaded(name: str, action: Callable[..., None], *args: Any) -> None:
+    """Runs `action(module, *args)` now if the module is loaded, else right after its first import.
+
+    Asked for twice, an action runs once.
+    """
+    waiting = [(f.name, f.action, f.args) for f in sys.meta_path if isinstance(f, _AfterImport)]
     if name in sys.modules:
-        action(sys.modules[name])
-    elif (name, action) not in waiting:
-        sys.meta_path.insert(0, _AfterImport(name, action))
+        action(sys.modules[name], *args)
+    elif (name, action, args) not in waiting:
+        sys.meta_path.insert(0, _AfterImport(name, action, args))
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
     """Finds one module through the other finders and runs an action once it has executed.
 
-    Stays in place until then: a module may be looked up without being imported, or fail at first.
+    It stays in place until then: a module may be looked up without being imported, or fail at first.
     """
 
-    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
+    def __init__(self, name: str, action: Callable[..., None], args: tuple[Any, ...]) -> None:
         self.name = name
         self.action = action
+        self.args = args
         self.searching = False
 
     def find_spec(
@@ -58,7 +62,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
             try:
-                self.action(module)
+                self.action(module, *self.args)
             except Exception:  # noqa: BLE001 - the import of vLLM's own module must not fail for us
                 logger.exception(
                     "vllm-eagle-ext could not hook into %s; vLLM runs without it.", self.name

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only module that knows vLLM versions and the only one that replaces a name of vLLM's."""
+"""The only module that replaces names of vLLM's, and which releases the package is tested with.
+
+`touched.py` lists all that is touched, with the condition under which each can go. Facts of single
+releases also stand where they matter, each beside the code that they explain.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +25,16 @@ logger = get_logger(__name__)
 # 0.32 by running it, 0.33 by reading its source (tests/contract).
 TESTED_VLLM = ">=0.32,<0.34"
 RUN_VLLM = ">=0.32,<0.33"
-_INTAKE_MODULE = "vllm.engine.arg_utils"
-_RUNNER_MODULE = "vllm.v1.worker.gpu_model_runner"
-_REJECTION_MODULE = "vllm.v1.sample.rejection_sampler"
+_ENGINE_ARGS = "vllm.engine.arg_utils"
+_RUNNER = "vllm.v1.worker.gpu_model_runner"
+_REJECTION_SAMPLER = "vllm.v1.sample.rejection_sampler"
 _METHODS_ON_V1 = ("suffix", "custom_class", "medusa", "mlp_speculator")
 _WRAPPED = "_eagle_ext_wraps"
+
+# EngineArgs, the target's ModelConfig, vLLM's own builder -> what that builder returned.
+BuildSpeculativeConfig = Callable[[Any, Any, Callable[[], Any]], Any]
+# The V1 runner, sampled token ids [requests, K + 1].
+CommitOnV1 = Callable[[Any, Any], None]
 
 
 def vllm_version() -> str:
@@ -106,8 +115,8 @@ def warn_outside_tested_range() -> None:
     )
 
 
-def install_intake() -> None:
-    """Let the intake see each draft between the command line and vLLM's SpeculativeConfig.
+def install_preflight(build: BuildSpeculativeConfig) -> None:
+    """Let `build` see each draft between the command line and vLLM's SpeculativeConfig.
 
     Symptom: a five-layer draft with nested ids crashes the V2 runner, a three-layer one reads the
         wrong layers on both runners without a word.
@@ -115,27 +124,20 @@ def install_intake() -> None:
         runner, drafter classes); none sees the target's depth or the plugin's options.
     Seam: `EngineArgs.create_speculative_config(self, target_model_config, target_parallel_config)`
         is wrapped; the original is always the one that builds the SpeculativeConfig.
-    REMOVE WHEN: vLLM offers a hook on the draft's config that sees target config and
-        `additional_config` (vllm#36219 asks for a registry of proposers).
     """
-    when_loaded(_INTAKE_MODULE, _wrap_create_speculative_config)
+    when_loaded(_ENGINE_ARGS, _wrap_create_speculative_config, build)
 
 
-def _wrap_create_speculative_config(module: ModuleType) -> None:
+def _wrap_create_speculative_config(module: ModuleType, build: BuildSpeculativeConfig) -> None:
     def around(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        from vllm_eagle_ext.preflight import build as intake
-
-        build = functools.partial(original, self, *args, **kwargs)
         target = kwargs.get("target_model_config", args[0] if args else None)
-        if is_tested(vllm_version()):
-            return intake.build_speculative_config(self, target, build)
-        return intake.build_on_untested_vllm(self, target, build)
+        return build(self, target, functools.partial(original, self, *args, **kwargs))
 
     _wrap(module.EngineArgs, "create_speculative_config", around)
 
 
 def _wrap(owner: type | ModuleType, name: str, around: Callable[..., Any]) -> None:
-    """`owner.name` runs `around(the original, self, ..)` from now on; idempotent."""
+    """`owner.name` runs `around(the original, self, ..)` from now on, however often this is asked."""
     original = getattr(owner, name)
     if hasattr(original, _WRAPPED):
         return
@@ -148,39 +150,50 @@ def _wrap(owner: type | ModuleType, name: str, around: Callable[..., Any]) -> No
     setattr(owner, name, wrapped)
 
 
-def install_commit_on_v1() -> None:
-    """Commit accepted rows on the V1 runner. Called by a target that replays, when it is built.
+def install_in_worker(commit_on_v1: CommitOnV1 | None = None) -> None:
+    """What a worker needs beside a model of ours; each of our models calls it when it is built.
 
-    Symptom: the V1 runner never tells a state kept by replay how many rows were accepted.
+    No earlier moment would do: `register` runs in every worker, but knows no config, and vLLM must stay
+    as it is for users without a draft of ours.
+
+    Args:
+        commit_on_v1: given by a target that replays.
+    """
+    if commit_on_v1 is not None:
+        _install_commit_on_v1(commit_on_v1)
+    install_cpu_workarounds()
+
+
+def _install_commit_on_v1(commit: CommitOnV1) -> None:
+    """Call `commit` after each step of the V1 runner.
+
+    Symptom: the V1 runner never tells a state kept by replay how many tokens were sampled.
     Cause: vLLM's commit hooks (RecoverSSM) exist on its V2 runner alone.
     Seam: `GPUModelRunner._update_states_after_model_execute(self, output_token_ids, ..)`, which V1 runs
         right after sampling on hybrid targets, is wrapped; the original runs first and unchanged.
-    REMOVE WHEN: vLLM's V1 runner goes.
     """
-    when_loaded(_RUNNER_MODULE, _wrap_update_states)
+    when_loaded(_RUNNER, _wrap_update_states, commit)
 
 
-def _wrap_update_states(module: ModuleType) -> None:
+def _wrap_update_states(module: ModuleType, commit: CommitOnV1) -> None:
     def around(original: Any, self: Any, output_token_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        from vllm_eagle_ext.replay.commit import commit_on_v1
-
         result = original(self, output_token_ids, *args, **kwargs)
-        commit_on_v1(self, output_token_ids)
+        commit(self, output_token_ids)
         return result
 
     _wrap(module.GPUModelRunner, "_update_states_after_model_execute", around)
 
 
-def install_mends_on_cpu() -> None:
-    """Called by a drafter, and by a target that replays, when it is built. A CPU's runner is V1."""
+def install_cpu_workarounds() -> None:
+    """A CPU's runner is V1."""
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
-        _mend_sampling()
-        _mend_chunks()
+        _repair_sampling()
+        _repair_chunks()
 
 
-def _mend_sampling() -> None:
+def _repair_sampling() -> None:
     """Verify drafts of sampled requests at their own temperature, top-k and top-p on the V1 runner.
 
     Symptom: with any draft, sampled texts follow another distribution than the target's, a seed does not
@@ -192,9 +205,8 @@ def _mend_sampling() -> None:
     Seam: `expand_batch_to_tokens(x, cu_num_tokens, num_tokens, replace_from, replace_to)` and
         `apply_sampling_constraints(logits, ..)` of the V1 rejection sampler. vLLM's registry of kernels
         for such platforms cannot take a second one once numba is loaded.
-    REMOVE WHEN: `_expand_kernel_impl` fills what it is given and `apply_top_k_only` takes no rows.
     """
-    when_loaded(_REJECTION_MODULE, _wrap_constraints)
+    when_loaded(_REJECTION_SAMPLER, _wrap_constraints)
 
 
 def _wrap_constraints(module: ModuleType) -> None:
@@ -209,7 +221,7 @@ def _wrap_constraints(module: ModuleType) -> None:
     _wrap(module, "expand_batch_to_tokens", expand)
 
 
-def _mend_chunks() -> None:
+def _repair_chunks() -> None:
     """Draft from the right token at the end of a prompt's chunk on the V1 runner, a CPU's own.
 
     Symptom: on the V1 runner drafts behind a prompt that took several steps differ from those behind
@@ -218,9 +230,8 @@ def _mend_chunks() -> None:
         takes the prompt's last token for the next one (`prepare_next_token_ids_padded`); V2 does not.
     Seam: `GPUModelRunner.propose_draft_token_ids` runs unchanged; meanwhile `num_tokens_no_spec`, from
         which the token is found, ends one behind the chunk.
-    REMOVE WHEN: `prepare_next_token_ids_padded` goes by the rows of the step, or the V1 runner goes.
     """
-    when_loaded(_RUNNER_MODULE, _wrap_propose)
+    when_loaded(_RUNNER, _wrap_propose)
 
 
 def _wrap_propose(module: ModuleType) -> None:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from vllm_eagle_ext import compat, failed_start
 from vllm_eagle_ext.memory.state_scheme import TARGETS as REPLAYING
 
@@ -22,7 +25,7 @@ DRAFTERS = {
     for name in names
 }
 
-# What vLLM makes of SpecForge's name for P-EAGLE, and does not know; the intake then writes ours.
+# What vLLM makes of SpecForge's name for P-EAGLE, and does not know; the preflight then writes ours.
 ALIASES = {"Eagle3PEagleDraftModel": DRAFTERS["Eagle3EagleExtLlamaForCausalLM"]}
 
 # Targets with replaying layers: the class keeps the name of vLLM's.
@@ -34,7 +37,18 @@ def register() -> None:
     failed_start.join()
     compat.warn_outside_tested_range()
     _register_models()
-    compat.install_intake()
+    compat.install_preflight(build_speculative_config)
+
+
+def build_speculative_config(
+    engine_args: Any, target_model_config: Any, build: Callable[[], Any]
+) -> Any:
+    """Our part of vLLM's `EngineArgs.create_speculative_config`, loaded when an engine is configured."""
+    from vllm_eagle_ext.preflight import build as preflight
+
+    if compat.is_tested(compat.vllm_version()):
+        return preflight.build_speculative_config(engine_args, target_model_config, build)
+    return preflight.build_on_untested_vllm(engine_args, target_model_config, build)
 
 
 def _register_models() -> None:

@@ -37,9 +37,10 @@ def wheel_source(wheel: Path) -> ReadModule:
     return read
 
 
-def failures(read: ReadModule) -> list[str]:
+def failures(read: ReadModule, release: str) -> list[str]:
     parse = lru_cache(maxsize=None)(lambda module: ast.parse(read(module)))
-    return [problem for entry in SURFACE for problem in check(entry, parse)]
+    entries = [entry for entry in SURFACE if entry.holds_in(release)]
+    return [problem for entry in entries for problem in check(entry, parse)]
 
 
 def check(entry: Name, parse: Callable[[str], ast.Module]) -> list[str]:
@@ -79,9 +80,22 @@ def _differences(entry: Name, node: ast.stmt) -> list[str]:
             problems.append(f"parameters are {names}, not {entry.parameters}")
         if missing := set(entry.accepts) - set(names):
             problems.append(f"parameters lack {sorted(missing)}")
+    if entry.optional and (needed := _needed_parameters(node)):
+        problems.append(f"parameters {needed} may not be left out")
     text = ast.unparse(node)
     problems += [f"no longer has `{piece}`" for piece in entry.contains if piece not in text]
     return problems
+
+
+def _needed_parameters(node: ast.stmt) -> list[str]:
+    if not isinstance(node, ast.FunctionDef):
+        return []
+    arguments = node.args
+    placed = [*arguments.posonlyargs, *arguments.args]
+    named = [
+        a for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if not default
+    ]
+    return [a.arg for a in (*placed[: len(placed) - len(arguments.defaults)], *named)]
 
 
 def _parameter_names(node: ast.stmt) -> tuple[str, ...]:

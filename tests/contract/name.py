@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from packaging.version import Version
+
 
 @dataclass(frozen=True)
 class Name:
@@ -13,8 +15,13 @@ class Name:
     parameters: tuple[str, ...] | None = None  # exactly these, in this order
     accepts: tuple[str, ...] = ()  # at least these
     contains: tuple[str, ...] = ()  # in its body, as `ast.unparse` writes it
+    optional: bool = False  # every parameter may be left out
+    until: str | None = None  # from this release on it is otherwise, and what leans on it does without
     moved_to: str | None = None  # module of a later release that we read and do not import
 
     @property
     def id(self) -> str:
         return f"{self.module}:{self.name}"
+
+    def holds_in(self, release: str) -> bool:
+        return self.until is None or Version(release) < Version(self.until)

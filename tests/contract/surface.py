@@ -46,7 +46,7 @@ PACKAGE = (
     Name(
         "vllm.engine.arg_utils",
         "EngineArgs.create_speculative_config",
-        "the intake's seam",
+        "the preflight's seam",
         parameters=("self", "target_model_config", "target_parallel_config"),
         contains=("SpeculativeConfig(**self.speculative_config)", "self.spec_method"),
     ),
@@ -66,7 +66,7 @@ PACKAGE = (
     Name(
         "vllm.engine.arg_utils",
         "EngineArgs",
-        "what the intake reads of the request",
+        "what the preflight reads of the request",
         contains=(
             "additional_config:",
             "speculative_config:",
@@ -85,7 +85,7 @@ PACKAGE = (
     Name(
         "vllm.config.speculative",
         "SpeculativeConfig",
-        "what the intake reads and writes of the result",
+        "what the preflight reads and writes of the result",
         contains=("method:", "draft_model_config:"),
     ),
     Name(
@@ -108,7 +108,7 @@ PACKAGE = (
         contains=("arch.startswith('Eagle3')", "setattr(self, k, v)"),
     ),
     *(
-        Name("vllm.config.model", f"ModelConfig.{method}", "what the intake knows of the target")
+        Name("vllm.config.model", f"ModelConfig.{method}", "what the preflight knows of the target")
         for method in ("get_total_num_hidden_layers", "get_hidden_size", "get_vocab_size")
     ),
     Name("vllm.config.model", "ModelConfig", "the same", contains=("max_model_len:", "hf_text_config")),
@@ -135,7 +135,7 @@ PACKAGE = (
         Name(
             f"{_MODELS}.{module}",
             name,
-            "reads the keys that the intake writes",
+            "reads the keys that the preflight writes",
             contains=("num_aux_hidden_states", "'fc_norm'", "'norm_output'", "'target_hidden_size'"),
         )
         for module, name in (
@@ -192,7 +192,7 @@ PACKAGE = (
     Name(
         "vllm.transformers_utils.configs.speculators.algos",
         "update_peagle",
-        "drops fc_norm and norm_output, which the intake puts back",
+        "drops fc_norm and norm_output, which the preflight puts back",
         contains=("'norm_before_fc'", "'pard_token'"),
     ),
     Name(
@@ -204,7 +204,7 @@ PACKAGE = (
     Name(
         "vllm.transformers_utils.configs.speculators.algos",
         "update_dflash",
-        "one causality for all layers, which the intake takes back",
+        "one causality for all layers, which the preflight takes back",
         contains=("'sliding_window_non_causal', True", "['causal']"),
     ),
     Name("vllm.transformers_utils.config", "_CONFIG_REGISTRY", "model types that vLLM can read"),
@@ -231,7 +231,7 @@ PACKAGE = (
     Name(
         f"{_MODELS}.llama_eagle3",
         "LlamaModel.__init__",
-        "reads the keys that the intake writes",
+        "reads the keys that the preflight writes",
         contains=("'num_aux_hidden_states'", "'fc_norm'", "'norm_output'"),
     ),
     Name(

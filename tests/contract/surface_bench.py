@@ -84,12 +84,13 @@ _MEMORY = (
         accepts=("node_id",),
         contains=("total_memory=", "available_memory="),
     ),
-    Name("vllm.utils.cpu_resource_utils", "get_visible_memory_node", "the nodes of it", parameters=()),
+    Name("vllm.utils.cpu_resource_utils", "get_visible_memory_node", "the nodes of it", optional=True),
     Name(
         "vllm.v1.worker.cpu_worker",
         "CPUWorker.__init__",
         "a share of the node has to be free",
         contains=("memory_status.total_memory * memory_fraction", "kv_cache_memory_bytes is None"),
+        until="0.33",  # it asks for no free share any more: ours is only careful then
     ),
 )
 

@@ -46,14 +46,14 @@ HYBRID = (
     Name(
         "vllm.model_executor.layers.mamba.abstract",
         "MambaBase.get_kv_cache_spec",
-        "number of pages, and what is in them",
+        "number of state blocks, and what is in them",
         parameters=("self", "vllm_config"),
         contains=("num_speculative_blocks=", "shapes=tuple(self.get_state_shape())"),
     ),
     Name(
         "vllm.model_executor.layers.mamba.abstract",
         "MambaBase.bind_kv_cache",
-        "views of the raw pages, in order of the shapes",
+        "views of the raw blocks, in order of the shapes",
         parameters=("self", "kv_cache"),
         contains=("kv_cache.squeeze(dim=(1, 2))",),
     ),
@@ -97,7 +97,7 @@ HYBRID = (
     Name(
         "vllm.v1.worker.gpu_model_runner",
         "GPUModelRunner._update_states_after_model_execute",
-        "V1's commit: the one name that is replaced beside the intake's",
+        "V1's commit",
         parameters=("self", "output_token_ids", "scheduler_output"),
     ),
     Name("vllm.model_executor.models.config", "MODELS_CONFIG_MAP", "a replaying target keeps its entry"),
@@ -123,5 +123,10 @@ HYBRID = (
         "convolution of verify rows",
         accepts=("conv_state_indices", "num_accepted_tokens", "query_start_loc", "max_query_len"),
     ),
-    Name("vllm.v1.kv_cache_interface", "MambaSpec", "the page", contains=("num_speculative_blocks:",)),
+    Name(
+        "vllm.v1.kv_cache_interface",
+        "MambaSpec",
+        "the state block",
+        contains=("num_speculative_blocks:",),
+    ),
 )

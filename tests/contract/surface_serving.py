@@ -56,7 +56,7 @@ SERVING = (
     Name(
         "vllm.engine.arg_utils",
         "EngineArgs",
-        "what the intake asks of an engine around a draft",
+        "what the preflight asks of an engine around a draft",
         contains=(
             "pipeline_parallel_size: int",
             "disable_hybrid_kv_cache_manager: bool | None",

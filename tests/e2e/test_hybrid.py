@@ -131,8 +131,8 @@ def test_every_accept_length_occurs(v1):
 
 @pytest.mark.parametrize("how", BREAKAGES)
 def test_a_broken_replay_is_seen(v1, how):
-    """By the comparison with the slot scheme. It may well raise acceptance, which proves nothing."""
-    right, broken = v1[0]["few slots"], v1[0][how]
+    """By comparison with the per-token scheme. It may well raise acceptance, which proves nothing."""
+    right, broken = v1[0]["few per_token"], v1[0][how]
     changed = sum(a != b for a, b in zip(right["tokens"], broken["tokens"], strict=True))
     accepted = [run["counters"]["spec_decode_num_accepted_tokens"] for run in (right, broken)]
     print(f"\n{how}: {changed} of {len(right['tokens'])} texts differ; accepted {accepted}")
@@ -170,7 +170,7 @@ def test_aborted_requests_leave_nothing_behind(v1):
 
 def test_state_pages_that_a_running_request_holds(v1):
     """Counted in the scheduler's block tables at every step: one, and a CPU's scratch page."""
-    held = [v1[0][f"aborts {state}"]["state_pages_held"] for state in ("per_token", "replay")]
+    held = [v1[0][f"aborts {state}"]["state_blocks_held"] for state in ("per_token", "replay")]
     assert held == [1 + K, 2]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_hybrid_dflash import dflash
-from tests.support.breakage import NO_BOUNDARY
+from tests.support.breakage import NO_BLOCK_END
 from tests.support.hybrid import HybridRun, ngram, run_all
 from tests.support.ties import TIE_GAP, tie_gaps
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.v2]
 
 K, BLOCK = 7, 256
 CHUNK = 32  # of a prompt, a step
-BROKEN = ("one row short", "stale window")
+BROKEN = ("one row short", "stale conv state")
 ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
 CACHED = {
     "enable_prefix_caching": True,
@@ -98,7 +98,7 @@ def v2(turns, chunked, tails, plain):
         HybridRun("tails replay", state="replay", **tails),
         HybridRun("turns first", state="per_token", **first),
         *(HybridRun(f"turns {state}", state=state, **turns) for state in states),
-        HybridRun(NO_BOUNDARY, state="replay", broken=NO_BOUNDARY, **turns),
+        HybridRun(NO_BLOCK_END, state="replay", broken=NO_BLOCK_END, **turns),
     ]
     return started(runs, "v2")
 
@@ -175,7 +175,7 @@ def test_a_hit_changes_no_text(v2, plain):
 
 def test_a_boundary_state_that_is_not_written_is_seen(v2):
     """Only by those who read it: first turns are right."""
-    right, broken = v2["turns replay"], v2[NO_BOUNDARY]
+    right, broken = v2["turns replay"], v2[NO_BLOCK_END]
     assert broken["tokens"] == right["tokens"]
     assert broken["second_cached"] == right["second_cached"]
     gaps = [

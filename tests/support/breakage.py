@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-BREAKAGES = ("one row short", "stale window", "other beta", "no commit")
-NO_BOUNDARY = "no boundary"  # seen where a prefix cache hands out the state at a block's edge
+BREAKAGES = ("one row short", "stale conv state", "other beta", "no commit")
+NO_BLOCK_END = "no block end"  # seen where a prefix cache hands out the state at a block boundary
 
 
 def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
@@ -17,11 +17,11 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
 
     def short(*args: Any) -> None:
         plan(*args)
-        args[-1].lengths.sub_(1).clamp_(min=1)
+        args[-1].rows_to_commit.sub_(1).clamp_(min=1)
 
-    def without_boundary(*args: Any) -> None:
+    def without_block_end(*args: Any) -> None:
         plan(*args)
-        args[-1].boundary.zero_()
+        args[-1].block_end.zero_()
 
     def changed(*args: Any) -> Any:
         right = rows(*args)
@@ -30,9 +30,9 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
     set_attribute(
         *{
             "one row short": (cpu, "plan", short),
-            "stale window": (cpu, "_windows", lambda *_: []),
+            "stale conv state": (cpu, "_conv_moves", lambda *_: []),
             "other beta": (cpu, "_rows", changed),
-            NO_BOUNDARY: (cpu, "plan", without_boundary),
-            "no commit": (cpu.Commit, "__call__", lambda *_: None),
+            NO_BLOCK_END: (cpu, "plan", without_block_end),
+            "no commit": (cpu.ApplyPlan, "__call__", lambda *_: None),
         }[how]
     )

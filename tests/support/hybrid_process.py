@@ -1,7 +1,7 @@
 """Runs engines on a hybrid target one after the other in one process.
 
 python -m tests.support.hybrid_process JOBS RESULT, where JOBS is a JSON list of `HybridRun`s. A run may
-name an earlier one whose texts its rigged drafts are to follow.
+name an earlier one whose texts its oracle drafts are to follow.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def generate(llm: Any, run: dict[str, Any], prompt_ids: list[list[int]]) -> list
 
 def generate_with_aborts(llm: Any, run: dict[str, Any]) -> dict[str, Any]:
     """Requests whose number is in `abort_after` end after so many steps. Texts of the others, how many
-    blocks are still taken when all is over (one is vLLM's null block), and the most state pages that a
+    blocks are still taken when all is over (one is vLLM's null block), and the most state blocks that a
     request held in any recurrent group."""
     from vllm import SamplingParams
 
@@ -68,14 +68,14 @@ def generate_with_aborts(llm: Any, run: dict[str, Any]) -> dict[str, Any]:
             if output.finished:
                 texts[int(output.request_id)] = list(output.outputs[0].token_ids)
         steps += 1
-        held = max(held, state_pages_held(engine))
+        held = max(held, state_blocks_held(engine))
         engine.abort_request([n for n, after in run["abort_after"].items() if after == steps])
     pool = engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
     taken = pool.num_gpu_blocks - pool.get_num_free_blocks()
-    return {"finished": texts, "blocks_taken": taken, "state_pages_held": held}
+    return {"finished": texts, "blocks_taken": taken, "state_blocks_held": held}
 
 
-def state_pages_held(engine: Any) -> int:
+def state_blocks_held(engine: Any) -> int:
     """The most of any running request, as the scheduler's block tables have it now."""
     from vllm.v1.kv_cache_interface import MambaSpec
 

@@ -83,15 +83,13 @@ def test_an_action_that_fails_does_not_break_the_import(monkeypatch, tmp_path, v
 
 
 def test_v1_has_no_commit_of_its_own():
-    """REMOVE WHEN of `install_commit_on_v1`: as long as this holds, it is needed."""
+    """As long as this holds, `install_in_worker` has to hook the commit in."""
     from tests.contract.check import installed_source
 
     assert "recoverssm" not in installed_source("vllm.v1.worker.gpu_model_runner").lower()
 
 
-def test_commit_on_v1_runs_after_vllms_own_and_once(monkeypatch):
-    from vllm_eagle_ext.replay import commit
-
+def test_commit_on_v1_runs_after_vllms_own_and_once():
     calls = []
 
     class Runner:
@@ -100,15 +98,14 @@ def test_commit_on_v1_runs_after_vllms_own_and_once(monkeypatch):
 
     module = types.ModuleType("runner")
     module.GPUModelRunner = Runner
-    monkeypatch.setattr(commit, "commit_on_v1", lambda runner, ids: calls.append(("commit", ids)))
-    compat._wrap_update_states(module)
-    compat._wrap_update_states(module)
+    for _ in "ab":
+        compat._wrap_update_states(module, lambda runner, ids: calls.append(("commit", ids)))
     Runner()._update_states_after_model_execute("ids", "output")
     assert calls == [("vllm", "ids", "output"), ("commit", "ids")]
 
 
 def test_vllm_leaves_expanded_settings_unfilled():
-    """REMOVE WHEN of `_mend_sampling`: as long as this holds, it is needed."""
+    """As long as this holds, `_repair_sampling` is needed."""
     platforms = pytest.importorskip("vllm.platforms")
     if not platforms.current_platform.is_cpu():
         pytest.skip("the kernels of vLLM's CPU build")
@@ -149,7 +146,7 @@ def test_a_step_without_drafts_has_nothing_to_constrain():
 
 
 def test_v1_still_takes_the_last_token_of_a_prompt_at_the_end_of_a_chunk():
-    """REMOVE WHEN of `_mend_chunks`: as long as this holds, it is needed."""
+    """As long as this holds, `_repair_chunks` is needed."""
     from tests.contract.check import installed_source
 
     source = installed_source("vllm.v1.spec_decode.llm_base_proposer")
@@ -183,12 +180,12 @@ def test_the_token_behind_a_chunk_is_found_while_drafts_are_proposed():
 
 
 @pytest.mark.parametrize(("cpu", "replaced"), [(True, 3), (False, 0)])
-def test_names_are_mended_on_a_cpu_alone(monkeypatch, cpu, replaced):
+def test_workarounds_are_installed_on_a_cpu_alone(monkeypatch, cpu, replaced):
     platforms = pytest.importorskip("vllm.platforms")
     wrapped = []
     monkeypatch.setattr(platforms.current_platform, "is_cpu", lambda: cpu)
     monkeypatch.setattr(compat, "when_loaded", lambda _, wrap: wrap("module"))
     monkeypatch.setattr(compat, "_wrap_constraints", lambda _: wrapped.extend(["apply", "expand"]))
     monkeypatch.setattr(compat, "_wrap_propose", lambda _: wrapped.append("propose"))
-    compat.install_mends_on_cpu()
+    compat.install_cpu_workarounds()
     assert len(wrapped) == replaced

@@ -53,10 +53,10 @@ def test_register_twice_registers_and_wraps_once():
 
 
 def test_register_never_raises(monkeypatch, vllm_log):
-    def broken() -> None:
+    def broken(build) -> None:
         raise RuntimeError("upstream moved it")
 
-    monkeypatch.setattr(compat, "install_intake", broken)
+    monkeypatch.setattr(compat, "install_preflight", broken)
     vllm_eagle_ext.register()
     (record,) = vllm_log.containing("could not register itself")
     assert "upstream moved it" in record.getMessage()

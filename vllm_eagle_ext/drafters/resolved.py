@@ -26,7 +26,7 @@ class ResolvedDraft(StrictWeights):
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         stamp = require_stamp(vllm_config.speculative_config.draft_model_config.hf_config)
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
-        compat.install_mends_on_cpu()
+        compat.install_in_worker()
         self.loading_plan = LoadingPlan(**stamp["weights"])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

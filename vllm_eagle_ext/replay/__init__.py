@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gated delta net targets with one state page per request: verify, record, commit.
+"""Gated delta net targets with one state block per request: verify, record, commit.
 
 The registration target is this package; the classes load on first use.
 """

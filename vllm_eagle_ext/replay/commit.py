@@ -1,27 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a step's accepted rows are committed: after sampling, on both of vLLM's runners."""
+"""The commit on vLLM's V1 runner, which has no hook for it: `compat` calls it right after sampling.
+
+n sampled tokens commit n rows, the anchor and n - 1 accepted drafts; see `ops.types`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
-from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridModelState
-from vllm.v1.worker.gpu.model_states.recoverssm import RecoverSSMState
+
+from vllm_eagle_ext.replay.metadata import ReplayMetadataBuilder
+
+if TYPE_CHECKING:
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 
-class ReplayModelState(MambaHybridModelState):
-    """V2: vLLM's own hooks, which call `ReplayMetadata.commit_recoverssm_state`."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.recoverssm = RecoverSSMState()
-
-
-def commit_on_v1(runner: Any, sampled: torch.Tensor) -> None:
-    """V1. sampled [requests, K + 1]: token ids, -1 behind the last accepted one."""
-    from vllm_eagle_ext.replay.metadata import ReplayMetadataBuilder
-
+def commit_on_v1(runner: GPUModelRunner, sampled: torch.Tensor) -> None:
+    """sampled [requests, K + 1]: token ids, -1 behind the last sampled one."""
     num_sampled = None
     for groups in runner.attn_groups:
         for group in groups:
@@ -31,4 +27,4 @@ def commit_on_v1(runner: Any, sampled: torch.Tensor) -> None:
             if num_sampled is None:
                 num_sampled = (sampled != -1).sum(dim=1, dtype=torch.int32)
             step, builder.pending = builder.pending, None
-            builder.committer.commit(step, num_sampled)
+            builder.group_commit(step, num_sampled)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gated delta net layer with one state page per request.
+"""The gated delta net layer with one state block per request.
 
-Differences from vLLM's layer: the page has a third part for a step's records and there are no pages
-for draft tokens; verify rows run `ops.*.verify` and leave the checkpoint state alone. Prefills and
+Differences from vLLM's layer: the block has a third part for a step's recorded inputs and there are no
+blocks for draft tokens; verify rows run `ops.*.verify` and leave the committed state alone. Prefills and
 plain decodes run the parent's code. Nothing changes in projections, gates and norm.
 
 Maths: gated delta rule (Yang et al., arXiv 2412.06464); state recovery by replay of raw inputs.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from vllm.config import VllmConfig
@@ -20,26 +19,29 @@ from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 from vllm.v1.attention.backend import AttentionBackend
+from vllm.v1.kv_cache_interface import MambaSpec
 
 from vllm_eagle_ext.memory.recorded_inputs import record_width
-from vllm_eagle_ext.replay.backend import ReplayBackend, backend
-from vllm_eagle_ext.replay.metadata import ReplayMetadata, VerifyStep
-from vllm_eagle_ext.replay.ops.types import Gating, Pages, Rows
+from vllm_eagle_ext.replay.attention_backend import ReplayBackend
+from vllm_eagle_ext.replay.metadata import ReplayMetadata
+from vllm_eagle_ext.replay.ops.types import Gating, Rows, StateCache
+from vllm_eagle_ext.replay.platform_ops import replay_ops
+from vllm_eagle_ext.replay.protocol import Step
 
 
 class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
     """Shapes per rank: N rows, H key heads of width DK, HV value heads of width DV,
     dim = 2 * H * DK + HV * DV."""
 
-    kv_cache: tuple[torch.Tensor, ...]  # convolution, state, records
+    kv_cache: tuple[torch.Tensor, ...]  # conv state, committed state, records
 
     @classmethod
     def adopt(cls, layer: QwenGatedDeltaNetAttention) -> None:
-        """Make one of vLLM's layers ours, in place: it is registered under its prefix already."""
+        """Makes one of vLLM's layers ours, in place: it is registered under its prefix already."""
         if type(layer) is not QwenGatedDeltaNetAttention:
             raise TypeError(f"{type(layer).__name__} is no layer that can replay")
         layer.__class__ = cls
-        # vLLM's kernels that fuse verify with the slot scheme's stores are out.
+        # vLLM's kernels that fuse verify with the per-token scheme's stores are out.
         layer.enable_fused_gdn_spec_decode = False
         # Its op calls `_forward_core` on every platform; that of a CPU has no way into the layer.
         layer._forward_method = layer.forward_cuda
@@ -50,16 +52,16 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
         width = record_width(heads[0], self.head_k_dim, heads[1], self.head_v_dim)
         return self.num_spec + 1, width
 
-    def get_kv_cache_spec(self, vllm_config: VllmConfig) -> Any:
-        spec: Any = super().get_kv_cache_spec(vllm_config)
+    def get_kv_cache_spec(self, vllm_config: VllmConfig) -> MambaSpec:
+        spec: MambaSpec = super().get_kv_cache_spec(vllm_config)
         return replace(
             spec,
             shapes=(*spec.shapes, self.record_shape),
             dtypes=(*spec.dtypes, self.model_config.dtype),
-            num_speculative_blocks=backend().scratch_pages,
+            num_speculative_blocks=replay_ops().scratch_blocks,
         )
 
-    def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:  # [P, 1, 1, page bytes]
+    def bind_kv_cache(self, kv_cache: torch.Tensor) -> None:  # [P, 1, 1, block bytes]
         super().bind_kv_cache(kv_cache)
         dtype, shape = self.model_config.dtype, self.record_shape
         start = sum(part[0].numel() * part.element_size() for part in self.kv_cache)
@@ -71,9 +73,9 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
         return ReplayBackend
 
     @property
-    def pages(self) -> Pages:
+    def state_cache(self) -> StateCache:
         conv, state, records = self.kv_cache
-        return Pages(conv if is_conv_state_dim_first() else conv.transpose(-1, -2), state, records)
+        return StateCache(conv if is_conv_state_dim_first() else conv.transpose(-1, -2), state, records)
 
     @property
     def gating(self) -> Gating:
@@ -109,11 +111,7 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
         core_attn_out: torch.Tensor,
     ) -> None:
         """Prompts and plain decodes: each row's state is the request's state at once."""
-        run = backend().forward_committed
-        if run is None:
-            super()._forward_core(mixed_qkv, b, a, core_attn_out)
-        else:
-            run(mixed_qkv, b, a, core_attn_out, self.prefix)
+        replay_ops().forward_committed(self, mixed_qkv, b, a, core_attn_out)
 
     def _verify(
         self,
@@ -122,10 +120,10 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
         a: torch.Tensor,  # [N, HV]
         out: torch.Tensor,  # [N, HV, DV]
         *,
-        step: VerifyStep,
+        step: Step,
     ) -> None:
-        pages, ops = self.pages, backend()
-        convolved = ops.convolve(self, mixed_qkv, pages, step)
+        cache, ops = self.state_cache, replay_ops()
+        convolved = ops.convolve(self, mixed_qkv, cache, step)
         sizes = [self.key_dim // self.tp_size] * 2 + [self.value_dim // self.tp_size]
         query, key, value = convolved.split(sizes, dim=-1)
         rows = Rows(
@@ -135,4 +133,4 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
             a,
             b,
         )
-        ops.verify(rows, self.gating, pages, step.batch, out)
+        ops.recurrence.verify(rows, self.gating, cache, step.batch, out)

@@ -14,7 +14,7 @@ from vllm.v1.kv_cache_interface import AttentionSpec, MambaSpec
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.memory.footprint import Setting, StateReport, footprint, report
 from vllm_eagle_ext.memory.geometry import Attention, Target, read_target
-from vllm_eagle_ext.replay.backend import backend
+from vllm_eagle_ext.replay.platform_ops import replay_ops
 
 logger = get_logger(__name__)
 
@@ -28,7 +28,7 @@ def log_start_line(vllm_config: VllmConfig) -> None:
     try:
         found = state_report(vllm_config)
     except Exception as error:  # noqa: BLE001 - no engine may fail for a line of its log
-        logger.warning("What replay saves here cannot be told: %s", error)
+        logger.warning("Could not estimate what replay saves: %s", error)
         return
     if found.fit:
         log_once(logger, logging.INFO, found.line())
@@ -41,7 +41,7 @@ def state_report(vllm_config: VllmConfig) -> StateReport:
         k=vllm_config.num_speculative_tokens,
         max_model_len=length,
         prefix_caching=cache.mamba_cache_mode == "align",
-        cpu=backend().scratch_pages > 0,
+        cpu=replay_ops().scratch_blocks > 0,
         in_flight_tokens=vllm_config.scheduler_config.max_num_batched_tokens,
     )
     replayed = footprint(target, "replay", setting, draft)

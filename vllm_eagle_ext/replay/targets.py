@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's targets with replaying layers. Registered under names of their own, chosen by `choice`.
+"""vLLM's targets with replaying layers, registered under names of their own; `memory.state_scheme` says
+when they are chosen.
 
 A class keeps its parent's name: vLLM's V1 runner knows multimodal targets by it.
 """
@@ -15,6 +16,7 @@ from vllm.model_executor.models import qwen3_5, qwen3_next
 
 from vllm_eagle_ext import compat
 from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.replay.commit import commit_on_v1
 from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
 from vllm_eagle_ext.resolved_marker import require_stamp
 
@@ -25,17 +27,16 @@ class _Replay:
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         require_stamp(vllm_config.model_config.hf_config, "target")
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
-        compat.install_commit_on_v1()
-        compat.install_mends_on_cpu()
+        compat.install_in_worker(commit_on_v1)
         for module in self.modules():  # type: ignore[attr-defined]
             if isinstance(module, QwenGatedDeltaNetAttention):
                 ReplayGatedDeltaNetAttention.adopt(module)
 
     @classmethod
     def get_mamba_state_shape_from_config(cls, vllm_config: VllmConfig) -> tuple[Any, ...]:
-        """vLLM sizes its pages by these before a layer exists. The records count as part of the window:
-        vLLM's CPU platform takes a target for another kind, with states of another dtype, when it has
-        more than two entries."""
+        """vLLM sizes its state blocks by these before a layer exists. The recorded inputs count as part
+        of the conv state: vLLM's CPU platform takes a target for another kind, with states of another
+        dtype, when it has more than two entries."""
         config = vllm_config.model_config.hf_text_config
         tp = vllm_config.parallel_config.tensor_parallel_size
         width = record_width(
@@ -53,7 +54,7 @@ class _Replay:
 
     @classmethod
     def get_model_state_cls(cls) -> type:
-        from vllm_eagle_ext.replay.commit import ReplayModelState
+        from vllm_eagle_ext.replay.model_state import ReplayModelState
 
         return ReplayModelState
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.checkpoints import tiny_draft
 from tests.unit.preflight.configs import DRAFTER, speculative_config
-from vllm_eagle_ext import compat
+from vllm_eagle_ext import compat, plugin
 from vllm_eagle_ext.errors import (
     UnsupportedVllmError,
 )
@@ -45,7 +45,9 @@ class TestOutsideTheTestedRange:
             def create_speculative_config(self, target_model_config, chunked, *, log_stats):
                 return "built by vLLM"
 
-        compat._wrap_create_speculative_config(types.SimpleNamespace(EngineArgs=EngineArgs))
+        compat._wrap_create_speculative_config(
+            types.SimpleNamespace(EngineArgs=EngineArgs), plugin.build_speculative_config
+        )
         assert EngineArgs().create_speculative_config(object(), False, log_stats=True) == "built by vLLM"
 
     def test_goes_on_when_told_to(self, target, tmp_path):

@@ -1,4 +1,4 @@
-"""Random steps for the operation: requests of uneven length, padding, pages of any stride."""
+"""Random steps for the operation: requests of uneven length, padding, state blocks of any stride."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 
 from vllm_eagle_ext.memory.recorded_inputs import record_width
-from vllm_eagle_ext.replay.ops.types import NULL_PAGE, Batch, Gating, Pages, Plan, Rows
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Batch, Gating, Plan, Rows, StateCache
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-PADDING = -1  # as a request's number of rows: a request that stands on the null page, with two rows
+PADDING = -1  # as a request's number of rows: a request that stands on the null block, with two rows
 PADDING_ROWS = 2
 
 
@@ -28,7 +28,7 @@ class Shape:
     W: int = 4
     model: torch.dtype = torch.bfloat16
     state: torch.dtype = torch.float32
-    gap: int = 48  # bytes between one page and the next
+    gap: int = 48  # bytes between one block and the next
 
     @property
     def channels(self) -> int:
@@ -45,15 +45,15 @@ class Outcome(NamedTuple):
 
 @dataclass
 class Case:
-    """One step of one layer. Pages 0 and those behind the requests' belong to nobody."""
+    """One step of one layer. StateCache 0 and those behind the requests' belong to nobody."""
 
     shape: Shape
     rows: Rows
     gating: Gating
-    pages: Pages
+    cache: StateCache
     batch: Batch
     counts: list[int]  # rows per request, PADDING
-    whole: torch.Tensor = field(repr=False)  # [P, bytes of a page and gap], what `pages` are views of
+    whole: torch.Tensor = field(repr=False)  # [P, bytes of a block and gap], what `cache` has views of
 
     @property
     def active(self) -> list[int]:
@@ -89,8 +89,8 @@ def gating(shape: Shape, seed: int) -> Gating:
     return Gating(noise(seed, shape.HV), bias)
 
 
-def pages(shape: Shape, count: int, seed: int) -> tuple[Pages, torch.Tensor]:
-    """As vLLM lays them out: window (a column's channels side by side), state, records; then a gap."""
+def state_cache(shape: Shape, count: int, seed: int) -> tuple[StateCache, torch.Tensor]:
+    """As vLLM lays it out: conv state (a column's channels side by side), state, records; then a gap."""
     width = record_width(shape.H, shape.DK, shape.HV, shape.DV)
     columns = shape.W - 1 + shape.T - 1
     parts = [
@@ -112,23 +112,23 @@ def pages(shape: Shape, count: int, seed: int) -> tuple[Pages, torch.Tensor]:
     conv.copy_(noise(seed, *conv.shape, dtype=conv.dtype))
     state.copy_(noise(seed + 1, *state.shape, dtype=state.dtype))
     records.fill_(float("nan"))
-    return Pages(conv.transpose(1, 2), state, records), whole
+    return StateCache(conv.transpose(1, 2), state, records), whole
 
 
 def case(shape: Shape, counts: list[int], seed: int = 0, spare: int = 2) -> Case:
-    """`counts`: rows per request, PADDING for padding. Requests stand on pages in no order."""
+    """`counts`: rows per request, PADDING for padding. Requests stand on blocks in no order."""
     present = [PADDING_ROWS if count == PADDING else count for count in counts]
     starts = torch.tensor([0, *present]).cumsum(0).to(torch.int32)
-    slots = 1 + torch.randperm(len(counts), generator=torch.Generator().manual_seed(seed))
-    slots[torch.tensor(counts) == PADDING] = NULL_PAGE
+    blocks = 1 + torch.randperm(len(counts), generator=torch.Generator().manual_seed(seed))
+    blocks[torch.tensor(counts) == PADDING] = NULL_BLOCK
     # One column of a wider table, as a builder would pass it.
-    table = torch.stack([slots, slots + 100], dim=1).to(torch.int32).to(DEVICE)
-    state_pages, whole = pages(shape, 1 + len(counts) + spare, seed + 10)
+    table = torch.stack([blocks, blocks + 100], dim=1).to(torch.int32).to(DEVICE)
+    cache, whole = state_cache(shape, 1 + len(counts) + spare, seed + 10)
     return Case(
         shape=shape,
         rows=rows(shape, sum(present), seed + 20),
         gating=gating(shape, seed + 30),
-        pages=state_pages,
+        cache=cache,
         batch=Batch(table[:, 0], starts.to(DEVICE)),
         counts=counts,
         whole=whole,
@@ -136,27 +136,27 @@ def case(shape: Shape, counts: list[int], seed: int = 0, spare: int = 2) -> Case
 
 
 def replay(case: Case, lengths: list[int], ops: ModuleType) -> Outcome:
-    """Verify, rejected rows overwritten, commit; what the pages then hold. Changes the case."""
+    """Verify, rejected rows overwritten, commit; what the blocks then hold. Changes the case."""
     out, plan = case.out(), case.plan()
-    ops.verify(case.rows, case.gating, case.pages, case.batch, out)
+    ops.verify(case.rows, case.gating, case.cache, case.batch, out)
     ops.plan(case.batch, case.sampled(lengths), None, None, plan)
-    for page, length in zip(case.batch.slots.tolist(), lengths, strict=True):
-        case.pages.records[page, length:] = float("nan")
-    ops.Commit([(case.pages, case.gating)], case.shape.W - 1)(case.batch, plan)
+    for block, length in zip(case.batch.state_blocks.tolist(), lengths, strict=True):
+        case.cache.records[block, length:] = float("nan")
+    ops.ApplyPlan([(case.cache, case.gating)], case.shape.W - 1)(case.batch, plan)
     return result(case, out)
 
 
 def result(case: Case, out: torch.Tensor) -> Outcome:
-    slots = case.batch.slots.long()
-    return Outcome(out, case.pages.state[slots], case.pages.conv[slots, :, : case.shape.W - 1])
+    blocks = case.batch.state_blocks.long()
+    return Outcome(out, case.cache.state[blocks], case.cache.conv[blocks, :, : case.shape.W - 1])
 
 
-def windows(case: Case, lengths: list[int]) -> torch.Tensor:
-    """Where a commit must find its windows in the pages as they are now: [R, channels, W - 1]."""
+def conv_states(case: Case, lengths: list[int]) -> torch.Tensor:
+    """Where a commit must find its conv states in the blocks as they are now: [R, channels, W - 1]."""
     history = case.shape.W - 1
     kept = [max(length, 1) - 1 for length in lengths]
-    each = zip(case.batch.slots.tolist(), kept, strict=True)
-    return torch.stack([case.pages.conv[page, :, first : first + history] for page, first in each])
+    each = zip(case.batch.state_blocks.tolist(), kept, strict=True)
+    return torch.stack([case.cache.conv[block, :, first : first + history] for block, first in each])
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,7 @@ from vllm_eagle_ext.replay.ops import triton as ops
 TARGET = GPUTarget("cuda", 90, 32)
 ROWS = 17
 COUNTED = ("fma", "add", "sub", "ex2", "rsqrt", "shfl")  # what vLLM's dead factors of 1.0 leave alone
+PLAN = ["state_blocks", "rows_to_commit", "final", "block_end", "block_end_lengths"]
 INPUTS = ("query", "key", "value", "a", "b")
 FLAGS = (
     "USE_INITIAL_STATE INPLACE_FINAL_STATE USE_QK_L2NORM_IN_KERNEL IS_VARLEN IS_CONTINUOUS_BATCHING "
@@ -43,32 +44,38 @@ def compile_for(kernel: Any, types: dict[str, str], constants: dict[str, Any]) -
     return triton.compile(source, target=TARGET, options=dict(ops.LAUNCH)).asm
 
 
-def stock(state: str, page: int, H: int, HV: int, DK: int, DV: int, BK: int, BV: int) -> dict[str, str]:
+def stock(state: str, block: int, H: int, HV: int, DK: int, DV: int, BK: int, BV: int) -> dict[str, str]:
     types = dict.fromkeys("abqkvo", "*bf16") | dict.fromkeys(["h0", "ht"], f"*{state}")
     types |= {"A_log": "*fp32", "dt_bias": "*bf16", "N": "i64", "T": "i64"}
     types |= dict.fromkeys(["cu_seqlens", "ssm_state_indices", "num_accepted_tokens"], "*i32")
     types |= dict.fromkeys(["beta", "threshold", "scale"], "fp32")
     constants = {"B": 1, "H": H, "HV": HV, "K": DK, "V": DV, "BK": BK, "BV": BV, "IS_KDA": False}
-    constants |= {"stride_init_state_token": page, "stride_final_state_token": page}
+    constants |= {"stride_init_state_token": block, "stride_final_state_token": block}
     constants |= {"stride_indices_seq": ROWS, "stride_indices_tok": 1}
     constants |= dict.fromkeys(FLAGS.split(), True)
     return compile_for(fused_sigmoid_gating_delta_rule_update_kernel.fn, types, constants)
 
 
-def verify(state: str, page: int, **sizes: int) -> dict[str, str]:
+def verify(state: str, block: int, **sizes: int) -> dict[str, str]:
     types = dict.fromkeys([*INPUTS, "dt_bias", "records", "out"], "*bf16")
-    types |= {"A_log": "*fp32", "state": f"*{state}", "slots": "*i32", "starts": "*i32", "scale": "fp32"}
+    types |= {
+        "A_log": "*fp32",
+        "state": f"*{state}",
+        "state_blocks": "*i32",
+        "starts": "*i32",
+        "scale": "fp32",
+    }
     types |= dict.fromkeys([f"{name}_row" for name in (*INPUTS, "out")], "i32")
-    constants = {"STATE_PAGE": page, "RECORD_PAGE": page, "RECORD_ROWS": ROWS, "slots_step": 1}
+    constants = {"STATE_STRIDE": block, "RECORD_STRIDE": block, "RECORD_ROWS": ROWS, "blocks_step": 1}
     return compile_for(ops._verify, types, constants | sizes)
 
 
 def commit(state: str, state_bytes: int = ops.VECTOR_BYTES, **sizes: int) -> dict[str, str]:
-    types = dict.fromkeys(["slots", "lengths", "final", "boundary", "boundary_lengths"], "*i32")
+    types = dict.fromkeys(PLAN, "*i32")
     types |= {"table": "*i64", "state_like": f"*{state}", "A_log_like": "*fp32"}
     types |= dict.fromkeys(["record_like", "dt_bias_like"], "*bf16")
-    constants = {"RECORD_ROWS": ROWS, "STATE_BYTES": state_bytes, "slots_step": 1}
-    return compile_for(ops._commit, types, constants | sizes)
+    constants = {"RECORD_ROWS": ROWS, "STATE_BYTES": state_bytes, "blocks_step": 1}
+    return compile_for(ops._apply_states, types, constants | sizes)
 
 
 def sums(assembly: dict[str, str]) -> list[str]:
@@ -89,11 +96,11 @@ def arithmetic(assembly: dict[str, str]) -> Counter[str]:
 def compare(state: str, H: int, HV: int, DK: int, DV: int) -> None:
     BK, BV = triton.next_power_of_2(DK), min(triton.next_power_of_2(DV), 32)
     sizes = {"H": H, "HV": HV, "DK": DK, "DV": DV, "BK": BK, "BV": BV}
-    page = HV * DV * DK + ROWS * record_width(H, DK, HV, DV)
-    page += -page % 16
+    block = HV * DV * DK + ROWS * record_width(H, DK, HV, DV)
+    block += -block % 16
     theirs, mine, second = (
-        stock(state, page, **sizes),
-        verify(state, page, **sizes),
+        stock(state, block, **sizes),
+        verify(state, block, **sizes),
         commit(state, **sizes),
     )
     assert len(sums(theirs)) == 4, sums(theirs)
@@ -102,7 +109,7 @@ def compare(state: str, H: int, HV: int, DK: int, DV: int) -> None:
     # A commit lacks the sums over the query: its length and the output.
     assert sums(second) == sums(theirs)[1:3], (sums(second), sums(theirs))
     print(state, sizes, dict(arithmetic(theirs)))
-    # Control: a commit that knew less of its pages would sum in another order.
+    # Control: a commit that knew less of its state blocks would sum in another order.
     assert sums(commit(state, state_bytes=4, **sizes)) != sums(theirs)[1:3]
 
 

@@ -1,4 +1,4 @@
-"""Replay by vLLM's C++ kernel against the slot scheme on the same kernel, bit for bit."""
+"""Replay by vLLM's C++ kernel against the per-token scheme on the same kernel, bit for bit."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.unit.replay.cases import (
     Shape,
     bits,
     case,
+    conv_states,
     differing,
     replay,
     rows,
-    windows,
 )
 from vllm_eagle_ext.replay.ops import reference
 from vllm_eagle_ext.replay.ops.types import Align, Batch, Plan
@@ -41,7 +41,7 @@ def of_size(shape: Shape, T: int) -> Shape:
 
 
 def cpu_case(shape: Shape, counts: list[int], seed: int = 0) -> Case:
-    """With a private scratch page per request behind the pages of all requests."""
+    """With a private scratch block per request behind the blocks of all requests."""
     made = case(shape, counts, seed, spare=len(counts))
     scratch = torch.arange(len(counts), dtype=torch.int32) + 1 + len(counts)
     made.batch = made.batch._replace(scratch=scratch)
@@ -51,35 +51,35 @@ def cpu_case(shape: Shape, counts: list[int], seed: int = 0) -> Case:
 def ops(T: int) -> SimpleNamespace:
     """The module as `cases.replay` calls it: a batch is prepared first."""
 
-    def verify(rows, gating, pages, batch, out):
-        cpu.verify(rows, gating, pages, cpu.prepare(batch, T), out)
+    def verify(rows, gating, cache, batch, out):
+        cpu.verify(rows, gating, cache, cpu.prepare(batch, T), out)
 
-    def committing(layers, history):
-        apply = cpu.Commit(layers, history)
+    def apply_plan(layers, history):
+        apply = cpu.ApplyPlan(layers, history)
         return lambda batch, plan: apply(cpu.prepare(batch, T), plan)
 
-    return SimpleNamespace(verify=verify, plan=cpu.plan, Commit=committing)
+    return SimpleNamespace(verify=verify, plan=cpu.plan, ApplyPlan=apply_plan)
 
 
-def slots(made: Case, lengths: list[int]) -> Outcome:
-    """vLLM's scheme: the state after row t in page t of the request."""
-    shape, batch = made.shape, cpu.prepare(made.batch, made.shape.T)
-    requests = len(batch.slots)
-    pages = torch.zeros(1 + requests * shape.T, shape.HV, shape.DV, shape.DK, dtype=shape.state)
+def per_token(made: Case, lengths: list[int]) -> Outcome:
+    """vLLM's scheme: the state after row t in block t of the request."""
+    shape, tables = made.shape, cpu.prepare(made.batch, made.shape.T).tables
+    requests = len(tables.state_blocks)
+    states = torch.zeros(1 + requests * shape.T, shape.HV, shape.DV, shape.DK, dtype=shape.state)
     table = 1 + torch.arange(requests * shape.T, dtype=torch.int32).view(requests, shape.T)
-    pages[table[:, 0].long()] = made.pages.state[torch.from_numpy(batch.slots).long()]
-    used = made.rows._make(tensor[: len(batch.request)] for tensor in made.rows)
+    states[table[:, 0].long()] = made.cache.state[torch.from_numpy(tables.state_blocks).long()]
+    used = made.rows._make(tensor[: len(tables.request)] for tensor in made.rows)
     first = torch.ones(requests, dtype=torch.int32)
     out = made.out()
-    out[: len(batch.request)] = cpu._recur(used, made.gating, pages, table, first, batch.starts)
-    state = made.pages.state[made.batch.slots.long()]
-    kept = torch.tensor([lengths[i] - 1 for i in batch.active.tolist()])
-    state[batch.active] = pages[table[torch.arange(requests), kept].long()]
-    return Outcome(out, state, windows(made, lengths))
+    out[: len(tables.request)] = cpu._recur(used, made.gating, states, table, first, tables.starts)
+    state = made.cache.state[made.batch.state_blocks.long()]
+    kept = torch.tensor([lengths[i] - 1 for i in tables.active.tolist()])
+    state[tables.active] = states[table[torch.arange(requests), kept].long()]
+    return Outcome(out, state, conv_states(made, lengths))
 
 
 def compare(made: Case, twin: Case, lengths: list[int]) -> set[str]:
-    expected = slots(twin, lengths)
+    expected = per_token(twin, lengths)
     return differing(made, replay(made, lengths, ops(made.shape.T)), expected)
 
 
@@ -98,14 +98,14 @@ def test_ragged_rows_and_padding(shape):
     made, twin = (cpu_case(shape, counts, seed=3) for _ in "ab")
     before = made.whole.clone()
     assert not compare(made, twin, [2, 9, 1, 4, 0])
-    assert torch.equal(made.whole[0], before[0])  # the null page
+    assert torch.equal(made.whole[0], before[0])  # the null block
 
 
-def test_verify_leaves_the_checkpoint_alone():
+def test_verify_leaves_the_committed_state_alone():
     made = cpu_case(of_size(FP32, 8), [8, 5])
-    before = made.pages.state[made.batch.slots.long()]
-    ops(8).verify(made.rows, made.gating, made.pages, made.batch, made.out())
-    assert torch.equal(bits(made.pages.state[made.batch.slots.long()]), bits(before))
+    before = made.cache.state[made.batch.state_blocks.long()]
+    ops(8).verify(made.rows, made.gating, made.cache, made.batch, made.out())
+    assert torch.equal(bits(made.cache.state[made.batch.state_blocks.long()]), bits(before))
 
 
 @pytest.mark.parametrize("gate", [-60.0, 60.0])
@@ -126,16 +126,16 @@ def test_a_chain_of_steps(shape):
     """256 steps of random accept lengths: what one step leaves, the next one starts from."""
     shape, choose = of_size(shape, 8), random.Random(0)
     made, twin = (cpu_case(shape, [8, 8]) for _ in "ab")
-    where = made.batch.slots.long()
+    where = made.batch.state_blocks.long()
     for step in range(256):
         lengths = [choose.randint(1, 8) for _ in "ab"]
         made.rows = twin.rows = rows(shape, 16, seed=1000 + step)
-        made.pages.records.fill_(float("nan"))
-        expected = slots(twin, lengths)
+        made.cache.records.fill_(float("nan"))
+        expected = per_token(twin, lengths)
         assert not differing(made, replay(made, lengths, ops(8)), expected), step
-        twin.pages.state[where] = expected.state
-        twin.pages.conv[where, :, :3] = expected.conv
-    assert torch.isfinite(made.pages.state[where].float()).all()
+        twin.cache.state[where] = expected.state
+        twin.cache.conv[where, :, :3] = expected.conv
+    assert torch.isfinite(made.cache.state[where].float()).all()
 
 
 @pytest.mark.parametrize("how", breakage.BREAKAGES)
@@ -150,44 +150,44 @@ def test_agrees_with_the_reference():
     """In bf16 rows and an fp32 state: outputs to their rounding, states to 1e-5 of the largest."""
     shape, lengths = of_size(FP32, 16), [1, 5, 16]
     made, twin = (cpu_case(shape, [16] * 3) for _ in "ab")
-    flip_states(twin)  # a CPU page's bytes are [HV, DK, DV]
+    flip_states(twin)  # a CPU block's bytes are [HV, DK, DV]
     expected = replay(twin, lengths, reference)
     flip_states(twin)
     mine = replay(made, lengths, ops(16))
-    theirs = twin.pages.state[twin.batch.slots.long()]
+    theirs = twin.cache.state[twin.batch.state_blocks.long()]
     assert float((mine.state - theirs).abs().max() / theirs.abs().max()) < 1e-5
     assert float((mine.outputs - expected.outputs).abs().max() / expected.outputs.abs().max()) < 1e-2
 
 
 def flip_states(made: Case) -> None:
-    state = made.pages.state
+    state = made.cache.state
     state.copy_(state.transpose(-1, -2).clone())
 
 
-def test_states_at_the_edges_of_blocks():
-    """A step that crosses an edge leaves the state there, too; one that ends on it, only that."""
+def test_states_at_block_boundaries():
+    """A step that passes a block boundary leaves the state there, too; one that ends on it only that."""
     shape, size = of_size(FP32, 8), 16
-    computed, lengths = [10, 12, 3], [8, 4, 5]  # crosses, ends on the edge, stays
+    computed, lengths = [10, 12, 3], [8, 4, 5]  # passes it, ends on it, stays
     table = torch.tensor([[7, 8], [9, 10], [11, 12]], dtype=torch.int32)
     made, twin = (case(shape, [8] * 3, spare=16) for _ in "ab")
-    slots_now = table[torch.arange(3), [1, 0, 0]]  # where a builder finds the running state
+    blocks_now = table[torch.arange(3), [1, 0, 0]]  # where a builder finds the running state
     for each in (made, twin):
-        each.pages.state[slots_now.long()] = each.pages.state[1:4]
+        each.cache.state[blocks_now.long()] = each.cache.state[1:4]
         scratch = torch.tensor([13, 14, 15], dtype=torch.int32)
-        each.batch = Batch(slots_now, each.batch.starts, scratch)
+        each.batch = Batch(blocks_now, each.batch.starts, scratch)
     align = Align(table, torch.tensor(computed, dtype=torch.int32), size)
     plan, run = made.plan(), ops(8)
-    run.verify(made.rows, made.gating, made.pages, made.batch, made.out())
+    run.verify(made.rows, made.gating, made.cache, made.batch, made.out())
     cpu.plan(made.batch, made.sampled(lengths), None, align, plan)
     expected_plan = Plan(*torch.tensor([[8, 4, 5], [8, 9, 11], [7, 0, 0], [6, 0, 0]]))
     assert all(torch.equal(x, y) for x, y in zip(plan, expected_plan, strict=True))
-    at_edge_window, final_windows = windows(made, [6, 1, 1])[0], windows(made, lengths)
-    run.Commit([(made.pages, made.gating)], 3)(made.batch, plan)
-    at_edge, final = slots(twin, [6, 4, 5]), slots(twin, lengths)
-    assert torch.equal(bits(made.pages.state[7]), bits(at_edge.state[0]))
-    assert torch.equal(bits(made.pages.state[plan.final.long()]), bits(final.state))
-    assert torch.equal(made.pages.conv[7, :, :3], at_edge_window)
-    assert torch.equal(made.pages.conv[plan.final.long(), :, :3], final_windows)
+    conv_at_end, final_conv = conv_states(made, [6, 1, 1])[0], conv_states(made, lengths)
+    run.ApplyPlan([(made.cache, made.gating)], 3)(made.batch, plan)
+    at_end, final = per_token(twin, [6, 4, 5]), per_token(twin, lengths)
+    assert torch.equal(bits(made.cache.state[7]), bits(at_end.state[0]))
+    assert torch.equal(bits(made.cache.state[plan.final.long()]), bits(final.state))
+    assert torch.equal(made.cache.conv[7, :, :3], conv_at_end)
+    assert torch.equal(made.cache.conv[plan.final.long(), :, :3], final_conv)
 
 
 def test_a_row_that_samples_nothing_is_still_committed():
@@ -195,4 +195,4 @@ def test_a_row_that_samples_nothing_is_still_committed():
     made = cpu_case(of_size(FP32, 4), [4, 4])
     plan = made.plan()
     cpu.plan(made.batch, made.sampled([0, 4]), None, None, plan)
-    assert plan.lengths.tolist() == [1, 4]
+    assert plan.rows_to_commit.tolist() == [1, 4]

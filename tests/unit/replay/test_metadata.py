@@ -25,14 +25,12 @@ STAGED = (
 
 
 class Commits:
-    """In place of the committer: what it was given."""
-
-    backend = SimpleNamespace(prepare=lambda batch, rows: batch)
+    """In place of the commit: what it was given."""
 
     def __init__(self) -> None:
         self.seen = []
 
-    def commit(self, step, num_sampled):
+    def __call__(self, step, num_sampled):
         self.seen.append((step, num_sampled))
 
 
@@ -53,8 +51,9 @@ def builder(mode: str, *, graphs: bool) -> ReplayMetadataBuilder:
     made.spec_sequence_masks = torch.empty(MOST, dtype=torch.bool)
     for name in STAGED:
         setattr(made, name, torch.empty(MOST * (K + 1) + 1, dtype=torch.int32))
-    made.neutral = torch.ones(MOST, dtype=torch.int32)
-    made.committer, made.pending = Commits(), None
+    made.ones = torch.ones(MOST, dtype=torch.int32)
+    made.group_commit, made.pending = Commits(), None
+    made.ops = SimpleNamespace(prepare=lambda batch, rows: batch)
     return made
 
 
@@ -84,17 +83,17 @@ def test_a_padded_graph(mode):
     common = batch([4, 4, 4, 4, 4, 0, 0, 0], [20, 20, 15, 12, 30, 0, 0, 0], mode)
     metadata = build(made, common, [3] * 5 + [-1] * 3)
     step = metadata.step
-    assert step.batch.slots.tolist()[5:] == [0, 0, 0]
-    assert (step.batch.slots[:5] > 0).all()
+    assert step.batch.state_blocks.tolist()[5:] == [0, 0, 0]
+    assert (step.batch.state_blocks[:5] > 0).all()
     assert step.batch.starts.tolist() == [0, 4, 8, 12, 16, 20, 20, 20, 20]
     assert step.rows is None
-    assert len(step.neutral) == 8
+    assert len(step.ones) == 8
     # A graph reads these addresses when it is replayed.
-    assert step.batch.slots.data_ptr() == made.spec_state_indices_tensor.data_ptr()
+    assert step.batch.state_blocks.data_ptr() == made.spec_state_indices_tensor.data_ptr()
     assert step.batch.starts.data_ptr() == made.spec_query_start_loc.data_ptr()
     sampled = torch.tensor([1, 2, 4, 0, 3], dtype=torch.int32)  # as long as there are requests
     after = metadata.commit_recoverssm_state(sampled)
-    assert made.committer.seen == [(step, sampled)]
+    assert made.group_commit.seen == [(step, sampled)]
     if mode == "align":
         # A row that samples nothing still commits its first token.
         assert (after.num_computed_tokens + sampled).tolist() == [21, 22, 19, 13, 33]

@@ -29,13 +29,13 @@ def test_rows_of_the_convolution(monkeypatch, counts):
     batch = cpu.prepare(made.batch, T)
     conv1d = SimpleNamespace(weight=torch.randn(dim, 1, WIDTH), bias=None)
     layer = SimpleNamespace(conv1d=conv1d, activation="silu")
-    windows = torch.randn(1 + len(made.pages.state), dim, WIDTH - 1 + T - 1)
-    before, x = windows.clone(), torch.randn(sum(counts), dim).to(made.rows.query.dtype)
-    pages = made.pages._replace(conv=windows)
-    rows = on_cpu.convolve(layer, x, pages, SimpleNamespace(batch=batch))
+    conv = torch.randn(1 + len(made.cache.state), dim, WIDTH - 1 + T - 1)
+    before, x = conv.clone(), torch.randn(sum(counts), dim).to(made.rows.query.dtype)
+    cache = made.cache._replace(conv=conv)
+    rows = on_cpu.CpuOps().convolve(layer, x, cache, SimpleNamespace(batch=batch))
     assert rows.stride(-1) == 1
     for request, row in enumerate(rows.split(counts)):
-        history = before[int(batch.slots[request]), :, : WIDTH - 1]
+        history = before[int(batch.tables.state_blocks[request]), :, : WIDTH - 1]
         inputs = torch.cat([history, x.split(counts)[request].T.float()], dim=-1)
         expected = F.silu(F.conv1d(inputs[None], conv1d.weight, groups=dim))[0].T
         assert torch.allclose(row.float(), expected, atol=1e-5, rtol=1e-2)
@@ -45,5 +45,5 @@ def test_rows_of_the_convolution(monkeypatch, counts):
     parts = [part.unflatten(-1, (-1, size)) for part, size in heads]  # views of the rows
     qkv = dict(zip(("query", "key", "value"), parts, strict=True))
     out = made.out()
-    cpu.verify(made.rows._replace(**qkv), made.gating, pages, batch, out)
+    cpu.verify(made.rows._replace(**qkv), made.gating, cache, batch, out)
     assert out[: sum(counts)].abs().sum() > 0

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operation: `verify` reads checkpoint states and records its rows, `commit` applies the accepted
-ones. One signature, three implementations: `reference`, `cpu` (vLLM's C++ ops), `triton`.
+"""The operation in three steps: `verify` reads committed states and records its rows, `plan` says what
+is committed, `ApplyPlan` writes it. One interface, `types.Recurrence`, and three implementations:
+`reference` (plain PyTorch), `cpu` (vLLM's C++ operators), `triton`.
 """

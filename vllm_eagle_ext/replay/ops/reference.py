@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operation in plain torch, row by row, to compare the others with.
+"""The operation in plain PyTorch, row by row, to compare the others with.
 
 The gated delta rule, Yang et al., "Gated Delta Networks" (arXiv 2412.06464), equation 10, transposed:
 
@@ -16,9 +16,9 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import softplus
 
-from vllm_eagle_ext.replay.ops.types import NULL_PAGE, Align, Batch, Gating, Pages, Plan, Rows
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, Gating, Plan, Rows, StateCache
 
-__all__ = ["Commit", "plan", "verify"]
+__all__ = ["ApplyPlan", "plan", "verify"]
 
 EPSILON = 1e-6
 
@@ -39,7 +39,7 @@ def _step(state: torch.Tensor, rows: Rows, gating: Gating) -> torch.Tensor:
 
 
 def _record(rows: Rows) -> torch.Tensor:
-    """[record_width]"""
+    """All inputs but the query, flat: [record_width]."""
     return torch.cat([tensor.flatten() for tensor in rows[1:]])
 
 
@@ -51,30 +51,32 @@ def _recorded(record: torch.Tensor, state: torch.Tensor) -> Rows:
 
 
 def _active(batch: Batch) -> list[tuple[int, int, int, int]]:
-    """Request, page, first row and number of rows, of those that are no padding."""
-    slots, starts = batch.slots.tolist(), batch.starts.tolist()
-    ranges = zip(slots, starts[:-1], starts[1:], strict=True)
-    return [(i, page, s, e - s) for i, (page, s, e) in enumerate(ranges) if page > NULL_PAGE and e > s]
+    """Request, state block, first row and number of rows, of those that are no padding."""
+    blocks, starts = batch.state_blocks.tolist(), batch.starts.tolist()
+    ranges = zip(blocks, starts[:-1], starts[1:], strict=True)
+    return [
+        (i, block, s, e - s) for i, (block, s, e) in enumerate(ranges) if block > NULL_BLOCK and e > s
+    ]
 
 
 def verify(
     rows: Rows,
     gating: Gating,
-    pages: Pages,
+    cache: StateCache,
     batch: Batch,
     out: torch.Tensor,
     dtype: torch.dtype = torch.float64,
 ) -> None:
-    """Outputs of all rows from the checkpoint states, into `out` [N, HV, DV]; records the rows."""
-    for _, page, first, count in _active(batch):
-        state = pages.state[page].to(dtype)
+    """Outputs of all rows from the committed states, into `out` [N, HV, DV]; records the rows."""
+    for _, block, first, count in _active(batch):
+        state = cache.state[block].to(dtype)
         for i in range(count):
             row = Rows(*(tensor[first + i] for tensor in rows))
             state = _step(state, row, gating)
             query = _unit(row.query.to(dtype)) * row.query.shape[-1] ** -0.5
             query = query.repeat_interleave(state.shape[0] // len(query), 0)
             out[first + i] = (state * query[:, None]).sum(-1).to(out.dtype)
-            pages.records[page, i] = _record(row)
+            cache.records[block, i] = _record(row)
 
 
 def plan(
@@ -84,31 +86,32 @@ def plan(
     align: Align | None,
     out: Plan,
 ) -> None:
-    """Turns the sampled counts [requests of the whole batch] into what `Commit` writes.
+    """Turns the sampled counts [requests of the whole batch] into what `ApplyPlan` writes.
 
     rows_of [R]: where a request stands in the whole batch, None if in the same place.
     """
     for tensor in out:
-        tensor.fill_(NULL_PAGE)
-    for i, page, _, count in _active(batch):
+        tensor.fill_(NULL_BLOCK)
+    for i, block, _, count in _active(batch):
         request = i if rows_of is None else int(rows_of[i])
-        length = min(max(int(num_sampled[request]), 1), count)
-        out.lengths[i], out.final[i] = length, page
+        rows_to_commit = min(max(int(num_sampled[request]), 1), count)
+        out.rows_to_commit[i], out.final[i] = rows_to_commit, block
         if align is not None:
             size, table = align.block_size, align.block_table[request]
             before = int(align.num_computed[request])
-            out.final[i] = table[min((before + length - 1) // size, len(table) - 1)]
-            edge = (before // size + 1) * size
-            if before + length > edge and table[edge // size - 1] > NULL_PAGE:
-                out.boundary[i], out.boundary_lengths[i] = table[edge // size - 1], edge - before
+            after = before + rows_to_commit
+            out.final[i] = table[min((after - 1) // size, len(table) - 1)]
+            end = (before // size + 1) * size
+            if after > end and table[end // size - 1] > NULL_BLOCK:
+                out.block_end[i], out.block_end_lengths[i] = table[end // size - 1], end - before
 
 
-class Commit:
-    """Applies the accepted rows in all layers."""
+class ApplyPlan:
+    """Writes what a plan says, in all layers."""
 
     def __init__(
         self,
-        layers: Sequence[tuple[Pages, Gating]],
+        layers: Sequence[tuple[StateCache, Gating]],
         history: int,
         dtype: torch.dtype = torch.float64,
     ) -> None:
@@ -116,23 +119,21 @@ class Commit:
         self._layers, self._history, self._dtype = tuple(layers), history, dtype
 
     def __call__(self, batch: Batch, plan: Plan) -> None:
-        """Per request: state and window after `plan.lengths` rows, and at the boundary."""
-        lengths, final, boundary, boundary_lengths = (tensor.tolist() for tensor in plan)
-        for i, page, *_ in _active(batch):
-            targets = ((boundary[i], boundary_lengths[i]), (final[i], lengths[i]))
-            wanted = [
-                (target, length) for target, length in targets if target > NULL_PAGE and length > 0
-            ]
-            for pages, gating in self._layers if lengths[i] else ():
-                results = [(target, *self._after(pages, gating, page, n)) for target, n in wanted]
-                for target, state, window in results:
-                    pages.state[target] = state.to(pages.state.dtype)
-                    pages.conv[target, :, : self._history] = window
+        """Per request: state and conv state after `rows_to_commit` rows, and at the block boundary."""
+        count, final, block_end, block_end_lengths = (tensor.tolist() for tensor in plan)
+        for i, block, *_ in _active(batch):
+            targets = ((block_end[i], block_end_lengths[i]), (final[i], count[i]))
+            wanted = [(target, n) for target, n in targets if target > NULL_BLOCK and n > 0]
+            for cache, gating in self._layers if count[i] else ():
+                results = [(target, *self._after(cache, gating, block, n)) for target, n in wanted]
+                for target, state, conv in results:
+                    cache.state[target] = state.to(cache.state.dtype)
+                    cache.conv[target, :, : self._history] = conv
 
     def _after(
-        self, pages: Pages, gating: Gating, page: int, length: int
+        self, cache: StateCache, gating: Gating, block: int, length: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        state = pages.state[page].to(self._dtype)
-        for record in pages.records[page, :length]:
+        state = cache.state[block].to(self._dtype)
+        for record in cache.records[block, :length]:
             state = _step(state, _recorded(record, state), gating)
-        return state, pages.conv[page, :, length - 1 : length - 1 + self._history].clone()
+        return state, cache.conv[block, :, length - 1 : length - 1 + self._history].clone()

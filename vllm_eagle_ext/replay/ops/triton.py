@@ -18,16 +18,16 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
 from vllm_eagle_ext.memory.recorded_inputs import record_width
-from vllm_eagle_ext.replay.ops.triton_plan import ConvWindows, plan
-from vllm_eagle_ext.replay.ops.types import NULL_PAGE, Batch, Gating, Pages, Plan, Rows
+from vllm_eagle_ext.replay.ops.triton_plan import MoveConvStates, plan
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Batch, Gating, Plan, Rows, StateCache
 
-__all__ = ["Commit", "plan", "verify"]
+__all__ = ["ApplyPlan", "plan", "verify"]
 
-NULL: tl.constexpr = tl.constexpr(NULL_PAGE)
+NULL: tl.constexpr = tl.constexpr(NULL_BLOCK)
 THRESHOLD: tl.constexpr = tl.constexpr(20.0)  # above it softplus(x) is x
 VECTOR_BYTES = 16  # the widest load: alignment beyond it changes nothing
 LAUNCH = {"num_warps": 4, "num_stages": 3}
-COLUMNS: tl.constexpr = tl.constexpr(6)  # of Commit's table
+COLUMNS: tl.constexpr = tl.constexpr(6)  # of ApplyPlan's table
 
 
 @triton.jit
@@ -63,7 +63,7 @@ def _verify(
     dt_bias: tl.tensor,
     state: tl.tensor,
     records: tl.tensor,
-    slots: tl.tensor,
+    state_blocks: tl.tensor,
     starts: tl.tensor,
     out: tl.tensor,
     scale: tl.tensor,
@@ -73,9 +73,9 @@ def _verify(
     a_row: tl.tensor,
     b_row: tl.tensor,
     out_row: tl.tensor,
-    slots_step: tl.tensor,
-    STATE_PAGE: tl.constexpr,
-    RECORD_PAGE: tl.constexpr,
+    blocks_step: tl.tensor,
+    STATE_STRIDE: tl.constexpr,
+    RECORD_STRIDE: tl.constexpr,
     RECORD_ROWS: tl.constexpr,
     H: tl.constexpr,
     HV: tl.constexpr,
@@ -89,10 +89,10 @@ def _verify(
     tiles: tl.constexpr = (DV + BV - 1) // BV
     i_v, i_hv, request = program % tiles, program // tiles % HV, program // (tiles * HV)
     i_h = i_hv // (HV // H)
-    slot = tl.load(slots + request * slots_step).to(tl.int64)
+    block = tl.load(state_blocks + request * blocks_step).to(tl.int64)
     first = tl.load(starts + request).to(tl.int64)
     rows = tl.load(starts + request + 1).to(tl.int64) - first
-    if (slot <= NULL) | (rows <= 0):
+    if (block <= NULL) | (rows <= 0):
         return
 
     width: tl.constexpr = H * DK + HV * DV + 2 * HV
@@ -101,7 +101,7 @@ def _verify(
     tile = i_hv * DV * DK + o_v[:, None] * DK + o_k[None, :]
     mask = mask_v[:, None] & mask_k[None, :]
     h = tl.zeros([BV, BK], dtype=tl.float32)
-    h += tl.load(state + slot * STATE_PAGE + tile, mask=mask, other=0).to(tl.float32)
+    h += tl.load(state + block * STATE_STRIDE + tile, mask=mask, other=0).to(tl.float32)
     b_A, bias = tl.load(A_log + i_hv), tl.load(dt_bias + i_hv)
     # A record has one writer for each of its parts. (The interpreter cannot mask a block by a scalar.)
     writes_gates = i_v == 0
@@ -113,7 +113,7 @@ def _verify(
         b_v = tl.load(value + row * value_row + i_hv * DV + o_v, mask=mask_v, other=0)
         b_a, b_b = tl.load(a + row * a_row + i_hv), tl.load(b + row * b_row + i_hv)
 
-        record = records + slot * RECORD_PAGE + i * width
+        record = records + block * RECORD_STRIDE + i * width
         fits = row < first + RECORD_ROWS  # a graph may be captured with more
         tl.store(record + i_h * DK + o_k, b_k, mask=o_k < tl.where(writes_key & fits, DK, 0))
         tl.store(record + H * DK + i_hv * DV + o_v, b_v, mask=o_v < tl.where(fits, DV, 0))
@@ -129,18 +129,18 @@ def _verify(
 
 
 @triton.jit
-def _commit(
+def _apply_states(
     table: tl.tensor,
     state_like: tl.tensor,
     record_like: tl.tensor,
     A_log_like: tl.tensor,
     dt_bias_like: tl.tensor,
-    slots: tl.tensor,
-    lengths: tl.tensor,
+    state_blocks: tl.tensor,
+    rows_to_commit: tl.tensor,
     final: tl.tensor,
-    boundary: tl.tensor,
-    boundary_lengths: tl.tensor,
-    slots_step: tl.tensor,
+    block_end: tl.tensor,
+    block_end_lengths: tl.tensor,
+    blocks_step: tl.tensor,
     RECORD_ROWS: tl.constexpr,
     STATE_BYTES: tl.constexpr,
     H: tl.constexpr,
@@ -155,19 +155,19 @@ def _commit(
     tiles: tl.constexpr = (DV + BV - 1) // BV
     i_v, i_hv, request = program % tiles, program // tiles % HV, program // (tiles * HV)
     i_h = i_hv // (HV // H)
-    slot = tl.load(slots + request * slots_step).to(tl.int64)
-    length = tl.load(lengths + request)
-    if (slot <= NULL) | (length <= 0):
+    block = tl.load(state_blocks + request * blocks_step).to(tl.int64)
+    length = tl.load(rows_to_commit + request)
+    if (block <= NULL) | (length <= 0):
         return
     length = tl.minimum(length, RECORD_ROWS)
-    last, at = tl.load(final + request).to(tl.int64), tl.load(boundary + request).to(tl.int64)
-    boundary_length = tl.where(at > NULL, tl.load(boundary_lengths + request), 0)
+    last, at = tl.load(final + request).to(tl.int64), tl.load(block_end + request).to(tl.int64)
+    at_length = tl.where(at > NULL, tl.load(block_end_lengths + request), 0)
 
     entry = table + tl.program_id(1) * COLUMNS
     state = tl.load(entry).to(tl.pointer_type(state_like.dtype.element_ty))
-    page = tl.load(entry + 1)
+    stride = tl.load(entry + 1)
     records = tl.load(entry + 2).to(tl.pointer_type(record_like.dtype.element_ty))
-    records += slot * tl.load(entry + 3)
+    records += block * tl.load(entry + 3)
     A_log = tl.load(entry + 4).to(tl.pointer_type(A_log_like.dtype.element_ty))
     dt_bias = tl.load(entry + 5).to(tl.pointer_type(dt_bias_like.dtype.element_ty))
     b_A, bias = tl.load(A_log + i_hv), tl.load(dt_bias + i_hv)
@@ -177,7 +177,7 @@ def _commit(
     mask_k, mask_v = o_k < DK, o_v < DV
     tile = i_hv * DV * DK + o_v[:, None] * DK + o_k[None, :]
     mask = mask_v[:, None] & mask_k[None, :]
-    source = tl.multiple_of(state + slot * page, STATE_BYTES)
+    source = tl.multiple_of(state + block * stride, STATE_BYTES)
     h = tl.zeros([BV, BK], dtype=tl.float32)
     h += tl.load(source + tile, mask=mask, other=0).to(tl.float32)
     for i in range(0, length):
@@ -186,115 +186,115 @@ def _commit(
         b_v = tl.load(record + H * DK + i_hv * DV + o_v, mask=mask_v, other=0)
         gates = record + H * DK + HV * DV + i_hv
         h = _step(h, b_k, b_v, tl.load(gates), tl.load(gates + HV), b_A, bias)
-        if i + 1 == boundary_length:
-            target = tl.multiple_of(state + at * page, STATE_BYTES)
+        if i + 1 == at_length:
+            target = tl.multiple_of(state + at * stride, STATE_BYTES)
             tl.store(target + tile, h.to(state.dtype.element_ty), mask=mask)
     if last > NULL:
-        target = tl.multiple_of(state + last * page, STATE_BYTES)
+        target = tl.multiple_of(state + last * stride, STATE_BYTES)
         tl.store(target + tile, h.to(state.dtype.element_ty), mask=mask)
 
 
-def _tiles(pages: Pages) -> dict[str, int]:
+def _tiles(cache: StateCache) -> dict[str, int]:
     """Sizes of a layer and of a program's tile, by the kernels' names."""
-    _, HV, DV, DK = pages.state.shape
-    H = (pages.records.shape[2] - HV * (DV + 2)) // DK
-    if record_width(H, DK, HV, DV) != pages.records.shape[2]:
-        raise ValueError(f"records {pages.records.shape} do not fit states {pages.state.shape}")
-    if not (pages.state[:1].is_contiguous() and pages.records[:1].is_contiguous()):
-        raise ValueError("a page's state and its records must be contiguous in themselves")
+    _, HV, DV, DK = cache.state.shape
+    H = (cache.records.shape[2] - HV * (DV + 2)) // DK
+    if record_width(H, DK, HV, DV) != cache.records.shape[2]:
+        raise ValueError(f"records {cache.records.shape} do not fit states {cache.state.shape}")
+    if not (cache.state[:1].is_contiguous() and cache.records[:1].is_contiguous()):
+        raise ValueError("a block's state and its records must be contiguous in themselves")
     BK, BV = triton.next_power_of_2(DK), min(triton.next_power_of_2(DV), 32)
     return {"H": H, "HV": HV, "DK": DK, "DV": DV, "BK": BK, "BV": BV}
 
 
 def _programs(batch: Batch, sizes: dict[str, int]) -> int:
     """Programs of one layer. The rows have no part in it, so that a graph may hold the launch."""
-    return len(batch.slots) * sizes["HV"] * triton.cdiv(sizes["DV"], sizes["BV"])
+    return len(batch.state_blocks) * sizes["HV"] * triton.cdiv(sizes["DV"], sizes["BV"])
 
 
-def verify(rows: Rows, gating: Gating, pages: Pages, batch: Batch, out: torch.Tensor) -> None:
-    """Outputs of all rows from the checkpoint states, into `out` [N, HV, DV]; records the rows.
+def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
+    """Outputs of all rows from the committed states, into `out` [N, HV, DV]; records the rows.
 
-    Heads and widths of `rows`, `out`, and a page's state and records are contiguous; rows and pages may
-    be any distance apart. Rows of padding are left alone.
+    Heads and widths of `rows` and `out` are contiguous, and so are a block's state and records; rows and
+    blocks may be any distance apart. Rows of padding are left alone.
     """
     for tensor in (*rows, out):
-        if tensor.dtype != pages.records.dtype or not tensor[:1].is_contiguous():
-            raise ValueError(f"rows must be {pages.records.dtype}, as records, and contiguous each")
-    sizes = _tiles(pages)
+        if tensor.dtype != cache.records.dtype or not tensor[:1].is_contiguous():
+            raise ValueError(f"rows must be {cache.records.dtype}, as records, and contiguous each")
+    sizes = _tiles(cache)
     programs = _programs(batch, sizes)
     if not programs:
         return
     _verify[(programs,)](
         *rows,
         *gating,
-        pages.state,
-        pages.records,
-        batch.slots,
+        cache.state,
+        cache.records,
+        batch.state_blocks,
         batch.starts,
         out,
         sizes["DK"] ** -0.5,
-        *(tensor.stride(0) for tensor in (*rows, out, batch.slots)),
-        STATE_PAGE=pages.state.stride(0),
-        RECORD_PAGE=pages.records.stride(0),
-        RECORD_ROWS=pages.records.shape[1],
+        *(tensor.stride(0) for tensor in (*rows, out, batch.state_blocks)),
+        STATE_STRIDE=cache.state.stride(0),
+        RECORD_STRIDE=cache.records.stride(0),
+        RECORD_ROWS=cache.records.shape[1],
         **sizes,
         **LAUNCH,
     )
 
 
-class Commit:
-    """Applies the accepted rows in all layers at once: one launch for states, one for windows.
+class ApplyPlan:
+    """Writes what a plan says, in all layers at once: one launch for states, one for conv states.
 
-    The layers share shapes, dtypes and the strides inside a page. Their tensors must never move.
+    The layers share shapes, dtypes and the strides inside a block. Their tensors must never move.
     """
 
-    def __init__(self, layers: Sequence[tuple[Pages, Gating]], history: int) -> None:
+    def __init__(self, layers: Sequence[tuple[StateCache, Gating]], history: int) -> None:
         """`history`: W - 1, the inputs that the convolution looks back on."""
         self._layers = tuple(layers)  # the table holds addresses alone
         (first, _), *_ = self._layers
-        self._windows = ConvWindows([pages.conv for pages, _ in self._layers], history)
+        self._move_conv_states = MoveConvStates([cache.conv for cache, _ in self._layers], history)
         self._sizes = _tiles(first)
         self._state_bytes = self._alignment(first.state)
         if len({self._layout(*layer) for layer in self._layers}) > 1:
             raise ValueError("the layers of a commit differ in shape, dtype, stride or alignment")
         table = [
             [
-                *(of for t in (pages.state, pages.records) for of in (t.data_ptr(), t.stride(0))),
+                *(of for t in (cache.state, cache.records) for of in (t.data_ptr(), t.stride(0))),
                 *(t.data_ptr() for t in gating),
             ]
-            for pages, gating in self._layers
+            for cache, gating in self._layers
         ]
         self._table = torch.tensor(table, dtype=torch.int64, device=first.state.device)
 
     @staticmethod
     def _alignment(state: torch.Tensor) -> int:
-        """Bytes of which every page's start is known to be a multiple, as `_verify` gets to know it."""
+        """Bytes of which every block's start is known to be a multiple, as `_verify` gets to know it."""
         if state.data_ptr() % VECTOR_BYTES:
             return state.element_size()
         return math.gcd(VECTOR_BYTES, state.stride(0) * state.element_size())
 
-    def _layout(self, pages: Pages, gating: Gating) -> tuple[Any, ...]:
-        tensors = (pages.state, pages.records, *gating)
+    def _layout(self, cache: StateCache, gating: Gating) -> tuple[Any, ...]:
+        tensors = (cache.state, cache.records, *gating)
         inner = [(t.shape[1:], t.dtype, t.stride()[1:]) for t in tensors]
-        return (*inner, self._alignment(pages.state))
+        return (*inner, self._alignment(cache.state))
 
     def __call__(self, batch: Batch, plan: Plan) -> None:
-        """Per request: state and window after `plan.lengths` rows, and at the boundary."""
+        """Per request: state and conv state after `rows_to_commit` rows, and at the block boundary."""
         programs = _programs(batch, self._sizes)
         if not programs:
             return
         first, gating = self._layers[0]
-        _commit[(programs, len(self._layers))](
+        _apply_states[(programs, len(self._layers))](
             self._table,
             first.state,
             first.records,
             *gating,
-            batch.slots,
+            batch.state_blocks,
             *plan,
-            batch.slots.stride(0),
+            batch.state_blocks.stride(0),
             RECORD_ROWS=first.records.shape[1],
             STATE_BYTES=self._state_bytes,
             **self._sizes,
             **LAUNCH,
         )
-        self._windows(batch, plan)
+        self._move_conv_states(batch, plan)

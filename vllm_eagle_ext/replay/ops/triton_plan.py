@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What surrounds a commit's recurrence: its plan, and the windows of the convolutions."""
+"""What surrounds a commit's recurrence: its plan, and the conv states."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from vllm_eagle_ext.replay.ops.types import NULL_PAGE, Align, Batch, Plan
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, Plan
 
-NULL: tl.constexpr = tl.constexpr(NULL_PAGE)
+NULL: tl.constexpr = tl.constexpr(NULL_BLOCK)
 PLAN_BLOCK = 128  # requests per program
 CHANNEL_BLOCK = 256
 
 
-@triton.jit(do_not_specialize=["requests", "blocks", "table_row"])
+@triton.jit(do_not_specialize=["requests", "columns", "table_row"])
 def _plan(
-    slots: tl.tensor,
+    state_blocks: tl.tensor,
     starts: tl.tensor,
     num_sampled: tl.tensor,
     rows_of: tl.tensor,
     block_table: tl.tensor,
     num_computed: tl.tensor,
-    lengths: tl.tensor,
+    rows_to_commit: tl.tensor,
     final: tl.tensor,
-    boundary: tl.tensor,
-    boundary_lengths: tl.tensor,
+    block_end: tl.tensor,
+    block_end_lengths: tl.tensor,
     requests: tl.tensor,
-    blocks: tl.tensor,
-    slots_step: tl.tensor,
+    columns: tl.tensor,
+    blocks_step: tl.tensor,
     table_row: tl.tensor,
     block_size: tl.tensor,
     MAPPED: tl.constexpr,
@@ -39,28 +39,28 @@ def _plan(
 ) -> None:
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = i < requests
-    slot = tl.load(slots + i * slots_step, mask=here, other=NULL)
+    block = tl.load(state_blocks + i * blocks_step, mask=here, other=NULL)
     rows = tl.load(starts + i + 1, mask=here, other=0) - tl.load(starts + i, mask=here, other=0)
-    active = (slot > NULL) & (rows > 0)
+    active = (block > NULL) & (rows > 0)
     request = tl.load(rows_of + i, mask=active, other=0) if MAPPED else i
     sampled = tl.load(num_sampled + request, mask=active, other=0)
     length = tl.where(active, tl.minimum(tl.maximum(sampled, 1), rows), 0)
 
-    last, at, at_length = slot, tl.full([BLOCK], NULL, tl.int32), tl.zeros([BLOCK], tl.int32)
+    last, at, at_length = block, tl.full([BLOCK], NULL, tl.int32), tl.zeros([BLOCK], tl.int32)
     if ALIGNED:
         computed = tl.load(num_computed + request, mask=active, other=0)
         after = computed + length
-        pages = block_table + request.to(tl.int64) * table_row
-        column = tl.minimum(tl.maximum(after - 1, 0) // block_size, blocks - 1)
-        last = tl.load(pages + column, mask=active, other=NULL)
-        edge = (computed // block_size + 1) * block_size
-        crossed = active & (after > edge)  # a step that ends on the edge writes its page as `final`
-        at = tl.load(pages + edge // block_size - 1, mask=crossed, other=NULL)
-        at_length = tl.where(crossed & (at > NULL), edge - computed, 0)
-    tl.store(lengths + i, length, mask=here)
+        mine = block_table + request.to(tl.int64) * table_row
+        column = tl.minimum(tl.maximum(after - 1, 0) // block_size, columns - 1)
+        last = tl.load(mine + column, mask=active, other=NULL)
+        end = (computed // block_size + 1) * block_size
+        crossed = active & (after > end)  # a step that ends there writes the block as `final`
+        at = tl.load(mine + end // block_size - 1, mask=crossed, other=NULL)
+        at_length = tl.where(crossed & (at > NULL), end - computed, 0)
+    tl.store(rows_to_commit + i, length, mask=here)
     tl.store(final + i, tl.where(active, last, NULL), mask=here)
-    tl.store(boundary + i, at, mask=here)
-    tl.store(boundary_lengths + i, at_length, mask=here)
+    tl.store(block_end + i, at, mask=here)
+    tl.store(block_end_lengths + i, at_length, mask=here)
 
 
 def plan(
@@ -70,23 +70,28 @@ def plan(
     align: Align | None,
     out: Plan,
 ) -> None:
-    """Turns the sampled counts into what `Commit` writes.
+    """Turns the sampled counts into what `ApplyPlan` writes.
 
     num_sampled [requests of the whole batch] int32; rows_of [R] int32: where a request stands there,
     None if in the same place. At least the first row is committed: a prompt's last token that ran as a
-    verify row samples nothing. A step crosses one edge of a block at most: block_size >= T.
+    verify row samples nothing. A step passes one block boundary at most: block_size >= T.
     """
-    requests = len(batch.slots)
+    requests = len(batch.state_blocks)
     if not requests:
         return
-    table = align.block_table if align else batch.slots
+    table = align.block_table if align else batch.state_blocks
     _plan[(triton.cdiv(requests, PLAN_BLOCK),)](
-        *(batch.slots, batch.starts, num_sampled, batch.slots if rows_of is None else rows_of),
-        *(table, align.num_computed if align else batch.slots),
+        *(
+            batch.state_blocks,
+            batch.starts,
+            num_sampled,
+            batch.state_blocks if rows_of is None else rows_of,
+        ),
+        *(table, align.num_computed if align else batch.state_blocks),
         *out,
         requests,
         table.shape[1] if align else 1,
-        batch.slots.stride(0),
+        batch.state_blocks.stride(0),
         table.stride(0),
         align.block_size if align else 1,
         MAPPED=rows_of is not None,
@@ -97,54 +102,55 @@ def plan(
 
 
 @triton.jit
-def _move_windows(
+def _move_conv_states(
     table: tl.tensor,
     conv_like: tl.tensor,
-    slots: tl.tensor,
-    lengths: tl.tensor,
+    state_blocks: tl.tensor,
+    rows_to_commit: tl.tensor,
     final: tl.tensor,
-    boundary: tl.tensor,
-    boundary_lengths: tl.tensor,
+    block_end: tl.tensor,
+    block_end_lengths: tl.tensor,
     channels: tl.tensor,
-    slots_step: tl.tensor,
+    blocks_step: tl.tensor,
     channel_step: tl.tensor,
     column_step: tl.tensor,
     HISTORY: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ) -> None:
-    """One program per layer, request and block of channels. Pages may coincide: all loads come first."""
-    blocks = tl.cdiv(channels, BLOCK_C)
+    """One program per layer, request and part of the channels. State blocks may coincide: all loads come
+    first."""
+    parts = tl.cdiv(channels, BLOCK_C)
     program, entry = tl.program_id(0), table + tl.program_id(1) * 2
-    request = program // blocks
-    slot = tl.load(slots + request * slots_step).to(tl.int64)
-    length = tl.load(lengths + request)
-    if (slot <= NULL) | (length <= 0):
+    request = program // parts
+    block = tl.load(state_blocks + request * blocks_step).to(tl.int64)
+    length = tl.load(rows_to_commit + request)
+    if (block <= NULL) | (length <= 0):
         return
-    last, at = tl.load(final + request).to(tl.int64), tl.load(boundary + request).to(tl.int64)
-    at_length = tl.load(boundary_lengths + request)
+    last, at = tl.load(final + request).to(tl.int64), tl.load(block_end + request).to(tl.int64)
+    at_length = tl.load(block_end_lengths + request)
 
     conv = tl.load(entry).to(tl.pointer_type(conv_like.dtype.element_ty))
-    page = tl.load(entry + 1)
-    channel = program % blocks * BLOCK_C + tl.arange(0, BLOCK_C)
+    stride = tl.load(entry + 1)
+    channel = program % parts * BLOCK_C + tl.arange(0, BLOCK_C)
     column = tl.arange(0, BLOCK_H)
     mask = (channel[:, None] < channels) & (column[None, :] < HISTORY)
     mask_at = mask & (column[None, :] < tl.where(at > NULL, HISTORY, 0))
     mask_last = mask & (column[None, :] < tl.where(last > NULL, HISTORY, 0))
     offsets = channel[:, None] * channel_step + column[None, :] * column_step
-    source = conv + slot * page + offsets
+    source = conv + block * stride + offsets
     kept = tl.load(source + (length - 1) * column_step, mask=mask)
     kept_at = tl.load(source + (at_length - 1) * column_step, mask=mask_at)
     tl.debug_barrier()  # one thread's columns are another's sources
-    tl.store(conv + at * page + offsets, kept_at, mask=mask_at)
-    tl.store(conv + last * page + offsets, kept, mask=mask_last)
+    tl.store(conv + at * stride + offsets, kept_at, mask=mask_at)
+    tl.store(conv + last * stride + offsets, kept, mask=mask_last)
 
 
-class ConvWindows:
-    """Moves the convolutions' windows behind the accepted rows, all layers in one launch."""
+class MoveConvStates:
+    """Moves the conv states behind the committed rows, all layers in one launch."""
 
     def __init__(self, convs: Sequence[torch.Tensor], history: int) -> None:
-        """convs: per layer [P, dim, W - 1 + T - 1]; the strides inside a page are those of the first."""
+        """convs: per layer [P, dim, W - 1 + T - 1]; strides inside a block are those of the first."""
         self._convs, self._history = tuple(convs), history
         if len({(conv.shape[1:], conv.dtype, conv.stride()[1:]) for conv in convs}) > 1:
             raise ValueError("the convolution states of a commit differ in shape, dtype or stride")
@@ -153,14 +159,14 @@ class ConvWindows:
 
     def __call__(self, batch: Batch, plan: Plan) -> None:
         first = self._convs[0]
-        blocks = triton.cdiv(first.shape[1], CHANNEL_BLOCK)
-        _move_windows[(blocks * len(batch.slots), len(self._convs))](
+        parts = triton.cdiv(first.shape[1], CHANNEL_BLOCK)
+        _move_conv_states[(parts * len(batch.state_blocks), len(self._convs))](
             self._table,
             first,
-            batch.slots,
+            batch.state_blocks,
             *plan,
             first.shape[1],
-            batch.slots.stride(0),
+            batch.state_blocks.stride(0),
             first.stride(1),
             first.stride(2),
             HISTORY=self._history,

@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the three implementations take. Needs torch alone.
+"""What the three implementations take. Needs torch and numpy alone.
 
 Letters: N rows of all requests, R requests, T rows of one request at most (1 + K drafts), H key heads,
-HV value heads, DK and DV their widths, P pages, W width of the convolution.
+HV value heads, DK and DV their widths, P state blocks, W width of the convolution.
+
+A step verifies up to T rows of each request: the anchor, which is the last sampled token, and the drafts
+behind it. Sampling keeps some of the drafts and adds one token of the target's own. From this follows
+what a commit does: **n sampled tokens commit n rows, the anchor and n - 1 accepted drafts**. The last
+sampled token has no row yet, it is the next step's anchor. The number is called `rows_to_commit`.
+vLLM's metrics count accepted drafts, without the anchor: n - 1.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 
-NULL_PAGE = 0  # vLLM's null block: a request that stands there is padding and is left alone
+NULL_BLOCK = 0  # block 0 of vLLM's cache belongs to nobody: a request there is padding, and left alone
 
 
 class Rows(NamedTuple):
@@ -31,35 +39,96 @@ class Gating(NamedTuple):
     dt_bias: torch.Tensor  # [HV]
 
 
-class Pages(NamedTuple):
-    """One layer's part of the state pages: views of vLLM's cache, page stride free."""
+class StateCache(NamedTuple):
+    """One layer's part of the KV cache, by state block: views of vLLM's tensor, block stride free."""
 
     conv: torch.Tensor  # [P, dim, W - 1 + T - 1]: the last inputs of the convolution, oldest first
-    state: torch.Tensor  # [P, HV, DV, DK], fp32 or the model's dtype: the checkpoint state
+    state: torch.Tensor  # [P, HV, DV, DK], fp32 or the model's dtype: the committed state
     records: torch.Tensor  # [P, T, record_width], the model's dtype: per row key, value, a, b
+
+
+class HostTables(NamedTuple):
+    """A batch as vLLM's C++ kernel wants it; R counts the requests that are not padding."""
+
+    active: np.ndarray  # [R]: their places in the batch
+    state_blocks: np.ndarray  # [R]
+    request: np.ndarray  # [N]: request of each row
+    offset: np.ndarray  # [N]: place of each row in its request
+    row_places: tuple[torch.Tensor, torch.Tensor]  # [N] int64 each: block and place of each record
+    starts: torch.Tensor  # [R + 1] int32
+    columns: torch.Tensor  # [R, T + 1] int32: scratch, .., scratch, state block
+    from_last: torch.Tensor  # [R] int32: T + 1, that is: load from the last column
+    conv_blocks: torch.Tensor  # [R] int32: `state_blocks` for vLLM's convolution
+    ones: torch.Tensor  # [R] int32: conv states start at their first column
 
 
 class Batch(NamedTuple):
     """Where the requests of a verify step stand. Rows may be ragged: 1 to T per request."""
 
-    slots: torch.Tensor  # [R] int32: page of each request, NULL_PAGE for padding
+    state_blocks: torch.Tensor  # [R] int32: state block of each request, NULL_BLOCK for padding
     starts: torch.Tensor  # [R + 1] int32: first row of each request, then N
-    scratch: torch.Tensor | None = None  # [R] int32: a private page per request, `cpu` alone needs it
+    scratch: torch.Tensor | None = None  # [R] int32: a private block per request, `cpu` alone needs it
+    tables: HostTables | None = None  # the same as the C++ kernel wants it, made by `cpu.prepare`
+
+    def first(self, requests: int) -> Batch:
+        """Without the padding behind the first requests."""
+        if len(self.state_blocks) == requests:
+            return self
+        scratch = None if self.scratch is None else self.scratch[:requests]
+        blocks, starts = self.state_blocks[:requests], self.starts[: requests + 1]
+        return Batch(blocks, starts, scratch, self.tables)
 
 
 class Plan(NamedTuple):
-    """What a commit writes: the state after `lengths` rows goes to page `final`, that after
-    `boundary_lengths` rows to page `boundary` (NULL_PAGE: none)."""
+    """What a commit writes, [R] int32 each: the state after `rows_to_commit` rows goes to block `final`,
+    that after `block_end_lengths` rows to block `block_end` (NULL_BLOCK: none)."""
 
-    lengths: torch.Tensor  # [R] int32, 0: nothing is committed
-    final: torch.Tensor  # [R] int32
-    boundary: torch.Tensor  # [R] int32
-    boundary_lengths: torch.Tensor  # [R] int32
+    rows_to_commit: torch.Tensor  # 0: nothing is committed
+    final: torch.Tensor
+    block_end: torch.Tensor  # with prefix caching: the block whose last token the step passes
+    block_end_lengths: torch.Tensor
 
 
 class Align(NamedTuple):
-    """Prefix caching: a page per block of tokens, by position."""
+    """Prefix caching: one state block for each so many tokens, by position (vLLM's mode `align`)."""
 
     block_table: torch.Tensor  # [requests of the whole batch, blocks] int32
     num_computed: torch.Tensor  # [requests of the whole batch] int32: tokens before this step
     block_size: int
+
+
+class PlanApplier(Protocol):
+    def __call__(self, batch: Batch, plan: Plan) -> None:
+        """Per request: state and conv state after `rows_to_commit` rows, and at the block boundary."""
+
+
+class ApplierClass(Protocol):
+    def __call__(self, layers: Sequence[tuple[StateCache, Gating]], history: int) -> PlanApplier:
+        """`history`: W - 1, the inputs that the convolution looks back on."""
+
+
+class Recurrence(Protocol):
+    """What the modules `reference`, `cpu` and `triton` offer."""
+
+    @property
+    def ApplyPlan(self) -> ApplierClass:
+        """Writes what a plan says, in all layers."""
+
+    def verify(
+        self, rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor
+    ) -> None:
+        """Outputs of all rows from the committed states, into `out` [N, HV, DV]; records the rows."""
+
+    def plan(
+        self,
+        batch: Batch,
+        num_sampled: torch.Tensor,  # [requests of the whole batch] int32
+        rows_of: torch.Tensor | None,  # [R] int32: where a request stands there; None: in its place
+        align: Align | None,
+        out: Plan,
+    ) -> None:
+        """Turns the sampled counts into what `ApplyPlan` writes: rows_to_commit = num_sampled, at least
+        1 (a prompt's last token that ran as a verify row samples nothing), at most the request's rows.
+
+        A step passes one block boundary at most: block_size >= T.
+        """

@@ -1,4 +1,4 @@
-"""Replay against slots: every bit of outputs and states."""
+"""Replay against the per-token scheme: every bit of outputs and states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.replay.cases import (
     result,
     rows,
 )
-from tests.unit.replay.interpreted.slots import Slots, slots_outcome
+from tests.unit.replay.interpreted.per_token import PerToken, per_token_outcome
 from vllm_eagle_ext.replay.ops import triton as ops
 from vllm_eagle_ext.replay.ops.types import Batch
 
@@ -28,32 +28,32 @@ GROUPED = Shape(T=4, H=2, HV=4, DK=20, DV=40)  # no power of two, two value tile
 
 
 def check(case: Case, lengths: list[int]) -> None:
-    expected = slots_outcome(case, lengths)
+    expected = per_token_outcome(case, lengths)
     assert differing(case, replay(case, lengths, ops), expected) == set()
 
 
 def check_lengths(shape: Shape, lengths: list[int], seed: int) -> None:
-    """One verify of T rows, committed on a page per length."""
+    """One verify of T rows, committed in a state block per length."""
     T = shape.T
     single = case(shape, [T], seed, spare=len(lengths))
-    slot = int(single.batch.slots[0])
-    slots = Slots(single.pages.state[slot][None], T)
-    expected = slots.step(single.rows, single.gating, single.batch.starts)
+    block = int(single.batch.state_blocks[0])
+    scheme = PerToken(single.cache.state[block][None], T)
+    expected = scheme.step(single.rows, single.gating, single.batch.starts)
     out = single.out()
-    ops.verify(single.rows, single.gating, single.pages, single.batch, out)
+    ops.verify(single.rows, single.gating, single.cache, single.batch, out)
 
-    copies = [slot + 1 + i for i in range(len(lengths))]
-    single.whole[copies] = single.whole[slot].clone()
-    for page, length in zip(copies, lengths, strict=True):
-        single.pages.records[page, length:] = float("nan")
+    copies = [block + 1 + i for i in range(len(lengths))]
+    single.whole[copies] = single.whole[block].clone()
+    for copy, length in zip(copies, lengths, strict=True):
+        single.cache.records[copy, length:] = float("nan")
     starts = torch.arange(len(lengths) + 1, dtype=torch.int32, device=out.device) * T
     many = replace(single, batch=Batch(single.sampled(copies), starts), counts=[T] * len(lengths))
     plan = many.plan()
     ops.plan(many.batch, many.sampled(lengths), None, None, plan)
-    assert plan.lengths.tolist() == lengths
-    ops.Commit([(many.pages, many.gating)], shape.W - 1)(many.batch, plan)
+    assert plan.rows_to_commit.tolist() == lengths
+    ops.ApplyPlan([(many.cache, many.gating)], shape.W - 1)(many.batch, plan)
 
-    states = torch.cat([slots.accept([length]) for length in lengths])
+    states = torch.cat([scheme.accept([length]) for length in lengths])
     mine, outputs = result(many, out.repeat(len(lengths), 1, 1)), expected.repeat(len(lengths), 1, 1)
     assert differing(many, mine, Outcome(outputs, states, mine.conv)) == set()
 
@@ -92,7 +92,7 @@ def test_rows_in_fp32():
 
 
 @pytest.mark.parametrize("gap", [0, 4, 8, 1040])
-def test_page_strides(gap):
+def test_block_strides(gap):
     check(case(Shape(HV=1, gap=gap), [1, 2]), [1, 1])
 
 
@@ -116,14 +116,14 @@ def test_keys_without_length(norm):
     step = case(Shape(), [4])
     step.rows.key[1:3] *= norm
     step.rows.query[2] *= norm
-    step.pages.state[:, :, ::2] *= -0.0
+    step.cache.state[:, :, ::2] *= -0.0
     step.rows.value[0] *= -0.0
     check(step, [3])
 
 
 def test_a_state_of_negative_zeros():
     step = case(Shape(), [2])
-    for tensor, value in ((step.pages.state, -0.0), (step.rows.value, 0.0)):
+    for tensor, value in ((step.cache.state, -0.0), (step.rows.value, 0.0)):
         tensor.fill_(value)
     for tensor, value in ((step.rows.key, -1.0), (step.rows.query, 1.0)):
         tensor.fill_(value)
@@ -134,21 +134,21 @@ def run_chain(shape: Shape, requests: int, steps: int) -> int:
     """Steps of random rows and accept lengths; how many different accept lengths there were."""
     pick = random.Random(shape.T)
     step = case(shape, [shape.T] * requests)
-    slots = Slots(step.pages.state[step.batch.slots.long()], shape.T)
-    commit, seen = ops.Commit([(step.pages, step.gating)], shape.W - 1), set()
+    scheme = PerToken(step.cache.state[step.batch.state_blocks.long()], shape.T)
+    commit, seen = ops.ApplyPlan([(step.cache, step.gating)], shape.W - 1), set()
     for number in range(steps):
         step.counts = [pick.randint(1, shape.T) for _ in range(requests)]
         lengths = [pick.randint(1, count) for count in step.counts]
         starts = torch.tensor([0, *step.counts]).cumsum(0).to(torch.int32).to(step.whole.device)
         step.rows, step.batch = rows(shape, sum(step.counts), number), step.batch._replace(starts=starts)
         out, plan = step.out(), step.plan()
-        step.pages.records.fill_(float("nan"))
-        ops.verify(step.rows, step.gating, step.pages, step.batch, out)
+        step.cache.records.fill_(float("nan"))
+        ops.verify(step.rows, step.gating, step.cache, step.batch, out)
         ops.plan(step.batch, step.sampled(lengths), None, None, plan)
         commit(step.batch, plan)
         mine = result(step, out)
-        outputs = slots.step(step.rows, step.gating, starts)
-        expected = Outcome(outputs, slots.accept(lengths), mine.conv)
+        outputs = scheme.step(step.rows, step.gating, starts)
+        expected = Outcome(outputs, scheme.accept(lengths), mine.conv)
         assert differing(step, mine, expected) == set(), f"step {number}"
         seen |= set(lengths)
     return len(seen)
@@ -165,20 +165,20 @@ def test_a_chain_of_256_steps(state):
 
 
 def test_several_layers_in_one_commit():
-    """Each with pages, gates and rows of its own."""
+    """Each with state blocks, gates and rows of its own."""
     counts, lengths = [3, PADDING, 2], [2, 0, 1]
     layers = [case(Shape(), counts, seed=7), case(Shape(), counts, seed=7)]
     other = layers[1]
     other.whole[:] = case(Shape(), counts, seed=8).whole
     other.gating.A_log.copy_(noise(9, 2))
     other.rows.value.mul_(2)
-    expected = [slots_outcome(layer, lengths) for layer in layers]
+    expected = [per_token_outcome(layer, lengths) for layer in layers]
     outs = [layer.out() for layer in layers]
     for layer, out in zip(layers, outs, strict=True):
-        ops.verify(layer.rows, layer.gating, layer.pages, layer.batch, out)
+        ops.verify(layer.rows, layer.gating, layer.cache, layer.batch, out)
     plan = layers[0].plan()
     ops.plan(layers[0].batch, layers[0].sampled(lengths), None, None, plan)
-    ops.Commit([(layer.pages, layer.gating) for layer in layers], 3)(layers[0].batch, plan)
+    ops.ApplyPlan([(layer.cache, layer.gating) for layer in layers], 3)(layers[0].batch, plan)
     for layer, out, wanted in zip(layers, outs, expected, strict=True):
         assert differing(layer, result(layer, out), wanted) == set()
     assert differing(layers[0], *expected) == {"outputs", "state", "conv"}

@@ -1,4 +1,4 @@
-"""The scheme that replay stands in for: vLLM's own kernel, a page per row of every request."""
+"""The scheme that replay stands in for: vLLM's own kernel, a state block per row of every request."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from vllm.third_party.flash_linear_attention.ops.fused_sigmoid_gating import (
     fused_sigmoid_gating_delta_rule_update,
 )
 
-from tests.unit.replay.cases import DEVICE, PADDING_ROWS, Case, Outcome, windows
+from tests.unit.replay.cases import DEVICE, PADDING_ROWS, Case, Outcome, conv_states
 from vllm_eagle_ext.replay.ops.types import Gating, Rows
 
 
-class Slots:
-    """States of R requests, T pages each, and how many rows the last step accepted."""
+class PerToken:
+    """States of R requests, T blocks each, and how many rows the last step accepted."""
 
     def __init__(self, states: torch.Tensor, T: int) -> None:
         """states: [R, HV, DV, DK] before the first step."""
@@ -48,10 +48,10 @@ class Slots:
         return self.states[self.table.gather(1, columns)[:, 0].long()]
 
 
-def slots_outcome(case: Case, lengths: list[int]) -> Outcome:
-    """The same step by slots. Leaves the case as it is."""
-    slots = Slots(case.pages.state[case.batch.slots.long()], max(case.shape.T, PADDING_ROWS))
-    slots.table[case.batch.slots == 0] = 0
-    outputs = slots.step(case.rows, case.gating, case.batch.starts)
-    state = slots.accept([max(length, 1) for length in lengths])
-    return Outcome(outputs, state, windows(case, lengths))
+def per_token_outcome(case: Case, lengths: list[int]) -> Outcome:
+    """The same step in the per-token scheme. Leaves the case as it is."""
+    scheme = PerToken(case.cache.state[case.batch.state_blocks.long()], max(case.shape.T, PADDING_ROWS))
+    scheme.table[case.batch.state_blocks == 0] = 0
+    outputs = scheme.step(case.rows, case.gating, case.batch.starts)
+    state = scheme.accept([max(length, 1) for length in lengths])
+    return Outcome(outputs, state, conv_states(case, lengths))

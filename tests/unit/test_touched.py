@@ -1,0 +1,109 @@
+"""The table of what is touched, against what a process finds changed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vllm_eagle_ext
+from tests.support.engine import ROOT, has_gpu
+from vllm_eagle_ext.memory.state_scheme import TARGETS
+from vllm_eagle_ext.touched import TOUCHED, markdown_table
+
+NAMES = ("name wrapped", "name replaced")
+MODELS = "vllm.model_executor.models.registry:ModelRegistry.models"
+
+
+def touched_by(steps: str, tmp_path: Path) -> dict[str, list[str]]:
+    result = tmp_path / "changed.json"
+    subprocess.run(
+        [sys.executable, "-m", "tests.support.touched_process", steps, str(result)],
+        cwd=ROOT,
+        check=True,
+    )
+    return json.loads(result.read_text())
+
+
+def tables(found: dict[str, list[str]]) -> set[str]:
+    return {entry.partition("[")[0].removesuffix("._extra_content") for entry in found["entries"]}
+
+
+def listed(*kinds: str) -> set[str]:
+    return {name for touch in TOUCHED if touch.kind in kinds for name in touch.name.split(", ")}
+
+
+@pytest.mark.skipif(has_gpu(), reason="the workarounds of a CPU are not installed on a GPU")
+def test_the_table_names_all_that_changes(tmp_path):
+    """Every attribute of every vLLM module and class, every entry of its tables, before and after all
+    that the package installs in any process."""
+    found = touched_by("all", tmp_path)
+    assert set(found["attributes"]) == listed(*NAMES)
+    elsewhere = {"entry point group vllm.general_plugins", "prometheus_client's registry"}
+    assert tables(found) == listed("registry entry") - elsewhere
+    registered = [entry for entry in found["entries"] if entry.startswith(MODELS)]
+    assert all("EagleExt" in entry or "PEagle" in entry for entry in registered)
+    assert {f"{MODELS}[{ours!r}]" for ours in TARGETS.values()} < set(registered)
+    assert set(found["instances"]) == {
+        "ReplayGatedDeltaNetAttention.__class__",
+        "ReplayGatedDeltaNetAttention._forward_method",
+        "ReplayGatedDeltaNetAttention.enable_fused_gdn_spec_decode",
+    }
+
+
+def test_without_a_draft_two_things_change(tmp_path):
+    """What every process has: registered models, and the function that builds a SpeculativeConfig."""
+    found = touched_by("register", tmp_path)
+    assert found["attributes"] == ["vllm.engine.arg_utils:EngineArgs.create_speculative_config"]
+    assert tables(found) == {MODELS}
+
+
+def sources() -> dict[str, str]:
+    package = Path(vllm_eagle_ext.__file__).parent
+    return {
+        ".".join(path.relative_to(package).with_suffix("").parts): path.read_text()
+        for path in package.rglob("*.py")
+    }
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kinds"),
+    [
+        (r"\.__class__ = ", {"class swapped"}),
+        (r"\._forward_method = ", {"method rebound"}),
+        (r"ModelRegistry\.register_model|AutoConfig\.register|_CONFIG_MAP\[.*\] = ", {"registry entry"}),
+        (r"sys\.meta_path\.insert", {"import hook"}),
+        (r"sys\.excepthook = |setLogRecordFactory\(", {"process hook"}),
+        (r"setattr\(owner", {"attribute set", *NAMES}),
+        (r"\.embed_tokens = |hf_config\.architectures = ", {"attribute set"}),
+    ],
+)
+def test_each_place_in_the_source_is_in_the_table(pattern, kinds):
+    places = [place for touch in TOUCHED if touch.kind in kinds for place in touch.place.split(", ")]
+    found = [module for module, text in sources().items() if re.search(pattern, text)]
+    assert found
+    for module in found:
+        assert any(place == module or place.startswith(f"{module}.") for place in places), module
+
+
+def test_places_exist():
+    for touch in TOUCHED:
+        for place in touch.place.split(", "):
+            names = [name for name in sources() if place == name or place.startswith(f"{name}.")]
+            assert names or (ROOT / place).exists(), place
+
+
+def test_the_table_can_be_printed_without_vllm():
+    probe = (
+        "import sys; sys.modules['vllm'] = sys.modules['torch'] = None\n"
+        "import runpy; runpy.run_module('vllm_eagle_ext.touched', run_name='__main__')"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert printed.stdout.strip() == markdown_table()
+    assert len({line.count("|") for line in markdown_table().splitlines()}) == 1
