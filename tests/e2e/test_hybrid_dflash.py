@@ -139,10 +139,14 @@ class TestNegativeControls:
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [
-        ("auto", f"replay, one state page per request; {K} draft tokens."),
+        (
+            "auto",
+            f"replay, 2 state blocks per request (committed state, CPU scratch); {K} draft tokens.",
+        ),
         (
             "auto, few",
-            f"slots, {1 + FEW_K} pages; {FEW_K} draft tokens save little; replay pays from 3.",
+            f"per_token, {1 + FEW_K} state blocks per request (committed state, {FEW_K} draft tokens); "
+            f"{FEW_K} draft tokens save little; replay pays from 3.",
         ),
     ],
 )

@@ -28,15 +28,19 @@ class Estimate:
 
 
 def estimate_weights(config: Mapping[str, Any], target: Target) -> Estimate:
-    """Raises:
-    UnsupportedTargetError: a size that the layers follow from is missing.
+    """Estimate the weights of a hybrid target.
+
+    Raises:
+        UnsupportedTargetError: a size that the layers follow from is missing.
     """
     mixers = _mixers(text_config(config), target)
     return estimate(config, mixers=mixers, model_bytes=target.recurrent.model_bytes)
 
 
 def estimate(config: Mapping[str, Any], *, mixers: int, model_bytes: int) -> Estimate:
-    """Args:
+    """Estimate the weights of a target whose attention and recurrence are counted already.
+
+    Args:
         mixers: parameters of all layers' attention and recurrence.
         model_bytes: per element of the model's dtype.
 

@@ -27,8 +27,8 @@ def print_check(result: CheckResult, console: Console, *, everything: bool = Fal
         console.print(_table(inspection.spec, result.target, result.start))
     elif inspection.is_left_to_vllm:
         is_off = result.request.options.get("enabled") is False
-        why = "Switched off by the option enabled" if is_off else "Not one of this package's drafts"
-        console.print(f"{why}: vLLM serves it as it reads it, unchecked.")
+        why = "Switched off by the option enabled" if is_off else "Not a supported draft"
+        console.print(f"{why}: not checked; loaded by stock vLLM.")
     for finding in sorted(inspection.findings, key=lambda f: _ORDER.index(f.severity)):
         if everything or finding.follows_from is None:
             _print_finding(finding, console)
