@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gauges beside vLLM's own: which draft is served and how, and what a hybrid target's states take.
+"""Sets gauges beside vLLM's own: which draft is served, and what a hybrid target's states take.
 
 The preflight sets them in the processes that read the command line, which also answer /metrics. A plugin
 of the group `vllm.stat_logger_plugins` would do too, but vLLM turns its statistics on as soon as one is

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--additional-config '{"eagle_ext": {...}}'`, parsed once into a frozen model."""
+"""Parses `--additional-config '{"eagle_ext": {...}}'` once into a frozen model."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _refuse_outside(additional_config: Mapping[Any, Any]) -> None:
 
 
 def _holds_options(key: str, value: object) -> bool:
-    """Whether an object under another key than KEY holds options of this package."""
+    """Find out whether an object under another key than KEY holds options of this package."""
     if _spelt(key) == KEY:
         return True
     if not isinstance(value, Mapping):
@@ -166,7 +166,7 @@ def _judge_stray(key: str, known: str, value: object) -> None:
 
 
 def _fits(key: str, value: object) -> bool:
-    """Whether the option takes the value, in its present or its old spelling."""
+    """Find out whether the option takes the value, in its present or its old spelling."""
     try:
         Options.model_validate({key: _now(key, value)})
     except ValidationError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What speculation costs a hybrid target in memory and traffic, by vLLM's scheme and by replay.
+"""Computes what speculation costs a hybrid target in memory and traffic, with either scheme.
 
 `per_token`: vLLM keeps a state after each token of a draft, 1 + K state blocks per request. `replay`:
 one state block holds the committed state and, behind it, the recorded inputs of the T = K + 1 verified
@@ -23,7 +23,7 @@ _GPU_IN_FLIGHT, _CPU_IN_FLIGHT = 2 * 8192, 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSetting:
-    """What of a run the sizes follow from."""
+    """Holds what of a run the sizes follow from."""
 
     k: int
     max_model_len: int
@@ -51,7 +51,7 @@ class LayerBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolShare:
-    """What a request takes of vLLM's pool of blocks on one rank."""
+    """Says what a request takes of vLLM's pool of blocks on one rank."""
 
     block_bytes: int  # of one block of the pool
     blocks: int  # a request at max_model_len takes
@@ -102,7 +102,7 @@ def layer_block_of(target: Target, scheme: Scheme, setting: CacheSetting) -> Lay
 def footprint(
     target: Target, scheme: Scheme, setting: CacheSetting, draft: Sequence[Attention] = ()
 ) -> Footprint:
-    """What one request takes with the scheme.
+    """Compute what one request takes with the scheme.
 
     Args:
         draft: attention layers that a draft adds to the pool.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes of a hybrid target that its memory follows from, read from config.json.
+"""Reads from config.json the shapes of a hybrid target that its memory follows from.
 
 Qwen3-Next, Qwen3.5 and Qwen3.6 name them alike. Pure Python: neither torch nor vLLM.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What replay saves beside vLLM's own scheme, in the words that a start logs and a plan prints."""
+"""Tells what replay saves beside vLLM's own scheme, in the words that a start logs and a plan prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateReport:
-    """The sizes of the line, measured by an engine or computed by a plan."""
+    """Holds the sizes that the line names, measured by an engine or computed by a plan."""
 
     state_blocks: int
     per_token_state_blocks: int

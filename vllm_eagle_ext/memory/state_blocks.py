@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many state blocks a request takes in each recurrent layer, and what each of them holds.
+"""Counts the state blocks that a request takes in each recurrent layer, and names what they hold.
 
 The count is vLLM's own: a state block is a KV-cache block of a recurrent layer.
 """
@@ -16,7 +16,7 @@ Scheme = Literal["per_token", "replay"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBlocks:
-    """The state blocks of one request beside the one that holds its committed state."""
+    """Lists the state blocks of one request, beside the one that holds its committed state."""
 
     draft_tokens: int  # a state after each of them
     at_block_boundary: bool  # prefix caching keeps the state at the end of a KV-cache block
@@ -38,7 +38,7 @@ class StateBlocks:
 
 
 def state_blocks(scheme: Scheme, *, k: int, prefix_caching: bool, cpu: bool) -> StateBlocks:
-    """The blocks that `scheme` takes for `k` draft tokens."""
+    """Count the blocks that `scheme` takes for `k` draft tokens."""
     replays = scheme == "replay"
     return StateBlocks(
         draft_tokens=0 if replays else k, at_block_boundary=prefix_caching, scratch=replays and cpu

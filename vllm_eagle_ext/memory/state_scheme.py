@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay or one state block per draft token: what the user asks for, what this configuration allows, and
-what pays."""
+"""Chooses replay or one state block per draft token, by what is asked for, possible and worth it."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ OPTION = "additional_config.eagle_ext.hybrid_state"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What of an engine's configuration the choice depends on."""
+    """Holds what of an engine's configuration the choice depends on."""
 
     architecture: str
     k: int
@@ -45,7 +44,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """One property of a configuration that replay cannot serve."""
+    """Describes one property of a configuration that replay cannot serve."""
 
     field: str
     value: object
@@ -57,7 +56,7 @@ class Obstacle:
 
 
 def obstacles(situation: Situation) -> Iterator[Obstacle]:
-    """Everything in this configuration that replay cannot serve."""
+    """List everything in this configuration that replay cannot serve."""
     s = situation
     if s.platform not in ("cpu", "cuda"):
         yield Obstacle("platform", s.platform, "cpu or cuda", "leave hybrid_state at per_token here")
@@ -124,7 +123,7 @@ def refuse_what_crashes(situation: Situation) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The scheme that is taken, why, and the state blocks that it takes."""
+    """Says which scheme is taken, why, and which state blocks it takes."""
 
     scheme: Scheme
     reason: str

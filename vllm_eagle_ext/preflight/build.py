@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a start enters the preflight: read what is asked, inspect the draft, let vLLM build its
-SpeculativeConfig, and apply what was decided to it."""
+"""Takes a start through the preflight: read what is asked, inspect the draft, let vLLM build its
+SpeculativeConfig, and apply to it what was decided."""
 
 from __future__ import annotations
 

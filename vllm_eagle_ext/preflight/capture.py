@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Valid drafts that read a state which their target, as vLLM serves it, cannot hand out."""
+"""Refuses valid drafts that read a state which their target, as vLLM serves it, cannot hand out."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def _check_engine(launch: Launch, request: DraftRequest, case: Case) -> None:
 
 
 def _may_be_mistaken(launch: Launch, request: DraftRequest) -> bool:
-    """Whether a supported draft is named under a method that would run it as something else.
+    """Find out whether a supported draft is named under a method that would run it as something else.
 
     Reads config.json alone.
     """
@@ -128,7 +128,7 @@ def _may_be_mistaken(launch: Launch, request: DraftRequest) -> bool:
 
 
 def _place(launch: Launch, request: DraftRequest) -> dict[str, Any]:
-    """Where the draft's files are looked for, as keywords of the functions that read them."""
+    """Say where the draft's files are looked for, as keywords of the functions that read them."""
     return {
         "revision": request.revision,
         "token": launch.engine_args.hf_token,

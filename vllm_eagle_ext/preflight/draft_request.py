@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user asked for, from `--speculative-config` or the `--spec-*` flags."""
+"""Reads what the user asked for from `--speculative-config` or the `--spec-*` flags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vllm_eagle_ext.errors import SpeculativeConfigError
 
 @dataclass(frozen=True, slots=True)
 class DraftRequest:
-    """The draft and the K that an engine is asked to serve."""
+    """Names the draft and the K that an engine is asked to serve."""
 
     method: str | None
     model: Any  # a string, once checked

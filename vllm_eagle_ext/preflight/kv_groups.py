@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Valid drafts whose KV cache vLLM's V1 runner cannot lay out beside the target's."""
+"""Refuses valid drafts whose KV cache vLLM's V1 runner cannot lay out beside the target's."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One start of an engine as the preflight carries it, from what is asked to what is served."""
+"""One value carries a start of an engine through the preflight, from what is asked to what is served."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vllm_eagle_ext.preflight.draft_request import DraftRequest, read_request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What is known of a start; each step of the preflight returns it with its own findings added."""
+    """Carries what is known of a start; each step returns it with its own findings added."""
 
     engine_args: Any  # vLLM's EngineArgs
     target: Any  # vLLM's ModelConfig of the target
@@ -50,7 +50,7 @@ def read_launch(engine_args: Any, target: Any) -> Launch:
 
 
 def target_facts(launch: Launch) -> TargetFacts:
-    """What the rules ask of the target, as vLLM has read it."""
+    """Collect what the rules ask of the target, as vLLM has read it."""
     target, text = launch.target, launch.target_text
     folder = Path(target.model)
     return TargetFacts(
@@ -64,7 +64,7 @@ def target_facts(launch: Launch) -> TargetFacts:
 
 
 def draft_setting(launch: Launch, request: DraftRequest) -> Setting:
-    """What the rules ask of the engine around the draft."""
+    """Collect what the rules ask of the engine around the draft."""
     k = request.num_speculative_tokens
     return Setting(
         method=request.method,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How findings reach the user of an engine: one error before it starts, or warnings in its log."""
+"""Tells the user of an engine what was found: one error before it starts, or warnings in its log."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets with images on vLLM's V1 runner, which looks up their image token whatever the draft is."""
+"""Refuses targets whose image token vLLM's V1 runner cannot find: it looks it up for every draft."""
 
 from __future__ import annotations
 

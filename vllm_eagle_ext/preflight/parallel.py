@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ways to spread an engine over devices a supported draft can follow."""
+"""Refuses the ways to spread an engine over devices that a supported draft cannot follow."""
 
 from __future__ import annotations
 

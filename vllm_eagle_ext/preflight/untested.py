@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts that need this package, on a vLLM that it was not tested with."""
+"""Refuses drafts that need this package, on a vLLM that it was not tested with."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a check looks on a terminal."""
+"""Prints a check on a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ _ORDER = [Severity.ERROR, Severity.WARNING, Severity.NOTE]
 
 
 def print_check(result: CheckResult, console: Console, *, everything: bool = False) -> None:
-    """everything: errors that follow from others too."""
+    """Print a check.
+
+    Args:
+        everything: print errors that follow from others too.
+    """
     inspection = result.inspection
     if inspection.spec is not None:
         console.print(_table(inspection.spec, result.target, result.start))

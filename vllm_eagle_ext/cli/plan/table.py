@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How plans look on a terminal."""
+"""Prints plans on a terminal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan for programs."""
+"""Writes plans as JSON, for programs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan comes to in a sentence, and what it advises."""
+"""Puts a plan into a sentence, and says what it advises."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the keys and values of a target without recurrent state take; it has nothing else to plan."""
+"""Plans the keys and values of a target without recurrent state, which has nothing else to plan."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class KvCost(PoolShare):
 
 
 def is_hybrid(config: Mapping[str, Any]) -> bool:
-    """Whether the config tells of gated delta nets, rightly or not."""
+    """Find out whether the config tells of gated delta nets, rightly or not."""
     text = text_config(config)
     kinds = text.get("layer_types")
     linear = ("linear_num_", "linear_key_", "linear_value_", "linear_conv_")

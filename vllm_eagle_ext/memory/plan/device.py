@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory this machine has, where the user does not say."""
+"""Finds out how much memory this machine has, where the user does not say."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `vllm-eagle plan` reads of a target and of a draft: configs, sizes of weights, no weight."""
+"""Reads what a plan needs of a target and of a draft: configs and sizes of weights, but no weight."""
 
 from __future__ import annotations
 

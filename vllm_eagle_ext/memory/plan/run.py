@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan is computed from, and what it comes to."""
+"""Computes the plan of a target for each K."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Premises:
-    """What does not depend on K."""
+    """Holds what does not depend on K."""
 
     request: PlanRequest
     architecture: str
@@ -234,7 +234,7 @@ def _hybrid(premises: Premises, target: Target, setting: CacheSetting) -> Hybrid
 
 
 def _auto(premises: Premises, setting: CacheSetting) -> tuple[Scheme, str]:
-    """What an engine takes on the runner that vLLM chooses by itself: V2 on a GPU, V1 on a CPU."""
+    """Choose as an engine does on the runner that vLLM chooses by itself: V2 on a GPU, V1 on a CPU."""
     architecture, cpu = premises.architecture, setting.cpu
     if architecture and architecture not in TARGETS:
         return "per_token", f"replay does not know {architecture}"

@@ -17,7 +17,7 @@ _BUILDS = ("cpu", "rocm", "xpu", "tpu")  # in the local part of a version; CUDA'
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """Where the engine would run."""
+    """Says where the engine would run."""
 
     name: str  # "cpu", "cuda", or another that vLLM was built for
     why: str  # it is assumed

@@ -31,7 +31,7 @@ from vllm_eagle_ext.preflight.offline.start import EngineWishes, Start, plan_sta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
-    """What is to be checked, and for which engine."""
+    """Says what is to be checked, and for which engine."""
 
     draft: str
     draft_field: str = "DRAFT"  # what an error calls it
@@ -67,7 +67,7 @@ class CheckRequest:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found."""
+    """Holds what a check found."""
 
     request: CheckRequest
     target: TargetFacts

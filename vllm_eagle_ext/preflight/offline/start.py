@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine's start would make of the draft, beyond its files: the refusals that need no vLLM."""
+"""Foresees what an engine's start would make of the draft beyond its files, without vLLM."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _LENIENT = {"draft_cache_lies_in_one_group"}  # `strict: false` makes a warning 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineWishes:
-    """What the user asks of the engine."""
+    """Holds what the user asks of the engine."""
 
     k: int
     tp: int
@@ -53,7 +53,7 @@ class EngineWishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The engine that the printed command starts."""
+    """Describes the engine that the printed command starts."""
 
     platform: Platform
     runner: Runner
@@ -124,7 +124,7 @@ def _of_options(architecture: str, wishes: EngineWishes) -> dict[str, Check]:
 def _of_the_pair(
     target: Mapping[str, Any], architecture: str, case: Case, wishes: EngineWishes, start: Start
 ) -> dict[str, Check]:
-    """What a start asks of a supported draft's pair, name by name; see `preflight/draft_checks.py`."""
+    """List what a start asks of target and draft together, name by name, as `draft_checks.py` does."""
     text, found = text_config(target), start.platform.vllm
     checks: dict[str, Check] = {
         "target_hands_out_its_embeddings": partial(refuse_embeddings, architecture, case.spec),
@@ -139,7 +139,10 @@ def _of_the_pair(
 
 
 def _images(target: Mapping[str, Any], architecture: str) -> None:
-    """Guess: vLLM has several names for some of its classes. So what this refuses becomes a warning."""
+    """Guess whether V1 finds the image token; a refusal becomes a warning.
+
+    vLLM's class, whose name decides, may serve several architectures, and only vLLM knows which.
+    """
     sees = any(isinstance(target.get(f"{sense}_config"), Mapping) for sense in ("vision", "audio"))
     if sees and architecture not in NAMED and "image_token_index" not in target:
         raise no_image_token(architecture, architecture)
