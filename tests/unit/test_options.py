@@ -148,7 +148,7 @@ def _nothing_logged_yet():
 
 @pytest.mark.parametrize(("key", "old", "new"), OLD_SPELLINGS)
 class TestOldSpelling:
-    """Of values that were renamed; they are taken for one release."""
+    """Values that were renamed are taken in their old spelling for one release."""
 
     def test_is_taken_for_the_new_one(self, key, old, new):
         assert parse_options({"eagle_ext": {key: old}}) == parse_options({"eagle_ext": {key: new}})

@@ -1,4 +1,4 @@
-"""Figures of section 3 of the project's notes on hybrid replay, and rules that hold for any target."""
+"""Figures worked out by hand for published targets, and rules that hold for any target."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_state_block_of_27b_with_16_draft_tokens():
     ],
 )  # fmt: skip
 def test_state_moved_per_step(name, k, per_token, replay):
-    """The notes record gates in fp32, replay in the model's dtype: up to half a MiB less."""
+    """The figures assume gates in fp32; replay records them in the model's dtype, which takes less."""
     recurrent = read_target(TARGETS[name]).recurrent
     assert moved_per_step(recurrent, "per_token", k) == per_token * MIB
     assert moved_per_step(recurrent, "replay", k) == pytest.approx(replay * MIB, abs=0.75 * MIB)

@@ -152,7 +152,7 @@ def test_speculators_without_norm_before_residual_get_their_own_default(target, 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_resolved_config_travels(target, tmp_path, family):
-    """To workers as a pickle, into hashes and logs as JSON."""
+    """It goes to workers as a pickle, into hashes and logs as JSON."""
     import pickle
 
     draft = valid_draft(family)
