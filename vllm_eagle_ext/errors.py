@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the package refuses, and how it says so: field, value, what is allowed, what to do.
+"""Says what the package refuses: field, value, what is allowed, what to do.
 
 EagleExtError(ValueError)
     HybridStateError          a configuration in which recurrent states cannot be kept as asked
     OptionsError              a key or value of `additional_config.eagle_ext`
     SpeculativeConfigError    a key or value of `speculative_config`
     UnsupportedDraftError     a draft checkpoint that would not draft what it was trained to draft
-    UnsupportedTargetError    a target whose recurrent state this package cannot lay out
+    UnsupportedTargetError    a target that cannot feed a draft, or whose states cannot be planned
     UnsupportedVllmError      a draft that needs this package on a vLLM it has not been tested with
 """
 
@@ -29,13 +29,13 @@ _MOST_SHOWN = 2000  # characters of a value that someone else wrote
 
 
 def clipped(value: object) -> str:
-    """repr(value), cut where no one would read on."""
+    """Return repr(value), cut where no one would read on."""
     text = repr(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} .. ({len(text)} characters)"
 
 
 def sentence(field: str, value: object) -> str:
-    """The sentence that a message begins with: `field is value`."""
+    """Make the sentence that a message begins with: `field is value`."""
     subject = re.split(r" (?:of|that|at|in) ", field)[0]
     last = subject.rpartition(" ")[2]
     is_plural = " and " in subject or (last.isalpha() and last.endswith("s") and last[-2:] != "ss")
@@ -44,7 +44,7 @@ def sentence(field: str, value: object) -> str:
 
 
 class EagleExtError(ValueError):
-    """One refusal. The four parts are kept as attributes; the message is all of them."""
+    """Refuses something. The four parts are kept as attributes; the message is all of them."""
 
     def __init__(self, *, field: str, value: object, allowed: str, remedy: str) -> None:
         self.field = field
@@ -61,7 +61,7 @@ class EagleExtError(ValueError):
 
 
 def _rebuild(error: type[EagleExtError], parts: dict[str, str]) -> EagleExtError:
-    """Errors with keyword-only parts must survive pickling between vLLM's processes."""
+    """Make an error again: keyword-only parts must survive pickling between vLLM's processes."""
     return error(**parts)
 
 

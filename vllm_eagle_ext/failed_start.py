@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cause of a failed start, told last and on one line by the process that the user started.
+"""Tells the cause of a failed start last and on one line, from the process that the user started.
 
 What ends that process only points at the cause, which stands a hundred lines above in the traceback of
 a worker. So every process of vLLM's notes its errors in one file, whose path its children inherit in
@@ -40,10 +40,10 @@ _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any
 
 
 def watch() -> None:
-    """In the process that the user started, when an engine with a draft is being configured.
+    """Watch over a start, in the process that the user started, when an engine is being configured.
 
-    Drops what an earlier start noted. Does nothing in vLLM's own children, which configure engines too,
-    nor where no temporary file can be written.
+    This drops what an earlier start noted. It does nothing in vLLM's own children, which configure
+    engines too, nor where no temporary file can be written.
     """
     if multiprocessing.parent_process() is not None:
         return
@@ -65,7 +65,7 @@ def _begin() -> None:
 
 
 def _remove_left_behind() -> None:
-    """By processes that a signal ended, as `vllm serve` ends on SIGTERM: their exit runs no handler."""
+    """Remove the files of processes that a signal ended, whose exit runs no handler."""
     for file in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*{_SUFFIX}"):
         with contextlib.suppress(OSError, ValueError):
             try:
@@ -80,15 +80,17 @@ def _end(owner: int, path: str) -> None:
 
 
 def join() -> None:
-    """In every process of vLLM's: notes its errors, if the first process watches. Idempotent."""
+    """Note the errors of this process, if the first process of vLLM's watches. Idempotent."""
     factory = logging.getLogRecordFactory()
     if NOTES in os.environ and not isinstance(factory, _Noting):
         logging.setLogRecordFactory(_Noting(factory))
 
 
 class _Noting:
-    """A factory of log records, which notes errors. vLLM configures logging anew in each child, which
-    removes handlers, but not the factory."""
+    """Makes log records, and notes errors.
+
+    vLLM configures logging anew in each child, which removes handlers, but not the factory.
+    """
 
     def __init__(self, factory: Callable[..., logging.LogRecord]) -> None:
         self.factory = factory
@@ -109,7 +111,7 @@ def _note(error: BaseException) -> None:
 
 
 def line_of(error: BaseException) -> str:
-    """An error's name and the line of its message that tells; where it has none, the code it is of."""
+    """Give an error's name and the line of its message that tells; without one, the code that raised."""
     name, first, others = _told(error)
     frames = traceback.extract_tb(error.__traceback__)
     if found := _of_pydantic(error):
@@ -125,7 +127,7 @@ def line_of(error: BaseException) -> str:
 
 
 def _told(error: BaseException) -> tuple[str, str, list[str]]:
-    """Its name, the first line of its message, which may begin with blank ones, and the others."""
+    """Split an error into its name, the first line of its message that is not blank, and the others."""
     told = "".join(traceback.format_exception_only(error)).strip()
     # Python shows the code of a SyntaxError first.
     at = max(told.find(f"{type(error).__name__}: ") if isinstance(error, SyntaxError) else 0, 0)
@@ -136,7 +138,7 @@ def _told(error: BaseException) -> tuple[str, str, list[str]]:
 
 
 def _of_pydantic(error: BaseException) -> str | None:
-    """Its message begins with a line that says only that there is one, and ends with a link."""
+    """Give what a pydantic error tells: its message begins and ends with lines that tell nothing."""
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):
@@ -146,7 +148,7 @@ def _of_pydantic(error: BaseException) -> str | None:
 
 
 def _tell(before: _Hook, owner: int, *raised: Any) -> None:
-    """sys.excepthook."""
+    """Run as sys.excepthook: tell the cause after the hook that was there `before`."""
     before(*raised)
     with contextlib.suppress(Exception):
         if os.getpid() == owner and (line := last_line(raised[1], raised[2])):
@@ -157,8 +159,10 @@ def _tell(before: _Hook, owner: int, *raised: Any) -> None:
 
 
 def _end_tracker() -> None:
-    """Python's tracker of shared memory warns of what a worker that failed left behind, once nobody
-    writes to it any more: otherwise behind our line."""
+    """End Python's tracker of shared memory, so that its warning does not come after the last line.
+
+    It warns of what a failed worker left behind once nobody writes to it any more.
+    """
     tracker = resource_tracker._resource_tracker
     descriptor, process = getattr(tracker, "_fd", None), getattr(tracker, "_pid", None)
     if descriptor is None or process is None:
@@ -173,8 +177,11 @@ def _end_tracker() -> None:
 
 
 def last_line(error: BaseException, trace: TracebackType | None) -> str | None:
-    """What to say behind the traceback of an exception that ends the process; None where its own last
-    line says it, or where it is not of an engine's start."""
+    """Compose the line behind the traceback of an exception that ends the process.
+
+    Returns:
+        None where the traceback's own last line says it, or where it is not of an engine's start.
+    """
     own = line_of(error)
     if is_pointer(own):
         cause = _noted()
@@ -202,6 +209,6 @@ def _noted() -> str | None:
 
 
 def _plain(cause: str) -> str:
-    """Without the name of an error of ours, whose message says all."""
+    """Drop the name of an error of this package, whose message says all."""
     _, mark, message = cause.partition("vllm-eagle-ext: ")
     return message if mark else cause

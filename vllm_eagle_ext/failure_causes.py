@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which line says why an engine failed. Standard library only.
+"""Finds the line that says why an engine failed, with the standard library only.
 
 An engine is several processes. The one that fails tells why; the others end with an error that only
 points at it, or with one that it led to.
@@ -27,18 +27,18 @@ _LOGGED = re.compile(r"\((?P<process>[^()]* pid=\d+)\) ERROR ")  # vLLM's prefix
 
 
 def is_pointer(line: str) -> bool:
-    """Whether it says only that there is an error."""
+    """Find out whether the line says only that there is an error."""
     return any(text in line for text in _POINTERS)
 
 
 def telling(line: str) -> str | None:
-    """What it names of an error, if it is more than that there is one."""
+    """Give what the line names of an error, if it is more than that there is one."""
     found = _ERROR.search(line)
     return found.group() if found and not is_pointer(line) else None
 
 
 def earliest(said: Sequence[tuple[str, str]]) -> int | None:
-    """Which of them is the cause; None where none tells.
+    """Find which of them is the cause; None where none tells.
 
     Args:
         said: process and error, in the order of time.
@@ -51,8 +51,10 @@ def earliest(said: Sequence[tuple[str, str]]) -> int | None:
 
 
 def cause_of(error: str, log: Sequence[str]) -> tuple[str, int]:
-    """The error itself, or where it only points elsewhere the line of the log that does not; and the
-    number of log lines up to it."""
+    """Find what tells the cause, and the number of log lines up to it.
+
+    It is the error itself, or where that only points elsewhere the line of the log that does not.
+    """
     if telling(error) is None:
         logged = [
             (at, match["process"], line)

@@ -13,5 +13,5 @@ def log_once(logger: logging.Logger, level: int, message: str) -> None:
 
 
 def get_logger(module: str) -> logging.Logger:
-    """`vllm_eagle_ext.preflight` -> the logger `vllm.vllm_eagle_ext.intake`."""
+    """Return the logger `vllm.vllm_eagle_ext.preflight` for `vllm_eagle_ext.preflight`."""
     return logging.getLogger(f"vllm.{module}")

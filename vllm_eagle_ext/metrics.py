@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gauges beside vLLM's own: which draft is served and how, and what a hybrid target's states take.
+"""Sets gauges beside vLLM's own: which draft is served, and what a hybrid target's states take.
 
-The intake sets them in the processes that read the command line, which also answer /metrics. A plugin of
-the group `vllm.stat_logger_plugins` would do too, but vLLM turns its statistics on as soon as one is
+The preflight sets them in the processes that read the command line, which also answer /metrics. A plugin
+of the group `vllm.stat_logger_plugins` would do too, but vLLM turns its statistics on as soon as one is
 installed, also for servers started with --disable-log-stats.
 """
 
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext import __version__
 from vllm_eagle_ext.log import get_logger
-from vllm_eagle_ext.memory.footprint import Footprint, Setting, Way, footprint
+from vllm_eagle_ext.memory.footprint import CacheSetting, Footprint, footprint
 from vllm_eagle_ext.memory.geometry import Attention, Target, read_target
+from vllm_eagle_ext.memory.state_blocks import Scheme
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint import DraftSpec
@@ -25,18 +26,18 @@ logger = get_logger(__name__)
 # vLLM unregisters whatever begins with "vllm:" when it builds its own.
 DRAFT_INFO = "vllm_eagle_ext:draft_info"
 STATE_BYTES = "vllm_eagle_ext:request_state_bytes"
-STATE_PAGES = "vllm_eagle_ext:request_state_pages"
+STATE_BLOCKS = "vllm_eagle_ext:request_state_blocks"
 
 _HELP = {
     DRAFT_INFO: "The draft that is served, how it was read, and by which drafter. Always 1.",
-    STATE_BYTES: "Recurrent state of one request on one rank, in pages of the KV cache.",
-    STATE_PAGES: "Pages of recurrent state that one request takes in each recurrent layer.",
+    STATE_BYTES: "Bytes of one request's recurrent state on one rank, in whole KV-cache blocks.",
+    STATE_BLOCKS: "KV-cache blocks of recurrent state that one request takes in each recurrent layer.",
 }
 _gauges: dict[str, Any] = {}
 
 
 def publish_draft(engine_args: Any, target_model_config: Any, spec: DraftSpec, k: int) -> None:
-    """Never raises: no engine may fail for a gauge."""
+    """Publish which draft is served, and how. Never raises: no engine may fail for a gauge."""
     try:
         labels = {
             "draft": spec.model,
@@ -53,19 +54,19 @@ def publish_draft(engine_args: Any, target_model_config: Any, spec: DraftSpec, k
 
 
 def publish_state(
-    engine_args: Any, target_model_config: Any, speculative_config: Any, way: Way, *, cpu: bool
+    engine_args: Any, target_model_config: Any, speculative_config: Any, scheme: Scheme, *, cpu: bool
 ) -> None:
-    """Never raises."""
+    """Publish what a request's recurrent state takes. Never raises."""
     try:
-        found = state_footprint(engine_args, target_model_config, speculative_config, way, cpu=cpu)
-        values = {STATE_BYTES: found.state, STATE_PAGES: found.pages}
-        _set(engine_args, target_model_config, values, {"state": way})
+        found = state_footprint(engine_args, target_model_config, speculative_config, scheme, cpu=cpu)
+        values = {STATE_BYTES: found.state, STATE_BLOCKS: found.state_blocks}
+        _set(engine_args, target_model_config, values, {"state": scheme})
     except Exception as error:  # noqa: BLE001
         logger.warning("The state's size is missing in /metrics: %s", error)
 
 
 def withdraw() -> None:
-    """Of an earlier engine of this process, as vLLM does with its own. Never raises."""
+    """Remove an earlier engine's gauges from this process, as vLLM does with its own. Never raises."""
     while _gauges:
         from prometheus_client import REGISTRY
 
@@ -75,17 +76,17 @@ def withdraw() -> None:
 
 
 def state_footprint(
-    engine_args: Any, target_model_config: Any, speculative_config: Any, way: Way, *, cpu: bool
+    engine_args: Any, target_model_config: Any, speculative_config: Any, scheme: Scheme, *, cpu: bool
 ) -> Footprint:
-    """As the plan computes it, with the dtypes of this run. vLLM tells its front end no page's size."""
+    """Compute it as a plan does, with the dtypes of this run: vLLM's front end knows no block's size."""
     target = _target(engine_args, target_model_config, cpu=cpu)
-    setting = Setting(
+    setting = CacheSetting(
         k=speculative_config.num_speculative_tokens,
         max_model_len=target_model_config.max_model_len,
         prefix_caching=bool(engine_args.enable_prefix_caching),
         cpu=cpu,
     )
-    # A draft's wider heads widen every page.
+    # A draft's wider heads widen every block.
     draft = speculative_config.draft_model_config or target_model_config
     layers = Attention(
         layers=1,
@@ -94,7 +95,7 @@ def state_footprint(
         element_bytes=target.attention.element_bytes,
         tp=target.attention.tp,
     )
-    return footprint(target, way, setting, [layers])
+    return footprint(target, scheme, setting, [layers])
 
 
 def _target(engine_args: Any, target_model_config: Any, *, cpu: bool) -> Target:

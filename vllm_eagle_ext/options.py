@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--additional-config '{"eagle_ext": {...}}'`, parsed once into a frozen model."""
+"""Parses `--additional-config '{"eagle_ext": {...}}'` once into a frozen model."""
 
 from __future__ import annotations
 
@@ -16,47 +16,53 @@ from vllm_eagle_ext.log import get_logger, log_once
 logger = get_logger(__name__)
 
 KEY = "eagle_ext"
-# How alike a key must be to ours to be taken for it; "eagle_ex" is at 0.94, "eagle" at 0.71.
+# How alike a key must be to KEY or an option to be taken for it; "eagle_ex" is at 0.94, "eagle" at 0.71.
 _ALIKE = 0.85
 _GENERIC = ("enabled", "strict")  # names that another plugin may have options by
-# Values under their spelling before 0.2. REMOVE WHEN 0.3 is released.
-_RENAMED = {"aux_layers": {"boundary": "input"}, "hybrid_state": {"slots": "per_token"}}
+# Option -> old spelling of a value -> the present one. REMOVE WHEN 0.3 is released.
+RENAMED = {"aux_layers": {"boundary": "input"}, "hybrid_state": {"slots": "per_token"}}
 
 
 class Options(BaseModel):
-    """Defaults serve the published checkpoints as they are."""
+    """The options of one engine; the defaults serve the published checkpoints as they are."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    enabled: bool = Field(default=True, description="true or false; false leaves vLLM as it is")
+    enabled: bool = Field(
+        default=True, description="true or false; false leaves every draft and target to stock vLLM"
+    )
     untested_vllm: bool = Field(
-        default=False, description="true or false; true serves outside the tested vLLM range"
+        default=False,
+        description="true or false; true serves with vLLM releases outside the tested range too",
     )
     strict: bool = Field(
         default=True,
-        description="true or false; false makes warnings of errors that an engine would start with",
+        description="true or false; false turns errors that an engine could start with into warnings",
     )
     aux_layers: Literal["auto", "input", "output"] | list[Annotated[int, Field(ge=0)]] = Field(
         default="auto",
-        description='"auto", "input" (the ids name layers whose input is read), "output" (they name '
-        "layers whose output is read), or a list of layers whose input is read",
+        description='"auto" (as the draft\'s format defines its ids), "input" (the ids name layers '
+        'whose input is read), "output" (they name layers whose output is read), or a list of layers '
+        "whose input is read",
     )
     gate_layout: Literal["interleaved", "concat"] | None = Field(
         default=None,
         description='"interleaved" (per head, query before gate) or "concat" (all queries first)',
     )
     norm_output: Literal["checkpoint"] | bool = Field(
-        default="checkpoint", description='"checkpoint", true or false'
+        default="checkpoint",
+        description='"checkpoint" (the flag of its config), or true or false in its place',
     )
     hybrid_state: Literal["auto", "replay", "per_token"] = Field(
         default="auto",
-        description='"auto", "replay" (one state page per request of a gated delta net target) or '
-        '"per_token" (vLLM\'s own: one per draft token)',
+        description='"auto" (replay where it is possible and pays), "replay" (a hybrid target keeps the '
+        'committed state of a request alone) or "per_token" (vLLM\'s own: one state block per draft '
+        "token)",
     )
 
 
 def parse_options(additional_config: object) -> Options:
-    """Read our part of vLLM's `additional_config`; other plugins' keys are not ours to judge.
+    """Read this package's part of vLLM's `additional_config`; other plugins' keys are left alone.
 
     Raises:
         OptionsError: unknown key, or a value of the wrong kind.
@@ -72,29 +78,36 @@ def parse_options(additional_config: object) -> Options:
             allowed="an object of options",
             remedy=f'write it as {{"{KEY}": {{"enabled": true}}}}',
         )
-    given = {key: _current(str(key), value) for key, value in given.items()}
+    given = current_spelling(given)
     try:
         return Options.model_validate(given)
     except ValidationError as error:
         raise _options_error(given, error.errors()[0]["loc"][0]) from None
 
 
-def _current(key: str, value: object) -> object:
-    """The value as it is spelt now; the log names the new spelling."""
-    new = _RENAMED.get(key, {}).get(value) if isinstance(value, str) else None
-    if new is None:
-        return value
-    log_once(
-        logger,
-        logging.WARNING,
-        f'additional_config.{KEY}.{key}: "{value}" is now called "{new}"; the old name will be refused '
-        "in a later release.",
-    )
+def current_spelling(given: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Spell the values of options as they are spelt now; the log names each old spelling once."""
+    return {key: _renamed(str(key), value) for key, value in given.items()}
+
+
+def _renamed(key: str, value: object) -> object:
+    new = _now(key, value)
+    if new != value:
+        log_once(
+            logger,
+            logging.WARNING,
+            f'additional_config.{KEY}.{key}: "{value}" is now called "{new}"; the old name will be '
+            "refused in a later release.",
+        )
     return new
 
 
+def _now(key: str, value: object) -> object:
+    return RENAMED.get(key, {}).get(value, value) if isinstance(value, str) else value
+
+
 def _refuse_outside(additional_config: Mapping[Any, Any]) -> None:
-    """Options that stand beside `eagle_ext`, or under another name, would be ignored.
+    """Refuse options that stand beside `eagle_ext` or under another name, where nobody reads them.
 
     Raises:
         OptionsError: they can be meant for no one else.
@@ -102,7 +115,7 @@ def _refuse_outside(additional_config: Mapping[Any, Any]) -> None:
     for key, value in additional_config.items():
         if key == KEY:
             continue
-        if _are_options_of_ours(str(key), value):
+        if _holds_options(str(key), value):
             raise OptionsError(
                 field=f"additional_config.{key}",
                 value=value,
@@ -114,13 +127,13 @@ def _refuse_outside(additional_config: Mapping[Any, Any]) -> None:
             _judge_stray(key, known, value)
 
 
-def _are_options_of_ours(key: str, value: object) -> bool:
-    """Of an object under another key than ours."""
+def _holds_options(key: str, value: object) -> bool:
+    """Find out whether an object under another key than KEY holds options of this package."""
     if _spelt(key) == KEY:
         return True
     if not isinstance(value, Mapping):
         return False
-    if _is_nearly_ours(key) or KEY in _spelt(key):
+    if _is_nearly_key(key) or KEY in _spelt(key):
         return not value or any(_nearest(str(name), _ALIKE) for name in value)
     own = set(value) - set(_GENERIC)
     return bool(own) and all(name in Options.model_fields and _fits(name, value[name]) for name in value)
@@ -130,17 +143,17 @@ def _spelt(key: str) -> str:
     return key.lower().replace("-", "_")
 
 
-def _is_nearly_ours(key: str) -> bool:
+def _is_nearly_key(key: str) -> bool:
     return SequenceMatcher(None, _spelt(key), KEY).ratio() >= _ALIKE
 
 
 def _nearest(key: str, alike: float) -> str | None:
-    """The option that a key is, or is nearly."""
+    """Find the option that a key is, or is nearly."""
     return next(iter(get_close_matches(_spelt(key), Options.model_fields, n=1, cutoff=alike)), None)
 
 
 def _judge_stray(key: str, known: str, value: object) -> None:
-    """known: the option that the key is, or is nearly."""
+    """Refuse a key that can only be the option `known`, and warn of one that another plugin may read."""
     stray = OptionsError(
         field=f"additional_config.{key}",
         value=value,
@@ -153,8 +166,9 @@ def _judge_stray(key: str, known: str, value: object) -> None:
 
 
 def _fits(key: str, value: object) -> bool:
+    """Find out whether the option takes the value, in its present or its old spelling."""
     try:
-        Options.model_validate({key: value})
+        Options.model_validate({key: _now(key, value)})
     except ValidationError:
         return False
     return True
@@ -179,7 +193,7 @@ def _options_error(given: Mapping[str, Any], key: int | str) -> OptionsError:
 
 
 def _correction(key: str) -> str:
-    if _is_nearly_ours(key):
+    if _is_nearly_key(key):
         return f'leave this inner "{key}" out and write its options directly'
     alike = _nearest(key, 0.6)
     hint = f'; did you mean "{alike}"?' if alike else ""

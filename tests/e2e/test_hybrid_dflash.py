@@ -19,6 +19,8 @@ from vllm_eagle_ext.measure.reference.walk import DFlashWalk
 pytestmark = pytest.mark.e2e
 
 K, FEW_K = 7, 2
+BLOCKS = "state blocks per request (committed state"
+FEW_SAVE_LITTLE = f"{FEW_K} draft tokens save little; replay pays from 3."
 BOUNDARIES = (1, 3, 5, 7)  # of 8 layers: the config's outputs of layers 0, 2, 4, 6
 PROMPTS, MAX_TOKENS, WIDTH = 80, 72, 20
 CONTROL = 20  # texts
@@ -139,16 +141,13 @@ class TestNegativeControls:
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [
-        ("auto", f"replay, one state page per request; {K} draft tokens."),
-        (
-            "auto, few",
-            f"slots, {1 + FEW_K} pages; {FEW_K} draft tokens save little; replay pays from 3.",
-        ),
+        ("auto", f"replay, 2 {BLOCKS}, CPU scratch); {K} draft tokens."),
+        ("auto, few", f"per_token, {1 + FEW_K} {BLOCKS}, {FEW_K} draft tokens); {FEW_SAVE_LITTLE}"),
     ],
 )
 def test_auto_says_what_it_chose(v1, name, chosen):
     results, log = v1
     said = " ".join(section(log, name).split())
     assert f"Recurrent state of Qwen3_5ForCausalLM: {chosen}" in said
-    pages = {"auto": 2, "auto, few": 1 + FEW_K}[name]  # replay's second page is the CPU's scratch
+    pages = {"auto": 2, "auto, few": 1 + FEW_K}[name]  # replay's second block is the CPU's scratch
     assert {group["pages_per_request"] for group in results[name]["pages"]["groups"]} == {pages}

@@ -19,7 +19,7 @@ from tests.support.hybrid import TARGET
 from tests.support.processes import takes_connections, tree, wait_for_end
 from tests.support.server import Server
 from vllm_eagle_ext import metrics
-from vllm_eagle_ext.memory.footprint import mib
+from vllm_eagle_ext.memory.savings import mib
 
 pytestmark = pytest.mark.e2e
 
@@ -122,11 +122,12 @@ def test_our_gauges(server):
     assert draft.labels["drafter"] == "DFlashEagleExtQwen3ForCausalLM"
     (engine,) = {sample.labels["model_name"] for sample in page["vllm:num_requests_running"]}
     assert draft.labels["model_name"] == engine
-    (size,), (pages,) = page[metrics.STATE_BYTES], page[metrics.STATE_PAGES]
-    assert size.labels == pages.labels == {"model_name": engine, "state": "replay"}
+    (size,), (blocks,) = page[metrics.STATE_BYTES], page[metrics.STATE_BLOCKS]
+    assert size.labels == blocks.labels == {"model_name": engine, "state": "replay"}
     # The engine's own line is made from the layers that it built.
-    line = re.search(r"replay, (\d+) pages per request .*: (\S+) MiB instead of", server.log.read_text())
-    assert (str(int(pages.value)), mib(size.value)) == line.groups()
+    said = r"replay, (\d+) state blocks per request \(per_token: .*: (\S+) MiB instead of"
+    line = re.search(said, server.log.read_text())
+    assert (str(int(blocks.value)), mib(size.value)) == line.groups()
 
 
 def test_the_dashboard_asks_for_what_there_is(server):

@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY, Gauge
 from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
 from vllm_eagle_ext import __version__, metrics, plugin
-from vllm_eagle_ext.memory.footprint import Setting, footprint
+from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
 from vllm_eagle_ext.memory.geometry import Attention, read_target
 
 
@@ -93,7 +93,7 @@ def test_a_gauge_that_cannot_be_made_stops_nothing(vllm_log):
 
 
 @pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
-@pytest.mark.parametrize("way", ["replay", "per_token"])
+@pytest.mark.parametrize("scheme", ["replay", "per_token"])
 @pytest.mark.parametrize(
     ("changes", "kv_bytes", "state_bytes"),
     [
@@ -103,8 +103,8 @@ def test_a_gauge_that_cannot_be_made_stops_nothing(vllm_log):
     ],
     ids=["as published", "16-bit states", "fp8 keys"],
 )
-def test_state_is_what_the_plan_says(way, changes, kv_bytes, state_bytes):
-    options = {"additional_config": {"eagle_ext": {"hybrid_state": way}}}
+def test_state_is_what_the_plan_says(scheme, changes, kv_bytes, state_bytes):
+    options = {"additional_config": {"eagle_ext": {"hybrid_state": scheme}}}
     draft = {"method": "dflash", "model": str(TINY / "dflash"), "num_speculative_tokens": 7}
     configure(TARGET, speculative_config=draft, enable_prefix_caching=False, **options, **changes)
     config = {
@@ -114,12 +114,12 @@ def test_state_is_what_the_plan_says(way, changes, kv_bytes, state_bytes):
         "linear_conv_kernel_dim": 4, "dtype": "bfloat16",
         "mamba_ssm_dtype": {2: "bfloat16", 4: "float32"}[state_bytes],
     }  # fmt: skip
-    setting = Setting(k=7, max_model_len=1024, prefix_caching=False, cpu=True)
+    setting = CacheSetting(k=7, max_model_len=1024, prefix_caching=False, cpu=True)
     layers = [Attention(layers=2, kv_heads=2, head_dim=64, element_bytes=kv_bytes)]
-    expected = footprint(read_target(config, kv_bytes=kv_bytes), way, setting, layers)
-    key = (("model_name", "tiny"), ("state", way))
+    expected = footprint(read_target(config, kv_bytes=kv_bytes), scheme, setting, layers)
+    key = (("model_name", "tiny"), ("state", scheme))
     assert samples(metrics.STATE_BYTES) == {key: expected.state}
-    assert samples(metrics.STATE_PAGES) == {key: {"replay": 2, "per_token": 8}[way]}
+    assert samples(metrics.STATE_BLOCKS) == {key: {"replay": 2, "per_token": 8}[scheme]}
 
 
 def test_a_method_without_a_draft_has_a_state_but_no_draft():

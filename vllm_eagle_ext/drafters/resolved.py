@@ -10,7 +10,7 @@ from vllm.lora.layers.base import BaseLayerWithLoRA
 
 from vllm_eagle_ext import compat
 from vllm_eagle_ext.drafters.strict_weights import LoadingPlan, StrictWeights
-from vllm_eagle_ext.resolved_marker import require_stamp
+from vllm_eagle_ext.resolved_marker import require_marker
 
 
 class ResolvedDraft(StrictWeights):
@@ -24,10 +24,10 @@ class ResolvedDraft(StrictWeights):
     """
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
-        stamp = require_stamp(vllm_config.speculative_config.draft_model_config.hf_config)
+        marker = require_marker(vllm_config.speculative_config.draft_model_config.hf_config)
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         compat.install_in_worker()
-        self.loading_plan = LoadingPlan(**stamp["weights"])
+        self.loading_plan = LoadingPlan(**marker["weights"])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Arguments and shapes: the drafter's own.

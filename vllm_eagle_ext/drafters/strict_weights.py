@@ -49,7 +49,7 @@ class LoadingPlan:
 
 
 class StrictWeights:
-    """Mixed in before one of vLLM's drafter classes; `loading_plan` comes from the stamp."""
+    """Mixed in before one of vLLM's drafter classes; `loading_plan` comes from the config's marker."""
 
     loading_plan: LoadingPlan
 

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What speculation costs a hybrid target in memory and traffic: vLLM's pages beside one page.
+"""Computes what speculation costs a hybrid target in memory and traffic, with either scheme.
 
-`slots`: vLLM keeps a state per token of a draft, 1 + K pages per request. `replay`: one page holds the
-state before the draft and, behind it, a record of each of the T = K + 1 rows, from which the accepted
-state is computed again. Both follow vLLM's own rules of padding, groups and admission.
+`per_token`: vLLM keeps a state after each token of a draft, 1 + K state blocks per request. `replay`:
+one state block holds the committed state and, behind it, the recorded inputs of the T = K + 1 verified
+tokens, from which the next committed state is computed. Both follow vLLM's own rules of padding, groups
+and admission.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target
+from vllm_eagle_ext.memory.state_blocks import Scheme, state_blocks
 
-Way = Literal["per_token", "replay"]
-MIB = 2**20
 # Smallest kernel block in tokens: FlashAttention and Triton on a GPU, vLLM's default block on a CPU.
 GPU_BLOCK, CPU_BLOCK = 16, 128
 # Two batches of vLLM's default size for a server; only windowed layers reserve room for them.
@@ -23,7 +22,9 @@ _GPU_IN_FLIGHT, _CPU_IN_FLIGHT = 2 * 8192, 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class CacheSetting:
+    """Holds what of a run the sizes follow from."""
+
     k: int
     max_model_len: int
     prefix_caching: bool = True
@@ -40,17 +41,17 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """One block of one layer; recurrent and attention layers share its size."""
+class LayerBlock:
+    """One layer's part of a KV-cache block, which vLLM calls its page; all layers have the same size."""
 
-    raw: int  # bytes that the recurrent layer uses
-    padded: int  # bytes that it takes
-    block_tokens: int  # tokens of a full-attention layer of the target in it
+    raw: int  # bytes that a recurrent layer uses
+    padded: int  # bytes that every layer takes
+    tokens: int  # of a full-attention layer of the target in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolShare:
-    """What a request takes of vLLM's pool of blocks on one rank."""
+    """Says what a request takes of vLLM's pool of blocks on one rank."""
 
     block_bytes: int  # of one block of the pool
     blocks: int  # a request at max_model_len takes
@@ -74,132 +75,76 @@ class PoolShare:
 class Footprint(PoolShare):
     """Bytes on one rank; per request unless said otherwise."""
 
-    way: Way
-    pages: int
-    page: Page
-    state: int  # padded pages of all recurrent layers
-    records: int  # part of `state`
+    scheme: Scheme
+    state_blocks: int  # in each recurrent layer
+    layer_block: LayerBlock
+    state: int  # padded state blocks of all recurrent layers
+    recorded_inputs: int  # part of `state`
     attention: int  # at max_model_len, the draft's included
     moved: int  # of the recurrent state, per step
 
 
-def pages_per_request(way: Way, setting: Setting) -> int:
-    """With prefix caching one page more, for the state at a block's end.
-
-    The CPU's operator works in page memory, so replay needs a private scratch page there.
-    """
-    boundary = int(setting.prefix_caching)
-    if way == "per_token":
-        return 1 + setting.k + boundary
-    return 1 + boundary + int(setting.cpu)
-
-
-def records_per_page(recurrent: Recurrent, k: int) -> int:
-    """Bytes of the records of one step in one layer."""
+def recorded_bytes(recurrent: Recurrent, k: int) -> int:
+    """Bytes of the recorded inputs of one step in one layer."""
     return (k + 1) * recurrent.record_bytes
 
 
-def page_of(target: Target, way: Way, setting: Setting) -> Page:
-    """vLLM grows the attention block until its page holds a state, then pads the state's page to it."""
+def layer_block_of(target: Target, scheme: Scheme, setting: CacheSetting) -> LayerBlock:
+    """vLLM grows the attention block until it can hold a state, then pads the state to its size."""
     recurrent, token_bytes = target.recurrent, target.attention.token_bytes
     raw = recurrent.conv_bytes(setting.k) + recurrent.ssm_bytes
-    if way == "replay":
-        raw += records_per_page(recurrent, setting.k)
-    block_tokens = _round_up(ceil(raw, token_bytes), setting.block_alignment)
-    return Page(raw=raw, padded=block_tokens * token_bytes, block_tokens=block_tokens)
+    if scheme == "replay":
+        raw += recorded_bytes(recurrent, setting.k)
+    tokens = _round_up(ceil(raw, token_bytes), setting.block_alignment)
+    return LayerBlock(raw=raw, padded=tokens * token_bytes, tokens=tokens)
 
 
-def footprint(target: Target, way: Way, setting: Setting, draft: Sequence[Attention] = ()) -> Footprint:
-    """Args:
-    draft: attention layers that a draft adds to the pool.
+def footprint(
+    target: Target, scheme: Scheme, setting: CacheSetting, draft: Sequence[Attention] = ()
+) -> Footprint:
+    """Compute what one request takes with the scheme.
+
+    Args:
+        draft: attention layers that a draft adds to the pool.
     """
     recurrent = target.recurrent
-    own = page_of(target, way, setting)
+    own = layer_block_of(target, scheme, setting)
     layers = merged([target.attention, *draft])
-    page_bytes = max(own.block_tokens * attention.token_bytes for attention in layers)
-    page = Page(raw=own.raw, padded=page_bytes, block_tokens=own.block_tokens)
-    pages = pages_per_request(way, setting)
-    blocks = [blocks_of(attention, page, setting) for attention in layers]
+    padded = max(own.tokens * attention.token_bytes for attention in layers)
+    layer_block = LayerBlock(raw=own.raw, padded=padded, tokens=own.tokens)
+    states = state_blocks(
+        scheme, k=setting.k, prefix_caching=setting.prefix_caching, cpu=setting.cpu
+    ).count
+    blocks = [blocks_of(attention, layer_block, setting) for attention in layers]
     counts = [attention.layers for attention in layers]
     wide = group_size([recurrent.layers, *counts])
+    recorded = recorded_bytes(recurrent, setting.k) if scheme == "replay" else 0
     return Footprint(
-        way=way,
-        pages=pages,
-        page=page,
-        state=recurrent.layers * pages * page_bytes,
-        records=recurrent.layers * pages * records_per_page(recurrent, setting.k) * (way == "replay"),
-        attention=sum(n * b for n, b in zip(counts, blocks, strict=True)) * page_bytes,
-        moved=moved_per_step(recurrent, way, setting.k),
-        block_bytes=wide * page_bytes,
+        scheme=scheme,
+        state_blocks=states,
+        layer_block=layer_block,
+        state=recurrent.layers * states * padded,
+        recorded_inputs=recurrent.layers * states * recorded,
+        attention=sum(n * b for n, b in zip(counts, blocks, strict=True)) * padded,
+        moved=moved_per_step(recurrent, scheme, setting.k),
+        block_bytes=wide * padded,
         blocks=sum(
             ceil(count, wide) * taken
-            for count, taken in zip([recurrent.layers, *counts], [pages, *blocks], strict=True)
+            for count, taken in zip([recurrent.layers, *counts], [states, *blocks], strict=True)
         ),
     )
 
 
-def moved_per_step(recurrent: Recurrent, way: Way, k: int) -> int:
-    """Bytes of recurrent state that one request reads and writes in one step, convolution apart.
+def moved_per_step(recurrent: Recurrent, scheme: Scheme, k: int) -> int:
+    """Bytes of recurrent state that one request reads and writes in one step, the conv state apart.
 
-    Slots: one read, a write per row. Replay: verify and commit read the state, commit writes it, and
-    the records are written once and read once.
+    `per_token` reads one state and writes one for each verified token. With replay, verification and
+    commit each read the state, the commit writes it, and the recorded inputs are written and read once.
     """
     state = recurrent.layers * recurrent.ssm_bytes
-    if way == "per_token":
+    if scheme == "per_token":
         return (1 + k + 1) * state
-    return 3 * state + 2 * recurrent.layers * records_per_page(recurrent, k)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateReport:
-    """What the start-up line says, measured by an engine or computed by a plan."""
-
-    pages: int
-    per_token_pages: int
-    state: int  # bytes per request
-    per_token_state: int
-    records: int  # bytes of `state`
-    max_model_len: int
-    fit: int
-    per_token_fit: int
-
-    def line(self) -> str:
-        pages = "1 page" if self.pages == 1 else f"{self.pages} pages"
-        return (
-            f"Recurrent state: replay, {pages} per request (slots: {self.per_token_pages}): "
-            f"{mib(self.state)} MiB instead of {mib(self.per_token_state)} MiB per request, "
-            f"records {mib(self.records)} MiB of it; "
-            f"{self._fits()}."
-        )
-
-    def _fits(self) -> str:
-        fits = requests_fit(self.fit, self.max_model_len)
-        if self.fit == self.per_token_fit:
-            same = {0: "with slots neither", 1: "with slots as well"}
-            return f"{fits}, {same.get(self.fit, 'as many as with slots')}"
-        return (
-            f"{fits}{f' instead of {self.per_token_fit}' if self.per_token_fit else ', with slots none'}"
-        )
-
-
-def report(replay: Footprint, per_token: Footprint, *, budget: int, max_model_len: int) -> StateReport:
-    return StateReport(
-        pages=replay.pages, per_token_pages=per_token.pages,
-        state=replay.state, per_token_state=per_token.state, records=replay.records,
-        max_model_len=max_model_len, fit=replay.fit(budget), per_token_fit=per_token.fit(budget),
-    )  # fmt: skip
-
-
-def requests_fit(count: int, length: int) -> str:
-    if count == 1:
-        return f"1 request of {length} tokens fits"
-    return f"{count} requests of {length} tokens fit" if count else f"no request of {length} tokens fits"
-
-
-def mib(size: float) -> str:
-    """Whole MiB, or two digits of a small size."""
-    value = size / MIB
-    return f"{value:.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
+    return 3 * state + 2 * recurrent.layers * recorded_bytes(recurrent, k)
 
 
 def merged(layers: Sequence[Attention]) -> list[Attention]:
@@ -219,15 +164,15 @@ def _together(old: Attention, new: Attention) -> Attention:
     )  # fmt: skip
 
 
-def blocks_of(attention: Attention, page: Page, setting: Setting) -> int:
+def blocks_of(attention: Attention, layer_block: LayerBlock, setting: CacheSetting) -> int:
     """Blocks of one layer that a request takes at max_model_len.
 
-    A layer with a smaller page gets more tokens to a block if that fills the page, else it is padded.
+    A layer with fewer bytes per token gets more tokens to a block if that fills it, else it is padded.
     A windowed layer keeps its window, the tokens in flight, and a block for where the window starts.
     """
-    own = page.block_tokens * attention.token_bytes
-    times = page.padded // own if page.padded % own == 0 else 1
-    tokens = page.block_tokens * times
+    own = layer_block.tokens * attention.token_bytes
+    times = layer_block.padded // own if layer_block.padded % own == 0 else 1
+    tokens = layer_block.tokens * times
     if attention.window is None:
         return ceil(setting.max_model_len, tokens)
     kept = min(attention.window - 1 + setting.in_flight, setting.max_model_len)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes of a hybrid target that its memory follows from, read from config.json.
+"""Reads from config.json the shapes of a hybrid target that its memory follows from.
 
 Qwen3-Next, Qwen3.5 and Qwen3.6 name them alike. Pure Python: neither torch nor vLLM.
 """
@@ -32,7 +32,7 @@ class Recurrent:
     key_dim: int  # DK
     value_dim: int  # DV
     conv_width: int  # W
-    model_bytes: int  # per element of the model's dtype: convolution and records
+    model_bytes: int  # per element of the model's dtype: conv state and recorded inputs
     state_bytes: int  # per element of the recurrent state
     tp: int = 1
 
@@ -55,16 +55,16 @@ class Recurrent:
 
     @property
     def record_bytes(self) -> int:
-        """Of one row in one layer."""
+        """Bytes recorded for one verified token in one layer."""
         return self.record_width * self.model_bytes
 
     @property
     def ssm_bytes(self) -> int:
-        """Of one layer's recurrent state."""
+        """Bytes of one layer's recurrent state."""
         return self.value_heads // self.tp * self.value_dim * self.key_dim * self.state_bytes
 
     def conv_bytes(self, k: int) -> int:
-        """Of one layer's window, which K drafts widen."""
+        """Bytes of one layer's conv state, which K draft tokens widen."""
         return (self.conv_width - 1 + k) * self.conv_dim * self.model_bytes
 
 
@@ -89,7 +89,7 @@ class Attention:
 
     @property
     def token_bytes(self) -> int:
-        """Of one token in one layer on one rank; fewer heads than ranks are repeated."""
+        """Bytes of one token in one layer on one rank; fewer heads than ranks are repeated."""
         return 2 * max(1, self.kv_heads // self.tp) * self.head_dim * self.element_bytes
 
 
@@ -103,7 +103,9 @@ class Target:
 def read_target(
     config: Mapping[str, Any], *, tp: int = 1, kv_bytes: int | None = None, fp32_state: bool = False
 ) -> Target:
-    """Args:
+    """Read the shapes of a hybrid target from its config.json.
+
+    Args:
         kv_bytes: per element of keys and values; None: as the model's dtype.
         fp32_state: where the config asks for no dtype, as vLLM's CPU backend.
 
@@ -150,14 +152,14 @@ def _recurrent(
 
 
 def dtype_of(config: Mapping[str, Any]) -> Any:
-    """The older key is `torch_dtype`; bfloat16 where none is stated."""
+    """The dtype that the config states, under either of its keys; bfloat16 where it states none."""
     places = [text_config(config), config]
     found = (place.get(key) for place in places for key in ("dtype", "torch_dtype"))
     return next((value for value in found if value is not None), "bfloat16")
 
 
 def model_bytes(dtype: Any) -> int:
-    """Per element, as served."""
+    """Bytes per element of a dtype, as it is served."""
     return _bytes(dtype, "dtype", _MODEL_BYTES)
 
 
@@ -175,7 +177,7 @@ def size(text: Mapping[str, Any], key: str) -> int:
 
 
 def _layers(text: Mapping[str, Any]) -> tuple[int, int]:
-    """How many layers are gated delta nets, and how many full attention."""
+    """Count the layers with gated delta nets and those with full attention."""
     if text.get("linear_num_key_heads") is None:
         raise _refusal("linear_num_key_heads", None, "the number of key heads of gated delta nets")
     count, kinds = size(text, "num_hidden_layers"), text.get("layer_types")

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large a target's weights are, from its config alone: Qwen3-Next, Qwen3.5, Qwen3.6 and, with their
-attention counted elsewhere, targets of full attention; dense and mixture of experts. For targets whose
-files are not at hand."""
+"""Estimates how large a target's weights are from its config alone, where its files are not at hand.
+
+It knows Qwen3-Next, Qwen3.5, Qwen3.6 and, with their attention counted elsewhere, targets of full
+attention; dense ones and mixtures of experts.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,19 @@ class Estimate:
 
 
 def estimate_weights(config: Mapping[str, Any], target: Target) -> Estimate:
-    """Raises:
-    UnsupportedTargetError: a size that the layers follow from is missing.
+    """Estimate the weights of a hybrid target.
+
+    Raises:
+        UnsupportedTargetError: a size that the layers follow from is missing.
     """
     mixers = _mixers(text_config(config), target)
     return estimate(config, mixers=mixers, model_bytes=target.recurrent.model_bytes)
 
 
 def estimate(config: Mapping[str, Any], *, mixers: int, model_bytes: int) -> Estimate:
-    """Args:
+    """Estimate the weights of a target whose attention and recurrence are counted already.
+
+    Args:
         mixers: parameters of all layers' attention and recurrence.
         model_bytes: per element of the model's dtype.
 
@@ -86,7 +92,7 @@ def _feed_forward(text: Mapping[str, Any]) -> int:
 
 
 def _sparse_layers(text: Mapping[str, Any], layers: int) -> list[int]:
-    """Every `decoder_sparse_step`-th layer has experts, but for `mlp_only_layers`."""
+    """List the layers with experts: every `decoder_sparse_step`-th, but for `mlp_only_layers`."""
     dense = text.get("mlp_only_layers")
     dense = dense if isinstance(dense, list) else []
     step = size(text, "decoder_sparse_step") if text.get("decoder_sparse_step") else 1
@@ -94,7 +100,7 @@ def _sparse_layers(text: Mapping[str, Any], layers: int) -> list[int]:
 
 
 def _vision(config: Mapping[str, Any]) -> int:
-    """The image encoder, which vLLM loads unless told not to."""
+    """Count the parameters of the image encoder, which vLLM loads unless told not to."""
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
         return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay or slots: what the user asks for, what this configuration allows, what pays."""
+"""Chooses replay or one state block per draft token, by what is asked for, possible and worth it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.memory.state_blocks import Scheme, StateBlocks, state_blocks
 
 HybridState = Literal["auto", "replay", "per_token"]
 
-# Architecture of a target -> ours, in `targets`. Names carry `EagleExt`, so that a node without this
-# package fails with a name that tells.
+# Architecture of a target -> the one that replays its states. Names carry `EagleExt`, so that a node
+# without this package fails with a name that tells.
 TARGETS = {
     "Qwen3NextForCausalLM": "Qwen3NextEagleExtForCausalLM",
     "Qwen3_5ForCausalLM": "Qwen3_5EagleExtForCausalLM",
@@ -20,12 +21,14 @@ TARGETS = {
     "Qwen3_5ForConditionalGeneration": "Qwen3_5EagleExtForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeEagleExtForConditionalGeneration",
 }
-LEAST_K = 3  # below, 1 + K pages are few and a commit costs more than it saves
+LEAST_K = 3  # below, 1 + K state blocks are few and a commit costs more than it saves
 OPTION = "additional_config.eagle_ext.hybrid_state"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
+    """Holds what of an engine's configuration the choice depends on."""
+
     architecture: str
     k: int
     runner: Literal["v1", "v2"]
@@ -41,6 +44,8 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
+    """Describes one property of a configuration that replay cannot serve."""
+
     field: str
     value: object
     allowed: str
@@ -51,12 +56,12 @@ class Obstacle:
 
 
 def obstacles(situation: Situation) -> Iterator[Obstacle]:
-    """What replay cannot do."""
+    """List everything in this configuration that replay cannot serve."""
     s = situation
     if s.platform not in ("cpu", "cuda"):
-        yield Obstacle("platform", s.platform, "cpu or cuda", "leave hybrid_state at slots here")
+        yield Obstacle("platform", s.platform, "cpu or cuda", "leave hybrid_state at per_token here")
     if s.runner == "v1" and s.platform == "cuda":
-        # A prompt of 1 + K tokens may take the graph of verify rows there (vllm#53051).
+        # A prompt of 1 + K tokens may take the graph of verified tokens there (vllm#53051).
         yield Obstacle("model runner", "v1", "v2 on a GPU", "VLLM_USE_V2_MODEL_RUNNER=1")
     if s.runner == "v1" and s.prefix_caching:
         yield Obstacle(
@@ -78,8 +83,10 @@ def obstacles(situation: Situation) -> Iterator[Obstacle]:
 
 
 def refuse_without_states(architecture: str, asked: HybridState) -> None:
-    """Raises:
-    HybridStateError: replay is asked for, and the target keeps no recurrent states.
+    """Refuse replay for a target without recurrent states.
+
+    Raises:
+        HybridStateError: replay is asked for, and the target keeps no recurrent states.
     """
     if asked == "replay" and architecture not in TARGETS:
         raise HybridStateError(
@@ -91,15 +98,17 @@ def refuse_without_states(architecture: str, asked: HybridState) -> None:
 
 
 def planned_prefix_caching(architecture: str, platform: str, asked: bool | None) -> bool | None:
-    """Off where it would crash and nobody asked for it; None: vLLM's default."""
+    """Turn prefix caching off where it would crash and nobody asked for it; None is vLLM's default."""
     crashes = architecture in TARGETS and platform == "cpu"
     return False if asked is None and crashes else asked
 
 
 def refuse_what_crashes(situation: Situation) -> None:
-    """Raises:
-    HybridStateError: vLLM's V1 runner without Triton crashes at the first block boundary when prefix
-        caching meets drafts on such a target, with slots as with replay.
+    """Refuse what crashes later, with either scheme.
+
+    Raises:
+        HybridStateError: vLLM's V1 runner without Triton crashes at the first block boundary when
+            prefix caching meets drafts on such a target.
     """
     s = situation
     if s.runner == "v1" and s.prefix_caching and not s.has_triton:
@@ -112,25 +121,49 @@ def refuse_what_crashes(situation: Situation) -> None:
         )
 
 
-def choose(situation: Situation, asked: HybridState) -> tuple[bool, str]:
-    """Whether to replay, and why.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Says which scheme is taken, why, and which state blocks it takes."""
+
+    scheme: Scheme
+    reason: str
+    blocks: StateBlocks
+
+    @property
+    def replays(self) -> bool:
+        return self.scheme == "replay"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}, {self.blocks}; {self.reason}"
+
+
+def choose(situation: Situation, asked: HybridState) -> Choice:
+    """Choose how the recurrent states of a run are kept.
 
     Raises:
         HybridStateError: replay is asked for and cannot be had.
     """
+    scheme, reason = _scheme(situation, asked)
+    blocks = state_blocks(
+        scheme, k=situation.k, prefix_caching=situation.prefix_caching, cpu=situation.platform == "cpu"
+    )
+    return Choice(scheme, reason, blocks)
+
+
+def _scheme(situation: Situation, asked: HybridState) -> tuple[Scheme, str]:
     found = list(obstacles(situation))
     if asked == "per_token":
-        return False, f"{OPTION} is 'per_token'"
+        return "per_token", f"{OPTION} is 'per_token'"
     if asked == "replay":
         if found:
             raise _refusal(found)
-        return True, f"{OPTION} is 'replay'"
+        return "replay", f"{OPTION} is 'replay'"
     if found:
-        return False, "replay is not possible: " + "; ".join(map(str, found))
+        return "per_token", "replay is not possible: " + "; ".join(map(str, found))
     if situation.k < LEAST_K:
         few = "1 draft token saves" if situation.k == 1 else f"{situation.k} draft tokens save"
-        return False, f"{few} little; replay pays from {LEAST_K}"
-    return True, f"{situation.k} draft tokens"
+        return "per_token", f"{few} little; replay pays from {LEAST_K}"
+    return "replay", f"{situation.k} draft tokens"
 
 
 def _refusal(found: list[Obstacle]) -> HybridStateError:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The intake: from `speculative_config` and a draft checkpoint to what vLLM's runners read.
+"""From `speculative_config` and a draft checkpoint to what vLLM's runners read.
 
-Runs in the front end, between the command line and vLLM's SpeculativeConfig; the result travels to
-every worker with the engine's config. Our refusal comes before any weight is loaded.
+The preflight runs in the front end, between the command line and vLLM's SpeculativeConfig; its result
+travels to every worker with the engine's config. It refuses before any weight is loaded.
 
-`build` is where a start enters. What `vllm-eagle check` shares with it imports neither vLLM nor torch:
-`capture`, `multimodal`, `parallel` and `untested`.
+A start enters at `build`, which carries one `Launch` through its steps: read, inspect, build, apply.
+`vllm-eagle check` enters at `offline.run` and applies the same rules without vLLM or torch.
 """

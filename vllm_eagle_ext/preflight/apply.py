@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what was decided where both of vLLM's runners and all drafter classes read it."""
+"""Writes what was decided to where both of vLLM's runners and all drafter classes read it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from vllm_eagle_ext.checkpoint.flags import FLAGS
 from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY, OUTPUT_IDS_KEY
 from vllm_eagle_ext.drafters.eagle3.gate_rows import GatePlan
 from vllm_eagle_ext.drafters.strict_weights import LoadingPlan
-from vllm_eagle_ext.resolved_marker import write_stamp
+from vllm_eagle_ext.resolved_marker import write_marker
 
 _SECTIONS = ("mrope_section", "mrope_interleaved", "xdrope_section")
 
 
 def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
-    """config: vLLM's SpeculativeConfig, whose draft config is changed in place."""
+    """Write the decisions of a supported draft into its config.
+
+    Args:
+        config: vLLM's SpeculativeConfig, whose draft config is changed in place.
+    """
     hf_config = config.draft_model_config.hf_config
     spec = case.spec
     hf_config.target_hidden_size = spec.target_hidden_size
@@ -38,7 +42,7 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
     else:
         _apply_eagle3(hf_config, case)
         _draft_to_the_end(config)
-    write_stamp(hf_config, weights=asdict(loading_plan(case, strict=strict)))
+    write_marker(hf_config, weights=asdict(loading_plan(case, strict=strict)))
     hf_config.architectures = [spec.drafter]
     config.update_arch_()
 
@@ -95,7 +99,7 @@ def _apply_dflash(hf_config: Any, case: Case) -> None:
 
 
 def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
-    """Of safetensors what the headers have, of other files what the config promises."""
+    """List the tensors to load: by the safetensors headers, else by what the config promises."""
     table = expected_tensors(case.spec, case.config, case.target.vocab_size)
     loaded = {name: expected for name, expected in table.items() if name != "t2d"}
     if case.has_tensors:
@@ -106,8 +110,8 @@ def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
         }
         optional: dict[str, list[list[int]]] = {}
     else:
-        lendable = case.spec.hidden_size == case.spec.target_hidden_size
-        own = () if lendable else ("embed_tokens.weight", "lm_head.weight")
+        shareable = case.spec.hidden_size == case.spec.target_hidden_size
+        own = () if shareable else ("embed_tokens.weight", "lm_head.weight")
         shapes = {name: [list(s) for s in expected.shapes] for name, expected in loaded.items()}
         optional = {n: shapes[n] for n, e in loaded.items() if e.optional and n not in own}
         required = {n: allowed for n, allowed in shapes.items() if n not in optional}

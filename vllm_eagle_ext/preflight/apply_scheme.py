@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay or slots for the run at hand, and the target's architecture accordingly."""
+"""Chooses how the recurrent states of a start are kept, and gives the target the class that does it."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from vllm_eagle_ext import compat, metrics
 from vllm_eagle_ext.errors import HybridStateError
@@ -17,42 +16,42 @@ from vllm_eagle_ext.memory.state_scheme import (
     refuse_what_crashes,
 )
 from vllm_eagle_ext.options import Options
-from vllm_eagle_ext.resolved_marker import write_stamp
+from vllm_eagle_ext.preflight.launch import Launch
+from vllm_eagle_ext.resolved_marker import write_marker
 
 logger = get_logger(__name__)
 
 
-def apply_hybrid_state(
-    engine_args: Any, target_model_config: Any, speculative_config: Any, options: Options
-) -> None:
-    """Called once the draft is settled; a target without gated delta nets is left alone.
+def apply_hybrid_state(launch: Launch) -> None:
+    """Choose once the draft is settled; a target without gated delta nets is left alone.
 
     Raises:
         HybridStateError: replay is asked for and cannot be had, or vLLM would crash.
     """
-    architecture = target_model_config.architecture
+    architecture = launch.target.architecture
     if architecture not in TARGETS:
         return
-    situation = _situation(engine_args, architecture, speculative_config)
+    situation = _situation(launch)
     refuse_what_crashes(situation)
-    replay, reason = choose(situation, options.hybrid_state)
-    kept = "replay, one state page per request" if replay else f"slots, {1 + situation.k} pages"
-    log_once(logger, logging.INFO, f"Recurrent state of {architecture}: {kept}; {reason}.")
+    choice = choose(situation, launch.options.hybrid_state)
+    log_once(logger, logging.INFO, f"Recurrent state of {architecture}: {choice}.")
     metrics.publish_state(
-        engine_args,
-        target_model_config,
-        speculative_config,
-        "replay" if replay else "per_token",
+        launch.engine_args,
+        launch.target,
+        launch.config,
+        choice.scheme,
         cpu=situation.platform == "cpu",
     )
-    if replay:
-        write_stamp(target_model_config.hf_config)
-        compat.use_architecture(target_model_config, TARGETS[architecture])
+    if choice.replays:
+        write_marker(launch.target.hf_config)
+        compat.use_architecture(launch.target, TARGETS[architecture])
 
 
 def require_drafts(options: Options) -> None:
-    """Raises:
-    HybridStateError: replay is asked for in a run without drafts, which has nothing to replay.
+    """Refuse replay in a run without drafts, which has nothing to replay.
+
+    Raises:
+        HybridStateError: replay is asked for.
     """
     if options.hybrid_state == "replay":
         raise HybridStateError(
@@ -63,17 +62,18 @@ def require_drafts(options: Options) -> None:
         )
 
 
-def _situation(engine_args: Any, architecture: str, config: Any) -> Situation:
+def _situation(launch: Launch) -> Situation:
     from vllm.platforms import current_platform
     from vllm.triton_utils import HAS_TRITON
 
+    engine_args, config = launch.engine_args, launch.config
     # vLLM makes a connector of the offloading option later on.
     connector = engine_args.kv_transfer_config or (
         engine_args.kv_offloading_size and engine_args.kv_offloading_backend
     )
     in_parallel = bool(config.parallel_drafting) and config.method not in ("dflash", "dspark")
     return Situation(
-        architecture=architecture,
+        architecture=launch.target.architecture,
         k=config.num_speculative_tokens,
         runner=compat.model_runner(
             drafts_in_parallel=in_parallel,

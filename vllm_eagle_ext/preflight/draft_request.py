@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user asked for, from `--speculative-config` or the `--spec-*` flags."""
+"""Reads what the user asked for from `--speculative-config` or the `--spec-*` flags."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from vllm_eagle_ext.errors import SpeculativeConfigError
 
 @dataclass(frozen=True, slots=True)
 class DraftRequest:
+    """Names the draft and the K that an engine is asked to serve."""
+
     method: str | None
     model: Any  # a string, once checked
     num_speculative_tokens: Any
@@ -21,7 +23,7 @@ class DraftRequest:
 
 
 def read_request(engine_args: Any) -> DraftRequest | None:
-    """None when no draft is asked for. Keys may be spelt with dashes, as vLLM allows."""
+    """Read the request; None where no draft is asked for. Keys may be spelt with dashes, as in vLLM."""
     given = engine_args.speculative_config or {}
     if not isinstance(given, Mapping):
         return None
@@ -40,8 +42,10 @@ def read_request(engine_args: Any) -> DraftRequest | None:
 
 
 def check_request(request: DraftRequest) -> None:
-    """Raises:
-    SpeculativeConfigError: no draft is named, or K is below 1.
+    """Refuse a request that names no draft or no positive K.
+
+    Raises:
+        SpeculativeConfigError: no draft is named, or K is below 1.
     """
     if not isinstance(request.model, str) or not request.model:
         raise SpeculativeConfigError(

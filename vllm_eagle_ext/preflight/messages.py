@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How findings reach the user of an engine: one error before it starts, or warnings in its log."""
+"""Tells the user of an engine what was found: one error before it starts, or warnings in its log."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ _LEVELS = {
 
 
 def raise_errors(inspection: Inspection, model: str) -> None:
-    """Raises:
-    UnsupportedDraftError, SpeculativeConfigError: the first error, and what else there is.
+    """Refuse a draft with errors; one message tells the first cause and what else there is.
+
+    Raises:
+        UnsupportedDraftError: an error of the checkpoint comes first.
+        SpeculativeConfigError: an error of the request comes first.
     """
     errors = inspection.errors
     if not errors:
@@ -39,14 +42,14 @@ def _the_others(inspection: Inspection, model: str) -> str:
     more = [f"\n  also: {finding.problem}" for finding in inspection.causes[1:]]
     if follow := consequences(inspection.errors):
         more.append(f"\n  {follow}: `vllm-eagle check --all` shows all")
-    ways = f"\n  draft: {model}"
+    how = f"\n  draft: {model}"
     if all(finding.can_run for finding in inspection.errors):
-        ways += '; to serve it all the same: {"eagle_ext": {"strict": false}}'
-    return "".join(more) + ways
+        how += '; to serve it all the same: {"eagle_ext": {"strict": false}}'
+    return "".join(more) + how
 
 
 def log_inspection(inspection: Inspection, num_target_layers: int) -> None:
-    """One line on what was decided, then warnings and notes; each once per process."""
+    """Log one line on what was decided, then warnings and notes; each once per process."""
     if inspection.spec is None:
         return
     log_once(logger, logging.INFO, describe(inspection.spec, num_target_layers))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets with images on vLLM's V1 runner, which looks for an image token of theirs for every draft."""
+"""Refuses targets whose image token vLLM's V1 runner cannot find: it looks it up for every draft."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMED = (
 
 
 def check_multimodal(target_model_config: Any, runner: Literal["v1", "v2"] | None) -> None:
-    """Called for each draft of ours. V2 drafts for any target, from its text.
+    """Refuse a target whose image token V1 cannot find. V2 drafts for any target, from its text.
 
     Raises:
         UnsupportedTargetError: V1 would fail once the weights are loaded.
@@ -46,7 +46,7 @@ def check_multimodal(target_model_config: Any, runner: Literal["v1", "v2"] | Non
 
 
 def no_image_token(architecture: str, served_by: str) -> UnsupportedTargetError:
-    """served_by: name of vLLM's class."""
+    """Make the refusal of a target that the vLLM class `served_by` serves."""
     return UnsupportedTargetError(
         field=f"class that serves the target's {architecture}",
         value=served_by,
@@ -57,6 +57,6 @@ def no_image_token(architecture: str, served_by: str) -> UnsupportedTargetError:
 
 
 def served_class(model_config: Any) -> str:
-    """Name of vLLM's class: several architectures may share one, or have one for another runner."""
+    """Name vLLM's class: several architectures may share one, or have one for another runner."""
     info, _ = model_config.registry.inspect_model_cls(model_config.architectures, model_config)
     return str(info.architecture)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ways to spread an engine over devices our drafts can follow."""
+"""Refuses the ways to spread an engine over devices that a supported draft cannot follow."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ _WHY = {
     "v1": "on vLLM's V1 runner: only the last stage has the drafter, the first one fails for want of it "
     "once the weights are loaded, and no stage hands on the states that the draft reads",
     "v2": "that has no embeddings of its own: on vLLM's V2 runner the last stage, which drafts, has "
-    "none to lend, and fails once the weights are loaded",
+    "none to share, and fails once the weights are loaded",
 }
 
 
-def check_pipeline(engine_args: Any, spec: DraftSpec, runner: Literal["v1", "v2"]) -> None:
-    """Called for each draft of ours. What V2 needs of the target, its layers alone tell.
+def check_pipeline(stages: int, spec: DraftSpec, runner: Literal["v1", "v2"]) -> None:
+    """Refuse pipeline stages that the runner cannot draft behind.
+
+    What V2 needs of the target, only the target's layers tell, so that V2 may still fail.
+
+    Args:
+        stages: pipeline parallel size.
 
     Raises:
-        SpeculativeConfigError: the target is to be cut into stages, and the runner would fail.
+        SpeculativeConfigError: there are several stages, and the runner would fail.
     """
-    stages = engine_args.pipeline_parallel_size
     if stages == 1:
         return
     if runner == "v2" and spec.embeddings == "own":
@@ -47,12 +51,14 @@ def check_pipeline(engine_args: Any, spec: DraftSpec, runner: Literal["v1", "v2"
 def check_ranks(
     ranks: int, text: Mapping[str, Any], case: Case | None, draft_ranks: int | None = None
 ) -> None:
-    """vLLM checks the query heads alone before it starts its workers; the layers assert the rest.
+    """Refuse a tensor parallel size that divides not everything it has to.
+
+    vLLM checks the query heads alone before it starts its workers; the layers assert the rest.
 
     Args:
         ranks: tensor parallel size.
         text: config of the target's language model.
-        case: a draft of ours; None: only the target is looked at.
+        case: a supported draft; None: only the target is looked at.
         draft_ranks: `draft_tensor_parallel_size`; None: as the target.
 
     Raises:

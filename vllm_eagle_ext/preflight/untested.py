@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts that need this package, on a vLLM that it was not tested with."""
+"""Refuses drafts that need this package, on a vLLM that it was not tested with."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from vllm_eagle_ext.errors import UnsupportedVllmError
 
 
 def refuse_gaps(case: Case, version: str) -> None:
-    """version: of a vLLM outside the tested range.
+    """Refuse a draft that stock vLLM would misload.
+
+    Args:
+        version: of a vLLM outside the tested range.
 
     Raises:
-        UnsupportedVllmError: vLLM alone would serve the draft wrongly.
+        UnsupportedVllmError: there is something that stock vLLM would do wrongly.
     """
     gaps = stock_gaps(case)
     if not gaps:

@@ -12,8 +12,9 @@ from vllm.config import VllmConfig
 from vllm.v1.kv_cache_interface import AttentionSpec, MambaSpec
 
 from vllm_eagle_ext.log import get_logger, log_once
-from vllm_eagle_ext.memory.footprint import Setting, StateReport, footprint, report
+from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
 from vllm_eagle_ext.memory.geometry import Attention, Target, read_target
+from vllm_eagle_ext.memory.savings import StateReport, report
 from vllm_eagle_ext.replay.platform_ops import replay_ops
 
 logger = get_logger(__name__)
@@ -28,7 +29,7 @@ def log_start_line(vllm_config: VllmConfig) -> None:
     try:
         found = state_report(vllm_config)
     except Exception as error:  # noqa: BLE001 - no engine may fail for a line of its log
-        logger.warning("Could not estimate what replay saves: %s", error)
+        logger.warning("Could not estimate replay savings: %s", error)
         return
     if found.fit:
         log_once(logger, logging.INFO, found.line())
@@ -37,7 +38,7 @@ def log_start_line(vllm_config: VllmConfig) -> None:
 def state_report(vllm_config: VllmConfig) -> StateReport:
     cache, length = vllm_config.cache_config, vllm_config.model_config.max_model_len
     target, draft = _read_layers(vllm_config)
-    setting = Setting(
+    setting = CacheSetting(
         k=vllm_config.num_speculative_tokens,
         max_model_len=length,
         prefix_caching=cache.mamba_cache_mode == "align",

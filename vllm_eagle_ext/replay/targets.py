@@ -18,14 +18,14 @@ from vllm_eagle_ext import compat
 from vllm_eagle_ext.memory.recorded_inputs import record_width
 from vllm_eagle_ext.replay.commit import commit_on_v1
 from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
-from vllm_eagle_ext.resolved_marker import require_stamp
+from vllm_eagle_ext.resolved_marker import require_marker
 
 
 class _Replay:
     """Mixed in before a target of vLLM's."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
-        require_stamp(vllm_config.model_config.hf_config, "target")
+        require_marker(vllm_config.model_config.hf_config, "target")
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         compat.install_in_worker(commit_on_v1)
         for module in self.modules():  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Figures of section 3 of the project's notes on hybrid replay, and rules that hold for any target."""
+"""Figures worked out by hand for published targets, and rules that hold for any target."""
 
 from __future__ import annotations
 
@@ -12,17 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllm_eagle_ext.errors import UnsupportedTargetError
-from vllm_eagle_ext.memory.footprint import (
-    MIB,
-    Setting,
-    StateReport,
-    footprint,
-    moved_per_step,
-    page_of,
-    pages_per_request,
-)
+from vllm_eagle_ext.memory.footprint import CacheSetting, footprint, layer_block_of, moved_per_step
 from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target, read_target
+from vllm_eagle_ext.memory.savings import MIB, StateReport
+from vllm_eagle_ext.memory.state_blocks import state_blocks
 
+CACHED = "block boundary of prefix caching"
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "hybrid"
 
 
@@ -46,15 +41,15 @@ TARGETS = {
 }
 
 
-def cost(name, way, k, *, prefix_caching=False, length=1024, **options):
-    setting = Setting(k=k, max_model_len=length, prefix_caching=prefix_caching, **options)
-    return footprint(read_target(TARGETS[name]), way, setting)
+def cost(name, scheme, k, *, prefix_caching=False, length=1024, **options):
+    setting = CacheSetting(k=k, max_model_len=length, prefix_caching=prefix_caching, **options)
+    return footprint(read_target(TARGETS[name]), scheme, setting)
 
 
-# Per request in MiB. `rough` adds the records of one page to the padded pages; exactly, they are part of
-# the page that is padded, and in both pages where prefix caching keeps two.
+# Per request in MiB. `rough` adds the recorded inputs of one state block to the padded blocks; exactly,
+# they are part of the block that is padded, and of both blocks where prefix caching keeps two.
 TABLE = [
-    # name, K, slots none, slots align, replay none, roughly, replay align, roughly
+    # name, K, per_token none, per_token align, replay none, roughly, replay align, roughly
     ("4B", 8, 472.5, 525, 55.5, 55, 111, 108),
     ("4B", 16, 943.5, 999, 60, 60, 120, 116),
     ("27B", 8, 1404, 1560, 162, 163, 324, 319),
@@ -78,12 +73,12 @@ def test_state_per_request(row):
     assert replay.state == pytest.approx(rough_none * MIB, rel=0.025)
     both = cost(name, "replay", k, prefix_caching=True)
     assert both.state == replay_align * MIB == 2 * replay.state
-    assert both.records == 2 * replay.records
+    assert both.recorded_inputs == 2 * replay.recorded_inputs
     assert rough_align < replay_align < 1.06 * rough_align
 
 
 @pytest.mark.parametrize(
-    ("k", "way", "tokens"),
+    ("k", "scheme", "tokens"),
     [
         (0, "per_token", 784),
         (8, "per_token", 832),
@@ -92,19 +87,19 @@ def test_state_per_request(row):
         (16, "replay", 944),
     ],
 )
-def test_attention_block_of_27b(k, way, tokens):
-    page = cost("27B", way, k).page
-    assert page.block_tokens == tokens
-    assert page.padded == tokens * 4096
-    assert 0 <= page.padded - page.raw < 16 * 4096
+def test_attention_block_of_27b(k, scheme, tokens):
+    block = cost("27B", scheme, k).layer_block
+    assert block.tokens == tokens
+    assert block.padded == tokens * 4096
+    assert 0 <= block.padded - block.raw < 16 * 4096
 
 
-def test_page_of_27b_with_16_drafts():
+def test_state_block_of_27b_with_16_draft_tokens():
     target = read_target(TARGETS["27B"])
     assert target.recurrent.record_bytes == 2 * (2048 + 6144 + 96)
-    assert cost("27B", "per_token", 16).page.raw == 19 * 10240 * 2 + 3 * MIB
-    assert cost("27B", "replay", 16).page.raw == 19 * 10240 * 2 + 3 * MIB + 17 * 16576
-    assert cost("27B", "replay", 16).records == 48 * 17 * 16576
+    assert cost("27B", "per_token", 16).layer_block.raw == 19 * 10240 * 2 + 3 * MIB
+    assert cost("27B", "replay", 16).layer_block.raw == 19 * 10240 * 2 + 3 * MIB + 17 * 16576
+    assert cost("27B", "replay", 16).recorded_inputs == 48 * 17 * 16576
 
 
 @pytest.mark.parametrize(
@@ -115,23 +110,37 @@ def test_page_of_27b_with_16_drafts():
     ],
 )  # fmt: skip
 def test_state_moved_per_step(name, k, per_token, replay):
-    """The notes' records keep gates in fp32, these in the model's dtype: up to half a MiB less."""
+    """The figures assume gates in fp32; replay records them in the model's dtype, which takes less."""
     recurrent = read_target(TARGETS[name]).recurrent
     assert moved_per_step(recurrent, "per_token", k) == per_token * MIB
     assert moved_per_step(recurrent, "replay", k) == pytest.approx(replay * MIB, abs=0.75 * MIB)
 
 
 @pytest.mark.parametrize(
-    ("way", "prefix_caching", "cpu", "pages"),
+    ("scheme", "prefix_caching", "cpu", "count", "held"),
     [
-        ("per_token", False, False, 17), ("per_token", True, False, 18), ("per_token", False, True, 17),
-        ("replay", False, False, 1), ("replay", True, False, 2), ("replay", False, True, 2),
-        ("replay", True, True, 3),
+        ("per_token", False, False, 17, "committed state, 16 draft tokens"),
+        (
+            "per_token",
+            True,
+            False,
+            18,
+            f"committed state, 16 draft tokens, {CACHED}",
+        ),
+        ("per_token", False, True, 17, "committed state, 16 draft tokens"),
+        ("replay", False, False, 1, "committed state"),
+        ("replay", True, False, 2, f"committed state, {CACHED}"),
+        ("replay", False, True, 2, "committed state, CPU scratch"),
+        ("replay", True, True, 3, f"committed state, {CACHED}, CPU scratch"),
     ],
-)  # fmt: skip
-def test_pages_per_request(way, prefix_caching, cpu, pages):
-    setting = Setting(k=16, max_model_len=1, prefix_caching=prefix_caching, cpu=cpu)
-    assert pages_per_request(way, setting) == pages
+)
+def test_state_blocks_per_request(scheme, prefix_caching, cpu, count, held):
+    blocks = state_blocks(scheme, k=16, prefix_caching=prefix_caching, cpu=cpu)
+    assert blocks.count == count
+    noun = "block" if count == 1 else "blocks"
+    assert str(blocks) == f"{count} state {noun} per request ({held})"
+    setting = CacheSetting(k=16, max_model_len=1, prefix_caching=prefix_caching, cpu=cpu)
+    assert footprint(read_target(TARGETS["27B"]), scheme, setting).state_blocks == count
 
 
 def test_ranks_divide_everything():
@@ -144,7 +153,7 @@ def test_ranks_divide_everything():
 
 
 def test_a_request_takes_the_blocks_counted_on_a_cpu():
-    """12 against 30 blocks: three groups of 2 or 8 pages, and six blocks of attention."""
+    """12 against 30 blocks: three groups of 2 or 8 state blocks, and six blocks of attention."""
     target = Target(
         recurrent=Recurrent(
             layers=6, key_heads=2, value_heads=4, key_dim=64, value_dim=64, conv_width=4,
@@ -153,9 +162,9 @@ def test_a_request_takes_the_blocks_counted_on_a_cpu():
         attention=Attention(layers=2, kv_heads=2, head_dim=64),
         max_position_embeddings=None,
     )  # fmt: skip
-    setting = Setting(k=7, max_model_len=6 * 256, prefix_caching=False, cpu=True)
-    costs = [footprint(target, way, setting) for way in ("per_token", "replay")]
-    assert [found.page.block_tokens for found in costs] == [256, 256]
+    setting = CacheSetting(k=7, max_model_len=6 * 256, prefix_caching=False, cpu=True)
+    costs = [footprint(target, scheme, setting) for scheme in ("per_token", "replay")]
+    assert [found.layer_block.tokens for found in costs] == [256, 256]
     assert [found.blocks for found in costs] == [30, 12]
     assert [round(found.concurrency(4096 * found.block_bytes), 2) for found in costs] == [136.53, 341.33]
 
@@ -176,24 +185,24 @@ def test_a_windowed_draft_keeps_its_window():
         Attention(layers=4, kv_heads=8, head_dim=128, window=2048),
         Attention(layers=1, kv_heads=8, head_dim=128),
     ]
-    setting = Setting(k=15, max_model_len=262144, prefix_caching=False)
+    setting = CacheSetting(k=15, max_model_len=262144, prefix_caching=False)
     target = read_target(TARGETS["27B"])
     without, found = (footprint(target, "replay", setting, layers) for layers in ((), draft))
-    page, tokens = found.page.padded, found.page.block_tokens
+    size, tokens = found.layer_block.padded, found.layer_block.tokens
     window = -(-(2047 + 16384) // tokens) + 1
     whole = -(-262144 // tokens)
-    assert found.attention - without.attention == (4 * window + whole) * page
+    assert found.attention - without.attention == (4 * window + whole) * size
     assert found.state == without.state
 
 
 def test_the_line():
     measured = StateReport(
-        pages=1, per_token_pages=16, state=175 * MIB, per_token_state=2592 * MIB, records=13 * MIB,
-        max_model_len=1024, fit=41, per_token_fit=4,
+        state_blocks=1, per_token_state_blocks=16, state=175 * MIB, per_token_state=2592 * MIB,
+        recorded_inputs=13 * MIB, max_model_len=1024, fit=41, per_token_fit=4,
     )  # fmt: skip
     assert measured.line() == (
-        "Recurrent state: replay, 1 page per request (slots: 16): 175 MiB instead of 2592 MiB per "
-        "request, records 13 MiB of it; 41 requests of 1024 tokens fit instead of 4."
+        "Recurrent state: replay, 1 state block per request (per_token: 16): 175 MiB instead of 2592 "
+        "MiB per request, recorded inputs 13 MiB of it; 41 requests of 1024 tokens fit instead of 4."
     )
 
 
@@ -215,10 +224,10 @@ GEOMETRIES = st.builds(
 @settings(max_examples=200, deadline=None)
 @given(target=GEOMETRIES, k=st.integers(1, 32), align=st.booleans())
 def test_replay_never_takes_more(target, k, align):
-    setting = Setting(k=k, max_model_len=4096, prefix_caching=align)
-    per_token, replay = (footprint(target, way, setting) for way in ("per_token", "replay"))
+    setting = CacheSetting(k=k, max_model_len=4096, prefix_caching=align)
+    per_token, replay = (footprint(target, scheme, setting) for scheme in ("per_token", "replay"))
     assert replay.state <= per_token.state
-    assert 0 == per_token.records < replay.records < replay.state
+    assert 0 == per_token.recorded_inputs < replay.recorded_inputs < replay.state
     assert k < 3 or replay.moved < per_token.moved
 
 
@@ -226,14 +235,15 @@ def test_replay_never_takes_more(target, k, align):
 @given(
     target=GEOMETRIES,
     k=st.integers(0, 31),
-    way=st.sampled_from(["per_token", "replay"]),
+    scheme=st.sampled_from(["per_token", "replay"]),
     cpu=st.booleans(),
 )
-def test_more_drafts_take_more(target, k, way, cpu):
+def test_more_drafts_take_more(target, k, scheme, cpu):
     fewer, more = (
-        footprint(target, way, Setting(k=drafts, max_model_len=4096, cpu=cpu)) for drafts in (k, k + 1)
+        footprint(target, scheme, CacheSetting(k=drafts, max_model_len=4096, cpu=cpu))
+        for drafts in (k, k + 1)
     )
-    assert fewer.page.raw < more.page.raw <= more.page.padded
+    assert fewer.layer_block.raw < more.layer_block.raw <= more.layer_block.padded
     assert fewer.state <= more.state
     assert fewer.moved < more.moved
 
@@ -297,11 +307,10 @@ def test_no_torch_and_no_vllm():
     assert result.stdout == "[]\n"
 
 
-def test_pages_as_the_ops_lay_them_out():
+def test_state_blocks_as_the_ops_lay_them_out():
     from vllm_eagle_ext.memory.recorded_inputs import record_width
 
     recurrent = read_target(TARGETS["27B"], tp=2).recurrent
     assert recurrent.record_width == record_width(8, 128, 24, 128)
-    assert (
-        page_of(read_target(TARGETS["27B"]), "per_token", Setting(k=0, max_model_len=1)).raw == 3207168
-    )
+    setting = CacheSetting(k=0, max_model_len=1)
+    assert layer_block_of(read_target(TARGETS["27B"]), "per_token", setting).raw == 3207168

@@ -18,7 +18,7 @@ from vllm.v1.core.kv_cache_utils import (
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
-from vllm_eagle_ext.memory.footprint import Setting, footprint
+from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
 from vllm_eagle_ext.memory.geometry import Attention, read_target
 
 CONFIG = {
@@ -57,18 +57,18 @@ class Backend:
 
 
 class Model:
-    """State shapes as Qwen3_5ForCausalLM gives them; with replay, the records behind."""
+    """State shapes as Qwen3_5ForCausalLM gives them; with replay, the recorded inputs behind."""
 
-    def __init__(self, way, k):
-        self.way, self.k = way, k
+    def __init__(self, scheme, k):
+        self.scheme, self.k = scheme, k
 
     def get_mamba_state_shape_from_config(self, _):
         shapes = MambaStateShapeCalculator.gated_delta_net_state_shape(1, 2, 4, 64, 64, 4, self.k)
-        records = ((self.k + 1, 2 * 64 + 4 * 64 + 2 * 4),)
-        return (*shapes, *(records if self.way == "replay" else ()))
+        recorded = ((self.k + 1, 2 * 64 + 4 * 64 + 2 * 4),)
+        return (*shapes, *(recorded if self.scheme == "replay" else ()))
 
     def get_mamba_state_dtype_from_config(self, _):
-        return (torch.bfloat16, torch.float32, torch.bfloat16)[: 2 + (self.way == "replay")]
+        return (torch.bfloat16, torch.float32, torch.bfloat16)[: 2 + (self.scheme == "replay")]
 
 
 def vllm_config(setting):
@@ -118,25 +118,25 @@ def specs(config, model, draft, speculative_blocks):
 
 
 @pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
-@pytest.mark.parametrize("way", ["per_token", "replay"])
+@pytest.mark.parametrize("scheme", ["per_token", "replay"])
 @pytest.mark.parametrize("k", [1, 7, 16])
 @pytest.mark.parametrize(("prefix_caching", "cpu"), [(True, False), (False, False), (False, True)])
-def test_vllm_counts_as_we_do(monkeypatch, draft, way, k, prefix_caching, cpu):
-    setting = Setting(
+def test_vllm_counts_as_we_do(monkeypatch, draft, scheme, k, prefix_caching, cpu):
+    setting = CacheSetting(
         k=k, max_model_len=2048, prefix_caching=prefix_caching, cpu=cpu, in_flight_tokens=IN_FLIGHT
     )
-    config, model = vllm_config(setting), Model(way, k)
+    config, model = vllm_config(setting), Model(scheme, k)
     backend = Backend(32 if cpu else 16)
     monkeypatch.setattr(ModelRegistry, "resolve_model_cls", lambda *_, **__: (model, ""))
     monkeypatch.setattr(Platform, "_find_non_ssm_backends", lambda _: [backend])
     Platform._align_hybrid_block_size(config, backend)
-    speculative_blocks = k if way == "per_token" else int(cpu)
+    speculative_blocks = k if scheme == "per_token" else int(cpu)
     groups = get_kv_cache_groups(config, specs(config, model, draft, speculative_blocks))
     cache = get_kv_cache_config_from_groups(config, groups, BUDGET)
 
-    ours = footprint(read_target(CONFIG), way, setting, draft)
-    assert ours.page.block_tokens == config.cache_config.block_size
-    assert ours.page.padded == groups[0].kv_cache_spec.page_size_bytes
+    ours = footprint(read_target(CONFIG), scheme, setting, draft)
+    assert ours.layer_block.tokens == config.cache_config.block_size
+    assert ours.layer_block.padded == groups[0].kv_cache_spec.page_size_bytes
     assert ours.pool(BUDGET) == cache.num_blocks
     theirs = get_max_concurrency_for_kv_cache_config(config, cache)
     assert ours.concurrency(BUDGET) == theirs

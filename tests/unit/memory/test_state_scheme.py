@@ -1,4 +1,4 @@
-"""Replay or slots: what is refused, what falls back, and what is said."""
+"""Replay or one state block per draft token: what is refused, what falls back, and what is said."""
 
 from __future__ import annotations
 
@@ -34,23 +34,40 @@ def test_names_tell_whose_they_are():
 
 @pytest.mark.parametrize(("k", "replays"), [(1, False), (2, False), (3, True), (15, True)])
 def test_auto_takes_replay_where_it_saves(k, replays):
-    chosen, reason = choose(replace(PLAIN, k=k), "auto")
-    assert chosen is replays
-    assert str(k) in reason
+    choice = choose(replace(PLAIN, k=k), "auto")
+    assert choice.replays is replays
+    assert str(k) in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "replay, 2 state blocks per request (committed state, block boundary of prefix caching); "),
+        ({"prefix_caching": False}, "replay, 1 state block per request (committed state); "),
+        ({"k": 1}, "per_token, 3 state blocks per request (committed state, 1 draft token, block "),
+        (
+            {"runner": "v1", "platform": "cpu", "prefix_caching": False},
+            "replay, 2 state blocks per request (committed state, CPU scratch); 15 draft tokens",
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_kept_is_counted_as_vllm_counts(changes, said):
+    assert str(choose(replace(PLAIN, **changes), "auto")).startswith(said)
 
 
 def test_what_is_asked_for_is_done():
-    assert choose(replace(PLAIN, k=1), "replay")[0]
-    assert not choose(PLAIN, "per_token")[0]
+    assert choose(replace(PLAIN, k=1), "replay").scheme == "replay"
+    assert choose(PLAIN, "per_token").scheme == "per_token"
 
 
 @pytest.mark.parametrize("field", IMPOSSIBLE)
 def test_what_is_impossible(field, request):
     situation = replace(PLAIN, **IMPOSSIBLE[field])
     assert [obstacle.field for obstacle in obstacles(situation)] == [field]
-    chosen, reason = choose(situation, "auto")
-    assert not chosen
-    assert field in reason
+    choice = choose(situation, "auto")
+    assert not choice.replays
+    assert field in choice.reason
     with pytest.raises(HybridStateError, match=field) as refusal:
         choose(situation, "replay")
     assert "per_token" in refusal.value.remedy
@@ -62,7 +79,7 @@ def test_all_obstacles_are_named():
 
 
 def test_prefix_caching_on_v1_without_triton_is_refused():
-    """vLLM itself would crash later, with slots, too."""
+    """vLLM itself would crash later, with one state block per draft token too."""
     crashes = replace(PLAIN, runner="v1", platform="cpu", has_triton=False)
     with pytest.raises(HybridStateError, match="no-enable-prefix-caching"):
         refuse_what_crashes(crashes)

@@ -1,4 +1,4 @@
-"""What the intake makes of a draft, on vLLM's own EngineArgs."""
+"""What the preflight makes of a draft, on vLLM's own EngineArgs."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tests.support.drafts import valid_draft, write
 from tests.support.families_process import LATENT_SIZES
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.errors import UnsupportedDraftError, UnsupportedTargetError
-from vllm_eagle_ext.preflight.capture import is_cut
+from vllm_eagle_ext.preflight.kv_groups import is_cut
 
 DEEPSEEK = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **LATENT_SIZES}
 WINDOWED = ["sliding_attention", "full_attention"] * (LAYERS // 2)

@@ -33,7 +33,7 @@ def test_a_target_whose_image_token_v1_cannot_find_is_refused_there():
 
 
 def test_v1_goes_by_the_class_that_serves():
-    """Of an architecture that it knows, served by the class for any model of transformers."""
+    """It knows this architecture, but the class for any model of transformers serves it."""
     other = target("HunYuanVLForConditionalGeneration", served_by="TransformersMultiModalForCausalLM")
     with pytest.raises(UnsupportedTargetError, match="TransformersMultiModalForCausalLM"):
         check_multimodal(other, "v1")

@@ -170,13 +170,13 @@ def test_method_that_vllm_takes_from_the_path(target, tmp_path):
 
 
 def test_drafter_refuses_a_config_from_another_version():
-    from vllm_eagle_ext.resolved_marker import require_stamp, write_stamp
+    from vllm_eagle_ext.resolved_marker import require_marker, write_marker
 
     hf_config = types.SimpleNamespace()
     with pytest.raises(UnsupportedDraftError, match="version of vllm-eagle-ext"):
-        require_stamp(hf_config)
-    write_stamp(hf_config)
-    require_stamp(hf_config)
+        require_marker(hf_config)
+    write_marker(hf_config)
+    require_marker(hf_config)
     hf_config.eagle_ext["version"] = "0.0.0"
     with pytest.raises(UnsupportedDraftError, match=r"'0\.0\.0'"):
-        require_stamp(hf_config)
+        require_marker(hf_config)

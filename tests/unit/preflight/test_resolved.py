@@ -122,11 +122,13 @@ def test_null_target_hidden_size_means_the_targets(target, tmp_path):
 
 def test_other_storage_is_left_to_vllm_with_a_warning(vllm_log):
     from vllm_eagle_ext.options import Options
-    from vllm_eagle_ext.preflight import build
+    from vllm_eagle_ext.preflight.draft_checks import inspect_requested
     from vllm_eagle_ext.preflight.draft_request import DraftRequest
+    from vllm_eagle_ext.preflight.launch import Launch
 
     request = DraftRequest("eagle3", "s3://bucket/draft", 4)
-    assert build._inspect(request, None, None, Options()) is None
+    launch = Launch(engine_args=None, target=None, options=Options(), request=request)
+    assert inspect_requested(launch, request) is None
     assert vllm_log.containing("not checked")
 
 
@@ -150,7 +152,7 @@ def test_speculators_without_norm_before_residual_get_their_own_default(target, 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_resolved_config_travels(target, tmp_path, family):
-    """To workers as a pickle, into hashes and logs as JSON."""
+    """It goes to workers as a pickle, into hashes and logs as JSON."""
     import pickle
 
     draft = valid_draft(family)

@@ -19,7 +19,7 @@ class TestOutsideTheTestedRange:
     def _unknown_vllm(self, monkeypatch):
         monkeypatch.setattr(compat, "vllm_version", lambda: "0.99.0")
 
-    def test_a_draft_that_needs_us_is_refused_with_the_reason(self, target, tmp_path):
+    def test_a_draft_that_needs_this_package_is_refused_with_the_reason(self, target, tmp_path):
         with pytest.raises(UnsupportedVllmError) as caught:
             speculative_config(target, tiny_draft(tmp_path, num_aux=5))
         for word in ("0.99.0", ">=0.32,<0.34", "nested in eagle_config", "untested_vllm"):
@@ -33,7 +33,7 @@ class TestOutsideTheTestedRange:
 
     @pytest.mark.parametrize("draft", [None, "post_norm"])
     def test_a_changed_host_keeps_working(self, tmp_path, draft):
-        """Another signature and other attributes: whatever our code runs into, vLLM goes on."""
+        """Another signature and other attributes: whatever the preflight runs into, vLLM goes on."""
 
         class EngineArgs:
             def __init__(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `vllm-eagle check`."""
+"""Defines the command `vllm-eagle check`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A check as JSON, for programs."""
+"""Writes a check as JSON, for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vllm_eagle_ext.preflight.offline.serve import download_line, not_looked_at,
 
 
 def to_json(result: CheckResult) -> str:
-    """Valid JSON whatever the config held: values that JSON has no word for become text."""
+    """Write valid JSON whatever the config held: values that JSON has no word for become text."""
     return json.dumps(_plain(as_json(result)), indent=1)
 
 
@@ -28,7 +28,7 @@ def _plain(value: Any) -> Any:
 
 
 def as_json(result: CheckResult) -> dict[str, Any]:
-    """Plain JSON: `spec` is null for a draft that is left to vLLM or cannot be made out."""
+    """Give the parts; `spec` is null for a draft that is passed through or cannot be made out."""
     inspection, start = result.inspection, result.start
     is_served = inspection.spec is not None and not result.exit_code
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a check looks on a terminal."""
+"""Prints a check on a terminal."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ _ORDER = [Severity.ERROR, Severity.WARNING, Severity.NOTE]
 
 
 def print_check(result: CheckResult, console: Console, *, everything: bool = False) -> None:
-    """everything: errors that follow from others too."""
+    """Print a check.
+
+    Args:
+        everything: print errors that follow from others too.
+    """
     inspection = result.inspection
     if inspection.spec is not None:
         console.print(_table(inspection.spec, result.target, result.start))
     elif inspection.is_left_to_vllm:
         is_off = result.request.options.get("enabled") is False
-        why = "Switched off by the option enabled" if is_off else "Not one of this package's drafts"
-        console.print(f"{why}: vLLM serves it as it reads it, unchecked.")
+        why = "Switched off by the option enabled" if is_off else "Not a supported draft"
+        console.print(f"{why}: not checked; loaded by stock vLLM.")
     for finding in sorted(inspection.findings, key=lambda f: _ORDER.index(f.severity)):
         if everything or finding.follows_from is None:
             _print_finding(finding, console)

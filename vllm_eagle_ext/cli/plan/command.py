@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm-eagle plan` as typed."""
+"""Defines the command `vllm-eagle plan`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How plans look on a terminal."""
+"""Prints plans on a terminal."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from vllm_eagle_ext.memory.footprint import Footprint, mib
+from vllm_eagle_ext.memory.footprint import Footprint
 from vllm_eagle_ext.memory.plan.advice import advise, line
 from vllm_eagle_ext.memory.plan.device import GIB
 from vllm_eagle_ext.memory.plan.run import DensePlan, HybridPlan, Plan, Premises
+from vllm_eagle_ext.memory.savings import MIB, mib
 
 
 def print_plans(plans: Sequence[Plan], console: Console) -> None:
-    """Of one target, one for each K."""
+    """Print the plans of one target, one for each K."""
     first = plans[0]
     for text in _premises(first):
         console.print(text, markup=False)
@@ -31,7 +32,7 @@ def print_plans(plans: Sequence[Plan], console: Console) -> None:
 
 
 def _said(plans: Sequence[Plan]) -> Iterator[str]:
-    """The sentence of each plan, and what is advised, once where it is the same for all."""
+    """Yield the sentence of each plan, and what is advised; once, where it is the same for all."""
     if len(plans) == 1:
         yield line(plans[0])
         yield from (f"- {text}" for text in advise(plans[0]))
@@ -75,16 +76,16 @@ def _layers(plan: Plan) -> str:
 
 
 def _one(plan: HybridPlan) -> Table:
-    table = _table(plan.premises)
-    table.add_column("per token", justify="right")
+    table = _table(plan.premises, ", with hybrid_state")
+    table.add_column("per_token", justify="right")
     table.add_column("replay", justify="right")
     length, budget = plan.setting.max_model_len, plan.premises.budget
     most = plan.premises.request.max_num_seqs
     rows = [
-        ("state pages", lambda f: str(f.pages)),
-        ("page of one layer, MiB (attention block, tokens)", _page),
+        ("state blocks in each layer", lambda f: str(f.state_blocks)),
+        ("one block of a layer, MiB (attention tokens)", _layer_block),
         ("recurrent state, MiB", lambda f: mib(f.state)),
-        ("  records in it, MiB", lambda f: mib(f.records)),
+        ("  recorded inputs in it, MiB", lambda f: mib(f.recorded_inputs)),
         (f"keys and values of {length} tokens, MiB", lambda f: mib(f.attention)),
         (f"requests of {length} tokens that fit", lambda f: str(f.fit(budget))),
         ("  as vLLM logs it, Maximum concurrency", lambda f: f"{f.concurrency(budget):.2f}"),
@@ -97,13 +98,13 @@ def _one(plan: HybridPlan) -> Table:
 
 
 def _several(plans: Sequence[HybridPlan]) -> Table:
-    """A row for each K, slots beside replay."""
+    """Make a row for each K, with vLLM's own scheme beside replay."""
     table = Table(box=None, pad_edge=False)
     table.add_column("\nK", justify="right")
     table.add_column("\nauto takes", style="dim")
     length, budget = plans[0].setting.max_model_len, plans[0].premises.budget
-    for head in ("state, MiB", f"of {length}", "moved, MiB"):
-        table.add_column(f"{head}\nslots", justify="right")
+    for head in ("state, MiB", "that fit", "moved, MiB"):
+        table.add_column(f"{head}\nper_token", justify="right")
         table.add_column("\nreplay", justify="right")
     for plan in plans:
         both = (plan.per_token, plan.replay)
@@ -112,8 +113,8 @@ def _several(plans: Sequence[HybridPlan]) -> Table:
             *[str(f.fit(budget)) for f in both], *[mib(f.moved) for f in both],
         )  # fmt: skip
     table.caption = (
-        f"state: per request; of {length}: requests of as many tokens that fit; moved: of the state, "
-        "per request and step"
+        f"state: recurrent state per request; that fit: requests of {length} tokens; moved: recurrent "
+        "state that a request reads and writes per step"
     )
     return table
 
@@ -132,11 +133,12 @@ def _dense(plan: DensePlan) -> Table:
     return table
 
 
-def _table(premises: Premises) -> Table:
+def _table(premises: Premises, more: str = "") -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("per request" + (" and rank" if premises.request.tp > 1 else ""), style="dim")
+    rank = " and rank" if premises.request.tp > 1 else ""
+    table.add_column(f"per request{rank}{more}", style="dim")
     return table
 
 
-def _page(cost: Footprint) -> str:
-    return f"{cost.page.padded / 2**20:.2f} ({cost.page.block_tokens})"
+def _layer_block(cost: Footprint) -> str:
+    return f"{cost.layer_block.padded / MIB:.2f} ({cost.layer_block.tokens})"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan for programs."""
+"""Writes plans as JSON, for programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from vllm_eagle_ext.memory.plan.run import HybridPlan, Plan
 
 
 def to_json(plans: Sequence[Plan]) -> str:
-    """Sizes in bytes, of one rank and one request unless the name says otherwise. Several K: `plans`."""
+    """Write sizes in bytes, of one rank and one request unless the name says otherwise.
+
+    Plans of several K stand in a list under `plans`. A page is vLLM's: one layer's part of a KV-cache
+    block, which holds a state in recurrent layers; records are the recorded inputs.
+    """
     if len(plans) == 1:
         return json.dumps(_plan(plans[0]), indent=1)
     code = max(plan.exit_code for plan in plans)
@@ -23,8 +27,11 @@ def to_json(plans: Sequence[Plan]) -> str:
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
-    """`slots`, `replay` and `hybrid_state` are null for a target without recurrent state, `kv` for one
-    with it."""
+    """Give one plan's parts.
+
+    `per_token`, `replay` and `hybrid_state` are null for a target without recurrent state, `kv` for one
+    with it.
+    """
     premises, hybrid = plan.premises, plan if isinstance(plan, HybridPlan) else None
     request = asdict(premises.request) | {"k": plan.setting.k, "gpu_mem": premises.memory.gib}
     return {
@@ -45,12 +52,12 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 def _recurrent(plan: HybridPlan, cost: Footprint) -> dict[str, Any]:
     return {
-        "pages_per_request": cost.pages,
-        "page_bytes_unpadded": cost.page.raw,
-        "page_bytes": cost.page.padded,
-        "attention_block_tokens": cost.page.block_tokens,
+        "pages_per_request": cost.state_blocks,
+        "page_bytes_unpadded": cost.layer_block.raw,
+        "page_bytes": cost.layer_block.padded,
+        "attention_block_tokens": cost.layer_block.tokens,
         "state_bytes": cost.state,
-        "records_bytes": cost.records,
+        "records_bytes": cost.recorded_inputs,
         **_kv(plan, cost),
         "state_bytes_moved_per_step": cost.moved,
     }

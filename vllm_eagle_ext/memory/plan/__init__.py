@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What serving a target takes of a device's memory, before anything is loaded."""
+"""Plans what serving a target takes of a device's memory, before anything is loaded."""

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan comes to in a sentence, and what it advises."""
+"""Puts a plan into a sentence, and says what it advises."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vllm_eagle_ext.memory.footprint import Footprint, mib, requests_fit
 from vllm_eagle_ext.memory.plan.run import DensePlan, HybridPlan, Plan
+from vllm_eagle_ext.memory.savings import mib, requests_fit
+from vllm_eagle_ext.memory.state_blocks import counted
 from vllm_eagle_ext.memory.state_scheme import LEAST_K
 
 _SHORT = 8192  # tokens; requests are rarely as long as a model's whole context
@@ -14,7 +15,7 @@ _WORTH_IT = 1.25  # times as many requests, for an advice that costs something
 
 
 def line(plan: Plan) -> str:
-    """The plan in a sentence: for replay the one that a start logs."""
+    """Say the plan in a sentence; for replay it is the one that a start logs."""
     budget, length = plan.premises.budget, plan.setting.max_model_len
     if isinstance(plan, DensePlan):
         return (
@@ -28,8 +29,9 @@ def line(plan: Plan) -> str:
     fit, other = per_token.fit(budget), replay.fit(budget)
     beside = "with replay as well" if fit == other else f"with replay {other or 'none'}"
     return (
-        f"Recurrent state: slots, {_pages(per_token)} per request, {mib(per_token.state)} MiB: "
-        f"{plan.why}. Replay would take {_pages(replay)}, {mib(replay.state)} MiB. "
+        f"Recurrent state: per_token, {counted(per_token.state_blocks)} per request, "
+        f"{mib(per_token.state)} MiB: {plan.why}. "
+        f"Replay would take {counted(replay.state_blocks)}, {mib(replay.state)} MiB. "
         f"{requests_fit(fit, length).capitalize()}, {beside}."
     )
 
@@ -38,7 +40,7 @@ def advise(plan: Plan) -> list[str]:
     if isinstance(plan, DensePlan):
         return [*_about_fit(plan, plan.cost.fit(plan.premises.budget))]
     taken = plan.taken.fit(plan.premises.budget)
-    return [*_about_fit(plan, taken), *_about_ways(plan), *_about_length(plan), *_about_options(plan)]
+    return [*_about_fit(plan, taken), *_about_schemes(plan), *_about_length(plan), *_about_options(plan)]
 
 
 def _about_fit(plan: Plan, fit: int) -> Iterator[str]:
@@ -58,11 +60,11 @@ def _about_fit(plan: Plan, fit: int) -> Iterator[str]:
         yield f"{fit} requests fit and {most} run: raise --max-num-seqs for more."
 
 
-def _about_ways(plan: HybridPlan) -> Iterator[str]:
+def _about_schemes(plan: HybridPlan) -> Iterator[str]:
     budget = plan.premises.budget
     replay, per_token = plan.replay.fit(budget), plan.per_token.fit(budget)
     if replay and not per_token and plan.auto == "replay":
-        yield "With slots vLLM would not start here; with replay it does."
+        yield "With per_token vLLM would not start here; with replay it does."
     elif replay and not per_token:
         yield "With replay a request would fit."
     if plan.setting.k < LEAST_K:
@@ -79,8 +81,8 @@ def _about_length(plan: HybridPlan) -> Iterator[str]:
         return
     most = plan.premises.request.max_num_seqs
     replay, per_token = (
-        plan.footprint(way, max_model_len=_SHORT).running(budget, most)
-        for way in ("replay", "per_token")
+        plan.footprint(scheme, max_model_len=_SHORT).running(budget, most)
+        for scheme in ("replay", "per_token")
     )
     if replay:
         yield (
@@ -103,10 +105,6 @@ def _about_options(plan: HybridPlan) -> Iterator[str]:
         fit, now = without.fit(budget), plan.taken.fit(budget)
         if fit >= _WORTH_IT * now and fit:
             yield (
-                f"Without prefix caching a request takes {_pages(without)} instead of "
-                f"{plan.taken.pages}: {fit} requests would fit instead of {now}."
+                f"Without prefix caching a request takes {counted(without.state_blocks)} "
+                f"instead of {plan.taken.state_blocks}: {fit} requests would fit instead of {now}."
             )
-
-
-def _pages(cost: Footprint) -> str:
-    return "1 page" if cost.pages == 1 else f"{cost.pages} pages"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A target without recurrent state: what its keys and values take. There is no more to plan."""
+"""Plans the keys and values of a target without recurrent state, which has nothing else to plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.errors import UnsupportedTargetError
-from vllm_eagle_ext.memory.footprint import Page, PoolShare, Setting, blocks_of, ceil, group_size, merged
+from vllm_eagle_ext.memory.footprint import (
+    CacheSetting,
+    LayerBlock,
+    PoolShare,
+    blocks_of,
+    ceil,
+    group_size,
+    merged,
+)
 from vllm_eagle_ext.memory.geometry import Attention, dtype_of, head_dim, model_bytes, size
 from vllm_eagle_ext.memory.parameters import Estimate, estimate
 
@@ -46,7 +54,7 @@ class KvCost(PoolShare):
 
 
 def is_hybrid(config: Mapping[str, Any]) -> bool:
-    """Whether the config tells of gated delta nets, rightly or not."""
+    """Find out whether the config tells of gated delta nets, rightly or not."""
     text = text_config(config)
     kinds = text.get("layer_types")
     linear = ("linear_num_", "linear_key_", "linear_value_", "linear_conv_")
@@ -56,7 +64,9 @@ def is_hybrid(config: Mapping[str, Any]) -> bool:
 
 
 def read_dense(config: Mapping[str, Any], *, tp: int, kv_bytes: int | None) -> DenseTarget:
-    """Args:
+    """Read the shapes of its attention layers from config.json.
+
+    Args:
         kv_bytes: per element of keys and values; None: as the model's dtype.
 
     Raises:
@@ -99,31 +109,35 @@ def _layers(text: Mapping[str, Any]) -> Iterator[tuple[int | None, int]]:
         yield size(text, "sliding_window"), count - full
 
 
-def kv_cost(target: DenseTarget, setting: Setting, draft: Sequence[Attention] = ()) -> KvCost:
+def kv_cost(target: DenseTarget, setting: CacheSetting, draft: Sequence[Attention] = ()) -> KvCost:
     """Layers of the draft are attention layers like the target's."""
     layers = merged([*target.attention, *draft])
     tokens = setting.block_alignment
     token = sum(a.layers * a.token_bytes for a in layers if a.window is None)
-    if all(attention.window is None for attention in layers):  # one group, each layer's page its own
+    if all(attention.window is None for attention in layers):  # one group, each layer of its own size
         blocks = ceil(setting.max_model_len, tokens)
         return KvCost(
             token=token, attention=blocks * tokens * token, block_bytes=tokens * token, blocks=blocks
         )
-    page = max(tokens * attention.token_bytes for attention in layers)
+    size = max(tokens * attention.token_bytes for attention in layers)
+    layer_block = LayerBlock(raw=size, padded=size, tokens=tokens)
     counts = [attention.layers for attention in layers]
-    taken = [blocks_of(a, Page(raw=page, padded=page, block_tokens=tokens), setting) for a in layers]
+    taken = [blocks_of(attention, layer_block, setting) for attention in layers]
     wide = group_size(counts)
     return KvCost(
         token=token,
-        attention=sum(n * b for n, b in zip(counts, taken, strict=True)) * page,
-        block_bytes=wide * page,
+        attention=sum(n * b for n, b in zip(counts, taken, strict=True)) * size,
+        block_bytes=wide * size,
         blocks=sum(ceil(n, wide) * b for n, b in zip(counts, taken, strict=True)),
     )
 
 
 def estimate_dense(config: Mapping[str, Any], target: DenseTarget) -> Estimate:
-    """Raises:
-    UnsupportedTargetError: a size that the layers follow from is missing, or they are of another kind.
+    """Estimate the size of its weights from config.json.
+
+    Raises:
+        UnsupportedTargetError: a size that the layers follow from is missing, or they are of another
+            kind.
     """
     text = text_config(config)
     if text.get("hidden_act") != "silu":

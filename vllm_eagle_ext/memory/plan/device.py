@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory this machine has, where the user does not say."""
+"""Finds out how much memory this machine has, where the user does not say."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Memory:
 
 
 def read_memory(*, cpu: bool) -> Memory:
-    """Of the smallest device, as vLLM takes the same share of each.
+    """Read the memory of the smallest device, as vLLM takes the same share of each.
 
     Raises:
         OptionsError: there is no GPU here.
@@ -50,7 +50,7 @@ def _nothing_seen(why: str) -> OptionsError:
 
 
 def _of_the_node() -> Memory:
-    """As vLLM's CPU backend counts: one NUMA node, or less where a container is limited."""
+    """Count as vLLM's CPU backend does: one NUMA node, or less where a container is limited."""
     files = Path(_NODES).glob("node*/meminfo")
     totals = [re.search(r"MemTotal:\s+(\d+) kB", path.read_text()) for path in files]
     nodes = [int(found[1]) * 1024 for found in totals if found and int(found[1])]

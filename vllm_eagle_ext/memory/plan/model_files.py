@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `vllm-eagle plan` reads of a target and of a draft: configs, sizes of weights, no weight."""
+"""Reads what a plan needs of a target and of a draft: configs and sizes of weights, but no weight."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Draft:
 
 
 def open_model(name: str, *, field: str, download_dir: str | None = None) -> Model:
-    """A folder, a config.json, or a repository of the hub.
+    """Open a folder, a config.json, or a repository of the hub.
 
     Raises:
         EagleExtError: there is none, or its config.json cannot be read.
@@ -69,7 +69,7 @@ def open_model(name: str, *, field: str, download_dir: str | None = None) -> Mod
 
 
 def read_weights(model: Model, estimated: Callable[[], Estimate], given_gib: float | None) -> Weights:
-    """As given, else by the files, else estimated.
+    """Take the size of the weights as given, else by the files, else estimated.
 
     Raises:
         UnsupportedTargetError: no files, and a config that lacks what an estimate needs.
@@ -91,8 +91,10 @@ def read_weights(model: Model, estimated: Callable[[], Estimate], given_gib: flo
 
 
 def read_draft(name: str, *, tp: int, kv_bytes: int, download_dir: str | None) -> Draft:
-    """Raises:
-    EagleExtError: it cannot be read, or is not one of this package's drafts.
+    """Read which attention layers a draft adds, and the size of its weights.
+
+    Raises:
+        EagleExtError: it cannot be read, or is not a supported draft.
     """
     model = open_model(name, field="--draft", download_dir=download_dir)
     config = parse_config(model.config)
@@ -130,7 +132,7 @@ def _size_of(model: Model, ending: str) -> int:
 
 
 def _shards(model: Model) -> tuple[list[str], int]:
-    """The files that vLLM loads, and how many that the index names are not here."""
+    """List the files that vLLM loads, and count those that the index names and that are not here."""
     found = [name for name in model.files if name.endswith(".safetensors")]
     index = None
     if model.files.get(_INDEX, JSON_LIMIT + 1) <= JSON_LIMIT:  # that of a large mixture is larger
@@ -143,7 +145,7 @@ def _shards(model: Model) -> tuple[list[str], int]:
 
 
 def _loaded(model: Model, shard: str) -> int:
-    """Bytes of a file's tensors but for its drafting head; of a file on the hub, its size."""
+    """Bytes of a file's tensors without its drafting head; the whole size of a file on the hub."""
     size = model.files[shard]
     if not isinstance(model.source, FolderSource):
         return size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan is computed from, and what it comes to."""
+"""Computes the plan of a target for each K."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from vllm_eagle_ext.errors import OptionsError
-from vllm_eagle_ext.memory.footprint import Footprint, Setting, StateReport, Way, footprint, report
+from vllm_eagle_ext.memory.footprint import CacheSetting, Footprint, footprint
 from vllm_eagle_ext.memory.geometry import Target, read_target
 from vllm_eagle_ext.memory.parameters import Estimate, estimate_weights
 from vllm_eagle_ext.memory.plan.dense import (
@@ -28,6 +28,8 @@ from vllm_eagle_ext.memory.plan.model_files import (
     read_draft,
     read_weights,
 )
+from vllm_eagle_ext.memory.savings import StateReport, report
+from vllm_eagle_ext.memory.state_blocks import Scheme
 from vllm_eagle_ext.memory.state_scheme import TARGETS, Situation, choose, planned_prefix_caching
 
 # Bytes of a key's or value's element; None: as the model's dtype.
@@ -59,7 +61,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Premises:
-    """What does not depend on K."""
+    """Holds what does not depend on K."""
 
     request: PlanRequest
     architecture: str
@@ -77,7 +79,7 @@ class Premises:
 class DensePlan:
     premises: Premises
     target: DenseTarget
-    setting: Setting
+    setting: CacheSetting
     cost: KvCost
 
     @property
@@ -88,7 +90,7 @@ class DensePlan:
         """The largest max_model_len of which one request fits; 0: none."""
         return _longest(self.setting, self._fits)
 
-    def _fits(self, setting: Setting) -> bool:
+    def _fits(self, setting: CacheSetting) -> bool:
         cost = kv_cost(self.target, setting, self.premises.draft_layers)
         return cost.fit(self.premises.budget) > 0
 
@@ -97,10 +99,10 @@ class DensePlan:
 class HybridPlan:
     premises: Premises
     target: Target
-    setting: Setting
+    setting: CacheSetting
     per_token: Footprint
     replay: Footprint
-    auto: Way  # what `hybrid_state: auto` takes
+    auto: Scheme  # what `hybrid_state: auto` takes
     why: str
 
     @property
@@ -123,15 +125,16 @@ class HybridPlan:
             max_model_len=self.setting.max_model_len,
         )  # fmt: skip
 
-    def footprint(self, way: Way, **changes: Any) -> Footprint:
-        """Of another setting."""
-        return footprint(self.target, way, replace(self.setting, **changes), self.premises.draft_layers)
+    def footprint(self, scheme: Scheme, **changes: Any) -> Footprint:
+        """The footprint of a scheme with another setting."""
+        setting = replace(self.setting, **changes)
+        return footprint(self.target, scheme, setting, self.premises.draft_layers)
 
     def longest(self) -> int:
         """The largest max_model_len of which one request fits with what `auto` takes; 0: none."""
         return _longest(self.setting, self._fits)
 
-    def _fits(self, setting: Setting) -> bool:
+    def _fits(self, setting: CacheSetting) -> bool:
         cost = self.footprint(self.auto, max_model_len=setting.max_model_len)
         return cost.fit(self.premises.budget) > 0
 
@@ -139,7 +142,7 @@ class HybridPlan:
 Plan = DensePlan | HybridPlan
 
 
-def _longest(setting: Setting, fits: Callable[[Setting], bool]) -> int:
+def _longest(setting: CacheSetting, fits: Callable[[CacheSetting], bool]) -> int:
     low, high = 0, setting.max_model_len
     while low < high:
         middle = (low + high + 1) // 2
@@ -151,7 +154,7 @@ def _longest(setting: Setting, fits: Callable[[Setting], bool]) -> int:
 
 
 def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
-    """One for each K.
+    """Plan the target once for each K.
 
     Raises:
         EagleExtError: target, draft or options cannot be read.
@@ -209,7 +212,7 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return str(named[0]) if isinstance(named, list) and named else ""
 
 
-def _settings(request: PlanRequest, ks: Sequence[int], own_length: int | None) -> list[Setting]:
+def _settings(request: PlanRequest, ks: Sequence[int], own_length: int | None) -> list[CacheSetting]:
     length = request.max_model_len or own_length
     if length is None:
         raise OptionsError(
@@ -217,10 +220,10 @@ def _settings(request: PlanRequest, ks: Sequence[int], own_length: int | None) -
             remedy="state it, as the target's config.json has no max_position_embeddings",
         )  # fmt: skip
     caches = request.prefix_caching is not False
-    return [Setting(k=k, max_model_len=length, prefix_caching=caches, cpu=request.cpu) for k in ks]
+    return [CacheSetting(k=k, max_model_len=length, prefix_caching=caches, cpu=request.cpu) for k in ks]
 
 
-def _hybrid(premises: Premises, target: Target, setting: Setting) -> HybridPlan:
+def _hybrid(premises: Premises, target: Target, setting: CacheSetting) -> HybridPlan:
     auto, why = _auto(premises, setting)
     layers = premises.draft_layers
     return HybridPlan(
@@ -230,17 +233,17 @@ def _hybrid(premises: Premises, target: Target, setting: Setting) -> HybridPlan:
     )  # fmt: skip
 
 
-def _auto(premises: Premises, setting: Setting) -> tuple[Way, str]:
-    """What an engine takes on the runner that vLLM chooses by itself: V2 on a GPU, V1 on a CPU."""
+def _auto(premises: Premises, setting: CacheSetting) -> tuple[Scheme, str]:
+    """Choose as an engine does on the runner that vLLM chooses by itself: V2 on a GPU, V1 on a CPU."""
     architecture, cpu = premises.architecture, setting.cpu
     if architecture and architecture not in TARGETS:
-        return "per_token", f"replay knows no {architecture}"
+        return "per_token", f"replay does not know {architecture}"
     runner: Literal["v1", "v2"] = "v1" if cpu else "v2"
-    replays, why = choose(
+    choice = choose(
         Situation(
             architecture=architecture, k=setting.k, runner=runner, platform="cpu" if cpu else "cuda",
             prefix_caching=setting.prefix_caching,
         ),
         "auto",
     )  # fmt: skip
-    return ("replay" if replays else "per_token"), why
+    return choice.scheme, choice.reason

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The preflight of a start that is only asked about: neither vLLM nor torch is needed."""
+"""Runs the preflight of a start that is only asked about, which needs neither vLLM nor torch."""

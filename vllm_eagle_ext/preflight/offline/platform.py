@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which platform the vLLM installed here runs on, found without importing it."""
+"""Finds the platform that the vLLM installed here runs on, without importing it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ _BUILDS = ("cpu", "rocm", "xpu", "tpu")  # in the local part of a version; CUDA'
 
 @dataclass(frozen=True, slots=True)
 class Platform:
+    """Says where the engine would run."""
+
     name: str  # "cpu", "cuda", or another that vLLM was built for
     why: str  # it is assumed
     vllm: str | None = None  # version of the vLLM that would serve; None: not known
 
 
 def find_platform(asked: str) -> Platform:
-    """asked: one of PLATFORMS.
+    """Find the platform that a check is for.
+
+    Args:
+        asked: one of PLATFORMS.
 
     Raises:
         SpeculativeConfigError: another word.

@@ -14,7 +14,6 @@ from vllm_eagle_ext.checkpoint import (
     Inspection,
     Setting,
     TargetFacts,
-    inspect_draft,
     read_config,
     read_draft_files,
 )
@@ -23,14 +22,17 @@ from vllm_eagle_ext.checkpoint.families import kind_of
 from vllm_eagle_ext.checkpoint.findings import relax
 from vllm_eagle_ext.checkpoint.sources import FolderSource
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.options import KEY, Options, parse_options
+from vllm_eagle_ext.options import KEY, current_spelling, parse_options
+from vllm_eagle_ext.preflight.draft_checks import inspect_files
 from vllm_eagle_ext.preflight.offline.platform import find_platform
 from vllm_eagle_ext.preflight.offline.serve import usual_k
-from vllm_eagle_ext.preflight.offline.start import Start, Wish, plan_start
+from vllm_eagle_ext.preflight.offline.start import EngineWishes, Start, plan_start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
+    """Says what is to be checked, and for which engine."""
+
     draft: str
     draft_field: str = "DRAFT"  # what an error calls it
     target: str
@@ -48,7 +50,7 @@ class CheckRequest:
 
     @classmethod
     def for_engine(cls, engine: Mapping[str, Any], **asked: Any) -> CheckRequest:
-        """Of an engine that is to be started.
+        """Make the request of a check for an engine that is to be started.
 
         Args:
             engine: keywords of LLM().
@@ -65,6 +67,8 @@ class CheckRequest:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
+    """Holds what a check found."""
+
     request: CheckRequest
     target: TargetFacts
     inspection: Inspection
@@ -88,14 +92,16 @@ def _ranks(engine: Mapping[str, Any]) -> int:
 
 
 def run_check(request: CheckRequest, on_values: OnValues | None = None) -> CheckResult:
-    """
+    """Check a draft and its target by the rules of a start.
+
     Args:
-        on_values: read the values of every tensor, and tell how many bytes of how many were read.
+        on_values: is told how many bytes of how many were read; with it every tensor's values are read.
 
     Raises:
         EagleExtError: draft, target or options cannot be read.
     """
-    options = parse_options({KEY: dict(request.options)})
+    request = replace(request, options=current_spelling(request.options))
+    options = parse_options({KEY: request.options})
     platform = find_platform(request.platform)
     target_folder = Path(os.path.expanduser(request.target))
     config = read_config(request.target, token=request.token, download_dir=request.download_dir)
@@ -105,13 +111,13 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     files = _read_draft(request, on_values)
     inspection = Inspection(None, ())
     if options.enabled:
-        inspection = _inspect(request, options, target, files, platform.name)
+        inspection = inspect_files(files, target, _setting(request, platform.name), options)
     spec = inspection.spec
-    wish = Wish(
+    wishes = EngineWishes(
         k=request.k or usual_k(spec), tp=request.tp, prefix_caching=request.prefix_caching,
         options=options, max_model_len=request.max_model_len,
     )  # fmt: skip
-    start = plan_start(config, inspection.case, wish, platform)
+    start = plan_start(config, inspection.case, wishes, platform)
     refusals = start.refusals if options.strict else tuple(relax(start.refusals))
     inspection = replace(inspection, findings=(*inspection.findings, *refusals))
     kind = kind_of(files.config, None)
@@ -120,8 +126,10 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
 
 
 def _look_at_weights(target: str, folder: Path) -> None:
-    """Raises:
-    UnsupportedDraftError: something else lies in a file's place.
+    """Refuse a target whose files are not what their names say.
+
+    Raises:
+        UnsupportedDraftError: something else lies in a file's place.
     """
     found = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     # The hub's cache links to whole files.
@@ -141,21 +149,10 @@ def _read_draft(request: CheckRequest, on_values: OnValues | None) -> DraftFiles
     )
 
 
-def _inspect(
-    request: CheckRequest, options: Options, target: TargetFacts, files: DraftFiles, platform: str
-) -> Inspection:
-    setting = Setting(
+def _setting(request: CheckRequest, platform: str) -> Setting:
+    return Setting(
         method=request.method,
         k=request.k,
         max_model_len=request.max_model_len,
         runner="v1" if platform == "cpu" else None,
-    )
-    return inspect_draft(
-        files,
-        target,
-        setting,
-        aux_layers=options.aux_layers,
-        norm_output=options.norm_output,
-        gate_layout=options.gate_layout,
-        strict=options.strict,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that serves a checked draft."""
+"""Composes the command that serves a checked draft."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NODES = Path("/sys/devices/system/node")
 
 
 def serve_command(result: CheckResult) -> str:
-    """The line to paste; K defaults to what the draft was trained for, or 3.
+    """Compose the line to paste; K defaults to what the draft was trained for, or 3.
 
     Where only one of vLLM's model runners can draft with it, the line says so.
     """
@@ -61,7 +61,7 @@ def _numa_nodes() -> int:
 
 
 def speculative_config(result: CheckResult) -> dict[str, Any]:
-    """What the draft is served with."""
+    """Make the speculative config that the draft is served with."""
     request, spec = result.request, result.inspection.spec
     found: dict[str, Any] = {"method": result.method, "model": served_from(result)}
     found["num_speculative_tokens"] = request.k or usual_k(spec)
@@ -73,9 +73,9 @@ def speculative_config(result: CheckResult) -> dict[str, Any]:
 
 
 def as_decided(engine: Mapping[str, Any], checked: Iterable[CheckResult]) -> dict[str, Any]:
-    """Keywords of LLM() with what the checks decided of those that were left to vLLM.
+    """Add to the keywords of LLM() what the checks decided of those that were left to vLLM.
 
-    For every engine that is compared, also one without the draft.
+    The result is for every engine that is compared, also one without the draft.
     """
     caches = (result.start.prefix_caching for result in checked)
     decided = next((one for one in caches if one is not None), None)
@@ -83,7 +83,7 @@ def as_decided(engine: Mapping[str, Any], checked: Iterable[CheckResult]) -> dic
 
 
 def served_from(result: CheckResult) -> str:
-    """The draft's name; of a repository's folder its place in the hub's cache, or of its download."""
+    """Name the draft; a repository's folder by its place in the hub's cache, or by its download's."""
     request = result.request
     if not _is_inside(request):
         return request.draft
@@ -92,7 +92,11 @@ def served_from(result: CheckResult) -> str:
 
 
 def download_line(result: CheckResult) -> str | None:
-    """For a folder of a repository, which vLLM does not take; None where it lies in the hub's cache."""
+    """Compose the download of a repository's folder, which vLLM does not take.
+
+    Returns:
+        None for other drafts, and where the folder lies in the hub's cache.
+    """
     request = result.request
     if not _is_inside(request) or result.files.folder:
         return None
@@ -113,7 +117,7 @@ def usual_k(spec: DraftSpec | None) -> int:
 
 
 def not_looked_at(result: CheckResult) -> list[str]:
-    """What an engine's start, or the engine, may still stumble over."""
+    """List what an engine's start, or the engine, may still stumble over."""
     files, found = result.files, []
     if files.weights == "bin":
         found.append("the content of the .bin weights")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine's start would make of the draft, beyond its files: the refusals that need no vLLM."""
+"""Foresees what an engine's start would make of the draft beyond its files, without vLLM."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from vllm_eagle_ext.memory.state_scheme import (
     refuse_without_states,
 )
 from vllm_eagle_ext.options import Options
-from vllm_eagle_ext.preflight.capture import refuse_embeddings, scattered
+from vllm_eagle_ext.preflight.capture import refuse_embeddings
+from vllm_eagle_ext.preflight.kv_groups import refuse_scattered
 from vllm_eagle_ext.preflight.multimodal import NAMED, no_image_token
 from vllm_eagle_ext.preflight.offline.platform import Platform
 from vllm_eagle_ext.preflight.parallel import check_ranks
@@ -40,8 +41,8 @@ _LENIENT = {"draft_cache_lies_in_one_group"}  # `strict: false` makes a warning 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What the user asks of the engine."""
+class EngineWishes:
+    """Holds what the user asks of the engine."""
 
     k: int
     tp: int
@@ -52,7 +53,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The engine that the printed command starts."""
+    """Describes the engine that the printed command starts."""
 
     platform: Platform
     runner: Runner
@@ -62,34 +63,36 @@ class Start:
     refusals: tuple[Finding, ...] = ()
 
 
-def plan_start(target: Mapping[str, Any], case: Case | None, wish: Wish, platform: Platform) -> Start:
+def plan_start(
+    target: Mapping[str, Any], case: Case | None, wishes: EngineWishes, platform: Platform
+) -> Start:
     """Decide what the command leaves open, by the rules of a start, and collect its refusals.
 
     Args:
         target: the target's config.json.
-        case: of a draft of ours; None: only the options are looked at.
+        case: of a supported draft; None: only the options are looked at.
     """
     architecture = published_architecture(target)
-    caches = planned_prefix_caching(architecture, platform.name, wish.prefix_caching)
-    start = Start(platform=platform, runner=_runner(platform, case), tp=wish.tp, prefix_caching=caches)
-    checks: dict[str, Check] = {"the_target_is_as_long": partial(_refuse_length, target, wish)}
-    checks |= _of_options(architecture, wish) if wish.options.enabled else {}
+    caches = planned_prefix_caching(architecture, platform.name, wishes.prefix_caching)
+    start = Start(platform=platform, runner=_runner(platform, case), tp=wishes.tp, prefix_caching=caches)
+    checks: dict[str, Check] = {"the_target_is_as_long": partial(_refuse_length, target, wishes)}
+    checks |= _of_options(architecture, wishes) if wishes.options.enabled else {}
     if case is not None:
-        checks |= _of_the_pair(target, architecture, case, wish, start)
+        checks |= _of_the_pair(target, architecture, case, wishes, start)
     found = [finding for name, check in checks.items() for finding in _refusal(name, check)]
     if case is not None and architecture in TARGETS:
-        state, refused = _state(architecture, wish, start)
+        state, refused = _state(architecture, wishes, start)
         return replace(start, state=state, refusals=(*found, *refused))
     return replace(start, refusals=tuple(found))
 
 
-def _refuse_length(target: Mapping[str, Any], wish: Wish) -> None:
-    """vLLM's rule. A rope that is stretched, or one per layer type, is left to vLLM.
+def _refuse_length(target: Mapping[str, Any], wishes: EngineWishes) -> None:
+    """Refuse by vLLM's rule. A rope that is stretched, or one per layer type, is passed through to vLLM.
 
     Raises:
         SpeculativeConfigError: more positions than the target has.
     """
-    text, asked = text_config(target), wish.max_model_len
+    text, asked = text_config(target), wishes.max_model_len
     most, own = text.get("max_position_embeddings"), text.get("model_max_length")
     if asked is None or type(most) is not int or rope_problems(text):
         return
@@ -106,51 +109,51 @@ def _refuse_length(target: Mapping[str, Any], wish: Wish) -> None:
 
 
 def _runner(platform: Platform, case: Case | None) -> Runner:
-    """The one that the command asks for where the draft needs it, else vLLM's choice."""
+    """Name the runner that the command asks for where the draft needs it, else vLLM's choice."""
     if platform.name == "cpu":  # V2 needs Triton
         return "v1"
     wanted = wanted_runner(case.spec) if case else None
     return wanted[0] if wanted else "v2"
 
 
-def _of_options(architecture: str, wish: Wish) -> dict[str, Check]:
-    asked = wish.options.hybrid_state
+def _of_options(architecture: str, wishes: EngineWishes) -> dict[str, Check]:
+    asked = wishes.options.hybrid_state
     return {"replay_needs_states": partial(refuse_without_states, architecture, asked)}
 
 
 def _of_the_pair(
-    target: Mapping[str, Any], architecture: str, case: Case, wish: Wish, start: Start
+    target: Mapping[str, Any], architecture: str, case: Case, wishes: EngineWishes, start: Start
 ) -> dict[str, Check]:
-    """What `preflight/build.py` asks of a draft of ours, name by name."""
+    """List what a start asks of target and draft together, name by name, as `draft_checks.py` does."""
     text, found = text_config(target), start.platform.vllm
     checks: dict[str, Check] = {
         "target_hands_out_its_embeddings": partial(refuse_embeddings, architecture, case.spec),
-        "ranks_share_evenly": partial(check_ranks, wish.tp, text, case),
+        "ranks_share_evenly": partial(check_ranks, wishes.tp, text, case),
     }
     if start.runner == "v1":
-        checks["draft_cache_lies_in_one_group"] = partial(_scattered, text, case)
+        checks["draft_cache_lies_in_one_group"] = partial(refuse_scattered, text, case.spec)
         checks["images_are_known_to_v1"] = partial(_images, target, architecture)
-    if found and not is_tested(found) and not wish.options.untested_vllm:
+    if found and not is_tested(found) and not wishes.options.untested_vllm:
         checks["vllm_is_tested"] = partial(refuse_gaps, case, found)
     return checks
 
 
-def _scattered(text: Mapping[str, Any], case: Case) -> None:
-    if refusal := scattered(text, case.spec):
-        raise refusal
-
-
 def _images(target: Mapping[str, Any], architecture: str) -> None:
-    """vLLM has several names for some of its classes: without it this is a guess, and a warning."""
+    """Guess whether V1 finds the image token; a refusal becomes a warning.
+
+    vLLM's class, whose name decides, may serve several architectures, and only vLLM knows which.
+    """
     sees = any(isinstance(target.get(f"{sense}_config"), Mapping) for sense in ("vision", "audio"))
     if sees and architecture not in NAMED and "image_token_index" not in target:
         raise no_image_token(architecture, architecture)
 
 
-def _state(architecture: str, wish: Wish, start: Start) -> tuple[str | None, tuple[Finding, ...]]:
+def _state(
+    architecture: str, wishes: EngineWishes, start: Start
+) -> tuple[str | None, tuple[Finding, ...]]:
     situation = Situation(
         architecture=architecture,
-        k=wish.k,
+        k=wishes.k,
         runner=start.runner,
         platform=start.platform.name,
         prefix_caching=start.prefix_caching is not False,
@@ -158,11 +161,10 @@ def _state(architecture: str, wish: Wish, start: Start) -> tuple[str | None, tup
     )
     try:
         refuse_what_crashes(situation)
-        replay, reason = choose(situation, wish.options.hybrid_state)
+        choice = choose(situation, wishes.options.hybrid_state)
     except HybridStateError as error:
         return None, (_finding("state_can_be_kept", error),)
-    kept = "replay, one state per request" if replay else f"slots, {1 + wish.k} states per request"
-    return f"{kept}; {reason}", ()
+    return str(choice), ()
 
 
 def _refusal(name: str, check: Check) -> Iterator[Finding]:

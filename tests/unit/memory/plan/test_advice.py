@@ -18,13 +18,13 @@ def test_nothing_fits(plan, options, words):
     result = plan(*options)
     assert result.exit_code == 1
     assert f"- {words}" in result.stdout if words.startswith("Nothing") else words in result.stdout
-    assert "; no request of 262144 tokens fits, with slots neither." in result.stdout
+    assert "; no request of 262144 tokens fits, with per_token neither." in result.stdout
 
 
 @pytest.mark.parametrize(
     ("gpu_mem", "sentence"),
     [
-        ("58", "; 1 request of 8192 tokens fits, with slots none."),
+        ("58", "; 1 request of 8192 tokens fits, with per_token none."),
         ("61", "; 4 requests of 8192 tokens fit instead of 1."),
     ],
 )
@@ -33,19 +33,20 @@ def test_a_single_request(said, gpu_mem, sentence):
     assert found["line"].endswith(sentence)
 
 
-def test_as_many_with_slots(said):
+def test_as_many_with_per_token(said):
     line = said("-k", "3", "--gpu-mem", "80")["line"]
-    assert line.endswith("; 1 request of 262144 tokens fits, with slots as well.")
+    assert line.endswith("; 1 request of 262144 tokens fits, with per_token as well.")
     line = said("-k", "3", "--gpu-mem", "140", "--max-model-len", "262144")["line"]
-    assert line.endswith("; 4 requests of 262144 tokens fit, as many as with slots.")
+    assert line.endswith("; 4 requests of 262144 tokens fit, as many as with per_token.")
 
 
 def test_few_drafts_are_planned_as_auto_takes_them(said):
     found = said("-k", "1", "--gpu-mem", "140", "--max-model-len", "32768")
     assert found["hybrid_state"]["auto"] == "per_token"
     assert found["line"] == (
-        "Recurrent state: slots, 3 pages per request, 450 MiB: 1 draft token saves little; replay pays "
-        "from 3. Replay would take 2 pages, 300 MiB. 31 requests of 32768 tokens fit, with replay 33."
+        "Recurrent state: per_token, 3 state blocks per request, 450 MiB: 1 draft token saves little; "
+        "replay pays from 3. Replay would take 2 state blocks, 300 MiB. "
+        "31 requests of 32768 tokens fit, with replay 33."
     )
     assert said("-k", "3", "--gpu-mem", "140")["hybrid_state"]["auto"] == "replay"
 
@@ -68,7 +69,7 @@ def test_the_length_that_is_advised_fits(plan):
 def test_only_replay_fits(said):
     found = said("-k", "15", "--gpu-mem", "60", "--max-model-len", "8192")
     assert found["per_token"]["requests_that_fit"] == 0 < found["replay"]["requests_that_fit"]
-    assert "With slots vLLM would not start here; with replay it does." in found["advice"]
+    assert "With per_token vLLM would not start here; with replay it does." in found["advice"]
 
 
 @pytest.mark.parametrize(("k", "is_small"), [("1", True), ("2", True), ("3", False)])
@@ -77,11 +78,11 @@ def test_few_drafts(said, k, is_small):
     assert any(text.startswith(f"K = {k} is small") for text in advice) == is_small
 
 
-def test_prefix_caching_costs_a_page(said):
+def test_prefix_caching_costs_a_state_block(said):
     short = ("-k", "15", "--gpu-mem", "140", "--max-model-len", "1024")
     advice = said(*short)["advice"]
     fit = said(*short, "--no-prefix-caching")["replay"]["requests_that_fit"]
-    assert any(f"1 page instead of 2: {fit} requests would fit" in text for text in advice)
+    assert any(f"1 state block instead of 2: {fit} requests would fit" in text for text in advice)
 
 
 def test_more_fit_than_run(said):

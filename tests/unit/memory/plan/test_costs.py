@@ -1,6 +1,8 @@
-"""`vllm-eagle plan`: what a request costs with slots and with replay."""
+"""`vllm-eagle plan`: what a request costs with vLLM's own scheme and with replay."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
@@ -16,19 +18,19 @@ def test_table(plan, target):
     assert lines[2].startswith("KV cache 76.7 GiB: 0.92 of 140 GiB, less weights and 2 GiB assumed")
     table = lines[4:14]
     assert all(len(line) <= 100 for line in table)
-    cells = {line[:52].strip(): line[52:].split() for line in table}
-    rows = {name: found[-2:] for name, found in cells.items()}
-    assert lines[4].split() == ["per", "request", "per", "token", "replay"]
-    assert rows["state pages"] == ["17", "2"]
+    cells = [re.split(r"\s{2,}", line.strip()) for line in table]
+    rows = {name: found for name, *found in cells}
+    assert rows["per request, with hybrid_state"] == ["per_token", "replay"]
+    assert rows["state blocks in each layer"] == ["17", "2"]
+    assert rows["one block of a layer, MiB (attention tokens)"] == ["3.38 (864)", "3.62 (928)"]
     assert rows["recurrent state, MiB"] == ["2754", "348"]
-    assert rows["records in it, MiB"] == ["0", "24"]
+    assert rows["recorded inputs in it, MiB"] == ["0", "24"]
     assert rows["keys and values of 32768 tokens, MiB"] == ["2052", "2088"]
     assert rows["requests of 32768 tokens that fit"] == ["16", "32"]
     assert rows["recurrent state moved per step, MiB"] == ["2448", "456"]
-    assert "3.38 (864)  3.62 (928)" in result.stdout
     assert lines[14] == (
-        "Recurrent state: replay, 2 pages per request (slots: 17): 348 MiB instead of 2754 MiB per "
-        "request, records 24 MiB of it; 32 requests of 32768 tokens fit instead of 16."
+        "Recurrent state: replay, 2 state blocks per request (per_token: 17): 348 MiB instead of 2754 "
+        "MiB per request, recorded inputs 24 MiB of it; 32 requests of 32768 tokens fit instead of 16."
     )
     assert lines[15] == (
         "- Shorter requests show it more: of 8192 tokens, 90 run at a time instead of 23."
@@ -42,8 +44,8 @@ def test_json(said, plan):
     assert found["replay"]["pages_per_request"] == 1
     assert found["replay"]["page_bytes"] * 48 == found["replay"]["state_bytes"] == 174 * MIB
     assert found["line"] == plan(*H200, "--no-prefix-caching").stdout.splitlines()[14]
-    for way in ("per_token", "replay"):
-        cost = found[way]
+    for scheme in ("per_token", "replay"):
+        cost = found[scheme]
         fit = (cost["pool_blocks"] - 1) // cost["blocks_per_request"]
         assert cost["requests_that_fit"] == cost["requests_that_run"] == fit
 

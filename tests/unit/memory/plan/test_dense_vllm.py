@@ -12,7 +12,7 @@ from vllm.v1.core.kv_cache_utils import (
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from tests.unit.memory.test_footprint_vllm import BUDGET, DRAFTS, IN_FLIGHT, vllm_config
-from vllm_eagle_ext.memory.footprint import Setting
+from vllm_eagle_ext.memory.footprint import CacheSetting
 from vllm_eagle_ext.memory.geometry import Attention
 from vllm_eagle_ext.memory.plan.dense import DenseTarget, kv_cost
 
@@ -44,7 +44,7 @@ def spec(attention):
 @pytest.mark.parametrize("attention", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("length", [1000, 2048])
 def test_vllm_counts_as_we_do(attention, draft, length):
-    setting = Setting(k=3, max_model_len=length, in_flight_tokens=IN_FLIGHT)
+    setting = CacheSetting(k=3, max_model_len=length, in_flight_tokens=IN_FLIGHT)
     config = vllm_config(setting)
     layers = {
         f"{part}.{n}.{i}": spec(kind)

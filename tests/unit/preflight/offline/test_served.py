@@ -122,7 +122,7 @@ def test_families(check, tmp_path, slug, family, method, k, parallel):
 def test_a_draft_that_is_left_to_vllm(check, tmp_path):
     result = check(tiny_draft(tmp_path / "draft", architectures=["K3DSparkModel"]))
     assert result.exit_code == 0
-    assert "Not one of this package's drafts: vLLM serves it as it reads it" in result.stdout
+    assert "Not a supported draft: not checked; loaded by stock vLLM." in result.stdout
     assert "vllm serve" not in result.stdout
     assert "Would be" not in result.stdout
 
@@ -131,7 +131,7 @@ def test_a_plain_model_as_a_draft_model_is_left_to_vllm(check, tmp_path):
     draft = tiny_draft(tmp_path / "draft", architectures=["LlamaForCausalLM"], model_type="olmo2")
     result = check(draft, "--method", "draft_model")
     assert result.exit_code == 0
-    assert "Not one of this package's drafts" in result.stdout
+    assert "Not a supported draft: not checked" in result.stdout
     assert "warning model_type_is_usual: model_type" in result.stdout
     assert "vllm serve" not in result.stdout
 

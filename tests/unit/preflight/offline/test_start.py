@@ -14,6 +14,7 @@ from vllm_eagle_ext.preflight.offline import platform
 
 HYBRID = ("--target", str(TINY / "hybrid_target"))
 ON_CPU = ("--platform", "cpu")
+BLOCKS, CACHED = "state blocks per request (committed state", "block boundary of prefix caching"
 WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64}
 
 
@@ -40,7 +41,8 @@ def test_command_for_a_hybrid_target(check, options, flags):
     result = check(TINY / "dflash", *HYBRID, *options)
     assert result.exit_code == 0, result.stdout
     assert serve_line(result)[1].keys() - {"--speculative-config"} == flags
-    assert "recurrent state   replay, one state per request; 7 draft tokens" in result.stdout
+    assert "recurrent state   replay, " in result.stdout
+    assert "; 7 draft tokens" in result.stdout
 
 
 def test_prefix_caching_that_vllm_would_crash_with(check):
@@ -53,9 +55,9 @@ def test_prefix_caching_that_vllm_would_crash_with(check):
 @pytest.mark.parametrize(
     ("asked", "k", "kept"),
     [
-        ("auto", "2", "slots, 3 states per request; 2 draft tokens save little"),
-        ("per_token", "7", "slots, 8 states per request"),
-        ("replay", "2", "replay, one state per request"),
+        ("auto", "2", f"per_token, 4 {BLOCKS}, 2 draft tokens, {CACHED}); 2 draft tokens save little"),
+        ("per_token", "7", f"per_token, 9 {BLOCKS}, 7 draft tokens, {CACHED}); additional_config"),
+        ("replay", "2", f"replay, 2 {BLOCKS}, {CACHED}); additional_config"),
     ],
 )
 def test_how_states_are_kept(check, asked, k, kept):
@@ -64,6 +66,16 @@ def test_how_states_are_kept(check, asked, k, kept):
     assert f"recurrent state   {kept}" in result.stdout
     said = json.loads(check(TINY / "dflash", *HYBRID, "-k", k, "--eagle-ext", options, "--json").stdout)
     assert said["recurrent_state"].startswith(kept)
+
+
+def test_a_value_in_its_old_spelling(check):
+    """It is taken, and the printed command has the new one."""
+    shown = check(TINY / "dflash", *HYBRID, "--eagle-ext", '{"hybrid_state": "slots"}')
+    assert shown.exit_code == 0
+    options = serve_line(shown)[1]["--additional-config"]
+    assert options == {"eagle_ext": {"hybrid_state": "per_token"}}
+    said = check(TINY / "dflash", *HYBRID, "--eagle-ext", '{"hybrid_state": "slots"}', "--json")
+    assert json.loads(said.stdout)["recurrent_state"].startswith("per_token, ")
 
 
 def test_replay_where_the_draft_needs_the_v1_runner(check, tmp_path):
@@ -192,7 +204,7 @@ def test_switched_off(check, without_norms):
     """An engine would start as if this package were not there."""
     result = check(without_norms, "--eagle-ext", '{"enabled": false}')
     assert result.exit_code == 0
-    assert "Switched off by the option enabled: vLLM serves it as it reads it" in result.stdout
+    assert "Switched off by the option enabled: not checked; loaded by stock vLLM." in result.stdout
     assert "vllm serve" not in result.stdout
 
 

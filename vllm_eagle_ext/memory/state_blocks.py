@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts the state blocks that a request takes in each recurrent layer, and names what they hold.
+
+The count is vLLM's own: a state block is a KV-cache block of a recurrent layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+# `per_token`: vLLM keeps a state after each draft token. `replay`: only the committed state is kept, and
+# the accepted tokens of a step are applied to it from their recorded inputs.
+Scheme = Literal["per_token", "replay"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBlocks:
+    """Lists the state blocks of one request, beside the one that holds its committed state."""
+
+    draft_tokens: int  # a state after each of them
+    at_block_boundary: bool  # prefix caching keeps the state at the end of a KV-cache block
+    scratch: bool  # the CPU's operator writes into state blocks, so that replay needs one to discard
+
+    @property
+    def count(self) -> int:
+        return 1 + self.draft_tokens + self.at_block_boundary + self.scratch
+
+    def __str__(self) -> str:
+        held = ["committed state"]
+        if self.draft_tokens:
+            held.append(f"{self.draft_tokens} draft token{'' if self.draft_tokens == 1 else 's'}")
+        if self.at_block_boundary:
+            held.append("block boundary of prefix caching")
+        if self.scratch:
+            held.append("CPU scratch")
+        return f"{counted(self.count)} per request ({', '.join(held)})"
+
+
+def state_blocks(scheme: Scheme, *, k: int, prefix_caching: bool, cpu: bool) -> StateBlocks:
+    """Count the blocks that `scheme` takes for `k` draft tokens."""
+    replays = scheme == "replay"
+    return StateBlocks(
+        draft_tokens=0 if replays else k, at_block_boundary=prefix_caching, scratch=replays and cpu
+    )
+
+
+def counted(count: int) -> str:
+    return "1 state block" if count == 1 else f"{count} state blocks"

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inspects the draft of a start, and refuses what of the engine around it does not go with the draft."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from vllm_eagle_ext.checkpoint import (
+    Case,
+    DraftFiles,
+    Inspection,
+    Setting,
+    TargetFacts,
+    inspect_draft,
+    read_config,
+    read_draft_files,
+)
+from vllm_eagle_ext.checkpoint.families import kind_of
+from vllm_eagle_ext.checkpoint.rules.early import OWN_MODEL_TYPE
+from vllm_eagle_ext.errors import EagleExtError
+from vllm_eagle_ext.log import get_logger
+from vllm_eagle_ext.options import Options
+from vllm_eagle_ext.preflight.capture import refuse_embeddings
+from vllm_eagle_ext.preflight.draft_request import DraftRequest, check_request
+from vllm_eagle_ext.preflight.kv_groups import check_kv_groups
+from vllm_eagle_ext.preflight.launch import Launch, draft_setting, target_facts
+from vllm_eagle_ext.preflight.messages import raise_errors
+from vllm_eagle_ext.preflight.multimodal import check_multimodal
+from vllm_eagle_ext.preflight.parallel import check_pipeline, check_ranks
+
+logger = get_logger(__name__)
+
+METHODS = ("eagle3", "dflash")
+# Methods that vLLM takes, or falls back to, for drafts whose method was not named.
+_MISTAKABLE = (None, "draft_model", "eagle")
+
+
+def inspect_launch(launch: Launch) -> Launch:
+    """Inspect the draft, and hold a supported one against the engine that is to serve it.
+
+    Raises:
+        EagleExtError: the request, the checkpoint or the engine cannot be served rightly.
+    """
+    request = launch.request
+    if request is None:
+        return launch
+    launch = replace(launch, inspection=inspect_requested(launch, request))
+    if launch.case is not None and request.method in METHODS:
+        _check_engine(launch, request, launch.case)
+    return launch
+
+
+def inspect_requested(launch: Launch, request: DraftRequest) -> Inspection | None:
+    """Apply the rules to the draft's files.
+
+    Returns:
+        None for drafts that are not looked at: those of another method, or in another kind of storage.
+
+    Raises:
+        EagleExtError: the request or the checkpoint cannot be served rightly.
+    """
+    if request.method not in METHODS and not _may_be_mistaken(launch, request):
+        return None
+    if request.method in METHODS:
+        check_request(request)
+    if "://" in request.model or os.environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true"):
+        logger.warning(
+            "Draft %r lies neither in a folder nor on the hub: not checked; loaded by stock vLLM.",
+            request.model,
+        )
+        return None
+    files = read_draft_files(request.model, **_place(launch, request))
+    if files.config.get("model_type") == OWN_MODEL_TYPE:
+        from vllm_eagle_ext.drafters.dflash.config import register
+
+        register()
+    setting = draft_setting(launch, request)
+    inspection = inspect_files(files, target_facts(launch), setting, launch.options)
+    raise_errors(inspection, request.model)
+    return inspection
+
+
+def inspect_files(
+    files: DraftFiles, target: TargetFacts, setting: Setting, options: Options
+) -> Inspection:
+    """Apply the rules as the options say, for a start and for `vllm-eagle check` alike."""
+    return inspect_draft(
+        files,
+        target,
+        setting,
+        aux_layers=options.aux_layers,
+        norm_output=options.norm_output,
+        gate_layout=options.gate_layout,
+        strict=options.strict,
+    )
+
+
+def _check_engine(launch: Launch, request: DraftRequest, case: Case) -> None:
+    engine_args, runner = launch.engine_args, case.setting.runner or "v1"
+    check_pipeline(engine_args.pipeline_parallel_size, case.spec, runner)
+    check_ranks(
+        engine_args.tensor_parallel_size, launch.target_text, case, request.draft_tensor_parallel_size
+    )
+    check_multimodal(launch.target, runner)
+    refuse_embeddings(launch.target.architecture, case.spec)
+    check_kv_groups(launch, case)
+
+
+def _may_be_mistaken(launch: Launch, request: DraftRequest) -> bool:
+    """Find out whether a supported draft is named under a method that would run it as something else.
+
+    Reads config.json alone.
+    """
+    if request.method not in _MISTAKABLE or not isinstance(request.model, str):
+        return False
+    if request.model in ("ngram", "[ngram]"):
+        return False
+    try:
+        config = read_config(request.model, **_place(launch, request))
+    except EagleExtError:
+        return False  # whatever it is, vLLM has its own word on it
+    return kind_of(config, None) is not None and config.get("architectures") not in (
+        ["LlamaForCausalLM"],
+        ["Qwen3ForCausalLM"],
+    )
+
+
+def _place(launch: Launch, request: DraftRequest) -> dict[str, Any]:
+    """Say where the draft's files are looked for, as keywords of the functions that read them."""
+    return {
+        "revision": request.revision,
+        "token": launch.engine_args.hf_token,
+        "download_dir": launch.engine_args.download_dir,
+    }
