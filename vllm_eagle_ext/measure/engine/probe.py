@@ -60,7 +60,7 @@ class StepProbe:
             "target_kv_per_token": cache.target_per_token,
             "draft_kv_per_token": cache.draft_per_token,
             "state_per_request": cache.state,
-            "state_pages": cache.state_pages,
+            "state_blocks": cache.state_blocks,
             "parallel_drafts": bool(speculative and speculative.parallel_drafting),
             "copy_bytes_per_s": copy_bytes_per_s(runner.device),
         }

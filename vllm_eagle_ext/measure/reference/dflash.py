@@ -22,7 +22,7 @@ import torch
 
 from vllm_eagle_ext.measure.reference.eagle3 import project, rms_norm, swiglu
 from vllm_eagle_ext.measure.reference.rotary import Rotary, read_rotary
-from vllm_eagle_ext.measure.reference.weight_files import read_config, read_tensors, under
+from vllm_eagle_ext.measure.reference.weight_files import read_draft_config, read_tensors, under
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class DFlashReference:
         causal: Sequence[bool],
         windows: Sequence[int | None],
     ) -> DFlashReference:
-        config, tensors = read_config(folder), read_tensors(folder)
+        config, tensors = read_draft_config(folder), read_tensors(folder)
         own = config.get("dflash_config") or {}
         rotary = replace(read_rotary(config), pairs=config.get("is_neox_style") is False)
         return cls(

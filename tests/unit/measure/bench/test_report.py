@@ -20,7 +20,7 @@ def written(folder) -> str:
 
 
 def test_all_of_it_from_the_folder_alone(tmp_path):
-    pytest.importorskip("matplotlib", reason="comes with the extra `bench`")
+    pytest.importorskip("matplotlib", reason="comes with the extra `measure`")
     MadeUp(concurrency=(1, 4)).folder(tmp_path)
     shown = written(Folder(tmp_path))
     assert "concurrency 4" in shown
@@ -43,7 +43,7 @@ def test_without_matplotlib(tmp_path, monkeypatch):
     MadeUp().folder(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     shown = written(Folder(tmp_path))
-    assert "pip install '.[bench]'" in shown.splitlines()[-1]
+    assert "pip install '.[measure]'" in shown.splitlines()[-1]
     assert "best K" in shown or "gives" in shown
     assert (tmp_path / "report.json").exists()
     assert not list(tmp_path.glob("*.png"))

@@ -60,8 +60,8 @@ def test_what_is_refused(change, said):
 def test_every_way_runs_as_the_check_decided():
     """On a CPU a hybrid target runs without prefix caching, also without a draft."""
     settings, _ = settle(replace(REQUEST, **HYBRID, ks=[3]))
-    for way, draft in (("none", None), ("stock", HYBRID["drafts"][0]), ("ours", HYBRID["drafts"][0])):
-        assert engine_arguments(settings, way, draft, 3)["enable_prefix_caching"] is False
+    for kind, draft in (("none", None), ("stock", HYBRID["drafts"][0]), ("ours", HYBRID["drafts"][0])):
+        assert engine_arguments(settings, kind, draft, 3)["enable_prefix_caching"] is False
     assert "enable_prefix_caching" not in settle(REQUEST)[0].engine
 
 
@@ -85,7 +85,7 @@ def test_dummy_weights_take_random_tokens():
     [
         (["--concurrency", "0"], "--concurrency"),
         (["-k", "a"], "-k"),
-        (["--ways", "theirs"], "--ways"),
+        (["--variants", "theirs"], "--variants"),
         (["--engine", "[]"], "--engine"),
         ([], "--target"),
     ],
