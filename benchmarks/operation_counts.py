@@ -4,7 +4,7 @@
     python -m benchmarks.operation_counts
 
 Counts do not depend on how busy a machine is: what the package adds to a step is named, operation by
-operation. On a CPU the mends of its backend are part of it; on a GPU nothing of that is installed.
+operation. On a CPU the workarounds for its backend are part of it; on a GPU nothing of that is installed.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Hybrid:
         }  # fmt: skip
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Embeddings and head are lent by the target."""
+        """Embeddings and head are shared with the target."""
         width = self.width
         shapes: Shapes = {
             "fc.weight": (width, len(self.outputs) * width),

@@ -97,8 +97,10 @@ def token_ids(
 
 
 def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:
-    """Raises:
-    SpeculativeConfigError: it cannot be read.
+    """The target's tokenizer.
+
+    Raises:
+        SpeculativeConfigError: it cannot be read.
     """
     from transformers import AutoTokenizer
 

@@ -56,7 +56,7 @@ def bench(
     0, with 1 if the target alone or ours could not be served, with 2 if the request cannot be met.
     """
     if context.invoked_subcommand is None:
-        raise typer.Exit(_measure(_bench_request(context.params), out))
+        raise typer.Exit(_run_bench(_bench_request(context.params), out))
 
 
 @app.command("report")
@@ -73,7 +73,7 @@ def draw_report(
         fail(str(error))
 
 
-def _measure(request: BenchRequest, out: Path | None) -> int:
+def _run_bench(request: BenchRequest, out: Path | None) -> int:
     from vllm_eagle_ext.measure.bench.run import run_bench
 
     path = out or Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}")

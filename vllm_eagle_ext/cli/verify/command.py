@@ -85,12 +85,12 @@ def _task(*, gate_layouts: bool, feedback: bool) -> Callable[..., tuple[int, str
 
 def _verify_request(given: dict[str, Any]) -> VerifyRequest:
     """The request of these options by name, as typed."""
-    from vllm_eagle_ext.measure.verify.request import read_request
+    from vllm_eagle_ext.measure.verify.request import read_verify_request
 
     read = {
         name: json_object(given[name], "--" + name.replace("_", "-")) for name in ("engine", "eagle_ext")
     }
-    return read_request({**given, **read})
+    return read_verify_request({**given, **read})
 
 
 def _run_checks(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:

@@ -85,7 +85,7 @@ def _length_is_set(report: BenchReport) -> bool:
 
 
 def _verdict_on_k(report: BenchReport, rows: Sequence[Row], level: int) -> str:
-    """rows: of one draft at one concurrency, one per K."""
+    """Which K to serve with, from the rows of one draft at one concurrency, one per K."""
     judged = [(row.speedup, row) for row in rows if row.speedup]
     if not judged:
         fastest = max(rows, key=_tokens_per_s)

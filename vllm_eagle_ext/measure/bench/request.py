@@ -180,8 +180,10 @@ def _random_prompts(request: BenchRequest, length: int) -> PromptSet:
 
 
 def _synthetic(request: BenchRequest) -> list[float] | None:
-    """Raises:
-    SpeculativeConfigError: neither an acceptance length nor a rate per position of the largest K.
+    """An acceptance length, or a rate per position of the largest K.
+
+    Raises:
+        SpeculativeConfigError: it is neither.
     """
     given, k = list(request.synthetic_acceptance), max(request.ks, default=0)
     if not given:

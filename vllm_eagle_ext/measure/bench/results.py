@@ -198,7 +198,7 @@ class Folder:
         return self._read(ENGINES, EngineRecord)
 
     def measurements(self) -> list[Measurement]:
-        """Of what was measured twice, the later."""
+        """All of them; of what was measured twice, the later."""
         found = self._read(MEASUREMENTS, Measurement)
         return list({(m.variant, m.repeat, m.concurrency): m for m in found}.values())
 
@@ -208,8 +208,10 @@ class Folder:
             file.write(record.model_dump_json() + "\n")
 
     def _header(self) -> dict[str, Any]:
-        """Raises:
-        SpeculativeConfigError: no bench is here.
+        """What bench.json holds.
+
+        Raises:
+            SpeculativeConfigError: no bench is here.
         """
         file = self.path / SETTINGS
         try:
@@ -228,8 +230,10 @@ class Folder:
         return [self._valid(kind, line, name) for line in lines if line.endswith("\n")]
 
     def _valid(self, kind: type[_Record], text: str, name: str) -> _Record:
-        """Raises:
-        SpeculativeConfigError: of another release, or damaged.
+        """The record that a line holds.
+
+        Raises:
+            SpeculativeConfigError: it is of another release, or damaged.
         """
         try:
             return kind.model_validate_json(text)

@@ -125,7 +125,7 @@ class Pooled:
 
 
 def _pooled(rows: Sequence[Row]) -> Pooled:
-    """rows: of one variant."""
+    """Pool the rows of one variant."""
     drafts = sum(row.drafts for row in rows)
     longest = max((len(row.accepted) for row in rows), default=0)
     accepted = [
@@ -140,7 +140,7 @@ def _pooled(rows: Sequence[Row]) -> Pooled:
 
 
 def labels(names: Sequence[str]) -> dict[str, str]:
-    """Of paths or repositories: the last part, or as many as tell them apart."""
+    """Short names of paths or repositories: the last part, or as many as tell them apart."""
     parts = {name: PurePosixPath(name).parts for name in names}
     longest = max((len(found) for found in parts.values()), default=1)
     shown: dict[str, str] = {}

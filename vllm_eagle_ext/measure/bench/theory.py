@@ -35,11 +35,13 @@ def theory(
     k: int,
     plain: Traffic | None = None,
 ) -> Theory:
-    """Args:
-    plain_step_s: a step without a draft at the same concurrency.
-    acceptance_length: the bonus included.
-    context_tokens: of one request, mean over the steps.
-    plain: of an engine without a draft, where it was taken: its state blocks lack what replay records.
+    """What parts and bytes of a step say of its speed-up.
+
+    Args:
+        plain_step_s: a step without a draft at the same concurrency.
+        acceptance_length: the bonus included.
+        context_tokens: of one request, mean over the steps.
+        plain: an engine's without a draft, where it was taken: its state blocks lack recorded inputs.
     """
     step_s = split.draft_s + split.target_s
     moved = step_bytes(traffic, context_tokens=context_tokens, concurrency=concurrency, k=k)
@@ -84,9 +86,7 @@ def distinct_experts(experts: int, per_token: int, tokens: int) -> float:
 
 
 def expected_acceptance_length(acceptance: Sequence[float], k: int) -> float:
-    """Args:
-    acceptance: share of all drafts whose token at each position was accepted, as vLLM counts it.
-    """
+    """1 + the share of all drafts whose token at each position was accepted, as vLLM counts it."""
     return 1 + sum(acceptance[:k])
 
 

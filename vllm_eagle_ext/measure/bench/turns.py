@@ -89,7 +89,7 @@ class _Turn:
         display: Display,
         engine: Mapping[str, Any],
     ) -> None:
-        """engine: keywords of LLM() as given, and the share of the memory."""
+        """Nothing starts yet; `engine` has the keywords of LLM(), with the share of the memory."""
         self.folder, self.settings, self.turn = folder, settings, turn
         self.prompts, self.display = prompts, display
         self.error: str | None = None

@@ -19,7 +19,7 @@ DISTURBED = 0.25  # of the cores: work of others during one
 
 
 def load_average() -> float | None:
-    """Of the last minute, in processes that want to run; None where the system does not say."""
+    """The last minute's, in processes that want to run; None where the system does not say."""
     try:
         return os.getloadavg()[0]
     except OSError:
@@ -45,7 +45,7 @@ class OtherWork:
 
 
 def _busy_s() -> float:
-    """Of all processors together."""
+    """Seconds that all processors together were busy."""
     import psutil
 
     found = psutil.cpu_times()

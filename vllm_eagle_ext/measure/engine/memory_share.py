@@ -36,7 +36,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Of a node, for each worker of an engine."""
+    """A share of a node's memory, for each worker of an engine."""
 
     utilization: float
     node: Node
@@ -81,7 +81,9 @@ def with_memory(
 
 
 def share_of(node: Node, *, workers: int = 1, weights: int | None = None) -> Share:
-    """Args:
+    """The share that each worker is given.
+
+    Args:
         workers: that share the node.
         weights: bytes of one worker's files; None where they are not on this machine.
 
@@ -120,7 +122,7 @@ def nodes() -> list[Node]:
 
 
 def folder_bytes(models: Sequence[str]) -> int | None:
-    """Of the files; None if one of the models is not a folder here."""
+    """Bytes of the models' files; None if one of the models is not a folder here."""
     if not all(Path(model).is_dir() for model in models):
         return None
     files = [file for model in models for file in Path(model).glob("*.safetensors")]

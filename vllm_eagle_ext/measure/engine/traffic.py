@@ -54,7 +54,7 @@ def weights(model: Any) -> WeightBytes:
 
 
 def _text_modules(model: Any) -> Iterable[Any]:
-    """Of the language model, and of the head that may lie beside it; each module once."""
+    """Each module once, of the language model and of the head that may lie beside it."""
     inner = model.get_language_model() if hasattr(model, "get_language_model") else model
     found = list(inner.modules())
     head = getattr(model, "lm_head", None)
@@ -112,9 +112,10 @@ def draft_layers(layers: Mapping[str, Any], draft: Any) -> set[str]:
 
 
 def kv_bytes(config: Any, draft: Collection[str]) -> CacheBytes:
-    """Args:
-    config: vLLM's KVCacheConfig.
-    draft: names of the draft's layers.
+    """What the caches of this KVCacheConfig of vLLM's take.
+
+    Args:
+        draft: names of the draft's layers.
     """
     from vllm.v1.kv_cache_interface import MambaSpec
 

@@ -72,7 +72,7 @@ class DFlashReference:
         )
 
     def context(self, aux: Sequence[torch.Tensor]) -> torch.Tensor:
-        """aux: per aux layer [T, Ht] -> [T, H]."""
+        """Fuse the target's states, per aux layer [T, Ht] -> [T, H]."""
         fused = torch.cat(list(aux), dim=-1) @ self.weights["fc.weight"].T
         return rms_norm(fused, self.weights["hidden_norm.weight"], self.eps)
 

@@ -131,7 +131,7 @@ class Eagle3Reference:
         return replace(self, weights={**self.weights, **permuted})
 
     def fuse(self, aux: Sequence[torch.Tensor]) -> torch.Tensor:
-        """aux: per aux layer [.., Ht] -> [.., H]."""
+        """Fuse the target's states, per aux layer [.., Ht] -> [.., H]."""
         if self.fc_norm:
             aux = [rms_norm(a, self.weights[f"fc_norm.{k}.weight"], self.eps) for k, a in enumerate(aux)]
         joined = torch.cat(list(aux), dim=-1)
@@ -239,5 +239,5 @@ class Eagle3Reference:
         return ReferenceDraft(tokens, margins, firsts)
 
     def next_inputs(self, token: int, feedback: torch.Tensor) -> tuple[int, torch.Tensor]:
-        """Of the row behind one that drafted `token`."""
+        """The inputs of the row behind one that drafted `token`."""
         return token, feedback

@@ -59,7 +59,7 @@ class Paired:
             counts.extend([0] * self.k)
 
     def add(self, engine: int, reference: int, *, clear: bool = False) -> None:
-        """Of one step, the number of drafts that each had accepted."""
+        """Add a step, by the number of drafts that each had accepted."""
         self.drafts += 1
         self.clear += clear and engine != reference
         for position in range(self.k):
@@ -171,8 +171,12 @@ def undrafted(measured: Measured) -> str | None:
 
 
 def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
-    """overrides: options that read the checkpoint otherwise than the reference, which may therefore be
-    the worse of both: an engine that accepts more with them is no failure."""
+    """Compare the engine's acceptance with the reference's.
+
+    Args:
+        overrides: options that read the checkpoint otherwise than the reference, which may therefore be
+            the worse of both: an engine that accepts more with them is no failure.
+    """
     if paired.drafts < LEAST_DRAFTS:
         reason = f"{paired.drafts} drafts are too few; use more prompts or a larger --max-tokens"
         return not_applicable(REFERENCE, reason)
@@ -195,7 +199,7 @@ def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
 
 
 def _reference_verdict(beyond: Sequence[float], unlike: bool, *, overridden: bool) -> Verdict:
-    """beyond: the differences larger than their bounds, positive where the engine accepts more."""
+    """Judge the differences beyond their bounds, which are positive where the engine accepts more."""
     if any(difference < 0 or not overridden for difference in beyond):
         return Verdict.FAILED
     return Verdict.WARNING if beyond or unlike else Verdict.PASSED

@@ -132,9 +132,11 @@ class Comparison:
 
 
 def require_open(question: Question, inspection: Inspection, request: VerifyRequest) -> None:
-    """Raises:
-    UnsupportedDraftError: the draft would be refused, or does not leave the question open.
-    SpeculativeConfigError: K is too small for the readings to differ.
+    """Refuse a draft that leaves nothing open.
+
+    Raises:
+        UnsupportedDraftError: the draft would be refused, or does not leave the question open.
+        SpeculativeConfigError: K is too small for the readings to differ.
     """
     if inspection.errors:
         problem = inspection.errors[0].problem

@@ -49,7 +49,7 @@ class VerifyRequest:
         return replace(self.check, options=kept)
 
 
-def read_request(given: Mapping[str, Any]) -> VerifyRequest:
+def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
     """The request of the command's options, by name; amounts that are None are the usual ones.
 
     Raises:

@@ -41,7 +41,7 @@ Stage = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """Of the engine as it would be served."""
+    """What the engine said as it would be served."""
 
     greedy: Measured
     contexts: list[list[int]]  # behind which was sampled
@@ -51,7 +51,7 @@ class Drafted:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Of the target alone."""
+    """What the target said alone."""
 
     divergences: list[texts.Divergence]  # of the drafted texts from its own
     state_divergences: list[texts.Divergence]  # of the drafted texts from those with the other scheme
@@ -60,7 +60,7 @@ class Plain:
 
 
 def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> VerifyReport:
-    """folder: for the logs.
+    """Run all engines and checks; the engines' logs go to `folder`.
 
     Raises:
         EngineFailedError: an engine without which nothing can be said.

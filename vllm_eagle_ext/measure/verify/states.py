@@ -40,13 +40,15 @@ def judge_failure(error: EngineFailedError, scheme: Scheme, log: str = "") -> Ch
     if refusal := _REFUSAL.search(said) or _REFUSAL.search(told_before):
         return not_applicable(NAME, f"{scheme_name(scheme)} cannot be had here: {refusal.group(1)}")
     reason, _ = cause_of((said.splitlines() or [""])[0], told_before.splitlines())
-    return not_applicable(NAME, f"the engine with {scheme_name(scheme)}, to compare with, ended: {reason}")
+    return not_applicable(
+        NAME, f"the engine with {scheme_name(scheme)}, to compare with, ended: {reason}"
+    )
 
 
 def judge_states(
     mine: Measured, theirs: Measured, found: list[Divergence], *, served: Scheme, bound: float
 ) -> Check:
-    """found: where the texts of both diverge, with the target's gaps."""
+    """Compare both schemes; `found` is where their texts diverge, with the target's gaps."""
     texts = [answer.tokens for answer in mine.answers]
     check = judge_texts(NAME, found, texts, bound=bound, without=f"with {scheme_name(other(served))}")
     said = f"Served with {scheme_name(served)}: {check.said}"
@@ -59,7 +61,10 @@ def judge_states(
     if found:
         return replace(check, said=said, figures=figures)
     if counters[0] != counters[1]:
-        details = [f"{scheme_name(one)}: drafts, drafted, accepted {row}" for one, row in zip((served, other(served)), counters, strict=True)]
+        details = [
+            f"{scheme_name(one)}: drafts, drafted, accepted {row}"
+            for one, row in zip((served, other(served)), counters, strict=True)
+        ]
         details.append(
             "Near a tie of its own logits, the draft may choose otherwise behind another kernel."
         )

@@ -22,7 +22,7 @@ def told(made: MadeUp, change=lambda record: record) -> list[str]:
 
 
 def changing(variant: Variant, **update):
-    """Of a variant's measurements."""
+    """Changes a variant's measurements."""
 
     def change(record):
         mine = record.variant == variant and hasattr(record, "seconds")

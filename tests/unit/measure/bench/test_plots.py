@@ -89,7 +89,7 @@ def test_steps_are_stacked_to_the_measured_step():
 
 
 def drawn_steps(report) -> list[tuple[float, float]]:
-    """Of each bar: where it ends, and the figure beside it."""
+    """Where each bar ends, and the figure beside it."""
     found = []
     for panel in plots._plot_steps(report).axes:
         for text in panel.texts:

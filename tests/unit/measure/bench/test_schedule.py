@@ -83,7 +83,7 @@ def test_an_engine_that_failed_is_tried_again_in_a_folder_that_goes_on():
 
 
 def test_parts_of_a_step_that_were_not_taken_are():
-    """Of the first repeat alone."""
+    """They are taken of the first repeat alone."""
     done = all_of(SETTINGS)
     engines = [ended(variant) for _, variant in list(order(SETTINGS))[:9]]
     assert outstanding(SETTINGS, engines, done) == []

@@ -12,7 +12,7 @@ OURS = Variant(kind="ours", draft=FAST, k=3)
 
 
 def timed(steps: list[int], tokens: list[int], step_s: list[float]) -> dict:
-    """Of a measurement, one text an entry."""
+    """A measurement, one text an entry."""
     decode = [count * seconds for count, seconds in zip(steps, step_s, strict=True)]
     return {
         "decode_s": sum(decode),

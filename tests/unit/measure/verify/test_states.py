@@ -22,7 +22,9 @@ def judged(theirs: Measured, *gaps: float):
 def test_equal_to_the_bit():
     check = judged(measured())
     assert check.verdict is Verdict.PASSED
-    assert check.said.startswith("Served with replay: 1 of 1 texts equal those with one state block per draft token.")
+    assert check.said.startswith(
+        "Served with replay: 1 of 1 texts equal those with one state block per draft token."
+    )
 
 
 def test_other_counters_of_equal_texts_are_a_warning():
