@@ -30,7 +30,10 @@ Samples = Annotated[
 ]
 TieGap = Annotated[
     float | None,
-    typer.Option(min=0, help="Of logprobs; default 0.25, two steps of bf16; with dtype float32 0.001."),
+    typer.Option(
+        min=0,
+        help="Of logprobs at a near-tie; default 0.25, two steps of bf16; with dtype float32 0.001.",
+    ),
 ]
 Reference = Annotated[
     bool | None,
@@ -66,7 +69,7 @@ Together = Annotated[
 Prompts = Annotated[
     str | None, typer.Option(help="A file, or spec_bench, speed_bench, custom, sharegpt, hf.")
 ]
-DatasetPath = Annotated[str | None, typer.Option(help="Of spec_bench and the like.")]
+DatasetPath = Annotated[str | None, typer.Option(help="Where spec_bench and the like lie.")]
 NumPrompts = Annotated[
     int | None, typer.Option(min=1, help="Of the file or the set; default all, 20 of those built in.")
 ]

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 def print_bench(report: BenchReport, console: Console) -> None:
     for line in _bench_premises(report):
         console.print(line, markup=False)
-    for title, table in _tables(report):
+    for title, table in _bench_tables(report):
         if table.row_count:
             console.print(f"\n{title}", markup=False)
             _print_wide(table, console)
@@ -37,7 +37,7 @@ def print_bench(report: BenchReport, console: Console) -> None:
         console.print(f"- {text}", markup=False)
 
 
-def _tables(report: BenchReport) -> Iterator[tuple[str, Table]]:
+def _bench_tables(report: BenchReport) -> Iterator[tuple[str, Table]]:
     for level in sorted({row.concurrency for row in report.rows}):
         explained = "length: acceptance length; step: per step of the target, about TPOT x length"
         yield f"concurrency {level} (ms; {explained})", _main_table(report, level)

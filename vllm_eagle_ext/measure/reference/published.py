@@ -17,7 +17,7 @@ from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
 from vllm_eagle_ext.measure.reference.p_eagle import PEagleReference
 from vllm_eagle_ext.measure.reference.rotary import Rotary, rope_obstacle
-from vllm_eagle_ext.measure.reference.walk import DFlashWalk, Drafter, embeddings_and_head
+from vllm_eagle_ext.measure.reference.walk import DFlashWalk, ReferenceDrafter, embeddings_and_head
 from vllm_eagle_ext.measure.reference.weight_files import Recorded, read_draft_config, read_tensors
 
 FAMILIES = ("native", "post-norm", "gated", "p-eagle", "dflash")
@@ -48,7 +48,7 @@ def obstacle(spec: DraftSpec, folder: Path) -> str | None:
     return rope_obstacle(read_draft_config(folder), sections=spec.family not in ("p-eagle", "dflash"))
 
 
-def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Drafter:
+def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> ReferenceDrafter:
     """Flags, heads, rope, windows and the order of aux layers are those of the spec.
 
     Raises:
@@ -139,7 +139,7 @@ def _unread(reference: Eagle3Reference | DFlashWalk, spec: DraftSpec) -> list[st
     """Tensors of floats that a draft of two tokens behind two rows has no need of."""
     inner = reference.reference if isinstance(reference, DFlashWalk) else reference
     recorded = Recorded(inner.weights)
-    trial: Drafter = replace(inner, weights=recorded)  # type: ignore[assignment]
+    trial: ReferenceDrafter = replace(inner, weights=recorded)  # type: ignore[assignment]
     if isinstance(reference, DFlashWalk):
         trial = DFlashWalk(trial)  # type: ignore[arg-type]
     states = [torch.zeros(3, spec.target_hidden_size)] * len(spec.aux_layers.layer_ids)

@@ -18,7 +18,7 @@ from vllm_eagle_ext.measure.reference.eagle3 import ReferenceDraft
 _BOTH_WAYS = (LayerAttention(None, False),) * 2
 
 
-class Drafter(Protocol):
+class ReferenceDrafter(Protocol):
     """A reference: what it makes of a whole text, and its draft from one row of it."""
 
     def true_rows(self, tokens: Sequence[int], aux: Sequence[torch.Tensor]) -> Any: ...

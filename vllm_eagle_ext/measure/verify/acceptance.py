@@ -18,7 +18,7 @@ from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicabl
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from vllm_eagle_ext.measure.reference.walk import Drafter
+    from vllm_eagle_ext.measure.reference.walk import ReferenceDrafter
 
 WORTH, REFERENCE = "acceptance", "reference"
 LEAST_RATE = 0.2  # of the first position; drafts that fit the target reach twice that and more
@@ -132,7 +132,7 @@ def drafted_steps(prompt: Sequence[int], answer: Answer, k: int) -> Iterator[tup
 
 
 def compare(
-    reference: Drafter,
+    reference: ReferenceDrafter,
     target: PreTrainedModel,
     layer_ids: Sequence[int],
     prompts: Sequence[Sequence[int]],
