@@ -15,6 +15,7 @@ PACKAGE = ROOT / "vllm_eagle_ext"
 MODULES = {
     "__init__": "Python's",
     "advice": "what the figures say to do: of a bench, of a plan",
+    "config_writer": "what a drafter family writes into vLLM's config",
     "command": "a command of the command line, as typed",
     "model": "a drafter's model class",
     "request": "what a command of measuring was asked",
@@ -33,12 +34,10 @@ NAMES = {
     "register": "the plugin's entry point, kept free of imports, and its work",
     "to_json": "a command's result for programs",
     # The operations of replay, offered side by side by each implementation of them.
-    "Commit": "replay/ops",
-    "committing": "replay/on_*",
-    "convolve": "replay/on_*",
+    "ApplyPlan": "replay/ops",
     "plan": "replay/ops, and the command",
-    "prepare": "replay/ops",
     "verify": "replay/ops",
+    "write": "a drafter family's part of vLLM's config",
 }
 
 
