@@ -39,7 +39,7 @@ def print_bench(report: BenchReport, console: Console) -> None:
 
 def _bench_tables(report: BenchReport) -> Iterator[tuple[str, Table]]:
     for level in sorted({row.concurrency for row in report.rows}):
-        explained = "length: acceptance length; step: per step of the target, about TPOT x length"
+        explained = "length: acceptance length; step: per decoding step, about TPOT x length"
         yield f"concurrency {level} (ms; {explained})", _main_table(report, level)
     first = (
         f" (the first {_MOST_POSITIONS})" if max(report.settings.ks, default=0) > _MOST_POSITIONS else ""
