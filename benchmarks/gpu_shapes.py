@@ -4,9 +4,9 @@
     python -m benchmarks.gpu_shapes [--only llama-8b] [--concurrency 1,8,32] [--out FOLDER]
     python -m benchmarks.gpu_shapes --scale tiny        # any machine: proves that the script works
 
-Targets get dummy weights, drafts random ones in files of their own: a draft with dummy weights would be
-lent the target's head. Acceptance is fixed by vLLM's synthetic rejection, which a CPU has only on the V2
-runner; without it every draft is refused. A step's time depends on neither.
+Targets get dummy weights, drafts random ones in files of their own: a draft with dummy weights would
+share the target's head. Acceptance is fixed by vLLM's synthetic rejection, which a CPU has only on the
+V2 runner; without it every draft is refused. A step's time depends on neither.
 """
 
 from __future__ import annotations

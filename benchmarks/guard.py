@@ -19,6 +19,7 @@ from rich.console import Console
 from benchmarks import performance
 
 BUILD = Path("build/bench-guard")
+_LEVELS = "--concurrency 1,8 --variants stock,ours"
 SIZE = "--repeats 2 --rounds 4 --num-prompts 24"
 
 
@@ -32,22 +33,22 @@ class Guard:
 
 GUARDS = (
     Guard("dense", "post-norm EAGLE-3, K=4: ours over stock",
-          f"{performance.DENSE} {performance.SHORT} {performance.POSTNORM} -k 4 --concurrency 1,8 "
-          f"--ways stock,ours {SIZE}", 0.93),
-    Guard("per_token", "DFlash on a hybrid target, K=7: ours with slots over stock",
-          f"{performance.HYBRID} {performance.SHORT} -k 7 --concurrency 1,8 --ways stock,ours {SIZE} "
+          f"{performance.DENSE} {performance.SHORT} {performance.POSTNORM} -k 4 {_LEVELS} {SIZE}",
+          0.93),
+    Guard("per_token",
+          "DFlash on a hybrid target, K=7: ours with one state block per draft token over stock",
+          f"{performance.HYBRID} {performance.SHORT} -k 7 {_LEVELS} {SIZE} "
           '--eagle-ext {"hybrid_state":"per_token"}', 0.93),
-    # Pages of 64 KiB cannot pay for the replay's small operations on a CPU: .95 was measured.
-    Guard("replay", "the same: ours with replay over stock's slots",
-          f"{performance.HYBRID} {performance.SHORT} -k 7 --concurrency 1,8 --ways stock,ours {SIZE}",
-          0.8),
+    # State blocks of 64 KiB cannot pay for the replay's small operations on a CPU: .95 was measured.
+    Guard("replay", "the same: ours with replay over stock",
+          f"{performance.HYBRID} {performance.SHORT} -k 7 {_LEVELS} {SIZE}", 0.8),
 )  # fmt: skip
 
 
 def ratios(report: dict[str, Any]) -> Iterator[tuple[int, float | None]]:
     """By concurrency: the median over stock, None where it was not measured."""
     for row in report["rows"]:
-        if row["variant"]["way"] == "ours":
+        if row["variant"]["kind"] == "ours":
             against = row["against_stock"]
             yield row["concurrency"], against and against["median"]
 

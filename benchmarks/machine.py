@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import platform
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from vllm_eagle_ext.measure.engine.machine import processor
+
 
 def machine() -> dict[str, Any]:
     found: dict[str, Any] = {
-        "processor": _processor(),
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -26,10 +27,3 @@ def machine() -> dict[str, Any]:
     if torch.cuda.is_available():
         found["device"] = torch.cuda.get_device_name()
     return found
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()

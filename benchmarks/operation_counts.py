@@ -4,7 +4,7 @@
     python -m benchmarks.operation_counts
 
 Counts do not depend on how busy a machine is: what the package adds to a step is named, operation by
-operation. On a CPU the mends of its backend are part of it; on a GPU nothing of that is installed.
+operation. On a CPU the workarounds for its backend are part of it; on a GPU none is installed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOGS = Path("build/operation_counts")
 DRAFTS = {
     "native": ("target", "eagle3", 4, {}),
     "postnorm": ("target", "eagle3", 4, {}),
-    "dflash, slots": ("hybrid_target", "dflash", 7, {"hybrid_state": "per_token"}),
+    "dflash, per_token": ("hybrid_target", "dflash", 7, {"hybrid_state": "per_token"}),
     "dflash, replay": ("hybrid_target", "dflash", 7, {}),
 }
 

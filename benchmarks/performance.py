@@ -39,7 +39,7 @@ NATIVE, POSTNORM, GATED = (f"--draft examples/tiny/{name}" for name in ("native"
 LONG = {length: f"build/performance/prompts_{length}.jsonl" for length in (100, 500, 1500)}
 
 # One engine of each kind per pair: one start differs from the next by more than a round from a round.
-_PAIRS = "--ways stock,ours --concurrency 1,8 --repeats 10 --rounds 1 --num-prompts 24"
+_PAIRS = "--variants stock,ours --concurrency 1,8 --repeats 10 --rounds 1 --num-prompts 24"
 _GROWTH = "--repeats 1 --rounds 2 --num-prompts"
 _LEVELS = "--concurrency 1,2,4,8,16,32"
 
@@ -64,7 +64,7 @@ BENCHES = {
 
 
 def run(bench: str, out: Path) -> int:
-    """bench: arguments of `vllm-eagle bench` on the tiny pairs, but for the engine's own.
+    """Run `vllm-eagle bench` on the tiny pairs with these arguments and the engine's own.
 
     Returns:
         Its exit status.

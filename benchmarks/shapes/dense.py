@@ -14,7 +14,9 @@ _BLOCK = 2**20 + 1  # odd, so that rows differ
 
 
 @dataclass(frozen=True)
-class Dense:
+class Sizes:
+    """What every target has."""
+
     width: int
     inner: int  # of the MLP
     layers: int
@@ -22,6 +24,10 @@ class Dense:
     kv_heads: int
     head_dim: int
     vocabulary: int
+
+
+@dataclass(frozen=True)
+class Dense(Sizes):
     draft_vocabulary: int
     positions: int
     outputs: tuple[int, ...]  # layers whose output a draft with five aux layers reads

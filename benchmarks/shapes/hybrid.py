@@ -8,18 +8,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.shapes.dense import Shapes, random_weights
+from benchmarks.shapes.dense import Shapes, Sizes, random_weights
 
 
 @dataclass(frozen=True)
-class Hybrid:
-    width: int
-    inner: int  # of the MLP
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocabulary: int
+class Hybrid(Sizes):
     key_heads: int  # of a delta net
     value_heads: int
     state_dim: int  # of keys and values
@@ -30,7 +23,7 @@ class Hybrid:
     draft_kv_heads: int
     draft_head_dim: int
     outputs: tuple[int, ...]  # layers whose output the draft reads
-    block: int = 16  # rows of a block: K + 1
+    block: int = 16  # tokens of a block: K + 1
 
     def target(self) -> dict[str, Any]:
         """The language model alone: a tower for images decodes nothing."""
@@ -74,7 +67,7 @@ class Hybrid:
         }  # fmt: skip
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Embeddings and head are lent by the target."""
+        """Embeddings and head are shared with the target."""
         width = self.width
         shapes: Shapes = {
             "fc.weight": (width, len(self.outputs) * width),

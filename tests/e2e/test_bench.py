@@ -1,4 +1,4 @@
-"""`vllm-eagle bench` on the tiny pairs: ways side by side, an interrupted bench, a misread draft."""
+"""`vllm-eagle bench` on the tiny pairs: variants side by side, an interrupted bench, a misread draft."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bench(out: Path, *arguments: str, draft: Path = TINY / "postnorm", status: i
 
 def rows(out: Path):
     report = json.loads((out / "report.json").read_text())
-    return {(row["variant"]["way"], row["concurrency"]): row for row in report["rows"]}
+    return {(row["variant"]["kind"], row["concurrency"]): row for row in report["rows"]}
 
 
 def lines(file: Path) -> list[str]:
@@ -45,16 +45,16 @@ def lines(file: Path) -> list[str]:
 def test_no_draft_and_ours_side_by_side(tmp_path):
     out = tmp_path / "bench"
     output = bench(
-        out, "--ways", "none,ours", "--concurrency", "1,4", "--num-prompts", "12",
+        out, "--variants", "none,ours", "--concurrency", "1,4", "--num-prompts", "12",
         "--together", "--rounds", "2",
     )  # fmt: skip
     found = rows(out)
     assert set(found) == {("none", 1), ("none", 4), ("ours", 1), ("ours", 4)}
     ours, none = found["ours", 1], found["none", 1]
-    assert none["tau"] == 1
-    assert 2.4 < ours["tau"] == pytest.approx(1 + sum(ours["acceptance"]))
+    assert none["acceptance_length"] == 1
+    assert 2.4 < ours["acceptance_length"] == pytest.approx(1 + sum(ours["acceptance"]))
     # Of 32 tokens, a cut last step is worth some percent.
-    assert ours["step_ms"] == pytest.approx(ours["tpot_ms"]["mean"] * ours["tau"], rel=0.2)
+    assert ours["step_ms"] == pytest.approx(ours["tpot_ms"]["mean"] * ours["acceptance_length"], rel=0.2)
     assert ours["speedup"]["median"] == pytest.approx(
         ours["tokens_per_s"]["median"] / none["tokens_per_s"]["median"], rel=0.5
     )
@@ -80,7 +80,7 @@ def test_no_draft_and_ours_side_by_side(tmp_path):
 
     # The same command again starts nothing, and writes the same report.
     before = lines(out / "measurements.jsonl")
-    bench(out, "--ways", "none,ours", "--concurrency", "1,4", "--num-prompts", "12",
+    bench(out, "--variants", "none,ours", "--concurrency", "1,4", "--num-prompts", "12",
           "--together", "--rounds", "2")  # fmt: skip
     assert lines(out / "measurements.jsonl") == before
     assert rows(out) == found
@@ -100,7 +100,7 @@ def test_an_interrupted_bench_goes_on(tmp_path):
     bench(out, *common)
     assert lines(file)[:5] == [line for line in before if line != lost]
     again = json.loads(lines(file)[5])
-    assert (again["variant"]["way"], again["concurrency"]) == ("stock", 4)
+    assert (again["variant"]["kind"], again["concurrency"]) == ("stock", 4)
     bench(out, "--concurrency", "1", "--num-prompts", "8", status=2)
 
 
@@ -108,9 +108,9 @@ def test_an_interrupted_bench_goes_on(tmp_path):
 def test_a_gated_draft_drafts_worse_in_stock_vllm(tmp_path):
     """Stock loads half of q_proj and says nothing; the acceptance does."""
     out = tmp_path / "bench"
-    bench(out, "--ways", "stock,ours", "--num-prompts", "12", draft=TINY / "gated")
+    bench(out, "--variants", "stock,ours", "--num-prompts", "12", draft=TINY / "gated")
     found = rows(out)
-    assert found["ours", 1]["tau"] > found["stock", 1]["tau"] + 0.5
+    assert found["ours", 1]["acceptance_length"] > found["stock", 1]["acceptance_length"] + 0.5
 
 
 @pytest.mark.long

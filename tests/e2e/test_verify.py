@@ -52,7 +52,7 @@ def test_the_postnorm_pair_passes():
     few = ["-k", "4", "--num-prompts", "10", "--max-tokens", "48", "--samples", "600"]
     code, found = verify("postnorm", "target", *few, **IN_PROCESS)
     assert verdicts(found) == {
-        "intake": "passed",
+        "preflight": "passed",
         "greedy texts": "passed",
         "sampled texts": "passed",
         "reference": "passed",
@@ -135,7 +135,7 @@ def test_the_feedback_of_the_postnorm_pair_wins():
 
 @pytest.mark.long
 def test_the_hybrid_pair_passes():
-    """With its own K, which is that of its blocks; replay is chosen, and slots run beside it."""
+    """With its own K, that of its blocks; replay is chosen, and the other scheme runs beside it."""
     code, found = verify("dflash", "hybrid_target", engine=HYBRID)
     assert (code, found["k"]) == (0, 7)
     assert set(verdicts(found).values()) == {"passed"}

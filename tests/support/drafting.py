@@ -12,9 +12,9 @@ import torch
 from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB, write_target
 from tests.support.drafter import build, resolve
 from tests.support.drafts import MASK_TOKEN, Draft, write
+from tests.support.mla_reference import MlaReference
 from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
-from vllm_eagle_ext.measure.reference.mla import MlaReference
 
 ROWS, STEPS = 8, 4
 # Bounds of `difference`. Eight-bit drafts run in bf16 and round activations to eight bits in each layer,

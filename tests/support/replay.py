@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from transformers import PreTrainedModel
 
 from vllm_eagle_ext.measure.reference.target_states import residual_stream
-from vllm_eagle_ext.measure.reference.walk import Drafter, accepted_length
+from vllm_eagle_ext.measure.reference.walk import ReferenceDrafter, accepted_length
 
 # The engine drafts in bf16 and the reference in fp32: where the reference's first two choices lie
 # closer than this in logits, either may win, and the two chains may go apart from there on. One bf16
@@ -71,7 +71,7 @@ class Comparison:
 
 def replay(
     target: PreTrainedModel,
-    reference: Drafter,
+    reference: ReferenceDrafter,
     boundaries: Sequence[int],
     prompts: Sequence[Sequence[int]],
     outputs: Sequence[Sequence[int]],

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of `vllm-eagle`."""
+"""Commands of `vllm-eagle`.
+
+What measures is imported when `bench` or `verify` runs, so that the other commands need no extra.
+"""
 
 from __future__ import annotations
 
@@ -8,33 +11,34 @@ from typing import Annotated
 import typer
 
 from vllm_eagle_ext import __version__
+from vllm_eagle_ext.cli.bench.command import app as bench
 from vllm_eagle_ext.cli.check.command import check
 from vllm_eagle_ext.cli.plan.command import plan
 from vllm_eagle_ext.cli.terminal import console
-from vllm_eagle_ext.measure.bench.command import app as bench
-from vllm_eagle_ext.measure.verify.command import verify
+from vllm_eagle_ext.cli.verify.command import verify_draft
 
 # Plain help: rich's table of options cuts their names at 80 columns.
 app = typer.Typer(
-    no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False, rich_markup_mode=None,
-    context_settings={"max_content_width": 120},
+    no_args_is_help=True, help="Commands of `vllm-eagle`.", pretty_exceptions_enable=False,
+    rich_markup_mode=None, context_settings={"max_content_width": 120},
 )  # fmt: skip
 app.add_typer(bench, name="bench")
 app.command()(check)
 app.command()(plan)
-app.command()(verify)
+app.command("verify")(verify_draft)
 
 
-def _version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         typer.echo(f"vllm-eagle-ext {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def main(
+def vllm_eagle(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Tools around vllm-eagle-ext."""

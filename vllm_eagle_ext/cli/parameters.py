@@ -14,13 +14,26 @@ K = Annotated[
     int | None,
     typer.Option("-k", "--num-speculative-tokens", min=1, help="Default: the draft's own, or 3."),
 ]
-Revision = Annotated[str | None, typer.Option(help="Of the draft, on the hub.")]
-FirstPrompts = Annotated[int, typer.Option("--num-prompts", min=1, help="The first of them.")]
+Revision = Annotated[str | None, typer.Option(help="The draft's revision on the hub.")]
+FirstPrompts = Annotated[
+    int | None,
+    typer.Option("--num-prompts", min=1, help="The first of them. Default 20, with --quick 6."),
+]
 AtATime = Annotated[int, typer.Option("--concurrency", min=1, help="Texts at a time.")]
-Samples = Annotated[int, typer.Option(min=100, help="Drawn at temperature 1.")]
+TextTokens = Annotated[
+    int | None,
+    typer.Option("--max-tokens", min=8, help="New tokens of each prompt. Default 64, with --quick 48."),
+]
+Samples = Annotated[
+    int | None,
+    typer.Option(min=100, help="Drawn at temperature 1. Default 1000, with --quick 300."),
+]
 TieGap = Annotated[
     float | None,
-    typer.Option(min=0, help="Of logprobs; default 0.25, two steps of bf16; with dtype float32 0.001."),
+    typer.Option(
+        min=0,
+        help="Of logprobs at a near-tie; default 0.25, two steps of bf16; with dtype float32 0.001.",
+    ),
 ]
 Reference = Annotated[
     bool | None,
@@ -37,9 +50,12 @@ GateLayouts = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 JsonFile = Annotated[Path | None, typer.Option("--out", help="A file for the JSON.")]
-# Of a group with a command of its own, which click lets have no required option.
+# click lets a group with commands of its own have no required option.
 Target = Annotated[str | None, typer.Option(help="Folder or hub repository of the target.  [required]")]
-Drafts = Annotated[list[str] | None, typer.Option("--draft", help="Of a draft; may be given again.")]
+Drafts = Annotated[
+    list[str] | None,
+    typer.Option("--draft", help="Folder or hub repository of a draft; may be given again."),
+]
 Ks = Annotated[str, typer.Option("-k", "--num-speculative-tokens", help="Such as 3,5,7.")]
 Concurrency = Annotated[str, typer.Option(help="Requests at a time, such as 1,4,16.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Engines of each kind.")]
@@ -53,7 +69,7 @@ Together = Annotated[
 Prompts = Annotated[
     str | None, typer.Option(help="A file, or spec_bench, speed_bench, custom, sharegpt, hf.")
 ]
-DatasetPath = Annotated[str | None, typer.Option(help="Of spec_bench and the like.")]
+DatasetPath = Annotated[str | None, typer.Option(help="Where spec_bench and the like lie.")]
 NumPrompts = Annotated[
     int | None, typer.Option(min=1, help="Of the file or the set; default all, 20 of those built in.")
 ]
@@ -70,7 +86,10 @@ Thinking = Annotated[
     bool | None, typer.Option("--thinking/--no-thinking", help="Switch of the chat template.")
 ]
 Method = Annotated[str | None, typer.Option(help="As in --speculative-config.")]
-Ways = Annotated[str, typer.Option(help="Of none, stock, ours.")]
+Variants = Annotated[
+    str, typer.Option(help="Of none (no draft), stock (vLLM alone), ours (with this package).")
+]
+FormerVariants = Annotated[str | None, typer.Option("--ways", hidden=True)]
 Engine = Annotated[str, typer.Option(help="Further arguments of LLM() as JSON.")]
 Speculative = Annotated[str, typer.Option(help="Further keys of speculative_config.")]
 EagleExt = Annotated[str, typer.Option(help="Options as in additional_config.")]

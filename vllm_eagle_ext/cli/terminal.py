@@ -4,20 +4,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
 
-from vllm_eagle_ext.errors import SpeculativeConfigError
-
 CANNOT_READ = 2
-# Keywords of LLM() that the commands decide by options of their own, or need as they are.
-_RESERVED = (
-    "model", "speculative_config", "additional_config", "worker_extension_cls", "disable_log_stats",
-    "logprobs_mode",
-)  # fmt: skip
 
 
 def fail(message: str, *, as_json: bool = False) -> NoReturn:
@@ -48,18 +40,9 @@ def numbers(text: str, hint: str) -> list[int]:
     return found
 
 
-def refuse_reserved(engine: Mapping[str, Any]) -> None:
-    """engine: the value of --engine.
-
-    Raises:
-        SpeculativeConfigError: keywords that are not the user's to give there.
-    """
-    if taken := [name for name in _RESERVED if name in engine]:
-        raise SpeculativeConfigError(
-            field="--engine", value=taken,
-            allowed="other arguments of LLM() than " + ", ".join(_RESERVED),
-            remedy="use the command's options for target, draft, K, method and --eagle-ext",
-        )  # fmt: skip
+def say_renamed(old: str, new: str) -> None:
+    """Name the new spelling of an option whose old one is still read."""
+    typer.echo(f"{old} is called {new} now; the old name will be read until the next release.", err=True)
 
 
 def console() -> Console:

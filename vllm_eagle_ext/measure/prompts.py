@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.measure.extra import is_installed, missing
 
 BUILT_IN = "built-in"
 _FILE = Path(__file__).parent / "builtin_prompts.jsonl"
@@ -96,8 +97,10 @@ def token_ids(
 
 
 def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:
-    """Raises:
-    SpeculativeConfigError: it cannot be read.
+    """The target's tokenizer.
+
+    Raises:
+        SpeculativeConfigError: it cannot be read.
     """
     from transformers import AutoTokenizer
 
@@ -157,6 +160,8 @@ def _from_dataset(name: str, path: str | None, target: str, count: int | None, s
     try:
         samples = get_samples(parser.parse_args(words), tokenizer)
     except (OSError, ValueError, ImportError, KeyError) as error:
+        if isinstance(error, ImportError) and not is_installed("pandas"):
+            raise missing("pandas", use=f"vLLM's reader of {name}") from None
         raise _no_prompts(f"{name} of {path}", f"{type(error).__name__}: {error}") from None
     texts = [sample.prompt for sample in samples if isinstance(sample.prompt, str)]
     if not texts:

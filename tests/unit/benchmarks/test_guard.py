@@ -13,13 +13,13 @@ from benchmarks.guard import GUARDS, judge
 def report(**medians: float | None):
     rows = [
         {
-            "variant": {"way": "ours", "draft": "d", "k": 4},
+            "variant": {"kind": "ours", "draft": "d", "k": 4},
             "concurrency": int(level[1:]),
             "against_stock": None if median is None else {"median": median},
         }
         for level, median in medians.items()
     ]
-    stock = {"variant": {"way": "stock", "draft": "d", "k": 4}, "concurrency": 1, "against_stock": None}
+    stock = {"variant": {"kind": "stock", "draft": "d", "k": 4}, "concurrency": 1, "against_stock": None}
     return {"rows": [stock, *rows]}
 
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from vllm_eagle_ext.measure.bench.intervals import COVERAGE, Interval
-from vllm_eagle_ext.measure.bench.results import Variant, Way
-from vllm_eagle_ext.measure.bench.rows import Pooled, Report, Row, labels, said
+from vllm_eagle_ext.measure.bench.results import Variant, VariantKind
+from vllm_eagle_ext.measure.bench.rows import BenchReport, Pooled, Row, labels, variant_name
 from vllm_eagle_ext.measure.bench.theory import best_k, predicted_speedups
 from vllm_eagle_ext.measure.engine.machine import BUSY, DISTURBED
 
@@ -18,11 +18,11 @@ LARGE_SHARE = 0.35  # of a step
 NOISY = 0.1  # spread over measurements / median
 LEAST_STEPS = 30  # of a context bin
 WORTH_TRYING = 1.05  # predicted against the measured K's own prediction
-FADING = 0.8  # tau of the last bin over that of the first
+FADING = 0.8  # acceptance length of the last bin over that of the first
 STANDARD_ERRORS = 4.0
 
 
-def advise(report: Report) -> list[str]:
+def bench_advice(report: BenchReport) -> list[str]:
     return [
         *_others(report),
         *_best(report),
@@ -35,7 +35,7 @@ def advise(report: Report) -> list[str]:
     ]
 
 
-def _others(report: Report) -> Iterator[str]:
+def _others(report: BenchReport) -> Iterator[str]:
     """Work of other processes, which the times say as much of as of the drafts."""
     context = report.context
     cores = context.cores or 0
@@ -59,33 +59,33 @@ def _other_cores(row: Row) -> float:
     return row.other_cores or 0.0
 
 
-def _best(report: Report) -> Iterator[str]:
-    way: Way = "ours" if "ours" in report.settings.ways else "stock"
-    drafts = list(dict.fromkeys(v.draft for v in report.variants if v.way == way))
+def _best(report: BenchReport) -> Iterator[str]:
+    kind: VariantKind = "ours" if "ours" in report.settings.kinds else "stock"
+    drafts = list(dict.fromkeys(v.draft for v in report.variants if v.kind == kind))
     shown = labels([str(draft) for draft in drafts])
     for draft in drafts:
         named = f"{shown[str(draft)]}: " if len(drafts) > 1 else ""
         for level in report.settings.concurrency:
-            found = [report.row(v, level) for v in report.variants if (v.way, v.draft) == (way, draft)]
+            found = [report.row(v, level) for v in report.variants if (v.kind, v.draft) == (kind, draft)]
             rows = [row for row in found if row and row.tokens_per_s]
             for judged in _comparable(report, rows):
-                yield named + _verdict(report, judged, level)
+                yield named + _verdict_on_k(report, judged, level)
 
 
-def _comparable(report: Report, rows: Sequence[Row]) -> list[Sequence[Row]]:
+def _comparable(report: BenchReport, rows: Sequence[Row]) -> list[Sequence[Row]]:
     """An acceptance length that was set is that of every K, and makes none of them the best."""
     if _length_is_set(report):
         return [[row] for row in rows]
     return [rows] if rows else []
 
 
-def _length_is_set(report: Report) -> bool:
+def _length_is_set(report: BenchReport) -> bool:
     synthetic = report.settings.synthetic_acceptance
     return synthetic is not None and len(synthetic) == 1 and synthetic[0] > 1
 
 
-def _verdict(report: Report, rows: Sequence[Row], level: int) -> str:
-    """rows: of one draft at one concurrency, one per K."""
+def _verdict_on_k(report: BenchReport, rows: Sequence[Row], level: int) -> str:
+    """Which K to serve with, from the rows of one draft at one concurrency, one per K."""
     judged = [(row.speedup, row) for row in rows if row.speedup]
     if not judged:
         fastest = max(rows, key=_tokens_per_s)
@@ -119,17 +119,19 @@ def _as_well(ks: Sequence[int]) -> str:
     )
 
 
-def _causes(report: Report, row: Row) -> Iterator[str]:
+def _causes(report: BenchReport, row: Row) -> Iterator[str]:
     if row.acceptance and row.acceptance[0] < LOW_ACCEPTANCE:
         yield (
             f"the first drafted token is accepted in {row.acceptance[0]:.0%} of steps, "
-            f"tau {row.tau:.2f}: another draft, or prompts like those it was trained on"
+            f"acceptance length {row.acceptance_length:.2f}: another draft, or prompts like those it "
+            "was trained on"
         )
     if row.split is None or row.step_ms is None:
         return
     if (cost := _verify_cost(report, row)) and cost >= COSTLY_VERIFY:
-        rows = (row.variant.k + 1) * row.concurrency
-        yield f"verifying {rows} rows costs {cost:.1f} steps without a draft: {_why_costly(report, row)}"
+        tokens = (row.variant.k + 1) * row.concurrency
+        why = _why_costly(report, row)
+        yield f"verifying {tokens} tokens costs {cost:.1f} steps without a draft: {why}"
     if row.draft_share is not None and row.draft_share > LARGE_SHARE:
         yield f"the draft takes {row.draft_share:.0%} of the step: a smaller K or a smaller draft"
     rest = 1 - 1000 * (row.split.target_s + row.split.draft_s) / row.step_ms
@@ -138,7 +140,7 @@ def _causes(report: Report, row: Row) -> Iterator[str]:
         yield f"{rest:.0%} of the step lies outside target and draft ({outside})"
 
 
-def _verify_cost(report: Report, row: Row) -> float | None:
+def _verify_cost(report: BenchReport, row: Row) -> float | None:
     """In steps without a draft, like for like."""
     plain = report.plain(row.concurrency)
     if plain is None or row.split is None:
@@ -148,7 +150,7 @@ def _verify_cost(report: Report, row: Row) -> float | None:
     return 1000 * row.split.target_s / plain.step_ms if plain.step_ms else None
 
 
-def _why_costly(report: Report, row: Row) -> str:
+def _why_costly(report: BenchReport, row: Row) -> str:
     traffic = report.traffic(row.variant)
     if traffic and traffic.experts:
         return "each further row of a mixture of experts reads further experts"
@@ -157,7 +159,7 @@ def _why_costly(report: Report, row: Row) -> str:
     return "this device is limited by its arithmetic, not by its memory"
 
 
-def _fading(report: Report) -> Iterator[str]:
+def _fading(report: BenchReport) -> Iterator[str]:
     for variant, found in report.pooled().items():
         bins = [part for part in found.by_context if part.steps >= LEAST_STEPS]
         if variant.k == 0 or len(bins) < 2:
@@ -165,15 +167,16 @@ def _fading(report: Report) -> Iterator[str]:
         first, last = (part.tokens / part.steps for part in (bins[0], bins[-1]))
         if last < FADING * first:
             yield (
-                f"{_name(report, variant)}: tau falls with context, {first:.2f} below {bins[0].end} "
-                f"tokens and {last:.2f} from {bins[-1].start}: measure at the lengths you serve."
+                f"{_name(report, variant)}: the acceptance length falls with the context, {first:.2f} "
+                f"below {bins[0].end} tokens and {last:.2f} from {bins[-1].start}: measure at the "
+                "lengths you serve."
             )
 
 
-def _untried(report: Report) -> Iterator[str]:
+def _untried(report: BenchReport) -> Iterator[str]:
     """A smaller K that was not measured, where acceptance and costs promise more of it."""
     for variant in () if _length_is_set(report) else report.variants:
-        if variant.way == "ours" and variant.k == max(report.settings.ks, default=0):
+        if variant.kind == "ours" and variant.k == max(report.settings.ks, default=0):
             for row in report.of(variant):
                 predicted = _predicted(report, row)
                 best = best_k(predicted)
@@ -186,7 +189,7 @@ def _untried(report: Report) -> Iterator[str]:
                     )
 
 
-def _predicted(report: Report, row: Row) -> Mapping[int, float]:
+def _predicted(report: BenchReport, row: Row) -> Mapping[int, float]:
     plain = report.plain(row.concurrency)
     traffic = report.traffic(row.variant)
     if not (plain and plain.split and row.split and row.acceptance and traffic):
@@ -197,22 +200,25 @@ def _predicted(report: Report, row: Row) -> Mapping[int, float]:
     )  # fmt: skip
 
 
-def _against_stock(report: Report) -> Iterator[str]:
+def _against_stock(report: BenchReport) -> Iterator[str]:
     found = report.pooled()
     for variant, ours in found.items():
-        stock = found.get(variant.model_copy(update={"way": "stock"}))
-        if variant.way != "ours" or stock is None or ours.tau is None or stock.tau is None:
+        stock = found.get(variant.model_copy(update={"kind": "stock"}))
+        if variant.kind != "ours" or stock is None:
+            continue
+        mine, theirs = ours.acceptance_length, stock.acceptance_length
+        if mine is None or theirs is None:
             continue
         error = math.hypot(_standard_error(ours), _standard_error(stock))
-        if abs(ours.tau - stock.tau) > STANDARD_ERRORS * error:
+        if abs(mine - theirs) > STANDARD_ERRORS * error:
             yield (
-                f"{_name(report, variant)}: tau is {ours.tau:.2f}, that of stock vLLM {stock.tau:.2f}; "
+                f"{_name(report, variant)}: acceptance length {mine:.2f}, with stock vLLM {theirs:.2f}; "
                 "sampling does not explain it: the two read this draft differently "
                 "(`vllm-eagle check` says how it is meant)."
             )
 
 
-def _slower(report: Report) -> Iterator[str]:
+def _slower(report: BenchReport) -> Iterator[str]:
     """Where the pairs are enough to say so."""
     found = [(row.against_stock, row) for row in report.rows if row.against_stock]
     slower = [(one, row) for one, row in found if one.coverage >= COVERAGE and one.high < 1]
@@ -222,7 +228,7 @@ def _slower(report: Report) -> Iterator[str]:
 
 
 def _standard_error(found: Pooled) -> float:
-    """Of tau, from the steps of one pass over the prompts, taken as independent.
+    """The acceptance length's, from the steps of one pass over the prompts, taken as independent.
 
     A step's length L has P(L > j) = acceptance of position j, so E[L] and E[L^2] follow from the rates.
     """
@@ -231,17 +237,17 @@ def _standard_error(found: Pooled) -> float:
     return math.sqrt(max(0.0, square - mean**2) / max(1.0, found.drafts_once))
 
 
-def _texts(report: Report) -> Iterator[str]:
+def _texts(report: BenchReport) -> Iterator[str]:
     rows = [row for row in report.rows if row.same_texts is False]
     if rows:
         of = len([row for row in report.rows if row.same_texts is not None])
         yield (
             f"texts differ from those without a draft in {len(rows)} of {of} rows "
-            f"({_listed(report, rows)}): `vllm-eagle verify` tells ties from faults."
+            f"({_listed(report, rows)}): `vllm-eagle verify` tells near-ties from faults."
         )
 
 
-def _noise(report: Report) -> Iterator[str]:
+def _noise(report: BenchReport) -> Iterator[str]:
     timed = [row for row in report.rows if row.tokens_per_s]
     rows = [row for row in timed if row.tokens_per_s and row.tokens_per_s.relative > NOISY]
     if not rows:
@@ -255,11 +261,11 @@ def _noise(report: Report) -> Iterator[str]:
     )
 
 
-def _name(report: Report, variant: Variant) -> str:
-    return said(variant, labels(report.settings.drafts))
+def _name(report: BenchReport, variant: Variant) -> str:
+    return variant_name(variant, labels(report.settings.drafts))
 
 
-def _listed(report: Report, rows: Sequence[Row], most: int = 4) -> str:
+def _listed(report: BenchReport, rows: Sequence[Row], most: int = 4) -> str:
     named = [f"{_name(report, row.variant)} at concurrency {row.concurrency}" for row in rows[:most]]
     return ", ".join([*named, ".."] if len(rows) > most else named)
 

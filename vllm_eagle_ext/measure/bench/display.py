@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from vllm_eagle_ext.measure.bench.estimate import said
+from vllm_eagle_ext.measure.bench.estimate import duration
 from vllm_eagle_ext.measure.bench.results import Variant
 from vllm_eagle_ext.measure.engine.memory_share import Share
 
@@ -55,7 +55,7 @@ class ProgressDisplay:
     def left(self, seconds: float) -> None:
         """Said once, after the first engines; then the bar tells."""
         if not self.told:
-            self._say(f"About {said(seconds)} left, as long as the first took.")
+            self._say(f"About {duration(seconds)} left, as long as the first took.")
         self.told = True
 
     def _say(self, text: str) -> None:

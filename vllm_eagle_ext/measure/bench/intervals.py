@@ -35,7 +35,7 @@ class Interval:
 
 
 def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Interval | None:
-    """Of values / base, both by number; measurements that only one of them has are left out."""
+    """The interval of values / base, both by number, over the measurements that both of them have."""
     ratios = [values[repeat] / base[repeat] for repeat in sorted(values.keys() & base.keys())]
     return median_interval(ratios) if ratios else None
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.measure.bench.results import Variant
-from vllm_eagle_ext.measure.bench.rows import Report, Row, labels
+from vllm_eagle_ext.measure.bench.rows import BenchReport, Row, labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,7 @@ STYLE: Any = {  # of rcParams
 
 
 def panels_of(
-    report: Report,
+    report: BenchReport,
     title: str,
     columns: int,
     *,
@@ -51,26 +51,26 @@ def panels_of(
     return figure, list(axes.flat)
 
 
-def drafts_in(report: Report, rows: Sequence[Row]) -> list[str]:
+def drafts_in(report: BenchReport, rows: Sequence[Row]) -> list[str]:
     return [draft for draft in report.settings.drafts if any(r.variant.draft == draft for r in rows)]
 
 
-def label_of(report: Report, draft: str) -> str:
+def label_of(report: BenchReport, draft: str) -> str:
     return labels(report.settings.drafts)[draft]
 
 
-def line_of(report: Report, variant: Variant, by_k: bool = False) -> dict[str, Any]:
+def line_style(report: BenchReport, variant: Variant, by_k: bool = False) -> dict[str, Any]:
     """Ours solid, stock dashed with hollow marks; the colour names the draft, its depth the K."""
     ks, drafts = report.settings.ks, report.settings.drafts
     place = ks.index(variant.k) if variant.k in ks else 0
     drafted = drafts.index(str(variant.draft)) if variant.draft in drafts else 0
     depth = 1.0 if by_k else 0.45 + 0.55 * (place + 1) / len(ks)
     color = _lighter(_DRAFTS[drafted % len(_DRAFTS)], depth)
-    ours = variant.way == "ours"
+    ours = variant.kind == "ours"
     named = label_of(report, str(variant.draft)) if by_k else f"K={variant.k}"
     return {
         "color": color,
-        "label": f"{variant.way} {named}",
+        "label": f"{variant.kind} {named}",
         "linestyle": "-" if ours else "--",
         "linewidth": 1.6,
         "marker": _MARKERS[(drafted if by_k else place) % len(_MARKERS)],

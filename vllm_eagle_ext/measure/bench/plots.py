@@ -16,27 +16,27 @@ from vllm_eagle_ext.measure.bench.plot_style import (
     from_zero,
     label_of,
     legends,
-    line_of,
+    line_style,
     panels_of,
     shifts,
     some_of,
 )
 from vllm_eagle_ext.measure.bench.results import Variant
-from vllm_eagle_ext.measure.bench.rows import PLAIN, Report, Row, labels, said
+from vllm_eagle_ext.measure.bench.rows import PLAIN, BenchReport, Row, labels, variant_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def draw(report: Report, folder: Path) -> list[Path]:
+def draw(report: BenchReport, folder: Path) -> list[Path]:
     """Those for which there is something to show."""
     import matplotlib as mpl
 
     drawn: list[Path] = []
-    plots: dict[str, Callable[[Report], Figure | None]] = {
-        "speedup": _speedup, "acceptance": _acceptance, "steps": _steps, "by_k": _by_k,
-        "context": _context,
+    plots: dict[str, Callable[[BenchReport], Figure | None]] = {
+        "speedup": _plot_speedup, "acceptance": _plot_acceptance, "steps": _plot_steps,
+        "by_k": _plot_by_k, "context": _plot_context,
     }  # fmt: skip
     with mpl.rc_context(STYLE):
         for name, plot in plots.items():
@@ -48,7 +48,7 @@ def draw(report: Report, folder: Path) -> list[Path]:
     return drawn
 
 
-def _speedup(report: Report) -> Figure | None:
+def _plot_speedup(report: BenchReport) -> Figure | None:
     rows = [row for row in report.rows if row.speedup]
     if not rows:
         return None
@@ -61,7 +61,7 @@ def _speedup(report: Report) -> Figure | None:
         for variant, shift in places.items():
             found = [row for row in own if row.variant == variant]
             at = [levels.index(row.concurrency) + shift for row in found]
-            _with_intervals(panel, at, found, line_of(report, variant))
+            _with_intervals(panel, at, found, line_style(report, variant))
         panel.axhline(1, color=GREY, linewidth=1.2, label="no draft")
         panel.set_title(label_of(report, draft))
         if len(levels) > 1:
@@ -69,7 +69,7 @@ def _speedup(report: Report) -> Figure | None:
             panel.set_xlim(-0.5, len(levels) - 0.5)
             panel.set_xlabel("concurrency (requests at a time)")
         else:  # no line to follow: each point is named where it stands
-            panel.set_xticks(list(places.values()), [f"{v.way}\nK={v.k}" for v in places])
+            panel.set_xticks(list(places.values()), [f"{v.kind}\nK={v.k}" for v in places])
             panel.set_xlim(-0.3, 0.3)
             panel.set_xlabel(f"at concurrency {levels[0]}")
     panels[0].set_ylabel("tokens/s / tokens/s without a draft")
@@ -86,7 +86,7 @@ def _with_intervals(panel: Axes, at: Sequence[float], rows: Sequence[Row], line:
     panel.errorbar(at, middle, yerr=error, capsize=2.5, **line)
 
 
-def _acceptance(report: Report) -> Figure | None:
+def _plot_acceptance(report: BenchReport) -> Figure | None:
     found = {v: one.acceptance for v, one in report.pooled().items() if v.k and one.acceptance}
     if not found:
         return None
@@ -96,7 +96,7 @@ def _acceptance(report: Report) -> Figure | None:
         own = {variant: rates for variant, rates in found.items() if variant.draft == draft}
         longest = max(len(rates) for rates in own.values())
         for variant, rates in own.items():
-            panel.plot(range(1, len(rates) + 1), rates, **line_of(report, variant))
+            panel.plot(range(1, len(rates) + 1), rates, **line_style(report, variant))
         panel.set_title(label_of(report, draft))
         panel.set_xlim(0.5, longest + 0.5)
         panel.set_xticks(range(1, longest + 1, 1 if longest <= 16 else 2))
@@ -107,7 +107,7 @@ def _acceptance(report: Report) -> Figure | None:
     return figure
 
 
-def _steps(report: Report) -> Figure | None:
+def _plot_steps(report: BenchReport) -> Figure | None:
     rows = [row for row in report.rows if row.step_ms is not None]
     if not rows:
         return None
@@ -118,7 +118,7 @@ def _steps(report: Report) -> Figure | None:
     for panel, level in zip(panels, levels, strict=True):
         for row in rows:
             if row.concurrency == level:
-                _step(panel, names.index(row.variant), row)
+                _step_bar(panel, names.index(row.variant), row)
         panel.set_title(f"concurrency {level}")
         panel.set_xlabel("ms per step")
         panel.set_xlim(right=1.18 * panel.get_xlim()[1])
@@ -130,7 +130,7 @@ def _steps(report: Report) -> Figure | None:
     return figure
 
 
-def _step(panel: Axes, place: int, row: Row) -> None:
+def _step_bar(panel: Axes, place: int, row: Row) -> None:
     """A bar as long as the step, of its parts, and what the tokens of the step make of it."""
     assert row.step_ms is not None
     left = 0.0
@@ -139,8 +139,10 @@ def _step(panel: Axes, place: int, row: Row) -> None:
         panel.barh(place, width, left=left, height=0.7, color=PARTS[name], **hatch)
         left += width
     panel.text(left, place, f" {row.step_ms:.3g}", va="center", fontsize=8)
-    if row.tau and row.variant.k:
-        panel.plot(row.step_ms / row.tau, place, marker="|", color="black", markersize=11, mew=2)
+    if row.acceptance_length and row.variant.k:
+        panel.plot(
+            row.step_ms / row.acceptance_length, place, marker="|", color="black", markersize=11, mew=2
+        )
 
 
 def step_parts(row: Row) -> dict[str, float]:
@@ -171,14 +173,14 @@ def _step_legend(figure: Figure, rows: Sequence[Row]) -> None:
     if any(row.split is None for row in rows):
         handles.append(Patch(facecolor=PARTS["rest"], hatch="///", edgecolor="white", label="not split"))
     style: dict[str, Any] = {"marker": "|", "linestyle": "", "markersize": 11, "markeredgewidth": 2}
-    handles.append(Line2D([], [], color="black", label="per token: step / tau", **style))
+    handles.append(Line2D([], [], color="black", label="per token: step / acceptance length", **style))
     figure.legend(
         handles=handles, loc="outside lower center", ncols=len(handles), title_fontsize=9,
         title="bar: the step as timed; target and draft: timed separately, scaled where longer",
     )  # fmt: skip
 
 
-def _by_k(report: Report) -> Figure | None:
+def _plot_by_k(report: BenchReport) -> Figure | None:
     rows = [row for row in report.rows if row.variant.k and row.tokens_per_s]
     if len({row.variant.k for row in rows}) < 2:
         return None
@@ -189,9 +191,11 @@ def _by_k(report: Report) -> Figure | None:
     for column, level in enumerate(levels):
         above, below = panels[column], panels[len(levels) + column]
         own = [row for row in rows if row.concurrency == level]
-        for way, draft in dict.fromkeys((row.variant.way, row.variant.draft) for row in own):
-            found = [row for row in own if (row.variant.way, row.variant.draft) == (way, draft)]
-            style = line_of(report, Variant(way=way, draft=draft, k=max(report.settings.ks)), by_k=True)
+        for kind, draft in dict.fromkeys((row.variant.kind, row.variant.draft) for row in own):
+            found = [row for row in own if (row.variant.kind, row.variant.draft) == (kind, draft)]
+            style = line_style(
+                report, Variant(kind=kind, draft=draft, k=max(report.settings.ks)), by_k=True
+            )
             spreads = [row.tokens_per_s for row in found if row.tokens_per_s]
             middle = [one.median for one in spreads]
             error = [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
@@ -211,7 +215,7 @@ def _by_k(report: Report) -> Figure | None:
     return figure
 
 
-def _plain_lines(report: Report, level: int, above: Axes, below: Axes) -> None:
+def _plain_lines(report: BenchReport, level: int, above: Axes, below: Axes) -> None:
     plain = report.plain(level)
     if plain and plain.tokens_per_s:
         above.axhline(plain.tokens_per_s.median, color=GREY, linewidth=1.2, label="no draft")
@@ -219,7 +223,7 @@ def _plain_lines(report: Report, level: int, above: Axes, below: Axes) -> None:
         below.axhline(plain.step_ms, color=GREY, linewidth=1.2)
 
 
-def _context(report: Report) -> Figure | None:
+def _plot_context(report: BenchReport) -> Figure | None:
     found = {}
     for variant, pooled in report.pooled().items():
         bins = [b for b in pooled.by_context if b.steps >= LEAST_STEPS]
@@ -234,17 +238,17 @@ def _context(report: Report) -> Figure | None:
         for variant, bins in found.items():
             if variant.draft == draft:
                 places = [edges.index((part.start, part.end)) for part in bins]
-                taus = [part.tokens / part.steps for part in bins]
-                panel.plot(places, taus, **line_of(report, variant))
+                lengths = [part.tokens / part.steps for part in bins]
+                panel.plot(places, lengths, **line_style(report, variant))
         panel.set_title(label_of(report, draft))
         panel.set_xticks(range(len(edges)), [f"{start}-\n{end}" for start, end in edges], fontsize=8)
         panel.set_xlim(-0.5, len(edges) - 0.5)
         panel.set_xlabel("tokens of context at the step")
-    panels[0].set_ylabel("tau (tokens per step)")
+    panels[0].set_ylabel("acceptance length (tokens per step)")
     from_zero(panels[0])
     legends(panels)
     return figure
 
 
 def _bar_name(variant: Variant, shown: dict[str, str]) -> str:
-    return "no draft" if variant == PLAIN else said(variant, shown)
+    return "no draft" if variant == PLAIN else variant_name(variant, shown)

@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_eagle_ext.cli.terminal import refuse_reserved
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
-from vllm_eagle_ext.measure.bench.results import Settings, Way, sha256_of
+from vllm_eagle_ext.measure.bench.results import KINDS, Settings, VariantKind, sha256_of
+from vllm_eagle_ext.measure.engine.arguments import refuse_reserved
 from vllm_eagle_ext.measure.prompts import BUILT_IN, PromptSet, random_ids, read_texts, token_ids
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
 from vllm_eagle_ext.preflight.offline.serve import as_decided, speculative_config
 
 _USUAL_PROMPTS = 20
-WAYS: tuple[Way, ...] = ("none", "stock", "ours")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class BenchRequest:
     eagle_ext: Mapping[str, Any] = field(default_factory=dict)
     synthetic_acceptance: Sequence[float] = ()
     dummy: bool = False
-    ways: Sequence[Way] = WAYS
+    kinds: Sequence[VariantKind] = KINDS
 
 
 def settle(request: BenchRequest) -> tuple[Settings, PromptSet]:
@@ -80,26 +79,26 @@ def settle(request: BenchRequest) -> tuple[Settings, PromptSet]:
         speculative=dict(request.speculative),
         eagle_ext=dict(request.eagle_ext),
         synthetic_acceptance=_synthetic(request),
-        ways=[way for way in WAYS if way in request.ways],
+        kinds=[kind for kind in KINDS if kind in request.kinds],
     )
     return settings, found
 
 
 def _require_drafts(request: BenchRequest) -> None:
-    if not request.drafts and set(request.ways) != {"none"}:
+    if not request.drafts and set(request.kinds) != {"none"}:
         raise SpeculativeConfigError(
-            field="--draft", value=None, allowed="at least one, for the ways stock and ours",
-            remedy="name a draft, or measure the target alone with --ways none",
+            field="--draft", value=None, allowed="at least one, for the variants stock and ours",
+            remedy="name a draft, or measure the target alone with --variants none",
         )  # fmt: skip
     if not request.eagle_ext.get("enabled", True):
         raise SpeculativeConfigError(
             field="--eagle-ext: enabled", value=False, allowed="true: ours is with this package",
-            remedy="use --ways none,stock to measure vLLM without it",
+            remedy="use --variants none,stock to measure vLLM without it",
         )  # fmt: skip
 
 
 def _checked(draft: str, request: BenchRequest) -> CheckResult:
-    """The check that the intake makes of each K; what is found is the largest's.
+    """The check that the preflight makes of each K; what is found is the largest's.
 
     Raises:
         UnsupportedDraftError: ours was asked for, and would refuse it.
@@ -110,7 +109,7 @@ def _checked(draft: str, request: BenchRequest) -> CheckResult:
             method=request.method, options=request.eagle_ext,
         )  # fmt: skip
         result = run_check(asked)
-        if "ours" in request.ways and (errors := result.inspection.errors):
+        if "ours" in request.kinds and (errors := result.inspection.errors):
             first = errors[0].problem
             raise UnsupportedDraftError(
                 field=f"--draft {draft}, K={k}: {first.field}", value=first.value,
@@ -144,7 +143,7 @@ def _prompts(request: BenchRequest) -> PromptSet:
     if request.prompt_tokens is not None:
         return _random_prompts(request, request.prompt_tokens)
     texts = read_texts(
-        request.prompts, count=_count(request), dataset_path=request.dataset_path,
+        request.prompts, count=_prompt_count(request), dataset_path=request.dataset_path,
         target=request.target, seed=request.seed,
     )  # fmt: skip
     return token_ids(
@@ -153,7 +152,7 @@ def _prompts(request: BenchRequest) -> PromptSet:
     )  # fmt: skip
 
 
-def _count(request: BenchRequest) -> int | None:
+def _prompt_count(request: BenchRequest) -> int | None:
     """All of a file or a set. Of the built-in prompts as many as tell a good draft from a broken one."""
     if request.prompts in (None, BUILT_IN) and request.num_prompts is None:
         return max(_USUAL_PROMPTS, *request.concurrency)
@@ -181,8 +180,10 @@ def _random_prompts(request: BenchRequest, length: int) -> PromptSet:
 
 
 def _synthetic(request: BenchRequest) -> list[float] | None:
-    """Raises:
-    SpeculativeConfigError: neither an acceptance length nor a rate per position of the largest K.
+    """An acceptance length, or a rate per position of the largest K.
+
+    Raises:
+        SpeculativeConfigError: it is neither.
     """
     given, k = list(request.synthetic_acceptance), max(request.ks, default=0)
     if not given:
@@ -220,13 +221,13 @@ def synthetic_keys(settings: Settings, k: int) -> dict[str, Any]:
     return found | {"synthetic_acceptance_rates": given[:k]}
 
 
-def engine_arguments(settings: Settings, way: Way, draft: str | None, k: int) -> dict[str, Any]:
+def engine_arguments(settings: Settings, kind: VariantKind, draft: str | None, k: int) -> dict[str, Any]:
     """Keywords of LLM()."""
     found: dict[str, Any] = {"seed": settings.seed, **settings.engine, "model": settings.target}
     speculative = dict(settings.speculative)
     if settings.dummy:
         found |= {"load_format": "dummy", "skip_tokenizer_init": True}
-        # A draft with dummy weights is lent the target's head: vLLM asks its tensors for one.
+        # A draft with dummy weights shares the target's head: vLLM asks its tensors for one.
         speculative |= {"draft_load_config": {"load_format": "auto"}}
     if draft is not None:
         found["speculative_config"] = {
@@ -237,6 +238,6 @@ def engine_arguments(settings: Settings, way: Way, draft: str | None, k: int) ->
             **({"parallel_drafting": True} if draft in settings.parallel_drafting else {}),
             **synthetic_keys(settings, k),
         }
-    if way == "ours" and settings.eagle_ext:
+    if kind == "ours" and settings.eagle_ext:
         found["additional_config"] = {KEY: settings.eagle_ext}
     return found

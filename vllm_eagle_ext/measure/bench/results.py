@@ -7,13 +7,14 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
 
-Way = Literal["none", "stock", "ours"]
+VariantKind = Literal["none", "stock", "ours"]  # no draft, stock vLLM, this package
+KINDS: tuple[VariantKind, ...] = get_args(VariantKind)
 
 SETTINGS, ENGINES, MEASUREMENTS = "bench.json", "engines.jsonl", "measurements.jsonl"
 
@@ -22,16 +23,21 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Variant(Record):
-    """What is served: one kind of engine of a bench."""
+def named(name: str, former: str, **more: Any) -> Any:
+    """A field that folders of earlier releases hold under its former name."""
+    return Field(validation_alias=AliasChoices(name, former), **more)
 
-    way: Way
+
+class Variant(Record):
+    """What is served: by whom, with which draft and K."""
+
+    kind: VariantKind = named("kind", "way")
     draft: str | None = None  # None without a draft
     k: int = 0
 
     @property
     def name(self) -> str:
-        return self.way if self.draft is None else f"{self.way} {self.draft} K={self.k}"
+        return self.kind if self.draft is None else f"{self.kind} {self.draft} K={self.k}"
 
 
 class Settings(Record):
@@ -59,9 +65,9 @@ class Settings(Record):
     engine: dict[str, Any]  # further keywords of LLM()
     speculative: dict[str, Any]  # further keys of speculative_config
     eagle_ext: dict[str, Any]
-    synthetic_acceptance: list[float] | None  # per position, for the largest K; or [tau]
+    synthetic_acceptance: list[float] | None  # per position, for the largest K; or [acceptance length]
     dummy: bool
-    ways: list[Way]
+    kinds: list[VariantKind] = named("kinds", "ways")  # of variants
 
     @property
     def runs(self) -> int:
@@ -92,8 +98,8 @@ class Traffic(Record):
     draft_fusion: int  # read once per step: the layer that fuses the target's states
     target_kv_per_token: int
     draft_kv_per_token: int
-    state_per_request: int  # recurrent state of one page, all layers
-    state_pages: int  # per request, that a step may write
+    state_per_request: int  # one block of recurrent state, all layers
+    state_blocks: int = named("state_blocks", "state_pages")  # per request, that a step may write
     parallel_drafts: bool  # one pass of the draft for all K tokens
     copy_bytes_per_s: float  # read plus written, best of several copies on the worker's device
 
@@ -122,7 +128,7 @@ class EngineRecord(Record):
 
 
 class ContextBin(Record):
-    """Steps whose first row stands at a context of `start` to `end` tokens."""
+    """Steps whose first token stands at a context of `start` to `end` tokens."""
 
     start: int
     end: int
@@ -155,7 +161,7 @@ class Measurement(Record):
         return self.tokens / self.seconds
 
 
-_Kind = TypeVar("_Kind", bound=Record)
+_Record = TypeVar("_Record", bound=Record)
 
 
 class Folder:
@@ -192,7 +198,7 @@ class Folder:
         return self._read(ENGINES, EngineRecord)
 
     def measurements(self) -> list[Measurement]:
-        """Of what was measured twice, the later."""
+        """All of them; of what was measured twice, the later."""
         found = self._read(MEASUREMENTS, Measurement)
         return list({(m.variant, m.repeat, m.concurrency): m for m in found}.values())
 
@@ -202,8 +208,10 @@ class Folder:
             file.write(record.model_dump_json() + "\n")
 
     def _header(self) -> dict[str, Any]:
-        """Raises:
-        SpeculativeConfigError: no bench is here.
+        """What bench.json holds.
+
+        Raises:
+            SpeculativeConfigError: no bench is here.
         """
         file = self.path / SETTINGS
         try:
@@ -215,15 +223,17 @@ class Folder:
             ) from None  # fmt: skip
         return found
 
-    def _read(self, name: str, kind: type[_Kind]) -> list[_Kind]:
+    def _read(self, name: str, kind: type[_Record]) -> list[_Record]:
         """A last line that was cut off, by a bench that was killed, is left out."""
         file = self.path / name
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         return [self._valid(kind, line, name) for line in lines if line.endswith("\n")]
 
-    def _valid(self, kind: type[_Kind], text: str, name: str) -> _Kind:
-        """Raises:
-        SpeculativeConfigError: of another release, or damaged.
+    def _valid(self, kind: type[_Record], text: str, name: str) -> _Record:
+        """The record that a line holds.
+
+        Raises:
+            SpeculativeConfigError: it is of another release, or damaged.
         """
         try:
             return kind.model_validate_json(text)

@@ -17,10 +17,11 @@ from vllm_eagle_ext.measure.bench.results import (
     Split,
     Traffic,
     Variant,
+    named,
 )
 from vllm_eagle_ext.measure.bench.theory import Theory
 
-PLAIN = Variant(way="none")
+PLAIN = Variant(kind="none")
 
 
 class Spread(Record):
@@ -56,8 +57,10 @@ class Row(Record):
     drafts: int = 0
     accepted: list[int] = []  # per position
     acceptance: list[float] = []  # per position: accepted / drafts
-    tau: float | None = None  # 1 without a draft
-    step_ms: float | None = None  # per step of the target, decoding; about TPOT x tau
+    acceptance_length: float | None = named(
+        "acceptance_length", "tau", default=None
+    )  # 1 without a draft
+    step_ms: float | None = None  # per step of the target, decoding; about TPOT x acceptance length
     split: Split | None = None
     draft_share: float | None = None  # of the step
     speedup: Interval | None = None  # against no draft
@@ -79,7 +82,7 @@ class Served(Record):
     probe_error: str | None = None  # why traffic, or the parts of its steps, are missing
 
 
-class Report(Record):
+class BenchReport(Record):
     settings: Settings
     context: Context
     engines: list[Served]
@@ -115,29 +118,29 @@ class Report(Record):
 class Pooled:
     """Acceptance of one variant over all concurrencies, which decode the same prompts."""
 
-    tau: float | None
+    acceptance_length: float | None
     acceptance: list[float]
     drafts_once: float  # of one pass over the prompts; more passes bring no new texts
     by_context: list[ContextBin]
 
 
 def _pooled(rows: Sequence[Row]) -> Pooled:
-    """rows: of one variant."""
+    """Pool the rows of one variant."""
     drafts = sum(row.drafts for row in rows)
     longest = max((len(row.accepted) for row in rows), default=0)
     accepted = [
         sum(row.accepted[place] for row in rows if place < len(row.accepted)) for place in range(longest)
     ]
     return Pooled(
-        tau=tau_of(drafts, accepted),
+        acceptance_length=acceptance_length_of(drafts, accepted),
         acceptance=[count / drafts for count in accepted] if drafts else [],
         drafts_once=drafts / max(1, sum(row.measured for row in rows)),
-        by_context=merged([part for row in rows for part in row.by_context]),
+        by_context=merged_bins([part for row in rows for part in row.by_context]),
     )
 
 
 def labels(names: Sequence[str]) -> dict[str, str]:
-    """Of paths or repositories: the last part, or as many as tell them apart."""
+    """Short names of paths or repositories: the last part, or as many as tell them apart."""
     parts = {name: PurePosixPath(name).parts for name in names}
     longest = max((len(found) for found in parts.values()), default=1)
     shown: dict[str, str] = {}
@@ -150,16 +153,16 @@ def labels(names: Sequence[str]) -> dict[str, str]:
     return shown
 
 
-def said(variant: Variant, shown: dict[str, str]) -> str:
+def variant_name(variant: Variant, shown: dict[str, str]) -> str:
     """A variant's name with its draft's label."""
     return variant.model_copy(update={"draft": shown.get(str(variant.draft))}).name
 
 
-def tau_of(drafts: int, accepted: Sequence[int]) -> float | None:
+def acceptance_length_of(drafts: int, accepted: Sequence[int]) -> float | None:
     return 1 + sum(accepted) / drafts if drafts else None
 
 
-def merged(parts: Sequence[ContextBin]) -> list[ContextBin]:
+def merged_bins(parts: Sequence[ContextBin]) -> list[ContextBin]:
     sums: dict[tuple[int, int], tuple[int, int]] = {}
     for part in parts:
         steps, tokens = sums.get((part.start, part.end), (0, 0))

@@ -21,11 +21,11 @@ class Turn:
 
 def variants(settings: Settings) -> list[Variant]:
     """Stock beside ours, so that what is compared runs one after the other."""
-    found = [Variant(way="none")] if "none" in settings.ways else []
+    found = [Variant(kind="none")] if "none" in settings.kinds else []
     for draft in settings.drafts:
         for k in settings.ks:
-            ways = [way for way in settings.ways if way != "none"]
-            found += [Variant(way=way, draft=draft, k=k) for way in ways]
+            kinds = [kind for kind in settings.kinds if kind != "none"]
+            found += [Variant(kind=kind, draft=draft, k=k) for kind in kinds]
     return found
 
 

@@ -19,13 +19,13 @@ from vllm_eagle_ext.measure.bench.results import (
 )
 from vllm_eagle_ext.measure.bench.rows import (
     PLAIN,
+    BenchReport,
     Latency,
-    Report,
     Row,
     Served,
     Spread,
-    merged,
-    tau_of,
+    acceptance_length_of,
+    merged_bins,
 )
 from vllm_eagle_ext.measure.bench.schedule import variants
 from vllm_eagle_ext.measure.bench.theory import Theory, theory
@@ -36,12 +36,12 @@ def summarise(
     context: Context,
     engines: Sequence[EngineRecord],
     measurements: Sequence[Measurement],
-) -> Report:
+) -> BenchReport:
     bench = _Bench(settings, engines, measurements)
     found = [m.variant for m in measurements] + [engine.variant for engine in engines]
     order = list(dict.fromkeys([*variants(settings), *found]))
     levels = sorted({*settings.concurrency, *(m.concurrency for m in measurements)})
-    return Report(
+    return BenchReport(
         settings=settings,
         context=context,
         engines=[served for variant in order if (served := bench.served(variant))],
@@ -104,7 +104,7 @@ class _Bench:
         accepted = [
             sum(column) for column in zip(*(r.accepted for r in runs if r.accepted), strict=True)
         ]
-        tau = 1.0 if runs[0].variant == PLAIN else tau_of(drafts, accepted)
+        length = 1.0 if runs[0].variant == PLAIN else acceptance_length_of(drafts, accepted)
         rates = [run.tokens_per_s for run in runs]
         return {
             "tokens_per_s": Spread(median=statistics.median(rates), low=min(rates), high=max(rates)),
@@ -113,10 +113,10 @@ class _Bench:
             "drafts": drafts,
             "accepted": accepted,
             "acceptance": [count / drafts for count in accepted] if drafts else [],
-            "tau": tau,
+            "acceptance_length": length,
             "step_ms": _step_ms(runs),
             "other_cores": max((r.other_cores for r in runs if r.other_cores is not None), default=None),
-            "by_context": merged([part for run in runs for part in run.by_context]),
+            "by_context": merged_bins([part for run in runs for part in run.by_context]),
         }
 
     def _compared(self, variant: Variant, concurrency: int) -> dict[str, Any]:
@@ -128,8 +128,8 @@ class _Bench:
             if base and not self.settings.temperature and self.settings.synthetic_acceptance is None:
                 texts = {run.texts_sha256 for run in base.values()}
                 found["same_texts"] = all(run.texts_sha256 in texts for run in own.values())
-        if variant.way == "ours":
-            stock = self.runs.get((variant.model_copy(update={"way": "stock"}), concurrency), {})
+        if variant.kind == "ours":
+            stock = self.runs.get((variant.model_copy(update={"kind": "stock"}), concurrency), {})
             found["against_stock"] = paired(_rates(own), _rates(stock))
         return found
 
@@ -152,11 +152,11 @@ class _Bench:
     def _theory(self, row: Row, runs: Sequence[Measurement]) -> Theory | None:
         traffic = self._traffic(row.variant)
         plain_step_s = self._plain_step_s(row.concurrency)
-        if not (row.variant.k and row.tau and row.split and traffic and plain_step_s):
+        if not (row.variant.k and row.acceptance_length and row.split and traffic and plain_step_s):
             return None
         return theory(
-            plain_step_s=plain_step_s, split=row.split, tau=row.tau, traffic=traffic,
-            plain=self._traffic(PLAIN),
+            plain_step_s=plain_step_s, split=row.split, acceptance_length=row.acceptance_length,
+            traffic=traffic, plain=self._traffic(PLAIN),
             context_tokens=self._context_tokens(row, runs), concurrency=row.concurrency, k=row.variant.k,
         )  # fmt: skip
 
@@ -178,7 +178,10 @@ class _Bench:
 
 
 def _step_ms(runs: Sequence[Measurement]) -> float | None:
-    """Mean over steps. TPOT x tau weighs all texts alike, and takes a cut last step for whole."""
+    """Mean over steps.
+
+    TPOT x acceptance length weighs all texts alike, and takes a cut last step for whole.
+    """
     steps = sum(run.decode_steps for run in runs)
     return 1000 * sum(run.decode_s for run in runs) / steps if steps else None
 

@@ -13,7 +13,7 @@ from vllm_eagle_ext.failure_causes import cause_of
 from vllm_eagle_ext.measure.bench.advice import LEAST_STEPS
 from vllm_eagle_ext.measure.bench.intervals import COVERAGE, Interval
 from vllm_eagle_ext.measure.bench.results import Variant
-from vllm_eagle_ext.measure.bench.rows import Report, labels, said
+from vllm_eagle_ext.measure.bench.rows import BenchReport, labels, variant_name
 
 TABLE_WIDTH = 110  # characters
 _DRAFT_WIDTH = 18
@@ -23,10 +23,10 @@ _MOST_NAMED = 6
 _T = TypeVar("_T")
 
 
-def print_report(report: Report, console: Console) -> None:
-    for line in _premises(report):
+def print_bench(report: BenchReport, console: Console) -> None:
+    for line in _bench_premises(report):
         console.print(line, markup=False)
-    for title, table in _tables(report):
+    for title, table in _bench_tables(report):
         if table.row_count:
             console.print(f"\n{title}", markup=False)
             _print_wide(table, console)
@@ -37,19 +37,17 @@ def print_report(report: Report, console: Console) -> None:
         console.print(f"- {text}", markup=False)
 
 
-def _tables(report: Report) -> Iterator[tuple[str, Table]]:
+def _bench_tables(report: BenchReport) -> Iterator[tuple[str, Table]]:
     for level in sorted({row.concurrency for row in report.rows}):
-        yield (
-            f"concurrency {level} (ms; step: per step of the target, decoding; about TPOT x tau)",
-            _main(report, level),
-        )
+        explained = "length: acceptance length; step: per decoding step, about TPOT x length"
+        yield f"concurrency {level} (ms; {explained})", _main_table(report, level)
     first = (
         f" (the first {_MOST_POSITIONS})" if max(report.settings.ks, default=0) > _MOST_POSITIONS else ""
     )
-    yield f"acceptance per position{first}, all concurrencies", _acceptance(report)
-    context = f"tau by tokens of context; in brackets: fewer than {LEAST_STEPS} steps"
-    yield context, _context(report)
-    yield "speed-up against no draft: theory beside measurement", _theory(report)
+    yield f"acceptance length, and per position{first}, all concurrencies", _acceptance_table(report)
+    context = f"acceptance length by tokens of context; in brackets: fewer than {LEAST_STEPS} steps"
+    yield context, _context_table(report)
+    yield "speed-up against no draft: theory beside measurement", _theory_table(report)
 
 
 def _print_wide(table: Table, console: Console) -> None:
@@ -60,7 +58,7 @@ def _print_wide(table: Table, console: Console) -> None:
     console.width = width
 
 
-def _premises(report: Report) -> Iterator[str]:
+def _bench_premises(report: BenchReport) -> Iterator[str]:
     settings, context = report.settings, report.context
     versions = ", ".join(f"{name} {version}" for name, version in context.versions.items())
     yield f"{settings.target} on {context.device}"
@@ -84,7 +82,7 @@ def _premises(report: Report) -> Iterator[str]:
         yield f"Synthetic acceptance {settings.synthetic_acceptance}: drafts are accepted by lot."
 
 
-def _of_the_machine(report: Report) -> Iterator[str]:
+def _of_the_machine(report: BenchReport) -> Iterator[str]:
     context = report.context
     if context.load_average is not None and context.cores:
         yield f"load average {context.load_average:.2f} on {context.cores} cores before the first engine"
@@ -96,7 +94,7 @@ def _of_the_machine(report: Report) -> Iterator[str]:
 def _new(*columns: str) -> Table:
     """The first columns name a variant."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("way", no_wrap=True)
+    table.add_column("variant", no_wrap=True)
     table.add_column("draft", max_width=_DRAFT_WIDTH, overflow="fold")
     table.add_column("K", justify="right", no_wrap=True)
     for name in columns:
@@ -104,42 +102,42 @@ def _new(*columns: str) -> Table:
     return table
 
 
-def _named(report: Report, variant: Variant) -> tuple[str, str, str]:
+def _cells_of(report: BenchReport, variant: Variant) -> tuple[str, str, str]:
     if variant.draft is None:
-        return variant.way, "", ""
-    return variant.way, labels(report.settings.drafts).get(variant.draft, variant.draft), str(variant.k)
+        return variant.kind, "", ""
+    return variant.kind, labels(report.settings.drafts).get(variant.draft, variant.draft), str(variant.k)
 
 
-def _main(report: Report, level: int) -> Table:
+def _main_table(report: BenchReport, level: int) -> Table:
     rows = [row for row in report.rows if row.concurrency == level and row.measured]
     plain, stock = (any(getattr(row, name) for row in rows) for name in ("speedup", "against_stock"))
     columns = ["tokens/s", "spread", *["x none"] * plain, *["x stock"] * stock]
-    columns += ["tau", "step", "in draft", "TPOT", "TTFT"]
+    columns += ["length", "step", "in draft", "TPOT", "TTFT"]
     table = _new(*columns)
     for row in rows:
         assert row.tokens_per_s is not None
         spread = _share(row.tokens_per_s.relative) if row.measured > 1 else "-"
         cells = [f"{row.tokens_per_s.median:.1f}", spread]
         cells += [_interval(row.speedup)] * plain + [_interval(row.against_stock)] * stock
-        cells += [_number(row.tau), _number(row.step_ms), _share(row.draft_share)]
+        cells += [_number(row.acceptance_length), _number(row.step_ms), _share(row.draft_share)]
         cells += [_number(found.mean if found else None) for found in (row.tpot_ms, row.ttft_ms)]
-        table.add_row(*_named(report, row.variant), *cells)
+        table.add_row(*_cells_of(report, row.variant), *cells)
     return table
 
 
-def _acceptance(report: Report) -> Table:
+def _acceptance_table(report: BenchReport) -> Table:
     found = {v: one for v, one in report.pooled().items() if v.k}
     most = min(_MOST_POSITIONS, max((len(one.acceptance) for one in found.values()), default=0))
     places = [str(place + 1) for place in range(most)]
-    table = _new("tau", *places)
+    table = _new("length", *places)
     for variant, one in found.items():
         rates = [f"{rate:.2f}" for rate in one.acceptance[:most]]
         rates += [""] * (most - len(rates))
-        table.add_row(*_named(report, variant), _number(one.tau), *rates)
+        table.add_row(*_cells_of(report, variant), _number(one.acceptance_length), *rates)
     return table
 
 
-def _context(report: Report) -> Table:
+def _context_table(report: BenchReport) -> Table:
     """Empty where all steps lie in one bin."""
     found = {v: one.by_context for v, one in report.pooled().items() if v.k}
     edges = sorted({(part.start, part.end) for bins in found.values() for part in bins})
@@ -151,11 +149,11 @@ def _context(report: Report) -> Table:
             part = by_edge.get(edge)
             text = f"{part.tokens / part.steps:.2f}" if part and part.steps else ""
             cells.append(f"({text})" if part and text and part.steps < LEAST_STEPS else text)
-        table.add_row(*_named(report, variant), *cells)
+        table.add_row(*_cells_of(report, variant), *cells)
     return table
 
 
-def _theory(report: Report) -> Table:
+def _theory_table(report: BenchReport) -> Table:
     columns = ("conc.", "expected", "measured", "bound", "worker ms", "bound ms", "of bound")
     table = _new(*columns)
     table.add_column("limited by", overflow="fold")
@@ -167,36 +165,36 @@ def _theory(report: Report) -> Table:
         worker_s = row.split.target_s + row.split.draft_s if row.split else None
         cells += [_number(1000 * worker_s if worker_s else None), _number(1000 * theory.bound_step_s)]
         cells.append(_share(theory.of_bound))
-        table.add_row(*_named(report, row.variant), *cells, theory.limit)
+        table.add_row(*_cells_of(report, row.variant), *cells, theory.limit)
     return table
 
 
-def _notes(report: Report) -> Iterator[str]:
+def _notes(report: BenchReport) -> Iterator[str]:
     yield from _about_intervals(report)
     if any(row.theory for row in report.rows):
         yield (
             "worker ms: target + draft, the worker's wall time with the device drained around each; "
-            "expected: tau x the target's time without a draft / worker ms; "
+            "expected: acceptance length x the target's time without a draft / worker ms; "
             "bound ms: a step's bytes over the measured copy bandwidth; of bound: bound ms / worker ms."
         )
     shown = labels(report.settings.drafts)
     for text, rows in _by_reason((row.error, row) for row in report.rows).items():
-        names = dict.fromkeys(said(row.variant, shown) for row in rows)
+        names = dict.fromkeys(variant_name(row.variant, shown) for row in rows)
         what = "failed on the way" if any(row.measured for row in rows) else "not served"
         yield f"{what}: {', '.join(names)}: {text}"
     for text, engines in _by_reason((one.probe_error, one) for one in report.engines).items():
-        names = dict.fromkeys(said(one.variant, shown) for one in engines)
+        names = dict.fromkeys(variant_name(one.variant, shown) for one in engines)
         yield f"parts of a step could not be measured for {', '.join(names)}: {text}"
     yield from _about_interruption(report, shown)
 
 
-def _about_interruption(report: Report, shown: dict[str, str]) -> Iterator[str]:
+def _about_interruption(report: BenchReport, shown: dict[str, str]) -> Iterator[str]:
     counts: dict[Variant, list[int]] = {}
     for row in report.rows:
         if row.measured < report.settings.runs and not row.error:
             counts.setdefault(row.variant, []).append(row.measured)
     if counts:
-        named = [f"{said(variant, shown)} ({min(found)})" for variant, found in counts.items()]
+        named = [f"{variant_name(variant, shown)} ({min(found)})" for variant, found in counts.items()]
         named = [
             *named[:_MOST_NAMED],
             *[f"{len(named) - _MOST_NAMED} more"] * (len(named) > _MOST_NAMED),
@@ -207,7 +205,7 @@ def _about_interruption(report: Report, shown: dict[str, str]) -> Iterator[str]:
         )
 
 
-def _about_intervals(report: Report) -> Iterator[str]:
+def _about_intervals(report: BenchReport) -> Iterator[str]:
     """One line per number of pairs, most often one."""
     found = [one for row in report.rows for one in (row.speedup, row.against_stock) if one]
     for pairs, coverage in sorted({(one.pairs, one.coverage) for one in found}):

@@ -36,7 +36,7 @@ def measurement(
 
 
 def by_context(answers: Sequence[Answer]) -> list[ContextBin]:
-    """Of every step but the prompt's and the last, which the answer's end may have cut."""
+    """Count every step but the prompt's and the last, which the answer's end may have cut."""
     steps: dict[int, list[int]] = {}
     for answer in answers:
         context = answer.prompt_tokens

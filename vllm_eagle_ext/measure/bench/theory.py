@@ -17,7 +17,7 @@ from vllm_eagle_ext.measure.bench.results import Split, Traffic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theory:
-    expected_speedup: float  # tau over what draft and verification cost in plain steps
+    expected_speedup: float  # acceptance length over what draft and verification cost in plain steps
     bound_step_s: float
     bound_speedup: float  # with both steps at their bound
     limit: str  # the kind of bytes with the largest share of the bound
@@ -28,18 +28,20 @@ def theory(
     *,
     plain_step_s: float,
     split: Split,
-    tau: float,
+    acceptance_length: float,
     traffic: Traffic,
     context_tokens: float,
     concurrency: int,
     k: int,
     plain: Traffic | None = None,
 ) -> Theory:
-    """Args:
-    plain_step_s: a step without a draft at the same concurrency.
-    tau: acceptance length, the bonus included.
-    context_tokens: of one request, mean over the steps.
-    plain: of an engine without a draft, where it was taken: its pages lack what replay records.
+    """What parts and bytes of a step say of its speed-up.
+
+    Args:
+        plain_step_s: a step without a draft at the same concurrency.
+        acceptance_length: the bonus included.
+        context_tokens: of one request, mean over the steps.
+        plain: an engine's without a draft, where it was taken: its state blocks lack recorded inputs.
     """
     step_s = split.draft_s + split.target_s
     moved = step_bytes(traffic, context_tokens=context_tokens, concurrency=concurrency, k=k)
@@ -47,9 +49,9 @@ def theory(
     # One bandwidth for both: two measurements of the same device differ by noise alone.
     bound_s, bound_alone_s = (sum(n.values()) / traffic.copy_bytes_per_s for n in (moved, alone))
     return Theory(
-        expected_speedup=tau * plain_step_s / step_s,
+        expected_speedup=acceptance_length * plain_step_s / step_s,
         bound_step_s=bound_s,
-        bound_speedup=tau * bound_alone_s / bound_s,
+        bound_speedup=acceptance_length * bound_alone_s / bound_s,
         limit=max(moved, key=lambda kind: moved[kind]),
         of_bound=bound_s / step_s,
     )
@@ -64,8 +66,8 @@ def step_bytes(
     """
     cached = context_tokens * concurrency
     passes = min(k, 1) if traffic.parallel_drafts else k
-    # A state is read once, and written to a page per row as far as there are pages.
-    states = concurrency * (1 + min(k + 1, traffic.state_pages))
+    # A state is read once, and written to a block per token as far as there are blocks.
+    states = concurrency * (1 + min(k + 1, traffic.state_blocks))
     experts = distinct_experts(traffic.experts, traffic.experts_per_token, concurrency * (k + 1))
     found = {
         "target weights": traffic.target_weights,
@@ -83,10 +85,8 @@ def distinct_experts(experts: int, per_token: int, tokens: int) -> float:
     return experts * (1 - (1 - per_token / experts) ** tokens) if experts else 0.0
 
 
-def expected_tau(acceptance: Sequence[float], k: int) -> float:
-    """Args:
-    acceptance: share of all drafts whose token at each position was accepted, as vLLM counts it.
-    """
+def expected_acceptance_length(acceptance: Sequence[float], k: int) -> float:
+    """1 + the share of all drafts whose token at each position was accepted, as vLLM counts it."""
     return 1 + sum(acceptance[:k])
 
 
@@ -103,7 +103,9 @@ def predicted_speedups(
         part = fewer / k
         draft_s = split.draft_s * (1 if parallel_drafts else part)
         verify_s = plain_step_s + (split.target_s - plain_step_s) * part
-        found[fewer] = expected_tau(acceptance, fewer) * plain_step_s / (draft_s + verify_s)
+        found[fewer] = (
+            expected_acceptance_length(acceptance, fewer) * plain_step_s / (draft_s + verify_s)
+        )
     return found
 
 

@@ -71,16 +71,16 @@ class EngineProcess:
         self._end(at_once=kind is not None)
 
     def load(self, load: Load, progress: Callable[[int], None] | None = None) -> Measured:
-        """progress: called with the number of requests that have ended."""
+        """Decode a load; `progress` is called with the number of requests that have ended."""
         return Measured.from_json(self._ask({"do": "load", **load.to_json()}, progress))
 
     def logprobs(self, prompts: Sequence[Sequence[int]], top: int) -> list[dict[int, float]]:
-        """Of each prompt's next token: the `top` likeliest ids at temperature 1, and their logprobs."""
+        """The `top` likeliest next tokens of each prompt at temperature 1, and their logprobs."""
         rows = self._ask({"do": "logprobs", "prompts": [list(one) for one in prompts], "top": top})
         return [{int(token): logprob for token, logprob in row.items()} for row in rows]
 
     def rpc(self, method: str, *arguments: Any) -> list[Any]:
-        """Of every worker, a method of its extension."""
+        """Call a method of every worker's extension."""
         found: list[Any] = self._ask({"do": "rpc", "method": method, "arguments": list(arguments)})
         return found
 
@@ -112,7 +112,7 @@ class EngineProcess:
         )
 
     def _end(self, *, at_once: bool) -> None:
-        """at_once: whatever it is doing."""
+        """End the process; `at_once` ends it whatever it is doing."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()  # its loop ends, and vLLM ends its own children

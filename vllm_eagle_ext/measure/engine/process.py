@@ -56,7 +56,7 @@ class Engine:
         return Measured(seconds, answers, drafts, drafted, accepted).to_json()
 
     def logprobs(self, prompts: list[list[int]], top: int) -> list[dict[int, float]]:
-        """Of each prompt's next token: the `top` likeliest ids at temperature 1, and their logprobs."""
+        """The `top` likeliest next tokens of each prompt at temperature 1, and their logprobs."""
         from vllm import SamplingParams
 
         params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=top, detokenize=False)
@@ -67,7 +67,7 @@ class Engine:
         return [{token: entry.logprob for token, entry in row} for row in best]
 
     def rpc(self, method: str, arguments: list[Any]) -> list[Any]:
-        """Of every worker, a method of its extension."""
+        """Call a method of every worker's extension."""
         return self.llm.collective_rpc(method, args=tuple(arguments))
 
     def _empty_prefix_cache(self) -> None:

@@ -14,7 +14,7 @@ _COPIES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class WeightBytes:
     """What a pass reads. Storage that two modules share counts once."""
 
     dense: int = 0
@@ -27,17 +27,17 @@ class Weights:
 class CacheBytes:
     target_per_token: int
     draft_per_token: int
-    state: int  # a page's content of all recurrent layers, records of replay included
-    state_pages: int  # that a step may write; one more, which prefix caching keeps, is none of them
+    state: int  # a block's content in all recurrent layers, the recorded inputs of replay included
+    state_blocks: int  # that a step may write; one more, which prefix caching keeps, is none of them
 
 
-def weights(model: Any) -> Weights:
+def weights(model: Any) -> WeightBytes:
     """An embedding table is looked up and not read, unless it is the output head too.
 
     Towers for images and sound decode nothing and are left out.
     """
     if model is None:
-        return Weights()
+        return WeightBytes()
     modules = list(_text_modules(model))
     experts = [module for module in modules if _is_experts(module)]
     heads = _storages(m for m in modules if _is_head(m))
@@ -45,7 +45,7 @@ def weights(model: Any) -> Weights:
     routed = _storages(experts)
     skipped = (tables.keys() - heads.keys()) | routed.keys()
     dense = {key: size for key, size in _storages(modules).items() if key not in skipped}
-    return Weights(
+    return WeightBytes(
         dense=sum(dense.values()),
         experts=sum(routed.values()),
         experts_per_layer=max((m.global_num_experts for m in experts), default=0),
@@ -54,7 +54,7 @@ def weights(model: Any) -> Weights:
 
 
 def _text_modules(model: Any) -> Iterable[Any]:
-    """Of the language model, and of the head that may lie beside it; each module once."""
+    """Each module once, of the language model and of the head that may lie beside it."""
     inner = model.get_language_model() if hasattr(model, "get_language_model") else model
     found = list(inner.modules())
     head = getattr(model, "lm_head", None)
@@ -112,24 +112,25 @@ def draft_layers(layers: Mapping[str, Any], draft: Any) -> set[str]:
 
 
 def kv_bytes(config: Any, draft: Collection[str]) -> CacheBytes:
-    """Args:
-    config: vLLM's KVCacheConfig.
-    draft: names of the draft's layers.
+    """What the caches of this KVCacheConfig of vLLM's take.
+
+    Args:
+        draft: names of the draft's layers.
     """
     from vllm.v1.kv_cache_interface import MambaSpec
 
     per_token = {False: 0.0, True: 0.0}
-    state = pages = 0
-    for name, spec in _specs(config):
+    state = blocks = 0
+    for name, spec in _cache_specs(config):
         if isinstance(spec, MambaSpec):
             state += spec.state_content_size_bytes
-            pages = max(pages, 1 + spec.num_speculative_blocks)
+            blocks = max(blocks, 1 + spec.num_speculative_blocks)
         else:
             per_token[name in draft] += spec.real_page_size_bytes / spec.block_size
-    return CacheBytes(round(per_token[False]), round(per_token[True]), state, pages)
+    return CacheBytes(round(per_token[False]), round(per_token[True]), state, blocks)
 
 
-def _specs(config: Any) -> Iterable[tuple[str, Any]]:
+def _cache_specs(config: Any) -> Iterable[tuple[str, Any]]:
     for group in config.kv_cache_groups:
         each = getattr(group.kv_cache_spec, "kv_cache_specs", {})  # of layers of several sizes
         for name in group.layer_names:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mathematics, unfused, in plain torch and fp32: what engines and modules are compared with."""
+"""The plain PyTorch reference, in fp32: the mathematics that engines and modules are compared with."""

@@ -22,7 +22,7 @@ import torch
 
 from vllm_eagle_ext.measure.reference.eagle3 import project, rms_norm, swiglu
 from vllm_eagle_ext.measure.reference.rotary import Rotary, read_rotary
-from vllm_eagle_ext.measure.reference.weight_files import read_config, read_tensors, under
+from vllm_eagle_ext.measure.reference.weight_files import read_draft_config, read_tensors, under
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class DFlashReference:
         causal: Sequence[bool],
         windows: Sequence[int | None],
     ) -> DFlashReference:
-        config, tensors = read_config(folder), read_tensors(folder)
+        config, tensors = read_draft_config(folder), read_tensors(folder)
         own = config.get("dflash_config") or {}
         rotary = replace(read_rotary(config), pairs=config.get("is_neox_style") is False)
         return cls(
@@ -72,7 +72,7 @@ class DFlashReference:
         )
 
     def context(self, aux: Sequence[torch.Tensor]) -> torch.Tensor:
-        """aux: per aux layer [T, Ht] -> [T, H]."""
+        """Fuse the target's states, per aux layer [T, Ht] -> [T, H]."""
         fused = torch.cat(list(aux), dim=-1) @ self.weights["fc.weight"].T
         return rms_norm(fused, self.weights["hidden_norm.weight"], self.eps)
 

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from vllm_eagle_ext.measure.reference.rotary import Rotary, read_rotary
-from vllm_eagle_ext.measure.reference.weight_files import read_config, read_tensors, under
+from vllm_eagle_ext.measure.reference.weight_files import read_draft_config, read_tensors, under
 
 Rows = list[tuple[torch.Tensor, torch.Tensor]]  # key, value, each [kv heads, d]
 Cache = list[Rows]  # per row, and in it per layer
@@ -57,7 +57,7 @@ def swiglu(w: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Draft:
+class ReferenceDraft:
     tokens: list[int]
     margins: list[float]  # per token: logit of the first choice minus that of the second
     logits: list[float]  # of the first choices
@@ -85,7 +85,7 @@ class Eagle3Reference:
         cls, folder: Path, embed_tokens: torch.Tensor, target_lm_head: torch.Tensor
     ) -> Eagle3Reference:
         """The published file; embeddings and head are the target's where it has none."""
-        config = read_config(folder)
+        config = read_draft_config(folder)
         tensors = dequantised(read_tensors(folder))
         weights = {n: tensor.float() for n, tensor in tensors.items() if tensor.is_floating_point()}
         lm_head = weights.get("lm_head.weight", target_lm_head.float())
@@ -131,7 +131,7 @@ class Eagle3Reference:
         return replace(self, weights={**self.weights, **permuted})
 
     def fuse(self, aux: Sequence[torch.Tensor]) -> torch.Tensor:
-        """aux: per aux layer [.., Ht] -> [.., H]."""
+        """Fuse the target's states, per aux layer [.., Ht] -> [.., H]."""
         if self.fc_norm:
             aux = [rms_norm(a, self.weights[f"fc_norm.{k}.weight"], self.eps) for k, a in enumerate(aux)]
         joined = torch.cat(list(aux), dim=-1)
@@ -222,7 +222,7 @@ class Eagle3Reference:
 
     def draft(
         self, start: int, k: int, rows: tuple[list[torch.Tensor], list[torch.Tensor], Cache]
-    ) -> Draft:
+    ) -> ReferenceDraft:
         """The chain of k tokens that starts at row `start`, on `true_rows`."""
         logits, g, cache = rows[0][start], rows[1][start], rows[2][: start + 1]
         tokens: list[int] = []
@@ -236,8 +236,8 @@ class Eagle3Reference:
             tokens.append(int(self.target_ids[best.indices[0]]))
             margins.append(float(best.values[0] - best.values[1]))
             firsts.append(float(best.values[0]))
-        return Draft(tokens, margins, firsts)
+        return ReferenceDraft(tokens, margins, firsts)
 
     def next_inputs(self, token: int, feedback: torch.Tensor) -> tuple[int, torch.Tensor]:
-        """Of the row behind one that drafted `token`."""
+        """The inputs of the row behind one that drafted `token`."""
         return token, feedback

@@ -17,12 +17,12 @@ from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
 from vllm_eagle_ext.measure.reference.p_eagle import PEagleReference
 from vllm_eagle_ext.measure.reference.rotary import Rotary, rope_obstacle
-from vllm_eagle_ext.measure.reference.walk import DFlashWalk, Drafter, embeddings_and_head
-from vllm_eagle_ext.measure.reference.weight_files import Recorded, read_config, read_tensors
+from vllm_eagle_ext.measure.reference.walk import DFlashWalk, ReferenceDrafter, embeddings_and_head
+from vllm_eagle_ext.measure.reference.weight_files import Recorded, read_draft_config, read_tensors
 
 FAMILIES = ("native", "post-norm", "gated", "p-eagle", "dflash")
 _THETA = {"llama": 1e4}  # of drafts that state none; other backbones have no default of the reference's
-_LENT = ("embed_tokens.weight", "lm_head.weight")  # read where the draft has its own
+_SHARED = ("embed_tokens.weight", "lm_head.weight")  # with the target, unless the draft has its own
 _MASK_EMBEDDING = "mask_embedding.pt"  # beside the weights; vLLM's DFlash reads it in place of a token's
 
 
@@ -45,10 +45,10 @@ def obstacle(spec: DraftSpec, folder: Path) -> str | None:
     if (folder / _MASK_EMBEDDING).exists():
         return f"the reference does not read {_MASK_EMBEDDING}"
     # Drafts that make all tokens in one pass are served without the sections.
-    return rope_obstacle(read_config(folder), sections=spec.family not in ("p-eagle", "dflash"))
+    return rope_obstacle(read_draft_config(folder), sections=spec.family not in ("p-eagle", "dflash"))
 
 
-def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Drafter:
+def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> ReferenceDrafter:
     """Flags, heads, rope, windows and the order of aux layers are those of the spec.
 
     Raises:
@@ -139,13 +139,13 @@ def _unread(reference: Eagle3Reference | DFlashWalk, spec: DraftSpec) -> list[st
     """Tensors of floats that a draft of two tokens behind two rows has no need of."""
     inner = reference.reference if isinstance(reference, DFlashWalk) else reference
     recorded = Recorded(inner.weights)
-    trial: Drafter = replace(inner, weights=recorded)  # type: ignore[assignment]
+    trial: ReferenceDrafter = replace(inner, weights=recorded)  # type: ignore[assignment]
     if isinstance(reference, DFlashWalk):
         trial = DFlashWalk(trial)  # type: ignore[arg-type]
     states = [torch.zeros(3, spec.target_hidden_size)] * len(spec.aux_layers.layer_ids)
     with torch.inference_mode():
         trial.draft(1, 2, trial.true_rows([0, 0, 0], states))
-    unused = {*inner.weights} - recorded.read - set(_LENT)
+    unused = {*inner.weights} - recorded.read - set(_SHARED)
     # vLLM builds a hidden_norm for each layer, too, and uses the first layer's alone.
     kept = {name for name in unused if name.endswith(".hidden_norm.weight") and spec.method == "eagle3"}
     return sorted(name for name in unused - kept if not name.endswith(COMPUTED))

@@ -74,7 +74,7 @@ class Rotary:
 
 
 def read_rotary(config: Mapping[str, Any], default_theta: float = 1e4) -> Rotary:
-    """Of either spelling, `rope_scaling` or `rope_parameters`; a block's numbers win over the root's.
+    """Read either spelling, `rope_scaling` or `rope_parameters`; a block's numbers win over the root's.
 
     Args:
         config: with the layers' keys at its root.

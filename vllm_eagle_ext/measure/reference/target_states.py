@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The target through Hugging Face: its residual stream at the input of any layer, and its logits."""
+"""The target through Hugging Face: its residual stream at the input of any layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def load_target(folder: Path | str) -> PreTrainedModel:
 
 
 def layers_of(model: PreTrainedModel) -> Sequence[torch.nn.Module]:
-    """Of the text model, where there are others beside it."""
+    """The text model's layers, where there are other models beside it."""
     layers: Sequence[torch.nn.Module] = getattr(model.model, "language_model", model.model).layers
     return layers
 
@@ -49,9 +49,3 @@ def residual_stream(
         for handle in handles:
             handle.remove()
     return [seen[b].view(len(tokens), -1) for b in layer_ids]
-
-
-@torch.inference_mode()
-def target_logits(model: PreTrainedModel, tokens: Sequence[int]) -> torch.Tensor:  # [T, V]
-    logits: torch.Tensor = model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
-    return logits

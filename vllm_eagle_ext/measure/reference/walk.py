@@ -13,17 +13,17 @@ from transformers import PreTrainedModel
 
 from vllm_eagle_ext.checkpoint.attention import LayerAttention
 from vllm_eagle_ext.measure.reference.dflash import DFlashReference
-from vllm_eagle_ext.measure.reference.eagle3 import Draft
+from vllm_eagle_ext.measure.reference.eagle3 import ReferenceDraft
 
 _BOTH_WAYS = (LayerAttention(None, False),) * 2
 
 
-class Drafter(Protocol):
+class ReferenceDrafter(Protocol):
     """A reference: what it makes of a whole text, and its draft from one row of it."""
 
     def true_rows(self, tokens: Sequence[int], aux: Sequence[torch.Tensor]) -> Any: ...
 
-    def draft(self, start: int, k: int, rows: Any) -> Draft: ...
+    def draft(self, start: int, k: int, rows: Any) -> ReferenceDraft: ...
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class DFlashWalk:
         return tokens, self.reference.context(aux)
 
     @torch.inference_mode()
-    def draft(self, start: int, k: int, rows: tuple[Sequence[int], torch.Tensor]) -> Draft:
+    def draft(self, start: int, k: int, rows: tuple[Sequence[int], torch.Tensor]) -> ReferenceDraft:
         """The block whose anchor is the token behind row `start`; it sees the rows up to `start`."""
         (tokens, context), anchor = rows, start + 1
         best = self.reference.logits(context[:anchor], tokens[anchor], k).topk(2)
         margins, drafted = best.values[:, 0] - best.values[:, 1], best.indices[:, 0]
         ids = self.reference.target_ids
         drafted = drafted if ids is None else ids[drafted]
-        return Draft(drafted.tolist(), margins.tolist(), best.values[:, 0].tolist())
+        return ReferenceDraft(drafted.tolist(), margins.tolist(), best.values[:, 0].tolist())
 
 
 def embeddings_and_head(target: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:

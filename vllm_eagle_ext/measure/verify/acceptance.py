@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How often drafted tokens are accepted: worth it at all, and as often as the reference's are.
 
-The reference drafts behind the same rows of the engine's own greedy texts, so that contexts cannot part.
+The reference drafts behind the same tokens of the engine's own greedy texts, so that contexts
+cannot diverge.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicabl
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from vllm_eagle_ext.measure.reference.walk import Drafter
+    from vllm_eagle_ext.measure.reference.walk import ReferenceDrafter
 
 WORTH, REFERENCE = "acceptance", "reference"
-LEAST_RATE = 0.2  # of the first position; drafts that fit are accepted at twice that and more
+LEAST_RATE = 0.2  # of the first position; drafts that fit the target reach twice that and more
 LEAST_DRAFTS = 30
 MOST_DRAFTS = 800  # that the reference makes
 BOUND, CERTAIN = 0.03, 4.0  # the second in standard errors
 # Of the reference's first choice, by which the second is worse: two steps of bf16.
 CLEAR = 2**-7
-UNLIKE = 0.02  # share of the steps that may part where the choice is clear; of tiny pairs: 0 to 0.01
+UNLIKE = 0.02  # share of the steps that may diverge where the choice is clear; of tiny pairs: 0 to 0.01
 _UNDRAFTED_TOKENS = 2  # the prompt's step makes one, the next need not draft for a last one
 _UNDRAFTED = 0.02  # share of the steps that may have gone without drafts
 
@@ -51,14 +52,14 @@ class Paired:
     engine: list[int] = field(default_factory=list)
     reference: list[int] = field(default_factory=list)
     unlike: list[int] = field(default_factory=list)  # accepted of one alone
-    clear: int = 0  # steps that part where the reference is certain of its draft
+    clear: int = 0  # steps that diverge where the reference is certain of its draft
 
     def __post_init__(self) -> None:
         for counts in (self.engine, self.reference, self.unlike):
             counts.extend([0] * self.k)
 
     def add(self, engine: int, reference: int, *, clear: bool = False) -> None:
-        """Of one step, the number of drafts that each had accepted."""
+        """Add a step, by the number of drafts that each had accepted."""
         self.drafts += 1
         self.clear += clear and engine != reference
         for position in range(self.k):
@@ -88,7 +89,7 @@ class Paired:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "drafts": self.drafts, "clear_partings": self.clear, "engine": self.rates(self.engine),
+            "drafts": self.drafts, "clear_divergences": self.clear, "engine": self.rates(self.engine),
             "reference": self.rates(self.reference), "bounds": self.bounds,
         }  # fmt: skip
 
@@ -102,11 +103,18 @@ def judge_worth(measured: Measured) -> Check:
         reason = f"{measured.drafts} drafts are too few; use more prompts or a larger --max-tokens"
         return not_applicable(WORTH, reason)
     rates = [count / measured.drafts for count in measured.accepted]
-    tau = 1 + sum(rates)
+    length = 1 + sum(rates)
     enough = rates[0] >= LEAST_RATE
-    said = f"{tau:.2f} tokens per step; accepted per position {_row(rates)} of {measured.drafts} drafts."
+    said = (
+        f"{length:.2f} tokens per step; accepted per position {_row(rates)} of {measured.drafts} drafts."
+    )
     found = Verdict.PASSED if enough else Verdict.WARNING
-    figures = {"drafts": measured.drafts, "rates": rates, "tau": tau, "least_rate": LEAST_RATE}
+    figures = {
+        "drafts": measured.drafts,
+        "rates": rates,
+        "acceptance_length": length,
+        "least_rate": LEAST_RATE,
+    }
     return Check(WORTH, found, said, () if enough else LIKELY, figures)
 
 
@@ -124,7 +132,7 @@ def drafted_steps(prompt: Sequence[int], answer: Answer, k: int) -> Iterator[tup
 
 
 def compare(
-    reference: Drafter,
+    reference: ReferenceDrafter,
     target: PreTrainedModel,
     layer_ids: Sequence[int],
     prompts: Sequence[Sequence[int]],
@@ -147,7 +155,7 @@ def compare(
                 wanted = tokens[start + 2 : start + 2 + k]
                 own = reference.draft(start, k, rows)
                 kept = accepted_length(own.tokens, wanted)
-                # Up to the shorter of both they drafted the same tokens, and there they part.
+                # Up to the shorter of both they drafted the same tokens, and there they diverge.
                 at = min(accepted, kept, k - 1)
                 clear = own.margins[at] >= CLEAR * abs(own.logits[at])
                 paired.add(accepted, kept, clear=clear)
@@ -163,8 +171,12 @@ def undrafted(measured: Measured) -> str | None:
 
 
 def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
-    """overrides: options that read the checkpoint otherwise than the reference, which may therefore be
-    the worse of both: an engine that accepts more with them is no failure."""
+    """Compare the engine's acceptance with the reference's.
+
+    Args:
+        overrides: options that read the checkpoint otherwise than the reference, which may therefore be
+            the worse of both: an engine that accepts more with them is no failure.
+    """
     if paired.drafts < LEAST_DRAFTS:
         reason = f"{paired.drafts} drafts are too few; use more prompts or a larger --max-tokens"
         return not_applicable(REFERENCE, reason)
@@ -173,8 +185,8 @@ def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
     largest = max(paired.differences, key=abs)
     said = f"{paired.drafts} drafts, largest difference of acceptance {largest:+.3f}"
     said += f", beyond its bound at position {', '.join(map(str, beyond))}" if beyond else ""
-    said += f"; {paired.clear} part where the reference's choice is clear."
-    details = [f"{name:<9} {_row(paired.rates(counts))}" for name, counts in _named(paired)]
+    said += f"; {paired.clear} diverge where the reference's choice is clear."
+    details = [f"{name:<9} {_row(paired.rates(counts))}" for name, counts in _by_drafter(paired)]
     if beyond:
         details.append(f"{'allowed':<9} {_row(paired.bounds)}")
     unlike = paired.clear > paired.most_clear
@@ -182,18 +194,18 @@ def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
         details.append("The engine drafts other tokens: aux layers or norms may be read otherwise.")
     if beyond or unlike:
         details += _explain(largest, overrides)
-    found = _verdict(list(beyond.values()), unlike, overridden=bool(overrides))
+    found = _reference_verdict(list(beyond.values()), unlike, overridden=bool(overrides))
     return Check(REFERENCE, found, said, tuple(details), paired.to_json())
 
 
-def _verdict(beyond: Sequence[float], unlike: bool, *, overridden: bool) -> Verdict:
-    """beyond: the differences larger than their bounds, positive where the engine accepts more."""
+def _reference_verdict(beyond: Sequence[float], unlike: bool, *, overridden: bool) -> Verdict:
+    """Judge the differences beyond their bounds, which are positive where the engine accepts more."""
     if any(difference < 0 or not overridden for difference in beyond):
         return Verdict.FAILED
     return Verdict.WARNING if beyond or unlike else Verdict.PASSED
 
 
-def _named(paired: Paired) -> tuple[tuple[str, list[int]], ...]:
+def _by_drafter(paired: Paired) -> tuple[tuple[str, list[int]], ...]:
     return ("engine", paired.engine), ("reference", paired.reference)
 
 

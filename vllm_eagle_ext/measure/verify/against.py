@@ -14,12 +14,12 @@ from vllm_eagle_ext.measure.engine.load import Measured
 from vllm_eagle_ext.measure.verify import acceptance
 from vllm_eagle_ext.measure.verify.request import VerifyRequest
 from vllm_eagle_ext.measure.verify.verdicts import Check, not_applicable
+from vllm_eagle_ext.memory.plan.device import GIB
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint import DraftSpec
 
-GIB = 2**30
 LARGEST_GIB = 8  # of the target's files: in float32 they take twice that
 # Keywords of LLM() by which an engine reads or computes another target than plain transformers.
 _OTHER_TARGET = (
@@ -39,7 +39,7 @@ def check_reference(
         spec = run_check(request.without_overrides()).inspection.spec
         reason = _obstacle(request, spec) or acceptance.undrafted(greedy)
         if reason or spec is None:
-            return not_applicable(acceptance.REFERENCE, reason or "the draft is left to vLLM")
+            return not_applicable(acceptance.REFERENCE, reason or "the draft is passed through to vLLM")
         with stage("Drafting with the reference", None):
             return _compare(request, spec, greedy)
     except Exception as error:  # noqa: BLE001 (what the engines found must not be lost with it)
@@ -51,10 +51,10 @@ def _obstacle(request: VerifyRequest, spec: DraftSpec | None) -> str | None:
     if request.reference is False:
         return "left out by --no-reference"
     if spec is None:
-        return "the draft is left to vLLM, or not what it says without the options"
+        return "the draft is passed through to vLLM, or not what it says without the options"
     if other := [name for name in _OTHER_TARGET if request.engine.get(name) not in _PLAIN]:
         return f"the reference reads the target without {', '.join(other)} of --engine"
-    size = _weights(request.check) / GIB
+    size = _target_bytes(request.check) / GIB
     if request.reference is None and size > LARGEST_GIB:
         return (
             f"the target's weights are {size:.1f} GiB, and more than {LARGEST_GIB} take long in "
@@ -65,14 +65,14 @@ def _obstacle(request: VerifyRequest, spec: DraftSpec | None) -> str | None:
     return obstacle(spec, _draft(request))
 
 
-def _weights(check: CheckRequest) -> int:
+def _target_bytes(check: CheckRequest) -> int:
     source = open_source(
         check.target, revision=None, token=None, download_dir=check.download_dir, field="--target"
     )
-    return weight_bytes(source.files())
+    return weight_file_bytes(source.files())
 
 
-def weight_bytes(files: Mapping[str, int]) -> int:
+def weight_file_bytes(files: Mapping[str, int]) -> int:
     """Name -> size. Of copies in several formats those that transformers reads."""
     kept = {name: size for name, size in files.items() if "consolidated" not in name}
     safetensors, bins = (

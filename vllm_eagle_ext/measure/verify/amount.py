@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much is measured, usually and with --quick. Imports nothing: the command's help needs it."""
+"""How much is measured, usually and with --quick."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def fit(texts: Sequence[Sequence[int]], leaves: Mapping[Leaf, float]) -> Fit:
 
 
 def joint(fits: Sequence[Fit]) -> Fit:
-    """Of independent samples."""
+    """The fit of independent samples together."""
     return Fit(
         sum(one.chi_square for one in fits),
         sum(one.cells for one in fits),
@@ -117,9 +117,9 @@ def entropy(logprobs: Mapping[int, float]) -> float:
 def open_contexts(
     prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]], ask: Ask, count: int = 2
 ) -> list[list[int]]:
-    """Of different prompts, the contexts behind which most is left open: there a sample tells most.
+    """The contexts of different prompts behind which most is left open: there a sample tells most.
 
-    Of each prompt those within the first tokens of its greedy text, the shortest prompts first.
+    Candidates lie within the first tokens of a prompt's greedy text, the shortest prompts first.
     """
     starts, candidates = 4, 8
     order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))[:candidates]

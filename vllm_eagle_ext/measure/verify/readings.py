@@ -19,16 +19,13 @@ from vllm_eagle_ext.checkpoint import DraftSpec, Inspection
 from vllm_eagle_ext.checkpoint.gate_layout import GateLayout
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.measure.engine.load import Load
+from vllm_eagle_ext.measure.verify.acceptance import CERTAIN, LEAST_RATE
 from vllm_eagle_ext.measure.verify.request import VerifyRequest, drafted_arguments
 from vllm_eagle_ext.preflight.offline.serve import as_decided
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.measure.verify.run import Stage
     from vllm_eagle_ext.preflight.offline.run import CheckResult
-
-CERTAIN = 4.0  # standard errors between the readings' shares
-# Below this the better reading drafts badly too, for another reason.
-LEAST_RATE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +72,7 @@ class Acceptance:
         return [count / self.drafts for count in self.accepted]
 
     @property
-    def tau(self) -> float:
+    def acceptance_length(self) -> float:
         """Tokens per step of the target, the bonus token included."""
         return 1 + sum(self.rates)
 
@@ -96,7 +93,7 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Comparison:
     question: Question
     measured: tuple[Acceptance, ...]
     options: Mapping[str, Any] = field(default_factory=dict)  # that were given beside it
@@ -115,6 +112,7 @@ class Answer:
 
     @property
     def is_low(self) -> bool:
+        """Even the better reading drafts badly, for another reason."""
         return max(one.rates[0] for one in self.measured) < LEAST_RATE
 
     def to_json(self) -> dict[str, Any]:
@@ -122,7 +120,8 @@ class Answer:
         rows = [
             {
                 "value": one.value, "drafts": one.drafts, "accepted": list(one.accepted),
-                "rates": one.rates, "tau": one.tau, "share": one.share(at), "error": one.error(at),
+                "rates": one.rates, "acceptance_length": one.acceptance_length,
+                "share": one.share(at), "error": one.error(at),
             }
             for one in self.measured
         ]  # fmt: skip
@@ -133,9 +132,11 @@ class Answer:
 
 
 def require_open(question: Question, inspection: Inspection, request: VerifyRequest) -> None:
-    """Raises:
-    UnsupportedDraftError: the draft would be refused, or does not leave the question open.
-    SpeculativeConfigError: K is too small for the readings to differ.
+    """Refuse a draft that leaves nothing open.
+
+    Raises:
+        UnsupportedDraftError: the draft would be refused, or does not leave the question open.
+        SpeculativeConfigError: K is too small for the readings to differ.
     """
     if inspection.errors:
         problem = inspection.errors[0].problem
@@ -158,7 +159,7 @@ def require_open(question: Question, inspection: Inspection, request: VerifyRequ
 
 def measure(
     question: Question, request: VerifyRequest, checked: CheckResult, folder: Path, stage: Stage
-) -> Answer:
+) -> Comparison:
     """Run the same prompts under each reading, each in an engine of its own.
 
     Raises:
@@ -170,13 +171,14 @@ def measure(
     request = replace(request, engine=as_decided(request.engine, [checked]))
     request = fitted(request, stage)
     found = tuple(
-        _measure(question.option, value, request, checked, folder, stage) for value in question.values
+        _measure_reading(question.option, value, request, checked, folder, stage)
+        for value in question.values
     )
     others = {name: value for name, value in request.options.items() if name != question.option}
-    return Answer(question, found, others)
+    return Comparison(question, found, others)
 
 
-def _measure(
+def _measure_reading(
     option: str,
     value: str | bool,
     request: VerifyRequest,

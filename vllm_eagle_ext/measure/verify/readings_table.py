@@ -8,18 +8,21 @@ import json
 from rich.console import Console
 from rich.table import Table
 
-from vllm_eagle_ext.measure.verify.readings import CERTAIN, Answer
+from vllm_eagle_ext.measure.verify.acceptance import CERTAIN
+from vllm_eagle_ext.measure.verify.readings import Comparison
 from vllm_eagle_ext.options import KEY
 
 
-def print_answer(answer: Answer, console: Console) -> None:
+def print_answer(answer: Comparison, console: Console) -> None:
     option, at = answer.question.option, answer.question.position
     decides = f"position {at + 1} of those accepted before"
-    table = Table(option, "drafts", "acceptance per position", "tau", decides)
+    table = Table(option, "drafts", "acceptance per position", "length", decides)
     for one in answer.measured:
         rates = " ".join(f"{rate:.2f}" for rate in one.rates)
         share = f"{one.share(at):.3f} ± {one.error(at):.3f}"
-        table.add_row(json.dumps(one.value), str(one.drafts), rates, f"{one.tau:.2f}", share)
+        table.add_row(
+            json.dumps(one.value), str(one.drafts), rates, f"{one.acceptance_length:.2f}", share
+        )
     console.print(table)
     if at:
         console.print(f"Before position {at + 1} both draft the same tokens.")

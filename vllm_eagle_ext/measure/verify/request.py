@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_eagle_ext.measure.prompts import PromptSet
-from vllm_eagle_ext.measure.verify.amount import USUAL
+from vllm_eagle_ext.measure.engine.arguments import refuse_reserved
+from vllm_eagle_ext.measure.prompts import PromptSet, read_texts, token_ids
+from vllm_eagle_ext.measure.verify.amount import QUICK, QUICK_ENGINE, USUAL
 from vllm_eagle_ext.measure.verify.texts import TIE_GAP, TIE_GAP_FLOAT32
 from vllm_eagle_ext.memory.state_scheme import TARGETS
 from vllm_eagle_ext.options import KEY
-from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult
-from vllm_eagle_ext.preflight.offline.serve import speculative_config
+from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
+from vllm_eagle_ext.preflight.offline.serve import speculative_config, usual_k
 
 # Options by which an engine reads a checkpoint otherwise than it says of itself.
 OVERRIDES = ("aux_layers", "norm_output", "gate_layout")
@@ -48,6 +49,42 @@ class VerifyRequest:
         return replace(self.check, options=kept)
 
 
+def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
+    """The request of the command's options, by name; amounts that are None are the usual ones.
+
+    Raises:
+        EagleExtError: draft, target, prompts or a value cannot be used.
+    """
+    target, source, quick = given["target"], given["prompts"], given["quick"]
+    refuse_reserved(given["engine"])
+    engine = {**(QUICK_ENGINE if quick else {}), **given["engine"]}
+    usual = QUICK if quick else USUAL
+    amounts: dict[str, Any] = {
+        name: usual[name] if given[name] is None else given[name] for name in USUAL
+    }
+    check = CheckRequest.for_engine(
+        engine, draft=given["draft"], target=target, k=given["k"], method=given["method"],
+        revision=given["revision"], options=given["eagle_ext"],
+    )  # fmt: skip
+    texts = read_texts(
+        source, count=amounts.pop("num_prompts"), dataset_path=given["dataset_path"], target=target
+    )
+    prompts = token_ids(
+        texts, target, source=source, chat_template=given["chat_template"],
+        thinking=given["thinking"], trust_remote_code=bool(engine.get("trust_remote_code")),
+    )  # fmt: skip
+    same = ("concurrency", "tie_gap", "reference", "quick")
+    return VerifyRequest(
+        check=_with_usual_k(check), engine=engine, prompts=prompts, **amounts,
+        **{name: given[name] for name in same},
+    )  # fmt: skip
+
+
+def _with_usual_k(check: CheckRequest) -> CheckRequest:
+    """The draft's own K where none is asked for."""
+    return check if check.k else replace(check, k=usual_k(run_check(check).inspection.spec))
+
+
 def plain_arguments(request: VerifyRequest) -> dict[str, Any]:
     """Keywords of LLM() without the draft."""
     return {**request.engine, "model": request.check.target}
@@ -68,7 +105,8 @@ def tie_bound(request: VerifyRequest) -> float:
     return TIE_GAP_FLOAT32 if request.engine.get("dtype") in ("float32", "float") else TIE_GAP
 
 
-def is_hybrid(target: Mapping[str, Any]) -> bool:
+def has_recurrent_state(target: Mapping[str, Any]) -> bool:
+    """Whether a config.json names a target whose recurrent state this package knows."""
     return any(name in TARGETS for name in target.get("architectures") or ())
 
 

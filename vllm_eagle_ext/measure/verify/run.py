@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import read_config
-from vllm_eagle_ext.measure.bench.context import versions
 from vllm_eagle_ext.measure.engine.client import PROBE, EngineFailedError, EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load, Measured
+from vllm_eagle_ext.measure.engine.machine import versions
 from vllm_eagle_ext.measure.engine.memory_share import with_memory
 from vllm_eagle_ext.measure.verify import acceptance, distribution, states, texts
 from vllm_eagle_ext.measure.verify.against import check_reference
-from vllm_eagle_ext.measure.verify.preflight import NAME as INTAKE
-from vllm_eagle_ext.measure.verify.preflight import judge_intake
+from vllm_eagle_ext.measure.verify.preflight_check import NAME as PREFLIGHT
+from vllm_eagle_ext.measure.verify.preflight_check import judge_preflight
 from vllm_eagle_ext.measure.verify.request import (
     VerifyRequest,
     drafted_arguments,
-    is_hybrid,
+    has_recurrent_state,
     left_out,
     plain_arguments,
     tie_bound,
 )
-from vllm_eagle_ext.measure.verify.verdicts import Check, Report, not_applicable
+from vllm_eagle_ext.measure.verify.verdicts import Check, VerifyReport, not_applicable
 from vllm_eagle_ext.preflight.offline.run import CheckResult, run_check
 from vllm_eagle_ext.preflight.offline.serve import as_decided
 
@@ -41,7 +41,7 @@ Stage = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """Of the engine as it would be served."""
+    """What the engine said as it would be served."""
 
     greedy: Measured
     contexts: list[list[int]]  # behind which was sampled
@@ -51,16 +51,16 @@ class Drafted:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Of the target alone."""
+    """What the target said alone."""
 
-    partings: list[texts.Parting]  # of the drafted texts from its own
-    state_partings: list[texts.Parting]  # of the drafted texts from those with the other states
+    divergences: list[texts.Divergence]  # of the drafted texts from its own
+    state_divergences: list[texts.Divergence]  # of the drafted texts from those with the other scheme
     trees: list[dict[distribution.Leaf, float]]  # of each context
     samples: Measured
 
 
-def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> Report:
-    """folder: for the logs.
+def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> VerifyReport:
+    """Run all engines and checks; the engines' logs go to `folder`.
 
     Raises:
         EngineFailedError: an engine without which nothing can be said.
@@ -68,18 +68,18 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> Report:
     """
     checked = run_check(request.check)
     request = replace(request, engine=as_decided(request.engine, [checked]))
-    intake = judge_intake(checked)
+    preflight = judge_preflight(checked)
     names = (GREEDY, distribution.NAME, acceptance.REFERENCE, states.NAME, acceptance.WORTH)
     if checked.exit_code:
-        refused = [not_applicable(name, f"the {INTAKE} refuses the draft") for name in names]
-        return _report(request, checked, [intake, *refused])
+        refused = [not_applicable(name, f"the {PREFLIGHT} refuses the draft") for name in names]
+        return _report(request, checked, [preflight, *refused])
     request = fitted(request, stage)
     target = read_config(request.check.target, token=None, download_dir=request.check.download_dir)
     drafted = _run_drafted(request, checked, folder, stage)
     others = _run_other_states(request, checked, target, drafted.scheme, folder, stage)
     plain = _run_plain(request, drafted, others, folder, stage)
     found = [
-        intake,
+        preflight,
         _judge_greedy(request, drafted, plain),
         _judge_samples(drafted, plain),
         check_reference(request, checked, drafted.greedy, stage),
@@ -111,16 +111,17 @@ def _run_other_states(
     folder: Path,
     stage: Stage,
 ) -> Measured | Check:
-    if not is_hybrid(target):
+    if not has_recurrent_state(target):
         return not_applicable(states.NAME, "the target keeps no recurrent state of a gated delta net")
     if scheme is None:
         return not_applicable(states.NAME, "the engine keeps no recurrent states")
     other = states.other(scheme)
+    name = states.scheme_name(other)
     arguments = drafted_arguments(request, checked, hybrid_state=other)
     log = folder / f"{other}.log"
     try:
-        with start(f"the engine with {other}", arguments, log, stage) as engine:
-            return load_in(engine, _greedy(request), f"Texts with {other}", stage)
+        with start(f"the engine with {name}", arguments, log, stage) as engine:
+            return load_in(engine, _greedy(request), f"Texts with {name}", stage)
     except EngineFailedError as error:
         return states.judge_failure(error, other, log.read_text(errors="replace"))
 
@@ -128,16 +129,16 @@ def _run_other_states(
 def _run_plain(
     request: VerifyRequest, drafted: Drafted, others: Measured | Check, folder: Path, stage: Stage
 ) -> Plain:
-    prompts, mine = request.prompts.ids, _tokens(drafted.greedy)
+    prompts, mine = request.prompts.ids, _token_lists(drafted.greedy)
     arguments, log = plain_arguments(request), folder / "without_draft.log"
     with start("the engine without a draft", arguments, log, stage, plugin=False) as engine:
         greedy = load_in(engine, _greedy(request), "Texts without a draft", stage)
         ask = partial(engine.logprobs, top=texts.TOP)
-        parted = texts.partings(mine, _tokens(greedy))
-        between = texts.partings(mine, _tokens(others)) if isinstance(others, Measured) else []
+        mine_and_plain = texts.divergences(mine, _token_lists(greedy))
+        between = texts.divergences(mine, _token_lists(others)) if isinstance(others, Measured) else []
         branches = partial(engine.logprobs, top=distribution.BRANCHES)
         return Plain(
-            texts.with_gaps(parted, prompts, mine, ask),
+            texts.with_gaps(mine_and_plain, prompts, mine, ask),
             texts.with_gaps(between, prompts, mine, ask),
             [distribution.tree(context, branches) for context in drafted.contexts],
             load_in(engine, _sampled(request, drafted.contexts), "Samples without a draft", stage),
@@ -145,8 +146,8 @@ def _run_plain(
 
 
 def _judge_greedy(request: VerifyRequest, drafted: Drafted, plain: Plain) -> Check:
-    found = _tokens(drafted.greedy)
-    return texts.judge_texts(GREEDY, plain.partings, found, bound=tie_bound(request))
+    found = _token_lists(drafted.greedy)
+    return texts.judge_texts(GREEDY, plain.divergences, found, bound=tie_bound(request))
 
 
 def _judge_samples(drafted: Drafted, plain: Plain) -> Check:
@@ -165,12 +166,12 @@ def _judge_states(
         return others
     assert drafted.scheme is not None
     return states.judge_states(
-        drafted.greedy, others, plain.state_partings, served=drafted.scheme, bound=tie_bound(request)
+        drafted.greedy, others, plain.state_divergences, served=drafted.scheme, bound=tie_bound(request)
     )
 
 
 def _fit(sampled: Measured, trees: Sequence[dict[distribution.Leaf, float]]) -> distribution.Fit:
-    each, drawn = len(sampled.answers) // len(trees), _tokens(sampled)
+    each, drawn = len(sampled.answers) // len(trees), _token_lists(sampled)
     slices = [drawn[at * each : (at + 1) * each] for at in range(len(trees))]
     return distribution.joint([distribution.fit(*one) for one in zip(slices, trees, strict=True)])
 
@@ -219,11 +220,11 @@ def load_in(engine: EngineProcess, load: Load, title: str, stage: Stage) -> Meas
         return engine.load(load, done)
 
 
-def _tokens(measured: Measured) -> list[list[int]]:
+def _token_lists(measured: Measured) -> list[list[int]]:
     return [answer.tokens for answer in measured.answers]
 
 
-def _report(request: VerifyRequest, checked: CheckResult, checks: Sequence[Check]) -> Report:
+def _report(request: VerifyRequest, checked: CheckResult, checks: Sequence[Check]) -> VerifyReport:
     prompts = request.prompts
     settings = {
         "method": checked.method, "prompts": prompts.source, "num_prompts": len(prompts.ids),
@@ -233,4 +234,4 @@ def _report(request: VerifyRequest, checked: CheckResult, checks: Sequence[Check
         "engine": dict(request.engine), "eagle_ext": dict(request.options),
         "left_out": left_out(request),
     }  # fmt: skip
-    return Report(request.check.draft, request.check.target, request.k, tuple(checks), settings)
+    return VerifyReport(request.check.draft, request.check.target, request.k, tuple(checks), settings)

@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from vllm_eagle_ext.measure.verify.verdicts import Report, Verdict
+from vllm_eagle_ext.measure.verify.verdicts import Verdict, VerifyReport
 
 _STYLES = {
     Verdict.PASSED: "green",
@@ -52,7 +52,7 @@ class Stages:
         self.progress.update(task, total=end, completed=end)
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_verification(report: VerifyReport, console: Console) -> None:
     prompts = f"{report.settings['num_prompts']} prompts ({report.settings['prompts']})"
     console.print(f"{report.draft} on {report.target}, K={report.k}, {prompts}", markup=False)
     table = Table("check", "verdict", "found", box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -66,7 +66,7 @@ def print_report(report: Report, console: Console) -> None:
     console.print(_conclusion(report))
 
 
-def _conclusion(report: Report) -> Text:
+def _conclusion(report: VerifyReport) -> Text:
     def names(verdict: Verdict) -> str:
         return ", ".join(check.name for check in report.checks if check.verdict is verdict)
 

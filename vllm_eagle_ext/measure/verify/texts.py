@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy texts side by side: where they part, and whether the target was at a tie there."""
+"""Greedy texts side by side: where they diverge, and whether the logits were near-tied there."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from vllm_eagle_ext.measure.verify.verdicts import Check, verdict
 
-# Two continuations whose log-probabilities differ by less are a tie: a step of K+1 rows sums in another
-# order than one of a single row, so that either may come first. 0.25: two steps of bf16 for logits of
-# 16 to 32, which are 0.125 apart.
+# Two continuations whose log-probabilities differ by less are a near-tie: a step that verifies K+1
+# tokens sums in another order than one of a single token, so that either may come first. 0.25: two steps
+# of bf16 for logits of 16 to 32, which are 0.125 apart.
 TIE_GAP, TIE_GAP_FLOAT32 = 0.25, 1e-3
 _ROUNDING = 1e-5  # of logprobs: logits two steps apart have a gap of 0.25, and a little more or less
 TOP = 5  # tokens whose logprobs are asked for
@@ -24,7 +24,7 @@ Logprobs = Callable[[list[list[int]]], list[dict[int, float]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class Divergence:
     prompt: int  # its number
     at: int  # tokens in common
     tokens: tuple[int | None, int | None]  # None: the text has ended
@@ -34,21 +34,23 @@ class Parting:
         return {**asdict(self), "gap": self.gap if isfinite(self.gap) else None}
 
 
-def partings(left: Texts, right: Texts) -> list[Parting]:
+def divergences(left: Texts, right: Texts) -> list[Divergence]:
     found = []
     for number, (one, other) in enumerate(zip(left, right, strict=True)):
         pairs = enumerate(zip_longest(one, other))
         if (first := next((at for at in pairs if at[1][0] != at[1][1]), None)) is not None:
-            found.append(Parting(number, first[0], first[1]))
+            found.append(Divergence(number, first[0], first[1]))
     return found
 
 
-def with_gaps(found: Sequence[Parting], prompts: Texts, texts: Texts, ask: Logprobs) -> list[Parting]:
-    """The target's view of each parting, asked after the common prefix."""
+def with_gaps(
+    found: Sequence[Divergence], prompts: Texts, texts: Texts, ask: Logprobs
+) -> list[Divergence]:
+    """The target's view of each divergence, asked after the common prefix."""
     contexts = [[*prompts[one.prompt], *texts[one.prompt][: one.at]] for one in found]
     rows = ask(contexts) if contexts else []
     return [
-        Parting(one.prompt, one.at, one.tokens, _gap(one.tokens, row))
+        Divergence(one.prompt, one.at, one.tokens, _gap(one.tokens, row))
         for one, row in zip(found, rows, strict=True)
     ]
 
@@ -61,28 +63,28 @@ def _gap(tokens: tuple[int | None, int | None], logprobs: Mapping[int, float]) -
 
 def judge_texts(
     name: str,
-    found: Sequence[Parting],
+    found: Sequence[Divergence],
     texts: Texts,
     *,
     bound: float,
     without: str = "without the draft",
 ) -> Check:
-    """Passed if texts part at ties alone."""
-    ties = [one for one in found if one.gap <= bound + _ROUNDING]
+    """Passed if texts diverge at near-tied logits alone."""
+    near = [one for one in found if one.gap <= bound + _ROUNDING]
     wrong = [one for one in found if one.gap > bound + _ROUNDING]
-    equal, largest = len(texts) - len(found), max((one.gap for one in ties), default=0.0)
+    equal, largest = len(texts) - len(found), max((one.gap for one in near), default=0.0)
     said = f"{equal} of {len(texts)} texts equal those {without}"
-    if ties:
-        said += f", {len(ties)} part at a tie (gap up to {largest:.3f})"
+    if near:
+        said += f", {len(near)} diverge at near-tied logits (gap up to {largest:.3f})"
     if wrong:
-        said += f", {len(wrong)} part where there is none"
+        said += f", {len(wrong)} diverge where they are not near-tied"
     figures = {
-        "texts": len(texts), "tokens": sum(map(len, texts)), "equal": equal, "ties": len(ties),
-        "largest_tie": largest, "bound": bound, "parted": [one.to_json() for one in wrong],
+        "texts": len(texts), "tokens": sum(map(len, texts)), "equal": equal, "near_ties": len(near),
+        "largest_near_tie": largest, "bound": bound, "diverged": [one.to_json() for one in wrong],
     }  # fmt: skip
-    return Check(name, verdict(not wrong), said + ".", tuple(map(_line, wrong[:5])), figures)
+    return Check(name, verdict(not wrong), said + ".", tuple(map(_divergence_line, wrong[:5])), figures)
 
 
-def _line(one: Parting) -> str:
+def _divergence_line(one: Divergence) -> str:
     gap = f"gap {one.gap:.3f}" if isfinite(one.gap) else f"not among the {TOP} likeliest"
     return f"prompt {one.prompt + 1}, token {one.at + 1}: {one.tokens[0]} and {one.tokens[1]}, {gap}"

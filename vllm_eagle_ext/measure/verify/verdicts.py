@@ -27,7 +27,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class VerifyReport:
     draft: str
     target: str
     k: int

@@ -46,7 +46,7 @@ TRAFFIC = Traffic(
     target_kv_per_token=10**5,
     draft_kv_per_token=4000,
     state_per_request=0,
-    state_pages=0,
+    state_blocks=0,
     parallel_drafts=False,
     copy_bytes_per_s=2e11,
 )
@@ -63,7 +63,7 @@ class MadeUp:
     rounds: int = 1
     together: bool = False
     temperature: float = 0.0
-    ways: tuple[str, ...] = ("none", "stock", "ours")
+    kinds: tuple[str, ...] = ("none", "stock", "ours")
     stock_error: str | None = None
     probe_error: str | None = None
     synthetic: list[float] | None = None
@@ -75,7 +75,7 @@ class MadeUp:
     draft_s: float = 0.0005  # per drafted token
     rest_s: float = 0.001
     stock_extra_s: float = 0.0002
-    fading: float = 1.0  # tau of the last context bin over that of the first
+    fading: float = 1.0  # acceptance length of the last context bin over that of the first
     bins: int = 1
 
     def settings(self) -> Settings:
@@ -103,7 +103,7 @@ class MadeUp:
             eagle_ext={},
             synthetic_acceptance=self.synthetic,
             dummy=False,
-            ways=list(self.ways),
+            kinds=list(self.kinds),
         )
 
     def context(self) -> Context:
@@ -124,17 +124,17 @@ class MadeUp:
         return self.plain_s * (1 + self.verify_per_row * (rows - 1)), self.draft_s * variant.k
 
     def step_s(self, variant: Variant, concurrency: int) -> float:
-        extra = self.stock_extra_s if variant.way == "stock" else 0
+        extra = self.stock_extra_s if variant.kind == "stock" else 0
         return sum(self.parts(variant, concurrency)) + self.rest_s + extra
 
     def measurement(self, variant: Variant, repeat: int, concurrency: int) -> Measurement:
         drafts = 10_000 if variant.k else 0
         accepted = [round(rate * drafts) for rate in self.acceptance(variant)] if variant.k else []
-        tau = 1 + sum(accepted) / drafts if drafts else 1.0
+        acceptance_length = 1 + sum(accepted) / drafts if drafts else 1.0
         own = 1 + self.jitter * Random(f"{variant.name} {repeat} {concurrency}").uniform(-1, 1)
         step_s = self.step_s(variant, concurrency) * self.noise[repeat] * own
-        tpot, tokens = step_s / tau, REQUESTS * TOKENS
-        steps = round(REQUESTS * (TOKENS - 1) / tau)
+        tpot, tokens = step_s / acceptance_length, REQUESTS * TOKENS
+        steps = round(REQUESTS * (TOKENS - 1) / acceptance_length)
         return Measurement(
             variant=variant,
             repeat=repeat,
@@ -149,20 +149,20 @@ class MadeUp:
             drafts=drafts,
             drafted=drafts * variant.k,
             accepted=accepted,
-            by_context=self._by_context(tau),
+            by_context=self._by_context(acceptance_length),
             texts_sha256="same",
         )
 
-    def _by_context(self, tau: float) -> list[ContextBin]:
+    def _by_context(self, acceptance_length: float) -> list[ContextBin]:
         edges = [0] + [128 << place for place in range(self.bins)]
         fade = [self.fading ** (place / max(1, self.bins - 1)) for place in range(self.bins)]
         return [
-            ContextBin(start=start, end=end, steps=1000, tokens=round(1000 * tau * part))
+            ContextBin(start=start, end=end, steps=1000, tokens=round(1000 * acceptance_length * part))
             for start, end, part in zip(edges, edges[1:], fade, strict=False)
         ]
 
     def engine(self, variant: Variant, repeat: int) -> EngineRecord:
-        if variant.way == "stock" and self.stock_error:
+        if variant.kind == "stock" and self.stock_error:
             return EngineRecord(variant=variant, repeat=repeat, start_s=5.0, error=self.stock_error)
         if repeat:
             return EngineRecord(variant=variant, repeat=repeat, start_s=30.0)
@@ -186,7 +186,7 @@ class MadeUp:
         engines, measurements = [], []
         for repeat in range(self.repeats):
             for variant in variants(self.settings()):
-                fails = variant.way == "stock" and self.stock_error is not None
+                fails = variant.kind == "stock" and self.stock_error is not None
                 if fails and repeat:
                     continue
                 engines.append(self.engine(variant, repeat))

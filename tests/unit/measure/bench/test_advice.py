@@ -6,23 +6,23 @@ from collections.abc import Sequence
 import pytest
 
 from tests.unit.measure.bench.made_up import FAST, SLOW, STOCK_ERROR, TRAFFIC, MadeUp
-from vllm_eagle_ext.measure.bench.advice import advise
+from vllm_eagle_ext.measure.bench.advice import bench_advice
 from vllm_eagle_ext.measure.bench.results import Variant
 from vllm_eagle_ext.measure.bench.summary import summarise
 
 QUIET = (1.0, 1.01, 1.02)  # noise that is none to speak of
-OURS = Variant(way="ours", draft=FAST, k=3)
+OURS = Variant(kind="ours", draft=FAST, k=3)
 
 
 def told(made: MadeUp, change=lambda record: record) -> list[str]:
     engines, measurements = made.records()
     changed = [change(record) for record in (*engines, *measurements)]
     count = len(engines)
-    return advise(summarise(made.settings(), made.context(), changed[:count], changed[count:]))
+    return bench_advice(summarise(made.settings(), made.context(), changed[:count], changed[count:]))
 
 
 def changing(variant: Variant, **update):
-    """Of a variant's measurements."""
+    """Changes a variant's measurements."""
 
     def change(record):
         mine = record.variant == variant and hasattr(record, "seconds")
@@ -67,21 +67,21 @@ class TestBest:
         assert "so no interval" in told(MadeUp(repeats=1))[0]
 
     def test_without_none(self):
-        (line,) = told(MadeUp(ways=("ours",), ks=(1, 3), noise=QUIET))
+        (line,) = told(MadeUp(kinds=("ours",), ks=(1, 3), noise=QUIET))
         assert line.startswith("at concurrency 1 K=3 is fastest")
         assert "nothing was measured" in line
 
     def test_of_one_k_without_none(self):
-        assert told(MadeUp(ways=("ours",), noise=QUIET))[0].startswith("at concurrency 1 K=3 gives")
+        assert told(MadeUp(kinds=("ours",), noise=QUIET))[0].startswith("at concurrency 1 K=3 gives")
 
     def test_a_sure_gain_goes_before_a_larger_median(self):
         """K=5 may be slower than no draft; K=3 is not."""
-        made = MadeUp(ks=(3, 5), ways=("none", "ours"), noise=QUIET)
+        made = MadeUp(ks=(3, 5), kinds=("none", "ours"), noise=QUIET)
         line = told(made, scaling(OURS.model_copy(update={"k": 5}), (0.6, 1, 3)))[0]
         assert line.startswith("best K at concurrency 1: 3, 2.54x no draft (2.54 to 2.54); K=5 does as")
 
     def test_others_within_its_interval(self):
-        made = MadeUp(ks=(3, 4, 7), ways=("none", "ours"), noise=QUIET)
+        made = MadeUp(ks=(3, 4, 7), kinds=("none", "ours"), noise=QUIET)
         seven = OURS.model_copy(update={"k": 7})
         line = told(made, scaling(seven, (0.8, 1, 1.3)))[0]
         assert line.endswith("; K=3 and K=4 do as well within their intervals.")
@@ -89,24 +89,24 @@ class TestBest:
         assert line.endswith("; K=4 does as well within its interval.")
 
     def test_one_measurement_names_no_others(self):
-        made = MadeUp(ks=(3, 5), ways=("none", "ours"), repeats=1)
+        made = MadeUp(ks=(3, 5), kinds=("none", "ours"), repeats=1)
         engines, measurements = made.records()
-        first, *_ = advise(summarise(made.settings(), made.context(), engines, measurements))
+        first, *_ = bench_advice(summarise(made.settings(), made.context(), engines, measurements))
         assert "best K" in first
         assert "does as well" not in first
 
     def test_an_acceptance_length_that_was_set_is_that_of_every_k(self):
-        made = MadeUp(ks=(1, 3), ways=("none", "ours"), noise=QUIET, synthetic=[2.5])
+        made = MadeUp(ks=(1, 3), kinds=("none", "ours"), noise=QUIET, synthetic=[2.5])
         lines = told(made)
         assert [line[:25] for line in lines] == [
             "at concurrency 1 K=1 give",
             "at concurrency 1 K=3 give",
         ]
-        rates = told(MadeUp(ks=(1, 3), ways=("none", "ours"), noise=QUIET, synthetic=[0.8, 0.6]))
+        rates = told(MadeUp(ks=(1, 3), kinds=("none", "ours"), noise=QUIET, synthetic=[0.8, 0.6]))
         assert rates[0].startswith("best K at concurrency 1: 3")
 
     def test_of_stock_alone(self):
-        (line,) = told(MadeUp(ways=("none", "stock"), noise=QUIET))
+        (line,) = told(MadeUp(kinds=("none", "stock"), noise=QUIET))
         assert "K=3 gives 2.50x" in line
 
 
@@ -133,7 +133,7 @@ class TestLosing:
         ],
     )
     def test_rest_of_a_step(self, concurrency, repeats, said):
-        made = MadeUp(ways=("none", "ours"), concurrency=(concurrency,), repeats=repeats, noise=QUIET)
+        made = MadeUp(kinds=("none", "ours"), concurrency=(concurrency,), repeats=repeats, noise=QUIET)
         line = told(made, scaling(OURS, (4,) * repeats))[0]
         assert ("outside target and draft" in self.named(line)) == bool(said)
         assert (said or "no single cause stands out") in line
@@ -141,7 +141,7 @@ class TestLosing:
     def test_low_acceptance(self):
         (line,) = told(MadeUp(first={FAST: 0.05}, noise=QUIET))
         assert self.named(line) == ["first drafted token"]
-        assert "accepted in 5% of steps, tau 1.05" in line
+        assert "accepted in 5% of steps, acceptance length 1.05" in line
 
     def test_verification_at_high_concurrency(self):
         made = MadeUp(first={FAST: 0.5}, ks=(7,), concurrency=(16,), verify_per_row=0.05, noise=QUIET)
@@ -149,7 +149,7 @@ class TestLosing:
         assert self.named(line) == ["verifying"]
         lengths = dataclasses.replace(made, synthetic=[2.0])
         assert not any("measure it" in line for line in told(lengths))
-        assert "verifying 128 rows costs 4.2 steps without a draft: at this concurrency" in line
+        assert "verifying 128 tokens costs 4.2 steps without a draft: at this concurrency" in line
         assert "K=1 should give 2.23 times as much at concurrency 16: measure it" in untried
 
     def test_verification_of_experts(self):
@@ -171,7 +171,7 @@ class TestLosing:
         assert self.named(line) == ["the draft takes"]
 
     def test_the_rest(self):
-        made = MadeUp(ways=("none", "ours"), noise=QUIET)
+        made = MadeUp(kinds=("none", "ours"), noise=QUIET)
         assert self.named(told(made, scaling(OURS, (4, 4, 4)))[0]) == ["outside target and draft"]
 
 
@@ -181,7 +181,7 @@ class TestWarnings:
 
     def test_fading_acceptance(self):
         lines = told(MadeUp(noise=QUIET, bins=4, fading=0.5))
-        found = [line for line in lines if "tau falls with context" in line]
+        found = [line for line in lines if "the acceptance length falls with the context" in line]
         assert len(found) == 2  # ours and stock
         assert "2.95 below 128 tokens and 1.48 from 512" in found[0]
 
@@ -195,18 +195,18 @@ class TestWarnings:
         assert len(told(MadeUp(noise=QUIET, bins=4, fading=0.5), rare)) == 1
 
     def test_stock_accepts_otherwise(self):
-        stock = OURS.model_copy(update={"way": "stock"})
+        stock = OURS.model_copy(update={"kind": "stock"})
         lines = told(MadeUp(noise=QUIET), changing(stock, accepted=[3000, 900, 300]))
-        assert any("tau is 2.95, that of stock vLLM 1.42" in line for line in lines)
+        assert any("acceptance length 2.95, with stock vLLM 1.42" in line for line in lines)
 
     def test_what_sampling_explains_is_no_difference(self):
-        stock = OURS.model_copy(update={"way": "stock"})
+        stock = OURS.model_copy(update={"kind": "stock"})
         lines = told(MadeUp(noise=QUIET), changing(stock, accepted=[8050, 6450, 5150]))
         assert len(lines) == 1
 
     def test_repeats_of_the_same_texts_are_no_further_sample(self):
         """Ten times the repeats must not turn the same small difference into a large one."""
-        stock = OURS.model_copy(update={"way": "stock"})
+        stock = OURS.model_copy(update={"kind": "stock"})
         made = MadeUp(noise=QUIET * 10, repeats=30)
         assert len(told(made, changing(stock, accepted=[8050, 6450, 5150]))) == 1
 
@@ -244,7 +244,7 @@ def test_advice_is_as_without(made):
 
 
 def test_nothing_was_measured():
-    assert advise(summarise(MadeUp().settings(), MadeUp().context(), [], [])) == []
+    assert bench_advice(summarise(MadeUp().settings(), MadeUp().context(), [], [])) == []
 
 
 class TestOtherWork:
@@ -258,15 +258,15 @@ class TestOtherWork:
         return summarise(made.settings(), context, engines, changed)
 
     def test_load_before_the_first_engine(self):
-        first, *_ = advise(self.report(3.1))
+        first, *_ = bench_advice(self.report(3.1))
         assert first.startswith("other work ran on these 2 cores, load average 3.1 before the first")
 
     def test_others_while_it_was_measured(self):
-        first, *_ = advise(self.report(0.1, 1.3))
+        first, *_ = bench_advice(self.report(0.1, 1.3))
         assert "up to 1.3 cores busy with it during a measurement (none at concurrency 1)" in first
 
     @pytest.mark.parametrize(
         "report", [(0.9, 0.4), (None, None), (3.1, 1.3, None)], ids=["little", "unknown", "older"]
     )
     def test_nothing_is_said(self, report):
-        assert not any("other work" in line for line in advise(self.report(*report)))
+        assert not any("other work" in line for line in bench_advice(self.report(*report)))

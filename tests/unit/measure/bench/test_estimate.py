@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.measure.bench.made_up import MadeUp
-from vllm_eagle_ext.measure.bench.command import _before
+from vllm_eagle_ext.measure.bench import run
 from vllm_eagle_ext.measure.bench.estimate import (
     COMPILED_S,
     EAGER_S,
     TOKENS_PER_S,
+    duration,
     guessed_s,
     left_s,
-    said,
 )
 from vllm_eagle_ext.measure.bench.request import BenchRequest
+from vllm_eagle_ext.measure.bench.run import announced
 from vllm_eagle_ext.measure.bench.schedule import outstanding
-from vllm_eagle_ext.measure.engine import machine
 
 
 def turns(**changes):
@@ -65,17 +65,17 @@ def test_the_default_takes_less_than_ten_minutes():
     [(3, "10 seconds"), (84, "80 seconds"), (400, "7 minutes"), (9000, "2.5 hours")],
 )
 def test_said(seconds, text):
-    assert said(seconds) == text
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(("load", "warned"), [(0.0, False), (1e6, True), (None, False)])
 def test_what_is_said_before_the_first_engine(monkeypatch, load, warned):
-    monkeypatch.setattr(machine, "load_average", lambda: load)
-    lines = list(_before(*turns(repeats=1)))
+    monkeypatch.setattr(run, "load_average", lambda: load)
+    lines = list(announced(*turns(repeats=1)))
     assert lines[0].startswith("Engines to start: 3. A small model on a CPU takes about ")
     assert any(line.startswith("Warning: load average 1000000.0 on ") for line in lines) == warned
 
 
 def test_nothing_is_left():
     settings, _ = turns()
-    assert not any("Engines to start" in line for line in _before(settings, []))
+    assert not any("Engines to start" in line for line in announced(settings, []))

@@ -29,7 +29,7 @@ def test_order_statistics(n, low, high, coverage):
 
 @pytest.mark.parametrize("n", [3, 6, 15])
 def test_coverage_is_what_it_says(n):
-    """Of a distribution far from normal; the mean of it would not be covered so."""
+    """The distribution is far from normal; its mean would not be covered so."""
     draws = np.random.default_rng(0).exponential(size=(4000, n))
     found = [median_interval(list(row)) for row in draws]
     held = np.mean([one.low <= np.log(2) <= one.high for one in found])

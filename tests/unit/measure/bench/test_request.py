@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.errors import EagleExtError
+from vllm_eagle_ext.measure.bench import run
 from vllm_eagle_ext.measure.bench.request import BenchRequest, engine_arguments, settle
 
 REQUEST = BenchRequest(
@@ -57,11 +58,11 @@ def test_what_is_refused(change, said):
     assert said in str(refused.value)
 
 
-def test_every_way_runs_as_the_check_decided():
+def test_every_variant_runs_as_the_check_decided():
     """On a CPU a hybrid target runs without prefix caching, also without a draft."""
     settings, _ = settle(replace(REQUEST, **HYBRID, ks=[3]))
-    for way, draft in (("none", None), ("stock", HYBRID["drafts"][0]), ("ours", HYBRID["drafts"][0])):
-        assert engine_arguments(settings, way, draft, 3)["enable_prefix_caching"] is False
+    for kind, draft in (("none", None), ("stock", HYBRID["drafts"][0]), ("ours", HYBRID["drafts"][0])):
+        assert engine_arguments(settings, kind, draft, 3)["enable_prefix_caching"] is False
     assert "enable_prefix_caching" not in settle(REQUEST)[0].engine
 
 
@@ -85,7 +86,7 @@ def test_dummy_weights_take_random_tokens():
     [
         (["--concurrency", "0"], "--concurrency"),
         (["-k", "a"], "-k"),
-        (["--ways", "theirs"], "--ways"),
+        (["--variants", "theirs"], "--variants"),
         (["--engine", "[]"], "--engine"),
         ([], "--target"),
     ],
@@ -95,3 +96,18 @@ def test_options_that_cannot_be_read(arguments, said):
     result = CliRunner().invoke(app, base + arguments)
     assert result.exit_code == 2
     assert said in result.output
+
+
+def test_the_former_name_of_variants(monkeypatch):
+    """--ways is read, and named on standard error."""
+    found = []
+
+    def run_bench(request, *_):
+        found.append(request)
+        return 0
+
+    monkeypatch.setattr(run, "run_bench", run_bench)
+    result = CliRunner().invoke(app, ["bench", "--target", "t", "--ways", "none"])
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith("--ways is called --variants now;")
+    assert (found[0].kinds, result.stdout) == (["none"], "")

@@ -8,11 +8,11 @@ from tests.unit.measure.bench.made_up import FAST, MadeUp, altered, summarised
 from vllm_eagle_ext.measure.bench.results import Variant
 from vllm_eagle_ext.measure.bench.rows import PLAIN
 
-OURS = Variant(way="ours", draft=FAST, k=3)
+OURS = Variant(kind="ours", draft=FAST, k=3)
 
 
 def timed(steps: list[int], tokens: list[int], step_s: list[float]) -> dict:
-    """Of a measurement, one text an entry."""
+    """A measurement, one text an entry."""
     decode = [count * seconds for count, seconds in zip(steps, step_s, strict=True)]
     return {
         "decode_s": sum(decode),
@@ -22,27 +22,27 @@ def timed(steps: list[int], tokens: list[int], step_s: list[float]) -> dict:
 
 
 class TestStepTime:
-    """Steps of 10 ms, where mean TPOT x tau is something else."""
+    """Steps of 10 ms, where mean TPOT x acceptance length is something else."""
 
     def test_texts_of_unequal_acceptance(self):
-        """TPOT 10 and 2.5 ms, tau 2.5."""
+        """TPOT 10 and 2.5 ms, acceptance length 2.5."""
         update = timed([100, 100], [100, 400], [0.01, 0.01]) | {"drafts": 200, "accepted": [100] * 3}
         row = altered(MadeUp(), OURS, **update).row(OURS, 1)
         assert row.step_ms == pytest.approx(10)
-        assert row.tpot_ms.mean * row.tau == pytest.approx(15.625)
+        assert row.tpot_ms.mean * row.acceptance_length == pytest.approx(15.625)
 
     def test_texts_of_unequal_length(self):
         """Without a draft: 10 steps of 28 ms, which more prompts ran beside, and 90 of 8 ms."""
         row = altered(MadeUp(), PLAIN, **timed([10, 90], [10, 90], [0.028, 0.008])).plain(1)
         assert row.step_ms == pytest.approx(10)
-        assert row.tpot_ms.mean * row.tau == pytest.approx(18)
+        assert row.tpot_ms.mean * row.acceptance_length == pytest.approx(18)
 
     def test_a_last_step_that_the_end_cut(self):
         """Four steps of 4 tokens each, all accepted, of which the text takes 13."""
         update = timed([4], [13], [0.01]) | {"drafts": 4, "accepted": [4, 4, 4]}
         row = altered(MadeUp(), OURS, **update).row(OURS, 1)
         assert row.step_ms == pytest.approx(10)
-        assert row.tpot_ms.mean * row.tau == pytest.approx(160 / 13)
+        assert row.tpot_ms.mean * row.acceptance_length == pytest.approx(160 / 13)
 
     def test_over_all_measurements(self):
         engines, measurements = MadeUp(repeats=2).records()

@@ -15,30 +15,32 @@ from tests.unit.measure.bench.made_up import (
 )
 from vllm_eagle_ext.measure.bench import summary
 from vllm_eagle_ext.measure.bench.results import ContextBin, Variant
-from vllm_eagle_ext.measure.bench.rows import PLAIN, labels, said
+from vllm_eagle_ext.measure.bench.rows import PLAIN, labels, variant_name
 from vllm_eagle_ext.measure.bench.summary import summarise
 
-OURS = Variant(way="ours", draft=FAST, k=3)
-STOCK = Variant(way="stock", draft=FAST, k=3)
+OURS = Variant(kind="ours", draft=FAST, k=3)
+STOCK = Variant(kind="stock", draft=FAST, k=3)
 
 
 class TestRow:
     def test_figures(self):
         made = MadeUp(concurrency=(1, 4))
         row = made.report().row(OURS, 4)
-        assert row.tau == pytest.approx(1 + 0.8 + 0.64 + 0.512)
+        assert row.acceptance_length == pytest.approx(1 + 0.8 + 0.64 + 0.512)
         assert row.acceptance == pytest.approx([0.8, 0.64, 0.512])
         noise = sum(made.noise[:3]) / 3
         assert row.step_ms == pytest.approx(1000 * made.step_s(OURS, 4) * noise)
         assert row.tpot_ms.p50 < row.tpot_ms.p99
         assert row.ttft_ms.mean == pytest.approx(20)
-        rates = sorted(4 * row.tau / made.step_s(OURS, 4) / noise for noise in made.noise[:3])
+        rates = sorted(
+            4 * row.acceptance_length / made.step_s(OURS, 4) / noise for noise in made.noise[:3]
+        )
         spread = row.tokens_per_s
         assert [spread.low, spread.median, spread.high] == pytest.approx(rates)
 
     def test_without_a_draft_a_step_is_a_token(self):
         row = MadeUp().report().plain(1)
-        assert (row.tau, row.acceptance, row.draft_share, row.speedup, row.theory) == (
+        assert (row.acceptance_length, row.acceptance, row.draft_share, row.speedup, row.theory) == (
             1,
             [],
             None,
@@ -51,7 +53,7 @@ class TestRow:
         """The noise of a repeat is large, and alike for all: none of it is left."""
         made = MadeUp()
         row = made.report().row(OURS, 1)
-        wanted = row.tau * made.step_s(PLAIN, 1) / made.step_s(OURS, 1)
+        wanted = row.acceptance_length * made.step_s(PLAIN, 1) / made.step_s(OURS, 1)
         assert [row.speedup.low, row.speedup.high] == pytest.approx([wanted, wanted])
         wanted = made.step_s(STOCK, 1) / made.step_s(OURS, 1)
         assert row.against_stock.median == pytest.approx(wanted)
@@ -75,7 +77,7 @@ class TestRow:
 
     def test_no_step_was_drafted(self):
         row = altered(MadeUp(), OURS, drafts=0, accepted=[]).row(OURS, 1)
-        assert (row.tau, row.acceptance, row.theory) == (None, [], None)
+        assert (row.acceptance_length, row.acceptance, row.theory) == (None, [], None)
         assert row.step_ms is not None
 
 
@@ -90,7 +92,7 @@ class TestTexts:
         [
             pytest.param(MadeUp(temperature=1.0), id="sampled"),
             pytest.param(MadeUp(synthetic=[2.5]), id="accepted by lot"),
-            pytest.param(MadeUp(ways=("stock", "ours")), id="nothing to compare with"),
+            pytest.param(MadeUp(kinds=("stock", "ours")), id="nothing to compare with"),
         ],
     )
     def test_not_asked(self, made):
@@ -148,7 +150,7 @@ class TestMissing:
         assert [served.probe_error for served in report.engines] == ["ValueError: no"] * 3
 
     def test_none_is_missing(self):
-        row = MadeUp(ways=("stock", "ours")).report().row(OURS, 1)
+        row = MadeUp(kinds=("stock", "ours")).report().row(OURS, 1)
         assert (row.speedup, row.theory) == (None, None)
         assert row.against_stock is not None
 
@@ -176,35 +178,35 @@ def test_rounds_are_pairs_of_their_own():
 class TestTheory:
     @pytest.fixture
     def asked(self, monkeypatch):
-        """What theory() was asked for, by variant's tau."""
+        """What theory() was asked for, by variant's acceptance_length."""
         calls = []
         real = summary.theory
         monkeypatch.setattr(summary, "theory", lambda **given: calls.append(given) or real(**given))
         return calls
 
     def test_like_is_compared_with_like(self, asked):
-        made = MadeUp(ways=("none", "ours"), concurrency=(4,))
+        made = MadeUp(kinds=("none", "ours"), concurrency=(4,))
         row = made.report().row(OURS, 4)
         (given,) = asked
         assert given["plain_step_s"] == pytest.approx(
             made.parts(PLAIN, 4)[0]
         )  # without the rest of a step
-        assert (given["split"], given["tau"], given["k"], given["concurrency"]) == (
+        assert (given["split"], given["acceptance_length"], given["k"], given["concurrency"]) == (
             row.split,
-            row.tau,
+            row.acceptance_length,
             3,
             4,
         )
         assert given["traffic"] == TRAFFIC
         assert given["context_tokens"] == 40 + 100 / 2
         target_s, draft_s = made.parts(OURS, 4)
-        expected = row.tau * given["plain_step_s"] / (target_s + draft_s)
+        expected = row.acceptance_length * given["plain_step_s"] / (target_s + draft_s)
         assert row.theory.expected_speedup == pytest.approx(expected)
 
     def test_the_plain_step_is_that_of_the_plain_engine(self, asked):
         """Whose pages lack the records that replay keeps in those of the draft's."""
-        made = MadeUp(ways=("none", "ours"))
-        own = TRAFFIC.model_copy(update={"state_per_request": 10**8, "state_pages": 1})
+        made = MadeUp(kinds=("none", "ours"))
+        own = TRAFFIC.model_copy(update={"state_per_request": 10**8, "state_blocks": 1})
         plain = own.model_copy(update={"state_per_request": 10**7})
         engines, measurements = made.records()
         engines = [
@@ -218,14 +220,14 @@ class TestTheory:
         assert other.theory.bound_speedup > row.theory.bound_speedup
 
     def test_no_draft_was_split(self, asked):
-        made = MadeUp(ways=("none", "ours"))
+        made = MadeUp(kinds=("none", "ours"))
         engines, measurements = made.records()
         engines = [e.model_copy(update={"splits": []}) if e.variant == PLAIN else e for e in engines]
         report = summarised(made, engines, measurements)
         assert asked[0]["plain_step_s"] == pytest.approx(report.plain(1).step_ms / 1000)
 
     def test_context_by_bins(self, asked):
-        MadeUp(ways=("none", "ours"), bins=2).report()
+        MadeUp(kinds=("none", "ours"), bins=2).report()
         assert asked[0]["context_tokens"] == (64 + 192) / 2
 
     @pytest.mark.parametrize("lost", [{"splits": []}, {"traffic": None}], ids=["no split", "no traffic"])
@@ -235,7 +237,7 @@ class TestTheory:
         engines = [e.model_copy(update=lost) for e in engines]
         row = summarised(made, engines, measurements).row(OURS, 1)
         assert row.theory is None
-        assert row.tau is not None
+        assert row.acceptance_length is not None
 
 
 class TestPooled:
@@ -244,13 +246,13 @@ class TestPooled:
         found = report.pooled()[OURS]
         assert found.acceptance == pytest.approx([0.8, 0.64, 0.512])
         assert found.drafts_once == 10_000  # of 6 measurements of the same prompts
-        tokens = round(1000 * found.tau)
+        tokens = round(1000 * found.acceptance_length)
         assert found.by_context[0] == ContextBin(start=0, end=128, steps=6000, tokens=6 * tokens)
 
     def test_no_draft_and_what_was_not_measured(self):
         report = MadeUp(stock_error=STOCK_ERROR).report()
         assert list(report.pooled()) == [PLAIN, OURS]
-        assert report.pooled()[PLAIN].tau is None
+        assert report.pooled()[PLAIN].acceptance_length is None
 
 
 @pytest.mark.parametrize(
@@ -269,14 +271,14 @@ def test_labels(names, shown):
 
 def test_names():
     shown = labels([FAST, SLOW])
-    assert said(OURS, shown) == "ours fast-draft K=3"
-    assert said(PLAIN, shown) == "none"
+    assert variant_name(OURS, shown) == "ours fast-draft K=3"
+    assert variant_name(PLAIN, shown) == "none"
 
 
 def test_order_and_json():
     made = MadeUp(drafts=(FAST, SLOW), ks=(3, 5), concurrency=(1, 4))
     report = made.report()
-    first = [(row.variant.way, row.variant.draft, row.variant.k) for row in report.rows[:4]]
+    first = [(row.variant.kind, row.variant.draft, row.variant.k) for row in report.rows[:4]]
     assert first == [("none", None, 0), ("stock", FAST, 3), ("ours", FAST, 3), ("stock", FAST, 5)]
     assert len(report.rows) == 2 * 9
     found = json.loads(report.model_dump_json())

@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 
 from tests.unit.measure.bench.made_up import FAST, SLOW, STOCK_ERROR, MadeUp
-from vllm_eagle_ext.measure.bench.advice import advise
+from vllm_eagle_ext.measure.bench.advice import bench_advice
 from vllm_eagle_ext.measure.bench.results import Variant
 from vllm_eagle_ext.measure.bench.summary import summarise
-from vllm_eagle_ext.measure.bench.table import TABLE_WIDTH, print_report, reason
+from vllm_eagle_ext.measure.bench.table import TABLE_WIDTH, print_bench, reason
 
 LONG = "some-organisation/EAGLE3-LLaMA3.1-Instruct-8B"
 
@@ -17,7 +17,7 @@ LONG = "some-organisation/EAGLE3-LLaMA3.1-Instruct-8B"
 def printed(report, width: int = 80) -> list[str]:
     output = io.StringIO()
     console = Console(file=output, width=width, soft_wrap=True, highlight=False, emoji=False)
-    print_report(report.model_copy(update={"advice": advise(report)}), console)
+    print_bench(report.model_copy(update={"advice": bench_advice(report)}), console)
     assert console.width == width
     return [line.rstrip() for line in output.getvalue().splitlines()]
 
@@ -31,7 +31,10 @@ def section(lines: list[str], title: str) -> list[list[str]]:
 
 def test_main_table():
     header, none, stock, ours = section(printed(MadeUp().report()), "concurrency 1")
-    assert " ".join(header) == "way draft K tokens/s spread x none x stock tau step in draft TPOT TTFT"
+    assert (
+        " ".join(header)
+        == "variant draft K tokens/s spread x none x stock length step in draft TPOT TTFT"
+    )
     assert " ".join(none) == "none 90.9 8% 1.00 11.07 11.07 20.00"
     assert stock[:3] == ["stock", "fast-draft", "3"]
     assert " ".join(ours[:9]) == "ours fast-draft 3 230.6 8% 2.54 (2.54-2.54) 1.02 (1.02-1.02)"
@@ -56,7 +59,7 @@ def test_load_and_memory_are_told():
 
 
 def test_columns_of_what_was_not_measured_are_left_out():
-    lines = printed(MadeUp(ways=("ours",)).report())
+    lines = printed(MadeUp(kinds=("ours",)).report())
     header = section(lines, "concurrency 1")[0]
     assert "none" not in header
     assert "stock" not in header
@@ -67,7 +70,7 @@ def test_columns_of_what_was_not_measured_are_left_out():
 def test_fits_and_loses_no_column(width):
     made = MadeUp(drafts=(LONG,), ks=(16,), first={LONG: 0.9}, concurrency=(1, 64), bins=6, jitter=0.02)
     lines = printed(made.report(), width)
-    tables = [n for n, line in enumerate(lines) if line.startswith("way")]
+    tables = [n for n, line in enumerate(lines) if line.startswith("variant")]
     assert len(tables) == 5
     for start in tables:
         end = next(n for n in range(start, len(lines)) if not lines[n])
@@ -77,7 +80,7 @@ def test_fits_and_loses_no_column(width):
 
 def test_acceptance_of_several_k():
     header, _, three, _, five, *_ = section(
-        printed(MadeUp(ks=(3, 5), drafts=(FAST, SLOW)).report()), "acceptance per position"
+        printed(MadeUp(ks=(3, 5), drafts=(FAST, SLOW)).report()), "acceptance length, and per position"
     )
     assert header[-5:] == ["1", "2", "3", "4", "5"]
     assert three == ["ours", "fast-draft", "3", "2.95", "0.80", "0.64", "0.51"]
@@ -85,8 +88,10 @@ def test_acceptance_of_several_k():
 
 
 def test_context_only_where_there_is_more_than_one_bin():
-    assert not [line for line in printed(MadeUp().report()) if line.startswith("tau by tokens")]
-    rows = section(printed(MadeUp(bins=3, fading=0.5).report()), "tau by tokens")
+    assert not [
+        line for line in printed(MadeUp().report()) if line.startswith("acceptance length by tokens")
+    ]
+    rows = section(printed(MadeUp(bins=3, fading=0.5).report()), "acceptance length by tokens")
     assert rows[0][-3:] == ["<128", "<256", "<512"]
     assert rows[-1] == ["ours", "fast-draft", "3", "2.95", "2.09", "1.48"]
 
@@ -122,7 +127,7 @@ class TestNotes:
     def test_interrupted(self):
         made = MadeUp()
         engines, measurements = made.records()
-        ours = Variant(way="ours", draft=FAST, k=3)
+        ours = Variant(kind="ours", draft=FAST, k=3)
         kept = [m for m in measurements if m.repeat == 0 or m.variant != ours]
         lines = printed(summarise(made.settings(), made.context(), engines, kept))
         (line,) = [line for line in lines if line.startswith("interrupted")]

@@ -8,7 +8,7 @@ from vllm_eagle_ext.measure.bench.results import Split, Traffic
 from vllm_eagle_ext.measure.bench.theory import (
     best_k,
     distinct_experts,
-    expected_tau,
+    expected_acceptance_length,
     predicted_speedups,
     step_bytes,
     theory,
@@ -23,7 +23,7 @@ def traffic(**changes: object) -> Traffic:
         "target_weights": 16 * GB, "target_experts": 0, "experts": 0, "experts_per_token": 0,
         "draft_weights": 800_000_000, "draft_fusion": 0,
         "target_kv_per_token": 131072, "draft_kv_per_token": 4096,
-        "state_per_request": 0, "state_pages": 0, "parallel_drafts": False, "copy_bytes_per_s": 4e12,
+        "state_per_request": 0, "state_blocks": 0, "parallel_drafts": False, "copy_bytes_per_s": 4e12,
     }  # fmt: skip
     return Traffic.model_validate(found | changes)
 
@@ -37,17 +37,18 @@ def iid(rate: float, k: int) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("rate", "k", "tau"),
+    ("rate", "k", "length"),
     [(0.6, 3, 2.18), (0.8, 3, 2.95), (0.8, 7, 4.16), (0.9, 7, 5.70), (0.7, 15, 3.32), (0.9, 15, 8.15)],
 )
-def test_tau_of_an_even_acceptance_is_the_closed_form(rate, k, tau):
-    assert expected_tau(iid(rate, k), k) == pytest.approx(tau, abs=0.006)
-    assert expected_tau(iid(rate, k), k) == pytest.approx((1 - rate ** (k + 1)) / (1 - rate))
+def test_the_length_of_an_even_acceptance_is_the_closed_form(rate, k, length):
+    found = expected_acceptance_length(iid(rate, k), k)
+    assert found == pytest.approx(length, abs=0.006)
+    assert found == pytest.approx((1 - rate ** (k + 1)) / (1 - rate))
 
 
 def test_tau_takes_the_first_positions_alone():
-    assert expected_tau([0.7, 0.5, 0.3], 2) == pytest.approx(2.2)
-    assert expected_tau([0.7, 0.5, 0.3], 0) == 1
+    assert expected_acceptance_length([0.7, 0.5, 0.3], 2) == pytest.approx(2.2)
+    assert expected_acceptance_length([0.7, 0.5, 0.3], 0) == 1
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_drafts_in_parallel_are_one_pass():
     ],
 )
 def test_recurrent_state_is_read_once_and_written_to_every_page(pages, k, states):
-    hybrid = traffic(state_per_request=1000, state_pages=pages)
+    hybrid = traffic(state_per_request=1000, state_blocks=pages)
     found = step_bytes(hybrid, context_tokens=1, concurrency=3, k=k)
     assert found["recurrent state"] == 3 * 1000 * states
 
@@ -117,8 +118,8 @@ def test_experts_are_read_by_how_many_the_rows_reach():
 def test_bounds_of_a_dense_target():
     """K=4 of 0.8 GB: 16 and 19.2 GB at 4 TB/s are 4 and 4.8 ms."""
     found = theory(
-        plain_step_s=0.005, split=split(0.006, 0.002), tau=3.0, context_tokens=0, concurrency=1, k=4,
-        traffic=traffic(),
+        plain_step_s=0.005, split=split(0.006, 0.002), acceptance_length=3.0, context_tokens=0,
+        concurrency=1, k=4, traffic=traffic(),
     )  # fmt: skip
     assert found.expected_speedup == pytest.approx(3.0 * 5 / 8)
     assert found.bound_step_s == pytest.approx(0.0048)
@@ -133,7 +134,7 @@ def test_bounds_of_a_dense_target():
         ({}, {"context_tokens": 100_000, "concurrency": 16, "k": 3}, "target KV"),
         ({"draft_weights": 5 * GB}, {"context_tokens": 1, "concurrency": 1, "k": 7}, "draft weights"),
         (
-            {"state_per_request": 150 * 2**20, "state_pages": 17},
+            {"state_per_request": 150 * 2**20, "state_blocks": 17},
             {"context_tokens": 1, "concurrency": 16, "k": 16},
             "recurrent state",
         ),
@@ -145,18 +146,20 @@ def test_bounds_of_a_dense_target():
     ],
 )
 def test_the_limit_is_the_largest_share(changes, setting, limit):
-    found = theory(plain_step_s=1, split=split(), tau=2, traffic=traffic(**changes), **setting)
+    found = theory(
+        plain_step_s=1, split=split(), acceptance_length=2, traffic=traffic(**changes), **setting
+    )
     assert found.limit == limit
 
 
 def test_a_plain_step_moves_what_its_own_engine_holds():
     """States of 1 GB, of 1.5 with replay's records: plain 16 + 2 GB, a step of K=1 16 + 3 + 0.8 GB."""
-    own = traffic(state_per_request=3 * GB // 2, state_pages=1)
-    plain = traffic(state_per_request=GB, state_pages=1, copy_bytes_per_s=1e12)
+    own = traffic(state_per_request=3 * GB // 2, state_blocks=1)
+    plain = traffic(state_per_request=GB, state_blocks=1, copy_bytes_per_s=1e12)
     given = {
         "plain_step_s": 1,
         "split": split(),
-        "tau": 2,
+        "acceptance_length": 2,
         "context_tokens": 0,
         "concurrency": 1,
         "k": 1,
@@ -168,17 +171,29 @@ def test_a_plain_step_moves_what_its_own_engine_holds():
 
 
 def test_a_mixture_of_experts_may_have_no_speedup_to_win():
-    """gpt-oss-120b with 4 rows: 3.8 times the experts of one eat a tau of 2.4."""
+    """gpt-oss-120b with 4 rows: 3.8 times the experts of one eat an acceptance length of 2.4."""
     moe = traffic(
         target_weights=2 * GB, target_experts=60 * GB, experts=128, experts_per_token=4, draft_weights=GB
     )
     found = theory(
-        plain_step_s=1, split=split(), tau=2.4, traffic=moe, context_tokens=1, concurrency=1, k=3
+        plain_step_s=1,
+        split=split(),
+        acceptance_length=2.4,
+        traffic=moe,
+        context_tokens=1,
+        concurrency=1,
+        k=3,
     )
     assert found.bound_speedup < 1
     dense = traffic(target_weights=4 * GB, draft_weights=GB // 10)
     found = theory(
-        plain_step_s=1, split=split(), tau=2.4, traffic=dense, context_tokens=1, concurrency=1, k=3
+        plain_step_s=1,
+        split=split(),
+        acceptance_length=2.4,
+        traffic=dense,
+        context_tokens=1,
+        concurrency=1,
+        k=3,
     )
     assert found.bound_speedup > 2
 
@@ -191,16 +206,16 @@ def test_the_fusion_of_states_is_read_once_per_step():
     )
 
 
-def test_a_slot_more_pays_while_its_acceptance_outweighs_its_cost():
-    """A pass of 0.1, a row of 0.05 of a plain step: slots at .8^i pay while .8^i * (d+v) > .15 tau."""
+def test_a_token_more_pays_while_its_acceptance_outweighs_its_cost():
+    """A pass of 0.1, a token of 0.05 of a plain step: one more pays while .8^i * (d+v) > .15 L."""
     rates = iid(0.8, 7)
     cost = split(target_s=1.35, draft_s=0.7)
     found = predicted_speedups(rates, plain_step_s=1, split=cost, k=7, parallel_drafts=False)
     assert found[1] == pytest.approx(1.8 / 1.15)
-    assert found[7] == pytest.approx(expected_tau(rates, 7) / 2.05)
+    assert found[7] == pytest.approx(expected_acceptance_length(rates, 7) / 2.05)
     assert best_k(found) == 5  # 3.36 / 1.60, 3.69 / 1.75, 3.95 / 1.90
     for k in range(1, 7):
-        pays = rates[k] > expected_tau(rates, k) * 0.15 / (1 + 0.15 * k)
+        pays = rates[k] > expected_acceptance_length(rates, k) * 0.15 / (1 + 0.15 * k)
         assert (found[k + 1] > found[k]) == pays
 
 

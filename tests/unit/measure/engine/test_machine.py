@@ -19,7 +19,7 @@ WORKED_S = 0.4
 
 @contextmanager
 def spinning(start: list[str]) -> Iterator[psutil.Process]:
-    """start: what makes a process of which the number is printed."""
+    """A process that works, made by `start`, which prints its number."""
     number = subprocess.run(start, stdout=subprocess.PIPE, text=True, check=True).stdout
     process = psutil.Process(int(number))
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from vllm_eagle_ext.measure.engine import memory_share
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
-from vllm_eagle_ext.measure.engine.memory_share import Node, share_of, weight_bytes, with_memory
+from vllm_eagle_ext.measure.engine.memory_share import Node, folder_bytes, share_of, with_memory
 from vllm_eagle_ext.measure.prompts import PromptSet
 from vllm_eagle_ext.measure.verify.request import VerifyRequest
 from vllm_eagle_ext.measure.verify.run import fitted
@@ -116,8 +116,8 @@ def test_weights_are_those_of_the_files(tmp_path):
     for name, size in (("target", 100), ("draft", 20)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_bytes(bytes(size))
-    assert weight_bytes([str(tmp_path / "target"), str(tmp_path / "draft")]) == 120
-    assert weight_bytes([str(tmp_path / "target"), "org/draft"]) is None
+    assert folder_bytes([str(tmp_path / "target"), str(tmp_path / "draft")]) == 120
+    assert folder_bytes([str(tmp_path / "target"), "org/draft"]) is None
 
 
 def test_nodes_are_those_that_vllm_reads():

@@ -15,7 +15,7 @@ FORWARD_S, SAMPLE_S, DRAFT_S = 0.004, 0.002, 0.008
 
 
 def scheduled(drafts, *, new=(), resumed=(), outputs=None, extra=0):
-    """drafts: number of drafted tokens of each request; 1 + of them are scheduled, and `extra`."""
+    """A step of these requests by their drafted tokens; 1 + of them are scheduled, and `extra`."""
     requests = [f"r{index}" for index in range(len(drafts))]
     tokens = {r: 1 + n + extra for r, n in zip(requests, drafts, strict=True)}
     cached = [r for r in requests if r not in new]

@@ -20,7 +20,7 @@ from vllm.v1.kv_cache_interface import (
 
 from vllm_eagle_ext.measure.engine import traffic
 from vllm_eagle_ext.measure.engine.traffic import (
-    Weights,
+    WeightBytes,
     copy_bytes_per_s,
     draft_layers,
     kv_bytes,
@@ -55,11 +55,11 @@ class Model(nn.Module):
 
 
 def test_a_table_is_not_read_and_a_head_is():
-    assert weights(Model()) == Weights(dense=(H * F + V * H) * BF16)
+    assert weights(Model()) == WeightBytes(dense=(H * F + V * H) * BF16)
 
 
 def test_a_tied_head_counts_once():
-    assert weights(Model(tied=True)) == Weights(dense=(H * F + V * H) * BF16)
+    assert weights(Model(tied=True)) == WeightBytes(dense=(H * F + V * H) * BF16)
 
 
 def test_a_module_used_twice_counts_once():
@@ -69,7 +69,7 @@ def test_a_module_used_twice_counts_once():
 
 
 def test_no_draft_has_no_weights():
-    assert weights(None) == Weights()
+    assert weights(None) == WeightBytes()
 
 
 def test_a_draft_that_is_lent_table_and_head_reads_the_head():
@@ -144,7 +144,7 @@ def test_cache_of_target_and_draft_in_one_group():
     found = kv_bytes(cache(KVCacheGroupSpec(["a", "b", "d"], attention())), {"d"})
     assert found.target_per_token == 2 * (2 * 2 * 32 * BF16)  # keys and values of 2 heads
     assert found.draft_per_token == 2 * 2 * 32 * BF16
-    assert (found.state, found.state_pages) == (0, 0)
+    assert (found.state, found.state_blocks) == (0, 0)
 
 
 def test_groups_windows_and_layers_of_several_sizes():
@@ -167,18 +167,18 @@ def test_padding_of_a_page_is_not_read():
     )
 
 
-@pytest.mark.parametrize(("blocks", "pages"), [(0, 1), (1, 2), (7, 8)])
-def test_pages_of_a_recurrent_state(blocks, pages):
+@pytest.mark.parametrize(("drafted", "written"), [(0, 1), (1, 2), (7, 8)])
+def test_blocks_of_a_recurrent_state(drafted, written):
     state = MambaSpec(
         block_size=128, shapes=((3, 10), (4, 8, 8)), dtypes=(torch.bfloat16, torch.float32),
         page_size_padded=10**5, mamba_type=MambaAttentionBackendEnum.GDN_ATTN,
-        num_speculative_blocks=blocks,
+        num_speculative_blocks=drafted,
     )  # fmt: skip
     found = kv_bytes(
         cache(KVCacheGroupSpec(["g1", "g2"], state), KVCacheGroupSpec(["a"], attention())), set()
     )
     assert found.state == 2 * (30 * 2 + 256 * 4)
-    assert found.state_pages == pages
+    assert found.state_blocks == written
     assert found.target_per_token == 2 * 2 * 32 * BF16
 
 

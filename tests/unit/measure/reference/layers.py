@@ -33,7 +33,7 @@ def tiny_target() -> LlamaForCausalLM:
 
 
 def llama_config(config: dict[str, Any]) -> LlamaConfig:
-    """Of a draft's config; keys that transformers has no use for are left out."""
+    """A draft's config for transformers; keys that transformers has no use for are left out."""
     flat = flatten(config)
     names = (
         "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -48,7 +48,7 @@ def llama_config(config: dict[str, Any]) -> LlamaConfig:
 
 @dataclass
 class HostLayers:
-    """draft: its tensors; embed_tokens and lm_head are its own, or those given."""
+    """The draft's tensors; embed_tokens and lm_head are its own, or those given."""
 
     draft: Draft
     embed_tokens: torch.Tensor
@@ -75,7 +75,7 @@ class HostLayers:
         return norm(x)
 
     def fuse(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
-        """states: per aux layer, ascending, [T, Ht] -> [T, H], in the file's own order of blocks."""
+        """Fuse states per aux layer, ascending, [T, Ht] -> [T, H], in the file's order of blocks."""
         listed = [states[self.order.index(block)] for block in range(len(states))]
         if self.flag("fc_norm"):
             listed = [self.norm(f"fc_norm.{block}", state) for block, state in enumerate(listed)]

@@ -102,7 +102,7 @@ def test_other_tokens_of_equal_worth_are_a_warning(share, expected):
     check = judge_reference(found, ["aux_layers"])
     assert check.verdict.value == expected
     assert ("drafts other tokens" in " ".join(check.details)) == (expected == "warning")
-    assert f"{found.clear} part where" in check.said
+    assert f"{found.clear} diverge where" in check.said
 
 
 def test_ties_do_not_count_as_other_tokens():
@@ -151,7 +151,7 @@ def measured(rates: list[float], drafts: int = 200) -> Measured:
 def test_worth(first, expected):
     check = judge_worth(measured([first, first / 2, 0.0]))
     assert check.verdict.value == expected
-    assert check.figures["tau"] == pytest.approx(1 + first * 1.5, abs=0.01)
+    assert check.figures["acceptance_length"] == pytest.approx(1 + first * 1.5, abs=0.01)
     assert ("Likely causes" in " ".join(check.details)) == (expected == "warning")
 
 

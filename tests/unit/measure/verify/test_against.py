@@ -188,7 +188,7 @@ def test_another_target_than_the_references(engine, named):
     ],
 )
 def test_bytes_of_the_target(files, size):
-    assert against.weight_bytes(files) == size
+    assert against.weight_file_bytes(files) == size
 
 
 def test_steps_without_drafts(rightly):

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
-from vllm_eagle_ext.measure.verify import command, run
-from vllm_eagle_ext.measure.verify.verdicts import Report, not_applicable, verdict
+from vllm_eagle_ext.measure.verify import run
+from vllm_eagle_ext.measure.verify.logs import Logs
+from vllm_eagle_ext.measure.verify.verdicts import VerifyReport, not_applicable, verdict
 
 
 def asked(*arguments: str, monkeypatch):
@@ -21,7 +22,7 @@ def asked(*arguments: str, monkeypatch):
 
     def run_verify(request, *_):
         found.append(request)
-        return Report("d", "t", request.k, (), {"left_out": None})
+        return VerifyReport("d", "t", request.k, (), {"left_out": None})
 
     monkeypatch.setattr(run, "run_verify", run_verify)
     given = [str(TINY / "postnorm"), "--target", str(TINY / "target"), "--json"]
@@ -66,21 +67,21 @@ def test_no_number_of_ranks(report, ranks):
 
 @pytest.mark.parametrize(("passed", "stays"), [(True, False), (False, True)])
 def test_logs_stay_unless_all_passed(capsys, passed, stays):
-    with command.Logs() as kept:
+    with Logs() as kept:
         (kept.folder / "log").write_text("x")
         kept.passed = passed
     assert kept.folder.exists() == stays
     assert (str(kept.folder) in capsys.readouterr().err) == stays
 
 
-def stop_within(kept: command.Logs) -> None:
+def stop_within(kept: Logs) -> None:
     with kept:
         (kept.folder / "log").write_text("x")
         raise KeyboardInterrupt
 
 
 def test_logs_stay_after_an_error(capsys):
-    kept = command.Logs()
+    kept = Logs()
     with pytest.raises(KeyboardInterrupt):
         stop_within(kept)
     assert (kept.folder / "log").exists()
@@ -88,7 +89,7 @@ def test_logs_stay_after_an_error(capsys):
 
 
 def test_a_folder_without_logs_goes():
-    with command.Logs() as kept:
+    with Logs() as kept:
         pass
     assert not kept.folder.exists()
 
@@ -108,7 +109,7 @@ def report(monkeypatch):
         (folder / "log").write_text("x")
         one = not_applicable("one", "why")
         checks = (one, replace(one, name="two", verdict=verdict(found.passed)))
-        return Report("draft", "target", request.k, checks, {})
+        return VerifyReport("draft", "target", request.k, checks, {})
 
     monkeypatch.setattr(run, "run_verify", run_verify)
     return found
@@ -135,7 +136,7 @@ def test_what_was_found_is_printed_before_it_is_written(tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr(type(tmp_path), "write_text", write_text)
-    monkeypatch.setattr(run, "run_verify", lambda request, *_: Report("d", "t", request.k, ()))
+    monkeypatch.setattr(run, "run_verify", lambda request, *_: VerifyReport("d", "t", request.k, ()))
     result = verify("--out", str(tmp_path / "found.json"))
     assert result.exit_code == 2
     assert json.loads(result.stdout)["exit_code"] == 0

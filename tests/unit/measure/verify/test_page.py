@@ -47,3 +47,10 @@ def test_the_amounts_of_quick():
         f"{USUAL['num_prompts']} of {USUAL['max_tokens']}, with {QUICK['samples']} samples in place of "
         f"{USUAL['samples']:,}"
     ) in text
+
+
+def test_the_help_names_the_same_amounts():
+    helps = {option.name: option.help for option in VERIFY.params if option.name in USUAL}
+    assert set(helps) == set(USUAL)
+    for name, text in helps.items():
+        assert text.endswith(f"Default {USUAL[name]}, with --quick {QUICK[name]}.")

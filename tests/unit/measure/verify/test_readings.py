@@ -13,12 +13,12 @@ from tests.support.engine import ROOT
 from tests.unit.measure.verify.toy import ToyEngine
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.measure.verify import run
-from vllm_eagle_ext.measure.verify.readings import FEEDBACK, GATE_LAYOUT, Acceptance, Answer
+from vllm_eagle_ext.measure.verify.readings import FEEDBACK, GATE_LAYOUT, Acceptance, Comparison
 from vllm_eagle_ext.measure.verify.readings_table import print_answer
 
 
-def layouts(first: int, second: int, drafts: int = 200, **options) -> Answer:
-    return Answer(
+def layouts(first: int, second: int, drafts: int = 200, **options) -> Comparison:
+    return Comparison(
         GATE_LAYOUT,
         (
             Acceptance("interleaved", drafts, (first, first // 2)),
@@ -28,8 +28,10 @@ def layouts(first: int, second: int, drafts: int = 200, **options) -> Answer:
     )
 
 
-def feedback(normed: tuple[int, ...], raw: tuple[int, ...], drafts: int = 600, **options) -> Answer:
-    return Answer(FEEDBACK, (Acceptance(True, drafts, normed), Acceptance(False, drafts, raw)), options)
+def feedback(normed: tuple[int, ...], raw: tuple[int, ...], drafts: int = 600, **options) -> Comparison:
+    return Comparison(
+        FEEDBACK, (Acceptance(True, drafts, normed), Acceptance(False, drafts, raw)), options
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,10 +78,10 @@ def test_a_share_and_its_error():
 def test_rates_and_tau():
     row = Acceptance("concat", 10, (8, 5, 1))
     assert row.rates == [0.8, 0.5, 0.1]
-    assert row.tau == pytest.approx(2.4)
+    assert row.acceptance_length == pytest.approx(2.4)
 
 
-def shown(answer: Answer) -> str:
+def shown(answer: Comparison) -> str:
     console = Console(width=100, record=True)
     print_answer(answer, console)
     return " ".join(console.export_text().split())

@@ -15,7 +15,7 @@ from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.measure.prompts import PromptSet
 from vllm_eagle_ext.measure.verify import run
 from vllm_eagle_ext.measure.verify.request import VerifyRequest
-from vllm_eagle_ext.measure.verify.table import print_report
+from vllm_eagle_ext.measure.verify.table import print_verification
 from vllm_eagle_ext.measure.verify.verdicts import Verdict
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
 
@@ -58,7 +58,7 @@ def verdicts(report) -> dict[str, str]:
 def test_a_lossless_engine_passes(engines, tmp_path):
     report = run.run_verify(request(), tmp_path, stage)
     assert verdicts(report) == {
-        "intake": "passed",
+        "preflight": "passed",
         "greedy texts": "passed",
         "sampled texts": "passed",
         "reference": "not applicable",
@@ -133,7 +133,7 @@ def test_a_refused_draft_starts_no_engine(engines, tmp_path):
     report = run.run_verify(request("dflash"), tmp_path, stage)  # of another target
     assert engines["started"] == []
     assert report.exit_code == 1
-    assert verdicts(report)["intake"] == "FAILED"
+    assert verdicts(report)["preflight"] == "FAILED"
     assert set(verdicts(report).values()) == {"FAILED", "not applicable"}
 
 
@@ -145,7 +145,7 @@ class TestHybrid:
         report = self.run(tmp_path)
         assert verdicts(report)["hybrid states"] == "passed"
         name, arguments, _ = engines["started"][1]
-        assert name == "the engine with slots"
+        assert name == "the engine with one state block per draft token"
         assert arguments["additional_config"]["eagle_ext"]["hybrid_state"] == "per_token"
         assert len(engines["started"]) == 3
 
@@ -155,7 +155,7 @@ class TestHybrid:
         assert engines["started"][1][0] == "the engine with replay"
 
     def test_other_texts_fail(self, engines, tmp_path):
-        engines["the engine with slots"] = ToyEngine(wrong_at=9)
+        engines["the engine with one state block per draft token"] = ToyEngine(wrong_at=9)
         report = self.run(tmp_path)
         assert verdicts(report)["hybrid states"] == "FAILED"
         assert verdicts(report)["greedy texts"] == "passed"
@@ -169,7 +169,7 @@ class TestHybrid:
     def test_a_refusal_is_no_failure(self, engines, tmp_path):
         said = "HybridStateError: vllm-eagle-ext: enable_lora is True. Allowed: .."
         error = EngineFailedError(field="engine", value=said, allowed="one", remedy="log")
-        engines["the engine with slots"] = error
+        engines["the engine with one state block per draft token"] = error
         report = self.run(tmp_path)
         assert verdicts(report)["hybrid states"] == "not applicable"
         assert report.exit_code == 0
@@ -179,7 +179,7 @@ def test_what_is_shown_and_written(engines, tmp_path):
     engines["the engine with the draft"].wrong_at = 4
     report = run.run_verify(request(), tmp_path, stage)
     shown = Console(width=100, record=True, soft_wrap=True)
-    print_report(report, shown)
+    print_verification(report, shown)
     text = shown.export_text()
     assert "FAILED: greedy texts." in text
     assert max(map(len, text.splitlines()[1:])) <= 100
@@ -196,14 +196,14 @@ def test_what_is_shown_and_written(engines, tmp_path):
 def test_a_warning_is_no_plain_success(engines, tmp_path):
     engines["the engine with the draft"].accepted = 3
     shown = Console(width=100, record=True, soft_wrap=True)
-    print_report(run.run_verify(request(), tmp_path, stage), shown)
+    print_verification(run.run_verify(request(), tmp_path, stage), shown)
     assert "Worth a look: acceptance." in shown.export_text()
 
 
 def test_what_a_refused_draft_needs_is_said(engines, tmp_path):
     """The remedy as well: `vllm-eagle check` need not be run for it."""
     shown = Console(width=100, record=True, soft_wrap=True)
-    print_report(run.run_verify(request("dflash"), tmp_path, stage), shown)
+    print_verification(run.run_verify(request("dflash"), tmp_path, stage), shown)
     text = shown.export_text()
     problem = run_check(request("dflash").check).inspection.causes[0].problem
     found = " ".join(text.split())
@@ -223,7 +223,7 @@ def test_quick_says_what_it_left_out(engines, tmp_path):
     assert "300 samples in place of 1000" in said
     assert "compiled engines" in said
     shown = Console(width=300, record=True, soft_wrap=True)
-    print_report(report, shown)
+    print_verification(report, shown)
     assert said in shown.export_text()
     assert run.run_verify(request(), tmp_path, stage).settings["left_out"] is None
 

@@ -1,4 +1,4 @@
-"""Replay against slots: equal to the bit, or at a tie, or a fault."""
+"""Replay against one state block per draft token: equal to the bit, or at a near-tie, or a fault."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
 from vllm_eagle_ext.measure.verify.states import judge_failure, judge_states, other
-from vllm_eagle_ext.measure.verify.texts import Parting
+from vllm_eagle_ext.measure.verify.texts import Divergence
 from vllm_eagle_ext.measure.verify.verdicts import Verdict
 
 
@@ -15,14 +15,16 @@ def measured(accepted: int = 12) -> Measured:
 
 
 def judged(theirs: Measured, *gaps: float):
-    found = [Parting(0, 1, (2, 5), gap) for gap in gaps]
+    found = [Divergence(0, 1, (2, 5), gap) for gap in gaps]
     return judge_states(measured(), theirs, found, served="replay", bound=0.1)
 
 
 def test_equal_to_the_bit():
     check = judged(measured())
     assert check.verdict is Verdict.PASSED
-    assert check.said.startswith("Served with replay: 1 of 1 texts equal those with slots.")
+    assert check.said.startswith(
+        "Served with replay: 1 of 1 texts equal those with one state block per draft token."
+    )
 
 
 def test_other_counters_of_equal_texts_are_a_warning():
@@ -65,10 +67,10 @@ def test_a_log_line_of_ours_is_no_refusal():
 
 
 def test_a_crash_says_nothing_about_the_draft():
-    log = f"x\n(EngineCore) ERROR [core.py:9] ValueError: no memory for slots\nTraceback\n{CORE}\n"
+    log = f"x\n(EngineCore) ERROR [core.py:9] ValueError: no memory for states\nTraceback\n{CORE}\n"
     check = judge_failure(failure(CORE), "per_token", log)
     assert check.verdict is Verdict.NOT_APPLICABLE
-    assert check.said.endswith("ended: ValueError: no memory for slots")
+    assert check.said.endswith("ended: ValueError: no memory for states")
 
 
 def test_a_crash_without_a_word():

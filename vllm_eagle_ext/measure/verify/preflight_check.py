@@ -12,17 +12,17 @@ from vllm_eagle_ext.errors import sentence
 from vllm_eagle_ext.measure.verify.verdicts import Check, not_applicable, verdict
 from vllm_eagle_ext.preflight.offline.run import CheckResult
 
-NAME = "intake"
+NAME = "preflight"
 
 
-def judge_intake(checked: CheckResult) -> Check:
+def judge_preflight(checked: CheckResult) -> Check:
     found, spec = checked.inspection, checked.inspection.spec
     if spec is None and found.is_left_to_vllm:
-        return not_applicable(NAME, "not one of this package's drafts: vLLM serves it as it reads it")
+        return not_applicable(NAME, "not one of this package's drafts: vLLM serves it unchecked")
     heard = (finding for finding in found.findings if finding.follows_from is None)
     told = [finding for finding in heard if finding.severity is not Severity.NOTE]
     lines = [line for finding in told for line in _lines(finding)]
-    said = f"The draft would be refused: {_count(found)}."
+    said = f"The draft would be refused: {_error_count(found)}."
     if not found.errors and spec is not None:
         layer_ids = list(spec.aux_layers.layer_ids)
         said = f"{spec.title}" + (
@@ -32,7 +32,7 @@ def judge_intake(checked: CheckResult) -> Check:
     return Check(NAME, verdict(not found.errors), said, tuple(lines), figures)
 
 
-def _count(found: Inspection) -> str:
+def _error_count(found: Inspection) -> str:
     count, follow = len(found.causes), consequences(found.errors)
     return f"{count} error{'s' * (count > 1)}" + (f", {follow}" if follow else "")
 

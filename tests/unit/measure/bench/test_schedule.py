@@ -16,9 +16,9 @@ SETTINGS = Settings(
     concurrency=[1, 4], repeats=2, max_tokens=64, temperature=0, seed=0, ignore_eos=False,
     prompts="built-in", num_prompts=8, prompts_sha256="", prompt_tokens=[5] * 8, chat_template=True,
     thinking=None, engine={"max_model_len": 64}, speculative={}, eagle_ext={"strict": False},
-    synthetic_acceptance=None, dummy=False, ways=["none", "stock", "ours"],
+    synthetic_acceptance=None, dummy=False, kinds=["none", "stock", "ours"],
 )  # fmt: skip
-NONE = Variant(way="none")
+NONE = Variant(kind="none")
 ANSWER = Answer(prompt_tokens=120, tokens=list(range(11)), steps=[1, 4, 4, 2], ttft_s=0.5, decode_s=2.0)
 
 
@@ -77,13 +77,13 @@ def all_of(settings: Settings):
 
 
 def test_an_engine_that_failed_is_tried_again_in_a_folder_that_goes_on():
-    stock = Variant(way="stock", draft="a", k=3)
+    stock = Variant(kind="stock", draft="a", k=3)
     left = outstanding(SETTINGS, [ended(stock, error="ValueError: no")], [])
     assert len([turn for turn in left if turn.variant == stock]) == 2
 
 
 def test_parts_of_a_step_that_were_not_taken_are():
-    """Of the first repeat alone."""
+    """They are taken of the first repeat alone."""
     done = all_of(SETTINGS)
     engines = [ended(variant) for _, variant in list(order(SETTINGS))[:9]]
     assert outstanding(SETTINGS, engines, done) == []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the intake adds to an engine's start, and what `vllm-eagle check` takes.
+"""What the preflight adds to an engine's start, and what `vllm-eagle check` takes.
 
-    python -m benchmarks.intake_cost
+    python -m benchmarks.preflight_cost
 
 The rules on drafts of true size, each several times in one process; and the whole span around vLLM's own
 builder, once per process and thus with the package's imports, on the tiny pairs.
@@ -66,7 +66,7 @@ def spans_of_a_start(draft: str) -> None:
 
     spans: dict[str, float] = {}
     _time(EngineArgs, "vllm", spans)
-    load_general_plugins()  # wraps the builder, but imports the intake at its first call
+    load_general_plugins()  # wraps the builder, but imports the preflight at its first call
     _time(EngineArgs, "whole", spans)
     imported = [name for name in sys.modules if name.startswith(_IMPORTED_BY_A_START)]
     if imported:
@@ -80,7 +80,7 @@ def spans_of_a_start(draft: str) -> None:
 
 
 def _time(engine_args: Any, name: str, spans: dict[str, float]) -> None:
-    """Of its builder as it is now."""
+    """Time its builder as it is now."""
     build = engine_args.create_speculative_config
 
     @functools.wraps(build)
@@ -97,7 +97,7 @@ def _time(engine_args: Any, name: str, spans: dict[str, float]) -> None:
 def start_spans(draft: str) -> dict[str, float]:
     found = []
     for _ in range(REPEATS):
-        command = [sys.executable, "-m", "benchmarks.intake_cost", draft]
+        command = [sys.executable, "-m", "benchmarks.preflight_cost", draft]
         printed = subprocess.run(
             command, cwd=ROOT, env=engine_environment("v1"), capture_output=True, text=True, check=True
         ).stdout
@@ -136,7 +136,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         spans_of_a_start(sys.argv[1])
         return
-    found: dict[str, Any] = {"command": "python -m benchmarks.intake_cost", "machine": machine()}
+    found: dict[str, Any] = {"command": "python -m benchmarks.preflight_cost", "machine": machine()}
     found |= {"repeats": REPEATS, "rules": true_sizes()}
     found["start"] = {draft: start_spans(draft) for draft in PAIRS}
     (RESULTS / "intake_cpu.json").write_text(json.dumps(found, indent=1) + "\n")
