@@ -71,7 +71,7 @@ class Found:
 
     @property
     def kind(self) -> str:
-        if self.result.inspection.is_left_to_vllm:
+        if self.result.inspection.is_passed_through:
             return _LEFT
         return _FAMILIES[self.spec.family] if self.spec and not self.result.exit_code else _REFUSED
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.draft_config import DFlashConfig, DraftConfig, NestedConfig
+from vllm_eagle_ext.checkpoint.families.registry import config_blocks
 from vllm_eagle_ext.checkpoint.layer_ids import ANGELSLIM_KEY, IDS_KEY, OUTPUT_IDS_KEY
-
-BLOCKS = ("eagle_config", "dflash_config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,8 @@ UNCOMPUTED: Mapping[str, Uncomputed] = {
     "projector_type": Uncomputed("corrects the logits by a second head", (None, "dflash")),
     "attention_mode": Uncomputed("is another kind of attention", (None, "gqa")),
 }
-# Of the other drafters.
-OF_DFLASH: Mapping[str, Uncomputed] = {
+# Computed by the families whose records list the key.
+COMPUTED_BY_SOME: Mapping[str, Uncomputed] = {
     "input_embedding_scale": Uncomputed("scales the embeddings", (None, 1)),
     "attention_value_scale": Uncomputed("scales the values of attention", (None, 1)),
     "use_swa": Uncomputed("gives each layer a window", _UNSET),
@@ -147,7 +146,7 @@ def stated_keys(flat: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """
     for key, value in flat.items():
         yield key, key, value
-    for block in BLOCKS:
+    for block in config_blocks():
         inner = flat.get(block)
         for key, value in inner.items() if isinstance(inner, Mapping) else ():
             yield f"{block}.{key}", key, value

@@ -118,6 +118,11 @@ class DraftConfig(NestedConfig):
     # speculators
     speculators_config: SpeculatorsBlock | None = None
 
+    @property
+    def block_config(self) -> DFlashConfig:
+        """`dflash_config`, or one that states nothing."""
+        return self.dflash_config or DFlashConfig()
+
     @field_validator("max_position_embeddings", mode="before")
     @classmethod
     def _is_no_null(cls, value: object) -> object:
@@ -130,6 +135,13 @@ class DraftConfig(NestedConfig):
 def format_of(config: Mapping[str, Any]) -> Format:
     speculators = "speculators_model_type" in config or "speculators_config" in config
     return "speculators" if speculators else "published"
+
+
+def published_architecture(config: Mapping[str, Any]) -> str:
+    """The first of `architectures`, or "" if there is none."""
+    architectures = config.get("architectures")
+    named = isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
+    return architectures[0] if named else ""  # type: ignore[index]
 
 
 def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:

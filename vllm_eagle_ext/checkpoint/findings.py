@@ -47,25 +47,20 @@ class Rule:
     name: str
     severity: Severity
     can_run: bool
-    families: frozenset[str]  # empty: all
+    for_all: bool  # False: for the families whose records list it
     check: Check  # of a Candidate or a Case
 
     def apply(self, subject: Any) -> Iterator[Finding]:
-        if self.families and subject.spec.family not in self.families:
-            return
         for problem in self.check(subject):
             yield Finding(self.name, self.severity, problem, self.can_run)
 
 
-def rule(
-    severity: Severity, *, can_run: bool = False, families: Iterable[str] = ()
-) -> Callable[[Check], Rule]:
+def rule(severity: Severity, *, can_run: bool = False, for_all: bool = True) -> Callable[[Check], Rule]:
     """Make a rule of a function `(subject) -> problems`; its name is the function's."""
 
     def make(check: Check) -> Rule:
-        return Rule(
-            check.__name__, severity, can_run or severity != Severity.ERROR, frozenset(families), check
-        )
+        runs = can_run or severity != Severity.ERROR
+        return Rule(check.__name__, severity, runs, for_all, check)
 
     return make
 

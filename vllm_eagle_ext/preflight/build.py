@@ -7,14 +7,21 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from vllm_eagle_ext import compat, failed_start, metrics
 from vllm_eagle_ext.checkpoint import Inspection, TargetFacts, inspect_draft, read_draft_files
 from vllm_eagle_ext.checkpoint.case import Setting
 from vllm_eagle_ext.checkpoint.draft_files import read_config
+from vllm_eagle_ext.checkpoint.families.registry import (
+    drafter_of,
+    method_drafts_in_parallel,
+    methods,
+    own_model_types,
+)
+from vllm_eagle_ext.checkpoint.known_architectures import PLAIN_MODELS
 from vllm_eagle_ext.checkpoint.rope_config import read_rope
-from vllm_eagle_ext.checkpoint.rules.early import OWN_MODEL_TYPE
 from vllm_eagle_ext.errors import EagleExtError, UnsupportedVllmError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_scheme import refuse_without_states
@@ -30,7 +37,6 @@ from vllm_eagle_ext.preflight.untested import refuse_gaps
 
 logger = get_logger(__name__)
 
-METHODS = ("eagle3", "dflash")
 # Methods that vLLM takes, or falls back to, for drafts whose method was not named.
 _MISTAKABLE = (None, "draft_model", "eagle")
 
@@ -46,7 +52,7 @@ def build_speculative_config(
         build: vLLM's own builder, without arguments.
 
     Returns:
-        What `build` returned; only drafts of `families.py` are touched.
+        What `build` returned; only drafts of a registered family are touched.
 
     Raises:
         EagleExtError: options, request or checkpoint that cannot be served rightly.
@@ -80,7 +86,7 @@ def _with_checked_draft(
         # vLLM took the method from words in the draft's path.
         named = replace(request, method=config.method)
         inspection = _inspect_for_start(named, target_model_config, engine_args, options)
-    if inspection is None or config.method not in METHODS:
+    if inspection is None or config.method not in methods():
         return config
     if inspection.case is None:
         logger.warning(
@@ -122,9 +128,9 @@ def _inspect(
     request: DraftRequest, target_model_config: Any, engine_args: Any, options: Options
 ) -> Inspection | None:
     """None for drafts that are not looked at: another method, or another kind of storage."""
-    if request.method not in METHODS and not _may_be_mistaken(request, engine_args):
+    if request.method not in methods() and not _may_be_mistaken(request, engine_args):
         return None
-    if request.method in METHODS:
+    if request.method in methods():
         check_request(request)
     if "://" in request.model or os.environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true"):
         logger.warning(
@@ -139,10 +145,8 @@ def _inspect(
         token=engine_args.hf_token,
         download_dir=engine_args.download_dir,
     )
-    if files.config.get("model_type") == OWN_MODEL_TYPE:
-        from vllm_eagle_ext.drafters.dflash.config import register
-
-        register()
+    if hook := own_model_types().get(str(files.config.get("model_type"))):
+        resolve_name(hook)()
     inspection = inspect_draft(
         files,
         target_facts(target_model_config),
@@ -162,7 +166,7 @@ def _inspect_for_start(
     """And what of the engine around it does not go with a valid draft of ours."""
     inspection = _inspect(request, target_model_config, engine_args, options)
     case = inspection.case if inspection else None
-    if case is not None and request.method in METHODS:
+    if case is not None and request.method in methods():
         runner = case.setting.runner or "v1"
         check_pipeline(engine_args, case.spec, runner)
         check_ranks(
@@ -182,8 +186,6 @@ def _may_be_mistaken(request: DraftRequest, engine_args: Any) -> bool:
         return False
     if request.model in ("ngram", "[ngram]"):
         return False
-    from vllm_eagle_ext.checkpoint.families import kind_of
-
     try:
         config = read_config(
             request.model,
@@ -193,10 +195,8 @@ def _may_be_mistaken(request: DraftRequest, engine_args: Any) -> bool:
         )
     except EagleExtError:
         return False  # whatever it is, vLLM has its own word on it
-    return kind_of(config, None) is not None and config.get("architectures") not in (
-        ["LlamaForCausalLM"],
-        ["Qwen3ForCausalLM"],
-    )
+    is_plain = config.get("architectures") in [[name] for name in PLAIN_MODELS]
+    return drafter_of(config, None) is not None and not is_plain
 
 
 def target_facts(target_model_config: Any) -> TargetFacts:
@@ -214,7 +214,7 @@ def target_facts(target_model_config: Any) -> TargetFacts:
 
 def _setting(request: DraftRequest, target_model_config: Any) -> Setting:
     k = request.num_speculative_tokens
-    parallel = request.parallel_drafting or request.method == "dflash"
+    parallel = request.parallel_drafting or method_drafts_in_parallel(request.method)
     return Setting(
         method=request.method,
         k=k if isinstance(k, int) else None,

@@ -100,7 +100,7 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("head_is_present", "drop tensor"): REDUCED,
     ("head_is_present", "rename tensor"): REDUCED,
     ("embeddings_can_be_shared", "surroundings"): PUBLISHED,
-    ("lent_parts_are_usual", "drop tensor"): LENDABLE,
+    ("shared_parts_are_usual", "drop tensor"): LENDABLE,
     ("tied_embeddings_are_ignored", "other keys"): EAGLE3,
     ("tokenizers_agree", "surroundings"): ALL,
     ("target_width_fits", "number"): ALL,

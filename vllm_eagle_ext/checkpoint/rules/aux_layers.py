@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.layer_ids import BlockOrder, default_layer_ids
 
 
-@rule(Severity.WARNING, families=EAGLE3)
+@rule(Severity.WARNING, for_all=False)
 def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
     layers = case.spec.aux_layers
     if layers.published_ids is None and layers.layer_ids and "option" not in layers.rule:
@@ -23,7 +22,7 @@ def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, families=EAGLE3)
+@rule(Severity.WARNING, for_all=False)
 def aux_layer_ids_may_be_inputs(case: Case) -> Iterable[Problem]:
     """Ids equal to EAGLE-3's own layer_ids, read as names of outputs."""
     layers = case.spec.aux_layers

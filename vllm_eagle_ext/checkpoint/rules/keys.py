@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.config_keys import (
-    OF_DFLASH,
+    COMPUTED_BY_SOME,
     RESCALES_LOGITS,
     UNCOMPUTED,
     is_known,
@@ -26,9 +26,10 @@ _CONFIG = "of the draft's config.json"
 @rule(Severity.ERROR, can_run=True)
 def keys_are_computed(case: Case) -> Iterable[Problem]:
     """vLLM's drafters ignore what they do not know."""
-    is_dflash = case.spec.method == "dflash"
-    uncomputed = UNCOMPUTED if is_dflash else {**UNCOMPUTED, **OF_DFLASH}
-    drafter = "no drafter computes" if is_dflash else "no EAGLE-3 drafter computes"
+    computed = case.spec.record.computed_keys
+    of_others = {key: known for key, known in COMPUTED_BY_SOME.items() if key not in computed}
+    uncomputed = {**UNCOMPUTED, **of_others}
+    drafter = "no EAGLE-3 drafter computes" if of_others else "no drafter computes"
     for place, key, value in stated_keys(case.flat):
         known = uncomputed.get(key)
         in_place = key == "query_pre_attn_scalar" and value == case.spec.heads.dim

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.spec import kept_ids, tensor_integers
 from vllm_eagle_ext.checkpoint.tokenizers import compare_tokenizers
@@ -188,8 +187,8 @@ def embeddings_can_be_shared(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, families=EAGLE3)
-def lent_parts_are_usual(case: Case) -> Iterable[Problem]:
+@rule(Severity.WARNING, for_all=False)
+def shared_parts_are_usual(case: Case) -> Iterable[Problem]:
     """Nearly every EAGLE-3 head has a head of its own, and speculators writes the embeddings too."""
     missing = []
     if case.spec.head == "shared" and not case.is_reduced:
@@ -239,7 +238,7 @@ RULES = (
     d2t_agrees_with_t2d,
     head_is_present,
     embeddings_can_be_shared,
-    lent_parts_are_usual,
+    shared_parts_are_usual,
     tied_embeddings_are_ignored,
     tokenizers_agree,
 )

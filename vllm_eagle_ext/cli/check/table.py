@@ -25,7 +25,7 @@ def print_check(result: CheckResult, console: Console, *, everything: bool = Fal
     inspection = result.inspection
     if inspection.spec is not None:
         console.print(_table(inspection.spec, result.target, result.start))
-    elif inspection.is_left_to_vllm:
+    elif inspection.is_passed_through:
         is_off = result.request.options.get("enabled") is False
         why = "Switched off by the option enabled" if is_off else "Not one of this package's drafts"
         console.print(f"{why}: vLLM serves it as it reads it, unchecked.")
@@ -87,7 +87,7 @@ def _rows(spec: DraftSpec, target: TargetFacts, start: Start) -> Iterator[tuple[
     if spec.fuses_aux_states:
         yield "aux layers", f"inputs of {list(spec.aux_layers.layer_ids)} of {target.num_layers}"
         yield "  rule", spec.aux_layers.rule
-    if spec.method == "eagle3":
+    if spec.record.has_flags:
         stated = [f"{name} ({flag.source})" for name, flag in spec.flags.items() if flag]
         yield "norms", ", ".join(stated) or "none beyond EAGLE-3's own"
         yield "fed back", "the normalised state" if spec.norm_output else "the raw state"

@@ -17,7 +17,7 @@ NAME = "intake"
 
 def judge_intake(checked: CheckResult) -> Check:
     found, spec = checked.inspection, checked.inspection.spec
-    if spec is None and found.is_left_to_vllm:
+    if spec is None and found.is_passed_through:
         return not_applicable(NAME, "not one of this package's drafts: vLLM serves it as it reads it")
     heard = (finding for finding in found.findings if finding.follows_from is None)
     told = [finding for finding in heard if finding.severity is not Severity.NOTE]

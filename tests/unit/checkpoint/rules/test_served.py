@@ -84,7 +84,7 @@ _NEW = "Eagle3NewForCausalLM"
 def test_left_to_vllm(tmp_path, architecture, setting):
     draft = valid_draft("native")
     draft.config["architectures"] = [architecture]
-    assert inspect(draft, tmp_path, setting=setting).is_left_to_vllm
+    assert inspect(draft, tmp_path, setting=setting).is_passed_through
 
 
 @pytest.mark.parametrize(("model_type", "rules"), [("llama", set()), ("olmo2", {"model_type_is_usual"})])
@@ -93,14 +93,14 @@ def test_another_method_leaves_it_to_vllm(tmp_path, model_type, rules):
     draft = valid_draft("native")
     draft.config |= {"architectures": ["LlamaForCausalLM"], "model_type": model_type}
     inspection = inspect(draft, tmp_path, setting={"method": "draft_model"})
-    assert inspection.is_left_to_vllm
+    assert inspection.is_passed_through
     assert names(inspection.findings) == rules
 
 
 def test_a_refused_draft_is_not_left_to_vllm(tmp_path):
     inspection = inspect(valid_draft("native"), tmp_path, setting={"method": "eagle"})
     assert inspection.errors
-    assert not inspection.is_left_to_vllm
+    assert not inspection.is_passed_through
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_json_of_a_draft_that_cannot_be_made_out(check, tmp_path):
     assert [finding["rule"] for finding in said["findings"]] == ["config_is_well_formed"]
 
 
-def test_json_of_a_draft_that_is_left_to_vllm(check, tmp_path):
+def test_json_of_a_draft_that_is_passed_through(check, tmp_path):
     draft = tiny_draft(tmp_path / "draft", architectures=["K3DSparkModel"])
     said = json.loads(check(draft, "--json").stdout)
     assert said.keys() == KEYS
