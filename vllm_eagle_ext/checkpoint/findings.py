@@ -19,15 +19,24 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is not as a rule wants it."""
+    """One thing that is not as a rule wants it, or that a note tells without asking for anything."""
 
     field: str
     value: object
-    allowed: str
-    remedy: str
+    allowed: str = ""
+    remedy: str = ""
+    message: str = ""  # of a note, in place of the two above
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """The lines below the first, on a terminal."""
+        if self.message:
+            return (self.message,)
+        return f"allowed: {self.allowed}", f"to do:   {self.remedy}"
 
     def __str__(self) -> str:
-        return f"{sentence(self.field, self.value)}. Allowed: {self.allowed}. What to do: {self.remedy}"
+        rest = self.message or f"Allowed: {self.allowed}. What to do: {self.remedy}"
+        return f"{sentence(self.field, self.value)}. {rest}"
 
 
 @dataclass(frozen=True, slots=True)

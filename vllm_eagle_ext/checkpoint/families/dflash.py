@@ -14,7 +14,13 @@ from vllm_eagle_ext.checkpoint.expected_tensors import (
     mlp,
 )
 from vllm_eagle_ext.checkpoint.families.eagle3 import QWEN3
-from vllm_eagle_ext.checkpoint.families.record import Backbone, Drafter, Family, IdConvention
+from vllm_eagle_ext.checkpoint.families.record import (
+    Backbone,
+    Drafter,
+    Family,
+    IdConvention,
+    KeyEffect,
+)
 from vllm_eagle_ext.checkpoint.layer_ids import OUTPUT_IDS_KEY
 from vllm_eagle_ext.checkpoint.rules import blocks
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
@@ -87,9 +93,12 @@ FAMILIES = (
             blocks.dflash_reads_aux_states,
             blocks.final_state_is_not_normed,
         ),
-        computed_keys=frozenset(
-            {"input_embedding_scale", "attention_value_scale", "use_swa", "is_neox_style"}
-        ),
+        own_keys={
+            "input_embedding_scale": KeyEffect("scales the embeddings", (None, 1)),
+            "attention_value_scale": KeyEffect("scales the values of attention", (None, 1)),
+            "use_swa": KeyEffect("gives each layer a window", (None, False, 0)),
+            "is_neox_style": KeyEffect("rotates neighbouring channels together", (None, True)),
+        },
         asks_for_windows=lambda config: bool(config.block_config.use_swa),
         drafts_in_parallel=True,
         fills_a_block=True,

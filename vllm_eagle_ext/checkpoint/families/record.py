@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint.attention import LayerAttention
@@ -59,6 +59,21 @@ class Drafter:
         return f"{self.package}:{self.architecture}"
 
 
+@dataclass(frozen=True, slots=True)
+class KeyEffect:
+    """What a key of config.json does to a draft that was trained with it."""
+
+    effect: str
+    neutral: tuple[Any, ...]  # values that change nothing
+    by_layer: bool = False  # of an entry per layer, each neutral
+
+    def is_neutral(self, value: Any) -> bool:
+        """Whether the draft computes the same without the key."""
+        if self.by_layer and isinstance(value, list):
+            return all(each in self.neutral for each in value)
+        return value in self.neutral
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What tells the families of one drafter class apart."""
@@ -96,7 +111,7 @@ class Family:
     read_layers: Callable[[DraftConfig, Backbone, Format], tuple[LayerAttention, ...]]
     tensors: Callable[[DraftSpec, DraftConfig, int], dict[str, Expected]]
     rules: tuple[Rule, ...] = ()
-    computed_keys: frozenset[str] = frozenset()  # of `config_keys.COMPUTED_BY_SOME`
+    own_keys: Mapping[str, KeyEffect] = field(default_factory=dict)  # that it alone computes with
     asks_for_windows: Callable[[DraftConfig], bool] = lambda config: False  # beside layer_types
     # How it drafts.
     has_flags: bool = False  # EAGLE-3's, on norms and on what is fed back

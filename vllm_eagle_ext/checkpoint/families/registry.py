@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.draft_config import published_architecture
-from vllm_eagle_ext.checkpoint.families.record import Drafter, Evidence, Family
+from vllm_eagle_ext.checkpoint.families.record import Drafter, Evidence, Family, KeyEffect
 
 # By name, in the order in which they are tried on a draft.
 FAMILIES: dict[str, Family] = {}
@@ -85,6 +85,11 @@ def config_blocks() -> tuple[str, ...]:
 def id_places() -> tuple[str, ...]:
     """Nested keys that name aux layers."""
     return _distinct(family.layer_ids.place for family in FAMILIES.values())
+
+
+def own_keys() -> dict[str, KeyEffect]:
+    """Keys of config.json that some family computes with, and others do not."""
+    return {key: effect for family in FAMILIES.values() for key, effect in family.own_keys.items()}
 
 
 def own_model_types() -> dict[str, str]:

@@ -114,8 +114,7 @@ def head_dim_is_stated(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="head_dim of the draft's config.json",
             value=None,
-            allowed=f"the size of one head; {case.spec.heads.dim} is taken",
-            remedy="nothing, if it is right",
+            message=f"{case.spec.heads.dim} is taken for the size of one head",
         )
 
 

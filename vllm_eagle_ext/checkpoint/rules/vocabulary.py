@@ -126,8 +126,7 @@ def d2t_is_converted(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="d2t of the draft",
             value="target ids",
-            allowed="offsets (target id minus draft id), which is what vLLM reads",
-            remedy="nothing: it is converted while it is loaded",
+            message="It is converted while it is loaded: vLLM reads offsets (target id minus draft id)",
         )
 
 
@@ -210,8 +209,7 @@ def tied_embeddings_are_ignored(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="tie_word_embeddings of the draft's config.json",
             value=True,
-            allowed="true or false: a drafter uses the lm_head of its file",
-            remedy="nothing",
+            message="It changes nothing: a drafter uses the lm_head of its file",
         )
 
 

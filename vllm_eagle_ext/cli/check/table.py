@@ -43,8 +43,8 @@ def _print_finding(finding: Finding, console: Console) -> None:
     problem = finding.problem
     head = Text(f"{finding.severity.value} {finding.rule}: ", style=_STYLES[finding.severity])
     console.print(head + Text(sentence(problem.field, problem.value)))
-    console.print(f"  allowed: {problem.allowed}", markup=False)
-    console.print(f"  to do:   {problem.remedy}", markup=False)
+    for line in problem.details:
+        console.print(f"  {line}", markup=False)
 
 
 def _print_refusal(result: CheckResult, console: Console, *, everything: bool) -> None:

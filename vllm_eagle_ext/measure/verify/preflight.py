@@ -40,5 +40,4 @@ def _count(found: Inspection) -> str:
 def _lines(finding: Finding) -> Iterator[str]:
     problem = finding.problem
     yield f"{finding.severity.value} {finding.rule}: {sentence(problem.field, problem.value)}"
-    yield f"  allowed: {problem.allowed}"
-    yield f"  to do:   {problem.remedy}"
+    yield from (f"  {line}" for line in problem.details)
