@@ -34,9 +34,9 @@ UNCOMPUTED: Mapping[str, KeyEffect] = {
     "hidden_activation": KeyEffect("takes the place of silu", (None, "silu")),
     "no_rope_layers": KeyEffect("leaves rope out of layers", (None, 1), by_layer=True),  # 1: with it
     "attention_chunk_size": KeyEffect("cuts the attention in chunks", _UNSET),
-    "use_bidirectional_attention": KeyEffect("lets rows see later ones", _UNSET),
+    "use_bidirectional_attention": KeyEffect("lets tokens see later ones", _UNSET),
     "depth_gate": KeyEffect("gates the draft by its depth", _UNSET),
-    "shift_label": KeyEffect("moves each slot's prediction by one", _UNSET),
+    "shift_label": KeyEffect("moves each position's prediction by one", _UNSET),
     "pure_draft_prefix_len": KeyEffect("mixes the logits of a second head", _UNSET),
     "projector_type": KeyEffect("corrects the logits by a second head", (None, "dflash")),
     "attention_mode": KeyEffect("is another kind of attention", (None, "gqa")),

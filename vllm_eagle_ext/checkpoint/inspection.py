@@ -133,5 +133,5 @@ def _aux_layers(
 
 
 def _errors(name: str, problems: Iterable[Problem]) -> tuple[Finding, ...]:
-    """Of rules without which nothing else can be said."""
+    """Findings of a rule without which nothing else can be said."""
     return tuple(Finding(name, Severity.ERROR, problem, False) for problem in problems)

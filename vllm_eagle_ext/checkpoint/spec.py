@@ -201,7 +201,7 @@ def _mask_token(config: DraftConfig) -> int | None:
 
 
 def _embedding_scale(config: DraftConfig) -> float:
-    """z-lab's, in `dflash_config` before top level."""
+    """The factor that z-lab writes, in `dflash_config` before top level."""
     nested = config.block_config.input_embedding_scale
     return next((scale for scale in (nested, config.input_embedding_scale) if scale is not None), 1.0)
 

@@ -19,7 +19,7 @@ def inspect(draft, folder) -> Inspection:
 
 
 def found(inspection: Inspection) -> dict:
-    """As a fixture's `expect` spells it; a draft that is left or cannot be made out has no more."""
+    """As a fixture's `expect` spells it; one that is not made out has no more."""
     verdict = "refused" if inspection.errors else "left" if inspection.is_passed_through else "served"
     said = {
         "verdict": verdict,

@@ -55,7 +55,9 @@ LLAMA_DRAFTER = Drafter(
         _P_EAGLE,
     ),
     speculators=(("eagle3", "llama"), ("peagle", "llama")),
-    aliases=("Eagle3PEagleDraftModel",),  # from SpecForge's name; the config writer then writes ours
+    aliases=(
+        "Eagle3PEagleDraftModel",
+    ),  # from SpecForge's name; preflight then writes the class's own name
     can_gate=True,
 )
 _QWEN3_DRAFTER = Drafter(

@@ -132,7 +132,7 @@ def runner_is_particular(case: Case) -> Iterable[Problem]:
     if case.setting.runner is None and (wanted := wanted_runner(case.spec)):
         yield Problem(
             field="model runner",
-            value="left to vLLM",
+            value="chosen by vLLM",
             allowed=f"{wanted[0]} for this draft: {wanted[1]}",
             remedy=f"start vLLM 0.32 with {_forcing(wanted[0])}",
         )

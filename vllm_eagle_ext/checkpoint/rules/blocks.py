@@ -11,14 +11,14 @@ from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 
 @rule(Severity.ERROR, can_run=True, for_all=False)
 def k_is_within_the_block(case: Case) -> Iterable[Problem]:
-    """The first slot of a block holds the last sampled token; vLLM checks nothing."""
+    """The first position of a block holds the last sampled token; vLLM checks nothing."""
     block, k = case.spec.block_size, case.setting.k
     if block is not None and k is not None and k > block - 1:
         yield Problem(
             field="num_speculative_tokens",
             value=k,
             allowed=f"up to {block - 1}: the draft was trained on blocks of {block}, of which the first "
-            "slot holds the last sampled token",
+            "position holds the last sampled token",
             remedy=f'write "num_speculative_tokens": {block - 1} or less',
         )
 
@@ -83,7 +83,7 @@ def mask_token_is_unambiguous(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.NOTE, for_all=False)
 def causality_is_per_layer(case: Case) -> Iterable[Problem]:
-    """speculators' blanket flag: see attention.py."""
+    """Tell what becomes of the flag that speculators writes for all layers at once."""
     flag = case.config.sliding_window_non_causal
     if case.spec.format == "speculators" and flag is False:
         yield Problem(
@@ -100,7 +100,7 @@ def anchor_is_not_sampled(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="sample_from_anchor of the draft's config.json",
             value=True,
-            allowed="false: vLLM's DFlash drafter takes its tokens from the masked slots only",
+            allowed="false: vLLM's DFlash drafter takes its tokens from the masked positions only",
             remedy="use a draft that was trained without it",
         )
 

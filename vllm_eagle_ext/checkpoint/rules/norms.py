@@ -160,7 +160,7 @@ def norm_before_residual_is_stated(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="norm_before_residual of the draft's config.json",
             value=None,
-            allowed="true or false; false is taken, speculators' default, where vLLM alone takes true",
+            allowed="true or false; false is taken, speculators' default, where stock vLLM takes true",
             remedy="ask the publisher, and state it in config.json",
         )
 

@@ -184,7 +184,7 @@ def small_tensors_are_finite(case: Case) -> Iterable[Problem]:
         if count := non_finite(raw, header.dtype):
             yield Problem(
                 field=f"values of {header.published}",
-                value=f"{count} infinite or not a number",
+                value=f"{count} infinite or NaN",
                 allowed="finite numbers",
                 remedy="download the file again, or ask the publisher: training diverged",
             )

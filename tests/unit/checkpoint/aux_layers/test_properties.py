@@ -88,10 +88,10 @@ def test_permuting_the_ids_permutes_the_order(writer, lists, family):
 @properties
 @given(WRITERS, SETS, FAMILIES)
 def test_output_i_is_the_input_of_layer_i_plus_1(writer, ids, family):
-    boundary = resolve(writer(ids), family, override="input")
+    inputs = resolve(writer(ids), family, override="input")
     output = resolve(writer(ids), family, override="output")
-    assert output.layer_ids == tuple(b + 1 for b in boundary.layer_ids)
-    assert output.order == boundary.order
+    assert output.layer_ids == tuple(b + 1 for b in inputs.layer_ids)
+    assert output.order == inputs.order
 
 
 @properties

@@ -1,4 +1,4 @@
-"""Settings, types and names with which a draft is served, or left to vLLM."""
+"""Settings, types and names with which a draft is served, or passed through to vLLM."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _NEW = "Eagle3NewForCausalLM"
         pytest.param("NewForCausalLM", {"registered": frozenset({_NEW})}, id="renamed_by_vllm"),
     ],
 )
-def test_left_to_vllm(tmp_path, architecture, setting):
+def test_passed_through(tmp_path, architecture, setting):
     draft = valid_draft("native")
     draft.config["architectures"] = [architecture]
     assert inspect(draft, tmp_path, setting=setting).is_passed_through

@@ -38,6 +38,7 @@ def test_json_of_a_draft_that_would_be_refused(check, without_norms):
     finding = next(f for f in said["findings"] if f["rule"] == "fc_norms_match_their_flag")
     assert finding.keys() == {
         "rule", "severity", "can_run", "follows_from", "field", "value", "allowed", "remedy",
+        "message",
     }  # fmt: skip
     assert (finding["severity"], finding["value"]) == ("error", [])
 
