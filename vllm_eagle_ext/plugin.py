@@ -22,7 +22,7 @@ def drafters() -> dict[str, str]:
 
 
 def aliases() -> dict[str, str]:
-    """What vLLM makes of published names and does not know; preflight then writes the class's own."""
+    """Names that vLLM looks up before preflight has written the class's own, and does not know."""
     return {name: drafter.registration for drafter in registry.drafters() for name in drafter.aliases}
 
 

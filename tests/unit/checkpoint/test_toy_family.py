@@ -31,7 +31,7 @@ def _registered():
 @pytest.fixture
 def draft():
     draft = valid_draft("native")
-    draft.config |= {"architectures": ["ToyEagle3ForCausalLM"], SCALE: 0.5}
+    draft.config |= {"architectures": ["Eagle3ToyForCausalLM"], SCALE: 0.5}
     draft.tensors["feature_norm.weight"] = torch.ones(HIDDEN)
     return draft
 
@@ -99,7 +99,7 @@ def test_reading_its_record_imports_no_model():
 
 def test_its_row_is_in_the_documents():
     (row,) = (row for row in architectures() if DRAFTER.architecture in row)
-    assert "| toy EAGLE-3 | `eagle3` | `ToyEagle3ForCausalLM` |" in row
+    assert "| toy EAGLE-3 | `eagle3` | `Eagle3ToyForCausalLM` |" in row
 
 
 def test_a_name_is_taken_once():

@@ -55,9 +55,7 @@ LLAMA_DRAFTER = Drafter(
         _P_EAGLE,
     ),
     speculators=(("eagle3", "llama"), ("peagle", "llama")),
-    aliases=(
-        "Eagle3PEagleDraftModel",
-    ),  # from SpecForge's name; preflight then writes the class's own name
+    aliases=("Eagle3PEagleDraftModel",),  # what vLLM makes of the last one
     can_gate=True,
 )
 _QWEN3_DRAFTER = Drafter(

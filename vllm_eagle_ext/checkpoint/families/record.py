@@ -43,7 +43,8 @@ class Drafter:
     backbone: Backbone
     published: tuple[str, ...]  # architectures in config.json
     speculators: tuple[tuple[str, str], ...] = ()  # (speculators_model_type, model_type of the layer)
-    aliases: tuple[str, ...] = ()  # what vLLM makes of a published architecture and does not know
+    # Registered too: names that vLLM looks up before the config is resolved, and does not know.
+    aliases: tuple[str, ...] = ()
     can_gate: bool = False  # builds gated attention
     omits_self_attn: bool = False  # q, k and v are built without `self_attn.` in their names
     renumbers_exclusions: bool = False  # of ModelOpt's lists, behind the target's layers
