@@ -65,7 +65,12 @@ class Rule:
 
 
 def rule(severity: Severity, *, can_run: bool = False, for_all: bool = True) -> Callable[[Check], Rule]:
-    """Make a rule of a function `(subject) -> problems`; its name is the function's."""
+    """Make a rule of a function `(subject) -> problems`; its name is the function's.
+
+    Args:
+        can_run: an engine would start in spite of the error.
+        for_all: False where the records of some families list it.
+    """
 
     def make(check: Check) -> Rule:
         runs = can_run or severity != Severity.ERROR
