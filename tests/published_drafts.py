@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.support.engine import ROOT
 from tests.support.published import Published, materialise, published, write_target
 from vllm_eagle_ext.checkpoint import DraftSpec, TargetFacts
+from vllm_eagle_ext.checkpoint.families.registry import FAMILIES
 from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
 
@@ -28,6 +29,7 @@ _PUBLISHER = re.compile(r"[\w-]+, EAGLE-3 head for .+")
 _TEMPLATE = re.compile(r"(SpecForge|TorchSpec) \S+\.json")
 _FORMAT = re.compile(r"speculators .+")
 _SURENESS = {"S": "read in source", "R": "reported", "I": "inferred"}
+# Where the title alone says too little beside the others, in the order of the short form.
 _FAMILIES = {
     "native": "native EAGLE-3",
     "post-norm": "post-norm EAGLE-3",
@@ -36,7 +38,7 @@ _FAMILIES = {
     "p-eagle": "P-EAGLE",
     "dflash": "DFlash",
 }
-_LEFT, _REFUSED = "left to vLLM", "refused"
+_LEFT, _REFUSED = "passed through", "refused"
 
 HEAD = """# Published drafts
 
@@ -71,9 +73,9 @@ class Found:
 
     @property
     def kind(self) -> str:
-        if self.result.inspection.is_left_to_vllm:
+        if self.result.inspection.is_passed_through:
             return _LEFT
-        return _FAMILIES[self.spec.family] if self.spec and not self.result.exit_code else _REFUSED
+        return _title(self.spec) if self.spec and not self.result.exit_code else _REFUSED
 
     @property
     def row(self) -> list[str]:
@@ -85,12 +87,16 @@ class Found:
         return [
             f"`{_name(self.draft)}`",
             target_of(self.draft),
-            _FAMILIES[spec.family] if spec else "-",
+            _title(spec) if spec else "-",
             runner[0].upper() if runner else "both" if spec else "-",
             verdict,
             ", ".join(rules) or "-",
             known(self.draft),
         ]
+
+
+def _title(spec: DraftSpec) -> str:
+    return _FAMILIES.get(spec.family, spec.title)
 
 
 def target_of(draft: Published) -> str:
@@ -149,7 +155,8 @@ def short(found: Sequence[Found]) -> str:
     ]
     count = Counter(one.kind for one in named)
     lines = ["| family | drafts |", "|---|---|"]
-    for kind in (*_FAMILIES.values(), _LEFT, _REFUSED):
+    others = [family.title for name, family in FAMILIES.items() if name not in _FAMILIES]
+    for kind in (*_FAMILIES.values(), *others, _LEFT, _REFUSED):
         if count[kind]:
             names = ", ".join(_short_name(one.draft) for one in named if one.kind == kind)
             lines.append(f"| {kind} | {names} |")

@@ -7,29 +7,26 @@ from collections.abc import Callable
 from typing import Any
 
 from vllm_eagle_ext import compat, failed_start
+from vllm_eagle_ext.checkpoint.families import registry
 from vllm_eagle_ext.memory.state_scheme import TARGETS as REPLAYING
-
-# Names contain `EagleExt`, so that a node without this package fails with a name that tells, and
-# start with `Eagle3` or `DFlash`, so that vLLM's rewriting of draft architectures leaves them alone.
-# Paths are those of packages: vLLM hashes the whole folder into its model-info cache only then.
-DRAFTERS = {
-    name: f"vllm_eagle_ext.drafters.{family}:{name}"
-    for family, names in {
-        "eagle3": (
-            "Eagle3EagleExtLlamaForCausalLM",
-            "Eagle3EagleExtQwen3ForCausalLM",
-            "Eagle3EagleExtDeepseekV2ForCausalLM",
-        ),
-        "dflash": ("DFlashEagleExtQwen3ForCausalLM",),
-    }.items()
-    for name in names
-}
-
-# What vLLM makes of SpecForge's name for P-EAGLE, and does not know; the preflight then writes ours.
-ALIASES = {"Eagle3PEagleDraftModel": DRAFTERS["Eagle3EagleExtLlamaForCausalLM"]}
 
 # Targets with replaying layers: the class keeps the name of vLLM's.
 TARGETS = {ours: f"vllm_eagle_ext.replay:{architecture}" for architecture, ours in REPLAYING.items()}
+
+
+def drafters() -> dict[str, str]:
+    """The drafter class of every family, by the architecture that a resolved config names.
+
+    Names contain `EagleExt`, so that a node without this package fails with a name that tells, and
+    start with vLLM's own name for the method, so that its rewriting of draft architectures leaves them
+    alone. Paths are those of packages: vLLM hashes the whole folder into its model-info cache only then.
+    """
+    return {drafter.architecture: drafter.registration for drafter in registry.drafters()}
+
+
+def aliases() -> dict[str, str]:
+    """Names that vLLM looks up before preflight has written the class's own, and does not know."""
+    return {name: drafter.registration for drafter in registry.drafters() for name in drafter.aliases}
 
 
 def register() -> None:
@@ -55,6 +52,6 @@ def _register_models() -> None:
     from vllm.model_executor.models.registry import ModelRegistry
 
     known = ModelRegistry.get_supported_archs()
-    for architecture, path in (DRAFTERS | ALIASES | TARGETS).items():
+    for architecture, path in (drafters() | aliases() | TARGETS).items():
         if architecture not in known:
             ModelRegistry.register_model(architecture, path)

@@ -20,7 +20,7 @@ SPECULATORS, SPECFORGE, ZLAB, ANGELSLIM = "speculators", "specforge", "dflash", 
 
 IDS = "aux_layers_are_stated"
 FEEDBACK = "norm_output_is_unambiguous"
-LENT = "lent_parts_are_usual"
+LENT = "shared_parts_are_usual"
 ORDER = "aux_order_is_unambiguous"
 ROPE = "rope_matches_the_target"
 LENGTH = "trained_length_covers_max_model_len"

@@ -22,7 +22,7 @@ def test_the_readme_s_short_form(found):
 
 
 def test_verdicts_are_those_of_the_fixtures(found):
-    words = {"left": "left to vLLM", "refused": "refused", "served": "served"}
+    words = {"left": "passed through", "refused": "refused", "served": "served"}
     for one in found:
         assert words[one.draft.expect["verdict"]] == one.row[4]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from vllm_eagle_ext.checkpoint.case import Case, Setting
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles, read_config, read_draft_files
+from vllm_eagle_ext.checkpoint.families import dflash, eagle3
+from vllm_eagle_ext.checkpoint.families.registry import register_families
 from vllm_eagle_ext.checkpoint.findings import Finding, Severity
 from vllm_eagle_ext.checkpoint.inspection import Inspection, inspect_draft
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
@@ -23,3 +25,5 @@ __all__ = [
     "read_config",
     "read_draft_files",
 ]
+
+register_families(*eagle3.FAMILIES, *dflash.FAMILIES)

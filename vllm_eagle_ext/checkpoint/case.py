@@ -25,7 +25,7 @@ class Setting:
     v2_runner_needs_aux_states: bool = True
     parallel_drafting: bool | None = None
     gate_layout: GateLayout | None = None  # the option, whatever the checkpoint states
-    registered: frozenset[str] = frozenset()  # architectures that this vLLM knows besides our table
+    registered: frozenset[str] = frozenset()  # other architectures that this vLLM knows
     model_types: frozenset[str] | None = None  # that this vLLM can read the config of
 
 

@@ -10,57 +10,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.draft_config import DFlashConfig, DraftConfig, NestedConfig
+from vllm_eagle_ext.checkpoint.families.record import KeyEffect
+from vllm_eagle_ext.checkpoint.families.registry import config_blocks, own_keys
 from vllm_eagle_ext.checkpoint.layer_ids import ANGELSLIM_KEY, IDS_KEY, OUTPUT_IDS_KEY
-
-BLOCKS = ("eagle_config", "dflash_config")
-
-
-@dataclass(frozen=True, slots=True)
-class Uncomputed:
-    effect: str
-    neutral: tuple[Any, ...]  # values that change nothing
-    by_layer: bool = False  # of an entry per layer, each neutral
-
-    def is_neutral(self, value: Any) -> bool:
-        if self.by_layer and isinstance(value, list):
-            return all(each in self.neutral for each in value)
-        return value in self.neutral
-
 
 _UNSET = (None, False, 0)
 # Not computed by any drafter of this package; what they do to a draft that was trained with them.
-UNCOMPUTED: Mapping[str, Uncomputed] = {
-    "residual_multiplier": Uncomputed("scales what each layer adds", (None, 1)),
-    "scale_depth": Uncomputed("scales what each layer adds", (None,)),
-    "embedding_multiplier": Uncomputed("scales the embeddings", (None, 1)),
-    "scale_emb": Uncomputed("scales the embeddings", (None, 1)),
-    "attention_multiplier": Uncomputed("takes the place of 1 / sqrt(head_dim)", (None,)),
-    "query_pre_attn_scalar": Uncomputed("takes the place of head_dim in 1 / sqrt(head_dim)", (None,)),
-    "attn_scale": Uncomputed("scales the queries by position", (None,)),
-    "attn_temperature_tuning": Uncomputed("scales the queries by position", _UNSET),
-    "attn_logit_softcapping": Uncomputed("caps the attention scores", _UNSET),
-    "attention_logit_cap": Uncomputed("caps the attention scores", _UNSET),
-    "clip_qkv": Uncomputed("clips queries, keys and values", _UNSET),
-    "hidden_activation": Uncomputed("takes the place of silu", (None, "silu")),
-    "no_rope_layers": Uncomputed("leaves rope out of layers", (None, 1), by_layer=True),  # 1: with it
-    "attention_chunk_size": Uncomputed("cuts the attention in chunks", _UNSET),
-    "use_bidirectional_attention": Uncomputed("lets rows see later ones", _UNSET),
-    "depth_gate": Uncomputed("gates the draft by its depth", _UNSET),
-    "shift_label": Uncomputed("moves each slot's prediction by one", _UNSET),
-    "pure_draft_prefix_len": Uncomputed("mixes the logits of a second head", _UNSET),
-    "projector_type": Uncomputed("corrects the logits by a second head", (None, "dflash")),
-    "attention_mode": Uncomputed("is another kind of attention", (None, "gqa")),
-}
-# Of the other drafters.
-OF_DFLASH: Mapping[str, Uncomputed] = {
-    "input_embedding_scale": Uncomputed("scales the embeddings", (None, 1)),
-    "attention_value_scale": Uncomputed("scales the values of attention", (None, 1)),
-    "use_swa": Uncomputed("gives each layer a window", _UNSET),
-    "is_neox_style": Uncomputed("rotates neighbouring channels together", (None, True)),
+UNCOMPUTED: Mapping[str, KeyEffect] = {
+    "residual_multiplier": KeyEffect("scales what each layer adds", (None, 1)),
+    "scale_depth": KeyEffect("scales what each layer adds", (None,)),
+    "embedding_multiplier": KeyEffect("scales the embeddings", (None, 1)),
+    "scale_emb": KeyEffect("scales the embeddings", (None, 1)),
+    "attention_multiplier": KeyEffect("takes the place of 1 / sqrt(head_dim)", (None,)),
+    "query_pre_attn_scalar": KeyEffect("takes the place of head_dim in 1 / sqrt(head_dim)", (None,)),
+    "attn_scale": KeyEffect("scales the queries by position", (None,)),
+    "attn_temperature_tuning": KeyEffect("scales the queries by position", _UNSET),
+    "attn_logit_softcapping": KeyEffect("caps the attention scores", _UNSET),
+    "attention_logit_cap": KeyEffect("caps the attention scores", _UNSET),
+    "clip_qkv": KeyEffect("clips queries, keys and values", _UNSET),
+    "hidden_activation": KeyEffect("takes the place of silu", (None, "silu")),
+    "no_rope_layers": KeyEffect("leaves rope out of layers", (None, 1), by_layer=True),  # 1: with it
+    "attention_chunk_size": KeyEffect("cuts the attention in chunks", _UNSET),
+    "use_bidirectional_attention": KeyEffect("lets tokens see later ones", _UNSET),
+    "depth_gate": KeyEffect("gates the draft by its depth", _UNSET),
+    "shift_label": KeyEffect("moves each position's prediction by one", _UNSET),
+    "pure_draft_prefix_len": KeyEffect("mixes the logits of a second head", _UNSET),
+    "projector_type": KeyEffect("corrects the logits by a second head", (None, "dflash")),
+    "attention_mode": KeyEffect("is another kind of attention", (None, "gqa")),
 }
 # Monotone: the likeliest token stays the likeliest, and a greedy draft the same.
 RESCALES_LOGITS: Mapping[str, tuple[Any, ...]] = {
@@ -147,7 +126,7 @@ def stated_keys(flat: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """
     for key, value in flat.items():
         yield key, key, value
-    for block in BLOCKS:
+    for block in config_blocks():
         inner = flat.get(block)
         for key, value in inner.items() if isinstance(inner, Mapping) else ():
             yield f"{block}.{key}", key, value
@@ -163,7 +142,9 @@ def rope_keys(flat: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def is_known(key: str) -> bool:
-    return key in _READ or key in _OF_NO_ACCOUNT or key in UNCOMPUTED or key in RESCALES_LOGITS
+    """Whether it is known what the key means, to some drafter or to none."""
+    fixed = (_READ, _OF_NO_ACCOUNT, UNCOMPUTED, RESCALES_LOGITS)
+    return any(key in keys for keys in (*fixed, own_keys()))
 
 
 def looks_mathematical(key: str, value: Any) -> bool:

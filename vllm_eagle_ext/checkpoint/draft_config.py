@@ -32,7 +32,7 @@ class _Strict(BaseModel):
 
 
 class ProposalMethod(_Strict):
-    speculative_tokens: Count | None = None
+    speculative_tokens: Count | None = Field(default=None, description="tokens that training unrolled")
 
 
 class SpeculatorsBlock(_Strict):
@@ -42,30 +42,53 @@ class SpeculatorsBlock(_Strict):
 class NestedConfig(_Strict):
     """`eagle_config`: keys that also occur at top level."""
 
-    use_aux_hidden_state: bool | None = None
-    fc_norm: bool | None = None
-    use_aux_norm: bool | None = None
-    norm_output: bool | None = None
-    norm_before_fc: bool | None = None
-    norm_before_residual: bool | None = None
-    gate_layout: Literal["interleaved", "concat"] | None = None
+    use_aux_hidden_state: bool | None = Field(
+        default=None, description="false: no fc, the last state is read"
+    )
+    fc_norm: bool | None = Field(default=None, description="one RMSNorm per aux layer before fc")
+    use_aux_norm: bool | None = Field(default=None, description="another name of fc_norm")
+    norm_output: bool | None = Field(default=None, description="the normalised hidden state is fed back")
+    norm_before_fc: bool | None = Field(
+        default=None, description="one RMSNorm over all aux layers before fc"
+    )
+    norm_before_residual: bool | None = Field(
+        default=None, description="the residual starts from the normalised feature"
+    )
+    gate_layout: Literal["interleaved", "concat"] | None = Field(
+        default=None, description="of a gated q_proj: query and gate head by head, or all queries first"
+    )
 
 
 class DFlashConfig(_Strict):
-    block_size: Count | None = None
-    mask_token_id: TokenId | None = None
-    causal: bool | None = None
-    use_swa: bool | None = None
-    swa_window_size: Count | None = None
-    attention_sink_bias: bool | None = None
-    attention_value_scale: float | None = None
-    input_embedding_scale: Positive | None = None
-    sample_from_anchor: bool | None = None
+    """`dflash_config`: keys of drafts that fill in a block; most also occur at top level."""
+
+    block_size: Count | None = Field(default=None, description="positions, of which the first is given")
+    mask_token_id: TokenId | None = Field(
+        default=None, description="stands for a token that is to be drafted"
+    )
+    causal: bool | None = Field(
+        default=None, description="of all layers; else those that slide are causal"
+    )
+    use_swa: bool | None = Field(
+        default=None, description="all layers slide, where layer_types names none"
+    )
+    swa_window_size: Count | None = Field(
+        default=None, description="of these layers, before sliding_window"
+    )
+    attention_sink_bias: bool | None = Field(default=None, description="each head has a learned sink")
+    # Read by vLLM's class alone; checked here.
+    attention_value_scale: float | None = Field(
+        default=None, description="factor of the values of attention"
+    )
+    input_embedding_scale: Positive | None = Field(default=None, description="factor of the embeddings")
+    sample_from_anchor: bool | None = Field(
+        default=None, description="the first position is drafted too"
+    )
     use_aux_hidden_state: bool | None = None
 
 
 class DraftConfig(NestedConfig):
-    """What is read of a config; layer ids are `aux_layers.py`'s, rope is `rope.py`'s."""
+    """What is read of a config; layer ids are read by `layer_ids.py`, rope by `rope_config.py`."""
 
     architectures: Annotated[list[str], Field(fail_fast=True)] | None = None
     model_type: str | None = None
@@ -75,9 +98,11 @@ class DraftConfig(NestedConfig):
     num_attention_heads: Count
     num_key_value_heads: Count | None = None
     head_dim: Count | None = None
-    vocab_size: Count
-    draft_vocab_size: Count | None = None
-    target_hidden_size: Count | None = None
+    vocab_size: Count = Field(description="of the target")
+    draft_vocab_size: Count | None = Field(default=None, description="rows of lm_head; null: vocab_size")
+    target_hidden_size: Count | None = Field(
+        default=None, description="of aux states; null: hidden_size"
+    )
     rms_norm_eps: Annotated[float, Field(gt=0, le=1e-3)]
     hidden_act: Literal["silu"] | None = None
     logit_scale: Positive | None = None
@@ -87,36 +112,53 @@ class DraftConfig(NestedConfig):
     max_position_embeddings: Count | None = None
     layer_types: LayerTypes | None = None
     sliding_window: Count | None = None
-    use_sliding_window: bool | None = None
-    max_window_layers: Annotated[int, Field(ge=0)] | None = None
-    bias: bool | None = None
-    num_aux_hidden_states: Count | None = None
-    num_aux_layers: Count | None = None
-    num_target_layers: Count | None = None
-    target_num_hidden_layers: Count | None = None
-    attn_output_gate: bool | None = None
+    use_sliding_window: bool | None = Field(default=None, description="Qwen3's key, without layer_types")
+    max_window_layers: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Qwen3's key: the first layer that slides"
+    )
+    bias: bool | None = Field(default=None, description="an older name of attention_bias")
+    num_aux_hidden_states: Count | None = Field(default=None, description="number of aux layers")
+    num_aux_layers: Count | None = Field(default=None, description="number of aux layers")
+    num_target_layers: Count | None = Field(
+        default=None, description="z-lab: depth of the target; TorchSpec: number of aux layers"
+    )
+    target_num_hidden_layers: Count | None = Field(default=None, description="depth of the target")
+    attn_output_gate: bool | None = Field(
+        default=None, description="attention output times sigmoid(gate)"
+    )
     quantization_config: dict[str, Any] | None = None
     eagle_config: NestedConfig | None = None
     # multi-head latent attention
-    q_lora_rank: Count | None = None
-    kv_lora_rank: Count | None = None
-    qk_nope_head_dim: Count | None = None
-    qk_rope_head_dim: Count | None = None
+    q_lora_rank: Count | None = Field(default=None, description="null: queries are not compressed")
+    kv_lora_rank: Count | None = Field(default=None, description="of the latent that the cache keeps")
+    qk_nope_head_dim: Count | None = Field(default=None, description="of a query's head, not rotated")
+    qk_rope_head_dim: Count | None = Field(default=None, description="of a query's head, rotated")
     v_head_dim: Count | None = None
     # drafts that fill in a block
     dflash_config: DFlashConfig | None = None
     block_size: Count | None = None
     input_embedding_scale: Positive | None = None
-    is_causal: bool | None = None
-    is_neox_style: bool | None = None
-    sliding_window_non_causal: bool | None = None
+    is_causal: bool | None = Field(
+        default=None, description="of all layers, before dflash_config.causal"
+    )
+    # Read by vLLM's class alone; checked here.
+    is_neox_style: bool | None = Field(default=None, description="rope pairs channels half a head apart")
+    sliding_window_non_causal: bool | None = Field(
+        default=None, description="speculators: windowed layers are bidirectional too"
+    )
     sample_from_anchor: bool | None = None
+    # The mask token, in the order in which vLLM looks for it.
     mask_token_id: TokenId | None = None
     dspark_noise_token_id: TokenId | None = None
     pard_token: TokenId | None = None
     ptd_token_id: TokenId | None = None
     # speculators
     speculators_config: SpeculatorsBlock | None = None
+
+    @property
+    def block_config(self) -> DFlashConfig:
+        """`dflash_config`, or one that states nothing."""
+        return self.dflash_config or DFlashConfig()
 
     @field_validator("max_position_embeddings", mode="before")
     @classmethod
@@ -130,6 +172,13 @@ class DraftConfig(NestedConfig):
 def format_of(config: Mapping[str, Any]) -> Format:
     speculators = "speculators_model_type" in config or "speculators_config" in config
     return "speculators" if speculators else "published"
+
+
+def published_architecture(config: Mapping[str, Any]) -> str:
+    """The first of `architectures`, or "" if there is none."""
+    architectures = config.get("architectures")
+    named = isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
+    return architectures[0] if named else ""  # type: ignore[index]
 
 
 def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -164,8 +164,10 @@ def _damaged(source: Source, name: str, allowed: str, problem: str) -> Unsupport
 
 
 def refuse_disguised(source: Source, names: Iterable[str]) -> None:
-    """Raises:
-    UnsupportedDraftError: one of these files of weights is a Git LFS pointer, a page, or JSON.
+    """Refuse what lies in the place of a file of weights.
+
+    Raises:
+        UnsupportedDraftError: one of these files is a Git LFS pointer, a page, or JSON.
     """
     if not isinstance(source, FolderSource):  # the hub sends the file that a pointer stands for
         return
@@ -268,7 +270,7 @@ def read_header(
 
 
 def _read_values(source: Source, tensors: Mapping[str, TensorHeader]) -> dict[str, bytes]:
-    """d2t and t2d first; other vectors from a folder only, where a read costs no round trip."""
+    """Read d2t and t2d, and other vectors from a folder only, where a read costs no round trip."""
     wanted = [name for name in ("d2t", "t2d") if name in tensors]
     if isinstance(source, FolderSource):
         wanted += [

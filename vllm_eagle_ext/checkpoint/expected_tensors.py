@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tensors that a draft of a given spec consists of, with their shapes.
 
-H draft width, Ht target width, n aux layers, V and Vd vocabularies, d head size. The table is what
-vLLM's drafter classes build; what they never read, or what the target can lend, is optional.
+The parts are what vLLM's drafter classes build, for the families to put together; what these never
+read, or what the target may share with the draft, is optional.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
@@ -36,13 +36,8 @@ class Expected:
 def expected_tensors(
     spec: DraftSpec, config: DraftConfig, target_vocab_size: int
 ) -> dict[str, Expected]:
-    """By canonical name."""
-    table = dict(_around_the_layers(spec, config, target_vocab_size))
-    for layer in range(spec.num_layers):
-        attention = _mla if spec.family == "mla" else _fused_qkv
-        pieces = {**_norms(spec, layer), **attention(spec, config, layer), **_mlp(spec, config)}
-        table |= {f"layers.{layer}.{name}": expected for name, expected in pieces.items()}
-    return table
+    """By canonical name, as the draft's family says."""
+    return spec.record.tensors(spec, config, target_vocab_size)
 
 
 def belongs_to_quantised(spec: DraftSpec, name: str, table: Mapping[str, Expected]) -> bool:
@@ -55,43 +50,46 @@ def belongs_to_quantised(spec: DraftSpec, name: str, table: Mapping[str, Expecte
     return suffix in _QUANTISED and f"{module}.weight" in table
 
 
-def _around_the_layers(
+def around_the_layers(
     spec: DraftSpec, config: DraftConfig, target_vocab_size: int
-) -> Iterator[tuple[str, Expected]]:
+) -> dict[str, Expected]:
+    """Embeddings, head, vocabulary map and what fuses the target's states."""
     width, n = spec.hidden_size, len(spec.aux_layers.layer_ids)
     reduced = spec.vocabulary.size < target_vocab_size
-    yield "norm.weight", Expected((width,))
-    # Lent by the target, which has rules of its own.
-    yield "embed_tokens.weight", Expected((config.vocab_size, width), optional=True)
-    yield "lm_head.weight", Expected((spec.vocabulary.size, width), optional=not reduced)
-    # A whole vocabulary needs neither, but most trainers write both.
-    yield "d2t", Expected((spec.vocabulary.size,), optional=not reduced, kind="integer")
-    yield "t2d", Expected((target_vocab_size,), optional=True, kind="mask")
+    table = {
+        "norm.weight": Expected((width,)),
+        # Shared with the target where the draft has none, which has rules of its own.
+        "embed_tokens.weight": Expected((config.vocab_size, width), optional=True),
+        "lm_head.weight": Expected((spec.vocabulary.size, width), optional=not reduced),
+        # A whole vocabulary needs neither, but most trainers write both.
+        "d2t": Expected((spec.vocabulary.size,), optional=not reduced, kind="integer"),
+        "t2d": Expected((target_vocab_size,), optional=True, kind="mask"),
+    }
     if spec.fuses_aux_states:
-        yield "fc.weight", Expected((width, n * spec.target_hidden_size))
+        table["fc.weight"] = Expected((width, n * spec.target_hidden_size))
     if spec.fc_norm:
-        for k in range(n):
-            yield f"fc_norm.{k}.weight", Expected((spec.target_hidden_size,))
+        table |= {f"fc_norm.{k}.weight": Expected((spec.target_hidden_size,)) for k in range(n)}
     if spec.norm_before_fc:
-        yield "input_norm.weight", Expected((n * spec.target_hidden_size,))
-    if spec.family == "dflash":
-        yield "hidden_norm.weight", Expected((width,))
-    if spec.family == "p-eagle":
-        features = n * spec.target_hidden_size if spec.fuses_aux_states else width
-        yield "mask_hidden", Expected((1, 1, features), other_shape=(1, features))
+        table["input_norm.weight"] = Expected((n * spec.target_hidden_size,))
+    return table
 
 
-def _norms(spec: DraftSpec, layer: int) -> dict[str, Expected]:
+def layer_norms(spec: DraftSpec) -> dict[str, Expected]:
+    """The norms before attention and MLP, under a layer."""
     width = Expected((spec.hidden_size,))
-    norms = {"input_layernorm.weight": width, "post_attention_layernorm.weight": width}
-    if spec.family != "dflash":  # later layers have the module, but no use for it
-        norms["hidden_norm.weight"] = Expected((spec.hidden_size,), optional=layer > 0)
-    return norms
+    return {"input_layernorm.weight": width, "post_attention_layernorm.weight": width}
 
 
-def _fused_qkv(spec: DraftSpec, config: DraftConfig, layer: int) -> dict[str, Expected]:
+def fused_qkv(
+    spec: DraftSpec, config: DraftConfig, *, columns: int, has_output_bias: bool = True
+) -> dict[str, Expected]:
+    """Attention with keys and values per head, under a layer.
+
+    Args:
+        columns: width of what q, k and v read.
+        has_output_bias: `attention_bias` includes o_proj.
+    """
     heads, width, gate = spec.heads, spec.hidden_size, spec.gate
-    columns = 2 * width if layer == 0 and spec.family != "dflash" else width
     gate_in_q = gate.rows(heads) if gate and gate.module == "q_proj" else 0
     rows = {
         "q_proj": (heads.query * heads.dim + gate_in_q, columns),
@@ -102,21 +100,18 @@ def _fused_qkv(spec: DraftSpec, config: DraftConfig, layer: int) -> dict[str, Ex
     if gate and gate.module != "q_proj":
         rows[gate.module] = (gate.rows(heads), columns)
     table = {f"self_attn.{name}.weight": Expected(shape) for name, shape in rows.items()}
-    biased = [name for name in rows if config.attention_bias]
-    if spec.backbone == "qwen3":
+    if spec.served_by.backbone.norms_heads:
         table |= {f"self_attn.{name}.weight": Expected((heads.dim,)) for name in ("q_norm", "k_norm")}
-        if spec.family != "dflash":  # vLLM's Qwen3 attention has no bias behind the heads
-            biased = [name for name in biased if name != "o_proj"]
-    table |= {f"self_attn.{name}.bias": Expected(rows[name][:1]) for name in biased}
-    if spec.family == "dflash" and config.dflash_config and config.dflash_config.attention_sink_bias:
-        table["self_attn.attention_sink_bias"] = Expected((heads.query,))
+    if config.attention_bias:
+        biased = [name for name in rows if has_output_bias or name != "o_proj"]
+        table |= {f"self_attn.{name}.bias": Expected(rows[name][:1]) for name in biased}
     return table
 
 
-def _mla(spec: DraftSpec, config: DraftConfig, layer: int) -> dict[str, Expected]:
-    """Multi-head latent attention; the config's sizes are a rule's to check, 0 where one is absent."""
+def latent_attention(spec: DraftSpec, config: DraftConfig, *, columns: int) -> dict[str, Expected]:
+    """Multi-head latent attention, under a layer; the config's sizes are a rule's to check, 0 where one
+    is absent."""
     heads, width = config.num_attention_heads, spec.hidden_size
-    columns = 2 * width if layer == 0 else width
     nope, rotary = config.qk_nope_head_dim or 0, config.qk_rope_head_dim or 0
     value, latent = config.v_head_dim or 0, config.kv_lora_rank or 0
     query_rows = heads * (nope + rotary)
@@ -138,10 +133,16 @@ def _mla(spec: DraftSpec, config: DraftConfig, layer: int) -> dict[str, Expected
     return {f"self_attn.{name}": Expected(shape) for name, shape in shapes.items()}
 
 
-def _mlp(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
+def mlp(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
+    """The gated MLP, under a layer."""
     width, inner = spec.hidden_size, config.intermediate_size
     shapes = {"gate_proj": (inner, width), "up_proj": (inner, width), "down_proj": (width, inner)}
     table = {f"mlp.{name}.weight": Expected(shape) for name, shape in shapes.items()}
-    if config.mlp_bias and spec.backbone == "llama":
+    if config.mlp_bias and spec.served_by.backbone.has_mlp_bias:
         table |= {f"mlp.{name}.bias": Expected(shape[:1]) for name, shape in shapes.items()}
     return table
+
+
+def in_layer(layer: int, *parts: Mapping[str, Expected]) -> dict[str, Expected]:
+    """Parts of a layer under their whole names."""
+    return {f"layers.{layer}.{name}": one for part in parts for name, one in part.items()}

@@ -19,15 +19,24 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is not as a rule wants it."""
+    """One thing that is not as a rule wants it, or that a note tells without asking for anything."""
 
     field: str
     value: object
-    allowed: str
-    remedy: str
+    allowed: str = ""
+    remedy: str = ""
+    message: str = ""  # of a note, in place of the two above
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """The lines below the first, on a terminal."""
+        if self.message:
+            return (self.message,)
+        return f"allowed: {self.allowed}", f"to do:   {self.remedy}"
 
     def __str__(self) -> str:
-        return f"{sentence(self.field, self.value)}. Allowed: {self.allowed}. What to do: {self.remedy}"
+        rest = self.message or f"Allowed: {self.allowed}. What to do: {self.remedy}"
+        return f"{sentence(self.field, self.value)}. {rest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +56,25 @@ class Rule:
     name: str
     severity: Severity
     can_run: bool
-    families: frozenset[str]  # empty: all
+    for_all: bool  # False: for the families whose records list it
     check: Check  # of a Candidate or a Case
 
     def apply(self, subject: Any) -> Iterator[Finding]:
-        if self.families and subject.spec.family not in self.families:
-            return
         for problem in self.check(subject):
             yield Finding(self.name, self.severity, problem, self.can_run)
 
 
-def rule(
-    severity: Severity, *, can_run: bool = False, families: Iterable[str] = ()
-) -> Callable[[Check], Rule]:
-    """Make a rule of a function `(subject) -> problems`; its name is the function's."""
+def rule(severity: Severity, *, can_run: bool = False, for_all: bool = True) -> Callable[[Check], Rule]:
+    """Make a rule of a function `(subject) -> problems`; its name is the function's.
+
+    Args:
+        can_run: an engine would start in spite of the error.
+        for_all: False where the records of some families list it.
+    """
 
     def make(check: Check) -> Rule:
-        return Rule(
-            check.__name__, severity, can_run or severity != Severity.ERROR, frozenset(families), check
-        )
+        runs = can_run or severity != Severity.ERROR
+        return Rule(check.__name__, severity, runs, for_all, check)
 
     return make
 

@@ -33,7 +33,7 @@ _BITS = {
 
 
 class LargeHeaderError(ValueError):
-    """Of a file that may be whole, such as a shard of a large target."""
+    """A header that is too long for a draft, of a file that may be whole, such as a target's shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,11 @@ def disguised(first_bytes: bytes, *, weights: bool = False) -> tuple[str, str] |
 
 
 def header_length(first_bytes: bytes, file_size: int) -> int:
-    """Raises:
-    LargeHeaderError: more than HEADER_LIMIT, which safetensors would read.
-    ValueError: fewer than 8 bytes, or a length that safetensors or the file cannot hold.
+    """The length of the JSON behind the first 8 bytes.
+
+    Raises:
+        LargeHeaderError: more than HEADER_LIMIT, which safetensors would read.
+        ValueError: fewer than 8 bytes, or a length that safetensors or the file cannot hold.
     """
     if len(first_bytes) < _LENGTH_BYTES:
         raise ValueError("it is shorter than 8 bytes")

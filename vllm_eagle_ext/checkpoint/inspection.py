@@ -11,21 +11,22 @@ from vllm_eagle_ext.checkpoint.case import Case, Setting
 from vllm_eagle_ext.checkpoint.consequences import told_by_cause
 from vllm_eagle_ext.checkpoint.draft_config import flatten, format_of, parse_config
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
-from vllm_eagle_ext.checkpoint.families import Kind, kind_of
+from vllm_eagle_ext.checkpoint.families.record import Drafter
+from vllm_eagle_ext.checkpoint.families.registry import drafter_of
 from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity, relax
 from vllm_eagle_ext.checkpoint.flags import read_flag
 from vllm_eagle_ext.checkpoint.gate_layout import GateLayout
 from vllm_eagle_ext.checkpoint.layer_ids import NO_AUX_LAYERS, AuxLayers, Override, resolve_aux_layers
 from vllm_eagle_ext.checkpoint.rope_config import rope_problems
-from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES
+from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, rules_for
 from vllm_eagle_ext.checkpoint.rules.early import Candidate
-from vllm_eagle_ext.checkpoint.spec import DraftSpec, NormOutput, build_spec, read_family
+from vllm_eagle_ext.checkpoint.spec import DraftSpec, NormOutput, build_spec, family_of
 from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """`case` is None for a draft that is left to vLLM, or too broken to say what it is."""
+    """`case` is None for a draft that is passed through to vLLM, or too broken to say what it is."""
 
     case: Case | None
     findings: tuple[Finding, ...]
@@ -48,7 +49,7 @@ class Inspection:
         return [f for f in self.findings if f.severity == Severity.WARNING]
 
     @property
-    def is_left_to_vllm(self) -> bool:
+    def is_passed_through(self) -> bool:
         return self.case is None and not self.errors
 
 
@@ -83,24 +84,24 @@ def _inspect(
     gate_layout: GateLayout | None,
 ) -> Inspection:
     flat = flatten(files.config)
-    kind = kind_of(files.config, flat.get("model_type"))
-    candidate = Candidate(files=files, flat=flat, setting=setting, kind=kind)
+    drafter = drafter_of(files.config, flat.get("model_type"))
+    candidate = Candidate(files=files, flat=flat, setting=setting, drafter=drafter)
     early = tuple(finding for rule in EARLY_RULES for finding in rule.apply(candidate))
     refused = any(finding.severity == Severity.ERROR for finding in early)
-    if refused or kind is None or setting.method not in (None, kind.method):
+    if refused or drafter is None or setting.method not in (None, drafter.method):
         return Inspection(None, early)
     config = parse_config(files.config)
     problems = [*(config if isinstance(config, list) else ()), *rope_problems(flat)]
     if problems or isinstance(config, list):
         return Inspection(None, _errors("config_is_well_formed", problems))
-    layers = _aux_layers(flat, kind, target, override)
+    layers = _aux_layers(flat, drafter, target, override)
     if isinstance(layers, list):
         found = _errors("aux_layer_ids_exist", layers)
         told = told_by_cause(found, files.model, config, target, _layer_ids(layers[0]))
         return Inspection(None, told)
-    spec = build_spec(files, flat, config, kind, target, layers, norm_output, gate_layout)
+    spec = build_spec(files, flat, config, drafter, target, layers, norm_output, gate_layout)
     case = Case(files=files, flat=flat, config=config, spec=spec, target=target, setting=setting)
-    late = [finding for rule in RULES for finding in rule.apply(case)]
+    late = [finding for rule in rules_for(spec.record) for finding in rule.apply(case)]
     read = spec.aux_layers.layer_ids
     return Inspection(case, told_by_cause([*early, *late], files.model, config, target, read))
 
@@ -114,22 +115,23 @@ def _layer_ids(problem: Problem) -> list[int]:
 
 def _aux_layers(
     flat: Mapping[str, Any],
-    kind: Kind,
+    drafter: Drafter,
     target: TargetFacts,
     override: Override,
 ) -> AuxLayers | list[Problem]:
     fuses = read_flag(flat, "use_aux_hidden_state", default=True)
-    if kind.method == "eagle3" and not fuses:
+    family = family_of(flat, drafter)
+    if family.runs_without_aux_states and not fuses:
         return NO_AUX_LAYERS
     return resolve_aux_layers(
         flat,
         num_target_layers=target.num_layers,
-        family=read_family(flat, kind),
+        convention=family.layer_ids,
         is_speculators=format_of(flat) == "speculators",
         override=override,
     )
 
 
 def _errors(name: str, problems: Iterable[Problem]) -> tuple[Finding, ...]:
-    """Of rules without which nothing else can be said."""
+    """Findings of a rule without which nothing else can be said."""
     return tuple(Finding(name, Severity.ERROR, problem, False) for problem in problems)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the layer ids of a draft's config to layer_ids.
+"""From the layer ids of a draft's config to those of vLLM.
 
 Here as in vLLM, aux layer i is the input of target layer i, the residual stream that enters it: 0 is the
 embeddings, N the output of the last layer before the final norm. Training frameworks write either these
@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from vllm_eagle_ext.checkpoint.families.record import IdConvention
+from vllm_eagle_ext.checkpoint.families.registry import id_places
 from vllm_eagle_ext.checkpoint.findings import Problem
 
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
@@ -67,7 +69,7 @@ def resolve_aux_layers(
     config: Mapping[str, Any],
     *,
     num_target_layers: int,
-    family: str,
+    convention: IdConvention,
     is_speculators: bool = False,
     override: Override = "auto",
 ) -> AuxLayers | list[Problem]:
@@ -76,7 +78,7 @@ def resolve_aux_layers(
     Args:
         config: the draft's config.json; of a speculators draft, the flattened one.
         num_target_layers: N.
-        family: of families.py; DFlash and MLA drafts have rules of their own.
+        convention: of the draft's family.
         override: the option `aux_layers`.
     """
     stated = [(name, _ids(ids)) for name, ids in _places(config).items() if ids not in (None, [])]
@@ -84,7 +86,7 @@ def resolve_aux_layers(
         if ids is None and isinstance(override, str):
             return [_malformed(name, _places(config)[name])]
     given = {name: ids for name, ids in stated if ids is not None}
-    chosen = _choose(given, num_target_layers, family, is_speculators, override)
+    chosen = _choose(given, num_target_layers, convention, is_speculators, override)
     if isinstance(chosen, Problem):
         return [chosen]
     listed, rule, ids = chosen
@@ -129,17 +131,18 @@ def _block_order(
 
 def _places(config: Mapping[str, Any]) -> dict[str, Any]:
     """Every key that names layers, in the order of the rules."""
-    nested, dflash = config.get("eagle_config") or {}, config.get("dflash_config") or {}
-    nested = nested if isinstance(nested, Mapping) else {}
-    dflash = dflash if isinstance(dflash, Mapping) else {}
     return {
         IDS_KEY: config.get(IDS_KEY),
         "aux_hidden_state_layer_ids": config.get("aux_hidden_state_layer_ids"),
         ANGELSLIM_KEY: config.get(ANGELSLIM_KEY),
-        f"eagle_config.{IDS_KEY}": nested.get(IDS_KEY),
-        f"dflash_config.{OUTPUT_IDS_KEY}": dflash.get(OUTPUT_IDS_KEY),
+        **{place: _nested(config, *place.split(".")) for place in id_places()},
         OUTPUT_IDS_KEY: config.get(OUTPUT_IDS_KEY),
     }
+
+
+def _nested(config: Mapping[str, Any], block: str, key: str) -> Any:
+    inner = config.get(block)
+    return inner.get(key) if isinstance(inner, Mapping) else None
 
 
 def _ids(value: object) -> tuple[int, ...] | None:
@@ -153,7 +156,7 @@ _Choice = tuple[tuple[int, ...], str, tuple[int, ...] | None]
 def _choose(
     given: Mapping[str, tuple[int, ...]],
     num_target_layers: int,
-    family: str,
+    convention: IdConvention,
     is_speculators: bool,
     override: Override,
 ) -> _Choice | Problem:
@@ -161,15 +164,15 @@ def _choose(
         first = next(iter(given.values()), None)
         return tuple(override), "option aux_layers lists the layers whose input is read", first
     if not given:
-        if family == "dflash":
-            return _malformed(f"dflash_config.{OUTPUT_IDS_KEY}", None)
+        if convention.is_required:
+            return _malformed(convention.place, None)
         return (
             default_layer_ids(num_target_layers),
             "the config names no layers, so EAGLE-3's default 2, N//2, N-3",
             None,
         )
     readings = {
-        name: _by_rules(name, ids, num_target_layers, family, is_speculators, override)
+        name: _by_rules(name, ids, num_target_layers, convention, is_speculators, override)
         for name, ids in given.items()
     }
     name, (layer_ids, rule) = next(iter(readings.items()))
@@ -190,14 +193,14 @@ def _by_rules(
     name: str,
     ids: tuple[int, ...],
     num_target_layers: int,
-    family: str,
+    convention: IdConvention,
     is_speculators: bool,
-    convention: str,
+    override: str,
 ) -> tuple[tuple[int, ...], str]:
     outputs = tuple(i + 1 for i in ids)
-    if convention == "input":
+    if override == "input":
         return ids, "option aux_layers says the ids name layer inputs"
-    if convention == "output":
+    if override == "output":
         return outputs, "option aux_layers says the ids name layer outputs"
     if name.endswith(OUTPUT_IDS_KEY):
         return outputs, f"{name} names the layers whose output is read, the input of layer id + 1"
@@ -215,8 +218,9 @@ def _by_rules(
         )
     if "." not in name:
         return ids, "ids at top level are layer_ids, vLLM's meaning"
-    if family == "mla" and 1 not in ids:
-        return ids, "nested ids of an MLA draft without layer 1 name layers whose input is read"
+    without = convention.names_inputs_without
+    if without is not None and without not in ids:
+        return ids, f"nested ids of an MLA draft without layer {without} name layers whose input is read"
     rule = "ids nested in eagle_config name the layers whose output is read, which is the input of layer"
     return outputs, f"{rule} id + 1"
 

@@ -86,8 +86,8 @@ def _is_quantised_at_run_time(module: str, case: Case, config: Mapping[str, Any]
     )  # vLLM takes the others where it is empty
     entries = [entry for entry in first if isinstance(entry, str)]
     names = [name]
-    if case.spec.method == "dflash" and method.startswith("modelopt"):
-        names.append(f"model.{module}")  # vLLM's DFlash drafter renumbers these entries itself
+    if case.spec.served_by.renumbers_exclusions and method.startswith("modelopt"):
+        names.append(f"model.{module}")  # the drafter renumbers these entries itself
     if any(_matches(entry, candidate, method) for entry in entries for candidate in names):
         return False
     targets = _targets(config)
@@ -99,7 +99,7 @@ def runtime_name(module: str, case: Case) -> str:
     if match is None:
         return f"model.{module}"
     index, part = int(match[1]) + case.target.num_layers, match[2]
-    if case.spec.backbone == "qwen3" and case.spec.method == "eagle3":
+    if case.spec.served_by.omits_self_attn:
         part = re.sub(r"^self_attn\.([qkv]_proj)$", r"\1", part)
     return f"model.layers.{index}.{part}"
 

@@ -66,7 +66,12 @@ def rope_problems(config: Mapping[str, Any]) -> list[Problem]:
 
 
 def _value_problems(name: str, block: Mapping[str, Any]) -> Iterator[Problem]:
-    """name: of the block; none: the config itself."""
+    """Find numbers that no rope can have.
+
+    Args:
+        name: of the block; "" for the config itself.
+        block: what the config states there.
+    """
     for key in _NUMBERS:
         value = block.get(key)
         if value is not None and not _is_positive(value):
@@ -89,8 +94,11 @@ def _kind_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def read_rope(config: Mapping[str, Any]) -> Rope:
-    """Of a config without `rope_problems`. A rope per layer type, as Gemma has, counts as not stated:
-    no draft has one, so that there is nothing to compare."""
+    """The rope of a config without `rope_problems`.
+
+    A rope per layer type, as Gemma has, counts as not stated: no draft has one, so that there is nothing
+    to compare.
+    """
     stated = rope_block(config)
     theta, partial = (
         config.get(key) if stated.get(key) is None else stated[key]

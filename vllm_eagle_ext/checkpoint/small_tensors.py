@@ -22,7 +22,7 @@ class Survey:
     """The values of one tensor, of floating point: packed and integer ones have `is_zero` alone."""
 
     is_zero: bool
-    non_finite: int = 0  # infinite or no number
+    non_finite: int = 0  # infinite or NaN
     largest: float = 0.0  # magnitude of the finite ones
     rms: float = 0.0  # root of the mean square of the finite ones
 
@@ -34,7 +34,7 @@ def integers(raw: bytes, dtype: str) -> tuple[int, ...] | None:
 
 
 def non_finite(raw: bytes, dtype: str) -> int:
-    """How many values are infinite or no number; 0 for dtypes that have none."""
+    """How many values are infinite or NaN; 0 for dtypes that have none."""
     if dtype not in _EXPONENTS:
         return 0
     code, exponent = _EXPONENTS[dtype]

@@ -82,7 +82,11 @@ class HubSource:
     """Reads byte ranges; nothing is downloaded that is not asked for."""
 
     def __init__(self, model: str, revision: str | None, token: bool | str | None) -> None:
-        """model: OWNER/NAME, with a folder of the repository behind it or not."""
+        """Open the repository.
+
+        Args:
+            model: OWNER/NAME, with a folder of the repository behind it or not.
+        """
         from huggingface_hub import HfFileSystem
 
         self.model = model
@@ -155,8 +159,10 @@ def download_command(model: str, revision: str | None) -> tuple[list[str], str]:
 
 
 def _repository(model: str, field: str, *, subfolders: bool) -> str:
-    """Raises:
-    UnsupportedDraftError: no name of a repository, or a folder in one where none is taken.
+    """The repository that a model's name begins with.
+
+    Raises:
+        UnsupportedDraftError: no name of a repository, or a folder in one where none is taken.
     """
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
@@ -175,7 +181,7 @@ def _repository(model: str, field: str, *, subfolders: bool) -> str:
 
 
 def _refuse_inside(field: str, model: str) -> UnsupportedDraftError:
-    """Of OWNER/NAME/FOLDER, which may be a path with a slip too."""
+    """The refusal of OWNER/NAME/FOLDER, which may be a path with a slip too."""
     if os.path.isdir(model.partition("/")[0]):
         return _not_found(field, model, f"no such folder in {os.getcwd()}")
     words, folder = download_command(model, None)
@@ -233,8 +239,10 @@ def _not_found(field: str, model: str, problem: str) -> UnsupportedDraftError:
 
 @contextmanager
 def _readable(model: str, name: str, errors: type[Exception] = OSError) -> Iterator[None]:
-    """Raises:
-    UnsupportedDraftError: for one of `errors`.
+    """Make a refusal of an error while a file is read.
+
+    Raises:
+        UnsupportedDraftError: for one of `errors`.
     """
     try:
         yield

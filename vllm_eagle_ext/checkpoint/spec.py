@@ -7,10 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vllm_eagle_ext.checkpoint.attention import Heads, LayerAttention, read_heads, read_layers
-from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, Format, format_of
+from vllm_eagle_ext.checkpoint.attention import Heads, LayerAttention, read_heads
+from vllm_eagle_ext.checkpoint.draft_config import (
+    DraftConfig,
+    Format,
+    format_of,
+    published_architecture,
+)
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
-from vllm_eagle_ext.checkpoint.families import P_EAGLE, Backbone, Family, Kind, published_architecture
+from vllm_eagle_ext.checkpoint.families.record import Drafter, Evidence, Family
+from vllm_eagle_ext.checkpoint.families.registry import FAMILIES, choose_family, find_drafter
 from vllm_eagle_ext.checkpoint.flags import FLAGS, Flag, read_flag
 from vllm_eagle_ext.checkpoint.gate_layout import Gate, GateLayout, read_gate
 from vllm_eagle_ext.checkpoint.layer_ids import AuxLayers
@@ -29,8 +35,8 @@ class DraftSpec:
     model: str  # as the user named it
     architecture: str  # as published
     format: Format
-    family: Family
-    backbone: Backbone
+    family: str  # name of its record
+    backbone: str
     method: str
     drafter: str  # the registered architecture that serves it
     weights: Literal["safetensors", "bin"]
@@ -51,7 +57,7 @@ class DraftSpec:
     rope: Rope
     block_size: int | None
     mask_token_id: int | None
-    embedding_scale: float  # of the embeddings that a DFlash draft reads, its own or the target's
+    embedding_scale: float  # of the embeddings, its own or the target's
     trained_k: int | None  # drafted tokens in training, where the config says so
     trained_length: int | None  # positions
     quantisation: str | None
@@ -65,19 +71,24 @@ class DraftSpec:
         return {name: getattr(self, name) for name in FLAGS}
 
     @property
+    def record(self) -> Family:
+        """What is particular to drafts of its family."""
+        return FAMILIES[self.family]
+
+    @property
+    def served_by(self) -> Drafter:
+        return find_drafter(self.drafter)
+
+    @property
     def title(self) -> str:
-        names = {
-            "native": "EAGLE-3", "post-norm": "post-norm EAGLE-3", "gated": "gated EAGLE-3",
-            "mla": "MLA EAGLE-3", "p-eagle": "P-EAGLE", "dflash": "DFlash",
-        }  # fmt: skip
-        return names[self.family]
+        return self.record.title
 
 
 def build_spec(
     files: DraftFiles,
     flat: Mapping[str, Any],
     config: DraftConfig,
-    kind: Kind,
+    drafter: Drafter,
     target: TargetFacts,
     aux_layers: AuxLayers,
     norm_output: NormOutput,
@@ -89,26 +100,43 @@ def build_spec(
         flat: `flatten(files.config)`.
     """
     flags = _read_flags(files, norm_output)
-    heads = read_heads(config, kind.backbone)
-    is_fused = kind.method == "eagle3" and kind.backbone != "deepseek"
-    gate = read_gate(files, flat, heads, gate_layout) if is_fused else None
-    masked = "mask_hidden" in files.tensors
-    family = read_family(flat, kind, gate, masked=masked, norm_output=flags["norm_output"].value)
+    heads = read_heads(config, drafter.backbone)
+    gate = read_gate(files, flat, heads, gate_layout) if drafter.can_gate else None
+    family = family_of(flat, drafter, files, gate, norm_output=flags["norm_output"].value)
     format_ = format_of(files.config)
     return DraftSpec(
         format=format_,
-        family=family,
-        backbone=kind.backbone,
-        method=kind.method,
-        drafter=kind.drafter,
+        family=family.name,
+        backbone=drafter.backbone.name,
+        method=drafter.method,
+        drafter=drafter.architecture,
         heads=heads,
-        layers=read_layers(config, kind.backbone, family, format_),
+        layers=family.read_layers(config, drafter.backbone, format_),
         aux_layers=aux_layers,
         gate=gate,
         vocabulary=_read_vocabulary(files, config, target),
         target_hidden_size=target.hidden_size,
-        **(_of_the_files(files, flat, config) | flags),
+        **(_from_files(files, flat, config) | flags),
     )
+
+
+def family_of(
+    flat: Mapping[str, Any],
+    drafter: Drafter,
+    files: DraftFiles | None = None,
+    gate: Gate | None = None,
+    *,
+    norm_output: bool = False,
+) -> Family:
+    """The family of a draft, or the plainest one of its drafter class where only the config is known."""
+    evidence = Evidence(
+        architecture=published_architecture(flat),
+        speculators_type=flat.get("speculators_model_type"),
+        has_mask_hidden=files is not None and "mask_hidden" in files.tensors,
+        has_gate=gate is not None,
+        norm_output=norm_output,
+    )
+    return choose_family(drafter, evidence)
 
 
 def _read_flags(files: DraftFiles, norm_output: NormOutput) -> dict[str, Flag]:
@@ -118,9 +146,9 @@ def _read_flags(files: DraftFiles, norm_output: NormOutput) -> dict[str, Flag]:
     return flags
 
 
-def _of_the_files(files: DraftFiles, flat: Mapping[str, Any], config: DraftConfig) -> dict[str, Any]:
+def _from_files(files: DraftFiles, flat: Mapping[str, Any], config: DraftConfig) -> dict[str, Any]:
     """Fields that neither the family nor the target nor an option has a say in."""
-    rope, dflash = read_rope(flat), config.dflash_config
+    rope = read_rope(flat)
     return {
         "model": files.model,
         "architecture": published_architecture(files.config),
@@ -130,33 +158,13 @@ def _of_the_files(files: DraftFiles, flat: Mapping[str, Any], config: DraftConfi
         "embeddings": _presence(files, "embed_tokens"),
         "head": _presence(files, "lm_head"),
         "rope": rope,
-        "block_size": config.block_size or (dflash.block_size if dflash else None),
+        "block_size": config.block_size or config.block_config.block_size,
         "mask_token_id": _mask_token(config),
         "embedding_scale": _embedding_scale(config),
         "trained_k": _trained_k(config),
         "trained_length": rope.original_length or config.max_position_embeddings,
         "quantisation": _quantisation(config),
     }
-
-
-def read_family(
-    flat: Mapping[str, Any],
-    kind: Kind,
-    gate: Gate | None = None,
-    *,
-    masked: bool = False,
-    norm_output: bool = False,
-) -> Family:
-    if kind.method == "dflash":
-        return "dflash"
-    if kind.backbone == "deepseek":
-        return "mla"
-    named = flat.get("speculators_model_type") == "peagle" or published_architecture(flat) == P_EAGLE
-    if masked or named:
-        return "p-eagle"
-    if gate:
-        return "gated"
-    return "post-norm" if norm_output else "native"
 
 
 def _read_vocabulary(files: DraftFiles, config: DraftConfig, target: TargetFacts) -> Vocabulary:
@@ -187,14 +195,14 @@ def _presence(files: DraftFiles, module: str) -> Presence:
 
 def _mask_token(config: DraftConfig) -> int | None:
     """The first that is stated, in vLLM's order."""
-    nested = config.dflash_config.mask_token_id if config.dflash_config else None
+    nested = config.block_config.mask_token_id
     top = (config.mask_token_id, config.dspark_noise_token_id, config.pard_token, config.ptd_token_id)
     return next((token for token in (nested, *top) if token is not None), None)
 
 
 def _embedding_scale(config: DraftConfig) -> float:
-    """z-lab's, in `dflash_config` before top level."""
-    nested = config.dflash_config.input_embedding_scale if config.dflash_config else None
+    """The factor that z-lab writes, in `dflash_config` before top level."""
+    nested = config.block_config.input_embedding_scale
     return next((scale for scale in (nested, config.input_embedding_scale) if scale is not None), 1.0)
 
 

@@ -12,7 +12,7 @@ from vllm_eagle_ext.checkpoint.layer_ids import ANGELSLIM_KEY, IDS_KEY
 def stock_gaps(case: Case) -> list[str]:
     """Empty: vLLM serves it rightly without this package."""
     gaps = [*_layers(case), *_weights(case)]
-    if case.spec.method == "eagle3":
+    if case.spec.record.has_flags:
         gaps += _flags(case)
     elif case.spec.format == "speculators" and case.config.sliding_window_non_causal is False:
         gaps.append("sliding_window_non_causal is taken to mean that every layer is causal")
@@ -23,7 +23,7 @@ def _layers(case: Case) -> Iterator[str]:
     layers, top = case.spec.aux_layers, case.flat.get(IDS_KEY)
     if layers.is_reordered:
         yield "layers are captured in ascending order, which the blocks of fc do not follow"
-    if case.spec.method == "dflash" or layers.published_ids is None:
+    if not case.spec.record.has_flags or layers.published_ids is None:
         return
     if case.flat.get(ANGELSLIM_KEY) is not None:
         yield f"{ANGELSLIM_KEY} is not read"
@@ -39,7 +39,7 @@ def _flags(case: Case) -> Iterator[str]:
     for name in ("norm_output", "fc_norm"):
         if case.spec.flags[name].value != bool(case.files.config.get(name)):
             yield f"{name} is read at top level of config.json only"
-    if case.spec.family == "p-eagle" and (case.spec.fc_norm or case.spec.norm_output):
+    if case.spec.record.asks_for_parallel_drafting and (case.spec.fc_norm or case.spec.norm_output):
         yield "fc_norm and norm_output of a P-EAGLE draft are dropped"
 
 

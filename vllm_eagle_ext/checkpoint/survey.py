@@ -15,14 +15,17 @@ from vllm_eagle_ext.checkpoint.sources import Source
 
 _CHUNK = 16 * 2**20  # bytes; a multiple of every element's size
 _FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
-# Bytes of 8-bit floats without their sign -> what is infinite or no number.
+# Dtype of 8-bit floats -> the bytes, without their sign, that are infinite or NaN.
 _NON_FINITE_8_BIT = {"F8_E4M3": (0x7F,), "F8_E5M2": tuple(range(0x7C, 0x80))}
 
 
 def survey_tensors(
     source: Source, tensors: Mapping[str, TensorHeader], on_values: Callable[[int, int], None]
 ) -> dict[str, Survey]:
-    """Of each tensor, by canonical name; told of the bytes read so far, and of all.
+    """Survey each tensor, by canonical name.
+
+    Args:
+        on_values: told of the bytes read so far, and of all.
 
     Raises:
         UnsupportedDraftError: a file that cannot be read.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-# Published spelling -> ours. `model.` and `midlayer.` stand for nothing and for layer 0.
+# Published spelling -> canonical one. `model.` and `midlayer.` stand for nothing and for layer 0.
 _PREFIXES = (
     ("model.", ""),
     ("midlayer.", "layers.0."),
@@ -23,7 +23,7 @@ HOLDS_WEIGHTS = ("weight", "weight_packed", "qweight")
 
 
 def canonical_name(name: str) -> str:
-    for published, ours in _PREFIXES:
+    for published, canonical in _PREFIXES:
         if name.startswith(published):
-            name = ours + name.removeprefix(published)
+            name = canonical + name.removeprefix(published)
     return _WHOLE.get(name, name)

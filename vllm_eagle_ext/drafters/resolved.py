@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all drafters share: a config that the intake has resolved, and weights that all arrive."""
+"""What all drafters share: a config that preflight has resolved, and weights that all arrive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ResolvedDraft(StrictWeights):
     whatever the memory held.
 
     Raises:
-        UnsupportedDraftError: the draft's config was not resolved by this version's intake.
+        UnsupportedDraftError: the draft's config was not resolved by this version's preflight.
     """
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
@@ -32,8 +32,8 @@ class ResolvedDraft(StrictWeights):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Arguments and shapes: the drafter's own.
 
-        V1 lends the target's embeddings together with its adapters, which go by the rows of the
-        target's batch: the draft has other rows. V2 lends them plain, as done here. REMOVE WHEN V1's
+        V1 shares the target's embeddings together with its adapters, which go by the tokens of the
+        target's batch: the draft has others. V2 shares them plain, as done here. REMOVE WHEN V1's
         `_maybe_share_embeddings` does, or goes.
         """
         inner = self.model  # type: ignore[attr-defined]

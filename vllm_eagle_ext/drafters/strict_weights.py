@@ -3,7 +3,7 @@
 
 Differences from vLLM's drafters, which leave a module without weights as it was allocated: every
 parameter starts as NaN and must be finite at the end, and the tensors that arrive are compared with
-those that the intake expects.
+those that preflight expects.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _FUSED = {
 # Made at run time, or with a meaning when absent: scales of the cache, the mask's own embedding, and
 # the norm that only the first layer uses.
 _NOT_FROM_FILES = ("attn", "mla_attn", "mask_embedding", "hidden_norm")
-_LENT = ("embed_tokens.", "lm_head.")  # by the target, if the draft has none
+_SHARED = ("embed_tokens.", "lm_head.")  # with the target, if the draft has none
 
 
 @dataclass(frozen=True, slots=True)
 class LoadingPlan:
-    """What the intake expects of a draft's files. Travels to the workers as plain JSON."""
+    """What preflight expects of a draft's files. Travels to the workers as plain JSON."""
 
     required: dict[str, list[list[int]]]  # canonical name -> shapes that it may have
     optional: dict[str, list[list[int]]] = field(default_factory=dict)
@@ -54,7 +54,10 @@ class StrictWeights:
     loading_plan: LoadingPlan
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
-        """weights: published names and tensors.
+        """Load them, and refuse a draft of which a part is missing or wrong.
+
+        Args:
+            weights: published names and tensors.
 
         Raises:
             UnsupportedDraftError: a tensor that is missing, unexpected, of another shape, or not finite.
@@ -93,7 +96,7 @@ def _arranged(
             continue
         _require_shape(published, tensor, shapes)
         if name == "mask_hidden" and not tensor.isfinite().all():  # becomes a buffer, no parameter
-            raise _refusal(f"values of {published}", "infinite or no number", "finite numbers")
+            raise _refusal(f"values of {published}", "infinite or NaN", "finite numbers")
         seen.add(name)
         if name == "d2t" and len(tensor) == plan.target_vocab_size:
             _require_identity(tensor)
@@ -112,13 +115,13 @@ def _require_shape(published: str, tensor: torch.Tensor, shapes: list[list[int]]
 
 
 def _require_identity(d2t: torch.Tensor) -> None:
-    """Of a whole vocabulary vLLM's drafters have no d2t, and need none."""
+    """Drafters of a whole vocabulary have no d2t in vLLM, and need none."""
     if d2t.is_floating_point() or not is_identity(d2t.tolist()):
         raise _refusal("d2t", "another order", "each token in its place, for a whole vocabulary")
 
 
 def _as_offsets(tensor: torch.Tensor, plan: LoadingPlan) -> torch.Tensor:
-    """The intake has read d2t by value, and t2d may have told it which reading is meant."""
+    """Preflight has read d2t by value, and t2d may have told it which reading is meant."""
     d2t = [] if tensor.is_floating_point() else tensor.tolist()
     kind = plan.d2t or map_kind(d2t, plan.target_vocab_size)
     if kind is None or not is_map(target_ids(d2t, kind), plan.target_vocab_size):
@@ -131,7 +134,11 @@ def _as_offsets(tensor: torch.Tensor, plan: LoadingPlan) -> torch.Tensor:
 
 
 def _reordered(name: str, tensor: torch.Tensor, order: list[int]) -> tuple[str, torch.Tensor]:
-    """order[k]: which block of the file reads the k-th aux layer."""
+    """A tensor with its blocks in ascending order of aux layer.
+
+    Args:
+        order: of each aux layer, the block in the file.
+    """
     if order == sorted(order):
         return name, tensor
     if name.startswith("fc_norm."):
@@ -158,8 +165,8 @@ def _require_all(plan: LoadingPlan, seen: set[str]) -> None:
 def _settle_unused(model: torch.nn.Module, seen: set[str]) -> None:
     """Only the first layer uses its hidden_norm; vLLM builds one for each."""
     for name, parameter in model.named_parameters():
-        ours = canonical_name(name)
-        if ours.endswith(".hidden_norm.weight") and ours not in seen:
+        canonical = canonical_name(name)
+        if canonical.endswith(".hidden_norm.weight") and canonical not in seen:
             parameter.data.fill_(1.0)
 
 
@@ -169,7 +176,7 @@ def _require_fed(model: torch.nn.Module, seen: set[str]) -> None:
     for name, _ in model.named_parameters():
         module, _, kind = canonical_name(name).rpartition(".")
         parent, _, part = module.rpartition(".")
-        if _is_lent(f"{module}.{kind}", seen) or part in _NOT_FROM_FILES or kind in _NOT_FROM_FILES:
+        if _is_shared(f"{module}.{kind}", seen) or part in _NOT_FROM_FILES or kind in _NOT_FROM_FILES:
             continue
         sources = [f"{parent}.{piece}" for piece in _FUSED.get(part, ())] or [module]
         names = [f"{source}.{kind}".strip(".") for source in sources]
@@ -178,21 +185,21 @@ def _require_fed(model: torch.nn.Module, seen: set[str]) -> None:
         raise _refusal("tensors of the draft", f"without {', '.join(sorted(missing))}", "all of them")
 
 
-def _is_lent(name: str, seen: set[str]) -> bool:
-    return name.startswith(_LENT) and name not in seen
+def _is_shared(name: str, seen: set[str]) -> bool:
+    return name.startswith(_SHARED) and name not in seen
 
 
 def _require_finite(model: torch.nn.Module, seen: set[str]) -> None:
     """A parameter of which a part was never loaded still holds NaN."""
     for name, parameter in model.named_parameters():
-        ours = canonical_name(name)
-        if _is_lent(ours, seen) or parameter.dtype not in _FLOATS or parameter.is_meta:
+        canonical = canonical_name(name)
+        if _is_shared(canonical, seen) or parameter.dtype not in _FLOATS or parameter.is_meta:
             continue
         # One pass without a mask of the parameter's size; NaN and infinities survive it.
         low, high = torch.aminmax(parameter.data) if parameter.numel() else (torch.zeros(()),) * 2
         if not torch.stack([low, high]).isfinite().all():
             raise _refusal(
-                f"values of {ours}", "infinite, not a number, or loaded in part", "finite numbers"
+                f"values of {canonical}", "infinite, NaN, or loaded in part", "finite numbers"
             )
 
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pkgutil import resolve_name
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case, DraftSpec
 from vllm_eagle_ext.checkpoint.expected_tensors import belongs_to_quantised, expected_tensors
-from vllm_eagle_ext.checkpoint.flags import FLAGS
-from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY, OUTPUT_IDS_KEY
+from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY
 from vllm_eagle_ext.drafters.eagle3.gate_rows import GatePlan
 from vllm_eagle_ext.drafters.strict_weights import LoadingPlan
 from vllm_eagle_ext.resolved_marker import write_marker
@@ -37,11 +37,7 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
         hf_config.sliding_window = windows[0]
     if config.parallel_drafting:
         _drop_rope_sections(hf_config)
-    if spec.method == "dflash":
-        _apply_dflash(hf_config, case)
-    else:
-        _apply_eagle3(hf_config, case)
-        _draft_to_the_end(config)
+    resolve_name(spec.record.config_writer)(config, case)
     write_marker(hf_config, weights=asdict(loading_plan(case, strict=strict)))
     hf_config.architectures = [spec.drafter]
     config.update_arch_()
@@ -56,46 +52,6 @@ def _drop_rope_sections(hf_config: Any) -> None:
         if isinstance(block, dict):
             kept = {key: value for key, value in block.items() if key not in _SECTIONS}
             setattr(hf_config, name, kept)
-
-
-def _apply_eagle3(hf_config: Any, case: Case) -> None:
-    spec = case.spec
-    flags = {name: spec.flags[name].value for name in FLAGS}
-    for name, value in flags.items():
-        setattr(hf_config, name, value)
-    nested = dict(getattr(hf_config, "eagle_config", None) or {})
-    nested.pop(IDS_KEY, None)
-    if spec.fuses_aux_states:
-        nested[IDS_KEY] = list(spec.aux_layers.layer_ids)
-    nested["use_aux_hidden_state"] = spec.fuses_aux_states
-    nested["norm_before_fc"] = flags["norm_before_fc"]  # read here first
-    hf_config.eagle_config = nested
-
-
-def _draft_to_the_end(config: Any) -> None:
-    """V1 drafts for no request of a step in which one has no room for K more tokens: the others lose
-    their drafts, and their cache keeps a hole where the step's rows should be. EAGLE-3 needs no such
-    room, its positions are clamped; drafting in parallel does. REMOVE WHEN V1's `_input_fits_in_drafter`
-    goes by request, or V1 goes."""
-    target, draft = config.target_model_config, config.draft_model_config
-    if not config.parallel_drafting and draft.max_model_len == target.max_model_len:
-        draft.max_model_len += config.num_speculative_tokens
-
-
-def _apply_dflash(hf_config: Any, case: Case) -> None:
-    spec = case.spec
-    nested = dict(getattr(hf_config, "dflash_config", None) or {})
-    nested[OUTPUT_IDS_KEY] = [layer - 1 for layer in spec.aux_layers.layer_ids]
-    nested["mask_token_id"] = spec.mask_token_id
-    nested["input_embedding_scale"] = spec.embedding_scale
-    if spec.format == "speculators":
-        nested.pop("causal", None)  # vLLM's blanket flag; without it causality goes by layer type
-        if not any(layer.causal for layer in spec.layers):
-            nested["causal"] = False
-    hf_config.dflash_config = nested
-    # vLLM 0.32 raises this for EAGLE-3 drafts only: positions beyond it lie outside the rope table.
-    stated = getattr(hf_config, "max_position_embeddings", None) or 0
-    hf_config.max_position_embeddings = max(stated, case.setting.max_model_len or 0)
 
 
 def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:

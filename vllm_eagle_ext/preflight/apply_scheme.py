@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 
 from vllm_eagle_ext import compat, metrics
+from vllm_eagle_ext.checkpoint.families.registry import method_drafts_in_parallel
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.memory.state_scheme import (
@@ -71,12 +72,13 @@ def _situation(launch: Launch) -> Situation:
     connector = engine_args.kv_transfer_config or (
         engine_args.kv_offloading_size and engine_args.kv_offloading_backend
     )
-    in_parallel = bool(config.parallel_drafting) and config.method not in ("dflash", "dspark")
+    # vLLM sets the key itself for these methods, whose V2 runner drafts in parallel.
+    by_method = method_drafts_in_parallel(config.method) or config.method == "dspark"
     return Situation(
         architecture=launch.target.architecture,
         k=config.num_speculative_tokens,
         runner=compat.model_runner(
-            drafts_in_parallel=in_parallel,
+            drafts_in_parallel=bool(config.parallel_drafting) and not by_method,
             method=config.method,
             other_vocabulary=bool(getattr(config, "use_heterogeneous_vocab", False)),
         ),

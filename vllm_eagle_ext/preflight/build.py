@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from vllm_eagle_ext import compat, failed_start, metrics
+from vllm_eagle_ext.checkpoint.families.registry import methods
 from vllm_eagle_ext.errors import UnsupportedVllmError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_scheme import refuse_without_states
 from vllm_eagle_ext.options import Options, parse_options
 from vllm_eagle_ext.preflight.apply import apply_spec
 from vllm_eagle_ext.preflight.apply_scheme import apply_hybrid_state, require_drafts
-from vllm_eagle_ext.preflight.draft_checks import METHODS, inspect_launch, inspect_requested
+from vllm_eagle_ext.preflight.draft_checks import inspect_launch, inspect_requested
 from vllm_eagle_ext.preflight.draft_request import read_request
 from vllm_eagle_ext.preflight.launch import Launch, read_launch
 from vllm_eagle_ext.preflight.messages import log_inspection
@@ -35,7 +36,7 @@ def build_speculative_config(
         build: vLLM's own builder, without arguments.
 
     Returns:
-        What `build` returned; only drafts of `families.py` are touched.
+        What `build` returned; only drafts of a registered family are touched.
 
     Raises:
         EagleExtError: options, request or checkpoint that cannot be served rightly.
@@ -68,7 +69,7 @@ def _apply(launch: Launch) -> None:
     if launch.config is None:
         require_drafts(launch.options)
         return
-    if launch.inspection is not None and launch.config.method in METHODS:
+    if launch.inspection is not None and launch.config.method in methods():
         _apply_draft(launch)
     apply_hybrid_state(launch)
 

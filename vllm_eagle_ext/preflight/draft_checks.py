@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pkgutil import resolve_name
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import (
@@ -17,8 +18,8 @@ from vllm_eagle_ext.checkpoint import (
     read_config,
     read_draft_files,
 )
-from vllm_eagle_ext.checkpoint.families import kind_of
-from vllm_eagle_ext.checkpoint.rules.early import OWN_MODEL_TYPE
+from vllm_eagle_ext.checkpoint.families.registry import drafter_of, methods, own_model_types
+from vllm_eagle_ext.checkpoint.known_architectures import PLAIN_MODELS
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.options import Options
@@ -32,7 +33,6 @@ from vllm_eagle_ext.preflight.parallel import check_pipeline, check_ranks
 
 logger = get_logger(__name__)
 
-METHODS = ("eagle3", "dflash")
 # Methods that vLLM takes, or falls back to, for drafts whose method was not named.
 _MISTAKABLE = (None, "draft_model", "eagle")
 
@@ -47,7 +47,7 @@ def inspect_launch(launch: Launch) -> Launch:
     if request is None:
         return launch
     launch = replace(launch, inspection=inspect_requested(launch, request))
-    if launch.case is not None and request.method in METHODS:
+    if launch.case is not None and request.method in methods():
         _check_engine(launch, request, launch.case)
     return launch
 
@@ -61,9 +61,9 @@ def inspect_requested(launch: Launch, request: DraftRequest) -> Inspection | Non
     Raises:
         EagleExtError: the request or the checkpoint cannot be served rightly.
     """
-    if request.method not in METHODS and not _may_be_mistaken(launch, request):
+    if request.method not in methods() and not _may_be_mistaken(launch, request):
         return None
-    if request.method in METHODS:
+    if request.method in methods():
         check_request(request)
     if "://" in request.model or os.environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true"):
         logger.warning(
@@ -72,10 +72,8 @@ def inspect_requested(launch: Launch, request: DraftRequest) -> Inspection | Non
         )
         return None
     files = read_draft_files(request.model, **_place(launch, request))
-    if files.config.get("model_type") == OWN_MODEL_TYPE:
-        from vllm_eagle_ext.drafters.dflash.config import register
-
-        register()
+    if hook := own_model_types().get(str(files.config.get("model_type"))):
+        resolve_name(hook)()
     setting = draft_setting(launch, request)
     inspection = inspect_files(files, target_facts(launch), setting, launch.options)
     raise_errors(inspection, request.model)
@@ -121,10 +119,8 @@ def _may_be_mistaken(launch: Launch, request: DraftRequest) -> bool:
         config = read_config(request.model, **_place(launch, request))
     except EagleExtError:
         return False  # whatever it is, vLLM has its own word on it
-    return kind_of(config, None) is not None and config.get("architectures") not in (
-        ["LlamaForCausalLM"],
-        ["Qwen3ForCausalLM"],
-    )
+    is_plain = config.get("architectures") in [[name] for name in PLAIN_MODELS]
+    return drafter_of(config, None) is not None and not is_plain
 
 
 def _place(launch: Launch, request: DraftRequest) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from vllm_eagle_ext import compat
 from vllm_eagle_ext.checkpoint import Case, Inspection, TargetFacts
 from vllm_eagle_ext.checkpoint.case import Setting
+from vllm_eagle_ext.checkpoint.families.registry import method_drafts_in_parallel
 from vllm_eagle_ext.checkpoint.rope_config import read_rope
 from vllm_eagle_ext.options import Options, parse_options
 from vllm_eagle_ext.preflight.draft_request import DraftRequest, read_request
@@ -72,7 +73,7 @@ def draft_setting(launch: Launch, request: DraftRequest) -> Setting:
         max_model_len=launch.target.max_model_len,
         runner=compat.model_runner(drafts_in_parallel=request.parallel_drafting),
         v2_runner_needs_aux_states=compat.v2_runner_needs_aux_states(),
-        parallel_drafting=request.parallel_drafting or request.method == "dflash",
+        parallel_drafting=request.parallel_drafting or method_drafts_in_parallel(request.method),
         registered=compat.registered_architectures(),
         model_types=compat.readable_model_types(),
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from vllm_eagle_ext.checkpoint import Case, DraftSpec
+from vllm_eagle_ext.checkpoint.families.registry import methods
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.log import get_logger
 
@@ -43,7 +44,7 @@ def check_pipeline(stages: int, spec: DraftSpec, runner: Literal["v1", "v2"]) ->
     raise SpeculativeConfigError(
         field="pipeline_parallel_size",
         value=stages,
-        allowed=f"1 with an eagle3 or dflash draft {_WHY[runner]}",
+        allowed=f"1 with an {' or '.join(methods())} draft {_WHY[runner]}",
         remedy="spread the target by --tensor-parallel-size, or serve it without a draft",
     )
 
@@ -93,7 +94,7 @@ def _of_target(text: Mapping[str, Any]) -> _Parts:
 def _of_draft(case: Case) -> _Parts:
     heads = case.spec.heads
     yield "num_attention_heads", heads.query, False
-    if case.spec.family != "mla":
+    if case.spec.served_by.backbone.has_kv_heads:
         yield "num_key_value_heads", heads.kv, True
     yield "intermediate_size", case.config.intermediate_size, False
 

@@ -19,8 +19,8 @@ def inspect(draft, folder) -> Inspection:
 
 
 def found(inspection: Inspection) -> dict:
-    """As a fixture's `expect` spells it; a draft that is left or cannot be made out has no more."""
-    verdict = "refused" if inspection.errors else "left" if inspection.is_left_to_vllm else "served"
+    """As a fixture's `expect` spells it; one that is not made out has no more."""
+    verdict = "refused" if inspection.errors else "left" if inspection.is_passed_through else "served"
     said = {
         "verdict": verdict,
         "errors": sorted({finding.rule for finding in inspection.errors}),

@@ -16,7 +16,7 @@ REDUCED = tuple(family for family in EAGLE3 if family != "mla")  # in their voca
 FUSES = tuple(family for family in ALL if family != "no_aux")  # aux states, by an fc
 NESTED_IDS = ("native", "post-norm", "gated", "qwen3", "mla", "norm_before_fc")
 FUSED_QKV = tuple(family for family in ALL if family != "mla")
-LENDABLE = ("mla", *SPECULATORS_EAGLE3)  # have parts of their own that the target could lend
+SHAREABLE = ("mla", *SPECULATORS_EAGLE3)  # have parts of their own that the target could share
 MASKED = ("p-eagle", *DFLASH)
 
 APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
@@ -100,7 +100,7 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("head_is_present", "drop tensor"): REDUCED,
     ("head_is_present", "rename tensor"): REDUCED,
     ("embeddings_can_be_shared", "surroundings"): PUBLISHED,
-    ("lent_parts_are_usual", "drop tensor"): LENDABLE,
+    ("shared_parts_are_usual", "drop tensor"): SHAREABLE,
     ("tied_embeddings_are_ignored", "other keys"): EAGLE3,
     ("tokenizers_agree", "surroundings"): ALL,
     ("target_width_fits", "number"): ALL,

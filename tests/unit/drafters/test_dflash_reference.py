@@ -1,4 +1,4 @@
-"""The reference of DFlash drafts, as it is loaded, against vLLM's module, as the intake builds it."""
+"""The reference of DFlash drafts, as it is loaded, against vLLM's module, as preflight resolves it."""
 
 from __future__ import annotations
 

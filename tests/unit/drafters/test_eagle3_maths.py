@@ -1,4 +1,4 @@
-"""The drafter module, layer by layer vLLM's own, against the unfused reference."""
+"""The drafter module, layer by layer vLLM's own, against the plain PyTorch reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOUND = {torch.float32: 1e-4, torch.bfloat16: 0.08}
 
 
 def build_drafter(folder, dtype, *, num_aux, post_norm):
-    """Our registered class on a random checkpoint, its config resolved by the intake."""
+    """The registered class on a random checkpoint, its config resolved by preflight."""
     draft = tiny_draft(folder / "draft", num_aux=num_aux, post_norm=post_norm, dtype=dtype)
     speculative = {"method": "eagle3", "num_speculative_tokens": K}
     embed_tokens = torch.randn(VOCAB, HIDDEN, generator=torch.Generator().manual_seed(1))

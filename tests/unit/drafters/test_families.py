@@ -1,4 +1,4 @@
-"""Every drafter, its config resolved by the intake, against the reference on the published file."""
+"""Every drafter, its config resolved by preflight, against the reference on the published file."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ pytestmark = [
     pytest.mark.usefixtures("single_process_group"),
 ]
 IDS = "eagle_aux_hidden_state_layer_ids"
-# Family -> where its ids are, and from an id to its boundary. The first is permuted: states from
-# Hugging Face follow the list. In the others an engine or hooks have collected them layer by layer.
+# Family -> where its ids are, and from an id to the input that it names. The first is permuted: states
+# from Hugging Face follow the list. In the others an engine or hooks have collected them layer by layer.
 BY_LIST = {"dflash": ("dflash_config", "target_layer_ids", 1)}
 BY_LAYER = {
     "native": ("eagle_config", IDS, 1),
@@ -51,14 +51,14 @@ def test_logits_equal_the_references(tmp_path, family):
 
 
 def _listed_out_of_order(draft, place, key, shift):
-    """The boundaries as they are listed now: the last one first."""
+    """The layer ids as they are listed now: the last one first."""
     block = draft.config[place] if place else draft.config
     block[key] = [block[key][-1], *block[key][:-1]]
     return [id_ + shift for id_ in block[key]]
 
 
 def _permuted_alike(tmp_path, family, draft, listed, **options):
-    """The drafter gets the boundaries in ascending order, with the blocks that were trained on them."""
+    """The drafter gets the layer ids in ascending order, with the blocks that were trained on them."""
     drafter, layer_ids, path, probe = load(tmp_path, draft, **options)
     assert layer_ids == sorted(listed) != listed
     mine = module_logits(drafter, family, layer_ids, probe)
@@ -152,7 +152,7 @@ def test_d2t_of_a_whole_vocabulary_is_the_identity(tmp_path, family, d2t, mark):
 
 
 def test_d2t_of_a_whole_vocabulary_in_another_order_is_refused_while_loading(tmp_path):
-    """Of .bin files, whose values the intake does not read."""
+    """Of .bin files, whose values preflight does not read."""
     draft = valid_draft("mla")
     draft.tensors["d2t"] = torch.arange(VOCAB).flip(0)
     with pytest.raises(UnsupportedDraftError, match="another order"):
@@ -179,7 +179,7 @@ def test_absolute_d2t_is_converted(tmp_path):
 
 
 def test_t2d_decides_where_both_readings_of_d2t_are_maps(tmp_path):
-    """Every third token, as offsets and as target ids: the loader reads what the intake has read."""
+    """Every third token, as offsets and as target ids: the loader reads what preflight has read."""
     draft, size = valid_draft("native"), 24
     kept = 3 * torch.arange(size)
     draft.config["draft_vocab_size"] = size

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from vllm_eagle_ext.checkpoint.families.record import Family
+from vllm_eagle_ext.checkpoint.findings import Rule
 from vllm_eagle_ext.checkpoint.rules import (
     asked,
     aux_layers,
@@ -34,4 +38,11 @@ RULES = (
     *weights.RULES,
 )
 
-__all__ = ["EARLY_RULES", "RULES"]
+
+def rules_for(family: Family) -> Iterator[Rule]:
+    """Those for all and those that the family's record lists, in the order above, then its others."""
+    yield from (rule for rule in RULES if rule.for_all or rule in family.rules)
+    yield from (rule for rule in family.rules if rule not in RULES)
+
+
+__all__ = ["EARLY_RULES", "RULES", "rules_for"]

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Literal
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
 
@@ -56,7 +55,7 @@ def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, families=EAGLE3)
+@rule(Severity.WARNING, for_all=False)
 def k_is_worth_drafting(case: Case) -> Iterable[Problem]:
     """A position counts only if all before it were accepted: at 80 % each, the tenth in one step of
     nine. EAGLE-3 heads are trained to unroll some 7 tokens."""
@@ -87,7 +86,7 @@ def gate_layout_has_a_gate(case: Case) -> Iterable[Problem]:
 @rule(Severity.WARNING)
 def k_is_within_the_trained_unroll(case: Case) -> Iterable[Problem]:
     trained, k = case.spec.trained_k, case.setting.k
-    if trained is not None and k is not None and k > trained and case.spec.family != "dflash":
+    if trained is not None and k is not None and k > trained and not case.spec.record.fills_a_block:
         yield Problem(
             field="num_speculative_tokens",
             value=k,
@@ -100,12 +99,12 @@ def wanted_runner(
     spec: DraftSpec, *, parallel_drafting: bool = True, v2_needs_aux_states: bool = True
 ) -> tuple[Literal["v1", "v2"], str] | None:
     """The one runner of vLLM's that can draft with it, and why; None: both can."""
-    windows = {layer.window for layer in spec.layers}
-    if spec.family != "dflash" and not spec.fuses_aux_states and v2_needs_aux_states:
+    family, windows = spec.record, {layer.window for layer in spec.layers}
+    if not spec.fuses_aux_states and v2_needs_aux_states:
         return "v1", "vLLM's V2 runner hands aux states to every EAGLE-3 drafter"
-    if spec.family == "p-eagle" and parallel_drafting:
+    if family.asks_for_parallel_drafting and parallel_drafting:
         return "v1", "vLLM's V2 runner drafts in parallel for DFlash only"
-    if spec.family == "dflash" and len(windows) > 1:
+    if family.mixes_windows_on_v2_only and len(windows) > 1:
         return "v2", "vLLM's V1 runner has one KV cache group for all draft layers"
     return None
 
@@ -133,7 +132,7 @@ def runner_is_particular(case: Case) -> Iterable[Problem]:
     if case.setting.runner is None and (wanted := wanted_runner(case.spec)):
         yield Problem(
             field="model runner",
-            value="left to vLLM",
+            value="chosen by vLLM",
             allowed=f"{wanted[0]} for this draft: {wanted[1]}",
             remedy=f"start vLLM 0.32 with {_forcing(wanted[0])}",
         )

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.layer_ids import BlockOrder, default_layer_ids
+from vllm_eagle_ext.checkpoint.layer_ids import AuxLayers, BlockOrder, default_layer_ids
+
+_ORDER = "order of the draft's aux layers"
 
 
-@rule(Severity.WARNING, families=EAGLE3)
+@rule(Severity.WARNING, for_all=False)
 def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
     layers = case.spec.aux_layers
     if layers.published_ids is None and layers.layer_ids and "option" not in layers.rule:
@@ -23,9 +24,9 @@ def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, families=EAGLE3)
+@rule(Severity.WARNING, for_all=False)
 def aux_layer_ids_may_be_inputs(case: Case) -> Iterable[Problem]:
-    """Ids equal to EAGLE-3's own layer_ids, read as names of outputs."""
+    """Ids equal to EAGLE-3's default aux layers, read as names of outputs."""
     layers = case.spec.aux_layers
     default = default_layer_ids(case.target.num_layers)
     if layers.published_ids == default and layers.layer_ids != default and "option" not in layers.rule:
@@ -40,9 +41,14 @@ def aux_layer_ids_may_be_inputs(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.NOTE)
 def aux_order_is_known(case: Case) -> Iterable[Problem]:
-    blocks = case.spec.aux_layers.blocks
-    if blocks and blocks.is_certain:
-        yield _order(case, blocks, "nothing")
+    layers = case.spec.aux_layers
+    if layers.blocks and layers.blocks.is_certain:
+        message = _what_fc_follows(layers, layers.blocks)
+        yield Problem(
+            field=_ORDER,
+            value=list(layers.published_ids or layers.listed),
+            message=message[:1].upper() + message[1:],
+        )
 
 
 @rule(Severity.WARNING)
@@ -53,23 +59,22 @@ def aux_order_is_unambiguous(case: Case) -> Iterable[Problem]:
     if blocks and not blocks.is_certain:
         other = layers.listed if blocks.follows == "layers" else layers.layer_ids
         option = f'{{"eagle_ext": {{"aux_layers": {list(other)}}}}}'
-        yield _order(case, blocks, f"if acceptance is near zero, set {option}, the other order")
+        yield Problem(
+            field=_ORDER,
+            value=list(layers.published_ids or layers.listed),
+            allowed=f"any; {_what_fc_follows(layers, blocks)}",
+            remedy=f"if acceptance is near zero, set {option}, the other order",
+        )
 
 
-def _order(case: Case, blocks: BlockOrder, remedy: str) -> Problem:
-    layers = case.spec.aux_layers
+def _what_fc_follows(layers: AuxLayers, blocks: BlockOrder) -> str:
     taken = {
         "list": f"the blocks of fc and fc_norm are permuted to {list(layers.layer_ids)} while they are "
         "loaded, as vLLM captures them",
         "layers": f"the blocks of fc and fc_norm follow the layers, {list(layers.layer_ids)}, and stay "
         "as they are",
     }
-    return Problem(
-        field="order of the draft's aux layers",
-        value=list(layers.published_ids or layers.listed),
-        allowed=f"any; {taken[blocks.follows]}: {blocks.reason}",
-        remedy=remedy,
-    )
+    return f"{taken[blocks.follows]}: {blocks.reason}"
 
 
 @rule(Severity.ERROR)

@@ -9,21 +9,21 @@ from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 
 
-@rule(Severity.ERROR, can_run=True, families=["dflash"])
+@rule(Severity.ERROR, can_run=True, for_all=False)
 def k_is_within_the_block(case: Case) -> Iterable[Problem]:
-    """The first slot of a block holds the last sampled token; vLLM checks nothing."""
+    """The first position of a block holds the last sampled token; vLLM checks nothing."""
     block, k = case.spec.block_size, case.setting.k
     if block is not None and k is not None and k > block - 1:
         yield Problem(
             field="num_speculative_tokens",
             value=k,
             allowed=f"up to {block - 1}: the draft was trained on blocks of {block}, of which the first "
-            "slot holds the last sampled token",
+            "position holds the last sampled token",
             remedy=f'write "num_speculative_tokens": {block - 1} or less',
         )
 
 
-@rule(Severity.WARNING, families=["dflash"])
+@rule(Severity.WARNING, for_all=False)
 def block_size_is_stated(case: Case) -> Iterable[Problem]:
     if case.spec.block_size is None:
         yield Problem(
@@ -34,9 +34,9 @@ def block_size_is_stated(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, families=["dflash"])
+@rule(Severity.ERROR, for_all=False)
 def block_size_is_consistent(case: Case) -> Iterable[Problem]:
-    nested = case.config.dflash_config and case.config.dflash_config.block_size
+    nested = case.config.block_config.block_size
     if nested and case.config.block_size and nested != case.config.block_size:
         yield Problem(
             field="block_size at top level and in dflash_config",
@@ -51,11 +51,11 @@ def block_size_is_consistent(case: Case) -> Iterable[Problem]:
         )  # fmt: skip
 
 
-@rule(Severity.ERROR, families=["dflash", "p-eagle"])
+@rule(Severity.ERROR, for_all=False)
 def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
     token = case.spec.mask_token_id
     if token is None or not 0 <= token < case.target.vocab_size:
-        left_out = token is None and case.spec.family == "p-eagle" and case.spec.format == "published"
+        omits = case.spec.record.omits_mask_token and case.spec.format == "published"
         yield Problem(
             field="mask_token_id of the draft's config.json",
             value=token,
@@ -63,14 +63,14 @@ def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
             remedy="SpecForge leaves it out: add the id that the draft was trained with, which is the "
             "tokenizer's mask token, else the first id that the tokenizer does not use, else its "
             "padding token"
-            if left_out
+            if token is None and omits
             else "use the config.json that was published with the draft",
         )
 
 
-@rule(Severity.ERROR, families=["dflash"])
+@rule(Severity.ERROR, for_all=False)
 def mask_token_is_unambiguous(case: Case) -> Iterable[Problem]:
-    nested = case.config.dflash_config and case.config.dflash_config.mask_token_id
+    nested = case.config.block_config.mask_token_id
     top = case.config.mask_token_id
     if nested is not None and top is not None and nested != top:
         yield Problem(
@@ -81,36 +81,34 @@ def mask_token_is_unambiguous(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.NOTE, families=["dflash"])
+@rule(Severity.NOTE, for_all=False)
 def causality_is_per_layer(case: Case) -> Iterable[Problem]:
-    """speculators' blanket flag: see attention.py."""
+    """Tell what becomes of the flag that speculators writes for all layers at once."""
     flag = case.config.sliding_window_non_causal
     if case.spec.format == "speculators" and flag is False:
         yield Problem(
             field="sliding_window_non_causal of the draft's config.json",
             value=False,
-            allowed="any: windowed layers are served causal and full layers bidirectional, as trained, "
-            "where vLLM alone would make every layer causal",
-            remedy="nothing",
+            message="Windowed layers are served causal and full layers bidirectional, as trained, where "
+            "stock vLLM would make every layer causal",
         )
 
 
-@rule(Severity.ERROR, families=["dflash"])
+@rule(Severity.ERROR, for_all=False)
 def anchor_is_not_sampled(case: Case) -> Iterable[Problem]:
-    dflash = case.config.dflash_config
-    if case.config.sample_from_anchor or (dflash and dflash.sample_from_anchor):
+    if case.config.sample_from_anchor or case.config.block_config.sample_from_anchor:
         yield Problem(
             field="sample_from_anchor of the draft's config.json",
             value=True,
-            allowed="false: vLLM's DFlash drafter takes its tokens from the masked slots only",
+            allowed="false: vLLM's DFlash drafter takes its tokens from the masked positions only",
             remedy="use a draft that was trained without it",
         )
 
 
-@rule(Severity.ERROR, families=["dflash"])
+@rule(Severity.ERROR, for_all=False)
 def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
-    dflash = case.config.dflash_config
-    if case.config.use_aux_hidden_state is False or (dflash and dflash.use_aux_hidden_state is False):
+    stated = (case.config.use_aux_hidden_state, case.config.block_config.use_aux_hidden_state)
+    if False in stated:
         yield Problem(
             field="use_aux_hidden_state of the draft's config.json",
             value=False,
@@ -119,7 +117,7 @@ def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, families=["dflash"])
+@rule(Severity.WARNING, for_all=False)
 def final_state_is_not_normed(case: Case) -> Iterable[Problem]:
     """Hugging Face's last hidden state is the normalised one, and some trainers take it from there."""
     n = case.target.num_layers
@@ -133,7 +131,7 @@ def final_state_is_not_normed(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, families=["p-eagle"])
+@rule(Severity.WARNING, for_all=False)
 def parallel_drafting_is_asked_for(case: Case) -> Iterable[Problem]:
     if case.setting.parallel_drafting is False:
         yield Problem(

@@ -8,23 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.case import Setting
-from vllm_eagle_ext.checkpoint.draft_config import format_of
+from vllm_eagle_ext.checkpoint.draft_config import format_of, published_architecture
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
-from vllm_eagle_ext.checkpoint.families import (
-    LEFT_SPECULATORS,
-    LEFT_TO_VLLM,
-    PUBLISHED,
-    REFUSED,
-    SPECULATORS,
-    TAKEN_FOR_MTP,
-    Kind,
-    published_architecture,
-)
+from vllm_eagle_ext.checkpoint.families import registry
+from vllm_eagle_ext.checkpoint.families.record import Drafter
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.known_architectures import (
+    PASSED_THROUGH,
+    PLAIN_MODELS,
+    REFUSED,
+    SPECULATORS_PASSED_THROUGH,
+    TAKEN_FOR_MTP,
+)
 
-OWN_MODEL_TYPE = "dflash"  # TorchSpec's; vLLM has no config class for it, this package brings one
 # With these, published drafts are known to be read.
-USUAL_MODEL_TYPES = frozenset({"llama", "qwen3", "kimi_k2", "gpt_oss", "glm4_moe", OWN_MODEL_TYPE})
+_USUAL_MODEL_TYPES = frozenset({"llama", "qwen3", "kimi_k2", "gpt_oss", "glm4_moe"})
 _PUBLISHED_CONFIG = "use the config.json that was published with the draft"
 
 
@@ -33,7 +31,7 @@ class Candidate:
     files: DraftFiles
     flat: Mapping[str, Any]
     setting: Setting
-    kind: Kind | None
+    drafter: Drafter | None
 
     @property
     def architecture(self) -> str:
@@ -44,22 +42,28 @@ class Candidate:
         return self.files.config.get("speculators_model_type")
 
     @property
-    def is_left_to_vllm(self) -> bool:
-        if self.speculators_type is not None:
-            return isinstance(self.speculators_type, str) and self.speculators_type in LEFT_SPECULATORS
-        if self.kind is not None:
+    def is_passed_through(self) -> bool:
+        type_ = self.speculators_type
+        if type_ is not None:
+            return isinstance(type_, str) and type_ in SPECULATORS_PASSED_THROUGH
+        if self.drafter is not None:
             return False
-        if self.setting.method not in (None, "eagle3", "dflash"):
+        if self.setting.method not in (None, *registry.methods()):
             return True
-        prefixes = ("", "Eagle3", "DFlash")
-        known_here = any(f"{prefix}{self.architecture}" in LEFT_TO_VLLM for prefix in prefixes)
+        prefixes = ("", *_prefixes().values())
+        known_here = any(f"{prefix}{self.architecture}" in PASSED_THROUGH for prefix in prefixes)
         return known_here or self._as_vllm_names_it() in self.setting.registered
 
     def _as_vllm_names_it(self) -> str:
         """vLLM puts the method's name before architectures that do not show it."""
-        prefix = {"eagle3": "Eagle3", "dflash": "DFlash"}.get(self.setting.method or "", "")
+        prefix = _prefixes().get(self.setting.method or "", "")
         shown = self.architecture.startswith(prefix) or self.architecture.endswith(prefix)
         return self.architecture if shown else prefix + self.architecture
+
+
+def _prefixes() -> dict[str, str]:
+    """Method -> vLLM's name for it in architectures."""
+    return {drafter.method: drafter.prefix for drafter in registry.drafters()}
 
 
 @rule(Severity.ERROR)
@@ -80,21 +84,26 @@ def speculators_type_is_named(draft: Candidate) -> Iterable[Problem]:
         yield Problem(
             field="speculators_model_type of the draft's config.json",
             value=None,
-            allowed="eagle3, peagle or dflash",
+            allowed=_any_of(dict.fromkeys(type_ for type_, _ in registry.speculators())),
             remedy=_PUBLISHED_CONFIG,
         )
 
 
+def _any_of(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 @rule(Severity.ERROR)
 def architecture_is_served(draft: Candidate) -> Iterable[Problem]:
-    if draft.kind or draft.is_left_to_vllm:
+    if draft.drafter or draft.is_passed_through:
         return
     if draft.speculators_type is not None:
         layer = draft.flat.get("model_type")
         yield Problem(
             field="speculators_model_type and model_type of its transformer_layer_config",
             value=(draft.speculators_type, layer),
-            allowed=", ".join(f"{kind} on {type_}" for kind, type_ in sorted(SPECULATORS)),
+            allowed=", ".join(f"{kind} on {type_}" for kind, type_ in sorted(registry.speculators())),
             remedy="no drafter computes this one; export another kind, or leave it to vLLM with "
             '{"eagle_ext": {"enabled": false}}',
         )
@@ -103,7 +112,7 @@ def architecture_is_served(draft: Candidate) -> Iterable[Problem]:
         yield Problem(
             field="architectures of the draft's config.json",
             value=draft.architecture,
-            allowed=", ".join(sorted(PUBLISHED)),
+            allowed=", ".join(sorted(registry.published())),
             remedy=f"{reason}; use another draft, or correct the name if the export wrote a wrong one",
         )
 
@@ -112,7 +121,7 @@ def architecture_is_served(draft: Candidate) -> Iterable[Problem]:
 def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
     """vLLM reads the config through its model type, and takes some types for MTP drafts."""
     model_type = draft.files.config.get("model_type")
-    if not draft.kind:
+    if not draft.drafter:
         return
     if draft.speculators_type is not None and model_type in (None, "speculators"):
         model_type = draft.flat.get("model_type", "llama")  # of the layer
@@ -121,16 +130,16 @@ def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
         problem = "a name: without it vLLM cannot read the file"
     elif model_type in TAKEN_FOR_MTP:
         problem = "another one: vLLM takes a draft of this type for a multi-token-prediction head"
-    elif model_type != OWN_MODEL_TYPE and draft.setting.model_types is not None:
+    elif model_type not in registry.own_model_types() and draft.setting.model_types is not None:
         known = model_type in draft.setting.model_types
         problem = None if known else "a type that this vLLM or its transformers can read"
     if problem:
-        natural = {"llama": "llama", "qwen3": "qwen3", "deepseek": "kimi_k2"}[draft.kind.backbone]
+        readable = draft.drafter.backbone.model_type
         yield Problem(
             field="model_type of the draft's config.json",
             value=model_type,
             allowed=problem,
-            remedy=f'edit config.json: "model_type": "{natural}" reads the same keys',
+            remedy=f'edit config.json: "model_type": "{readable}" reads the same keys',
         )
 
 
@@ -138,13 +147,14 @@ def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
 def model_type_is_usual(draft: Candidate) -> Iterable[Problem]:
     """Where vLLM is not at hand to be asked."""
     model_type = draft.files.config.get("model_type")
-    unusual = isinstance(model_type, str) and model_type not in (*USUAL_MODEL_TYPES, "speculators")
-    if draft.kind and draft.setting.model_types is None and unusual:
+    usual = _USUAL_MODEL_TYPES.union(registry.own_model_types())
+    unusual = isinstance(model_type, str) and model_type not in (*usual, "speculators")
+    if draft.drafter and draft.setting.model_types is None and unusual:
         yield Problem(
             field="model_type of the draft's config.json",
             value=model_type,
             allowed="a type that your vLLM or its transformers can read, such as "
-            + ", ".join(sorted(USUAL_MODEL_TYPES)),
+            + ", ".join(sorted(usual)),
             remedy="start the engine to see whether it can; otherwise edit config.json",
         )
 
@@ -152,11 +162,11 @@ def model_type_is_usual(draft: Candidate) -> Iterable[Problem]:
 @rule(Severity.ERROR)
 def method_fits_the_architecture(draft: Candidate) -> Iterable[Problem]:
     """Without a method vLLM goes by words in the draft's path, and falls back to draft_model."""
-    wanted, given = draft.kind and draft.kind.method, draft.setting.method
+    wanted, given = draft.drafter and draft.drafter.method, draft.setting.method
     if wanted is None or given is None or given == wanted:
         return
-    named_only_here = draft.architecture not in ("LlamaForCausalLM", "Qwen3ForCausalLM")
-    if named_only_here or draft.speculators_type is not None or given == "dflash":
+    is_a_draft = draft.architecture not in PLAIN_MODELS or draft.speculators_type is not None
+    if is_a_draft or given in registry.methods():
         yield Problem(
             field="speculative_config.method",
             value=given,

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.config_keys import (
-    OF_DFLASH,
     RESCALES_LOGITS,
     UNCOMPUTED,
     is_known,
@@ -16,6 +15,7 @@ from vllm_eagle_ext.checkpoint.config_keys import (
     rope_keys,
     stated_keys,
 )
+from vllm_eagle_ext.checkpoint.families.registry import own_keys
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.rope_config import COMPUTED_KINDS
 
@@ -26,9 +26,10 @@ _CONFIG = "of the draft's config.json"
 @rule(Severity.ERROR, can_run=True)
 def keys_are_computed(case: Case) -> Iterable[Problem]:
     """vLLM's drafters ignore what they do not know."""
-    is_dflash = case.spec.method == "dflash"
-    uncomputed = UNCOMPUTED if is_dflash else {**UNCOMPUTED, **OF_DFLASH}
-    drafter = "no drafter computes" if is_dflash else "no EAGLE-3 drafter computes"
+    own = case.spec.record.own_keys
+    of_others = {key: effect for key, effect in own_keys().items() if key not in own}
+    uncomputed = {**UNCOMPUTED, **of_others}
+    drafter = "no drafter computes" if own else "no EAGLE-3 drafter computes"
     for place, key, value in stated_keys(case.flat):
         known = uncomputed.get(key)
         in_place = key == "query_pre_attn_scalar" and value == case.spec.heads.dim
@@ -63,9 +64,8 @@ def logits_keep_their_order(case: Case) -> Iterable[Problem]:
             yield Problem(
                 field=f"{place} {_CONFIG}",
                 value=value,
-                allowed="any above 0: it changes the logits but not their order, so that the likeliest "
-                "token stays the same; it is not computed",
-                remedy="nothing",
+                message="It is not computed: any value above 0 changes the logits but not their order, "
+                "so that the likeliest token stays the same",
             )
 
 
@@ -98,8 +98,7 @@ def keys_are_known(case: Case) -> Iterable[Problem]:
         yield Problem(
             field=f"keys {_CONFIG}",
             value=", ".join(unknown[:_SHOWN]) + more,
-            allowed="any: these are not known, and not read",
-            remedy="nothing",
+            message="These are not known, and not read",
         )
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.flags import read_flag
 
@@ -14,7 +13,7 @@ _ASK = "ask the publisher which one the draft was trained with, and correct conf
 _BELONGS = "check that config.json belongs to the weights"
 
 
-@rule(Severity.ERROR, can_run=True, families=EAGLE3)
+@rule(Severity.ERROR, can_run=True, for_all=False)
 def flags_agree(case: Case) -> Iterable[Problem]:
     flags = {**case.spec.flags, "use_aux_hidden_state": read_flag(case.flat, "use_aux_hidden_state")}
     for name, flag in flags.items():
@@ -27,7 +26,7 @@ def flags_agree(case: Case) -> Iterable[Problem]:
             )
 
 
-@rule(Severity.ERROR, can_run=True, families=EAGLE3)
+@rule(Severity.ERROR, can_run=True, for_all=False)
 def one_kind_of_input_norm(case: Case) -> Iterable[Problem]:
     """vLLM would apply both norms; no draft is trained with both."""
     if case.spec.fc_norm and case.spec.norm_before_fc:
@@ -39,7 +38,7 @@ def one_kind_of_input_norm(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, families=["mla"])
+@rule(Severity.ERROR, for_all=False)
 def mla_has_no_norm_before_fc(case: Case) -> Iterable[Problem]:
     """vLLM's DeepSeek drafter ignores the flag."""
     if case.spec.norm_before_fc:
@@ -51,7 +50,7 @@ def mla_has_no_norm_before_fc(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, families=EAGLE3)
+@rule(Severity.ERROR, for_all=False)
 def norms_need_aux_states(case: Case) -> Iterable[Problem]:
     """Norms before fc, in a draft that has no fc."""
     stated = [name for name in ("fc_norm", "norm_before_fc") if case.spec.flags[name]]
@@ -64,7 +63,7 @@ def norms_need_aux_states(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, families=EAGLE3)
+@rule(Severity.ERROR, for_all=False)
 def fc_norms_match_their_flag(case: Case) -> Iterable[Problem]:
     """One norm per aux layer, and none without the flag."""
     if not case.has_tensors:
@@ -82,7 +81,7 @@ def fc_norms_match_their_flag(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, families=EAGLE3)
+@rule(Severity.ERROR, for_all=False)
 def input_norm_matches_its_flag(case: Case) -> Iterable[Problem]:
     """vLLM drops the weight without the flag, and leaves the norm at ones without the weight."""
     present = "input_norm.weight" in case.files.tensors
@@ -95,7 +94,7 @@ def input_norm_matches_its_flag(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, families=[family for family in EAGLE3 if family != "p-eagle"])
+@rule(Severity.WARNING, for_all=False)
 def norm_output_is_unambiguous(case: Case) -> Iterable[Problem]:
     """speculators' flag says what is fed back. SpecForge's said so since September 2026: before, true
     was the norm before the head, with the raw state fed back, and false was no norm there at all."""
@@ -121,7 +120,7 @@ def norm_output_is_unambiguous(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, families=[family for family in EAGLE3 if family != "p-eagle"])
+@rule(Severity.WARNING, for_all=False)
 def head_is_normed(case: Case) -> Iterable[Problem]:
     flag = case.spec.norm_output
     if flag.stated and not flag.stated[0][1] and may_be_of_older_specforge(case):
@@ -155,13 +154,13 @@ def may_be_of_older_specforge(case: Case) -> bool:
     return not case.has_tensors or (as_there and "d2t" in tensors and "t2d" in tensors)
 
 
-@rule(Severity.WARNING, families=EAGLE3)
+@rule(Severity.WARNING, for_all=False)
 def norm_before_residual_is_stated(case: Case) -> Iterable[Problem]:
     if case.spec.format == "speculators" and not case.spec.norm_before_residual.stated:
         yield Problem(
             field="norm_before_residual of the draft's config.json",
             value=None,
-            allowed="true or false; false is taken, speculators' default, where vLLM alone takes true",
+            allowed="true or false; false is taken, speculators' default, where stock vLLM takes true",
             remedy="ask the publisher, and state it in config.json",
         )
 

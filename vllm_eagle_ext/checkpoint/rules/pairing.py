@@ -6,10 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-
-_DEFAULT_THETA = {"llama": 10_000, "qwen3": 1_000_000, "deepseek": 10_000}
 
 
 @rule(Severity.ERROR)
@@ -57,7 +54,7 @@ def target_depth_fits(case: Case) -> Iterable[Problem]:
             )
 
 
-@rule(Severity.ERROR, families=EAGLE3)
+@rule(Severity.ERROR, for_all=False)
 def eagle3_is_causal(case: Case) -> Iterable[Problem]:
     """vLLM's decoder layer would attend to rows that are not there when it drafts."""
     if case.config.is_causal is False:
@@ -72,11 +69,11 @@ def eagle3_is_causal(case: Case) -> Iterable[Problem]:
 @rule(Severity.WARNING)
 def rope_is_stated(case: Case) -> Iterable[Problem]:
     if case.spec.rope.theta is None:
+        theta = case.spec.served_by.backbone.rope_theta
         yield Problem(
             field="rope_theta of the draft's config.json",
             value=None,
-            allowed=f"the value it was trained with; {_DEFAULT_THETA[case.spec.backbone]} is taken, "
-            "the default of its model type",
+            allowed=f"the value it was trained with; {theta} is taken, the default of its model type",
             remedy="if acceptance is low, ask the publisher and state it in config.json",
         )
 
@@ -113,12 +110,11 @@ def trainer_rotates_the_same_part(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.NOTE)
 def head_dim_is_stated(case: Case) -> Iterable[Problem]:
-    if case.config.head_dim is None and case.spec.family != "mla":
+    if case.config.head_dim is None and case.spec.served_by.backbone.has_kv_heads:
         yield Problem(
             field="head_dim of the draft's config.json",
             value=None,
-            allowed=f"the size of one head; {case.spec.heads.dim} is taken",
-            remedy="nothing, if it is right",
+            message=f"{case.spec.heads.dim} is taken for the size of one head",
         )
 
 
@@ -146,8 +142,7 @@ def layer_types_are_complete(case: Case) -> Iterable[Problem]:
         )
     slides = [kind == "sliding_attention" for kind in types or ()]
     windows = [layer.window for layer in case.spec.layers]
-    dflash = case.config.dflash_config if case.spec.family == "dflash" else None
-    forced = dflash is not None and bool(dflash.use_swa)
+    forced = case.spec.record.asks_for_windows(case.config)
     if (any(slides) or forced) and not any(windows):
         yield Problem(
             field="sliding_window of the draft's config.json",

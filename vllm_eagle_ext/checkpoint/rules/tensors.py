@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.expected_tensors import Expected, belongs_to_quantised, expected_tensors
-from vllm_eagle_ext.checkpoint.families import FUSED_QKV
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import FLOATS, quantised_weights
 from vllm_eagle_ext.checkpoint.small_tensors import non_finite
@@ -32,12 +31,12 @@ def _present(case: Case, name: str) -> bool:
     return any(module + suffix in case.files.tensors for suffix in HOLDS_WEIGHTS)
 
 
-@rule(Severity.ERROR)
+@rule(Severity.ERROR, for_all=False)
 def draft_is_no_plain_model(case: Case) -> Iterable[Problem]:
     """A target's own files lack both tensors that every EAGLE-3 draft of several layers has."""
     layers = case.config.num_hidden_layers
     marks = ("fc.weight", "layers.0.hidden_norm.weight")
-    if not case.has_tensors or case.spec.method != "eagle3" or layers == 1:
+    if not case.has_tensors or layers == 1:
         return
     if not any(name in case.files.tensors for name in marks):
         yield Problem(
@@ -74,7 +73,7 @@ def tensors_are_expected(case: Case) -> Iterable[Problem]:
     """vLLM drops unknown biases without a word and stops at unknown weights without the reason."""
     table = _table(case)
     # Those have rules that say more.
-    norms = ("fc_norm.",) if case.spec.method == "eagle3" else ()
+    norms = ("fc_norm.",) if case.spec.record.has_flags else ()
     apart = ("fc.weight", "d2t", "t2d", *(("input_norm.weight",) if norms else ()))
     unexpected = [
         header.published
@@ -123,15 +122,18 @@ def _is_packed(case: Case, name: str) -> bool:
 
 
 def _is_taller(case: Case, name: str, rows: tuple[int, ...], expected: tuple[int, ...]) -> bool:
-    return case.spec.family in FUSED_QKV and name.endswith(_NARROWED) and rows > expected
+    by_head = case.spec.served_by.backbone.has_kv_heads
+    return by_head and name.endswith(_NARROWED) and rows > expected
 
 
 _NARROWED = tuple(f"self_attn.{name}_proj.weight" for name in "qkv")
 
 
-@rule(Severity.ERROR, families=FUSED_QKV)
+@rule(Severity.ERROR)
 def attention_is_not_narrowed(case: Case) -> Iterable[Problem]:
     """vLLM keeps the first rows of a taller q_proj, k_proj or v_proj and drops the rest silently."""
+    if not case.spec.served_by.backbone.has_kv_heads:
+        return
     heads, gate = case.spec.heads, case.spec.gate
     gate_in_q = gate.rows(heads) if gate and gate.module == "q_proj" else 0
     kv_rows = heads.kv * heads.dim
@@ -152,7 +154,7 @@ def attention_is_not_narrowed(case: Case) -> Iterable[Problem]:
 
 def _rows_allowed(case: Case, wanted: int, *, is_query: bool) -> str:
     stated = f"{wanted}, from the heads and head_dim of config.json"
-    if not is_query or case.spec.gate or case.spec.method != "eagle3":
+    if not is_query or case.spec.gate or not case.spec.served_by.can_gate:
         return stated
     query, heads = wanted, case.spec.heads.query
     return f"{stated}; with a gate {2 * query} (one per element) or {query + heads} (one per head)"
@@ -182,7 +184,7 @@ def small_tensors_are_finite(case: Case) -> Iterable[Problem]:
         if count := non_finite(raw, header.dtype):
             yield Problem(
                 field=f"values of {header.published}",
-                value=f"{count} infinite or not a number",
+                value=f"{count} infinite or NaN",
                 allowed="finite numbers",
                 remedy="download the file again, or ask the publisher: training diverged",
             )
@@ -213,7 +215,7 @@ def fc_reads_every_aux_layer(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, families=["native", "post-norm", "gated", "p-eagle"])
+@rule(Severity.ERROR, for_all=False)
 def bias_is_called_attention_bias(case: Case) -> Iterable[Problem]:
     """vLLM's Llama layer reads the older key for o_proj, its EAGLE-3 layer does not for q, k and v."""
     if case.config.bias and not case.config.attention_bias:
@@ -225,7 +227,7 @@ def bias_is_called_attention_bias(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, families=["mla"])
+@rule(Severity.ERROR, for_all=False)
 def mla_sizes_are_stated(case: Case) -> Iterable[Problem]:
     for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
         if getattr(case.config, key) is None:

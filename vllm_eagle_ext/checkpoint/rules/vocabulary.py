@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.families import EAGLE3
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.spec import kept_ids, tensor_integers
 from vllm_eagle_ext.checkpoint.tokenizers import compare_tokenizers
@@ -127,8 +126,7 @@ def d2t_is_converted(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="d2t of the draft",
             value="target ids",
-            allowed="offsets (target id minus draft id), which is what vLLM reads",
-            remedy="nothing: it is converted while it is loaded",
+            message="It is converted while it is loaded: vLLM reads offsets (target id minus draft id)",
         )
 
 
@@ -188,8 +186,8 @@ def embeddings_can_be_shared(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, families=EAGLE3)
-def lent_parts_are_usual(case: Case) -> Iterable[Problem]:
+@rule(Severity.WARNING, for_all=False)
+def shared_parts_are_usual(case: Case) -> Iterable[Problem]:
     """Nearly every EAGLE-3 head has a head of its own, and speculators writes the embeddings too."""
     missing = []
     if case.spec.head == "shared" and not case.is_reduced:
@@ -211,8 +209,7 @@ def tied_embeddings_are_ignored(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="tie_word_embeddings of the draft's config.json",
             value=True,
-            allowed="true or false: a drafter uses the lm_head of its file",
-            remedy="nothing",
+            message="It changes nothing: a drafter uses the lm_head of its file",
         )
 
 
@@ -239,7 +236,7 @@ RULES = (
     d2t_agrees_with_t2d,
     head_is_present,
     embeddings_can_be_shared,
-    lent_parts_are_usual,
+    shared_parts_are_usual,
     tied_embeddings_are_ignored,
     tokenizers_agree,
 )

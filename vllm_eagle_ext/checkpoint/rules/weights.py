@@ -24,7 +24,7 @@ _AGAIN = "download the file again, or ask the publisher"
 def weights_are_finite(case: Case) -> Iterable[Problem]:
     # Small tensors are read always, and have a rule of their own.
     found = {
-        name: f"{survey.non_finite} infinite or not a number"
+        name: f"{survey.non_finite} infinite or NaN"
         for name, survey in case.files.surveys.items()
         if survey.non_finite and name not in case.files.values
     }

@@ -35,7 +35,7 @@ def as_json(result: CheckResult) -> dict[str, Any]:
         "draft": result.request.draft,
         "target": result.request.target,
         "spec": asdict(inspection.spec) if inspection.spec else None,
-        "left_to_vllm": inspection.is_left_to_vllm,
+        "left_to_vllm": inspection.is_passed_through,
         "findings": [
             {
                 "rule": f.rule,

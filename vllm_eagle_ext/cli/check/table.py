@@ -29,7 +29,7 @@ def print_check(result: CheckResult, console: Console, *, everything: bool = Fal
     inspection = result.inspection
     if inspection.spec is not None:
         console.print(_table(inspection.spec, result.target, result.start))
-    elif inspection.is_left_to_vllm:
+    elif inspection.is_passed_through:
         is_off = result.request.options.get("enabled") is False
         why = "Switched off by the option enabled" if is_off else "Not a supported draft"
         console.print(f"{why}: not checked; loaded by stock vLLM.")
@@ -47,8 +47,8 @@ def _print_finding(finding: Finding, console: Console) -> None:
     problem = finding.problem
     head = Text(f"{finding.severity.value} {finding.rule}: ", style=_STYLES[finding.severity])
     console.print(head + Text(sentence(problem.field, problem.value)))
-    console.print(f"  allowed: {problem.allowed}", markup=False)
-    console.print(f"  to do:   {problem.remedy}", markup=False)
+    for line in problem.details:
+        console.print(f"  {line}", markup=False)
 
 
 def _print_refusal(result: CheckResult, console: Console, *, everything: bool) -> None:
@@ -91,7 +91,7 @@ def _rows(spec: DraftSpec, target: TargetFacts, start: Start) -> Iterator[tuple[
     if spec.fuses_aux_states:
         yield "aux layers", f"inputs of {list(spec.aux_layers.layer_ids)} of {target.num_layers}"
         yield "  rule", spec.aux_layers.rule
-    if spec.method == "eagle3":
+    if spec.record.has_flags:
         stated = [f"{name} ({flag.source})" for name, flag in spec.flags.items() if flag]
         yield "norms", ", ".join(stated) or "none beyond EAGLE-3's own"
         yield "fed back", "the normalised state" if spec.norm_output else "the raw state"

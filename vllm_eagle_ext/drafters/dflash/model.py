@@ -45,6 +45,6 @@ class DFlashEagleExtQwen3Model(DFlashQwen3Model):
 
 
 class DFlashEagleExtQwen3ForCausalLM(ResolvedDraft, DFlashQwen3ForCausalLM):
-    """Shapes: see the module."""
+    """DFlash on Qwen3 layers, with scaled embeddings."""
 
     model_cls = DFlashEagleExtQwen3Model

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -20,7 +21,6 @@ from vllm_eagle_ext.measure.reference.rotary import Rotary, rope_obstacle
 from vllm_eagle_ext.measure.reference.walk import DFlashWalk, ReferenceDrafter, embeddings_and_head
 from vllm_eagle_ext.measure.reference.weight_files import Recorded, read_draft_config, read_tensors
 
-FAMILIES = ("native", "post-norm", "gated", "p-eagle", "dflash")
 _THETA = {"llama": 1e4}  # of drafts that state none; other backbones have no default of the reference's
 _SHARED = ("embed_tokens.weight", "lm_head.weight")  # with the target, unless the draft has its own
 _MASK_EMBEDDING = "mask_embedding.pt"  # beside the weights; vLLM's DFlash reads it in place of a token's
@@ -32,7 +32,7 @@ class NotComputedError(ValueError):
 
 def obstacle(spec: DraftSpec, folder: Path) -> str | None:
     """Why the reference cannot draft as this checkpoint; None: it can, if it uses each tensor."""
-    if spec.family not in FAMILIES:
+    if spec.record.reference is None:
         return f"there is no reference for {spec.title} drafts"
     if not spec.fuses_aux_states:
         return "there is no reference for drafts without aux layers"
@@ -45,7 +45,7 @@ def obstacle(spec: DraftSpec, folder: Path) -> str | None:
     if (folder / _MASK_EMBEDDING).exists():
         return f"the reference does not read {_MASK_EMBEDDING}"
     # Drafts that make all tokens in one pass are served without the sections.
-    return rope_obstacle(read_draft_config(folder), sections=spec.family not in ("p-eagle", "dflash"))
+    return rope_obstacle(read_draft_config(folder), sections=not spec.record.drafts_in_parallel)
 
 
 def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> ReferenceDrafter:
@@ -56,16 +56,16 @@ def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Re
     """
     if reason := obstacle(spec, folder):
         raise NotComputedError(reason)
-    load = _dflash if spec.method == "dflash" else _eagle3
-    reference = load(spec, folder, target)
+    assert spec.record.reference is not None
+    reference = resolve_name(spec.record.reference)(spec, folder, target)
     unread = _unread(reference, spec)
     if unread:
         raise NotComputedError(f"the reference does not compute with {', '.join(unread)}")
     return reference
 
 
-def _eagle3(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Eagle3Reference:
-    kind = PEagleReference if spec.family == "p-eagle" else Eagle3Reference
+def load_eagle3(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Eagle3Reference:
+    kind = PEagleReference if spec.record.drafts_in_parallel else Eagle3Reference
     reference = kind.load(folder, *embeddings_and_head(target))
     windows = tuple(layer.window for layer in spec.layers)
     read = _of_both(spec, reference) | {
@@ -76,12 +76,12 @@ def _eagle3(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Eagle3Ref
         "gate_layout": spec.gate.layout if spec.gate and spec.gate.module == "q_proj" else None,
         "windows": windows if any(windows) else (),
     }
-    if spec.family == "p-eagle":
+    if spec.record.drafts_in_parallel:
         read["mask_token"] = spec.mask_token_id
     return replace(reference, **read)
 
 
-def _dflash(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashWalk:
+def load_dflash(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashWalk:
     reference = DFlashWalk.load(folder, target, spec.layers).reference
     read = _of_both(spec, reference) | {"layers": spec.num_layers, "mask_token": spec.mask_token_id}
     for field, name in (("embed_tokens", "embed_tokens.weight"), ("lm_head", "lm_head.weight")):
@@ -147,5 +147,5 @@ def _unread(reference: Eagle3Reference | DFlashWalk, spec: DraftSpec) -> list[st
         trial.draft(1, 2, trial.true_rows([0, 0, 0], states))
     unused = {*inner.weights} - recorded.read - set(_SHARED)
     # vLLM builds a hidden_norm for each layer, too, and uses the first layer's alone.
-    kept = {name for name in unused if name.endswith(".hidden_norm.weight") and spec.method == "eagle3"}
+    kept = {name for name in unused if name.endswith(".hidden_norm.weight") and spec.record.has_flags}
     return sorted(name for name in unused - kept if not name.endswith(COMPUTED))

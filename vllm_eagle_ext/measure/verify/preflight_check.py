@@ -17,7 +17,7 @@ NAME = "preflight"
 
 def judge_preflight(checked: CheckResult) -> Check:
     found, spec = checked.inspection, checked.inspection.spec
-    if spec is None and found.is_left_to_vllm:
+    if spec is None and found.is_passed_through:
         return not_applicable(NAME, "not one of this package's drafts: vLLM serves it unchecked")
     heard = (finding for finding in found.findings if finding.follows_from is None)
     told = [finding for finding in heard if finding.severity is not Severity.NOTE]
@@ -40,5 +40,4 @@ def _error_count(found: Inspection) -> str:
 def _lines(finding: Finding) -> Iterator[str]:
     problem = finding.problem
     yield f"{finding.severity.value} {finding.rule}: {sentence(problem.field, problem.value)}"
-    yield f"  allowed: {problem.allowed}"
-    yield f"  to do:   {problem.remedy}"
+    yield from (f"  {line}" for line in problem.details)

@@ -56,7 +56,7 @@ FEEDBACK = Question(
     option="norm_output", values=(True, False), position=1, subject="family",
     allowed="EAGLE-3, whose drafts feed a state back to themselves from token to token",
     remedy="nothing: other drafts make all tokens in one pass, and norm_output changes none of them",
-    is_open=lambda spec: spec.method == "eagle3" and spec.family != "p-eagle",
+    is_open=lambda spec: spec.record.has_flags and not spec.record.drafts_in_parallel,
     found=lambda spec: spec.title,
 )  # fmt: skip
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.attention import read_heads, read_layers
+from vllm_eagle_ext.checkpoint.attention import read_heads
 from vllm_eagle_ext.checkpoint.draft_config import flatten, format_of, parse_config
 from vllm_eagle_ext.checkpoint.draft_files import JSON_LIMIT, read_header, read_json, refuse_disguised
-from vllm_eagle_ext.checkpoint.families import kind_of
+from vllm_eagle_ext.checkpoint.families.registry import drafter_of
 from vllm_eagle_ext.checkpoint.headers import LargeHeaderError
 from vllm_eagle_ext.checkpoint.sources import FolderSource, Source, open_source
+from vllm_eagle_ext.checkpoint.spec import family_of
 from vllm_eagle_ext.errors import UnsupportedDraftError, UnsupportedTargetError
 from vllm_eagle_ext.memory.geometry import Attention
 from vllm_eagle_ext.memory.parameters import Estimate
@@ -103,18 +104,17 @@ def read_draft(name: str, *, tp: int, kv_bytes: int, download_dir: str | None) -
         raise UnsupportedDraftError(
             field=first.field, value=first.value, allowed=first.allowed, remedy=first.remedy
         )
-    kind = kind_of(model.config, flatten(model.config).get("model_type"))
-    if kind is None or kind.backbone == "deepseek":
+    flat = flatten(model.config)
+    drafter = drafter_of(model.config, flat.get("model_type"))
+    if drafter is None or not drafter.backbone.has_kv_heads:
         raise UnsupportedDraftError(
             field="--draft", value=name,
             allowed="an EAGLE-3 or DFlash draft that keeps keys and values per head",
             remedy="leave --draft out, and lower --gpu-mem by the draft's size",
         )  # fmt: skip
-    heads = read_heads(config, kind.backbone)
-    family = "dflash" if kind.method == "dflash" else "native"
-    windows = [
-        layer.window for layer in read_layers(config, kind.backbone, family, format_of(model.config))
-    ]
+    heads = read_heads(config, drafter.backbone)
+    read_layers = family_of(flat, drafter).read_layers
+    windows = [layer.window for layer in read_layers(config, drafter.backbone, format_of(model.config))]
     layers = tuple(
         Attention(
             layers=windows.count(window), kv_heads=heads.kv, head_dim=heads.dim, window=window,

@@ -18,7 +18,7 @@ from vllm_eagle_ext.checkpoint import (
     read_draft_files,
 )
 from vllm_eagle_ext.checkpoint.draft_files import OnValues, refuse_disguised
-from vllm_eagle_ext.checkpoint.families import kind_of
+from vllm_eagle_ext.checkpoint.families.registry import drafter_of
 from vllm_eagle_ext.checkpoint.findings import relax
 from vllm_eagle_ext.checkpoint.sources import FolderSource
 from vllm_eagle_ext.errors import SpeculativeConfigError
@@ -120,8 +120,8 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     start = plan_start(config, inspection.case, wishes, platform)
     refusals = start.refusals if options.strict else tuple(relax(start.refusals))
     inspection = replace(inspection, findings=(*inspection.findings, *refusals))
-    kind = kind_of(files.config, None)
-    natural = spec.method if spec else kind.method if kind else "eagle3"
+    drafter = drafter_of(files.config, None)
+    natural = spec.method if spec else drafter.method if drafter else "eagle3"
     return CheckResult(request, target, inspection, request.method or natural, files, start)
 
 

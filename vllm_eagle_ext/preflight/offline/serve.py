@@ -67,7 +67,7 @@ def speculative_config(result: CheckResult) -> dict[str, Any]:
     found["num_speculative_tokens"] = request.k or usual_k(spec)
     if request.revision and not _is_inside(request):
         found["revision"] = request.revision
-    if spec and spec.family == "p-eagle":
+    if spec and spec.record.asks_for_parallel_drafting:
         found["parallel_drafting"] = True
     return found
 

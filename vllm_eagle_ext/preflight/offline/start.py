@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 from vllm_eagle_ext.checkpoint import Case, Finding, Severity
-from vllm_eagle_ext.checkpoint.families import published_architecture
+from vllm_eagle_ext.checkpoint.draft_config import published_architecture
 from vllm_eagle_ext.checkpoint.findings import Problem
 from vllm_eagle_ext.checkpoint.rope_config import read_rope, rope_problems
 from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner

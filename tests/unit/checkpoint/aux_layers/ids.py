@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vllm_eagle_ext.checkpoint.families.registry import FAMILIES
 from vllm_eagle_ext.checkpoint.layer_ids import resolve_aux_layers
 
 KEY = "eagle_aux_hidden_state_layer_ids"
@@ -15,7 +16,8 @@ N = 12
 
 
 def resolve(config: dict[str, Any], family: str = "native", **options: Any) -> Any:
-    return resolve_aux_layers(config, num_target_layers=N, family=family, **options)
+    convention = FAMILIES[family].layer_ids
+    return resolve_aux_layers(config, num_target_layers=N, convention=convention, **options)
 
 
 def nested(*ids: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from tests.unit.checkpoint.aux_layers.ids import (
     nested,
     resolve,
 )
+from vllm_eagle_ext.checkpoint.families.eagle3 import NATIVE
 from vllm_eagle_ext.checkpoint.layer_ids import resolve_aux_layers
 
 
@@ -188,7 +189,7 @@ def test_the_option_lists_the_blocks_whatever_wrote_the_file():
 
 def test_a_default_that_is_out_of_order_is_refused():
     """2, N//2, N-3 of a target of three layers."""
-    (problem,) = resolve_aux_layers({}, num_target_layers=1, family="native")
+    (problem,) = resolve_aux_layers({}, num_target_layers=1, convention=NATIVE.layer_ids)
     assert "0 to N=1" in str(problem)
-    layers = resolve_aux_layers({}, num_target_layers=3, family="native")
+    layers = resolve_aux_layers({}, num_target_layers=3, convention=NATIVE.layer_ids)
     assert layers.order == (0, 1, 2)

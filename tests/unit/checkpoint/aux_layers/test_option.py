@@ -12,8 +12,8 @@ from tests.unit.checkpoint.aux_layers.ids import KEY, dflash, nested, resolve
     [
         pytest.param(nested(1, 3), "input", (1, 3), (0, 1), id="input"),
         pytest.param({KEY: [1, 3]}, "output", (2, 4), (0, 1), id="output"),
-        pytest.param(nested(3, 12), "input", (3, 12), (0, 1), id="boundary_with_n"),
-        pytest.param(dflash(1, 3), "input", (1, 3), (0, 1), id="boundary_for_dflash"),
+        pytest.param(nested(3, 12), "input", (3, 12), (0, 1), id="input_with_n"),
+        pytest.param(dflash(1, 3), "input", (1, 3), (0, 1), id="input_for_dflash"),
         pytest.param({}, "input", (2, 6, 9), (0, 1, 2), id="convention_without_ids"),
         pytest.param(nested(1, 3), [0, 12], (0, 12), (0, 1), id="list"),
         pytest.param(nested(1, 3), (9, 2, 6), (2, 6, 9), (1, 2, 0), id="unsorted_list"),

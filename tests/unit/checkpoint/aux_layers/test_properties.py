@@ -15,6 +15,7 @@ from tests.unit.checkpoint.aux_layers.ids import (
     nested,
     resolve,
 )
+from vllm_eagle_ext.checkpoint.families import registry
 from vllm_eagle_ext.checkpoint.layer_ids import AuxLayers, resolve_aux_layers
 
 FAMILIES = st.sampled_from(["native", "post-norm", "gated", "mla", "p-eagle", "dflash"])
@@ -47,7 +48,7 @@ def test_aux_layers_ascend_within_the_target(writer, ids, family, is_speculators
     found = resolve_aux_layers(
         writer(ids),
         num_target_layers=layers,
-        family=family,
+        convention=registry.FAMILIES[family].layer_ids,
         is_speculators=is_speculators,
         override=convention,
     )
@@ -87,10 +88,10 @@ def test_permuting_the_ids_permutes_the_order(writer, lists, family):
 @properties
 @given(WRITERS, SETS, FAMILIES)
 def test_output_i_is_the_input_of_layer_i_plus_1(writer, ids, family):
-    boundary = resolve(writer(ids), family, override="input")
+    inputs = resolve(writer(ids), family, override="input")
     output = resolve(writer(ids), family, override="output")
-    assert output.layer_ids == tuple(b + 1 for b in boundary.layer_ids)
-    assert output.order == boundary.order
+    assert output.layer_ids == tuple(b + 1 for b in inputs.layer_ids)
+    assert output.order == inputs.order
 
 
 @properties

@@ -63,7 +63,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "d2t_agrees_with_t2d": ("error", True),
     "head_is_present": ("error", False),
     "embeddings_can_be_shared": ("error", False),
-    "lent_parts_are_usual": ("warning", True),
+    "shared_parts_are_usual": ("warning", True),
     "tied_embeddings_are_ignored": ("note", True),
     "tokenizers_agree": ("error", True),
     "target_width_fits": ("error", False),

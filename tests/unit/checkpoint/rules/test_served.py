@@ -1,4 +1,4 @@
-"""Settings, types and names with which a draft is served, or left to vLLM."""
+"""Settings, types and names with which a draft is served, or passed through to vLLM."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ _NEW = "Eagle3NewForCausalLM"
         pytest.param("NewForCausalLM", {"registered": frozenset({_NEW})}, id="renamed_by_vllm"),
     ],
 )
-def test_left_to_vllm(tmp_path, architecture, setting):
+def test_passed_through(tmp_path, architecture, setting):
     draft = valid_draft("native")
     draft.config["architectures"] = [architecture]
-    assert inspect(draft, tmp_path, setting=setting).is_left_to_vllm
+    assert inspect(draft, tmp_path, setting=setting).is_passed_through
 
 
 @pytest.mark.parametrize(("model_type", "rules"), [("llama", set()), ("olmo2", {"model_type_is_usual"})])
@@ -93,14 +93,14 @@ def test_another_method_leaves_it_to_vllm(tmp_path, model_type, rules):
     draft = valid_draft("native")
     draft.config |= {"architectures": ["LlamaForCausalLM"], "model_type": model_type}
     inspection = inspect(draft, tmp_path, setting={"method": "draft_model"})
-    assert inspection.is_left_to_vllm
+    assert inspection.is_passed_through
     assert names(inspection.findings) == rules
 
 
 def test_a_refused_draft_is_not_left_to_vllm(tmp_path):
     inspection = inspect(valid_draft("native"), tmp_path, setting={"method": "eagle"})
     assert inspection.errors
-    assert not inspection.is_left_to_vllm
+    assert not inspection.is_passed_through
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from tests.support.checkpoints import HIDDEN
 from tests.support.drafts import FAMILIES, inspect, valid_draft
 
-# May be absent: lent by the target, or not read.
+# May be absent: shared with the target, or not read.
 _OPTIONAL = {"embed_tokens.weight", "t2d"}
 
 

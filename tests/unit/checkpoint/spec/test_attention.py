@@ -9,6 +9,7 @@ import pytest
 from tests.support.drafts import LAYER, valid_draft
 from vllm_eagle_ext.checkpoint.attention import Heads, LayerAttention, read_heads
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, parse_config
+from vllm_eagle_ext.checkpoint.families.registry import drafters
 
 
 def layers_of(spec_of, **changes: Any) -> tuple[LayerAttention, ...]:
@@ -124,4 +125,5 @@ def test_heads(backbone, stated, heads):
     del base["num_key_value_heads"], base["head_dim"]
     config = parse_config(base | stated)
     assert isinstance(config, DraftConfig)
-    assert read_heads(config, backbone) == heads
+    backbones = {drafter.backbone.name: drafter.backbone for drafter in drafters()}
+    assert read_heads(config, backbones[backbone]) == heads

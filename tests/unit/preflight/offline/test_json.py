@@ -38,6 +38,7 @@ def test_json_of_a_draft_that_would_be_refused(check, without_norms):
     finding = next(f for f in said["findings"] if f["rule"] == "fc_norms_match_their_flag")
     assert finding.keys() == {
         "rule", "severity", "can_run", "follows_from", "field", "value", "allowed", "remedy",
+        "message",
     }  # fmt: skip
     assert (finding["severity"], finding["value"]) == ("error", [])
 
@@ -51,7 +52,7 @@ def test_json_of_a_draft_that_cannot_be_made_out(check, tmp_path):
     assert [finding["rule"] for finding in said["findings"]] == ["config_is_well_formed"]
 
 
-def test_json_of_a_draft_that_is_left_to_vllm(check, tmp_path):
+def test_json_of_a_draft_that_is_passed_through(check, tmp_path):
     draft = tiny_draft(tmp_path / "draft", architectures=["K3DSparkModel"])
     said = json.loads(check(draft, "--json").stdout)
     assert said.keys() == KEYS

@@ -119,7 +119,7 @@ def test_families(check, tmp_path, slug, family, method, k, parallel):
     assert k is None or speculative["num_speculative_tokens"] == k
 
 
-def test_a_draft_that_is_left_to_vllm(check, tmp_path):
+def test_a_draft_that_is_passed_through(check, tmp_path):
     result = check(tiny_draft(tmp_path / "draft", architectures=["K3DSparkModel"]))
     assert result.exit_code == 0
     assert "Not a supported draft: not checked; loaded by stock vLLM." in result.stdout
@@ -127,7 +127,7 @@ def test_a_draft_that_is_left_to_vllm(check, tmp_path):
     assert "Would be" not in result.stdout
 
 
-def test_a_plain_model_as_a_draft_model_is_left_to_vllm(check, tmp_path):
+def test_a_plain_model_as_a_draft_model_is_passed_through(check, tmp_path):
     draft = tiny_draft(tmp_path / "draft", architectures=["LlamaForCausalLM"], model_type="olmo2")
     result = check(draft, "--method", "draft_model")
     assert result.exit_code == 0

@@ -43,7 +43,7 @@ def test_what_is_no_number_is_refused(check, changed, value):
     assert "Not looked at: values of large tensors (--weights reads them)" in blind.stdout
     result = check(path, "--weights")
     assert result.exit_code == 1
-    assert f"error weights_are_finite: values of {FC} are '1 infinite or not a number'" in result.stdout
+    assert f"error weights_are_finite: values of {FC} are '1 infinite or NaN'" in result.stdout
 
 
 @pytest.mark.parametrize(

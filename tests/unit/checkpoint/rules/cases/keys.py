@@ -13,7 +13,7 @@ CASES = [
     ),
     case(
         "keys_are_computed", "labels", "dflash", key("dflash_config.shift_label", True),
-        words=("dflash_config.shift_label", "True", "moves each slot's prediction"),
+        words=("dflash_config.shift_label", "True", "moves each position's prediction"),
     ),
     case(
         "keys_are_computed", "speculators_layer", "speculators",

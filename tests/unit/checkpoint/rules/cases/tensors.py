@@ -159,7 +159,7 @@ CASES = [
     ),
     case(
         "small_tensors_are_finite", "nan", "native", entry("norm.weight", 3, float("nan")),
-        words=("values of norm.weight", "1 infinite or not a number"),
+        words=("values of norm.weight", "1 infinite or NaN"),
     ),
     case(
         "small_tensors_are_finite", "infinite", "post-norm", entry("fc_norm.1.weight", 0, float("-inf")),

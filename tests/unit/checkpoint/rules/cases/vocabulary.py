@@ -99,11 +99,11 @@ CASES = [
         words=("embed_tokens.weight", "missing", "width 64", "width 128"),
     ),
     case(
-        "lent_parts_are_usual", "head_of_a_whole_vocabulary", "mla", no_tensor("lm_head.weight"),
+        "shared_parts_are_usual", "head_of_a_whole_vocabulary", "mla", no_tensor("lm_head.weight"),
         words=("lm_head.weight", "missing", "the target's is used"),
     ),
     case(
-        "lent_parts_are_usual", "embeddings", "speculators", no_tensor("embed_tokens.weight"),
+        "shared_parts_are_usual", "embeddings", "speculators", no_tensor("embed_tokens.weight"),
         words=("embed_tokens.weight", "missing", "the target's is used"),
     ),
     case(

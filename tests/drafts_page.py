@@ -1,0 +1,52 @@
+"""The table of docs/drafts.md that says which drafter class serves which published architecture.
+
+python -m tests.drafts_page           prints it
+python -m tests.drafts_page --write   writes it into the page
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from tests.support.engine import ROOT
+from vllm_eagle_ext.checkpoint.families import registry
+from vllm_eagle_ext.checkpoint.families.record import Drafter
+
+PAGE = ROOT / "docs/drafts.md"
+_BLOCK = re.compile(r"(?<=<!-- architectures:begin -->\n).*?(?=<!-- architectures:end -->)", re.DOTALL)
+
+
+def architectures() -> list[str]:
+    """The rows, one per drafter class, with a head."""
+    head = ["| served as | families | `method` | architecture in `config.json` | speculators type |"]
+    return [*head, "|---|---|---|---|---|", *(_row(drafter) for drafter in registry.drafters())]
+
+
+def _row(drafter: Drafter) -> str:
+    families = [one.title for one in registry.FAMILIES.values() if drafter in one.drafters]
+    published = ", ".join(f"`{name}`" for name in sorted(drafter.published))
+    types = ", ".join(f"`{type_}` on {layer}" for type_, layer in drafter.speculators)
+    cells = (
+        f"`{drafter.architecture}`", ", ".join(sorted(families)), f"`{drafter.method}`", published,
+        types or "-",
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def written() -> list[str]:
+    """The rows as the page has them."""
+    found = _BLOCK.search(PAGE.read_text(encoding="utf-8"))
+    return found[0].splitlines() if found else []
+
+
+def main() -> None:
+    text = "\n".join(architectures()) + "\n"
+    print(text, end="")
+    if "--write" in sys.argv[1:]:
+        old = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(_BLOCK.sub(lambda _: text, old), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

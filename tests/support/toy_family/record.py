@@ -1,0 +1,55 @@
+"""The record of the family, and its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
+from vllm_eagle_ext.checkpoint.expected_tensors import Expected
+from vllm_eagle_ext.checkpoint.families.eagle3 import LLAMA_DRAFTER, NATIVE
+from vllm_eagle_ext.checkpoint.families.record import KeyEffect
+from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.spec import DraftSpec
+
+SCALE = "feature_scale"
+
+
+@rule(Severity.ERROR, for_all=False)
+def feature_scale_is_positive(case: Case) -> Iterable[Problem]:
+    scale = case.flat.get(SCALE)
+    if not isinstance(scale, float) or scale <= 0:
+        yield Problem(
+            field=f"{SCALE} of the draft's config.json",
+            value=scale,
+            allowed="a number above 0",
+            remedy="use the config.json that was published with the draft",
+        )
+
+
+def _tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int) -> dict[str, Expected]:
+    norm = {"feature_norm.weight": Expected((spec.hidden_size,))}
+    return NATIVE.tensors(spec, config, target_vocab_size) | norm
+
+
+TOY = replace(
+    NATIVE,
+    name="toy",
+    title="toy EAGLE-3",
+    drafters=(
+        replace(
+            LLAMA_DRAFTER,
+            architecture="Eagle3EagleExtToyForCausalLM",
+            package="tests.support.toy_family",
+            published=("Eagle3ToyForCausalLM",),
+            speculators=(),
+            aliases=("Eagle3ToyForCausalLM",),
+            can_gate=False,
+        ),
+    ),
+    tensors=_tensors,
+    rules=(*NATIVE.rules, feature_scale_is_positive),
+    own_keys={SCALE: KeyEffect("scales the fused features", (None, 1))},
+    reference=None,
+)

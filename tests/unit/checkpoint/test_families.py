@@ -1,0 +1,40 @@
+"""The records of the drafter families, and what derives from them."""
+
+from __future__ import annotations
+
+from pkgutil import resolve_name
+
+import pytest
+
+from tests.drafts_page import architectures, written
+from vllm_eagle_ext.checkpoint.families import registry
+from vllm_eagle_ext.checkpoint.rules import RULES, rules_for
+
+FAMILIES = list(registry.FAMILIES.values())
+
+
+def test_every_rule_is_for_all_or_for_a_family():
+    listed = {rule.name for family in FAMILIES for rule in family.rules}
+    assert listed == {rule.name for rule in RULES if not rule.for_all}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_rules_of_a_family_keep_their_order(family):
+    names = [rule.name for rule in rules_for(family)]
+    assert names == [rule.name for rule in RULES if rule.name in names]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_the_hooks_of_a_family_are_there(family):
+    hooks = [family.config_writer, *family.model_types.values()]
+    assert all(callable(resolve_name(hook)) for hook in (*hooks, family.reference) if hook)
+    assert {drafter.method for drafter in family.drafters} == {family.method}
+
+
+def test_an_architecture_has_one_drafter():
+    served = [name for drafter in registry.drafters() for name in drafter.published]
+    assert len(served) == len(set(served))
+
+
+def test_the_page_lists_the_architectures_as_they_are():
+    assert written() == architectures(), "python -m tests.drafts_page --write"

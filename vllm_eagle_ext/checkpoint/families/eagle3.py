@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EAGLE-3: native, post-norm and gated drafts, those with latent attention (MLA), and P-EAGLE."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vllm_eagle_ext.checkpoint.attention import causal_layers
+from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
+from vllm_eagle_ext.checkpoint.expected_tensors import (
+    Expected,
+    around_the_layers,
+    fused_qkv,
+    in_layer,
+    latent_attention,
+    layer_norms,
+    mlp,
+)
+from vllm_eagle_ext.checkpoint.families.record import Backbone, Drafter, Evidence, Family, IdConvention
+from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY
+from vllm_eagle_ext.checkpoint.rules import (
+    asked,
+    aux_layers,
+    blocks,
+    norms,
+    pairing,
+    tensors,
+    vocabulary,
+)
+from vllm_eagle_ext.checkpoint.spec import DraftSpec
+
+_LLAMA = Backbone(name="llama", model_type="llama", rope_theta=10_000, has_mlp_bias=True)
+QWEN3 = Backbone(
+    name="qwen3", model_type="qwen3", rope_theta=1_000_000, head_dim=128, kv_heads=32,
+    first_sliding_layer=28, norms_heads=True,
+)  # fmt: skip
+_DEEPSEEK = Backbone(name="deepseek", model_type="kimi_k2", rope_theta=10_000, has_kv_heads=False)
+
+_PACKAGE = "vllm_eagle_ext.drafters.eagle3"
+_P_EAGLE = "PEagleDraftModel"  # SpecForge's; speculators names the family by its type
+
+LLAMA_DRAFTER = Drafter(
+    architecture="Eagle3EagleExtLlamaForCausalLM",
+    package=_PACKAGE,
+    method="eagle3",
+    backbone=_LLAMA,
+    published=(
+        "LlamaForCausalLMEagle3",
+        "Eagle3LlamaForCausalLM",
+        "LlamaForCausalLM",  # older EAGLE-3 heads
+        # The same class of vLLM's under other names.
+        "Eagle3MiniMaxM2ForCausalLM",
+        "Eagle3Qwen2_5vlForCausalLM",
+        "Eagle3Qwen3vlForCausalLM",
+        _P_EAGLE,
+    ),
+    speculators=(("eagle3", "llama"), ("peagle", "llama")),
+    aliases=("Eagle3PEagleDraftModel",),  # what vLLM makes of the last one
+    can_gate=True,
+)
+_QWEN3_DRAFTER = Drafter(
+    architecture="Eagle3EagleExtQwen3ForCausalLM",
+    package=_PACKAGE,
+    method="eagle3",
+    backbone=QWEN3,
+    published=("Eagle3Qwen3ForCausalLM", "Qwen3ForCausalLM"),
+    speculators=(("eagle3", "qwen3"), ("peagle", "qwen3")),
+    can_gate=True,
+    omits_self_attn=True,
+)
+_DEEPSEEK_DRAFTER = Drafter(
+    architecture="Eagle3EagleExtDeepseekV2ForCausalLM",
+    package=_PACKAGE,
+    method="eagle3",
+    backbone=_DEEPSEEK,
+    published=("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM"),
+)
+
+
+def _tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int) -> dict[str, Expected]:
+    return around_the_layers(spec, config, target_vocab_size) | _layers(spec, config)
+
+
+def _p_eagle_tensors(
+    spec: DraftSpec, config: DraftConfig, target_vocab_size: int
+) -> dict[str, Expected]:
+    """With what stands for the target's states behind the last token."""
+    features = len(spec.aux_layers.layer_ids) * spec.target_hidden_size or spec.hidden_size
+    mask = Expected((1, 1, features), other_shape=(1, features))
+    around = around_the_layers(spec, config, target_vocab_size)
+    return around | {"mask_hidden": mask} | _layers(spec, config)
+
+
+def _layers(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
+    table: dict[str, Expected] = {}
+    backbone = spec.served_by.backbone
+    for layer in range(spec.num_layers):
+        columns = (1 + (layer == 0)) * spec.hidden_size  # the first reads embeddings and features
+        if backbone.has_kv_heads:
+            # vLLM's Qwen3 layer has no bias behind the heads.
+            biased = not backbone.norms_heads
+            attention = fused_qkv(spec, config, columns=columns, has_output_bias=biased)
+        else:
+            attention = latent_attention(spec, config, columns=columns)
+        table |= in_layer(layer, _norms(spec, layer), attention, mlp(spec, config))
+    return table
+
+
+def _norms(spec: DraftSpec, layer: int) -> dict[str, Expected]:
+    """Later layers have the module `hidden_norm`, but no use for it."""
+    features = Expected((spec.hidden_size,), optional=layer > 0)
+    return {**layer_norms(spec), "hidden_norm.weight": features}
+
+
+def _is_p_eagle(evidence: Evidence) -> bool:
+    named = evidence.speculators_type == "peagle" or evidence.architecture == _P_EAGLE
+    return named or evidence.has_mask_hidden
+
+
+_RULES = (
+    pairing.eagle3_is_causal,
+    asked.k_is_worth_drafting,
+    norms.flags_agree,
+    norms.one_kind_of_input_norm,
+    norms.norms_need_aux_states,
+    norms.fc_norms_match_their_flag,
+    norms.input_norm_matches_its_flag,
+    norms.norm_before_residual_is_stated,
+    aux_layers.aux_layers_are_stated,
+    aux_layers.aux_layer_ids_may_be_inputs,
+    tensors.draft_is_no_plain_model,
+    vocabulary.shared_parts_are_usual,
+)
+_FEEDBACK_RULES = (norms.norm_output_is_unambiguous, norms.head_is_normed)
+
+NATIVE = Family(
+    name="native",
+    title="EAGLE-3",
+    drafters=(LLAMA_DRAFTER, _QWEN3_DRAFTER),
+    layer_ids=IdConvention(place=f"eagle_config.{IDS_KEY}"),
+    read_layers=causal_layers,
+    tensors=_tensors,
+    rules=(*_RULES, *_FEEDBACK_RULES, tensors.bias_is_called_attention_bias),
+    has_flags=True,
+    runs_without_aux_states=True,
+    config_writer=f"{_PACKAGE}.config_writer:write",
+    reference="vllm_eagle_ext.measure.reference.published:load_eagle3",
+)
+_POST_NORM = replace(
+    NATIVE,
+    name="post-norm",
+    title="post-norm EAGLE-3",
+    is_shown_by=lambda evidence: evidence.norm_output,
+)
+_GATED = replace(
+    NATIVE, name="gated", title="gated EAGLE-3", is_shown_by=lambda evidence: evidence.has_gate
+)
+_MLA = replace(
+    NATIVE,
+    name="mla",
+    title="MLA EAGLE-3",
+    drafters=(_DEEPSEEK_DRAFTER,),
+    layer_ids=replace(NATIVE.layer_ids, names_inputs_without=1),
+    rules=(
+        *_RULES, *_FEEDBACK_RULES, norms.mla_has_no_norm_before_fc, tensors.mla_sizes_are_stated,
+    ),
+    reference=None,
+)  # fmt: skip
+_PARALLEL = replace(
+    NATIVE,
+    name="p-eagle",
+    title="P-EAGLE",
+    is_shown_by=_is_p_eagle,
+    tensors=_p_eagle_tensors,
+    rules=(
+        *_RULES,
+        tensors.bias_is_called_attention_bias,
+        blocks.mask_token_is_in_the_vocabulary,
+        blocks.parallel_drafting_is_asked_for,
+    ),
+    drafts_in_parallel=True,
+    omits_mask_token=True,
+)
+
+FAMILIES = (_PARALLEL, _GATED, _POST_NORM, NATIVE, _MLA)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one record says of a drafter family, of its drafter classes and of their decoder layers.
+
+Hooks that need vLLM or torch are named as "module:function", so that a record can be read without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.checkpoint.attention import LayerAttention
+    from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, Format
+    from vllm_eagle_ext.checkpoint.expected_tensors import Expected
+    from vllm_eagle_ext.checkpoint.findings import Rule
+    from vllm_eagle_ext.checkpoint.spec import DraftSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backbone:
+    """A kind of decoder layer, with what vLLM and transformers assume where a config is silent."""
+
+    name: str
+    model_type: str  # of config.json, whose config class reads the keys of such a layer
+    rope_theta: int
+    head_dim: int | None = None  # None: hidden_size divided by the query heads
+    kv_heads: int | None = None  # None: as many as query heads
+    first_sliding_layer: int | None = None  # with use_sliding_window; None: layer_types alone decide
+    has_kv_heads: bool = True  # the cache keeps keys and values per head
+    norms_heads: bool = False  # q_norm and k_norm
+    has_mlp_bias: bool = False  # reads `mlp_bias`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafter:
+    """One drafter class, registered with vLLM by its name, and the published drafts that it serves."""
+
+    architecture: str  # begins with vLLM's name for the method, then `EagleExt`
+    package: str  # has the class as an attribute; vLLM hashes the whole folder of a package
+    method: str  # of speculative_config
+    backbone: Backbone
+    published: tuple[str, ...]  # architectures in config.json
+    speculators: tuple[tuple[str, str], ...] = ()  # (speculators_model_type, model_type of the layer)
+    # Registered too: names that vLLM looks up before the config is resolved, and does not know.
+    aliases: tuple[str, ...] = ()
+    can_gate: bool = False  # builds gated attention
+    omits_self_attn: bool = False  # q, k and v are built without `self_attn.` in their names
+    renumbers_exclusions: bool = False  # of ModelOpt's lists, behind the target's layers
+
+    @property
+    def prefix(self) -> str:
+        """What vLLM puts before architectures of the method that do not show it."""
+        return self.architecture.partition("EagleExt")[0]
+
+    @property
+    def registration(self) -> str:
+        """As vLLM's registry takes it."""
+        return f"{self.package}:{self.architecture}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEffect:
+    """What a key of config.json does to a draft that was trained with it."""
+
+    effect: str
+    neutral: tuple[Any, ...]  # values that change nothing
+    by_layer: bool = False  # of an entry per layer, each neutral
+
+    def is_neutral(self, value: Any) -> bool:
+        """Whether the draft computes the same without the key."""
+        if self.by_layer and isinstance(value, list):
+            return all(each in self.neutral for each in value)
+        return value in self.neutral
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What tells the families of one drafter class apart."""
+
+    architecture: str = ""  # as published
+    speculators_type: object = None
+    has_mask_hidden: bool = False
+    has_gate: bool = False
+    norm_output: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdConvention:
+    """How aux layer ids are read that are nested in a block of config.json."""
+
+    place: str  # dotted key
+    is_required: bool = False  # a draft that names no layers is refused; else EAGLE-3's are taken
+    names_inputs_without: int | None = None  # nested ids without this one name inputs, not outputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """All that is particular to one drafter family.
+
+    A draft belongs to the first registered family that has its drafter class and whose
+    `is_shown_by` holds.
+    """
+
+    name: str  # in JSON and in docs/published_drafts.md
+    title: str  # for readers
+    drafters: tuple[Drafter, ...]
+    is_shown_by: Callable[[Evidence], bool] = lambda evidence: True
+    layer_ids: IdConvention
+    # What the drafter is built of, and its rules beside those for all families.
+    read_layers: Callable[[DraftConfig, Backbone, Format], tuple[LayerAttention, ...]]
+    tensors: Callable[[DraftSpec, DraftConfig, int], dict[str, Expected]]
+    rules: tuple[Rule, ...] = ()
+    own_keys: Mapping[str, KeyEffect] = field(default_factory=dict)  # that it alone computes with
+    asks_for_windows: Callable[[DraftConfig], bool] = lambda config: False  # beside layer_types
+    # How it drafts.
+    has_flags: bool = False  # EAGLE-3's, on norms and on what is fed back
+    runs_without_aux_states: bool = False
+    drafts_in_parallel: bool = False  # all tokens in one pass
+    fills_a_block: bool = False  # that it was trained on; vLLM drafts so without `parallel_drafting`
+    mixes_windows_on_v2_only: bool = False
+    omits_mask_token: bool = False  # published configs may lack `mask_token_id`
+    # Hooks in other layers of the package.
+    config_writer: str  # (SpeculativeConfig, Case): writes into the draft's hf_config
+    # Model type that only this package reads -> function that registers its config class.
+    model_types: Mapping[str, str] = field(default_factory=dict)
+    reference: str | None = None  # (DraftSpec, folder, target) -> the plain PyTorch reference
+
+    @property
+    def method(self) -> str:
+        return self.drafters[0].method
+
+    @property
+    def asks_for_parallel_drafting(self) -> bool:
+        """Whether `parallel_drafting` has to be set, which vLLM's V1 runner alone knows."""
+        return self.drafts_in_parallel and not self.fills_a_block

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The families by name, and what is looked up across all of them.
+
+Functions, not tables, because a family may be registered later: nothing here is read at import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vllm_eagle_ext.checkpoint.draft_config import published_architecture
+from vllm_eagle_ext.checkpoint.families.record import Drafter, Evidence, Family, KeyEffect
+
+# By name, in the order in which they are tried on a draft.
+FAMILIES: dict[str, Family] = {}
+
+
+def register_families(*families: Family) -> None:
+    """Add families behind those that are registered.
+
+    Raises:
+        ValueError: another family has the name.
+    """
+    for family in families:
+        if FAMILIES.setdefault(family.name, family) is not family:
+            raise ValueError(f"another drafter family is called {family.name!r}")
+
+
+def drafters() -> list[Drafter]:
+    """Every drafter class, once."""
+    return list({d.architecture: d for family in FAMILIES.values() for d in family.drafters}.values())
+
+
+def find_drafter(architecture: str) -> Drafter:
+    """The record of a registered drafter class."""
+    return next(drafter for drafter in drafters() if drafter.architecture == architecture)
+
+
+def published() -> dict[str, Drafter]:
+    """Published architecture -> the drafter class that serves it. Only these drafts are touched: vLLM
+    picks some variants by their exact name."""
+    return {name: drafter for drafter in drafters() for name in drafter.published}
+
+
+def speculators() -> dict[tuple[str, str], Drafter]:
+    """(speculators_model_type, model_type of its transformer_layer_config) -> the drafter class."""
+    return {pair: drafter for drafter in drafters() for pair in drafter.speculators}
+
+
+def drafter_of(config: Mapping[str, Any], layer_model_type: object) -> Drafter | None:
+    """The drafter class that serves a draft, or None where none does. A speculators draft is named by
+    its type, others by their architecture."""
+    type_ = config.get("speculators_model_type")
+    if isinstance(type_, str):
+        layer = layer_model_type if isinstance(layer_model_type, str) else "llama"
+        return speculators().get((type_, layer))
+    return published().get(published_architecture(config))
+
+
+def choose_family(drafter: Drafter, evidence: Evidence) -> Family:
+    """The family of a draft that this drafter class serves."""
+    return next(
+        family
+        for family in FAMILIES.values()
+        if drafter in family.drafters and family.is_shown_by(evidence)
+    )
+
+
+def methods() -> tuple[str, ...]:
+    """Values of `speculative_config.method` whose drafts are looked at."""
+    return _distinct(drafter.method for drafter in drafters())
+
+
+def method_drafts_in_parallel(method: str | None) -> bool:
+    """Whether vLLM drafts all tokens in one pass for the method alone, without `parallel_drafting`."""
+    return any(family.method == method and family.fills_a_block for family in FAMILIES.values())
+
+
+def config_blocks() -> tuple[str, ...]:
+    """Blocks of config.json in which published drafts nest keys of their own."""
+    return _distinct(place.partition(".")[0] for place in id_places())
+
+
+def id_places() -> tuple[str, ...]:
+    """Nested keys that name aux layers."""
+    return _distinct(family.layer_ids.place for family in FAMILIES.values())
+
+
+def own_keys() -> dict[str, KeyEffect]:
+    """Keys of config.json that some family computes with, and others do not."""
+    return {key: effect for family in FAMILIES.values() for key, effect in family.own_keys.items()}
+
+
+def own_model_types() -> dict[str, str]:
+    """Model types that vLLM has no config class for -> the function that registers this package's."""
+    return {type_: hook for family in FAMILIES.values() for type_, hook in family.model_types.items()}
+
+
+def _distinct(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))
