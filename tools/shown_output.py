@@ -20,7 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/usage.md"
 TARGET, CONFIG = "Qwen/Qwen3.6-27B", ROOT / "tests/fixtures/hybrid/qwen3_6_27b.json"
-_SHOWN = re.compile(r"(```bash\n(vllm-eagle (?:check|plan) [^\n]*)\n```\n\n```text\n).*?(?=```)", re.DOTALL)
+_SHOWN = re.compile(
+    r"(```bash\n(vllm-eagle (?:check|plan) [^\n]*)\n```\n\n```text\n).*?(?=```)", re.DOTALL
+)
 _WIDTH = 115
 
 

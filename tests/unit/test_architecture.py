@@ -1,7 +1,7 @@
 """The package keeps to the layers of docs/architecture.md, and the page shows what its script writes.
 
-Imports inside functions count: they make a cycle as well, only later. An import under TYPE_CHECKING never
-runs, so it can close no cycle, but it is knowledge of another layer and is held to the table.
+Imports inside functions count: they make a cycle as well, only later. An import under TYPE_CHECKING
+never runs, so it can close no cycle, but it is knowledge of another layer and is held to the table.
 """
 
 from __future__ import annotations
