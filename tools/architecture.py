@@ -37,8 +37,8 @@ class Layer:
 LAYERS = (
     Layer(
         "base",
-        ("errors", "log", "failure_causes", "after_import"),
-        "error types, the logger, import hooks",
+        ("errors", "log", "failure_causes", "after_import", "touched"),
+        "error types, the logger, import hooks, the list of what is touched of vLLM",
         without=("vllm", "torch"),
     ),
     Layer(
@@ -159,7 +159,10 @@ def _title(layer: Layer) -> str:
 
 def parts() -> Iterator[tuple[str, str]]:
     """Name of the markers in the page, and what stands between them."""
+    from vllm_eagle_ext.touched import markdown_table
+
     yield "layers", f"{diagram()}\n\n{table()}"
+    yield "touched", markdown_table()
 
 
 def written(name: str) -> str:
