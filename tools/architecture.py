@@ -52,14 +52,14 @@ LAYERS = (
         "options",
         ("options",),
         "the options of `additional_config`",
-        ("base", "checkpoint"),
+        ("base",),
         without=("vllm", "torch"),
     ),
     Layer(
         "memory",
         ("memory",),
         "geometry of the caches, requests that fit, which scheme keeps the recurrent states",
-        ("base", "checkpoint", "options"),
+        ("base", "checkpoint"),
         without=("vllm",),  # `plan` asks torch for the GPU's memory
     ),
     Layer(
@@ -96,25 +96,19 @@ LAYERS = (
         "plugin",
         ("plugin",),
         "the entry point: registers drafters and targets, installs what compat has",
-        (
-            "base", "checkpoint", "options", "memory", "compat", "start", "drafters", "replay",
-            "preflight",
-        ),
+        ("base", "checkpoint", "memory", "compat", "start", "preflight"),
     ),
     Layer(
         "measure",
         ("measure",),
         "bench, verify and their plain PyTorch references; no engine process imports it",
-        ("base", "checkpoint", "options", "memory", "compat", "start", "preflight"),
+        ("base", "checkpoint", "options", "memory", "preflight"),
     ),
     Layer(
         "cli",
         ("cli",),
         "the commands of `vllm-eagle`: arguments in, tables and JSON out",
-        (
-            "base", "checkpoint", "options", "memory", "compat", "start", "preflight", "plugin",
-            "measure",
-        ),
+        ("base", "checkpoint", "memory", "compat", "preflight", "plugin", "measure"),
     ),
 )  # fmt: skip
 
