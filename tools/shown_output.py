@@ -1,4 +1,4 @@
-"""What `vllm-eagle check` and `plan` print, as docs/usage.md shows it.
+"""What `vllm-eagle check` and `plan` print and a start logs, as docs/usage.md shows it.
 
     python -m tools.shown_output      runs the page's commands and writes their output below them
 
@@ -7,6 +7,7 @@ The target of `plan` is read from its published sizes, in place of the hub's fil
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,10 +20,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/usage.md"
+DRAFT, DRAFTED = "examples/tiny/postnorm", "examples/tiny/target"
 TARGET, CONFIG = "Qwen/Qwen3.6-27B", ROOT / "tests/fixtures/hybrid/qwen3_6_27b.json"
 _SHOWN = re.compile(
     r"(```bash\n(vllm-eagle (?:check|plan) [^\n]*)\n```\n\n```text\n).*?(?=```)", re.DOTALL
 )
+_LOGGED = re.compile(r"(?<=```text\n)Draft '.*?(?=```)", re.DOTALL)
 _WIDTH = 115
 
 
@@ -42,6 +45,17 @@ def output_of(command: str) -> str:
     return result.stdout
 
 
+def logged_line() -> str:
+    """What a start with the page's draft says of it."""
+    from vllm_eagle_ext.preflight.messages import describe
+    from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
+
+    request = CheckRequest(draft=DRAFT, target=DRAFTED, k=4, options={}, platform="cpu")
+    with contextlib.chdir(ROOT):  # the page names its draft from there
+        found = run_check(request)
+    return describe(found.inspection.spec, found.target.num_layers)
+
+
 def _wrapped(text: str) -> str:
     """Sentences at the page's width; tables, and commands to copy, as they are."""
     lines = []
@@ -56,8 +70,9 @@ def main() -> None:
         return match[1] + _wrapped(output_of(match[2]))
 
     page, count = _SHOWN.subn(filled, PAGE.read_text(encoding="utf-8"))
+    page, logged = _LOGGED.subn(lambda _: _wrapped(logged_line()), page)
     PAGE.write_text(page, encoding="utf-8")
-    print(f"{count} blocks of {PAGE.relative_to(ROOT)}")
+    print(f"{count + logged} blocks of {PAGE.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

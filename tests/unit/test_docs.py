@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.engine import ROOT
-from tests.support.readme import GUIDES, README
+from tests.support.readme import GUIDES, README, USAGE, blocks
 from tools.readme_picture import PICTURE, figures
+from tools.shown_output import logged_line
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES
 
 DRAFTS, EVIDENCE, CHANGELOG = (
@@ -48,6 +49,11 @@ def test_the_picture_shows_what_is_computed():
     with Image.open(PICTURE) as picture:
         assert json.loads(picture.info["Description"]) == figures()
     assert PICTURE.stat().st_size < 200_000
+
+
+def test_the_log_line_is_what_a_start_says():
+    shown = next(block for block in blocks("text", USAGE) if block.startswith("Draft"))
+    assert " ".join(shown.split()) == logged_line()
 
 
 def anchors(page: Path) -> set[str]:
