@@ -1,4 +1,4 @@
-"""Serves the tiny target three ways, one request at a time, and compares them."""
+"""Serves the tiny target in three variants, one request at a time, and compares them."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def say_agreement(name: str, same: int, gaps: list[float]) -> None:
         console.print(f"{name}: all {total} texts equal those without a draft.")
         return
     worst = max(gaps)
-    verdict = "near-ties" if worst <= TIE_GAP else "NOT ALL near-ties"
+    verdict = "near-tied logits" if worst <= TIE_GAP else "logits that are NOT ALL near-tied"
     console.print(
-        f"{name}: {same} of {total} texts equal those without a draft; the others part at {verdict} "
+        f"{name}: {same} of {total} texts equal those without a draft; the others diverge at {verdict} "
         f"(the target's first two choices there differ by at most {worst:.3f} in log-probability)."
     )
 
@@ -121,10 +121,10 @@ def main(
     eager = choose_eager(eager)
     out.mkdir(parents=True, exist_ok=True)
     console.print(
-        f"Decoding {prompts} prompts three ways, {max_tokens} tokens each, K={k}; each way starts "
+        f"Decoding {prompts} prompts in three variants, {max_tokens} tokens each, K={k}; each starts "
         "an engine of its own, which takes up to a minute."
     )
-    rows, agreements = decode_three_ways(read_prompts(prompts), max_tokens, k, eager, out)
+    rows, agreements = decode_variants(read_prompts(prompts), max_tokens, k, eager, out)
     ordered = [rows["no draft"], rows["native"], rows["post-norm"]]
     console.print(table(ordered, f"tiny target, greedy, K={k}, one request at a time"))
     for name, (same, gaps) in agreements.items():
@@ -133,7 +133,7 @@ def main(
     console.print(f"Picture: {out / 'demo.png'}; engine logs beside it.")
 
 
-def decode_three_ways(
+def decode_variants(
     prompts: list[list[int]], max_tokens: int, k: int, eager: bool, out: Path
 ) -> tuple[dict[str, Row], dict[str, tuple[int, list[float]]]]:
     rows: dict[str, Row] = {}

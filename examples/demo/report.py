@@ -38,11 +38,11 @@ class Row:
 
 def table(rows: list[Row], title: str) -> Table:
     result = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in ("draft", "tokens/s", "step time", "tau"):
+    for column in ("draft", "tokens/s", "step\ntime", "accept.\nlength"):
         result.add_column(
             column, justify="left" if column == "draft" else "right", no_wrap=column == "draft"
         )
-    result.add_column("acceptance per position", no_wrap=True)
+    result.add_column("acceptance\nper position", no_wrap=True)
     result.add_column("speed-up", justify="right", no_wrap=True)
     for row in rows:
         result.add_row(
@@ -53,7 +53,7 @@ def table(rows: list[Row], title: str) -> Table:
             " ".join(f"{a:.2f}" for a in row.acceptance) or "-",
             f"{row.tokens_per_second / rows[0].tokens_per_second:.2f}x",
         )
-    result.caption = "tau: acceptance length, tokens per target step with the bonus token"
+    result.caption = "acceptance length: tokens per target step, the bonus token included"
     return result
 
 

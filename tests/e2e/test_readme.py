@@ -1,4 +1,4 @@
-"""Every command and program in the README is run by a test."""
+"""Every command and program in the README and the other guides is run by a test."""
 
 from __future__ import annotations
 
@@ -14,25 +14,32 @@ import pytest
 
 from tests.support.engine import ROOT, TIMEOUT_S, engine_environment, has_gpu
 from tests.support.memory import most_memory_taken
-from tests.support.readme import blocks, commands, split
+from tests.support.readme import GUIDES, USAGE, blocks, commands, split
 from tests.support.server import STOP_TIMEOUT_S, free_port, wait_until_ready
 
 # Command -> the test that runs it, or what CI runs.
 RUN_BY = {
     "make demo": "tests/e2e/test_readme.py",
     "make test": ".ci/run",
+    "make test-full": ".ci/run",
+    "make test-peers": ".ci/run",
     "make lint": ".ci/run",
+    "make soak": "tests/e2e/test_soak.py",
     "make test-long": "tests/e2e/test_readme.py",  # by its marker: `make test-long` runs those tests
     "make contract VLLM=0.33.0": "tests/e2e/test_readme.py",
     "make bench-guard": "tests/unit/benchmarks/test_guard.py",  # what it lets pass
     "make build": "tests/e2e/test_readme.py",
     "pip install .[cuda]": "tests/e2e/test_packaging.py",
-    "pip install .[cuda,bench]": "tests/e2e/test_packaging.py",
+    "pip install .[cuda,measure]": "tests/e2e/test_packaging.py",
     "pip install .[measure]": "tests/e2e/test_packaging.py",
+    "pip install .[bench]": "tests/e2e/test_packaging.py",  # the extra's former name
     "hf download": "tests/unit/test_recipes.py",  # its options; the sizes are hundreds of GiB
     "vllm serve Qwen/Qwen3.6-27B": "tests/unit/test_recipes.py",
     "vllm serve baichuan-inc/Baichuan-M3-235B": "tests/unit/test_recipes.py",
     "vllm serve examples/tiny": "tests/e2e/test_readme.py",
+    "export": "tests/e2e/test_serving_examples.py",
+    "ray start": "tests/e2e/test_serving_examples.py",
+    "python -m benchmarks.performance": "tests/e2e/test_bench.py",  # `bench`; all of it: 45 minutes
     "vllm-eagle status": "tests/unit/cli/test_status.py",
     "vllm-eagle check": "tests/e2e/test_readme.py",
     "vllm-eagle plan": "tests/e2e/test_readme.py",
@@ -56,14 +63,20 @@ def shared_machine():
         yield environment
 
 
-def test_every_command_is_known_to_a_test():
-    shown = [command for block in blocks("bash") for command in commands(block)]
-    assert len(shown) >= 16
-    for command in shown:
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_is_known_to_a_test(page):
+    for command in (command for block in blocks("bash", page) for command in commands(block)):
         words = " ".join(split(command)[1])
-        known = next((file for name, file in RUN_BY.items() if words.startswith(name)), None)
+        known = max((name for name in RUN_BY if words.startswith(name)), key=len, default=None)
         assert known is not None, f"no test runs {command!r}"
-        assert (ROOT / known).exists()
+        assert (ROOT / RUN_BY[known]).exists()
+
+
+def test_the_first_guides_show_commands():
+    shown = [
+        command for page in (GUIDES[0], USAGE) for b in blocks("bash", page) for command in commands(b)
+    ]
+    assert len(shown) >= 16
 
 
 def test_plan_block(tmp_path):
@@ -73,20 +86,20 @@ def test_plan_block(tmp_path):
     folder = tmp_path / model
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(fixture["config"]))
-    command = next(b for b in blocks("bash") if b.startswith("vllm-eagle plan")).split()
+    command = next(b for b in blocks("bash", USAGE) if b.startswith("vllm-eagle plan")).split()
     command[0] = str(Path(sys.executable).parent / command[0])
     result = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
-    shown = next(b for b in blocks("text") if b.startswith(model))
+    shown = next(b for b in blocks("text", USAGE) if b.startswith(model))
     assert " ".join(shown.split()) == " ".join(result.stdout.split())
 
 
 def test_check_block():
-    command = next(b for b in blocks("bash") if b.startswith("vllm-eagle check")).split()
+    command = next(b for b in blocks("bash", USAGE) if b.startswith("vllm-eagle check")).split()
     command[0] = str(Path(sys.executable).parent / command[0])
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    shown = next(b for b in blocks("text") if b.startswith("examples/tiny/postnorm"))
+    shown = next(b for b in blocks("text", USAGE) if b.startswith("examples/tiny/postnorm"))
     assert " ".join(shown.split()) == " ".join(result.stdout.split())
 
 
@@ -124,7 +137,7 @@ def test_vllm_serve_block(shared_machine):
 @pytest.mark.long
 def test_llm_block(shared_machine, tmp_path):
     program = tmp_path / "program.py"
-    program.write_text(blocks("python")[0])
+    program.write_text(blocks("python", USAGE)[0])
     result = subprocess.run(
         [sys.executable, str(program)],
         cwd=ROOT,
@@ -135,7 +148,7 @@ def test_llm_block(shared_machine, tmp_path):
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    said = " ".join(next(b for b in blocks("text") if b.startswith("Draft")).split())
+    said = " ".join(next(b for b in blocks("text", USAGE) if b.startswith("Draft")).split())
     assert said in " ".join(result.stdout.split())
 
 

@@ -9,6 +9,16 @@ from pathlib import Path
 from tests.support.engine import ROOT
 
 README = ROOT / "README.md"
+USAGE, GATED, SERVING = (
+    ROOT / page for page in ("docs/usage.md", "docs/gated.md", "examples/serving/README.md")
+)
+# Everything that shows a user commands.
+GUIDES = (
+    README,
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(ROOT.glob("CONTRIBUTING.md")),
+    *sorted((ROOT / "examples").glob("*/README.md")),
+)
 
 
 def blocks(language: str, page: Path = README) -> list[str]:

@@ -1,17 +1,34 @@
-"""docs/drafts.md lists the rules as they are."""
+"""The pages say what there is: rules, commands of figures, links, make targets, the README's picture."""
 
 from __future__ import annotations
 
+import ast
+import json
 import re
+import shlex
 from pathlib import Path
 
+import pytest
+
+from tests.support.engine import ROOT
+from tests.support.readme import GUIDES, README, USAGE, blocks
+from tools.readme_picture import PICTURE, figures
+from tools.shown_output import logged_line
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES
 
-TEXT = (Path(__file__).parents[2] / "docs/drafts.md").read_text()
+DRAFTS, EVIDENCE, CHANGELOG = (
+    ROOT / page for page in ("docs/drafts.md", "docs/evidence.md", "CHANGELOG.md")
+)
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+PYTHON = ".venv/bin/python"
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
 def test_every_rule_has_its_row():
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([a-z, ]+) \|", TEXT, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([a-z, ]+) \|", DRAFTS.read_text(), re.MULTILINE))
     expected = {}
     for rule in (*EARLY_RULES, *RULES):
         can_run = ", can run" if rule.severity == "error" and rule.can_run else ""
@@ -20,3 +37,98 @@ def test_every_rule_has_its_row():
     early = {"config_is_well_formed": "error", "aux_layer_ids_exist": "error"}
     early["target_is_the_drafts_own"] = "error"
     assert rows == expected | early
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text().splitlines()) <= 150
+
+
+def test_the_picture_shows_what_is_computed():
+    from PIL import Image
+
+    with Image.open(PICTURE) as picture:
+        assert json.loads(picture.info["Description"]) == figures()
+    assert PICTURE.stat().st_size < 200_000
+
+
+def test_the_log_line_is_what_a_start_says():
+    shown = next(block for block in blocks("text", USAGE) if block.startswith("Draft"))
+    assert " ".join(shown.split()) == logged_line()
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [*GUIDES, CHANGELOG], ids=name_of)
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            continue
+        file, _, anchor = link.partition("#")
+        there = (page.parent / file).resolve() if file else page
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            broken.append(link)
+    assert not broken
+
+
+@pytest.mark.parametrize("page", [*GUIDES, CHANGELOG], ids=name_of)
+def test_make_targets_exist(page):
+    shown = set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert shown <= TARGETS
+
+
+def evidence() -> list[tuple[str, list[str]]]:
+    """What is shown, and the code spans of its command's cell."""
+    rows = re.findall(r"^\| (.+?) \| .+ \| ([^|]+) \|$", EVIDENCE.read_text(), re.MULTILINE)
+    return [(what, re.findall(r"`([^`]+)`", cell)) for what, cell in rows if what != "what"]
+
+
+def test_every_figure_has_its_own_command():
+    rows = evidence()
+    assert len(rows) >= 30
+    for what, commands in rows:
+        assert len(commands) == 1, what
+
+
+def test_no_figure_is_named_by_the_row_above_it():
+    assert not [what for what, _ in evidence() if re.match(r"the same|what that", what)]
+
+
+def is_defined(test_id: str) -> bool:
+    """Whether a file has the test or the class that stands behind `::`."""
+    file, *names = test_id.split("::")
+    body = ast.parse((ROOT / file).read_text()).body
+    for name in names:
+        found = [n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name]
+        if not found:
+            return False
+        body = found[0].body
+    return True
+
+
+def module_file(module: str) -> Path:
+    path = ROOT / module.replace(".", "/")
+    return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+@pytest.mark.parametrize("command", sorted({c for _, commands in evidence() for c in commands}))
+def test_the_command_of_a_figure_exists(command):
+    words = shlex.split(command)
+    if words[0] == "make":
+        assert words[1] in TARGETS
+        return
+    if words[1] == "tools/preload.py":
+        words = words[2:]
+    assert words[:2] == [PYTHON, "-m"]
+    if words[2] != "pytest":
+        assert module_file(words[2]).exists()
+        return
+    ids = [word for word in words[3:] if word.startswith("tests/")]
+    assert ids
+    assert all(is_defined(test_id) for test_id in ids)

@@ -1,4 +1,4 @@
-"""The README's recipes as far as they go without a GPU: every command line is read by the program it
+"""The guides' recipes as far as they go without a GPU: every command line is read by the program it
 calls, check and vLLM's own configs take target and draft, in the sizes they were published with."""
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from tests.support.engine import ROOT
 from tests.support.published import materialise, published
-from tests.support.readme import README, blocks, commands, split
+from tests.support.readme import GATED, README, SERVING, USAGE, blocks, commands, split
 from tests.unit.cli.output import serve_line
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.cli import app
 
 FIXTURES = ROOT / "tests/fixtures"
-GUIDES = (README, ROOT / "examples/serving/README.md")
+GUIDES = (README, USAGE, GATED, SERVING)
 SERVED = [
     pytest.param(command, id=split(command)[1][2])
     for guide in GUIDES
@@ -40,7 +40,8 @@ RECIPES = {
 
 def recipe(target: str) -> list[tuple[dict[str, str], list[str]]]:
     """The commands of the block that serves the target."""
-    block = next(b for b in blocks("bash") if f"vllm serve {target} " in b)
+    shown = [block for page in (USAGE, GATED) for block in blocks("bash", page)]
+    block = next(b for b in shown if f"vllm serve {target} " in b)
     return [split(command) for command in commands(block)]
 
 
@@ -140,7 +141,7 @@ def test_the_recipe_s_plan(target):
     assert " on each of " in result.stdout
 
 
-def test_the_intake_takes_target_and_draft(target, monkeypatch):
+def test_the_preflight_takes_target_and_draft(target, monkeypatch):
     from vllm.config import ParallelConfig
 
     plugin.register()
@@ -158,7 +159,7 @@ def test_the_first_screen_s_figures_are_the_plan_s(tmp_path, monkeypatch):
     (tmp_path / "Qwen/Qwen3.6-27B").mkdir(parents=True)
     (tmp_path / "Qwen/Qwen3.6-27B/config.json").write_text(json.dumps(described))
     monkeypatch.chdir(tmp_path)
-    (command,) = next(b for b in blocks("bash") if b.startswith("vllm-eagle plan")).splitlines()
+    (command,) = next(b for b in blocks("bash", USAGE) if b.startswith("vllm-eagle plan")).splitlines()
     found = json.loads(invoke([*split(command)[1], "--json"]).stdout)
     replay, slots = found["replay"], found["per_token"]
     first = " ".join(README.read_text().split("## ")[0].split())

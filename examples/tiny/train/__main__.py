@@ -127,7 +127,7 @@ def run_stage(name: str, run: Run) -> dict[str, Any]:
 
 
 def print_report(report: dict[str, dict[str, Any]]) -> None:
-    table = Table("stage", "minutes", "loss", "held-out loss", "acceptance", "tau")
+    table = Table("stage", "minutes", "loss", "held-out loss", "acceptance", "acceptance length")
     for stage, row in report.items():
         table.add_row(
             stage,

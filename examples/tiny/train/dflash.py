@@ -34,7 +34,7 @@ class DFlashShape:
     rope_theta: float = 10000.0
 
     @property
-    def boundaries(self) -> tuple[int, ...]:
+    def layer_ids(self) -> tuple[int, ...]:
         return tuple(i + 1 for i in self.output_ids)
 
 

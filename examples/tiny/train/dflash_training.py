@@ -19,7 +19,7 @@ ROW_DECAY = 4.0  # row j weighs exp(-(j - 1) / ROW_DECAY): a draft is cut at its
 def record_states(
     target: PreTrainedModel, ids: torch.Tensor, layer_ids: tuple[int, ...], progress: Progress
 ) -> torch.Tensor:
-    """ids [N, S] -> the states that a draft reads, bf16 [N, S, boundaries * H]."""
+    """ids [N, S] -> the states that a draft reads, bf16 [N, S, aux layers * H]."""
     task = progress.add_task("target's states", total=ids.shape[0])
     states = []
     for batch in ids.split(16):

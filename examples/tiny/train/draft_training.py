@@ -31,10 +31,10 @@ class TargetView:
 
 @torch.no_grad()  # not inference_mode: the draft saves these tensors for its backward pass
 def observe(model: PreTrainedModel, ids: torch.Tensor, layer_ids: tuple[int, ...]) -> TargetView:
-    """Boundary b is the residual stream entering layer b, which Hugging Face calls hidden_states[b];
-    its last entry is already final-normed, so boundary N is refused here."""
+    """The input of layer i is the residual stream that Hugging Face calls hidden_states[i]; its last
+    entry is already final-normed, so id N is refused here."""
     if max(layer_ids) >= model.config.num_hidden_layers:
-        raise ValueError(f"boundaries {layer_ids} must lie below the last layer's output")
+        raise ValueError(f"aux layers {layer_ids} must be inputs of the target's layers")
     output = model(ids, use_cache=False, output_hidden_states=True)
     states = [output.hidden_states[b].float() for b in layer_ids]
     return TargetView(states, output.hidden_states[0].float(), output.logits.float())

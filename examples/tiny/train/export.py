@@ -16,7 +16,7 @@ from .draft import DraftModel, DraftShape
 
 def draft_config(shape: DraftShape, max_position_embeddings: int) -> dict[str, Any]:
     """Keys as in the published files. A native head names no layers, a post-norm head nests the
-    ids of the layers whose *output* it reads (boundary - 1)."""
+    ids of the layers whose *output* it reads (the layer that takes it, less one)."""
     config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",

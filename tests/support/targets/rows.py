@@ -19,8 +19,8 @@ HEADINGS = {
     "draft": "draft",
     "served_as": "served as",
     "own": "its own drafts",
-    "right": "right drafts",
-    "wrong": "wrong drafts",
+    "right": "oracle drafts",
+    "wrong": "adversarial drafts",
     "text": "text",
     "states": "states",
     "two_ranks": "two ranks",
@@ -72,7 +72,7 @@ def verdict(family: Family, pair: Pair, found: Mapping[str, Any]) -> Row:
         "own": own_drafts(found),
         "right": f"{right[0]:.2f} at all {pair.k}" if len(set(right)) == 1 else f"{right}",
         "wrong": str(sum(found["never"]["accepted"])),
-        "text": "equal" if not texts else f"{len(texts)} part, at gaps up to {max(texts)}",
+        "text": "equal" if not texts else f"{len(texts)} diverge, at gaps up to {max(texts)}",
         "states": f"{layer_ids}: {'<' if worst < family.bound else 'NOT <'} {family.bound:g}",
     }
 

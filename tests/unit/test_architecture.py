@@ -1,0 +1,215 @@
+"""The package keeps to the layers of docs/architecture.md, and the page shows what its script writes.
+
+Imports inside functions count: they make a cycle as well, only later. An import under TYPE_CHECKING
+never runs, so it can close no cycle, but it is knowledge of another layer and is held to the table.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tools.architecture import LAYER_OF, LAYERS, PAGE, ROOT, parts, written
+
+PACKAGE = "vllm_eagle_ext"
+
+
+@dataclass(frozen=True)
+class Import:
+    by: str  # dotted name of the module
+    of: str  # dotted name of the module that is imported
+    names: tuple[str, ...]
+    line: int
+    for_types: bool
+
+    def __str__(self) -> str:
+        return f"{self.by}:{self.line} imports {self.of}"
+
+
+def modules() -> dict[str, str]:
+    """Dotted name -> source, of every module of the package."""
+    found = {}
+    for path in (ROOT / PACKAGE).rglob("*.py"):
+        dotted = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        found[dotted.removesuffix(".__init__")] = path.read_text(encoding="utf-8")
+    return found
+
+
+MODULES = modules()
+PACKAGES = {".".join(p.parent.relative_to(ROOT).parts) for p in (ROOT / PACKAGE).rglob("__init__.py")}
+
+
+def type_checking_lines(tree: ast.Module) -> set[int]:
+    """Lines in the bodies of `if TYPE_CHECKING:`."""
+    return {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in node.body
+        for line in range(inner.lineno, (inner.end_lineno or inner.lineno) + 1)
+    }
+
+
+def absolute(by: str, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    parent = by.split(".") if by in PACKAGES else by.split(".")[:-1]
+    parent = parent[: len(parent) - node.level + 1]
+    return ".".join([*parent, *([node.module] if node.module else [])])
+
+
+def imports_of(by: str, source: str) -> Iterator[Import]:
+    """Every import statement of a module, wherever it stands."""
+    tree = ast.parse(source)
+    unrun = type_checking_lines(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(by, alias.name, (), node.lineno, node.lineno in unrun)
+        elif isinstance(node, ast.ImportFrom):
+            base = absolute(by, node)
+            for alias in node.names:
+                of = f"{base}.{alias.name}"
+                is_module = of in MODULES
+                yield Import(
+                    by, of if is_module else base, () if is_module else (alias.name,),
+                    node.lineno, node.lineno in unrun,
+                )  # fmt: skip
+
+
+EVERY = [found for name, source in MODULES.items() for found in imports_of(name, source)]
+OWN = [found for found in EVERY if found.of.split(".")[0] == PACKAGE]
+
+
+def layer_of(module: str) -> str | None:
+    """None of the package itself, which is tested apart."""
+    _, _, rest = module.partition(".")
+    return LAYER_OF[rest.split(".")[0]].name if rest else None
+
+
+def test_every_module_lies_in_one_layer():
+    top = {name.split(".")[1] for name in MODULES if "." in name}
+    assert top == set(LAYER_OF)
+    assert sum(len(layer.modules) for layer in LAYERS) == len(LAYER_OF)
+
+
+def test_layers_only_import_what_stands_below_them():
+    """So that no two layers can import each other, whatever their modules do."""
+    below: set[str] = set()
+    for layer in LAYERS:
+        assert set(layer.may_import) <= below, layer.name
+        below.add(layer.name)
+
+
+def test_no_import_goes_past_the_table():
+    allowed = {layer.name: {layer.name, *layer.may_import} for layer in LAYERS}
+    forbidden = [
+        str(found)
+        for found in OWN
+        if "." in found.by and "." in found.of and layer_of(found.of) not in allowed[layer_of(found.by)]
+    ]
+    assert not forbidden
+
+
+def test_the_package_itself_gives_its_version_and_calls_the_plugin():
+    """Python runs the package's `__init__` before any of its modules: it is no layer. It imports the
+    plugin when vLLM calls `register`, and modules take from it what exists from the start."""
+    assert {found.of for found in OWN if found.by == PACKAGE} == {f"{PACKAGE}.plugin"}
+    taken = [found for found in OWN if found.of == PACKAGE and "." in found.by]
+    assert {name for found in taken for name in found.names} <= {"__version__"}
+
+
+@pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer.without], ids=lambda x: x.name)
+def test_what_a_layer_never_imports(layer):
+    heavy = [
+        str(found)
+        for found in EVERY
+        if "." in found.by
+        and layer_of(found.by) == layer.name
+        and not found.for_types
+        and found.of.split(".")[0] in layer.without
+    ]
+    assert not heavy
+
+
+def strongly_connected(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that reach each other (Tarjan)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    groups: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for other in edges[module]:
+            if other not in index:
+                visit(other)
+                low[module] = min(low[module], low[other])
+            elif other in stack:
+                low[module] = min(low[module], index[other])
+        if low[module] == index[module]:
+            at = stack.index(module)
+            groups.append(stack[at:])
+            del stack[at:]
+
+    for module in edges:
+        if module not in index:
+            visit(module)
+    return groups
+
+
+def test_no_import_cycle():
+    edges = {name: set() for name in MODULES if name != PACKAGE}
+    for found in OWN:
+        if found.by in edges and found.of in edges and found.by != found.of and not found.for_types:
+            edges[found.by].add(found.of)
+    cycles = [sorted(group) for group in strongly_connected(edges) if len(group) > 1]
+    assert not cycles
+
+
+def test_the_test_sees_a_cycle():
+    assert [len(g) for g in strongly_connected({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": set()})] == [
+        3,
+        1,
+    ]
+
+
+@pytest.mark.parametrize("name", ["layers", "touched"])
+def test_the_page_shows_what_the_script_writes(name):
+    assert written(name) == dict(parts())[name]
+
+
+def named_places() -> list[str]:
+    """What the page names as file, or as file:function or file:Class.method."""
+    return sorted(set(re.findall(r"`([\w/]+\.py(?::[\w.]+)?)`", PAGE.read_text(encoding="utf-8"))))
+
+
+def defines(tree: ast.Module, name: str) -> bool:
+    body = tree.body
+    for part in name.split("."):
+        found = [n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == part]
+        if not found:
+            return False
+        body = found[0].body
+    return True
+
+
+def test_every_place_that_the_page_names_exists():
+    """A function or class is looked up in the source: of vLLM, the installed one."""
+    vllm = Path(importlib.util.find_spec("vllm").origin).parents[1]
+    missing = []
+    for place in named_places():
+        file, _, name = place.partition(":")
+        roots = (vllm,) if file.startswith("vllm/") else (ROOT / PACKAGE, ROOT)
+        path = next((root / file for root in roots if (root / file).exists()), None)
+        if path is None or (name and not defines(ast.parse(path.read_text()), name)):
+            missing.append(place)
+    assert len(named_places()) > 20
+    assert not missing
