@@ -12,8 +12,8 @@ from vllm_eagle_ext.measure.reference.target_states import load_target
 
 K = 4
 # Of 12 layers. The config of the post-norm pair nests the outputs of layers 1, 3, 5, 7, 9.
-POSTNORM_BOUNDARIES = (2, 4, 6, 8, 10)
-NATIVE_BOUNDARIES = (2, 6, 9)
+POSTNORM_AUX_LAYERS = (2, 4, 6, 8, 10)
+NATIVE_AUX_LAYERS = (2, 6, 9)
 MAX_TOKENS = 64
 
 

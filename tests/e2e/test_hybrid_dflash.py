@@ -1,5 +1,5 @@
-"""The trained DFlash draft on the trained hybrid target, V1 runner: replay against slots, texts against
-those without a draft, and the drafts against the reference on the engine's own texts."""
+"""The trained DFlash draft on the trained hybrid target, V1 runner: replay against one state block per
+draft token, texts against those without a draft, drafts against the reference on the engine's texts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from tests.e2e.test_hybrid import per_position, section
 from tests.support.engine import TINY
 from tests.support.hybrid import TARGET, HybridRun, run_all
+from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 from tests.support.replay import replay
-from tests.support.ties import TIE_GAP, tie_gaps
 from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import rms_norm
 from vllm_eagle_ext.measure.reference.target_states import load_target
@@ -19,7 +19,7 @@ from vllm_eagle_ext.measure.reference.walk import DFlashWalk
 pytestmark = pytest.mark.e2e
 
 K, FEW_K = 7, 2
-BOUNDARIES = (1, 3, 5, 7)  # of 8 layers: the config's outputs of layers 0, 2, 4, 6
+AUX_LAYERS = (1, 3, 5, 7)  # of 8 layers: the config's outputs of layers 0, 2, 4, 6
 PROMPTS, MAX_TOKENS, WIDTH = 80, 72, 20
 CONTROL = 20  # texts
 EQUAL_IDS = 0.99
@@ -57,7 +57,7 @@ def walk(hybrid_target):
     return DFlashWalk.load(TINY / "dflash", hybrid_target)
 
 
-def compare(result, target, walk, prompts, *, layer_ids=BOUNDARIES, count=PROMPTS):
+def compare(result, target, walk, prompts, *, layer_ids=AUX_LAYERS, count=PROMPTS):
     outputs, drafts = result["tokens"][:count], result["drafts"][:count]
     comparison = replay(target, walk, layer_ids, prompts[:count], outputs, drafts, K, chained=False)
     print("", *comparison.lines(), sep="\n")
@@ -75,7 +75,7 @@ def acceptance(result) -> list[float]:
     return [count / drafts for count in per_position(result)]
 
 
-def test_replay_is_the_slot_scheme(v1):
+def test_replay_equals_one_state_block_per_token(v1):
     per_token, replayed = v1[0]["per_token"], v1[0]["replay"]
     assert replayed["tokens"] == per_token["tokens"]
     assert replayed["counters"] == per_token["counters"]
@@ -86,9 +86,9 @@ def test_replay_is_the_slot_scheme(v1):
 def test_texts_are_those_without_a_draft(v1, name):
     plain, drafted = v1[0]["plain"], v1[0][name]["tokens"]
     count = len(drafted)
-    gaps = tie_gaps(plain["tokens"][:count], plain["logprobs"][:count], drafted)
-    print(f"\n{name}: {len(gaps)} of {count} texts part, at gaps up to {max(gaps, default=0):.3f}")
-    assert max(gaps, default=0) <= TIE_GAP
+    gaps = near_tie_gaps(plain["tokens"][:count], plain["logprobs"][:count], drafted)
+    print(f"\n{name}: {len(gaps)} of {count} texts diverge, at gaps up to {max(gaps, default=0):.3f}")
+    assert max(gaps, default=0) <= NEAR_TIE_GAP
 
 
 def test_engine_drafts_as_the_reference(comparison):
@@ -127,7 +127,7 @@ class TestNegativeControls:
         return min(found.equal_share)
 
     def test_aux_layers_shifted_by_one(self, v1, hybrid_target, walk, prompts):
-        shifted = tuple(b - 1 for b in BOUNDARIES)
+        shifted = tuple(b - 1 for b in AUX_LAYERS)
         assert self.equal_ids(v1, hybrid_target, walk, prompts, layer_ids=shifted) < 0.90
 
     def test_context_keys_normed_as_stock_vllm_does(self, v1, hybrid_target, walk, prompts):
@@ -151,4 +151,4 @@ def test_auto_says_what_it_chose(v1, name, chosen):
     said = " ".join(section(log, name).split())
     assert f"Recurrent state of Qwen3_5ForCausalLM: {chosen}" in said
     pages = {"auto": 2, "auto, few": 1 + FEW_K}[name]  # replay's second page is the CPU's scratch
-    assert {group["pages_per_request"] for group in results[name]["pages"]["groups"]} == {pages}
+    assert {group["blocks_per_request"] for group in results[name]["state_blocks"]["groups"]} == {pages}

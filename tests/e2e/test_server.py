@@ -11,8 +11,8 @@ import pytest
 
 from tests.e2e.conftest import MAX_TOKENS, K
 from tests.support.engine import TINY
+from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 from tests.support.server import Server
-from tests.support.ties import TIE_GAP, tie_gaps
 
 pytestmark = pytest.mark.e2e
 
@@ -42,25 +42,25 @@ GREEDY = {
 WITH_IDS = {**GREEDY, "extra_body": {"ignore_eos": True, "return_token_ids": True}}
 
 
-def assert_texts_part_at_ties_only(plain, indices, answers):
-    gaps = tie_gaps(
+def assert_texts_diverge_at_near_ties_only(plain, indices, answers):
+    gaps = near_tie_gaps(
         [plain.outputs[i] for i in indices],
         [plain.logprobs[i] for i in indices],
         [answer.choices[0].token_ids for answer in answers],
     )
-    print(f"\n{len(gaps)} of {len(answers)} texts part, tie gaps {sorted(gaps)}")
-    assert max(gaps, default=0.0) <= TIE_GAP
+    print(f"\n{len(gaps)} of {len(answers)} texts diverge, near-tie gaps {sorted(gaps)}")
+    assert max(gaps, default=0.0) <= NEAR_TIE_GAP
 
 
 def test_completion_is_the_text_without_a_draft(client, prompts, plain):
     answers = [client.completions.create(prompt=p, **WITH_IDS) for p in prompts[:8]]
-    assert_texts_part_at_ties_only(plain, range(8), answers)
+    assert_texts_diverge_at_near_ties_only(plain, range(8), answers)
 
 
 def test_prompt_longer_than_a_prefill_chunk(client, long_prompt, plain):
     assert len(long_prompt) > 2 * CHUNK
     answer = client.completions.create(prompt=long_prompt, **WITH_IDS)
-    assert_texts_part_at_ties_only(plain, [-1], [answer])
+    assert_texts_diverge_at_near_ties_only(plain, [-1], [answer])
 
 
 def test_eight_concurrent_requests(server, prompts, plain):
@@ -69,7 +69,7 @@ def test_eight_concurrent_requests(server, prompts, plain):
             asking = (client.completions.create(prompt=p, **WITH_IDS) for p in prompts[:8])
             return await asyncio.gather(*asking)
 
-    assert_texts_part_at_ties_only(plain, range(8), asyncio.run(ask_all()))
+    assert_texts_diverge_at_near_ties_only(plain, range(8), asyncio.run(ask_all()))
 
 
 def test_streamed_completion_is_the_whole_one(client, prompts):
@@ -101,7 +101,7 @@ def counters(server) -> tuple[float, list[float]]:
 
 
 def test_metrics_count_accepted_drafts(server, client, prompts, v1_postnorm):
-    """As an engine without a server counts them: exactly, where no text parts at a tie."""
+    """As an engine without a server counts them: exactly, where no text diverges at a near-tie."""
     before = counters(server)
     answers = [client.completions.create(prompt=p, **WITH_IDS) for p in prompts]
     after = counters(server)
@@ -112,7 +112,7 @@ def test_metrics_count_accepted_drafts(server, client, prompts, v1_postnorm):
     drafts = after[0] - before[0]
     per_position = [b - a for a, b in zip(before[1], after[1], strict=True)]
     print(f"\n{drafts} drafts, {per_position} accepted; the engine: {v1_postnorm.num_drafts} drafts, "
-          f"{v1_postnorm.accepted_per_position}; {parted} of {len(prompts)} texts part")  # fmt: skip
+          f"{v1_postnorm.accepted_per_position}; {parted} of {len(prompts)} texts diverge")  # fmt: skip
     assert sum(per_position) > 0
     assert parted <= 0.05 * len(prompts)
     counted = [drafts, *per_position]

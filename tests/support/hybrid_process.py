@@ -21,7 +21,7 @@ from tests.support.in_process import close, keep_kernels
 
 def build(run: dict[str, Any]) -> Any:
     options = {} if run["state"] is None else {"hybrid_state": run["state"]}
-    return in_process.build(run, "tests.support.rigged.Rigged", options)
+    return in_process.build(run, "tests.support.oracle_drafts.OracleDrafts", options)
 
 
 def generate(llm: Any, run: dict[str, Any], prompt_ids: list[list[int]]) -> list[Any]:
@@ -68,14 +68,14 @@ def generate_with_aborts(llm: Any, run: dict[str, Any]) -> dict[str, Any]:
             if output.finished:
                 texts[int(output.request_id)] = list(output.outputs[0].token_ids)
         steps += 1
-        held = max(held, state_pages_held(engine))
+        held = max(held, state_blocks_held(engine))
         engine.abort_request([n for n, after in run["abort_after"].items() if after == steps])
     pool = engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
     taken = pool.num_gpu_blocks - pool.get_num_free_blocks()
-    return {"finished": texts, "blocks_taken": taken, "state_pages_held": held}
+    return {"finished": texts, "blocks_taken": taken, "state_blocks_held": held}
 
 
-def state_pages_held(engine: Any) -> int:
+def state_blocks_held(engine: Any) -> int:
     """The most of any running request, as the scheduler's block tables have it now."""
     from vllm.v1.kv_cache_interface import MambaSpec
 
@@ -112,7 +112,7 @@ def serve(run: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
         k = run["speculative"]["num_speculative_tokens"]
         texts = run["follow"]
         texts = earlier[texts]["texts"] if isinstance(texts, str) else texts
-        llm.collective_rpc("rig", args=(texts, run["right"], k, 1536))
+        llm.collective_rpc("set_oracle", args=(texts, run["right"], k, 1536))
     if run["abort_after"]:
         result = generate_with_aborts(llm, run)
         close(llm)
@@ -145,7 +145,7 @@ def serve(run: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
         "first_counters": first_counters,
         "counters": counters(llm),
         "steps": llm.collective_rpc("take_steps")[0],
-        "pages": llm.collective_rpc("state_pages")[0],
+        "state_blocks": llm.collective_rpc("state_blocks")[0],
         "workers": llm.collective_rpc("identity") if run["record"] else [],
     }
     close(llm)
