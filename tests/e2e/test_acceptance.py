@@ -7,17 +7,17 @@ import pytest
 from tests.e2e.conftest import NATIVE_AUX_LAYERS, POSTNORM_AUX_LAYERS, K
 from tests.support.replay import replay
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 EQUAL_IDS = 0.97
-MOST_TIES = 0.25  # of the drafts: the equal shares rest on the others
+MOST_NEAR_TIES = 0.25  # of the drafts: the equal shares rest on the others
 
 
 def compare(result, target, reference, layer_ids, prompts):
     count = len(result.outputs)
     comparison = replay(target, reference, layer_ids, prompts[:count], result.outputs, result.drafts, K)
     print("", *comparison.lines(), sep="\n")
-    assert max(comparison.tie_share) <= MOST_TIES
+    assert max(comparison.tie_share) <= MOST_NEAR_TIES
     return comparison
 
 

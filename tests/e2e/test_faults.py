@@ -19,7 +19,7 @@ from tests.support.engine import ROOT, TINY, EngineFailedError, EngineRun, run_e
 from tests.support.processes import END_S, find, listening, takes_connections, tree, wait_for_end
 from tests.support.server import Server
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 K = 4
 PROMPT = "import os\n\ndef read(path):\n"

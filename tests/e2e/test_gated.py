@@ -13,7 +13,7 @@ from tests.support.engine import TINY, EngineRun, has_gpu, run_engine
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps, near_tie_share
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from tests.support.engine import TINY
 from tests.support.hybrid import HybridRun, ngram, run_all
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 K, MANY, BLOCK = 7, 15, 256
 MAX_TOKENS = 80

@@ -18,7 +18,7 @@ from tests.support.breakage import NO_BOUNDARY
 from tests.support.hybrid import HybridRun, ngram, run_all
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 
-pytestmark = [pytest.mark.e2e, pytest.mark.v2]
+pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full]
 
 K, BLOCK = 7, 256
 CHUNK = 32  # of a prompt, a step

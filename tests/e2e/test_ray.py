@@ -21,7 +21,7 @@ from tests.support.processes import wait_for_end
 from tests.support.ray_cluster import RayCluster, marked, ray_path
 from tests.support.two_nodes import ADDRESSES, serve_on_two_nodes
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 K, BLOCK_K = 4, 7
 EQUAL_IDS = 0.95  # bf16: .988 of 1,715 were; each rank sums its half of every row

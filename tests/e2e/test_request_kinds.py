@@ -15,7 +15,7 @@ from tests.e2e.conftest import K
 from tests.support.engine import TINY
 from tests.support.kinds import DraftedEngine, KindsRun, accepted, ends_within_a_draft, run_kinds
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 EOS = "("
 DRAFT = {"method": "eagle3", "model": str(TINY / "postnorm"), "num_speculative_tokens": K}

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.batches import Batch, Engine, compare_drafts, eagle3, run_engines
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 K, CHUNK, BLOCK, LENGTH = 4, 16, 32, 160
 DRAFTS = ("postnorm", "gated")

@@ -9,7 +9,7 @@ from tests.e2e.conftest import POSTNORM_AUX_LAYERS
 from tests.support.engine import TINY, EngineRun, run_engine
 from vllm_eagle_ext.measure.reference.target_states import residual_stream
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 # Engine in bf16 against Hugging Face in fp32: the error of a whole state over its norm. Rounding adds
 # up layer by layer; neighbouring layers differ by 0.1 and more.

@@ -90,6 +90,7 @@ def check_column(column, family, pair, served):
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 @pytest.mark.parametrize(("family", "pair"), pairs(*IN_SHORT))
 def test_family(short, family, pair):
     check(family, pair, short[family.name])

@@ -16,7 +16,7 @@ from tests.support.checkpoints import write_draft
 from tests.support.engine import IN_PROCESS, ROOT, TINY, engine_environment
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 ENGINE = {"max_model_len": 1024, "enforce_eager": True, "gpu_memory_utilization": 0.3}
 HYBRID = ENGINE | {"dtype": "bfloat16"}
