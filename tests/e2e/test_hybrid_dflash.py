@@ -169,6 +169,7 @@ class TestNegativeControls:
             f"slots, {1 + FEW_K} pages; {FEW_K} draft tokens save little; replay pays from 3.",
         ),
     ],
+    ids=["auto", "few"],
 )
 def test_auto_says_what_it_chose(v1, name, chosen):
     results, log = v1
