@@ -7,9 +7,10 @@ import json
 import pytest
 
 from tests.support.engine import TINY, EngineResult, EngineRun, run_engine
-from tests.support.hybrid import HybridRun, run_all
+from tests.support.hybrid import TARGET, HybridRun, run_all
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
 from vllm_eagle_ext.measure.reference.target_states import load_target
+from vllm_eagle_ext.measure.reference.walk import DFlashWalk
 
 K = 4
 # Of 12 layers. The config of the post-norm pair nests the outputs of layers 1, 3, 5, 7, 9.
@@ -58,6 +59,16 @@ def gated_reference(target) -> Eagle3Reference:
 @pytest.fixture(scope="session")
 def native_reference(target) -> Eagle3Reference:
     return load_reference(target, "native")
+
+
+@pytest.fixture(scope="session")
+def hybrid_target():
+    return load_target(TARGET)
+
+
+@pytest.fixture(scope="session")
+def dflash_walk(hybrid_target) -> DFlashWalk:
+    return DFlashWalk.load(TINY / "dflash", hybrid_target)
 
 
 @pytest.fixture(scope="session")

@@ -51,7 +51,12 @@ def test_log_names_rule_norms_and_drafter_once(in_float32):
     _, log = in_float32
     lines = [line for line in log.splitlines() if "the inputs of target layers" in line]
     assert len(lines) == 3
-    for words in ("the input of layer id + 1", "fc_norm, norm_output", "Eagle3EagleExtLlamaForCausalLM"):
+    for words in (
+        "[2, 4, 6, 8, 10] of 12",
+        "the input of layer id + 1",
+        "fc_norm, norm_output",
+        "Eagle3EagleExtLlamaForCausalLM",
+    ):
         assert words in lines[0]
 
 
