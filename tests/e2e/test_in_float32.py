@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.conftest import NATIVE_AUX_LAYERS, POSTNORM_AUX_LAYERS, K
 from tests.support.placed_drafts import pairs
-from tests.support.replay import replay
+from tests.support.replay import Comparison, replay
 
 pytestmark = pytest.mark.e2e
 
@@ -30,21 +30,33 @@ def test_every_float32_text_is_that_without_a_draft(in_float32, name):
     assert results[name]["tokens"] == results["plain"]["tokens"]
 
 
-@pytest.mark.parametrize("name", AUX_LAYERS)
-def test_float32_drafts_are_those_of_the_reference(name, in_float32, target, prompts, request):
+@pytest.fixture
+def compare(in_float32, target, prompts, request):
     """On some of the texts; engine and reference both round in float32."""
-    result = in_float32[0][name]
-    (worker,) = result["workers"]
+
+    def compared(name: str, layer_ids: tuple[int, ...]) -> Comparison:
+        result, reference = in_float32[0][name], request.getfixturevalue(f"{name}_reference")
+        texts = (part[:FEW] for part in (prompts, result["tokens"], result["drafts"]))
+        found = replay(target, reference, layer_ids, *texts, K)
+        print("", *found.lines(), sep="\n")
+        assert found.drafts >= 15 * FEW
+        assert max(found.tie_share) <= MOST_NEAR_TIES
+        return found
+
+    return compared
+
+
+@pytest.mark.parametrize("name", AUX_LAYERS)
+def test_float32_drafts_are_those_of_the_reference(name, in_float32, compare):
+    (worker,) = in_float32[0][name]["workers"]
     assert worker["layer_ids"] == list(AUX_LAYERS[name])
-    reference = request.getfixturevalue(f"{name}_reference")
-    found = replay(
-        target, reference, AUX_LAYERS[name], prompts[:FEW], result["tokens"][:FEW],
-        result["drafts"][:FEW], K,
-    )  # fmt: skip
-    print("", *found.lines(), sep="\n")
-    assert found.drafts >= 15 * FEW
-    assert max(found.tie_share) <= MOST_NEAR_TIES
-    assert min(found.equal_share) == 1
+    assert min(compare(name, AUX_LAYERS[name]).equal_share) == 1
+
+
+def test_a_reference_that_reads_other_layers_drafts_otherwise(compare):
+    """The negative control; more of them: test_acceptance.py, test_gated.py."""
+    shifted = tuple(layer_id - 1 for layer_id in POSTNORM_AUX_LAYERS)
+    assert min(compare("postnorm", shifted).equal_share) < 0.95
 
 
 def test_log_names_rule_norms_and_drafter_once(in_float32):

@@ -127,7 +127,7 @@ def assert_workers(results, draft):
         assert worker["drafter"] == DRAFTERS[draft]
         assert worker["layer_ids"] == AUX_LAYERS[draft]
         assert worker["options"] == options
-        assert worker["resolved_marker"] == worker["version"] == vllm_eagle_ext.__version__
+        assert worker["marker"] == worker["version"] == vllm_eagle_ext.__version__
         if draft == "dflash":
             assert worker["replays"] == "vllm_eagle_ext.replay.targets"
 

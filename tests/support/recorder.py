@@ -39,7 +39,7 @@ class Recorder:
             "drafter": type(drafter.model).__name__,
             "layer_ids": list(draft.eagle_aux_hidden_state_layer_ids),
             "options": (config.additional_config or {}).get("eagle_ext"),
-            "resolved_marker": draft.eagle_ext["version"],
+            "marker": draft.eagle_ext["version"],
             "version": vllm_eagle_ext.__version__,
         }
 
