@@ -125,7 +125,7 @@ def test_every_accept_length_occurs(v1):
     assert tokens >= 3000
     assert min(histogram) > 0
     always = v1[0]["always replay"]
-    print(f"always right: {per_position(always)} of {always['counters']['spec_decode_num_drafts']}")
+    print(f"oracle: {per_position(always)} of {always['counters']['spec_decode_num_drafts']}")
     assert min(per_position(always)) > 0.85 * always["counters"]["spec_decode_num_drafts"]  # near-ties
 
 

@@ -3,8 +3,8 @@
 Two of vLLM's defaults keep a CPU engine from ever reading a state that a commit wrote at a block
 boundary (0.32): of a request's state blocks only the one at the end of the prompt is kept for others
 (`prefix_cache_retention_interval` 0), and the scheduler of a platform without async scheduling gives the
-block back before it is entered in the cache, unless a step ends or starts right at the boundary. Runs
-with the cache on keep every boundary's block and use the scheduler of a GPU.
+block back before it is entered in the cache, unless a step ends or starts right there. Runs with the
+cache on keep the state of every block boundary and use the scheduler of a GPU.
 """
 
 from __future__ import annotations
@@ -29,12 +29,8 @@ CACHED = {
     "prefix_cache_retention_interval": BLOCK,
     "scheduler_cls": ASYNC,
 }
-GENERATED_BOUNDARY = {
-    0: BLOCK,
-    1: BLOCK,
-    2: BLOCK,
-    3: 2 * BLOCK,
-}  # request -> block boundary in its own text
+# Request -> block boundary in its own text.
+GENERATED_BLOCK_END = {0: BLOCK, 1: BLOCK, 2: BLOCK, 3: 2 * BLOCK}
 
 
 def two_turns(prompts: list[list[int]]) -> dict[str, Any]:
@@ -152,8 +148,8 @@ def test_a_second_turn_reads_states_that_commits_wrote(v2, turns):
     replay = v2["turns replay"]
     print(f"\nfrom the cache: {replay['cached']}, second turn {replay['second_cached']}")
     assert replay["cached"] == [0, 0, 0, 0, 0, 2 * BLOCK]
-    for request, boundary in GENERATED_BOUNDARY.items():
-        assert len(turns["prompts"][request]) < boundary <= replay["second_cached"][request]
+    for request, block_end in GENERATED_BLOCK_END.items():
+        assert len(turns["prompts"][request]) < block_end <= replay["second_cached"][request]
 
 
 def same_prompts(plain, other) -> list[int]:
@@ -174,11 +170,11 @@ def test_a_hit_changes_no_text(v2, plain):
     same = same_prompts(plain["turns"], v2["turns replay"])
     gaps = second_turn_gaps(plain["turns"], v2["turns replay"])
     print(f"\nrequests {same}: {len(gaps)} second turns diverge, gaps up to {max(gaps, default=0):.3f}")
-    assert len(set(same) & set(GENERATED_BOUNDARY)) >= 2
+    assert len(set(same) & set(GENERATED_BLOCK_END)) >= 2
     assert max(gaps, default=0) <= NEAR_TIE_GAP
 
 
-def test_a_boundary_state_that_is_not_written_is_seen(v2):
+def test_a_state_at_a_block_boundary_that_is_not_written_is_seen(v2):
     """Only by those who read it: first turns are right."""
     right, broken = v2["turns replay"], v2[NO_BOUNDARY]
     assert broken["tokens"] == right["tokens"]
@@ -190,7 +186,7 @@ def test_a_boundary_state_that_is_not_written_is_seen(v2):
     texts = sum(a != b for a, b in zip(right["second_turn"], broken["second_turn"], strict=True))
     print(f"\nsecond turns: {texts} texts differ, log-probabilities by up to {gaps}")
     differ = {request for request, gap in enumerate(gaps) if gap}
-    assert differ <= set(GENERATED_BOUNDARY)  # less those whose accepted rows ended at the boundary
+    assert differ <= set(GENERATED_BLOCK_END)  # less those whose accepted rows ended there
     assert len(differ) >= 2
     assert max(gaps) > NEAR_TIE_GAP
 

@@ -1,6 +1,6 @@
 """Requests of every kind on a hybrid target with replay, whose state a wrong end or cut would spoil.
 
-With its DFlash draft, and with drafts that are always right. The target runs in bf16, so that texts may
+With its DFlash draft, and with those of an oracle. The target runs in bf16, so that texts may
 diverge at near-ties; log-probabilities are those after penalties.
 """
 
@@ -20,7 +20,7 @@ EOS = "("
 DFLASH = {"method": "dflash", "model": str(TINY / "dflash"), "num_speculative_tokens": K}
 ENGINES = [
     DraftedEngine("DFlash", DFLASH),
-    DraftedEngine("right drafts", DFLASH, right="always"),
+    DraftedEngine("oracle drafts", DFLASH, right="always"),
 ]
 NAMES = [engine.name for engine in ENGINES]
 GREEDY = [
@@ -91,7 +91,7 @@ def test_most_answers_are_equal(kinds, engine):
 def test_texts_end_within_accepted_drafts(kinds, kind):
     found = [
         ends_within_a_draft(answer["drafts"], text["tokens"])
-        for name, answer in kinds["right drafts"]["answers"].items()
+        for name, answer in kinds["oracle drafts"]["answers"].items()
         if name.rpartition(" ")[0] == kind
         for text in answer["texts"]
         if text["finish"] == ("length" if "max_tokens" in kind else "stop")

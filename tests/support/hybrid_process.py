@@ -1,7 +1,7 @@
 """Runs engines on a hybrid target one after the other in one process.
 
 python -m tests.support.hybrid_process JOBS RESULT, where JOBS is a JSON list of `HybridRun`s. A run may
-name an earlier one whose texts its rigged drafts are to follow.
+name an earlier one whose texts its oracle drafts are to follow.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def generate(llm: Any, run: dict[str, Any], prompt_ids: list[list[int]]) -> list
 
 def generate_with_aborts(llm: Any, run: dict[str, Any]) -> dict[str, Any]:
     """Requests whose number is in `abort_after` end after so many steps. Texts of the others, how many
-    blocks are still taken when all is over (one is vLLM's null block), and the most state pages that a
+    blocks are still taken when all is over (one is vLLM's null block), and the most state blocks that a
     request held in any recurrent group."""
     from vllm import SamplingParams
 

@@ -91,9 +91,9 @@ class OracleDrafts(Recorder):
             rows, of_prompts = input_batch.num_scheduled_tokens, input_batch.is_prefilling_np
             self.steps.append(list(zip(rows.tolist(), of_prompts.tolist(), strict=False)))
             num_sampled = args[4]
-            for i, slot in enumerate(input_batch.idx_mapping.tolist()):
-                tokens = states.all_token_ids.gpu[slot]
-                length = int(states.total_len.gpu[slot])
+            for i, place in enumerate(input_batch.idx_mapping.tolist()):
+                tokens = states.all_token_ids.gpu[place]
+                length = int(states.total_len.gpu[place])
                 text = self.texts.get(tuple(tokens[:_SEEN].tolist()), ())
                 if int(num_sampled[i]):
                     drafts[i] = drafts.new_tensor(draft(text, length))

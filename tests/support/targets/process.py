@@ -43,7 +43,7 @@ STATES_PROMPT = list(range(1, 40))
 def serve_family(family: Family, folder: Path, ranks: int) -> dict[str, Any]:
     target = write_target(family.name, folder / family.name, getattr(torch, family.dtype))
     started = time.perf_counter()
-    # Right drafts reach up to K tokens beyond the text that is asked for.
+    # The oracle's drafts reach up to K tokens beyond the text that is asked for.
     longest = NEW_TOKENS + max(pair.k for pair in family.pairs)
     prompts = candidates()
     plain = with_engine(target, None, lambda llm: generate(llm, prompts, longest), **family.engine)
