@@ -1,4 +1,4 @@
-"""`vllm-eagle verify` on the tiny pairs: a draft served as published passes, one served wrongly does not."""
+"""`vllm-eagle verify` on tiny pairs: drafts served as published pass, one served otherwise does not."""
 
 from __future__ import annotations
 
