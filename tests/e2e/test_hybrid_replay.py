@@ -17,7 +17,6 @@ pytestmark = pytest.mark.e2e
 
 K, FEW_K = 7, 2
 PROMPTS, MAX_TOKENS = 20, 72
-COMPARED = 10  # texts, which the reference reads in a few seconds
 
 
 def started(runs, runner="v1"):
@@ -78,8 +77,8 @@ def test_texts_are_those_without_a_draft(v1, name):
 
 
 def test_drafts_are_those_of_the_reference(v1, hybrid_target, dflash_walk, prompts):
-    found = compare(v1[0]["auto"], hybrid_target, dflash_walk, prompts, count=COMPARED)
-    assert found.drafts >= 200
+    found = compare(v1[0]["auto"], hybrid_target, dflash_walk, prompts, count=PROMPTS)
+    assert found.drafts >= 400
     assert min(found.equal_share) >= EQUAL_IDS
 
 
