@@ -131,7 +131,7 @@ def test_every_accept_length_occurs(v1):
 
 @pytest.mark.parametrize("how", BREAKAGES)
 def test_a_broken_replay_is_seen(v1, how):
-    """It may well raise acceptance, which proves nothing."""
+    """By comparison with the per-token scheme. It may well raise acceptance, which proves nothing."""
     right, broken = v1[0]["few per_token"], v1[0][how]
     changed = sum(a != b for a, b in zip(right["tokens"], broken["tokens"], strict=True))
     accepted = [run["counters"]["spec_decode_num_accepted_tokens"] for run in (right, broken)]

@@ -135,7 +135,7 @@ def test_the_feedback_of_the_postnorm_pair_wins():
 
 @pytest.mark.long
 def test_the_hybrid_pair_passes():
-    """With its own K, which is that of its blocks; replay is chosen, the other scheme runs beside it."""
+    """With its own K, that of its blocks; replay is chosen, and the other scheme runs beside it."""
     code, found = verify("dflash", "hybrid_target", engine=HYBRID)
     assert (code, found["k"]) == (0, 7)
     assert set(verdicts(found).values()) == {"passed"}
