@@ -6,13 +6,16 @@ BIN := .venv/bin
 KIND := $(if $(filter cpu cuda,$(VLLM)),$(VLLM),auto)
 # Everything that starts vLLM on a CPU runs with its libraries preloaded.
 RUN := $(BIN)/python tools/preload.py
+# `make test PYTEST="--durations=20"` hands pytest more.
+PYTEST ?=
+FAST := not full and not long and not peers
 
 # `make contract` takes a release instead.
 ifeq ($(filter auto cpu cuda,$(VLLM))$(filter contract,$(MAKECMDGOALS)),)
 $(error VLLM=$(VLLM): allowed are cpu and cuda)
 endif
 
-.PHONY: venv demo test test-long test-peers soak bench-guard lint tiny contract build
+.PHONY: venv demo test test-full test-long test-peers soak bench-guard lint tiny contract build
 
 venv:
 	@$(PYTHON) tools/setup_venv.py --vllm $(KIND) --torch-index "$(TORCH_INDEX)"
@@ -20,11 +23,17 @@ venv:
 demo: venv
 	@$(RUN) $(BIN)/python -m examples.demo
 
+# One thread for the unit tests: their tensors are tiny, and threads that wait for each other cost more.
 test: venv
-	@$(RUN) $(BIN)/python -m pytest -m "not long and not peers"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/unit tests/contract -m "$(FAST)" $(PYTEST)
+	@$(RUN) $(BIN)/python -m pytest tests/e2e -m "$(FAST)" $(PYTEST)
+
+# `make test-full REST=1` leaves out what `make test` runs.
+test-full: $(if $(REST),venv,test)
+	@$(RUN) $(BIN)/python -m pytest -m "full and not long and not peers" $(PYTEST)
 
 test-long: venv
-	@$(RUN) $(BIN)/python -m pytest -m "long and not peers"
+	@$(RUN) $(BIN)/python -m pytest -m "long and not peers" $(PYTEST)
 
 # Other projects' libraries write drafts and draft with them, in an environment beside .venv.
 # `make test-peers ROWS=reference` starts no engine, ROWS=all serves every draft.

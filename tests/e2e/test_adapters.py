@@ -12,7 +12,7 @@ from tests.support.adapters import write_adapter
 from tests.support.batches import Batch, Engine, eagle3, run_engines
 from tests.support.engine import TINY
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 K, TOKENS = 4, 24
 PROJECTIONS = ("q_proj", "v_proj")

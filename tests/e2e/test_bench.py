@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.engine import IN_PROCESS, ROOT, TINY, engine_environment, has_gpu
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 ENGINE = {"max_model_len": 1024, "enforce_eager": True}
 

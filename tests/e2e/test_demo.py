@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.engine import ROOT, engine_environment
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 
 def run_demo(folder, *arguments):

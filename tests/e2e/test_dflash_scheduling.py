@@ -1,7 +1,7 @@
 """DFlash beside a dense target under a server's schedule: the drafts at a length are always the same.
 
 A random draft, whose drafts are wrong but tell its context: users report that vLLM's acceptance falls
-after a hit in the prefix cache (vllm#47930). float32, so that no tie is in the way.
+after a hit in the prefix cache (vllm#47930). float32, so that no near-tie is in the way.
 """
 
 from __future__ import annotations
@@ -12,21 +12,32 @@ import pytest
 
 from tests.e2e.test_scheduling import PER_POSITION, PLAIN, differing
 from tests.support.batches import Batch, Engine, run_engines
-from tests.support.drafts import BLOCK, valid_draft, write
+from tests.support.drafts import BLOCK as DRAFT_BLOCK
+from tests.support.drafts import valid_draft, write
 from tests.support.families_process import write_random_target
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
-K, PAGE, LENGTH, TURN = BLOCK - 1, PLAIN["block_size"], PLAIN["max_model_len"], 40
-LENGTHS = (1, 1 + K, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE - 1, 110)
-ON_V2 = (120, 115)  # two pages each
+K, TURN = DRAFT_BLOCK - 1, 40
+BLOCK, LENGTH = PLAIN["block_size"], PLAIN["max_model_len"]
+LENGTHS = (
+    1,
+    1 + K,
+    BLOCK - 1,
+    BLOCK,
+    BLOCK + 1,
+    2 * BLOCK,
+    3 * BLOCK - 1,
+    110,
+)
+ON_V2 = (120, 115)  # two cache blocks each
 # Longest request and block together stay inside max_model_len, see the test of its end.
 CROWD, CROWD_TOKENS = (40, 60, 70, 50, 33), 60
 TO_THE_END = (120, 64, 100, 145, 150)
 CHUNK = 16
 DENSE = PLAIN | {"skip_tokenizer_init": True}
 ROOMY = DENSE | {"enable_prefix_caching": True}
-# K slots of each request are set aside for its block.
+# vLLM sets K token places of each request aside for its block of drafts.
 NARROW = DENSE | {
     "max_num_seqs": 3,
     "max_num_batched_tokens": CHUNK + 3 * K,
@@ -107,7 +118,7 @@ def assert_same_after_a_hit(batches):
     for without, hit in (("solo", "again"), ("turn, cold", "turn")):
         without, hit = batches[without], batches[hit]
         print(f"\nfrom the cache: {hit['cached']}")
-        assert hit["counters"]["prefix_cache_hits"] == sum(hit["cached"]) >= 3 * PAGE
+        assert hit["counters"]["prefix_cache_hits"] == sum(hit["cached"]) >= 3 * BLOCK
         assert sum(without["cached"]) == 0
         assert hit["tokens"] == without["tokens"]
         assert differing(hit, without, at_least=20) == 0
@@ -132,12 +143,12 @@ def test_a_hit_in_the_prefix_cache_changes_no_draft_on_v2(pair):
     assert_same_after_a_hit(run_engines([engine], "v2")["v2"])
 
 
-def test_the_page_that_vllm_drops_of_a_hit_need_not_be_dropped(pair, v1):
+def test_the_cache_block_that_vllm_drops_of_a_hit_need_not_be_dropped(pair, v1):
     """A row of this draft's cache depends on its own token, not on the next one, as EAGLE's rows do."""
     target, speculative = pair
     kept = speculative | {"disable_eagle_block_drop": True}
     batches = turns(texts(*LENGTHS), TURN)
     found = run_engines([Engine("kept", batches, kept, engine_args=ROOMY, target=target)])["kept"]
-    assert found["again"]["cached"] == [(length - 1) // PAGE * PAGE for length in LENGTHS]
+    assert found["again"]["cached"] == [(length - 1) // BLOCK * BLOCK for length in LENGTHS]
     assert_same_after_a_hit(found)
     assert differing(found["turn"], v1["roomy"]["turn, cold"], at_least=20) == 0

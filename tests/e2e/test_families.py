@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.engine import IN_PROCESS, TIMEOUT_S, engine_environment, run_child
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 LLAMA = "Eagle3EagleExtLlamaForCausalLM"
 V1 = {

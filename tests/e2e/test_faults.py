@@ -19,7 +19,7 @@ from tests.support.engine import ROOT, TINY, EngineFailedError, EngineRun, run_e
 from tests.support.processes import END_S, find, listening, takes_connections, tree, wait_for_end
 from tests.support.server import Server
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 K = 4
 PROMPT = "import os\n\ndef read(path):\n"
@@ -190,7 +190,7 @@ def test_sigterm_gives_answers_up(draft, tmp_path):
     ],
 )
 def test_full_disk_for_caches(draft, tmp_path, compiled):
-    """The caches of vLLM, Inductor and Triton in a tmpfs of one page, in a mount namespace."""
+    """The caches of vLLM, Inductor and Triton in a tmpfs of one memory page, in a mount namespace."""
     probe = subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False)
     if probe.returncode != 0:
         pytest.skip("mount namespaces are not permitted here")

@@ -1,4 +1,4 @@
-"""The gated pair: engine against reference, and what this proof would see."""
+"""The gated pair: engine against reference, and the negative controls of this proof."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.e2e.conftest import POSTNORM_BOUNDARIES, K
+from tests.e2e.conftest import POSTNORM_AUX_LAYERS, K
 from tests.e2e.test_acceptance import assert_same_drafter, compare
 from tests.support.engine import TINY, EngineRun, has_gpu, run_engine
-from tests.support.ties import TIE_GAP, tie_gaps, tie_share
+from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps, near_tie_share
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 
 @pytest.fixture(scope="module")
 def v1_comparison(v1_gated, target, gated_reference, prompts):
-    return compare(v1_gated, target, gated_reference, POSTNORM_BOUNDARIES, prompts)
+    return compare(v1_gated, target, gated_reference, POSTNORM_AUX_LAYERS, prompts)
 
 
 def test_on_v1(v1_comparison):
@@ -27,17 +27,17 @@ def test_on_v1(v1_comparison):
 
 @pytest.mark.v2
 def test_on_v2(v2_gated, target, gated_reference, prompts):
-    comparison = compare(v2_gated, target, gated_reference, POSTNORM_BOUNDARIES, prompts)
+    comparison = compare(v2_gated, target, gated_reference, POSTNORM_AUX_LAYERS, prompts)
     assert_same_drafter(comparison, drafts=300, bound=0.05)
 
 
 def test_texts_are_those_without_a_draft(v1_gated, plain, prompts):
     """Up to near-ties between batch shapes, as for the other pairs; how many depends on the CPU."""
     count = len(prompts)
-    gaps = tie_gaps(plain.outputs[:count], plain.logprobs[:count], v1_gated.outputs)
-    print(f"\n{len(gaps)} of {count} texts part, tie gaps {sorted(gaps)}")
-    assert max(gaps, default=0.0) <= TIE_GAP
-    assert len(gaps) <= tie_share(0.03) * count
+    gaps = near_tie_gaps(plain.outputs[:count], plain.logprobs[:count], v1_gated.outputs)
+    print(f"\n{len(gaps)} of {count} texts diverge, near-tie gaps {sorted(gaps)}")
+    assert max(gaps, default=0.0) <= NEAR_TIE_GAP
+    assert len(gaps) <= near_tie_share(0.03) * count
 
 
 def test_log_names_the_gate(v1_gated):
@@ -70,7 +70,7 @@ CONTROLS = {
 def test_negative_control(name, v1_gated, target, gated_reference, prompts):
     control = CONTROLS[name](gated_reference)
     some = replace(v1_gated, outputs=v1_gated.outputs[:30], drafts=v1_gated.drafts[:30])
-    comparison = compare(some, target, control, POSTNORM_BOUNDARIES, prompts)
+    comparison = compare(some, target, control, POSTNORM_AUX_LAYERS, prompts)
     assert min(comparison.equal_share) < 0.90
 
 
@@ -81,7 +81,7 @@ def test_compiled(target, gated_reference, prompts):
         prompts=prompts[:30], max_tokens=64, draft=TINY / "gated", k=K, eager=False, record_drafts=True
     )
     result = run_engine(run)
-    comparison = compare(result, target, gated_reference, POSTNORM_BOUNDARIES, prompts)
+    comparison = compare(result, target, gated_reference, POSTNORM_AUX_LAYERS, prompts)
     assert_same_drafter(comparison, drafts=400, bound=0.02)
 
 
@@ -100,5 +100,5 @@ def test_full_cuda_graphs(target, gated_reference, prompts):
         engine_args={"compilation_config": {"cudagraph_mode": "FULL"}},
     )
     result = run_engine(run)
-    comparison = compare(result, target, gated_reference, POSTNORM_BOUNDARIES, prompts)
+    comparison = compare(result, target, gated_reference, POSTNORM_AUX_LAYERS, prompts)
     assert_same_drafter(comparison, drafts=400, bound=0.05)

@@ -21,7 +21,7 @@ from tests.support.server import Server
 from vllm_eagle_ext import metrics
 from vllm_eagle_ext.memory.savings import mib
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 K, PROMPTS, MAX_TOKENS = 7, 6, 48
 SCRAPED = {"job", "instance"}  # Prometheus adds them

@@ -11,7 +11,7 @@ from examples.demo.__main__ import has_compiler
 from tests.e2e.conftest import MAX_TOKENS, K
 from tests.support.engine import TINY, EngineRun, has_gpu, run_engine
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 BOUND = 0.02
 

@@ -21,6 +21,7 @@ def run(*command: str) -> str:
     return result.stdout
 
 
+@pytest.mark.full
 def test_wheel_and_sdist(tmp_path):
     run("build", "--outdir", str(tmp_path))
     name = f"vllm_eagle_ext-{__version__}"

@@ -114,10 +114,11 @@ def not_finite(folder: Path) -> Path:
 
 
 def mistake(name, words, *arguments, target="target", model=TINY / "postnorm", **changes):
-    """A case; those that the ordinary tier leaves out take an engine's start each."""
+    """A case; most of those that `make test` leaves out take an engine's start each."""
     environment = next((one for one in arguments if isinstance(one, dict)), {})
     given = [one for one in arguments if isinstance(one, str)]
-    marks = [] if name in ("k_is_0", "too_little_memory") else [pytest.mark.long]
+    tiers = {"k_is_0": [], "too_little_memory": [pytest.mark.full]}
+    marks = tiers.get(name, [pytest.mark.long])
     if name in ("three_workers", "not_finite_in_two_workers", "too_little_memory"):
         marks.append(pytest.mark.skipif(has_gpu(), reason="of a CPU's memory and cores"))
     return pytest.param(target, model, changes, given, environment, words, id=name, marks=marks)

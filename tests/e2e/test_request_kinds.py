@@ -1,6 +1,6 @@
 """What a request asks for is what it gets: as without drafts, for every kind of request, all at once.
 
-The post-norm pair in float32, with its own drafts and with drafts that are always right, so that texts
+The post-norm pair in float32, with its own drafts and with those of an oracle, so that texts
 end within accepted drafts. No near-ties there: every greedy text must be equal.
 """
 
@@ -15,7 +15,7 @@ from tests.e2e.conftest import K
 from tests.support.engine import TINY
 from tests.support.kinds import DraftedEngine, KindsRun, accepted, ends_within_a_draft, run_kinds
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 EOS = "("
 DRAFT = {"method": "eagle3", "model": str(TINY / "postnorm"), "num_speculative_tokens": K}
@@ -28,11 +28,11 @@ ACTING = [
 ]  # fmt: skip
 ENGINES = [
     DraftedEngine("own drafts", DRAFT),
-    DraftedEngine("right drafts", DRAFT, right="always", kinds=ENDS),
+    DraftedEngine("oracle drafts", DRAFT, right="always", kinds=ENDS),
 ]
 NAMES = [engine.name for engine in ENGINES]
 GREEDY = [("own drafts", kind) for kind in [*ENDS, *ACTING, "prompt_logprobs"]]
-GREEDY += [("right drafts", kind) for kind in ENDS]
+GREEDY += [("oracle drafts", kind) for kind in ENDS]
 LOGPROB_ERROR = 1e-3  # float32, batches of other shapes
 
 
@@ -68,7 +68,7 @@ def test_texts_end_within_accepted_drafts(kinds, kind):
     """Nothing of the draft behind the end is said: the answers are those without drafts."""
     found = [
         ends_within_a_draft(answer["drafts"], text["tokens"])
-        for answer in answers(kinds, "right drafts", kind)
+        for answer in answers(kinds, "oracle drafts", kind)
         for text in answer["texts"]
         if text["finish"] == ("length" if "max_tokens" in kind else "stop")
     ]
@@ -78,7 +78,7 @@ def test_texts_end_within_accepted_drafts(kinds, kind):
 
 def test_end_of_text_ends_it(kinds):
     """At the first such token, which is the last one of the answer and of no text."""
-    ended = [text for text in texts(kinds, "right drafts", "eos") if kinds["eos"] in text["tokens"]]
+    ended = [text for text in texts(kinds, "oracle drafts", "eos") if kinds["eos"] in text["tokens"]]
     assert len(ended) >= 3
     for text in ended:
         assert text["tokens"].index(kinds["eos"]) == len(text["tokens"]) - 1
@@ -198,7 +198,7 @@ def test_aborted_requests_leave_others_and_nothing_else(kinds, engine):
     assert kinds[engine]["aborts"]["blocks_taken"] == 1
 
 
-@pytest.mark.parametrize(("engine", "least"), [("own drafts", 0.3), ("right drafts", 0.95)])
+@pytest.mark.parametrize(("engine", "least"), [("own drafts", 0.3), ("oracle drafts", 0.95)])
 def test_drafts_were_accepted(kinds, engine, least):
     counts = [
         count

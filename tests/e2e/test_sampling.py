@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.sampling import Draw, SampledEngine, distribution, draw_all, fit
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 SEEDS, SIZE = 5, 1000
 ALARM = 1e-4

@@ -1,7 +1,7 @@
-"""What a server's schedule does to drafts: nothing. V1 runner, float32, so that no tie is in the way.
+"""What a server's schedule does to drafts: nothing. V1 runner, float32, against near-ties.
 
-A draft is a function of the text before it: small chunks, pages, other requests, preemptions, hits in
-the prefix cache and the end of max_model_len change the steps, not what is drafted at a length.
+A draft is a function of the text before it: small chunks, KV-cache blocks, other requests, preemptions,
+hits in the prefix cache and the end of max_model_len change the steps, not what is drafted at a length.
 """
 
 from __future__ import annotations
@@ -10,17 +10,29 @@ import pytest
 
 from tests.support.batches import Batch, Engine, compare_drafts, eagle3, run_engines
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
-K, CHUNK, PAGE, LENGTH = 4, 16, 32, 160
+K, CHUNK, BLOCK, LENGTH = 4, 16, 32, 160
 DRAFTS = ("postnorm", "gated")
-TURN = 40  # tokens: more than a page, so that a second turn finds pages in generated text
-LENGTHS = (1, 1 + K, CHUNK - 1, CHUNK, CHUNK + 1, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, 3 * PAGE - 1, 110)
+TURN = 40  # tokens: more than a cache block, so that a second turn finds blocks in generated text
+LENGTHS = (
+    1,
+    1 + K,
+    CHUNK - 1,
+    CHUNK,
+    CHUNK + 1,
+    BLOCK - 1,
+    BLOCK,
+    BLOCK + 1,
+    2 * BLOCK,
+    3 * BLOCK - 1,
+    110,
+)
 TO_THE_END = (120, 64, 100, 155, 159)
 CROWD = (40, 60, 70, 50, 33)
-PLAIN = {"dtype": "float32", "block_size": PAGE, "max_num_seqs": 8, "max_model_len": LENGTH}
+PLAIN = {"dtype": "float32", "block_size": BLOCK, "max_num_seqs": 8, "max_model_len": LENGTH}
 ROOMY = PLAIN | {"enable_prefix_caching": True}
-# Seven pages (one block is vLLM's null block) for three requests of up to five.
+# Seven cache blocks (an eighth is vLLM's null block) for three requests of up to five.
 NARROW = PLAIN | {"max_num_batched_tokens": CHUNK, "max_num_seqs": 3, "num_gpu_blocks_override": 8}
 PER_POSITION = "spec_decode_num_accepted_tokens_per_pos"
 
@@ -130,8 +142,8 @@ def test_a_preempted_request_goes_on_with_the_same_drafts(engines, draft):
 
 @pytest.mark.parametrize(("batch", "alone"), [("solo", "solo"), ("end", "end, solo")])
 def test_stock_vllm_drafts_otherwise_there(engines, batch, alone):
-    """What would pass unseen if these proofs could not fail, and why `compat.py` and the intake step in.
-    The texts are right all the same."""
+    """What would pass unseen if these proofs could not fail, and why `compat.py` and the preflight
+    step in. The texts are right all the same."""
     stock = engines["stock"][batch]
     assert stock["tokens"] == engines["plain"][batch]["tokens"]
     assert differing(stock, engines["postnorm, roomy"][alone], at_least=10) >= 5
@@ -141,8 +153,8 @@ def test_stock_vllm_drafts_otherwise_there(engines, batch, alone):
 class TestPrefixCache:
     def test_a_repeated_prompt(self, engines, draft):
         first, again = (engines[f"{draft}, roomy"][batch] for batch in ("filling", "again"))
-        # vLLM computes the last token anew, and the last of the pages that it finds.
-        assert again["cached"] == [max(0, (length - 1) // PAGE - 1) * PAGE for length in LENGTHS]
+        # vLLM computes the last token anew, and the last of the blocks that it finds.
+        assert again["cached"] == [max(0, (length - 1) // BLOCK - 1) * BLOCK for length in LENGTHS]
         assert again["counters"]["prefix_cache_hits"] == sum(again["cached"]) > 0
         self.assert_same(first, again)
 
@@ -153,8 +165,8 @@ class TestPrefixCache:
             cached for cached, length in zip(hit["cached"], LENGTHS, strict=True) if cached > length
         ]
         print(f"\nfrom the cache: {hit['cached']}; behind the prompt: {generated}")
-        assert min(generated) == PAGE
-        assert max(generated) == 3 * PAGE
+        assert min(generated) == BLOCK
+        assert max(generated) == 3 * BLOCK
         self.assert_same(cold, hit)
 
     def assert_same(self, without, hit):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e.test_scheduling import (
+    BLOCK,
     CHUNK,
     LENGTH,
-    PAGE,
     PER_POSITION,
     PLAIN,
     K,
@@ -18,7 +18,7 @@ from tests.support.batches import Batch, Engine, eagle3, run_engines
 
 pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.long]
 
-LENGTHS = (CHUNK + 1, PAGE, 3 * PAGE - 1)
+LENGTHS = (CHUNK + 1, BLOCK, 3 * BLOCK - 1)
 TO_THE_END = (LENGTH - 10, 60)
 CROWD = (50, 60, 60)
 TOKENS = 12
@@ -72,7 +72,7 @@ def test_the_schedule_was_narrow(v2):
 
 def test_a_hit_in_the_prefix_cache_changes_no_draft(v2):
     first, again = v2["roomy"]["solo"], v2["roomy"]["again"]
-    assert again["counters"]["prefix_cache_hits"] == sum(again["cached"]) >= PAGE
+    assert again["counters"]["prefix_cache_hits"] == sum(again["cached"]) >= BLOCK
     assert again["tokens"] == first["tokens"]
     assert differing(again, first, at_least=12) == 0
     assert again["counters"][PER_POSITION] == first["counters"][PER_POSITION]

@@ -1,18 +1,18 @@
-"""What the drafter is handed is the Hugging Face model's residual stream at the named layer_ids."""
+"""What the drafter is handed is the Hugging Face model's residual stream entering the named layers."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from tests.e2e.conftest import POSTNORM_BOUNDARIES
+from tests.e2e.conftest import POSTNORM_AUX_LAYERS
 from tests.support.engine import TINY, EngineRun, run_engine
 from vllm_eagle_ext.measure.reference.target_states import residual_stream
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 # Engine in bf16 against Hugging Face in fp32: the error of a whole state over its norm. Rounding adds
-# up layer by layer; neighbouring boundaries differ by 0.1 and more.
+# up layer by layer; neighbouring layers differ by 0.1 and more.
 BOUND = 0.03
 
 
@@ -38,7 +38,7 @@ def test_aux_layers_from_embeddings_to_before_the_final_norm(target, prompts):
     result = run_engine(run)
     assert max(errors(result, target, prompts[0], layer_ids)) < BOUND
     assert "[0, 2, 6, 9, 12] of 12" in result.log
-    # The bound tells boundaries apart: each neighbour is far outside.
+    # The bound tells layers apart: each neighbour is far outside.
     stream = residual_stream(target, prompts[0], range(n + 1))
     steps = [
         float(((a - b).norm(dim=-1) / b.norm(dim=-1)).max())
@@ -49,4 +49,4 @@ def test_aux_layers_from_embeddings_to_before_the_final_norm(target, prompts):
 
 @pytest.mark.v2
 def test_v2_captures_the_same_five(v2_postnorm, target, prompts):
-    assert max(errors(v2_postnorm, target, prompts[0], POSTNORM_BOUNDARIES)) < BOUND
+    assert max(errors(v2_postnorm, target, prompts[0], POSTNORM_AUX_LAYERS)) < BOUND

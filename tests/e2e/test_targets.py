@@ -1,7 +1,7 @@
 """One tiny target per family, each with a draft of a kind that is published for it.
 
-Rigged drafts show that verification takes all of what is right and none of what is wrong; the states
-show what the drafter is fed, to which rigged drafts are blind.
+Oracle drafts show that verification takes all of what is right and none of what is wrong; the states
+show what the drafter is fed, to which oracle drafts are blind.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def check(family, pair, served):
     assert always["accepted"] == [always["drafts"]] * pair.k
     assert never["drafts"] >= 100
     assert never["accepted"] == [0] * pair.k
-    assert found["own"]["drafts"] > always["drafts"]  # random drafters: rigging is what is seen
+    assert found["own"]["drafts"] > always["drafts"]  # random drafters: the oracle is what is seen
     assert [found[drafts]["gaps"] for drafts in ("own", "always", "never")] == [[], [], []]
     if "reference" in found:
         assert found["reference"]["drafts"] >= 20
@@ -90,6 +90,7 @@ def check_column(column, family, pair, served):
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 @pytest.mark.parametrize(("family", "pair"), pairs(*IN_SHORT))
 def test_family(short, family, pair):
     check(family, pair, short[family.name])

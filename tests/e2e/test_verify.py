@@ -1,4 +1,4 @@
-"""`vllm-eagle verify` on the tiny pairs: right drafts pass, a draft that is served wrongly does not."""
+"""`vllm-eagle verify` on tiny pairs: drafts served as published pass, one served otherwise does not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.checkpoints import write_draft
 from tests.support.engine import IN_PROCESS, ROOT, TINY, engine_environment
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 ENGINE = {"max_model_len": 1024, "enforce_eager": True, "gpu_memory_utilization": 0.3}
 HYBRID = ENGINE | {"dtype": "bfloat16"}

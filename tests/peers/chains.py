@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 # Where the first two choices lie closer than this in logits, two fp32 computations may pick either.
-TIE = 1e-3
+NEAR_TIE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Chains:
 class Comparison:
     equal: int  # token ids
     compared: int
-    ties: int  # left out, with what follows them in a chain
+    near_ties: int  # left out, with what follows them in a chain
     largest: float  # difference of the first choices' logits and of margins, where ids agree
 
     @property
     def is_same(self) -> bool:
-        return self.equal == self.compared > 20 * self.ties and self.largest < 1e-3
+        return self.equal == self.compared > 20 * self.near_ties and self.largest < 1e-3
 
     def __str__(self) -> str:
         return f"{self.equal}/{self.compared} ids, max |difference| {self.largest:.1e}"
@@ -57,17 +57,17 @@ class Comparison:
         return Comparison(
             self.equal + other.equal,
             self.compared + other.compared,
-            self.ties + other.ties,
+            self.near_ties + other.near_ties,
             max(self.largest, other.largest),
         )
 
 
 def compare(peer: Chains, ours: Chains, *, chained: bool) -> Comparison:
-    """chained: a token depends on those before it, so that nothing behind a tie is compared."""
+    """chained: a token depends on those before it, so that nothing behind a near-tie is compared."""
     rows = min(len(peer.ids), len(ours.ids))
     k = min(peer.ids.shape[1], ours.ids.shape[1])
     one, other = ((c.ids[:rows, :k], c.firsts[:rows, :k], c.margins[:rows, :k]) for c in (peer, ours))
-    clear = one[2] >= TIE
+    clear = one[2] >= NEAR_TIE
     if chained:
         clear = clear.cumprod(dim=1).bool()
     same = (one[0] == other[0]) & clear
@@ -83,7 +83,7 @@ def equal_drafts(peer: Chains, starts: list[int], drafted: list[list[int]]) -> l
         clear = [
             (peer.ids[row, position] == ids[position]).item()
             for row, ids in zip(starts, drafted, strict=True)
-            if row < len(peer.ids) and (peer.margins[row, : position + 1] >= TIE).all()
+            if row < len(peer.ids) and (peer.margins[row, : position + 1] >= NEAR_TIE).all()
         ]
         counts.append((sum(clear), len(clear)))
     return counts

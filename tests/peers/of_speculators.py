@@ -96,8 +96,8 @@ def load(folder: Path) -> Any:
     algorithm = config.speculators_model_type
     model = _class(algorithm).from_pretrained(folder, config=config, dtype=torch.float32)
     with safe_open(folder / "model.safetensors", "pt") as file:
-        lent = "embed_tokens.weight" not in file.keys()  # noqa: SIM118 (no dictionary)
-    if lent:  # not-a-number is how it tells what the file lacks; under transformers 5 it is whatever
+        shared = "embed_tokens.weight" not in file.keys()  # noqa: SIM118 (no dictionary)
+    if shared:  # NaN is how it tells what the file lacks; under transformers 5 it is whatever
         model.embed_tokens.weight.data.fill_(torch.nan)
         model.load_verifier_weights()
     return model.float().eval()

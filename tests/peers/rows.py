@@ -235,7 +235,7 @@ ROWS = [
 # What no row compares, and why.
 NOT_COMPARED = {
     "engines on the hybrid target": "every draft starts there, P-EAGLE and DFlash ones without their "
-    "M-RoPE sections; but vLLM's linear attention on a CPU is bf16 alone, where ids part at ties",
+    "M-RoPE sections; but vLLM's linear attention on a CPU is bf16 alone, where near-ties diverge",
     "SafeAILab EAGLE": "is not in the package index (eagle-llm there is EAGLE-1)",
     "speculators DSpark, DFlash2": "are left to vLLM, and drafted by its V2 runner alone",
     "speculators XPress, MTP": "vLLM 0.32 has neither type",

@@ -19,11 +19,11 @@ from tests.soak import report, watch
 from tests.soak.client import Load, Tally, ask_alone
 from tests.soak.mix import Mix
 from tests.support.engine import TINY
+from tests.support.near_ties import NEAR_TIE_GAP
 from tests.support.server import Server
-from tests.support.ties import TIE_GAP
 
 WIDTH = 64
-# A page holds 128 tokens: 64 requests want more than there is, so that some are preempted.
+# A KV-cache block holds 128 tokens: 64 requests want more than there is, so that some are preempted.
 PAGES = 100
 
 
@@ -51,7 +51,7 @@ def server(target: Target, log: Path) -> Server:
 
 
 # Log-probabilities of float32 states apart from those of other batch shapes: rounding only.
-GAPS = {Target.tiny: 0.001, Target.hybrid: TIE_GAP}
+GAPS = {Target.tiny: 0.001, Target.hybrid: NEAR_TIE_GAP}
 
 
 def excerpts() -> list[list[int]]:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from tests.soak.mix import GreedyJob, Mix, Request
-from tests.support.ties import tie_gaps
+from tests.support.near_ties import near_tie_gaps
 
 PATIENCE_S = 180  # for any answer; longer is an error
 MOST_ERRORS = 20  # kept with their words
@@ -157,7 +157,7 @@ class Load:
             return
         self.tally.compared += 1
         self.tally.compared_tokens += count
-        self.tally.gaps += tie_gaps([solo.tokens[:count]], [solo.logprobs[:count]], [tokens])
+        self.tally.gaps += near_tie_gaps([solo.tokens[:count]], [solo.logprobs[:count]], [tokens])
 
 
 def ask_alone(url: str, jobs: list[GreedyJob]) -> list[Solo]:

@@ -68,8 +68,8 @@ def acceptance(samples: Sequence[Sample]) -> list[float]:
     """Accepted share of the drafted tokens in equal spans of time, of about a minute each."""
     first, last = samples[0].seconds, samples[-1].seconds
     count = max(2, round((last - first) / WINDOW_S))
-    edges = [first + (last - first) * n / count for n in range(count + 1)]
-    at = [min(samples, key=lambda s: abs(s.seconds - edge)) for edge in edges]
+    limits = [first + (last - first) * n / count for n in range(count + 1)]
+    at = [min(samples, key=lambda s: abs(s.seconds - limit)) for limit in limits]
     return [
         (b.metrics[ACCEPTED] - a.metrics[ACCEPTED]) / (b.metrics[DRAFTED] - a.metrics[DRAFTED])
         for a, b in pairwise(at)
@@ -122,7 +122,7 @@ def conclude(
         "memory_mib": [round(value / 2**20) for value in (*course.memory, *course.late_memory)],
         "open_files": course.files,
         "acceptance_windows": [round(rate, 4) for rate in course.rates],
-        "tie_gaps": sorted(tally.gaps),
+        "near_tie_gaps": sorted(tally.gaps),
     }
     bounds = LONG if samples[-1].seconds >= LONG_S else SHORT
     return Outcome(figures, [*_answers(tally, idle, log, gap), *_steady(course, bounds)])
@@ -135,7 +135,7 @@ def _answers(tally: Tally, idle: dict[str, float], log: str, gap: float) -> list
     return [
         Check("requests that failed", str(tally.error_count), "0", tally.error_count == 0),
         Check("tracebacks in the server's log", str(traces), "0", traces == 0),
-        Check("running, waiting, KV pages used when idle", ", ".join(f"{n:g}" for n in shares),
+        Check("running, waiting, KV-cache blocks used when idle", ", ".join(f"{n:g}" for n in shares),
               "0, 0, 0", not any(shares)),
         Check("requests that their clients abandoned", str(tally.abandoned), "> 0", tally.abandoned > 0),
         Check("greedy answers compared", str(tally.compared), "> 0", tally.compared > 0),

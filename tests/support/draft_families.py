@@ -167,7 +167,7 @@ def as_specforge(draft: Draft) -> None:
     layer = draft.config.pop(LAYER)
     kept = ("draft_vocab_size", "norm_before_residual", "mask_token_id", "fc_norm", "norm_output")
     root = {key: draft.config[key] for key in (*kept, "norm_before_fc") if key in draft.config}
-    ids = [boundary - 1 for boundary in draft.config["eagle_aux_hidden_state_layer_ids"]]
+    ids = [layer_id - 1 for layer_id in draft.config["eagle_aux_hidden_state_layer_ids"]]
     draft.config = {
         **layer,
         **root,

@@ -83,7 +83,7 @@ class PlainLatentAttention(torch.nn.Module):
 def resolve(
     draft: Path, target: Path, dtype: torch.dtype, speculative: dict[str, Any], **options: Any
 ) -> Any:
-    """vLLM's config of an engine with this draft, resolved by the intake."""
+    """vLLM's config of an engine with this draft, resolved by the preflight."""
     from vllm.engine.arg_utils import EngineArgs
 
     plugin.register()
@@ -119,7 +119,7 @@ def build(
     embed_tokens: torch.Tensor,
     lm_head: torch.Tensor | None = None,
 ) -> Any:
-    """embed_tokens, lm_head [V, H]: lent by the target, unless the draft has its own."""
+    """embed_tokens, lm_head [V, H]: shared with the target, unless the draft has its own."""
     from vllm.model_executor.model_loader.utils import process_weights_after_loading
 
     drafter = construct(vllm_config, dtype)

@@ -43,7 +43,7 @@ def make_probe(seed: int = 5) -> Probe:
         return torch.randn(*shape, generator=generator)
 
     tokens = torch.randint(0, VOCAB - 1, (ROWS + 1 + STEPS,), generator=generator)
-    # Streams of unlike size, so that a wrong boundary or a dropped norm shows.
+    # Streams of unlike size, so that a wrong layer or a dropped norm shows.
     scales = torch.linspace(0.5, 4, LAYERS + 1)[:, None, None]
     states = normal(LAYERS + 1, ROWS + 1, HIDDEN) * scales
     return Probe(tokens, states, normal(VOCAB, HIDDEN), normal(VOCAB, HIDDEN) * HIDDEN**-0.5)
@@ -61,7 +61,7 @@ def bound_of(family: str) -> float:
 def resolve_draft(
     folder: Path, draft: Draft, *, as_bin: bool = False, **options: Any
 ) -> tuple[Any, Path]:
-    """The engine's config with this draft, resolved by the intake, and where the draft lies."""
+    """The engine's config with this draft, resolved by the preflight, and where the draft lies."""
     path = write(replace(draft, tensors={}) if as_bin else draft, folder / "draft")
     speculative: dict[str, Any] = {"method": draft.method, "num_speculative_tokens": draft.k}
     kind = draft.config.get("speculators_model_type")
@@ -74,9 +74,9 @@ def resolve_draft(
 def load(
     folder: Path, draft: Draft, *, as_bin: bool = False, **options: Any
 ) -> tuple[Any, Sequence[int], Path, Probe]:
-    """The registered drafter, the boundaries that runners will capture, its file, a probe."""
+    """The registered drafter, the aux layers that runners will capture, its file, a probe."""
     config, path = resolve_draft(folder, draft, as_bin=as_bin, **options)
-    if as_bin:  # only the intake sees another kind of file
+    if as_bin:  # only the preflight sees another kind of file
         path = write(draft, folder / "safetensors")
     hf_config = config.speculative_config.draft_model_config.hf_config
     probe = make_probe()

@@ -17,7 +17,7 @@ import torch
 from tests.support.targets.drafts import write_draft
 from tests.support.targets.models import write_target
 
-BOUNDARIES = 5
+AUX_LAYERS = 5
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
 
     folder = Path(tempfile.mkdtemp(dir=Path(sys.argv[2]).parent))
     target = write_target("qwen3-moe", folder / "target", torch.float32)
-    path, draft = write_draft("gated", BOUNDARIES, folder / "draft")
+    path, draft = write_draft("gated", AUX_LAYERS, folder / "draft")
     llm = LLM(
         str(target),
         dtype="float32",

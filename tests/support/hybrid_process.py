@@ -21,7 +21,7 @@ from tests.support.in_process import close, keep_kernels
 
 def build(run: dict[str, Any]) -> Any:
     options = {} if run["state"] is None else {"hybrid_state": run["state"]}
-    return in_process.build(run, "tests.support.rigged.Rigged", options)
+    return in_process.build(run, "tests.support.oracle_drafts.OracleDrafts", options)
 
 
 def generate(llm: Any, run: dict[str, Any], prompt_ids: list[list[int]]) -> list[Any]:
@@ -112,7 +112,7 @@ def serve(run: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
         k = run["speculative"]["num_speculative_tokens"]
         texts = run["follow"]
         texts = earlier[texts]["texts"] if isinstance(texts, str) else texts
-        llm.collective_rpc("rig", args=(texts, run["right"], k, 1536))
+        llm.collective_rpc("set_oracle", args=(texts, run["right"], k, 1536))
     if run["abort_after"]:
         result = generate_with_aborts(llm, run)
         close(llm)
@@ -145,7 +145,7 @@ def serve(run: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
         "first_counters": first_counters,
         "counters": counters(llm),
         "steps": llm.collective_rpc("take_steps")[0],
-        "pages": llm.collective_rpc("state_pages")[0],
+        "state_blocks": llm.collective_rpc("state_blocks")[0],
         "workers": llm.collective_rpc("identity") if run["record"] else [],
     }
     close(llm)

@@ -28,7 +28,7 @@ SCHEMA = {
 class DraftedEngine:
     name: str
     speculative: dict[str, Any]
-    right: str | None = None  # drafts are rigged to be the plain texts: rigged.py
+    right: str | None = None  # drafts are an oracle's, made of the plain texts
     kinds: list[str] | None = None  # of the run's
 
 
@@ -39,7 +39,7 @@ class KindsRun:
     engines: list[DraftedEngine]
     eos: str  # the token, as the tokenizer writes it, that ends a text
     kinds: list[str] | None = None
-    logprobs: int | None = None  # of every request, to judge ties
+    logprobs: int | None = None  # of every request, to judge near-ties
     engine_args: dict[str, Any] = field(default_factory=dict)
 
 

@@ -122,7 +122,7 @@ def main() -> None:
         llm = build(common | {"speculative": engine["speculative"]})
         if engine["right"]:
             k = engine["speculative"]["num_speculative_tokens"]
-            llm.collective_rpc("rig", args=(texts, engine["right"], k, 1536))
+            llm.collective_rpc("set_oracle", args=(texts, engine["right"], k, 1536))
         kinds = engine["kinds"] or {one.kind for one in asked}
         results[engine["name"]] = observe(llm, job, [one for one in asked if one.kind in kinds])
         close(llm)

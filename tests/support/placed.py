@@ -1,6 +1,6 @@
 """A worker extension that writes down every draft with the length of the text that it continues.
 
-A draft is a function of that text: chunks of a prompt, cached pages, other requests and preemptions
+A draft is a function of that text: chunks of a prompt, cached blocks, other requests and preemptions
 change the steps, not what is drafted at a length.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tests.support.rigged import Rigged
+from tests.support.oracle_drafts import OracleDrafts
 
 
-class Placed(Rigged):
+class Placed(OracleDrafts):
     """Mixed into vLLM's worker by `worker_extension_cls`; reached through `collective_rpc`."""
 
     def start_placing(self) -> None:
@@ -65,9 +65,9 @@ class Placed(Rigged):
             if kwargs.get("dummy_run"):
                 return drafts
             num_sampled = args[4]
-            slots = input_batch.idx_mapping.tolist()
+            places = input_batch.idx_mapping.tolist()
             for i, (request, row) in enumerate(zip(input_batch.req_ids, drafts.tolist(), strict=False)):
-                self._keep(request, int(states.total_len.gpu[slots[i]]), row, not int(num_sampled[i]))
+                self._keep(request, int(states.total_len.gpu[places[i]]), row, not int(num_sampled[i]))
             return drafts
 
         runner.speculator.propose = placing

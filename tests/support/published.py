@@ -1,4 +1,4 @@
-"""Published drafts as fixtures: config, tensor names and true sizes of each, and what intake must say.
+"""Published drafts as fixtures: config, tensor names and true sizes, and what the preflight must say.
 
 `materialise` writes a draft as published, its weights a sparse file: every byte of a header and of
 d2t and t2d is real, the rest are holes, so that tens of gigabytes take a few blocks of disk. In

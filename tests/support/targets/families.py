@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.checkpoints import LAYERS
 from tests.support.families_process import LATENT_ENGINE
 
-BOUNDARIES = (0, 2, LAYERS // 2, LAYERS - 3, LAYERS)
+AUX_LAYERS = (0, 2, LAYERS // 2, LAYERS - 3, LAYERS)
 LLAMA = "Eagle3EagleExtLlamaForCausalLM"
 QWEN3 = "Eagle3EagleExtQwen3ForCausalLM"
 MLA = "Eagle3EagleExtDeepseekV2ForCausalLM"
@@ -27,7 +27,7 @@ class Pair:
     drafter: str
     title: str
     k: int = 3
-    layer_ids: tuple[int, ...] = BOUNDARIES
+    layer_ids: tuple[int, ...] = AUX_LAYERS
     speculative: dict[str, Any] = field(default_factory=dict)
     on_v1: dict[str, Any] = field(default_factory=dict)  # engine arguments
 
@@ -64,7 +64,7 @@ class Family:
 
 
 _LATENT = {"attention_backend": LATENT_ENGINE["attention_backend"]}
-_AFTER_LAYER_0 = (1, *BOUNDARIES[1:])  # vLLM's layers fail at boundary 0; the intake refuses it
+_AFTER_LAYER_0 = (1, *AUX_LAYERS[1:])  # vLLM's layers fail at aux layer 0; the preflight refuses it
 _ONE_GROUP = {"disable_hybrid_kv_cache_manager": True}  # else V1 would scatter the draft's cache
 _FAMILIES = (
     Family("llama", "Llama 3.x", "LlamaForCausalLM", (Pair("post-norm", LLAMA, "post-norm"),)),

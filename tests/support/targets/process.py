@@ -26,16 +26,16 @@ from tests.support.engine_process import capture_states, read_counters
 from tests.support.families_process import drafter_name
 from tests.support.hybrid_process import recorded
 from tests.support.in_process import close, keep_kernels
+from tests.support.near_ties import near_tie_gaps
 from tests.support.replay import replay
 from tests.support.targets.drafts import write_draft
 from tests.support.targets.families import FAMILIES, Family, Pair
 from tests.support.targets.models import write_target
-from tests.support.ties import tie_gaps
 from vllm_eagle_ext.measure.reference.target_states import layers_of, load_target, residual_stream
 from vllm_eagle_ext.measure.reference.walk import DFlashWalk
 
 CANDIDATES, CHOSEN = 96, 4  # prompts
-PROMPT_TOKENS = 8  # more than the rigged drafter tells texts apart by
+PROMPT_TOKENS = 8  # more than the oracle tells texts apart by
 NEW_TOKENS = 33  # one, and whole steps of 4, 8 or 16
 STATES_PROMPT = list(range(1, 40))
 
@@ -43,7 +43,7 @@ STATES_PROMPT = list(range(1, 40))
 def serve_family(family: Family, folder: Path, ranks: int) -> dict[str, Any]:
     target = write_target(family.name, folder / family.name, getattr(torch, family.dtype))
     started = time.perf_counter()
-    # Right drafts reach up to K tokens beyond the text that is asked for.
+    # The oracle's drafts reach up to K tokens beyond the text that is asked for.
     longest = NEW_TOKENS + max(pair.k for pair in family.pairs)
     prompts = candidates()
     plain = with_engine(target, None, lambda llm: generate(llm, prompts, longest), **family.engine)
@@ -126,7 +126,7 @@ def with_engine(
         enable_prefix_caching=False,
         seed=0,
         speculative_config=speculative,
-        worker_extension_cls="tests.support.rigged.Rigged",
+        worker_extension_cls="tests.support.oracle_drafts.OracleDrafts",
         **engine_args,
     )
     keep_kernels()
@@ -187,7 +187,7 @@ def observe(llm: Any, pair: Pair, texts: list[Text]) -> dict[str, Any]:
     llm.collective_rpc("start_recording")
     found["own"] = count(llm, pair.k, texts) | {"recorded": recorded(llm)}
     for right in ("always", "never"):
-        llm.collective_rpc("rig", args=(known, right, pair.k, VOCAB))
+        llm.collective_rpc("set_oracle", args=(known, right, pair.k, VOCAB))
         found[right] = count(llm, pair.k, texts)
     return found
 
@@ -205,12 +205,12 @@ def count(llm: Any, k: int, texts: list[Text]) -> dict[str, Any]:
         "accepted": [
             now - then for now, then in zip(after["accepted_per_position"], earlier, strict=True)
         ],
-        "gaps": tie_gaps(plain, [text.logprobs for text in texts], tokens),
+        "gaps": near_tie_gaps(plain, [text.logprobs for text in texts], tokens),
     }
 
 
 def state_errors(states: list[list[float]], model: Any, layer_ids: tuple[int, ...]) -> dict[str, Any]:
-    """Per boundary, the error of all rows against Hugging Face in fp32, relative to their norm, where
+    """Per aux layer, the error of all rows against Hugging Face in fp32, relative to their norm, where
     a single wrong row counts 0.16; and how far the nearest other layer is by the same measure."""
     captured = torch.tensor(states).chunk(len(layer_ids), dim=-1)
     stream = residual_stream(model, STATES_PROMPT, range(len(layers_of(model)) + 1))

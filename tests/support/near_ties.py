@@ -1,4 +1,4 @@
-"""Greedy texts with and without drafting part at near-ties only."""
+"""Greedy texts with and without drafting diverge at near-tied logits only."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-# Two continuations whose log-probabilities differ by less are a tie: the target verifies K+1 rows at
+# Two continuations whose log-probabilities differ by less are near-tied: the target verifies K+1 rows at
 # once, and batches of requests, in other bf16 sums than row by row, so that either may come first.
-TIE_GAP = 0.1
+NEAR_TIE_GAP = 0.1
 # AMX multiplies in blocks of rows, so that batches of one and of K+1 rows differ more often there: 21 of
-# 120 texts parted, at gaps up to 0.0625, and at most 4 elsewhere. In float32 none may, on any CPU.
-TIE_SHARE_WITH_AMX = 0.25
+# 120 texts diverged, at gaps up to 0.0625, and at most 4 elsewhere. In float32 none may, on any CPU.
+NEAR_TIE_SHARE_WITH_AMX = 0.25
 
 
-def tie_share(elsewhere: float) -> float:
-    """Share of bf16 texts that may part at ties: `elsewhere` on a CPU without AMX."""
-    return TIE_SHARE_WITH_AMX if torch.cpu._is_amx_tile_supported() else elsewhere
+def near_tie_share(elsewhere: float) -> float:
+    """Share of bf16 texts that may diverge at near-ties: `elsewhere` on a CPU without AMX."""
+    return NEAR_TIE_SHARE_WITH_AMX if torch.cpu._is_amx_tile_supported() else elsewhere
 
 
-def tie_gaps(
+def near_tie_gaps(
     plain: Sequence[Sequence[int]],
     plain_logprobs: Sequence[Sequence[Mapping[str, float]]],
     drafted: Sequence[Sequence[int]],
 ) -> list[float]:
-    """Per text that parts from the plain one: how far apart the plain run saw the two tokens where it
+    """Per text that diverges from the plain one: how far apart the plain run saw the two tokens where it
     first does. Infinite if the other token was not among the plain run's logged ones."""
     gaps = []
     for left, logprobs, right in zip(plain, plain_logprobs, drafted, strict=True):

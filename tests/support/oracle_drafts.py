@@ -1,4 +1,5 @@
-"""A worker extension whose drafts are known texts, right for as many tokens as a test wants.
+"""A worker extension whose drafts are known texts, right for as many tokens as a test wants:
+an oracle's where all of them are right, an adversary's where none is.
 
 Rows of a verify step are uniform (K drafts for each request), so that stock vLLM can run beside: its
 CPU kernels crash or misplace history when a request has fewer (0.32).
@@ -15,10 +16,10 @@ from tests.support.recorder import Recorder
 _SEEN = 6  # tokens that tell a text from the others
 
 
-class Rigged(Recorder):
+class OracleDrafts(Recorder):
     """Mixed into vLLM's worker by `worker_extension_cls`; reached through `collective_rpc`."""
 
-    def rig(self, texts: list[list[int]], right: str, k: int, vocab: int) -> None:
+    def set_oracle(self, texts: list[list[int]], right: str, k: int, vocab: int) -> None:
         """texts: prompt and continuation. right: "always", "never", "random" (a prefix), or "ragged"
         (a right prefix, and from no draft at all to K of them; V1 alone)."""
         self.texts = {tuple(text[:_SEEN]): text for text in texts}
@@ -26,21 +27,21 @@ class Rigged(Recorder):
         runner = self.model_runner
         draft = drafter_of(right, k, vocab)
         if hasattr(runner, "speculator"):
-            self._rig_v2(runner, draft)
+            self._set_v2(runner, draft)
         elif hasattr(runner.drafter, "model"):
-            self._rig_drafter(runner, draft)
+            self._set_drafter(runner, draft)
         else:
-            self._rig_v1(runner, draft)
+            self._set_v1(runner, draft)
 
     def take_steps(self) -> list[list[tuple[int, bool]]]:
-        """On V2 with rigged drafts: per step, each request's rows and whether they are of a prompt."""
+        """On V2: per step, each request's rows and whether they are of a prompt."""
         return getattr(self, "steps", [])
 
-    def state_pages(self) -> dict[str, Any]:
+    def state_blocks(self) -> dict[str, Any]:
         """Blocks of the recurrent groups per request that are held now, and the sizes of the cache."""
-        return state_pages(self.model_runner)
+        return state_blocks(self.model_runner)
 
-    def _rig_v1(self, runner: Any, draft: Callable[[Sequence[int], int], list[int]]) -> None:
+    def _set_v1(self, runner: Any, draft: Callable[[Sequence[int], int], list[int]]) -> None:
         def propose(k: int, sampled: Any, lengths: Any, tokens: Any, **_: Any) -> list[list[int]]:
             del k
             return [
@@ -52,7 +53,7 @@ class Rigged(Recorder):
 
         runner.drafter.propose = propose
 
-    def _rig_drafter(self, runner: Any, draft: Callable[[Sequence[int], int], list[int]]) -> None:
+    def _set_drafter(self, runner: Any, draft: Callable[[Sequence[int], int], list[int]]) -> None:
         """A draft model runs as ever; what it proposes is replaced."""
         if not hasattr(self, "own_propose"):
             self.own_propose = runner.propose_draft_token_ids
@@ -71,7 +72,7 @@ class Rigged(Recorder):
 
         runner.propose_draft_token_ids = propose
 
-    def _rig_v2(self, runner: Any, draft: Callable[[Sequence[int], int], list[int]]) -> None:
+    def _set_v2(self, runner: Any, draft: Callable[[Sequence[int], int], list[int]]) -> None:
         states = runner.req_states
         self.steps: list[list[tuple[int, bool]]] = []
 
@@ -90,9 +91,9 @@ class Rigged(Recorder):
             rows, of_prompts = input_batch.num_scheduled_tokens, input_batch.is_prefilling_np
             self.steps.append(list(zip(rows.tolist(), of_prompts.tolist(), strict=False)))
             num_sampled = args[4]
-            for i, slot in enumerate(input_batch.idx_mapping.tolist()):
-                tokens = states.all_token_ids.gpu[slot]
-                length = int(states.total_len.gpu[slot])
+            for i, place in enumerate(input_batch.idx_mapping.tolist()):
+                tokens = states.all_token_ids.gpu[place]
+                length = int(states.total_len.gpu[place])
                 text = self.texts.get(tuple(tokens[:_SEEN].tolist()), ())
                 if int(num_sampled[i]):
                     drafts[i] = drafts.new_tensor(draft(text, length))
@@ -116,7 +117,7 @@ def drafter_of(right: str, k: int, vocab: int) -> Callable[[Sequence[int], int],
     return draft
 
 
-def state_pages(runner: Any) -> dict[str, Any]:
+def state_blocks(runner: Any) -> dict[str, Any]:
     from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
     from vllm.v1.kv_cache_interface import MambaSpec
 
@@ -129,8 +130,8 @@ def state_pages(runner: Any) -> dict[str, Any]:
             found["groups"].append(
                 {
                     "layers": len(group.layer_names),
-                    "page_bytes": spec.page_size_bytes,
-                    "pages_per_request": 1 + spec.num_speculative_blocks,
+                    "block_bytes": spec.page_size_bytes,
+                    "blocks_per_request": 1 + spec.num_speculative_blocks,
                     "shapes": [list(shape) for shape in spec.shapes],
                     "dtypes": [str(dtype) for dtype in spec.dtypes],
                 }

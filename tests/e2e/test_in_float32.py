@@ -1,0 +1,98 @@
+"""The pairs of the dense target in float32: a draft changes no text, and drafts as its reference does.
+
+The part of `make test` for post-norm, native and gated drafts and for the V2 runner. Figures in bf16,
+negative controls and stock vLLM beside: test_acceptance.py, test_gated.py, test_texts.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.conftest import NATIVE_AUX_LAYERS, POSTNORM_AUX_LAYERS, K
+from tests.support.placed_drafts import pairs
+from tests.support.replay import Comparison, replay
+
+pytestmark = pytest.mark.e2e
+
+FEW = 12  # texts, which the reference reads in a few seconds
+MOST_NEAR_TIES = 0.25  # of the drafts: the equal shares rest on the others
+AUX_LAYERS = {
+    "postnorm": POSTNORM_AUX_LAYERS,
+    "native": NATIVE_AUX_LAYERS,
+    "gated": POSTNORM_AUX_LAYERS,
+}
+
+
+@pytest.mark.parametrize("name", ["postnorm", "native", "gated"])
+def test_every_float32_text_is_that_without_a_draft(in_float32, name):
+    results, _ = in_float32
+    assert results[name]["counters"]["spec_decode_num_accepted_tokens"] > 1000
+    assert results[name]["tokens"] == results["plain"]["tokens"]
+
+
+@pytest.fixture
+def compare(in_float32, target, prompts, request):
+    """On some of the texts; engine and reference both round in float32."""
+
+    def compared(name: str, layer_ids: tuple[int, ...]) -> Comparison:
+        result, reference = in_float32[0][name], request.getfixturevalue(f"{name}_reference")
+        texts = (part[:FEW] for part in (prompts, result["tokens"], result["drafts"]))
+        found = replay(target, reference, layer_ids, *texts, K)
+        print("", *found.lines(), sep="\n")
+        assert found.drafts >= 15 * FEW
+        assert max(found.tie_share) <= MOST_NEAR_TIES
+        return found
+
+    return compared
+
+
+@pytest.mark.parametrize("name", AUX_LAYERS)
+def test_float32_drafts_are_those_of_the_reference(name, in_float32, compare):
+    (worker,) = in_float32[0][name]["workers"]
+    assert worker["layer_ids"] == list(AUX_LAYERS[name])
+    assert min(compare(name, AUX_LAYERS[name]).equal_share) == 1
+
+
+def test_a_reference_that_reads_other_layers_drafts_otherwise(compare):
+    """The negative control; more of them: test_acceptance.py, test_gated.py."""
+    shifted = tuple(layer_id - 1 for layer_id in POSTNORM_AUX_LAYERS)
+    assert min(compare("postnorm", shifted).equal_share) < 0.95
+
+
+def test_log_names_rule_norms_and_drafter_once(in_float32):
+    _, log = in_float32
+    lines = [line for line in log.splitlines() if "the inputs of target layers" in line]
+    assert len(lines) == 3
+    for words in (
+        "[2, 4, 6, 8, 10] of 12",
+        "the input of layer id + 1",
+        "fc_norm, norm_output",
+        "Eagle3EagleExtLlamaForCausalLM",
+    ):
+        assert words in lines[0]
+
+
+@pytest.fixture(scope="module")
+def runners(in_float32, v2_in_float32):
+    """What V1 and V2 said of the same prompts, cut to the length of V2's texts."""
+    v2, _ = v2_in_float32
+    v1 = in_float32[0]["postnorm"]
+    cut = [text[: len(short)] for text, short in zip(v1["tokens"], v2["tokens"], strict=False)]
+    return {"tokens": cut, "drafts": v1["drafts"][: len(cut)]}, v2
+
+
+@pytest.mark.v2
+def test_texts_are_those_without_a_draft_on_v2(in_float32, v2_in_float32):
+    v2, log = v2_in_float32
+    plain = in_float32[0]["plain"]["tokens"]
+    assert v2["tokens"] == [plain[i][: len(text)] for i, text in enumerate(v2["tokens"])]
+    assert v2["workers"][0]["layer_ids"] == list(POSTNORM_AUX_LAYERS)
+    assert log.count("the inputs of target layers [2, 4, 6, 8, 10] of 12") == 1
+
+
+@pytest.mark.v2
+def test_drafts_on_v2_are_those_of_v1(runners):
+    drafts = list(pairs(*runners))
+    print(f"\n{len(drafts)} drafts compared")
+    assert len(drafts) >= 12
+    assert all(ours == theirs for ours, theirs in drafts)
