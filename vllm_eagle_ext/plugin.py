@@ -14,7 +14,7 @@ from vllm_eagle_ext.memory.state_scheme import TARGETS as REPLAYING
 TARGETS = {ours: f"vllm_eagle_ext.replay:{architecture}" for architecture, ours in REPLAYING.items()}
 
 
-def drafters() -> dict[str, str]:
+def registered_drafters() -> dict[str, str]:
     """The drafter class of every family, by the architecture that a resolved config names.
 
     Names contain `EagleExt`, so that a node without this package fails with a name that tells, and
@@ -52,6 +52,6 @@ def _register_models() -> None:
     from vllm.model_executor.models.registry import ModelRegistry
 
     known = ModelRegistry.get_supported_archs()
-    for architecture, path in (drafters() | aliases() | TARGETS).items():
+    for architecture, path in (registered_drafters() | aliases() | TARGETS).items():
         if architecture not in known:
             ModelRegistry.register_model(architecture, path)

@@ -50,7 +50,7 @@ def test_register_twice_registers_and_wraps_once():
     plugin.register()
     assert arg_utils.EngineArgs.create_speculative_config is first
     assert not hasattr(first.__wrapped__, compat._WRAPPED)
-    assert {*plugin.drafters(), *plugin.aliases()} <= set(ModelRegistry.get_supported_archs())
+    assert {*plugin.registered_drafters(), *plugin.aliases()} <= set(ModelRegistry.get_supported_archs())
 
 
 def test_register_never_raises(monkeypatch, vllm_log):
@@ -67,7 +67,7 @@ def test_names_survive_vllms_rewriting_of_architectures():
     from transformers import LlamaConfig
     from vllm.transformers_utils.configs.eagle import EAGLEConfig
 
-    for name in plugin.drafters():
+    for name in plugin.registered_drafters():
         assert "EagleExt" in name
         method = find_drafter(name).method
         config = EAGLEConfig(LlamaConfig(architectures=[name]), method=method, model_type="eagle")
@@ -78,7 +78,7 @@ def test_drafters_are_registered_by_package_path():
     """vLLM hashes a whole folder into its model-info cache only for a package."""
     import importlib
 
-    for path in plugin.drafters().values():
+    for path in plugin.registered_drafters().values():
         module, name = path.split(":")
         assert importlib.import_module(module).__file__.endswith("__init__.py")
         assert getattr(importlib.import_module(module), name).__name__ == name

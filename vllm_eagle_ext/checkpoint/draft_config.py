@@ -198,10 +198,10 @@ def parse_config(config: Mapping[str, Any]) -> DraftConfig | list[Problem]:
     try:
         return DraftConfig.model_validate(dict(flatten(config)))
     except ValidationError as error:
-        return [_problem(details) for details in error.errors()]
+        return [_config_problem(details) for details in error.errors()]
 
 
-def _problem(details: Any) -> Problem:
+def _config_problem(details: Any) -> Problem:
     path = ".".join(str(part) for part in details["loc"])
     missing = details["type"] == "missing"
     return Problem(

@@ -81,7 +81,7 @@ def read_draft_files(
     files = source.files()
     config = _draft_config(source, files, field)
     folder = source.folder if isinstance(source, FolderSource) else None
-    shards = _shards(source, files, field)
+    shards = _draft_shards(source, files, field)
     if not shards:
         refuse_disguised(source, (name for name in files if name.endswith(".bin")))
         return DraftFiles(model, config, "bin", {}, folder=folder)
@@ -193,7 +193,7 @@ def _refuse_gguf(model: str, names: Any, field: str) -> None:
         )
 
 
-def _shards(source: Source, files: Mapping[str, int], field: str) -> dict[str, int]:
+def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[str, int]:
     """What vLLM will load: all *.safetensors, or those that an index names. Empty: only .bin files.
 
     Raises:

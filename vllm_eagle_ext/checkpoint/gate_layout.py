@@ -49,15 +49,15 @@ def read_gate(
     kinds: dict[int, GateKind] = {heads.query * heads.dim: "elementwise", heads.query: "headwise"}
     layout, source = _layout(flat, option)
     for module in SEPARATE:
-        if kind := kinds.get(_rows(files, module)):
+        if kind := kinds.get(_gate_rows(files, module)):
             return Gate(kind, module, layout, source)
-    kind = kinds.get(_rows(files, "q_proj") - heads.query * heads.dim)
+    kind = kinds.get(_gate_rows(files, "q_proj") - heads.query * heads.dim)
     if kind is None and files.weights == "bin" and flat.get("attn_output_gate"):
         kind = "elementwise"
     return Gate(kind, "q_proj", layout, source) if kind else None
 
 
-def _rows(files: DraftFiles, module: str) -> int:
+def _gate_rows(files: DraftFiles, module: str) -> int:
     names = (f"layers.0.self_attn.{module}.{kind}" for kind in ("weight", "weight_packed"))
     shapes = [files.tensors[name].shape for name in names if name in files.tensors]
     return shapes[0][0] if shapes and shapes[0] else 0

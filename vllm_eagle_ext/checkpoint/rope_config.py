@@ -49,7 +49,7 @@ def rope_problems(config: Mapping[str, Any]) -> list[Problem]:
     blocks = {name: config.get(name) for name in ("rope_parameters", "rope_scaling")}
     for name, block in blocks.items():
         if block is not None and not isinstance(block, Mapping):
-            problems.append(_problem(name, block, "an object"))
+            problems.append(_rope_fault(name, block, "an object"))
     for name, block in {"": config, **blocks}.items():
         if isinstance(block, Mapping):
             problems += _value_problems(name, block)
@@ -59,7 +59,7 @@ def rope_problems(config: Mapping[str, Any]) -> list[Problem]:
         if isinstance(block, Mapping) and _is_positive(block.get("rope_theta"))
     }
     if len(thetas) > 1:
-        problems.append(_problem("rope_theta", sorted(thetas), "one value, wherever it is stated"))
+        problems.append(_rope_fault("rope_theta", sorted(thetas), "one value, wherever it is stated"))
     if not problems:
         problems += _kind_problems(config)
     return problems
@@ -75,10 +75,10 @@ def _value_problems(name: str, block: Mapping[str, Any]) -> Iterator[Problem]:
     for key in _NUMBERS:
         value = block.get(key)
         if value is not None and not _is_positive(value):
-            yield _problem(f"{name}.{key}".strip("."), value, "a positive number")
+            yield _rope_fault(f"{name}.{key}".strip("."), value, "a positive number")
     for key in ("rope_type", "type"):
         if name and key in block and not isinstance(block[key], str):
-            yield _problem(f"{name}.{key}", block[key], "a name, or no such key")
+            yield _rope_fault(f"{name}.{key}", block[key], "a name, or no such key")
 
 
 def _kind_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
@@ -90,7 +90,7 @@ def _kind_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
     kinds = [rope_kind(scaling), stated]
     if len({_SAME_KIND.get(kind, kind) for kind in kinds}) > 1:
         field = "rope_type of rope_scaling and rope_parameters"
-        yield _problem(field, kinds, "one kind of rope: rope_scaling is read, rope_parameters is not")
+        yield _rope_fault(field, kinds, "one kind of rope: rope_scaling is read, rope_parameters is not")
 
 
 def read_rope(config: Mapping[str, Any]) -> Rope:
@@ -131,7 +131,7 @@ def _is_positive(value: object) -> bool:
     return type(value) in (int, float) and 0 < value < float("inf")  # type: ignore[operator]
 
 
-def _problem(field: str, value: object, allowed: str) -> Problem:
+def _rope_fault(field: str, value: object, allowed: str) -> Problem:
     return Problem(
         field=f"{field} of the draft's config.json",
         value=value,

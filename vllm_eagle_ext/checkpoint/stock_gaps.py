@@ -11,7 +11,7 @@ from vllm_eagle_ext.checkpoint.layer_ids import ANGELSLIM_KEY, IDS_KEY
 
 def stock_gaps(case: Case) -> list[str]:
     """Empty: vLLM serves it rightly without this package."""
-    gaps = [*_layers(case), *_weights(case)]
+    gaps = [*_layer_gaps(case), *_weights(case)]
     if case.spec.record.has_flags:
         gaps += _flags(case)
     elif case.spec.format == "speculators" and case.config.sliding_window_non_causal is False:
@@ -19,7 +19,7 @@ def stock_gaps(case: Case) -> list[str]:
     return gaps
 
 
-def _layers(case: Case) -> Iterator[str]:
+def _layer_gaps(case: Case) -> Iterator[str]:
     layers, top = case.spec.aux_layers, case.flat.get(IDS_KEY)
     if layers.is_reordered:
         yield "layers are captured in ascending order, which the blocks of fc do not follow"

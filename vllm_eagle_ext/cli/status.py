@@ -70,8 +70,8 @@ def _registered() -> list[StatusLine]:
     from vllm.model_executor.models.registry import ModelRegistry
     from vllm.plugins import load_general_plugins
 
-    from vllm_eagle_ext.plugin import drafters
+    from vllm_eagle_ext.plugin import registered_drafters
 
     load_general_plugins()
     known = ModelRegistry.get_supported_archs()
-    return [StatusLine(name in known, f"drafter {name} is registered") for name in drafters()]
+    return [StatusLine(name in known, f"drafter {name} is registered") for name in registered_drafters()]

@@ -96,7 +96,7 @@ def _arranged(
             continue
         _require_shape(published, tensor, shapes)
         if name == "mask_hidden" and not tensor.isfinite().all():  # becomes a buffer, no parameter
-            raise _refusal(f"values of {published}", "infinite or NaN", "finite numbers")
+            raise _bad_weights(f"values of {published}", "infinite or NaN", "finite numbers")
         seen.add(name)
         if name == "d2t" and len(tensor) == plan.target_vocab_size:
             _require_identity(tensor)
@@ -108,16 +108,18 @@ def _arranged(
 
 def _require_shape(published: str, tensor: torch.Tensor, shapes: list[list[int]] | None) -> None:
     if shapes is None:
-        raise _refusal(f"tensor {published}", "present", "only tensors that the drafter computes with")
+        raise _bad_weights(
+            f"tensor {published}", "present", "only tensors that the drafter computes with"
+        )
     if list(tensor.shape) not in shapes:
         allowed = " or ".join(str(tuple(shape)) for shape in shapes)
-        raise _refusal(f"shape of {published}", tuple(tensor.shape), f"{allowed}, from config.json")
+        raise _bad_weights(f"shape of {published}", tuple(tensor.shape), f"{allowed}, from config.json")
 
 
 def _require_identity(d2t: torch.Tensor) -> None:
     """Drafters of a whole vocabulary have no d2t in vLLM, and need none."""
     if d2t.is_floating_point() or not is_identity(d2t.tolist()):
-        raise _refusal("d2t", "another order", "each token in its place, for a whole vocabulary")
+        raise _bad_weights("d2t", "another order", "each token in its place, for a whole vocabulary")
 
 
 def _as_offsets(tensor: torch.Tensor, plan: LoadingPlan) -> torch.Tensor:
@@ -125,7 +127,7 @@ def _as_offsets(tensor: torch.Tensor, plan: LoadingPlan) -> torch.Tensor:
     d2t = [] if tensor.is_floating_point() else tensor.tolist()
     kind = plan.d2t or map_kind(d2t, plan.target_vocab_size)
     if kind is None or not is_map(target_ids(d2t, kind), plan.target_vocab_size):
-        raise _refusal(
+        raise _bad_weights(
             "d2t", "no map", f"different target ids below {plan.target_vocab_size}, as offsets"
         )
     if kind == "absolute":
@@ -159,7 +161,7 @@ def _forget(model: torch.nn.Module) -> None:
 def _require_all(plan: LoadingPlan, seen: set[str]) -> None:
     missing = sorted(set(plan.required) - seen)
     if missing:
-        raise _refusal("tensors of the draft", f"without {', '.join(missing)}", "all of them")
+        raise _bad_weights("tensors of the draft", f"without {', '.join(missing)}", "all of them")
 
 
 def _settle_unused(model: torch.nn.Module, seen: set[str]) -> None:
@@ -182,7 +184,9 @@ def _require_fed(model: torch.nn.Module, seen: set[str]) -> None:
         names = [f"{source}.{kind}".strip(".") for source in sources]
         missing += [each for each in names if each not in seen]
     if missing:
-        raise _refusal("tensors of the draft", f"without {', '.join(sorted(missing))}", "all of them")
+        raise _bad_weights(
+            "tensors of the draft", f"without {', '.join(sorted(missing))}", "all of them"
+        )
 
 
 def _is_shared(name: str, seen: set[str]) -> bool:
@@ -198,12 +202,12 @@ def _require_finite(model: torch.nn.Module, seen: set[str]) -> None:
         # One pass without a mask of the parameter's size; NaN and infinities survive it.
         low, high = torch.aminmax(parameter.data) if parameter.numel() else (torch.zeros(()),) * 2
         if not torch.stack([low, high]).isfinite().all():
-            raise _refusal(
+            raise _bad_weights(
                 f"values of {canonical}", "infinite, NaN, or loaded in part", "finite numbers"
             )
 
 
-def _refusal(field_: str, value: object, allowed: str) -> UnsupportedDraftError:
+def _bad_weights(field_: str, value: object, allowed: str) -> UnsupportedDraftError:
     return UnsupportedDraftError(
         field=f"{field_} of the draft's files" if not field_.startswith("tensors") else field_,
         value=value,

@@ -153,11 +153,11 @@ def merged(layers: Sequence[Attention]) -> list[Attention]:
     for new in layers:
         key = (new.kv_heads, new.head_dim, new.window, new.element_bytes, new.tp)
         old = found.get(key)
-        found[key] = new if old is None else _together(old, new)
+        found[key] = new if old is None else _footprint_of_all(old, new)
     return list(found.values())
 
 
-def _together(old: Attention, new: Attention) -> Attention:
+def _footprint_of_all(old: Attention, new: Attention) -> Attention:
     return Attention(
         layers=old.layers + new.layers, kv_heads=new.kv_heads, head_dim=new.head_dim,
         window=new.window, element_bytes=new.element_bytes, tp=new.tp,

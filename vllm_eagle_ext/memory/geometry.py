@@ -113,9 +113,9 @@ def read_target(
         UnsupportedTargetError: no gated delta nets, a size that is none, or ranks that divide no heads.
     """
     text = text_config(config)
-    linear, full = _layers(text)
+    linear, full = _layer_kinds(text)
     model = model_bytes(dtype_of(config))
-    recurrent = _recurrent(text, linear, model, 4 if fp32_state else model, tp)
+    recurrent = _recurrent_layers(text, linear, model, 4 if fp32_state else model, tp)
     attention = Attention(
         layers=full,
         kv_heads=size(text, "num_key_value_heads"),
@@ -131,7 +131,7 @@ def read_target(
     )
 
 
-def _recurrent(
+def _recurrent_layers(
     text: Mapping[str, Any], layers: int, model: int, default_state: int, tp: int
 ) -> Recurrent:
     wanted = text.get("mamba_ssm_dtype")
@@ -173,13 +173,13 @@ def size(text: Mapping[str, Any], key: str) -> int:
     value = text.get(key)
     if type(value) is int and 0 < value < _LARGEST:
         return value
-    raise _refusal(key, value, "a positive integer")
+    raise _bad_size(key, value, "a positive integer")
 
 
-def _layers(text: Mapping[str, Any]) -> tuple[int, int]:
+def _layer_kinds(text: Mapping[str, Any]) -> tuple[int, int]:
     """Count the layers with gated delta nets and those with full attention."""
     if text.get("linear_num_key_heads") is None:
-        raise _refusal("linear_num_key_heads", None, "the number of key heads of gated delta nets")
+        raise _bad_size("linear_num_key_heads", None, "the number of key heads of gated delta nets")
     count, kinds = size(text, "num_hidden_layers"), text.get("layer_types")
     if kinds is None:
         interval = size(text, "full_attention_interval")
@@ -187,11 +187,11 @@ def _layers(text: Mapping[str, Any]) -> tuple[int, int]:
     else:
         known = isinstance(kinds, list) and all(kind in (_LINEAR, _FULL) for kind in kinds)
         if not known or len(kinds) != count:
-            raise _refusal("layer_types", kinds, f'{count} times "{_LINEAR}" or "{_FULL}"')
+            raise _bad_size("layer_types", kinds, f'{count} times "{_LINEAR}" or "{_FULL}"')
         linear = kinds.count(_LINEAR)
     if not linear or linear == count:
         field = "full_attention_interval" if kinds is None else "layer_types"
-        raise _refusal(field, text.get(field), "gated delta nets and full attention, some of each")
+        raise _bad_size(field, text.get(field), "gated delta nets and full attention, some of each")
     return linear, count - linear
 
 
@@ -199,10 +199,10 @@ def _bytes(dtype: Any, key: str, known: Mapping[str, int]) -> int:
     name = dtype.removeprefix("torch.") if isinstance(dtype, str) else None
     if name is not None and name in known:
         return known[name]
-    raise _refusal(key, dtype, " or ".join(known))
+    raise _bad_size(key, dtype, " or ".join(known))
 
 
-def _refusal(key: str, value: object, allowed: str) -> UnsupportedTargetError:
+def _bad_size(key: str, value: object, allowed: str) -> UnsupportedTargetError:
     return UnsupportedTargetError(
         field=f"{key} of the target's config.json", value=value, allowed=allowed, remedy=_REMEDY
     )

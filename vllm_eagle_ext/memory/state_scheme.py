@@ -156,7 +156,7 @@ def _scheme(situation: Situation, asked: HybridState) -> tuple[Scheme, str]:
         return "per_token", f"{OPTION} is 'per_token'"
     if asked == "replay":
         if found:
-            raise _refusal(found)
+            raise _refused_scheme(found)
         return "replay", f"{OPTION} is 'replay'"
     if found:
         return "per_token", "replay is not possible: " + "; ".join(map(str, found))
@@ -166,7 +166,7 @@ def _scheme(situation: Situation, asked: HybridState) -> tuple[Scheme, str]:
     return "replay", f"{situation.k} draft tokens"
 
 
-def _refusal(found: list[Obstacle]) -> HybridStateError:
+def _refused_scheme(found: list[Obstacle]) -> HybridStateError:
     first, *others = found
     more = "".join(f"\n  also: {other}. Allowed: {other.allowed}" for other in others)
     return HybridStateError(

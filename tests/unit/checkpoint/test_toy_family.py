@@ -84,7 +84,7 @@ def test_its_class_is_registered(monkeypatch):
     monkeypatch.setattr(ModelRegistry, "models", dict(ModelRegistry.models))
     plugin._register_models()
     assert DRAFTER.architecture in ModelRegistry.get_supported_archs()
-    found = resolve_name(plugin.drafters()[DRAFTER.architecture])
+    found = resolve_name(plugin.registered_drafters()[DRAFTER.architecture])
     assert issubclass(found, Eagle3LlamaForCausalLM)
 
 

@@ -300,7 +300,7 @@ def test_dtypes():
 
 def test_no_torch_and_no_vllm():
     script = (
-        "import sys, vllm_eagle_ext.memory.footprint, vllm_eagle_ext.memory.parameters;"
+        "import sys, vllm_eagle_ext.memory.footprint, vllm_eagle_ext.memory.parameter_count;"
         "print(sorted({'torch', 'vllm', 'numpy', 'transformers'} & sys.modules.keys()))"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -38,7 +38,9 @@ _DRAFTER = Drafter(
 )
 
 
-def _layers(config: DraftConfig, backbone: Backbone, format_: Format) -> tuple[LayerAttention, ...]:
+def _block_layers(
+    config: DraftConfig, backbone: Backbone, format_: Format
+) -> tuple[LayerAttention, ...]:
     """One entry per layer; a sliding layer without a window gets None, which a rule reports.
 
     One difference from vLLM: speculators trains full layers bidirectionally and only windowed ones
@@ -63,7 +65,7 @@ def _blanket_causality(config: DraftConfig, format_: Format) -> bool | None:
     return config.block_config.causal if config.is_causal is None else config.is_causal
 
 
-def _tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int) -> dict[str, Expected]:
+def _dflash_tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int) -> dict[str, Expected]:
     table = around_the_layers(spec, config, target_vocab_size)
     table["hidden_norm.weight"] = Expected((spec.hidden_size,))
     for layer in range(spec.num_layers):
@@ -80,8 +82,8 @@ FAMILIES = (
         title="DFlash",
         drafters=(_DRAFTER,),
         layer_ids=IdConvention(place=f"dflash_config.{OUTPUT_IDS_KEY}", is_required=True),
-        read_layers=_layers,
-        tensors=_tensors,
+        read_layers=_block_layers,
+        tensors=_dflash_tensors,
         rules=(
             blocks.k_is_within_the_block,
             blocks.block_size_is_stated,

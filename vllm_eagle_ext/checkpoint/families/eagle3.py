@@ -77,8 +77,8 @@ _DEEPSEEK_DRAFTER = Drafter(
 )
 
 
-def _tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int) -> dict[str, Expected]:
-    return around_the_layers(spec, config, target_vocab_size) | _layers(spec, config)
+def _eagle3_tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int) -> dict[str, Expected]:
+    return around_the_layers(spec, config, target_vocab_size) | _eagle3_layers(spec, config)
 
 
 def _p_eagle_tensors(
@@ -88,10 +88,10 @@ def _p_eagle_tensors(
     features = len(spec.aux_layers.layer_ids) * spec.target_hidden_size or spec.hidden_size
     mask = Expected((1, 1, features), other_shape=(1, features))
     around = around_the_layers(spec, config, target_vocab_size)
-    return around | {"mask_hidden": mask} | _layers(spec, config)
+    return around | {"mask_hidden": mask} | _eagle3_layers(spec, config)
 
 
-def _layers(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
+def _eagle3_layers(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
     table: dict[str, Expected] = {}
     backbone = spec.served_by.backbone
     for layer in range(spec.num_layers):
@@ -139,7 +139,7 @@ NATIVE = Family(
     drafters=(LLAMA_DRAFTER, _QWEN3_DRAFTER),
     layer_ids=IdConvention(place=f"eagle_config.{IDS_KEY}"),
     read_layers=causal_layers,
-    tensors=_tensors,
+    tensors=_eagle3_tensors,
     rules=(*_RULES, *_FEEDBACK_RULES, tensors.bias_is_called_attention_bias),
     has_flags=True,
     runs_without_aux_states=True,

@@ -18,7 +18,7 @@ _DTYPES = {"float": FLOATS, "integer": ("I64", "I32", "I16"), "mask": ("BOOL", "
 _SHOWN = 40  # names in a message: more than one layer has
 
 
-def _table(case: Case) -> dict[str, Expected]:
+def _tensor_table(case: Case) -> dict[str, Expected]:
     return expected_tensors(case.spec, case.config, case.target.vocab_size)
 
 
@@ -56,7 +56,7 @@ def tensors_are_complete(case: Case) -> Iterable[Problem]:
     apart = ("fc_norm.", "input_norm.", "lm_head.", "d2t")
     missing = [
         name
-        for name, expected in _table(case).items()
+        for name, expected in _tensor_table(case).items()
         if not expected.optional and not name.startswith(apart) and not _present(case, name)
     ]
     if missing:
@@ -71,7 +71,7 @@ def tensors_are_complete(case: Case) -> Iterable[Problem]:
 @rule(Severity.ERROR, can_run=True)
 def tensors_are_expected(case: Case) -> Iterable[Problem]:
     """vLLM drops unknown biases without a word and stops at unknown weights without the reason."""
-    table = _table(case)
+    table = _tensor_table(case)
     # Those have rules that say more.
     norms = ("fc_norm.",) if case.spec.record.has_flags else ()
     apart = ("fc.weight", "d2t", "t2d", *(("input_norm.weight",) if norms else ()))
@@ -102,7 +102,7 @@ def _listing(names: list[str]) -> str:
 @rule(Severity.ERROR)
 def tensor_shapes_fit(case: Case) -> Iterable[Problem]:
     apart = ("fc.", "d2t", "t2d")
-    for name, expected in _table(case).items():
+    for name, expected in _tensor_table(case).items():
         header = case.files.tensors.get(name)
         if header is None or name.startswith(apart) or header.shape in expected.shapes:
             continue
@@ -163,7 +163,7 @@ def _rows_allowed(case: Case, wanted: int, *, is_query: bool) -> str:
 @rule(Severity.ERROR)
 def tensor_dtypes_fit(case: Case) -> Iterable[Problem]:
     quantised = quantised_weights(case.files.tensors)
-    for name, expected in _table(case).items():
+    for name, expected in _tensor_table(case).items():
         header = case.files.tensors.get(name)
         if header is None or header.dtype in _DTYPES[expected.kind]:
             continue

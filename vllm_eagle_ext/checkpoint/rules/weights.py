@@ -28,7 +28,7 @@ def weights_are_finite(case: Case) -> Iterable[Problem]:
         for name, survey in case.files.surveys.items()
         if survey.non_finite and name not in case.files.values
     }
-    yield from _together(
+    yield from _one_problem(
         case, found, "finite numbers", f"{_AGAIN}: the file is damaged, or training diverged"
     )
 
@@ -41,7 +41,7 @@ def weights_are_not_all_zero(case: Case) -> Iterable[Problem]:
         for name, survey in case.files.surveys.items()
         if survey.is_zero and name.endswith((".weight", ".qweight", ".weight_packed"))
     }
-    yield from _together(
+    yield from _one_problem(
         case, found, "trained numbers; with these the draft is expected to guess",
         f"{_AGAIN}: a download may have been cut short, or the file never held trained weights",
     )  # fmt: skip
@@ -54,7 +54,7 @@ def weights_have_a_usual_scale(case: Case) -> Iterable[Problem]:
         for name, survey in case.files.surveys.items()
         if name.endswith(".weight") and not survey.is_zero and _is_unusual(survey)
     }
-    yield from _together(
+    yield from _one_problem(
         case, found,
         f"up to {LARGEST:g}, and {SMALLEST_RMS:g} to {LARGEST_RMS:g} in the root mean square; trained "
         "weights lie far inside",
@@ -66,7 +66,7 @@ def _is_unusual(survey: Survey) -> bool:
     return survey.largest > LARGEST or survey.rms > LARGEST_RMS or 0 < survey.rms < SMALLEST_RMS
 
 
-def _together(case: Case, found: Mapping[str, str], allowed: str, remedy: str) -> Iterator[Problem]:
+def _one_problem(case: Case, found: Mapping[str, str], allowed: str, remedy: str) -> Iterator[Problem]:
     """One problem of all tensors that share it, with the first one's value."""
     if not found:
         return

@@ -65,7 +65,7 @@ def check(
         result = _run(request, weights=weights)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
-    _show(result, as_json=as_json, everything=everything)
+    _show_check(result, as_json=as_json, everything=everything)
     raise typer.Exit(result.exit_code)
 
 
@@ -91,7 +91,7 @@ def _progress() -> Iterator[OnValues]:
         yield lambda read, total: progress.update(task, completed=read, total=total)
 
 
-def _show(result: CheckResult, *, as_json: bool, everything: bool) -> None:
+def _show_check(result: CheckResult, *, as_json: bool, everything: bool) -> None:
     from vllm_eagle_ext.cli.check.output import to_json
     from vllm_eagle_ext.cli.check.table import print_check
 

@@ -15,14 +15,14 @@ from vllm_eagle_ext.preflight.offline.serve import download_line, not_looked_at,
 
 def to_json(result: CheckResult) -> str:
     """Write valid JSON whatever the config held: values that JSON has no word for become text."""
-    return json.dumps(_plain(as_json(result)), indent=1)
+    return json.dumps(_plain_json(as_json(result)), indent=1)
 
 
-def _plain(value: Any) -> Any:
+def _plain_json(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): _plain_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [_plain_json(inner) for inner in value]
     is_plain = value is None or isinstance(value, bool | int | str)
     return value if is_plain or (isinstance(value, float) and isfinite(value)) else str(value)
 

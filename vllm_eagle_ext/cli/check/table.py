@@ -28,7 +28,7 @@ def print_check(result: CheckResult, console: Console, *, everything: bool = Fal
     """
     inspection = result.inspection
     if inspection.spec is not None:
-        console.print(_table(inspection.spec, result.target, result.start))
+        console.print(_spec_table(inspection.spec, result.target, result.start))
     elif inspection.is_passed_through:
         is_off = result.request.options.get("enabled") is False
         why = "Switched off by the option enabled" if is_off else "Not a supported draft"
@@ -74,18 +74,18 @@ def _print_command(result: CheckResult, console: Console) -> None:
     console.print(serve_command(result), markup=False)
 
 
-def _table(spec: DraftSpec, target: TargetFacts, start: Start) -> Table:
+def _spec_table(spec: DraftSpec, target: TargetFacts, start: Start) -> Table:
     table = Table(
         title=Text(spec.model), title_justify="left", show_header=False, box=None, pad_edge=False
     )
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in _rows(spec, target, start):
+    for name, value in _spec_rows(spec, target, start):
         table.add_row(name, Text(value))
     return table
 
 
-def _rows(spec: DraftSpec, target: TargetFacts, start: Start) -> Iterator[tuple[str, str]]:
+def _spec_rows(spec: DraftSpec, target: TargetFacts, start: Start) -> Iterator[tuple[str, str]]:
     layers = "layer" if spec.num_layers == 1 else "layers"
     yield "family", f"{spec.title}, {spec.num_layers} {spec.backbone} {layers}, {spec.format} format"
     if spec.fuses_aux_states:

@@ -68,11 +68,11 @@ def plan(
         ), list(dict.fromkeys(numbers(k, "-k"))))  # fmt: skip
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
-    _show(plans, as_json=as_json)
+    _show_plans(plans, as_json=as_json)
     raise typer.Exit(max(planned.exit_code for planned in plans))
 
 
-def _show(plans: list[Plan], *, as_json: bool) -> None:
+def _show_plans(plans: list[Plan], *, as_json: bool) -> None:
     from vllm_eagle_ext.cli.plan.table import print_plans
     from vllm_eagle_ext.cli.plan.to_json import to_json
 

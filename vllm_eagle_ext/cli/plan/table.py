@@ -18,7 +18,7 @@ from vllm_eagle_ext.memory.savings import MIB, mib
 def print_plans(plans: Sequence[Plan], console: Console) -> None:
     """Print the plans of one target, one for each K."""
     first = plans[0]
-    for text in _premises(first):
+    for text in _premise_lines(first):
         console.print(text, markup=False)
     console.print()
     hybrid = [plan for plan in plans if isinstance(plan, HybridPlan)]
@@ -45,10 +45,10 @@ def _said(plans: Sequence[Plan]) -> Iterator[str]:
     yield from (f"- {text}" for text in everywhere)
 
 
-def _premises(plan: Plan) -> Iterator[str]:
+def _premise_lines(plan: Plan) -> Iterator[str]:
     premises = plan.premises
     request, memory = premises.request, premises.memory
-    yield f"{request.target}: {_layers(plan)}"
+    yield f"{request.target}: {_layers_line(plan)}"
     yield f"weights  {premises.weights.size / GIB:.1f} GiB, {premises.weights.origin}"
     if premises.draft:
         layers = sum(layer.layers for layer in premises.draft.layers)
@@ -63,7 +63,7 @@ def _premises(plan: Plan) -> Iterator[str]:
     )
 
 
-def _layers(plan: Plan) -> str:
+def _layers_line(plan: Plan) -> str:
     if isinstance(plan, HybridPlan):
         recurrent, full = plan.target.recurrent.layers, plan.target.attention.layers
         return f"{recurrent} gated delta nets, {full} full-attention layers"
@@ -76,7 +76,7 @@ def _layers(plan: Plan) -> str:
 
 
 def _one(plan: HybridPlan) -> Table:
-    table = _table(plan.premises, ", with hybrid_state")
+    table = _plan_table(plan.premises, ", with hybrid_state")
     table.add_column("per_token", justify="right")
     table.add_column("replay", justify="right")
     length, budget = plan.setting.max_model_len, plan.premises.budget
@@ -120,7 +120,7 @@ def _several(plans: Sequence[HybridPlan]) -> Table:
 
 
 def _dense(plan: DensePlan) -> Table:
-    table = _table(plan.premises)
+    table = _plan_table(plan.premises)
     table.add_column("", justify="right")
     length, budget = plan.setting.max_model_len, plan.premises.budget
     most = plan.premises.request.max_num_seqs
@@ -133,7 +133,7 @@ def _dense(plan: DensePlan) -> Table:
     return table
 
 
-def _table(premises: Premises, more: str = "") -> Table:
+def _plan_table(premises: Premises, more: str = "") -> Table:
     table = Table(box=None, pad_edge=False)
     rank = " and rank" if premises.request.tp > 1 else ""
     table.add_column(f"per request{rank}{more}", style="dim")

@@ -21,12 +21,12 @@ def to_json(plans: Sequence[Plan]) -> str:
     block, which holds a state in recurrent layers; records are the recorded inputs.
     """
     if len(plans) == 1:
-        return json.dumps(_plan(plans[0]), indent=1)
+        return json.dumps(_plan_json(plans[0]), indent=1)
     code = max(plan.exit_code for plan in plans)
-    return json.dumps({"plans": [_plan(plan) for plan in plans], "exit_code": code}, indent=1)
+    return json.dumps({"plans": [_plan_json(plan) for plan in plans], "exit_code": code}, indent=1)
 
 
-def _plan(plan: Plan) -> dict[str, Any]:
+def _plan_json(plan: Plan) -> dict[str, Any]:
     """Give one plan's parts.
 
     `per_token`, `replay` and `hybrid_state` are null for a target without recurrent state, `kv` for one
@@ -41,8 +41,8 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "draft_weights_bytes": premises.draft.size if premises.draft else None,
         "kv_budget_bytes": premises.budget,
         "hybrid_state": {"auto": hybrid.auto, "why": hybrid.why} if hybrid else None,
-        "per_token": _recurrent(hybrid, hybrid.per_token) if hybrid else None,
-        "replay": _recurrent(hybrid, hybrid.replay) if hybrid else None,
+        "per_token": _recurrent_json(hybrid, hybrid.per_token) if hybrid else None,
+        "replay": _recurrent_json(hybrid, hybrid.replay) if hybrid else None,
         "kv": None if isinstance(plan, HybridPlan) else _kv(plan, plan.cost),
         "line": line(plan),
         "advice": advise(plan),
@@ -50,7 +50,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _recurrent(plan: HybridPlan, cost: Footprint) -> dict[str, Any]:
+def _recurrent_json(plan: HybridPlan, cost: Footprint) -> dict[str, Any]:
     return {
         "pages_per_request": cost.state_blocks,
         "page_bytes_unpadded": cost.layer_block.raw,

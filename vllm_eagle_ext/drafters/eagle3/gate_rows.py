@@ -54,7 +54,7 @@ def with_gates(
                 query, gate = (waiting.pop(each).unflatten(0, (plan.heads, -1)) for each in names)
                 yield names[0], runtime_rows(query, gate, ranks)
     if waiting:
-        raise _refusal(", ".join(waiting), "alone", f"query and {plan.module}, both with it")
+        raise _bad_gate(", ".join(waiting), "alone", f"query and {plan.module}, both with it")
 
 
 def _split(tensor: torch.Tensor, plan: GatePlan, name: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,7 +66,7 @@ def _split(tensor: torch.Tensor, plan: GatePlan, name: str) -> tuple[torch.Tenso
     block = rows // tensor.shape[0]
     d, width = plan.head_dim // block, plan.width // block
     if block * tensor.shape[0] != rows or d * block != plan.head_dim or width * block != plan.width:
-        raise _refusal(name, tuple(tensor.shape), f"{rows} rows, or whole blocks of them for each head")
+        raise _bad_gate(name, tuple(tensor.shape), f"{rows} rows, or whole blocks of them for each head")
     if plan.layout == "interleaved":
         by_head = tensor.unflatten(0, (plan.heads, d + width))
         return by_head[:, :d], by_head[:, d:]
@@ -74,7 +74,7 @@ def _split(tensor: torch.Tensor, plan: GatePlan, name: str) -> tuple[torch.Tenso
     return query.unflatten(0, (plan.heads, d)), gate.unflatten(0, (plan.heads, width))
 
 
-def _refusal(name: str, value: object, allowed: str) -> UnsupportedDraftError:
+def _bad_gate(name: str, value: object, allowed: str) -> UnsupportedDraftError:
     return UnsupportedDraftError(
         field=f"{name} of the draft's files",
         value=value,

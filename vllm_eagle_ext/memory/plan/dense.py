@@ -19,7 +19,7 @@ from vllm_eagle_ext.memory.footprint import (
     merged,
 )
 from vllm_eagle_ext.memory.geometry import Attention, dtype_of, head_dim, model_bytes, size
-from vllm_eagle_ext.memory.parameters import Estimate, estimate
+from vllm_eagle_ext.memory.parameter_count import Estimate, estimate
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 # Keys of layers whose cache is not keys and values per head, alike in all layers: name -> what they are.
@@ -75,7 +75,7 @@ def read_dense(config: Mapping[str, Any], *, tp: int, kv_bytes: int | None) -> D
     text = text_config(config)
     for key, what in _OTHERS.items():
         if text.get(key):
-            raise _refusal(key, text[key], f"unset: {what} cannot be planned for")
+            raise _bad_target(key, text[key], f"unset: {what} cannot be planned for")
     heads = "num_key_value_heads" if text.get("num_key_value_heads") is not None else None
     own = model_bytes(dtype_of(config))
     attention = tuple(
@@ -83,7 +83,7 @@ def read_dense(config: Mapping[str, Any], *, tp: int, kv_bytes: int | None) -> D
             layers=count, kv_heads=size(text, heads or "num_attention_heads"),
             head_dim=head_dim(text), window=window, element_bytes=kv_bytes or own, tp=tp,
         )
-        for window, count in _layers(text)
+        for window, count in _attention_layers(text)
     )  # fmt: skip
     length = text.get("max_position_embeddings")
     return DenseTarget(
@@ -93,16 +93,18 @@ def read_dense(config: Mapping[str, Any], *, tp: int, kv_bytes: int | None) -> D
     )
 
 
-def _layers(text: Mapping[str, Any]) -> Iterator[tuple[int | None, int]]:
+def _attention_layers(text: Mapping[str, Any]) -> Iterator[tuple[int | None, int]]:
     """Window (None: none) and how many layers have it."""
     count, kinds = size(text, "num_hidden_layers"), text.get("layer_types")
     if kinds is None:
         if text.get("sliding_window") and text.get("use_sliding_window") is not False:
-            raise _refusal("layer_types", None, "stated, as `sliding_window` does not say which slide")
+            raise _bad_target(
+                "layer_types", None, "stated, as `sliding_window` does not say which slide"
+            )
         kinds = [_FULL] * count
     known = isinstance(kinds, list) and all(kind in (_FULL, _SLIDING) for kind in kinds)
     if not known or len(kinds) != count:
-        raise _refusal("layer_types", kinds, f'{count} times "{_FULL}" or "{_SLIDING}"')
+        raise _bad_target("layer_types", kinds, f'{count} times "{_FULL}" or "{_SLIDING}"')
     if full := kinds.count(_FULL):
         yield None, full
     if full < count:
@@ -141,7 +143,7 @@ def estimate_dense(config: Mapping[str, Any], target: DenseTarget) -> Estimate:
     """
     text = text_config(config)
     if text.get("hidden_act") != "silu":
-        raise _refusal("hidden_act", text.get("hidden_act"), '"silu", whose layers are known')
+        raise _bad_target("hidden_act", text.get("hidden_act"), '"silu", whose layers are known')
     dim, heads = head_dim(text), size(text, "num_attention_heads")
     layers = sum(attention.layers for attention in target.attention)
     # query and output; key and value
@@ -149,7 +151,7 @@ def estimate_dense(config: Mapping[str, Any], target: DenseTarget) -> Estimate:
     return estimate(config, mixers=layers * per_layer, model_bytes=target.model_bytes)
 
 
-def _refusal(key: str, value: object, allowed: str) -> UnsupportedTargetError:
+def _bad_target(key: str, value: object, allowed: str) -> UnsupportedTargetError:
     return UnsupportedTargetError(
         field=f"{key} of the target's config.json", value=value, allowed=allowed,
         remedy="ask vLLM's own log, which states at start how many tokens fit",

@@ -18,7 +18,7 @@ from vllm_eagle_ext.checkpoint.sources import FolderSource, Source, open_source
 from vllm_eagle_ext.checkpoint.spec import family_of
 from vllm_eagle_ext.errors import UnsupportedDraftError, UnsupportedTargetError
 from vllm_eagle_ext.memory.geometry import Attention
-from vllm_eagle_ext.memory.parameters import Estimate
+from vllm_eagle_ext.memory.parameter_count import Estimate
 from vllm_eagle_ext.memory.plan.device import GIB
 
 _INDEX = "model.safetensors.index.json"
@@ -77,7 +77,7 @@ def read_weights(model: Model, estimated: Callable[[], Estimate], given_gib: flo
     """
     if given_gib is not None:
         return Weights(int(given_gib * GIB), "as given")
-    shards, missing = _shards(model)
+    shards, missing = _target_shards(model)
     if shards and not missing:
         return Weights(sum(_loaded(model, shard) for shard in shards), "by its files")
     try:
@@ -131,7 +131,7 @@ def _size_of(model: Model, ending: str) -> int:
     return sum(found.values())
 
 
-def _shards(model: Model) -> tuple[list[str], int]:
+def _target_shards(model: Model) -> tuple[list[str], int]:
     """List the files that vLLM loads, and count those that the index names and that are not here."""
     found = [name for name in model.files if name.endswith(".safetensors")]
     index = None

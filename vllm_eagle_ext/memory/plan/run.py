@@ -10,7 +10,7 @@ from typing import Any, Literal
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.memory.footprint import CacheSetting, Footprint, footprint
 from vllm_eagle_ext.memory.geometry import Target, read_target
-from vllm_eagle_ext.memory.parameters import Estimate, estimate_weights
+from vllm_eagle_ext.memory.parameter_count import Estimate, estimate_weights
 from vllm_eagle_ext.memory.plan.dense import (
     DenseTarget,
     KvCost,

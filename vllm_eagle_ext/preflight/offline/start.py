@@ -79,7 +79,7 @@ def plan_start(
     checks |= _of_options(architecture, wishes) if wishes.options.enabled else {}
     if case is not None:
         checks |= _of_the_pair(target, architecture, case, wishes, start)
-    found = [finding for name, check in checks.items() for finding in _refusal(name, check)]
+    found = [finding for name, check in checks.items() for finding in _refused_start(name, check)]
     if case is not None and architecture in TARGETS:
         state, refused = _state(architecture, wishes, start)
         return replace(start, state=state, refusals=(*found, *refused))
@@ -167,7 +167,7 @@ def _state(
     return str(choice), ()
 
 
-def _refusal(name: str, check: Check) -> Iterator[Finding]:
+def _refused_start(name: str, check: Check) -> Iterator[Finding]:
     try:
         check()
     except EagleExtError as error:

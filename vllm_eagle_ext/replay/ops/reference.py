@@ -27,7 +27,7 @@ def _unit(rows: torch.Tensor) -> torch.Tensor:
     return rows * torch.rsqrt((rows * rows).sum(-1, keepdim=True) + EPSILON)
 
 
-def _step(state: torch.Tensor, rows: Rows, gating: Gating) -> torch.Tensor:
+def _reference_step(state: torch.Tensor, rows: Rows, gating: Gating) -> torch.Tensor:
     """The state [HV, DV, DK] after one row, `rows` being without their first dimension."""
     group = state.shape[0] // rows.key.shape[0]
     key = _unit(rows.key.to(state.dtype)).repeat_interleave(group, 0)  # [HV, DK]
@@ -72,7 +72,7 @@ def verify(
         state = cache.state[block].to(dtype)
         for i in range(count):
             row = Rows(*(tensor[first + i] for tensor in rows))
-            state = _step(state, row, gating)
+            state = _reference_step(state, row, gating)
             query = _unit(row.query.to(dtype)) * row.query.shape[-1] ** -0.5
             query = query.repeat_interleave(state.shape[0] // len(query), 0)
             out[first + i] = (state * query[:, None]).sum(-1).to(out.dtype)
@@ -135,5 +135,5 @@ class ApplyPlan:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         state = cache.state[block].to(self._dtype)
         for record in cache.records[block, :length]:
-            state = _step(state, _recorded(record, state), gating)
+            state = _reference_step(state, _recorded(record, state), gating)
         return state, cache.conv[block, :, length - 1 : length - 1 + self._history].clone()

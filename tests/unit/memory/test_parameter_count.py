@@ -5,7 +5,7 @@ import pytest
 from tests.unit.memory.test_footprint import TARGETS, config
 from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.memory.geometry import read_target
-from vllm_eagle_ext.memory.parameters import estimate_weights
+from vllm_eagle_ext.memory.parameter_count import estimate_weights
 
 
 @pytest.mark.parametrize(
