@@ -160,3 +160,12 @@ def test_every_rule_has_a_case():
 def test_severities_and_what_an_engine_would_start_with():
     registered = {rule.name: (rule.severity.value, rule.can_run) for rule in (*EARLY_RULES, *RULES)}
     assert registered == {name: row for name, row in TABLE.items() if name not in WITHOUT_A_FUNCTION}
+
+
+def test_a_note_that_asks_for_nothing_says_so_plainly(tmp_path):
+    draft = valid_draft("native")
+    draft.config["favourite_colour"] = "blue"
+    (note,) = inspect(draft, tmp_path, setting={"runner": "v1"}).findings
+    said = "keys of the draft's config.json are 'favourite_colour'. These are not known, and not read"
+    assert str(note.problem) == said
+    assert note.problem.details == ("These are not known, and not read",)
