@@ -35,7 +35,7 @@ def test_every_row_is_read():
     assert len({promise for promise, _, _ in PROMISES}) == len(PROMISES)
 
 
-@pytest.mark.parametrize(("promise", "test"), [row[:2] for row in PROMISES])
+@pytest.mark.parametrize(("promise", "test"), [pytest.param(*row[:2], id=row[1]) for row in PROMISES])
 def test_a_promise_is_tested_by_make_test(collected, promise, test):
     """Named with its parameters, without them, or as a whole file."""
     assert any(one == test or one.startswith((f"{test}[", f"{test}::")) for one in collected), promise
