@@ -151,10 +151,10 @@ def _wrap(owner: type | ModuleType, name: str, around: Callable[..., Any]) -> No
 
 
 def install_in_worker(commit_on_v1: CommitOnV1 | None = None) -> None:
-    """What a worker needs beside a model of ours; each of our models calls it when it is built.
+    """What a worker needs beside a model of this package; each of them calls it when it is built.
 
     No earlier moment would do: `register` runs in every worker, but knows no config, and vLLM must stay
-    as it is for users without a draft of ours.
+    as it is for users without a supported draft.
 
     Args:
         commit_on_v1: given by a target that replays.

@@ -1,4 +1,4 @@
-"""V1 lends a draft the target's embeddings together with the adapters of the target's batch."""
+"""V1 shares with a draft the target's embeddings together with the adapters of the target's batch."""
 
 import tempfile
 from types import SimpleNamespace

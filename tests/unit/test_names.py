@@ -31,6 +31,7 @@ MODULES = {
 # Functions and classes at the top of a module.
 NAMES = {
     "__getattr__": "PEP 562",
+    "build_speculative_config": "the preflight, and the plugin's stand-in that imports it when needed",
     "register": "the plugin's entry point, kept free of imports, and its work",
     "to_json": "a command's result for programs",
     # The operations of replay, offered side by side by each implementation of them.

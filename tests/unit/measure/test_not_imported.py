@@ -65,7 +65,7 @@ def test_a_serving_process():
         pytest.param(["bench", "--help"], id="help of bench"),
         pytest.param(["check", str(TINY / "postnorm"), "--target", str(TINY / "target")], id="check"),
         pytest.param(
-            ["plan", "--target", str(TINY / "hybrid_target"), "-k", "7", "--gpu-mem", "1"], id="plan"
+            ["plan", "--target", str(TINY / "hybrid_target"), "-k", "7", "--gpu-mem", "80"], id="plan"
         ),
     ],
 )

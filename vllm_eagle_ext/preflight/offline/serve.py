@@ -73,7 +73,7 @@ def speculative_config(result: CheckResult) -> dict[str, Any]:
 
 
 def as_decided(engine: Mapping[str, Any], checked: Iterable[CheckResult]) -> dict[str, Any]:
-    """Add to the keywords of LLM() what the checks decided of those that were left to vLLM.
+    """Add to the keywords of LLM() what the checks decided of those that the caller left open.
 
     The result is for every engine that is compared, also one without the draft.
     """
