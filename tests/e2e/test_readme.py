@@ -103,11 +103,6 @@ def test_check_block():
     assert " ".join(shown.split()) == " ".join(result.stdout.split())
 
 
-def test_ci_runs_lint_and_test():
-    script = (ROOT / ".ci/run").read_text()
-    assert "make lint" in script
-    assert "make test" in script
-
 
 @pytest.mark.e2e
 @pytest.mark.long

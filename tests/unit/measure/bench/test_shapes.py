@@ -1,4 +1,4 @@
-"""The made-up pairs of benchmarks/gpu_shapes.py, at both scales, are what the intake would serve."""
+"""The made-up pairs of benchmarks/gpu_shapes.py, at both scales, are what the preflight accepts."""
 
 from __future__ import annotations
 
