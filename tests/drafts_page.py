@@ -11,7 +11,7 @@ import sys
 
 from tests.support.engine import ROOT
 from vllm_eagle_ext.checkpoint.families import registry
-from vllm_eagle_ext.checkpoint.families.record import Drafter
+from vllm_eagle_ext.drafter_classes import Drafter
 
 PAGE = ROOT / "docs/drafts.md"
 _BLOCK = re.compile(r"(?<=<!-- architectures:begin -->\n).*?(?=<!-- architectures:end -->)", re.DOTALL)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vllm_eagle_ext import compat, failed_start
-from vllm_eagle_ext.checkpoint.families import registry
+from vllm_eagle_ext.drafter_classes import DRAFTERS
 from vllm_eagle_ext.memory.state_scheme import TARGETS as REPLAYING
 
 # Targets with replaying layers: the class keeps the name of vLLM's.
@@ -21,12 +21,12 @@ def registered_drafters() -> dict[str, str]:
     start with vLLM's own name for the method, so that its rewriting of draft architectures leaves them
     alone. Paths are those of packages: vLLM hashes the whole folder into its model-info cache only then.
     """
-    return {drafter.architecture: drafter.registration for drafter in registry.drafters()}
+    return {drafter.architecture: drafter.registration for drafter in DRAFTERS}
 
 
 def aliases() -> dict[str, str]:
     """Names that vLLM looks up before preflight has written the class's own, and does not know."""
-    return {name: drafter.registration for drafter in registry.drafters() for name in drafter.aliases}
+    return {name: drafter.registration for drafter in DRAFTERS for name in drafter.aliases}
 
 
 def register() -> None:

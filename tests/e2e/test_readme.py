@@ -103,7 +103,6 @@ def test_check_block():
     assert " ".join(shown.split()) == " ".join(result.stdout.split())
 
 
-
 @pytest.mark.e2e
 @pytest.mark.long
 def test_vllm_serve_block(shared_machine):

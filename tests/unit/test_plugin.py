@@ -82,3 +82,16 @@ def test_drafters_are_registered_by_package_path():
         module, name = path.split(":")
         assert importlib.import_module(module).__file__.endswith("__init__.py")
         assert getattr(importlib.import_module(module), name).__name__ == name
+
+
+def test_the_plugin_loads_no_rules_of_checkpoints():
+    """Every process of vLLM imports it, also those that serve no draft."""
+    code = "import vllm_eagle_ext.plugin, sys; print(*(m for m in sys.modules if m in {%s}))"
+    heavy = ("vllm", "torch", "pydantic", "vllm_eagle_ext.checkpoint", "vllm_eagle_ext.preflight")
+    result = subprocess.run(
+        [sys.executable, "-c", code % ", ".join(map(repr, heavy))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.split() == []

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, Format
-from vllm_eagle_ext.checkpoint.families.record import Backbone
+from vllm_eagle_ext.drafter_classes import Backbone
 
 
 @dataclass(frozen=True, slots=True)

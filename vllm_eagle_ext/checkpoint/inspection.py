@@ -11,7 +11,6 @@ from vllm_eagle_ext.checkpoint.case import Case, Setting
 from vllm_eagle_ext.checkpoint.consequences import told_by_cause
 from vllm_eagle_ext.checkpoint.draft_config import flatten, format_of, parse_config
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
-from vllm_eagle_ext.checkpoint.families.record import Drafter
 from vllm_eagle_ext.checkpoint.families.registry import drafter_of
 from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity, relax
 from vllm_eagle_ext.checkpoint.flags import read_flag
@@ -22,6 +21,7 @@ from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, rules_for
 from vllm_eagle_ext.checkpoint.rules.early import Candidate
 from vllm_eagle_ext.checkpoint.spec import DraftSpec, NormOutput, build_spec, family_of
 from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
+from vllm_eagle_ext.drafter_classes import Drafter
 
 
 @dataclass(frozen=True, slots=True)

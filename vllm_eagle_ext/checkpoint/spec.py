@@ -15,7 +15,7 @@ from vllm_eagle_ext.checkpoint.draft_config import (
     published_architecture,
 )
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
-from vllm_eagle_ext.checkpoint.families.record import Drafter, Evidence, Family
+from vllm_eagle_ext.checkpoint.families.record import Evidence, Family
 from vllm_eagle_ext.checkpoint.families.registry import FAMILIES, choose_family, find_drafter
 from vllm_eagle_ext.checkpoint.flags import FLAGS, Flag, read_flag
 from vllm_eagle_ext.checkpoint.gate_layout import Gate, GateLayout, read_gate
@@ -25,6 +25,7 @@ from vllm_eagle_ext.checkpoint.small_tensors import integers
 from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
 from vllm_eagle_ext.checkpoint.tensor_names import HOLDS_WEIGHTS
 from vllm_eagle_ext.checkpoint.vocabulary_map import Vocabulary, map_kind
+from vllm_eagle_ext.drafter_classes import Drafter
 
 NormOutput = Literal["checkpoint"] | bool
 Presence = Literal["own", "shared", "unknown"]

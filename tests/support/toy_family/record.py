@@ -8,10 +8,11 @@ from dataclasses import replace
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
 from vllm_eagle_ext.checkpoint.expected_tensors import Expected
-from vllm_eagle_ext.checkpoint.families.eagle3 import LLAMA_DRAFTER, NATIVE
+from vllm_eagle_ext.checkpoint.families.eagle3 import NATIVE
 from vllm_eagle_ext.checkpoint.families.record import KeyEffect
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
+from vllm_eagle_ext.drafter_classes import LLAMA_DRAFTER
 
 SCALE = "feature_scale"
 

@@ -17,6 +17,7 @@ from tests.support.toy_family.record import SCALE, TOY
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 from vllm_eagle_ext.checkpoint.families import registry
+from vllm_eagle_ext.drafter_classes import DRAFTERS
 
 (DRAFTER,) = TOY.drafters
 
@@ -26,6 +27,7 @@ def _registered():
     registry.register_families(TOY)
     yield
     del registry.FAMILIES[TOY.name]
+    DRAFTERS.remove(TOY.drafters[0])
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ def test_it_is_loaded_and_computes(tmp_path, monkeypatch):
     from vllm.model_executor.models.registry import ModelRegistry
 
     monkeypatch.setitem(registry.FAMILIES, TOY.name, TOY)
+    monkeypatch.setattr(registry, "DRAFTERS", [*registry.DRAFTERS, *TOY.drafters])
     monkeypatch.setattr(ModelRegistry, "models", dict(ModelRegistry.models))
     draft = valid_draft("native")
     draft.config |= {"architectures": ["Eagle3ToyForCausalLM"], SCALE: 0.5}

@@ -13,10 +13,7 @@ from vllm_eagle_ext.checkpoint.expected_tensors import (
     layer_norms,
     mlp,
 )
-from vllm_eagle_ext.checkpoint.families.eagle3 import QWEN3
 from vllm_eagle_ext.checkpoint.families.record import (
-    Backbone,
-    Drafter,
     Family,
     IdConvention,
     KeyEffect,
@@ -24,18 +21,9 @@ from vllm_eagle_ext.checkpoint.families.record import (
 from vllm_eagle_ext.checkpoint.layer_ids import OUTPUT_IDS_KEY
 from vllm_eagle_ext.checkpoint.rules import blocks
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
+from vllm_eagle_ext.drafter_classes import DFLASH_DRAFTER, Backbone
 
 _PACKAGE = "vllm_eagle_ext.drafters.dflash"
-
-_DRAFTER = Drafter(
-    architecture="DFlashEagleExtQwen3ForCausalLM",
-    package=_PACKAGE,
-    method="dflash",
-    backbone=QWEN3,
-    published=("DFlashDraftModel",),
-    speculators=(("dflash", "qwen3"),),
-    renumbers_exclusions=True,
-)
 
 
 def _block_layers(
@@ -80,7 +68,7 @@ FAMILIES = (
     Family(
         name="dflash",
         title="DFlash",
-        drafters=(_DRAFTER,),
+        drafters=(DFLASH_DRAFTER,),
         layer_ids=IdConvention(place=f"dflash_config.{OUTPUT_IDS_KEY}", is_required=True),
         read_layers=_block_layers,
         tensors=_dflash_tensors,

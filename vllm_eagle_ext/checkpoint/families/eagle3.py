@@ -16,7 +16,7 @@ from vllm_eagle_ext.checkpoint.expected_tensors import (
     layer_norms,
     mlp,
 )
-from vllm_eagle_ext.checkpoint.families.record import Backbone, Drafter, Evidence, Family, IdConvention
+from vllm_eagle_ext.checkpoint.families.record import Evidence, Family, IdConvention
 from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY
 from vllm_eagle_ext.checkpoint.rules import (
     asked,
@@ -28,53 +28,7 @@ from vllm_eagle_ext.checkpoint.rules import (
     vocabulary,
 )
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
-
-_LLAMA = Backbone(name="llama", model_type="llama", rope_theta=10_000, has_mlp_bias=True)
-QWEN3 = Backbone(
-    name="qwen3", model_type="qwen3", rope_theta=1_000_000, head_dim=128, kv_heads=32,
-    first_sliding_layer=28, norms_heads=True,
-)  # fmt: skip
-_DEEPSEEK = Backbone(name="deepseek", model_type="kimi_k2", rope_theta=10_000, has_kv_heads=False)
-
-_PACKAGE = "vllm_eagle_ext.drafters.eagle3"
-_P_EAGLE = "PEagleDraftModel"  # SpecForge's; speculators names the family by its type
-
-LLAMA_DRAFTER = Drafter(
-    architecture="Eagle3EagleExtLlamaForCausalLM",
-    package=_PACKAGE,
-    method="eagle3",
-    backbone=_LLAMA,
-    published=(
-        "LlamaForCausalLMEagle3",
-        "Eagle3LlamaForCausalLM",
-        "LlamaForCausalLM",  # older EAGLE-3 heads
-        # The same class of vLLM's under other names.
-        "Eagle3MiniMaxM2ForCausalLM",
-        "Eagle3Qwen2_5vlForCausalLM",
-        "Eagle3Qwen3vlForCausalLM",
-        _P_EAGLE,
-    ),
-    speculators=(("eagle3", "llama"), ("peagle", "llama")),
-    aliases=("Eagle3PEagleDraftModel",),  # what vLLM makes of the last one
-    can_gate=True,
-)
-_QWEN3_DRAFTER = Drafter(
-    architecture="Eagle3EagleExtQwen3ForCausalLM",
-    package=_PACKAGE,
-    method="eagle3",
-    backbone=QWEN3,
-    published=("Eagle3Qwen3ForCausalLM", "Qwen3ForCausalLM"),
-    speculators=(("eagle3", "qwen3"), ("peagle", "qwen3")),
-    can_gate=True,
-    omits_self_attn=True,
-)
-_DEEPSEEK_DRAFTER = Drafter(
-    architecture="Eagle3EagleExtDeepseekV2ForCausalLM",
-    package=_PACKAGE,
-    method="eagle3",
-    backbone=_DEEPSEEK,
-    published=("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM"),
-)
+from vllm_eagle_ext.drafter_classes import DEEPSEEK_DRAFTER, LLAMA_DRAFTER, P_EAGLE, QWEN3_DRAFTER
 
 
 def _eagle3_tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int) -> dict[str, Expected]:
@@ -113,7 +67,7 @@ def _norms(spec: DraftSpec, layer: int) -> dict[str, Expected]:
 
 
 def _is_p_eagle(evidence: Evidence) -> bool:
-    named = evidence.speculators_type == "peagle" or evidence.architecture == _P_EAGLE
+    named = evidence.speculators_type == "peagle" or evidence.architecture == P_EAGLE
     return named or evidence.has_mask_hidden
 
 
@@ -136,14 +90,14 @@ _FEEDBACK_RULES = (norms.norm_output_is_unambiguous, norms.head_is_normed)
 NATIVE = Family(
     name="native",
     title="EAGLE-3",
-    drafters=(LLAMA_DRAFTER, _QWEN3_DRAFTER),
+    drafters=(LLAMA_DRAFTER, QWEN3_DRAFTER),
     layer_ids=IdConvention(place=f"eagle_config.{IDS_KEY}"),
     read_layers=causal_layers,
     tensors=_eagle3_tensors,
     rules=(*_RULES, *_FEEDBACK_RULES, tensors.bias_is_called_attention_bias),
     has_flags=True,
     runs_without_aux_states=True,
-    config_writer=f"{_PACKAGE}.config_writer:write",
+    config_writer="vllm_eagle_ext.drafters.eagle3.config_writer:write",
     reference="vllm_eagle_ext.measure.reference.published:load_eagle3",
 )
 _POST_NORM = replace(
@@ -159,7 +113,7 @@ _MLA = replace(
     NATIVE,
     name="mla",
     title="MLA EAGLE-3",
-    drafters=(_DEEPSEEK_DRAFTER,),
+    drafters=(DEEPSEEK_DRAFTER,),
     layer_ids=replace(NATIVE.layer_ids, names_inputs_without=1),
     rules=(
         *_RULES, *_FEEDBACK_RULES, norms.mla_has_no_norm_before_fc, tensors.mla_sizes_are_stated,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one record says of a drafter family, of its drafter classes and of their decoder layers.
+"""What one record says of a drafter family.
 
 Hooks that need vLLM or torch are named as "module:function", so that a record can be read without them.
 """
@@ -10,54 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from vllm_eagle_ext.drafter_classes import Backbone, Drafter
+
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint.attention import LayerAttention
     from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, Format
     from vllm_eagle_ext.checkpoint.expected_tensors import Expected
     from vllm_eagle_ext.checkpoint.findings import Rule
     from vllm_eagle_ext.checkpoint.spec import DraftSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backbone:
-    """A kind of decoder layer, with what vLLM and transformers assume where a config is silent."""
-
-    name: str
-    model_type: str  # of config.json, whose config class reads the keys of such a layer
-    rope_theta: int
-    head_dim: int | None = None  # None: hidden_size divided by the query heads
-    kv_heads: int | None = None  # None: as many as query heads
-    first_sliding_layer: int | None = None  # with use_sliding_window; None: layer_types alone decide
-    has_kv_heads: bool = True  # the cache keeps keys and values per head
-    norms_heads: bool = False  # q_norm and k_norm
-    has_mlp_bias: bool = False  # reads `mlp_bias`
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drafter:
-    """One drafter class, registered with vLLM by its name, and the published drafts that it serves."""
-
-    architecture: str  # begins with vLLM's name for the method, then `EagleExt`
-    package: str  # has the class as an attribute; vLLM hashes the whole folder of a package
-    method: str  # of speculative_config
-    backbone: Backbone
-    published: tuple[str, ...]  # architectures in config.json
-    speculators: tuple[tuple[str, str], ...] = ()  # (speculators_model_type, model_type of the layer)
-    # Registered too: names that vLLM looks up before the config is resolved, and does not know.
-    aliases: tuple[str, ...] = ()
-    can_gate: bool = False  # builds gated attention
-    omits_self_attn: bool = False  # q, k and v are built without `self_attn.` in their names
-    renumbers_exclusions: bool = False  # of ModelOpt's lists, behind the target's layers
-
-    @property
-    def prefix(self) -> str:
-        """What vLLM puts before architectures of the method that do not show it."""
-        return self.architecture.partition("EagleExt")[0]
-
-    @property
-    def registration(self) -> str:
-        """As vLLM's registry takes it."""
-        return f"{self.package}:{self.architecture}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.draft_config import published_architecture
-from vllm_eagle_ext.checkpoint.families.record import Drafter, Evidence, Family, KeyEffect
+from vllm_eagle_ext.checkpoint.families.record import Evidence, Family, KeyEffect
+from vllm_eagle_ext.drafter_classes import DRAFTERS, Drafter
 
 # By name, in the order in which they are tried on a draft.
 FAMILIES: dict[str, Family] = {}
@@ -25,11 +26,12 @@ def register_families(*families: Family) -> None:
     for family in families:
         if FAMILIES.setdefault(family.name, family) is not family:
             raise ValueError(f"another drafter family is called {family.name!r}")
+        DRAFTERS.extend(drafter for drafter in family.drafters if drafter not in DRAFTERS)
 
 
 def drafters() -> list[Drafter]:
-    """Every drafter class, once."""
-    return list({d.architecture: d for family in FAMILIES.values() for d in family.drafters}.values())
+    """Every drafter class, once, in the order of registration."""
+    return list(DRAFTERS)
 
 
 def find_drafter(architecture: str) -> Drafter:

@@ -11,7 +11,6 @@ from vllm_eagle_ext.checkpoint.case import Setting
 from vllm_eagle_ext.checkpoint.draft_config import format_of, published_architecture
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.families import registry
-from vllm_eagle_ext.checkpoint.families.record import Drafter
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.known_architectures import (
     PASSED_THROUGH,
@@ -20,6 +19,7 @@ from vllm_eagle_ext.checkpoint.known_architectures import (
     SPECULATORS_PASSED_THROUGH,
     TAKEN_FOR_MTP,
 )
+from vllm_eagle_ext.drafter_classes import Drafter
 
 # With these, published drafts are known to be read.
 _USUAL_MODEL_TYPES = frozenset({"llama", "qwen3", "kimi_k2", "gpt_oss", "glm4_moe"})
