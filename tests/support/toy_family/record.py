@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
 from vllm_eagle_ext.checkpoint.expected_tensors import Expected
+from vllm_eagle_ext.checkpoint.families import registry
 from vllm_eagle_ext.checkpoint.families.eagle3 import NATIVE
 from vllm_eagle_ext.checkpoint.families.record import KeyEffect
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
-from vllm_eagle_ext.drafter_classes import LLAMA_DRAFTER
+from vllm_eagle_ext.drafter_classes import DRAFTERS, LLAMA_DRAFTER
 
 SCALE = "feature_scale"
 
@@ -54,3 +56,14 @@ TOY = replace(
     own_keys={SCALE: KeyEffect("scales the fused features", (None, 1))},
     reference=None,
 )
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """Only while a test needs it: tables of all families are compared with the docs."""
+    registry.register_families(TOY)
+    try:
+        yield
+    finally:
+        del registry.FAMILIES[TOY.name]
+        DRAFTERS.remove(TOY.drafters[0])

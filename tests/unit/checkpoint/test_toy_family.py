@@ -13,21 +13,18 @@ import torch
 from tests.drafts_page import architectures
 from tests.support.checkpoints import HIDDEN
 from tests.support.drafts import inspect, valid_draft
-from tests.support.toy_family.record import SCALE, TOY
+from tests.support.toy_family.record import SCALE, TOY, registered
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 from vllm_eagle_ext.checkpoint.families import registry
-from vllm_eagle_ext.drafter_classes import DRAFTERS
 
 (DRAFTER,) = TOY.drafters
 
 
 @pytest.fixture(autouse=True)
 def _registered():
-    registry.register_families(TOY)
-    yield
-    del registry.FAMILIES[TOY.name]
-    DRAFTERS.remove(TOY.drafters[0])
+    with registered():
+        yield
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from tests.support.checkpoints import HIDDEN
 from tests.support.drafting import load
 from tests.support.drafts import valid_draft
 from tests.support.engine import has_gpu
-from tests.support.toy_family.record import SCALE, TOY
-from vllm_eagle_ext.checkpoint.families import registry
+from tests.support.toy_family.record import SCALE, TOY, registered
 
 pytestmark = [
     pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
@@ -21,13 +20,12 @@ pytestmark = [
 def test_it_is_loaded_and_computes(tmp_path, monkeypatch):
     from vllm.model_executor.models.registry import ModelRegistry
 
-    monkeypatch.setitem(registry.FAMILIES, TOY.name, TOY)
-    monkeypatch.setattr(registry, "DRAFTERS", [*registry.DRAFTERS, *TOY.drafters])
     monkeypatch.setattr(ModelRegistry, "models", dict(ModelRegistry.models))
     draft = valid_draft("native")
     draft.config |= {"architectures": ["Eagle3ToyForCausalLM"], SCALE: 0.5}
     draft.tensors["feature_norm.weight"] = torch.full((HIDDEN,), 3.0)
-    drafter, layer_ids, _, probe = load(tmp_path, draft)
+    with registered():
+        drafter, layer_ids, _, probe = load(tmp_path, draft)
     assert type(drafter).__name__ == TOY.drafters[0].architecture
     states = torch.cat(probe.aux(layer_ids), dim=-1)  # [T, n * Ht]
     fused = drafter.combine_hidden_states(states)
