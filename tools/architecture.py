@@ -101,7 +101,7 @@ LAYERS = (
     Layer(
         "measure",
         ("measure",),
-        "bench, verify and their plain PyTorch references; no engine process imports it",
+        "bench, verify and their plain PyTorch references; no engine that a user serves with imports it",
         ("base", "checkpoint", "options", "memory", "preflight"),
     ),
     Layer(

@@ -19,7 +19,7 @@ KEY = "eagle_ext"
 # How alike a key must be to KEY or an option to be taken for it; "eagle_ex" is at 0.94, "eagle" at 0.71.
 _ALIKE = 0.85
 _GENERIC = ("enabled", "strict")  # names that another plugin may have options by
-# Option -> old spelling of a value -> the present one. REMOVE WHEN 0.3 is released.
+# Option -> old spelling of a value -> the present one. REMOVE WHEN the release after this one is made.
 RENAMED = {"aux_layers": {"boundary": "input"}, "hybrid_state": {"slots": "per_token"}}
 
 
@@ -96,8 +96,8 @@ def _renamed(key: str, value: object) -> object:
         log_once(
             logger,
             logging.WARNING,
-            f'additional_config.{KEY}.{key}: "{value}" is now called "{new}"; the old name will be '
-            "refused in a later release.",
+            f'additional_config.{KEY}.{key}: "{value}" is now called "{new}"; the old name is '
+            "read for one release more.",
         )
     return new
 

@@ -8,10 +8,12 @@ from typing import Any
 
 from vllm_eagle_ext import compat, failed_start
 from vllm_eagle_ext.drafter_classes import DRAFTERS
-from vllm_eagle_ext.memory.state_scheme import TARGETS as REPLAYING
+from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
 
 # Targets with replaying layers: the class keeps the name of vLLM's.
-TARGETS = {ours: f"vllm_eagle_ext.replay:{architecture}" for architecture, ours in REPLAYING.items()}
+TARGETS = {
+    ours: f"vllm_eagle_ext.replay:{architecture}" for architecture, ours in REPLAYING_TARGETS.items()
+}
 
 
 def registered_drafters() -> dict[str, str]:

@@ -150,9 +150,11 @@ TOUCHED = (
     Touch(
         name="vllm.config:SpeculativeConfig.draft_model_config",
         kind="attribute set",
-        place="preflight.apply.apply_spec",
+        place="preflight.apply.apply_spec, drafters.eagle3.config_writer.write, "
+        "drafters.dflash.config_writer.write",
         when="in the front end, when a supported draft is accepted",
-        why="resolved values, in its hf_config, where both runners and all drafter classes read them",
+        why="resolved values, in its hf_config, where both runners and all drafter classes read them; "
+        "an EAGLE-3 draft's max_model_len is raised by K, so that V1 drafts to the end",
         remove_when="vLLM has one resolver of a draft's config",
     ),
     Touch(
@@ -180,7 +182,7 @@ TOUCHED = (
         remove_when="no name is wrapped any more",
     ),
     Touch(
-        name="logging's record factory, sys.excepthook",
+        name="logging's record factory, sys.excepthook, the environment variable EAGLE_EXT_NOTES",
         kind="process hook",
         place="failed_start.watch, failed_start.join",
         when="when an engine with a draft is configured, and in its children",

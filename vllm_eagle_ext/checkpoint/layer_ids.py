@@ -184,7 +184,7 @@ def _choose(
                 field=f"{name} and {other} of the draft's config.json",
                 value=(list(given[name]), list(given[other])),
                 allowed="lists that mean the same layers",
-                remedy='list the layer_ids: {"eagle_ext": {"aux_layers": [..]}}',
+                remedy='list the layers whose input it reads: {"eagle_ext": {"aux_layers": [..]}}',
             )
     return layer_ids, rule, given[name]
 
@@ -217,7 +217,7 @@ def _by_rules(
             f"the ids contain N={num_target_layers}, so they name inputs: N is the last layer's output",
         )
     if "." not in name:
-        return ids, "ids at top level are layer_ids, vLLM's meaning"
+        return ids, "ids at top level name layers whose input is read, as in vLLM"
     without = convention.names_inputs_without
     if without is not None and without not in ids:
         return ids, f"nested ids of an MLA draft without layer {without} name layers whose input is read"
@@ -230,7 +230,8 @@ def _malformed(name: str, value: object) -> Problem:
         field=f"{name} of the draft's config.json",
         value=value,
         allowed="a list of integers",
-        remedy='correct the file, or list the layer_ids: {"eagle_ext": {"aux_layers": [..]}}',
+        remedy="correct the file, or list the layers whose input it reads: "
+        '{"eagle_ext": {"aux_layers": [..]}}',
     )
 
 

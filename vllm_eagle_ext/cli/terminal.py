@@ -42,7 +42,7 @@ def numbers(text: str, hint: str) -> list[int]:
 
 def say_renamed(old: str, new: str) -> None:
     """Name the new spelling of an option whose old one is still read."""
-    typer.echo(f"{old} is called {new} now; the old name will be read until the next release.", err=True)
+    typer.echo(f"{old} is now called {new}; the old name is read for one release more.", err=True)
 
 
 def console() -> Console:

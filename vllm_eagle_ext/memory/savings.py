@@ -9,6 +9,7 @@ from vllm_eagle_ext.memory.footprint import Footprint
 from vllm_eagle_ext.memory.state_blocks import counted
 
 MIB = 2**20
+_OTHERWISE = "with one state block per draft token"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +37,9 @@ class StateReport:
     def _fits(self) -> str:
         fits = requests_fit(self.fit, self.max_model_len)
         if self.fit == self.per_token_fit:
-            same = {0: "with per_token neither", 1: "with per_token as well"}
-            return f"{fits}, {same.get(self.fit, 'as many as with per_token')}"
-        others = f" instead of {self.per_token_fit}" if self.per_token_fit else ", with per_token none"
+            same = {0: f"{_OTHERWISE} neither", 1: f"{_OTHERWISE} as well"}
+            return f"{fits}, {same.get(self.fit, f'as many as {_OTHERWISE}')}"
+        others = f" instead of {self.per_token_fit}" if self.per_token_fit else f", {_OTHERWISE} none"
         return f"{fits}{others}"
 
 

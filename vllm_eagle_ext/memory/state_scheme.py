@@ -14,7 +14,7 @@ HybridState = Literal["auto", "replay", "per_token"]
 
 # Architecture of a target -> the one that replays its states. Names carry `EagleExt`, so that a node
 # without this package fails with a name that tells.
-TARGETS = {
+REPLAYING_TARGETS = {
     "Qwen3NextForCausalLM": "Qwen3NextEagleExtForCausalLM",
     "Qwen3_5ForCausalLM": "Qwen3_5EagleExtForCausalLM",
     "Qwen3_5MoeForCausalLM": "Qwen3_5MoeEagleExtForCausalLM",
@@ -88,18 +88,19 @@ def refuse_without_states(architecture: str, asked: HybridState) -> None:
     Raises:
         HybridStateError: replay is asked for, and the target keeps no recurrent states.
     """
-    if asked == "replay" and architecture not in TARGETS:
+    if asked == "replay" and architecture not in REPLAYING_TARGETS:
         raise HybridStateError(
             field=OPTION,
             value="replay",
-            allowed=f"'auto' or 'per_token' for {architecture}; 'replay' for {', '.join(TARGETS)}",
+            allowed=f"'auto' or 'per_token' for {architecture}; 'replay' for "
+            + ", ".join(REPLAYING_TARGETS),
             remedy="leave the option out",
         )
 
 
 def planned_prefix_caching(architecture: str, platform: str, asked: bool | None) -> bool | None:
     """Turn prefix caching off where it would crash and nobody asked for it; None is vLLM's default."""
-    crashes = architecture in TARGETS and platform == "cpu"
+    crashes = architecture in REPLAYING_TARGETS and platform == "cpu"
     return False if asked is None and crashes else asked
 
 

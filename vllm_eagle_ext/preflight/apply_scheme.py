@@ -11,7 +11,7 @@ from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.memory.state_scheme import (
     OPTION,
-    TARGETS,
+    REPLAYING_TARGETS,
     Situation,
     choose,
     refuse_what_crashes,
@@ -30,7 +30,7 @@ def apply_hybrid_state(launch: Launch) -> None:
         HybridStateError: replay is asked for and cannot be had, or vLLM would crash.
     """
     architecture = launch.target.architecture
-    if architecture not in TARGETS:
+    if architecture not in REPLAYING_TARGETS:
         return
     situation = _situation(launch)
     refuse_what_crashes(situation)
@@ -45,7 +45,7 @@ def apply_hybrid_state(launch: Launch) -> None:
     )
     if choice.replays:
         write_marker(launch.target.hf_config)
-        compat.use_architecture(launch.target, TARGETS[architecture])
+        compat.use_architecture(launch.target, REPLAYING_TARGETS[architecture])
 
 
 def require_drafts(options: Options) -> None:

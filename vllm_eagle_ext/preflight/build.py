@@ -88,7 +88,7 @@ def _apply_draft(launch: Launch) -> None:
 def build_on_untested_vllm(engine_args: Any, target_model_config: Any, build: Callable[[], Any]) -> Any:
     """Outside the tested range keep stock behaviour, but refuse a draft that needs this package.
 
-    Whatever else goes wrong here is logged and passed through to vLLM: nothing is known of this release.
+    Whatever else goes wrong here is logged, and vLLM decides: nothing is known of this release.
 
     Raises:
         OptionsError: an unknown option or value.

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm_eagle_ext.memory.state_scheme import TARGETS
+from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
 
 
 def __getattr__(name: str) -> Any:
-    if name in TARGETS:
+    if name in REPLAYING_TARGETS:
         from vllm_eagle_ext.replay import targets
 
         return getattr(targets, name)

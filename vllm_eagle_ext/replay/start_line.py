@@ -6,10 +6,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 from vllm.config import VllmConfig
-from vllm.v1.kv_cache_interface import AttentionSpec, MambaSpec
+from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheSpec, MambaSpec
 
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
@@ -76,7 +75,7 @@ def _read_layers(vllm_config: VllmConfig) -> tuple[Target, list[Attention]]:
     return replace(target, recurrent=state), draft
 
 
-def _specs(vllm_config: VllmConfig) -> list[Any]:
+def _specs(vllm_config: VllmConfig) -> list[KVCacheSpec]:
     layers = vllm_config.compilation_config.static_forward_context.values()
     specs = [
         layer.get_kv_cache_spec(vllm_config) for layer in layers if hasattr(layer, "get_kv_cache_spec")

@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from vllm_eagle_ext.errors import HybridStateError
-from vllm_eagle_ext.memory.state_scheme import TARGETS, Situation, choose, obstacles, refuse_what_crashes
+from vllm_eagle_ext.memory.state_scheme import (
+    REPLAYING_TARGETS,
+    Situation,
+    choose,
+    obstacles,
+    refuse_what_crashes,
+)
 
 PLAIN = Situation(
     architecture="Qwen3_5ForConditionalGeneration",
@@ -29,7 +35,7 @@ IMPOSSIBLE = {
 
 
 def test_names_tell_whose_they_are():
-    assert all("EagleExt" in ours for ours in TARGETS.values())
+    assert all("EagleExt" in ours for ours in REPLAYING_TARGETS.values())
 
 
 @pytest.mark.parametrize(("k", "replays"), [(1, False), (2, False), (3, True), (15, True)])

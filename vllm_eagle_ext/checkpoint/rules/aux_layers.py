@@ -20,7 +20,8 @@ def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
             field="eagle_aux_hidden_state_layer_ids of the draft's config.json",
             value=None,
             allowed=f"its trained layers; {list(layers.layer_ids)} is taken, EAGLE-3's default",
-            remedy='if acceptance is low, list the layer_ids: {"eagle_ext": {"aux_layers": [..]}}',
+            remedy="if acceptance is low, list the layers whose input it reads: "
+            '{"eagle_ext": {"aux_layers": [..]}}',
         )
 
 
@@ -87,7 +88,7 @@ def aux_count_is_consistent(case: Case) -> Iterable[Problem]:
                 field=f"{key} of the draft's config.json",
                 value=stated,
                 allowed=f"{count}, the number of aux layers ({case.spec.aux_layers.rule})",
-                remedy='list the layer_ids: {"eagle_ext": {"aux_layers": [..]}}',
+                remedy='list the layers whose input it reads: {"eagle_ext": {"aux_layers": [..]}}',
             )
 
 

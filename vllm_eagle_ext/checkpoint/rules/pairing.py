@@ -114,7 +114,8 @@ def head_dim_is_stated(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="head_dim of the draft's config.json",
             value=None,
-            message=f"{case.spec.heads.dim} is taken for the size of one head",
+            message=f"{case.spec.heads.dim} is taken for the size of one head: compare it with the size "
+            "that the draft was trained with",
         )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vllm_eagle_ext.measure.bench.request import BenchRequest
 
 app = typer.Typer(invoke_without_command=True)
+_VARIANTS = "none,stock,ours"
 
 
 @app.callback()
@@ -41,7 +42,7 @@ def bench(
     chat_template: parameters.ChatTemplate = None,
     thinking: parameters.Thinking = None,
     method: parameters.Method = None,
-    variants: parameters.Variants = "none,stock,ours",
+    variants: parameters.Variants = _VARIANTS,
     ways: parameters.FormerVariants = None,
     engine: parameters.Engine = "{}",
     speculative: parameters.Speculative = "{}",
@@ -95,6 +96,8 @@ def _bench_request(given: dict[str, Any]) -> BenchRequest:
     if given["target"] is None:
         raise typer.BadParameter("needed", param_hint="--target")
     if given["ways"] is not None:
+        if given["variants"] != _VARIANTS:
+            raise typer.BadParameter("not beside --variants, its new name", param_hint="--ways")
         say_renamed("--ways", "--variants")
     read: dict[str, Any] = {
         "drafts": given["draft"] or [],

@@ -11,7 +11,7 @@ from vllm_eagle_ext.measure.engine.arguments import refuse_reserved
 from vllm_eagle_ext.measure.prompts import PromptSet, read_texts, token_ids
 from vllm_eagle_ext.measure.verify.amount import QUICK, QUICK_ENGINE, USUAL
 from vllm_eagle_ext.measure.verify.texts import TIE_GAP, TIE_GAP_FLOAT32
-from vllm_eagle_ext.memory.state_scheme import TARGETS
+from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
 from vllm_eagle_ext.preflight.offline.serve import speculative_config, usual_k
@@ -107,7 +107,7 @@ def tie_bound(request: VerifyRequest) -> float:
 
 def has_recurrent_state(target: Mapping[str, Any]) -> bool:
     """Whether a config.json names a target whose recurrent state this package knows."""
-    return any(name in TARGETS for name in target.get("architectures") or ())
+    return any(name in REPLAYING_TARGETS for name in target.get("architectures") or ())
 
 
 def left_out(request: VerifyRequest) -> str | None:

@@ -64,7 +64,7 @@ def _about_schemes(plan: HybridPlan) -> Iterator[str]:
     budget = plan.premises.budget
     replay, per_token = plan.replay.fit(budget), plan.per_token.fit(budget)
     if replay and not per_token and plan.auto == "replay":
-        yield "With per_token vLLM would not start here; with replay it does."
+        yield "With one state block per draft token vLLM would not start here; with replay it does."
     elif replay and not per_token:
         yield "With replay a request would fit."
     if plan.setting.k < LEAST_K:

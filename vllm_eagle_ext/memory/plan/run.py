@@ -30,7 +30,12 @@ from vllm_eagle_ext.memory.plan.model_files import (
 )
 from vllm_eagle_ext.memory.savings import StateReport, report
 from vllm_eagle_ext.memory.state_blocks import Scheme
-from vllm_eagle_ext.memory.state_scheme import TARGETS, Situation, choose, planned_prefix_caching
+from vllm_eagle_ext.memory.state_scheme import (
+    REPLAYING_TARGETS,
+    Situation,
+    choose,
+    planned_prefix_caching,
+)
 
 # Bytes of a key's or value's element; None: as the model's dtype.
 KV_DTYPES: dict[str, int | None] = {
@@ -236,7 +241,7 @@ def _hybrid(premises: Premises, target: Target, setting: CacheSetting) -> Hybrid
 def _auto(premises: Premises, setting: CacheSetting) -> tuple[Scheme, str]:
     """Choose as an engine does on the runner that vLLM chooses by itself: V2 on a GPU, V1 on a CPU."""
     architecture, cpu = premises.architecture, setting.cpu
-    if architecture and architecture not in TARGETS:
+    if architecture and architecture not in REPLAYING_TARGETS:
         return "per_token", f"replay does not know {architecture}"
     runner: Literal["v1", "v2"] = "v1" if cpu else "v2"
     choice = choose(

@@ -18,7 +18,7 @@ from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.compat import is_tested
 from vllm_eagle_ext.errors import EagleExtError, HybridStateError, SpeculativeConfigError
 from vllm_eagle_ext.memory.state_scheme import (
-    TARGETS,
+    REPLAYING_TARGETS,
     Situation,
     choose,
     planned_prefix_caching,
@@ -80,14 +80,14 @@ def plan_start(
     if case is not None:
         checks |= _of_the_pair(target, architecture, case, wishes, start)
     found = [finding for name, check in checks.items() for finding in _refused_start(name, check)]
-    if case is not None and architecture in TARGETS:
+    if case is not None and architecture in REPLAYING_TARGETS:
         state, refused = _state(architecture, wishes, start)
         return replace(start, state=state, refusals=(*found, *refused))
     return replace(start, refusals=tuple(found))
 
 
 def _refuse_length(target: Mapping[str, Any], wishes: EngineWishes) -> None:
-    """Refuse by vLLM's rule. A rope that is stretched, or one per layer type, is passed through to vLLM.
+    """Refuse by vLLM's rule. A rope that is stretched, or one per layer type, is left to vLLM to judge.
 
     Raises:
         SpeculativeConfigError: more positions than the target has.

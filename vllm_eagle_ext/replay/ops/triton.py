@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton  # type: ignore[import-untyped]
@@ -273,7 +272,7 @@ class ApplyPlan:
             return state.element_size()
         return math.gcd(VECTOR_BYTES, state.stride(0) * state.element_size())
 
-    def _layout(self, cache: StateCache, gating: Gating) -> tuple[Any, ...]:
+    def _layout(self, cache: StateCache, gating: Gating) -> tuple[object, ...]:
         tensors = (cache.state, cache.records, *gating)
         inner = [(t.shape[1:], t.dtype, t.stride()[1:]) for t in tensors]
         return (*inner, self._alignment(cache.state))

@@ -109,5 +109,5 @@ def test_the_former_name_of_variants(monkeypatch):
     monkeypatch.setattr(run, "run_bench", run_bench)
     result = CliRunner().invoke(app, ["bench", "--target", "t", "--ways", "none"])
     assert result.exit_code == 0, result.output
-    assert result.stderr.startswith("--ways is called --variants now;")
+    assert result.stderr.startswith("--ways is now called --variants;")
     assert (found[0].kinds, result.stdout) == (["none"], "")
