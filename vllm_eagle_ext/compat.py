@@ -163,8 +163,6 @@ def install_in_worker(commit_on_v1: CommitOnV1 | None = None) -> None:
         _install_commit_on_v1(commit_on_v1)
     install_cpu_workarounds()
     logger.debug("vLLM's names are wrapped in this worker; python -m vllm_eagle_ext.touched lists them.")
-        "Names of vLLM's are wrapped in this worker: python -m vllm_eagle_ext.touched lists them."
-    )
 
 
 def _install_commit_on_v1(commit: CommitOnV1) -> None:
