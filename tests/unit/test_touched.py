@@ -12,7 +12,7 @@ import pytest
 
 import vllm_eagle_ext
 from tests.support.engine import ROOT, has_gpu
-from vllm_eagle_ext.memory.state_scheme import TARGETS
+from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
 from vllm_eagle_ext.touched import TOUCHED, markdown_table
 
 NAMES = ("name wrapped", "name replaced")
@@ -47,7 +47,7 @@ def test_the_table_names_all_that_changes(tmp_path):
     assert tables(found) == listed("registry entry") - elsewhere
     registered = [entry for entry in found["entries"] if entry.startswith(MODELS)]
     assert all("EagleExt" in entry or "PEagle" in entry for entry in registered)
-    assert {f"{MODELS}[{ours!r}]" for ours in TARGETS.values()} < set(registered)
+    assert {f"{MODELS}[{ours!r}]" for ours in REPLAYING_TARGETS.values()} < set(registered)
     assert set(found["instances"]) == {
         "ReplayGatedDeltaNetAttention.__class__",
         "ReplayGatedDeltaNetAttention._forward_method",
