@@ -78,13 +78,13 @@ def install_all(target: Any) -> list[str]:
 
     from vllm_eagle_ext import compat
     from vllm_eagle_ext.drafters.dflash import config
-    from vllm_eagle_ext.memory.state_scheme import TARGETS
+    from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
     from vllm_eagle_ext.replay.commit import commit_on_v1
     from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
 
     compat.install_in_worker(commit_on_v1)
     config.register()
-    compat.use_architecture(target, TARGETS[target.architecture])
+    compat.use_architecture(target, REPLAYING_TARGETS[target.architecture])
 
     layer = QwenGatedDeltaNetAttention.__new__(QwenGatedDeltaNetAttention)
     torch.nn.Module.__init__(layer)

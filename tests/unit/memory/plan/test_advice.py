@@ -18,13 +18,16 @@ def test_nothing_fits(plan, options, words):
     result = plan(*options)
     assert result.exit_code == 1
     assert f"- {words}" in result.stdout if words.startswith("Nothing") else words in result.stdout
-    assert "; no request of 262144 tokens fits, with per_token neither." in result.stdout
+    assert (
+        "; no request of 262144 tokens fits, with one state block per draft token neither."
+        in result.stdout
+    )
 
 
 @pytest.mark.parametrize(
     ("gpu_mem", "sentence"),
     [
-        ("58", "; 1 request of 8192 tokens fits, with per_token none."),
+        ("58", "; 1 request of 8192 tokens fits, with one state block per draft token none."),
         ("61", "; 4 requests of 8192 tokens fit instead of 1."),
     ],
 )
@@ -35,9 +38,13 @@ def test_a_single_request(said, gpu_mem, sentence):
 
 def test_as_many_with_per_token(said):
     line = said("-k", "3", "--gpu-mem", "80")["line"]
-    assert line.endswith("; 1 request of 262144 tokens fits, with per_token as well.")
+    assert line.endswith(
+        "; 1 request of 262144 tokens fits, with one state block per draft token as well."
+    )
     line = said("-k", "3", "--gpu-mem", "140", "--max-model-len", "262144")["line"]
-    assert line.endswith("; 4 requests of 262144 tokens fit, as many as with per_token.")
+    assert line.endswith(
+        "; 4 requests of 262144 tokens fit, as many as with one state block per draft token."
+    )
 
 
 def test_few_drafts_are_planned_as_auto_takes_them(said):
@@ -69,7 +76,10 @@ def test_the_length_that_is_advised_fits(plan):
 def test_only_replay_fits(said):
     found = said("-k", "15", "--gpu-mem", "60", "--max-model-len", "8192")
     assert found["per_token"]["requests_that_fit"] == 0 < found["replay"]["requests_that_fit"]
-    assert "With per_token vLLM would not start here; with replay it does." in found["advice"]
+    assert (
+        "With one state block per draft token vLLM would not start here; with replay it does."
+        in found["advice"]
+    )
 
 
 @pytest.mark.parametrize(("k", "is_small"), [("1", True), ("2", True), ("3", False)])
