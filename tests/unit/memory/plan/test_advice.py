@@ -6,6 +6,8 @@ import pytest
 
 from tests.unit.memory.plan.inputs import H200
 
+OTHERWISE = "with one state block per draft token"
+
 
 @pytest.mark.parametrize(
     ("options", "words"),
