@@ -77,7 +77,7 @@ def write_small_draft(folder: Path, family: str) -> Path:
 
 
 def distribution(target: Path, draw: Draw) -> dict[Continuation, float]:
-    """Compute the probability of every continuation of PROMPT: the target's logits, restricted by the draw."""
+    """Compute each continuation's probability: the target's logits under the draw's settings."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)

@@ -119,8 +119,8 @@ def _checked(draft: str, request: BenchRequest) -> CheckResult:
 
 
 def _require_room(request: BenchRequest, found: PromptSet, limit: int | None) -> None:
-    """Require room for the longest text, and for the drafts of its last step; past the end stock stops drafting for
-    a whole batch, and a low acceptance would be the draft's fault."""
+    """Require room for the longest text, and for the drafts of its last step; past the end stock stops
+    drafting for a whole batch, and a low acceptance would be the draft's fault."""
     most, seats = max(request.concurrency), request.engine.get("max_num_seqs")
     if most > len(found.ids) or (seats and most > seats):
         raise SpeculativeConfigError(
@@ -153,7 +153,7 @@ def _prompts(request: BenchRequest) -> PromptSet:
 
 
 def _prompt_count(request: BenchRequest) -> int | None:
-    """Take all of a file or a set; of the built-in prompts as many as tell a good from a broken draft."""
+    """Take all of a file or a set; of the built-in prompts enough to tell a good from a broken draft."""
     if request.prompts in (None, BUILT_IN) and request.num_prompts is None:
         return max(_USUAL_PROMPTS, *request.concurrency)
     return request.num_prompts

@@ -161,7 +161,7 @@ class _Bench:
         )  # fmt: skip
 
     def _plain_step_s(self, concurrency: int) -> float | None:
-        """Take the split's step time where there is one, for a like comparison; it leaves out what lies between steps."""
+        """Take the split's, like for like, where there is one; it leaves out what lies between steps."""
         if split := self._split(PLAIN, concurrency):
             return split.target_s
         runs = list(self.runs.get((PLAIN, concurrency), {}).values())
