@@ -139,7 +139,7 @@ def main() -> None:
     found: dict[str, Any] = {"command": "python -m benchmarks.preflight_cost", "machine": machine()}
     found |= {"repeats": REPEATS, "rules": true_sizes()}
     found["start"] = {draft: start_spans(draft) for draft in PAIRS}
-    (RESULTS / "intake_cpu.json").write_text(json.dumps(found, indent=1) + "\n")
+    (RESULTS / "preflight_cpu.json").write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))
 
 

@@ -1,4 +1,4 @@
-"""Of a `q_proj` with more rows than its heads have, the first are loaded and the rest is dropped."""
+"""A `q_proj` with more rows than its heads have is loaded by its first rows; the rest is dropped."""
 
 import tempfile
 

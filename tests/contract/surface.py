@@ -98,7 +98,7 @@ PACKAGE = (
     Name(
         "vllm.config.speculative",
         "SpeculativeConfig.compute_hash",
-        "boundaries are part of the compile cache's key",
+        "aux layer ids are part of the compile cache's key",
         contains=("eagle_aux_hidden_state_layer_ids",),
     ),
     Name(
@@ -249,7 +249,7 @@ PACKAGE = (
     Name(
         f"{_MODELS}.interfaces",
         "EagleModelMixin._maybe_add_hidden_state",
-        "a boundary is the residual stream",
+        "an aux hidden state is the residual stream",
         contains=("hidden_states + residual",),
     ),
     Name(

@@ -1,4 +1,4 @@
-"""What the package leans on where a server schedules, lends weights and takes images."""
+"""What the package leans on where a server schedules, shares weights and takes images."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SERVING = (
     Name(
         _PROPOSER,
         "SpecDecodeBaseProposer._maybe_share_embeddings",
-        "V1 lends a target's embeddings as they are, adapters included",
+        "V1 shares a target's embeddings as they are, adapters included",
         contains=("self.model.model.embed_tokens = target_embed_tokens",),
     ),
     Name("vllm.lora.layers.base", "BaseLayerWithLoRA", "how an adapted layer is told"),
@@ -74,7 +74,7 @@ SERVING = (
     Name(
         "vllm.model_executor.models.deepseek_v2",
         "DeepseekV2Model.forward",
-        "boundary 0 cannot be read: there is no residual yet",
+        "aux layer 0 cannot be read: there is no residual yet",
         contains=("aux_hidden_state = hidden_states + residual",),
     ),
 )

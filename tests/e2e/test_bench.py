@@ -88,7 +88,7 @@ def test_no_draft_and_ours_side_by_side(tmp_path):
 
 @pytest.mark.long
 def test_an_interrupted_bench_goes_on(tmp_path):
-    """Of the stock engine a measurement is taken away: that one alone is made again."""
+    """A measurement of the stock engine is taken away: that one alone is made again."""
     out = tmp_path / "bench"
     common = ("--concurrency", "1,4", "--num-prompts", "8")
     bench(out, *common)

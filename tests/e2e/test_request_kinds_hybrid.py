@@ -51,8 +51,8 @@ def pairs(kinds, engine, kind):
             yield from zip(plain["texts"], drafted["texts"], strict=True)
 
 
-def parting(plain, drafted) -> float | None:
-    """How far apart the plain run saw two tokens where the texts part; None: they do not."""
+def gap_at_divergence(plain, drafted) -> float | None:
+    """How far apart the plain run saw two tokens where the texts diverge; None: they do not."""
     for i, (left, right) in enumerate(zip(plain["tokens"], drafted["tokens"], strict=False)):
         if left != right:
             seen = plain["logprobs"][i]
@@ -67,7 +67,7 @@ def test_answer_is_that_without_drafts(kinds, engine, kind):
     gaps, count = [], 0
     for plain, drafted in pairs(kinds, engine, kind):
         count += 1
-        gap = parting(plain, drafted)
+        gap = gap_at_divergence(plain, drafted)
         if gap is None:
             for key in ("tokens", "text", "finish", "stop"):
                 assert drafted[key] == plain[key]
@@ -81,7 +81,7 @@ def test_answer_is_that_without_drafts(kinds, engine, kind):
 @pytest.mark.parametrize("engine", NAMES)
 def test_most_answers_are_equal(kinds, engine):
     """The same few texts diverge in many kinds: with AMX three of the eight, at gaps up to 0.0625."""
-    gaps = [parting(*pair) for kind in GREEDY for pair in pairs(kinds, engine, kind)]
+    gaps = [gap_at_divergence(*pair) for kind in GREEDY for pair in pairs(kinds, engine, kind)]
     equal = gaps.count(None) / len(gaps)
     print(f"\n{engine}: {equal:.2f} of {len(gaps)} answers are equal")
     assert equal > 0.5

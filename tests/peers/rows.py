@@ -20,7 +20,7 @@ SPECULATORS, SPECFORGE, ZLAB, ANGELSLIM = "speculators", "specforge", "dflash", 
 
 IDS = "aux_layers_are_stated"
 FEEDBACK = "norm_output_is_unambiguous"
-LENT = "shared_parts_are_usual"
+SHARED = "shared_parts_are_usual"
 ORDER = "aux_order_is_unambiguous"
 ROPE = "rope_matches_the_target"
 LENGTH = "trained_length_covers_max_model_len"
@@ -138,7 +138,7 @@ def _converted(source: str, algorithm: str, target: str, *warnings: str) -> Row:
     )
 
 
-CONVERTED = [_converted("native", "eagle3", TARGET, IDS, LENT), _converted("dflash", "dflash", HYBRID)]
+CONVERTED = [_converted("native", "eagle3", TARGET, IDS, SHARED), _converted("dflash", "dflash", HYBRID)]
 
 
 def _specforge(kind: str, name: str, *warnings: str, **settings: Any) -> Row:
@@ -237,6 +237,6 @@ NOT_COMPARED = {
     "engines on the hybrid target": "every draft starts there, P-EAGLE and DFlash ones without their "
     "M-RoPE sections; but vLLM's linear attention on a CPU is bf16 alone, where near-ties diverge",
     "SafeAILab EAGLE": "is not in the package index (eagle-llm there is EAGLE-1)",
-    "speculators DSpark, DFlash2": "are left to vLLM, and drafted by its V2 runner alone",
+    "speculators DSpark, DFlash2": "are passed through to vLLM, and drafted by its V2 runner alone",
     "speculators XPress, MTP": "vLLM 0.32 has neither type",
 }

@@ -1,4 +1,4 @@
-"""Of every row: what `check` says, and that the reference drafts as the peer does."""
+"""Every row: `check` says what it must, and the reference drafts as the peer does."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Sample:
     threads: int
 
     def resident(self, name: str | None = None) -> int:
-        """Of all processes, or of one part."""
+        """Sum the resident bytes of all processes, or of one part."""
         return sum(size for (kind, _), size in self.memory.items() if name in (None, kind))
 
 

@@ -60,7 +60,7 @@ class Hub:
         return 404, {"X-Error-Code": "RepoNotFound"}, b""
 
     def _is_folder(self, path: str) -> bool:
-        """Of the repository; a revision may have slashes too."""
+        """Whether the path is a folder of the repository; a revision may have slashes too."""
         return (self.folder / path.rpartition("/")[2]).is_dir()
 
 

@@ -36,6 +36,6 @@ def pairs(
 
 
 def share_equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> tuple[float, int]:
-    """Of the drafted ids, and how many were compared."""
+    """Give the share of equal drafted ids, and how many ids were compared."""
     equal = [a == b for drafts in pairs(left, right) for a, b in zip(*drafts, strict=True)]
     return sum(equal) / len(equal), len(equal)

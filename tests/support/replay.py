@@ -72,7 +72,7 @@ class Comparison:
 def replay(
     target: PreTrainedModel,
     reference: ReferenceDrafter,
-    boundaries: Sequence[int],
+    layer_ids: Sequence[int],
     prompts: Sequence[Sequence[int]],
     outputs: Sequence[Sequence[int]],
     drafts: Sequence[Sequence[Sequence[int]]],
@@ -84,7 +84,7 @@ def replay(
     result = Comparison(k, chained)
     for prompt, output, recorded in zip(prompts, outputs, drafts, strict=True):
         tokens = [*prompt, *output]
-        rows = reference.true_rows(tokens, residual_stream(target, tokens, boundaries))
+        rows = reference.true_rows(tokens, residual_stream(target, tokens, layer_ids))
         start = len(prompt) - 1
         for drafted in recorded:
             if start + 2 + k > len(tokens):

@@ -77,7 +77,7 @@ def write_small_draft(folder: Path, family: str) -> Path:
 
 
 def distribution(target: Path, draw: Draw) -> dict[Continuation, float]:
-    """Of all continuations of PROMPT, as the draw's settings make it of the target's logits."""
+    """Compute each continuation's probability: the target's logits under the draw's settings."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)

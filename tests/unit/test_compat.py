@@ -154,7 +154,7 @@ def test_v1_still_takes_the_last_token_of_a_prompt_at_the_end_of_a_chunk():
 
 
 def test_the_token_behind_a_chunk_is_found_while_drafts_are_proposed():
-    """Of three requests the first and the last are inside their prompts, 16 and 8 tokens done."""
+    """The first and the last of three requests are inside their prompts, 16 and 8 tokens done."""
     seen = []
 
     class Runner:

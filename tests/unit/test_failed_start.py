@@ -65,7 +65,7 @@ def create_engine_config(error):
 
 
 def last_lines(tmp_path, code: str) -> list[str]:
-    """Of the standard error of a program, which ends with an exception."""
+    """Run a program that ends with an exception, and give the last lines of its standard error."""
     program = tmp_path / "program.py"
     body = "\n".join(f"    {line}" for line in code.splitlines())
     program.write_text(f"{COMMON}\nif __name__ == '__main__':\n{body}\n")

@@ -161,11 +161,11 @@ def test_the_first_screen_s_figures_are_the_plan_s(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (command,) = next(b for b in blocks("bash", USAGE) if b.startswith("vllm-eagle plan")).splitlines()
     found = json.loads(invoke([*split(command)[1], "--json"]).stdout)
-    replay, slots = found["replay"], found["per_token"]
+    replay, other = found["replay"], found["per_token"]
     first = " ".join(README.read_text().split("## ")[0].split())
     assert (
         f"at K = {found['request']['k']} that is {replay['state_bytes'] / 2**30:.2f} GiB per request "
-        f"instead of {slots['state_bytes'] / 2**30:.1f} GiB, and {replay['requests_that_fit']} requests "
+        f"instead of {other['state_bytes'] / 2**30:.1f} GiB, and {replay['requests_that_fit']} requests "
         f"of {found['max_model_len']:,} tokens fit on a GPU of {found['request']['gpu_mem']:g} GiB "
-        f"instead of {slots['requests_that_fit']}"
+        f"instead of {other['requests_that_fit']}"
     ) in first

@@ -19,11 +19,13 @@ from tests.support.engine import has_gpu
 from vllm_eagle_ext.compat import vllm_version
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "vllm_eagle_ext"
 FOLDER = ROOT / "docs/vllm_faults"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 TEXT = (ROOT / "docs/vllm_faults.md").read_text()
 PARTS = ["Symptom", "Cause", "Releases", "Shown by", "Workaround", "Can go when"]
 KINDS = ["Worked around", "Refused beforehand", "Explains an observation"]
+PLACE = re.compile(r"`([\w/]+\.py)`, `([\w.]+)`")
 LIMIT_S = 300
 
 
@@ -107,20 +109,37 @@ def test_the_table_lists_the_sections_in_order():
 @pytest.mark.parametrize("title", SECTIONS)
 def test_the_cause_names_places_that_exist(title):
     """In the installed release."""
-    places = re.findall(r"`([\w/]+\.py)`, `([\w.]+)`", SECTIONS[title]["Cause"])
+    places = PLACE.findall(SECTIONS[title]["Cause"])
     assert places
     for path, name in places:
-        assert name in names_of(path), f"{path} has no {name}"
+        assert name in names_of(vllm_folder() / path), f"{path} has no {name}"
+
+
+def test_the_workarounds_name_places_that_exist():
+    """In this package: each file, and each function or class that is named behind its file."""
+    places = set()
+    for parts in SECTIONS.values():
+        for path in re.findall(r"`([\w/]+(?:\.py|/))`", parts["Workaround"]):
+            assert (PACKAGE / path).exists(), f"there is no {path}"
+        places.update(PLACE.findall(parts["Workaround"]))
+    assert places
+    for path, name in sorted(places):
+        assert name in names_of(PACKAGE / path), f"{path} has no {name}"
 
 
 @cache
-def names_of(path: str) -> frozenset[str]:
-    """Functions and classes of a file of vLLM's, methods as Class.method."""
+def vllm_folder() -> Path:
     found = importlib.util.find_spec("vllm")
     assert found is not None
     assert found.origin is not None
+    return Path(found.origin).parent
+
+
+@cache
+def names_of(path: Path) -> frozenset[str]:
+    """Functions and classes of a file, methods as Class.method."""
     names = set()
-    for node in ast.parse((Path(found.origin).parent / path).read_text()).body:
+    for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         if isinstance(node, ast.ClassDef):

@@ -26,7 +26,7 @@ class TargetFacts:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], folder: Path | None = None) -> TargetFacts:
-        """From a target's config.json.
+        """Read the facts from a target's config.json.
 
         Raises:
             UnsupportedDraftError: a size is missing or no positive integer.

@@ -64,7 +64,7 @@ class Recurrent:
         return self.value_heads // self.tp * self.value_dim * self.key_dim * self.state_bytes
 
     def conv_bytes(self, k: int) -> int:
-        """Bytes of one layer's conv state, which K draft tokens widen."""
+        """Compute the bytes of one layer's conv state, which K draft tokens widen."""
         return (self.conv_width - 1 + k) * self.conv_dim * self.model_bytes
 
 
@@ -152,14 +152,14 @@ def _recurrent_layers(
 
 
 def dtype_of(config: Mapping[str, Any]) -> Any:
-    """The dtype that the config states, under either of its keys; bfloat16 where it states none."""
+    """Read the dtype that the config states, under either of its keys; bfloat16 where it states none."""
     places = [text_config(config), config]
     found = (place.get(key) for place in places for key in ("dtype", "torch_dtype"))
     return next((value for value in found if value is not None), "bfloat16")
 
 
 def model_bytes(dtype: Any) -> int:
-    """Bytes per element of a dtype, as it is served."""
+    """Give the bytes per element of a dtype, as it is served."""
     return _bytes(dtype, "dtype", _MODEL_BYTES)
 
 

@@ -59,6 +59,6 @@ def requests_fit(count: int, length: int) -> str:
 
 
 def mib(size: float) -> str:
-    """Whole MiB, or two digits of a small size."""
+    """Round to whole MiB, or to two digits of a small size."""
     value = size / MIB
     return f"{value:.0f}" if value >= 10 or value == 0 else f"{value:.2g}"

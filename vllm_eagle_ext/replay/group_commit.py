@@ -21,7 +21,7 @@ class GroupCommit:
         self._bound: tuple[PlanApplier, Plan] | None = None
 
     def __call__(self, step: Step, num_sampled: torch.Tensor) -> None:
-        """num_sampled [requests of the whole batch] int32."""
+        """Commit a step; num_sampled [requests of the whole batch] int32."""
         if self._bound is None:  # the cache exists only after the builder
             self._bound = self._bind([self._layers[name] for name in self._names])
         apply, plan = self._bound

@@ -37,7 +37,7 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
 
     @classmethod
     def adopt(cls, layer: QwenGatedDeltaNetAttention) -> None:
-        """Makes one of vLLM's layers ours, in place: it is registered under its prefix already."""
+        """Make one of vLLM's layers ours, in place: it is registered under its prefix already."""
         if type(layer) is not QwenGatedDeltaNetAttention:
             raise TypeError(f"{type(layer).__name__} is no layer that can replay")
         layer.__class__ = cls

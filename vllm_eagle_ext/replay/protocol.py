@@ -50,7 +50,7 @@ class ReplayOps(Protocol):
         """State blocks per request beside the one that holds its state."""
 
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
-        """Once a step, before the layers run."""
+        """Prepare the batch once a step, before the layers run."""
 
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step

@@ -20,8 +20,8 @@ logger = get_logger(__name__)
 
 
 def log_start_line(vllm_config: VllmConfig) -> None:
-    """Figures of one rank. vLLM also builds its attention for caches of a few blocks, to measure its
-    graphs: nothing is said of those."""
+    """Log the figures of one rank. vLLM also builds its attention for caches of a few blocks, to
+    measure its graphs: nothing is said of those."""
     parallel = vllm_config.parallel_config
     if parallel.rank != 0 or not vllm_config.cache_config.num_gpu_blocks:
         return

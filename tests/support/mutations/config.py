@@ -208,7 +208,7 @@ def other_keys(family: str) -> Iterator[Change]:
         extra |= {
             "nested block_size": {"dflash_config": {"block_size": 9}},
             "second mask token": {"mask_token_id": 3},
-            "last boundary": {"dflash_config": {"target_layer_ids": [1, 3, 7]}},
+            "last layer id": {"dflash_config": {"target_layer_ids": [1, 3, 7]}},
         }
     for name, keys in extra.items():
         mutant = fresh(family)

@@ -134,7 +134,7 @@ def vocabulary_map(family: str) -> Iterator[Change]:
 
 
 def quantisation(family: str) -> Iterator[Change]:
-    """Of the one family that is quantised: what its config leaves out, and what its files lack."""
+    """Change what the config of the one quantised family leaves out, and what its files lack."""
     if family != "quantised":
         return
     for name, ignore in (("local name", ["lm_head", "fc"]), ("nothing", []), ("other module", ["x"])):

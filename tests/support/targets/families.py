@@ -58,8 +58,8 @@ class Family:
 
     @property
     def bound(self) -> float:
-        """Of the states' error. fp32 differs by the order of sums alone (1e-5 was seen); bf16 rounds
-        at every layer (0.012), and Hugging Face's own bf16 as much."""
+        """The states' largest error. fp32 differs by the order of sums alone (1e-5 was seen); bf16
+        rounds at every layer (0.012), and Hugging Face's own bf16 as much."""
         return 1e-4 if self.dtype == "float32" else 0.03
 
 

@@ -152,7 +152,7 @@ def test_d2t_of_a_whole_vocabulary_is_the_identity(tmp_path, family, d2t, mark):
 
 
 def test_d2t_of_a_whole_vocabulary_in_another_order_is_refused_while_loading(tmp_path):
-    """Of .bin files, whose values preflight does not read."""
+    """The map lies in a .bin file, whose values preflight does not read."""
     draft = valid_draft("mla")
     draft.tensors["d2t"] = torch.arange(VOCAB).flip(0)
     with pytest.raises(UnsupportedDraftError, match="another order"):

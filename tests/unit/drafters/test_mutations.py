@@ -49,7 +49,7 @@ OF_THE_REQUEST = {
     "draft_is_no_plain_model", "gate_layout_has_a_gate", "k_is_worth_drafting",
     "k_leaves_room_in_the_context", "trained_length_covers_the_target", "trainer_rotates_the_same_part",
 }  # fmt: skip
-# Of values that are read where they are asked for: cli/check/test_weights.py.
+# Values are read where they are asked for: preflight/offline/test_weights.py.
 OF_ALL_VALUES = {"weights_are_finite", "weights_are_not_all_zero", "weights_have_a_usual_scale"}
 
 

@@ -120,7 +120,7 @@ def test_null_target_hidden_size_means_the_targets(target, tmp_path):
     assert speculative_config(target, draft).draft_model_config.hf_config.target_hidden_size == 64
 
 
-def test_other_storage_is_left_to_vllm_with_a_warning(vllm_log):
+def test_other_storage_is_passed_through_to_vllm_with_a_warning(vllm_log):
     from vllm_eagle_ext.options import Options
     from vllm_eagle_ext.preflight.draft_checks import inspect_requested
     from vllm_eagle_ext.preflight.draft_request import DraftRequest

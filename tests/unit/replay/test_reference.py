@@ -101,7 +101,7 @@ def test_padding_is_inert_and_conv_states_move():
 
 
 def test_a_step_over_a_block_boundary_writes_both_blocks():
-    """A state block per 16 tokens; 14 stood before the step, the boundary is after two rows."""
+    """A state block per 16 tokens; 14 stood before the step, the block boundary is after two rows."""
     step = case(Shape(), [4], spare=3)
     block = int(step.batch.state_blocks[0])
     table = torch.tensor([[block, 3]], dtype=torch.int32)

@@ -40,7 +40,7 @@ RULES = (
 
 
 def rules_for(family: Family) -> Iterator[Rule]:
-    """Those for all and those that the family's record lists, in the order above, then its others."""
+    """Yield the rules for all and the family's, in the order above, then those that it alone lists."""
     yield from (rule for rule in RULES if rule.for_all or rule in family.rules)
     yield from (rule for rule in family.rules if rule not in RULES)
 

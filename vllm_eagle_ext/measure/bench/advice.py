@@ -73,7 +73,7 @@ def _best(report: BenchReport) -> Iterator[str]:
 
 
 def _comparable(report: BenchReport, rows: Sequence[Row]) -> list[Sequence[Row]]:
-    """An acceptance length that was set is that of every K, and makes none of them the best."""
+    """Group rows whose K can be compared: an acceptance length that was set makes no K the best."""
     if _length_is_set(report):
         return [[row] for row in rows]
     return [rows] if rows else []
@@ -85,7 +85,7 @@ def _length_is_set(report: BenchReport) -> bool:
 
 
 def _verdict_on_k(report: BenchReport, rows: Sequence[Row], level: int) -> str:
-    """Which K to serve with, from the rows of one draft at one concurrency, one per K."""
+    """Say which K to serve with, from the rows of one draft at one concurrency, one per K."""
     judged = [(row.speedup, row) for row in rows if row.speedup]
     if not judged:
         fastest = max(rows, key=_tokens_per_s)
@@ -141,7 +141,7 @@ def _causes(report: BenchReport, row: Row) -> Iterator[str]:
 
 
 def _verify_cost(report: BenchReport, row: Row) -> float | None:
-    """In steps without a draft, like for like."""
+    """Express the cost of a verify step in steps without a draft, measured alike."""
     plain = report.plain(row.concurrency)
     if plain is None or row.split is None:
         return None
@@ -174,7 +174,7 @@ def _fading(report: BenchReport) -> Iterator[str]:
 
 
 def _untried(report: BenchReport) -> Iterator[str]:
-    """A smaller K that was not measured, where acceptance and costs promise more of it."""
+    """Name a smaller K that was not measured, where acceptance and costs promise more of it."""
     for variant in () if _length_is_set(report) else report.variants:
         if variant.kind == "ours" and variant.k == max(report.settings.ks, default=0):
             for row in report.of(variant):
@@ -219,7 +219,7 @@ def _against_stock(report: BenchReport) -> Iterator[str]:
 
 
 def _slower(report: BenchReport) -> Iterator[str]:
-    """Where the pairs are enough to say so."""
+    """Say where ours is slower, if the pairs are enough for it."""
     found = [(row.against_stock, row) for row in report.rows if row.against_stock]
     slower = [(one, row) for one, row in found if one.coverage >= COVERAGE and one.high < 1]
     if slower:

@@ -53,7 +53,7 @@ class ProgressDisplay:
         self._say(str(share))
 
     def left(self, seconds: float) -> None:
-        """Said once, after the first engines; then the bar tells."""
+        """Say how long the rest takes, once, after the first engines; then the bar tells."""
         if not self.told:
             self._say(f"About {duration(seconds)} left, as long as the first took.")
         self.told = True

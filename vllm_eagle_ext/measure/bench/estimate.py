@@ -34,7 +34,7 @@ def duration(seconds: float) -> str:
 
 
 def _waves(settings: Settings, level: int) -> int:
-    """Texts behind each other."""
+    """Count the texts behind each other."""
     return math.ceil(settings.num_prompts / level)
 
 

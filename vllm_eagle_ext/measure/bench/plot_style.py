@@ -60,7 +60,7 @@ def label_of(report: BenchReport, draft: str) -> str:
 
 
 def line_style(report: BenchReport, variant: Variant, by_k: bool = False) -> dict[str, Any]:
-    """Ours solid, stock dashed with hollow marks; the colour names the draft, its depth the K."""
+    """Draw ours solid, stock dashed with hollow marks; the colour names the draft, its depth the K."""
     ks, drafts = report.settings.ks, report.settings.drafts
     place = ks.index(variant.k) if variant.k in ks else 0
     drafted = drafts.index(str(variant.draft)) if variant.draft in drafts else 0
@@ -92,7 +92,7 @@ def shifts(variants: Iterable[Variant], width: float) -> dict[Variant, float]:
 
 
 def legends(panels: Sequence[Axes]) -> None:
-    """Below, where nothing is drawn."""
+    """Put the legends below, where nothing is drawn."""
     for panel in panels:
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=3)
 
@@ -102,7 +102,7 @@ def from_zero(panel: Axes) -> None:
 
 
 def some_of(levels: Sequence[int]) -> list[int]:
-    """At most _MOST_PANELS of them, the first and the last included."""
+    """Pick at most _MOST_PANELS of them, the first and the last included."""
     last = min(len(levels), _MOST_PANELS) - 1
     places = [round(number * (len(levels) - 1) / last) for number in range(last + 1)] if last else [0]
     return [levels[place] for place in places]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def draw(report: BenchReport, folder: Path) -> list[Path]:
-    """Those for which there is something to show."""
+    """Draw the plots for which there is something to show."""
     import matplotlib as mpl
 
     drawn: list[Path] = []
@@ -131,7 +131,7 @@ def _plot_steps(report: BenchReport) -> Figure | None:
 
 
 def _step_bar(panel: Axes, place: int, row: Row) -> None:
-    """A bar as long as the step, of its parts, and what the tokens of the step make of it."""
+    """Draw a bar as long as the step, of its parts, and what the tokens of the step make of it."""
     assert row.step_ms is not None
     left = 0.0
     for name, width in step_parts(row).items():

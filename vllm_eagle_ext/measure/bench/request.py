@@ -119,8 +119,8 @@ def _checked(draft: str, request: BenchRequest) -> CheckResult:
 
 
 def _require_room(request: BenchRequest, found: PromptSet, limit: int | None) -> None:
-    """For the longest text, and for the drafts of its last step; past the end stock stops drafting for
-    a whole batch, and a low acceptance would be the draft's fault."""
+    """Require room for the longest text, and for the drafts of its last step; past the end stock stops
+    drafting for a whole batch, and a low acceptance would be the draft's fault."""
     most, seats = max(request.concurrency), request.engine.get("max_num_seqs")
     if most > len(found.ids) or (seats and most > seats):
         raise SpeculativeConfigError(
@@ -153,7 +153,7 @@ def _prompts(request: BenchRequest) -> PromptSet:
 
 
 def _prompt_count(request: BenchRequest) -> int | None:
-    """All of a file or a set. Of the built-in prompts as many as tell a good draft from a broken one."""
+    """Take all of a file or a set; of the built-in prompts enough to tell a good from a broken draft."""
     if request.prompts in (None, BUILT_IN) and request.num_prompts is None:
         return max(_USUAL_PROMPTS, *request.concurrency)
     return request.num_prompts
@@ -222,7 +222,7 @@ def synthetic_keys(settings: Settings, k: int) -> dict[str, Any]:
 
 
 def engine_arguments(settings: Settings, kind: VariantKind, draft: str | None, k: int) -> dict[str, Any]:
-    """Keywords of LLM()."""
+    """Give the keywords of LLM()."""
     found: dict[str, Any] = {"seed": settings.seed, **settings.engine, "model": settings.target}
     speculative = dict(settings.speculative)
     if settings.dummy:

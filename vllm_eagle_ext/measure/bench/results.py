@@ -171,7 +171,7 @@ class Folder:
         self.path = path
 
     def begin(self, settings: Settings, context: Context) -> None:
-        """Start in it, or go on in it where it holds the same settings.
+        """Start in the folder, or go on where it holds the same settings.
 
         Raises:
             SpeculativeConfigError: it holds another bench.
@@ -198,7 +198,7 @@ class Folder:
         return self._read(ENGINES, EngineRecord)
 
     def measurements(self) -> list[Measurement]:
-        """All of them; of what was measured twice, the later."""
+        """Read all measurements; of what was measured twice, the later."""
         found = self._read(MEASUREMENTS, Measurement)
         return list({(m.variant, m.repeat, m.concurrency): m for m in found}.values())
 

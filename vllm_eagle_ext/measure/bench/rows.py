@@ -94,23 +94,23 @@ class BenchReport(Record):
         return next((row for row in self.rows if (row.variant, row.concurrency) == wanted), None)
 
     def plain(self, concurrency: int) -> Row | None:
-        """Without a draft."""
+        """Find the row without a draft."""
         return self.row(PLAIN, concurrency)
 
     def traffic(self, variant: Variant) -> Traffic | None:
         return next((served.traffic for served in self.engines if served.variant == variant), None)
 
     def of(self, variant: Variant) -> list[Row]:
-        """Those that were measured."""
+        """List a variant's measured rows."""
         return [row for row in self.rows if row.variant == variant and row.measured]
 
     def pooled(self) -> dict[Variant, Pooled]:
-        """By variant, without those that were not measured."""
+        """Pool the measured rows of each variant."""
         return {variant: _pooled(self.of(variant)) for variant in self.variants}
 
     @property
     def variants(self) -> list[Variant]:
-        """Those that were measured, in the order of the bench."""
+        """The variants that were measured, in the order of the bench."""
         return list(dict.fromkeys(row.variant for row in self.rows if row.measured))
 
 

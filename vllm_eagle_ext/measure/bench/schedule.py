@@ -63,7 +63,7 @@ def outstanding(
 def _lacking(
     settings: Settings, repeat: int, variant: Variant, done: Container[tuple[Variant, int, int]]
 ) -> set[tuple[int, int]]:
-    """Concurrency and round."""
+    """List the concurrency and round of each measurement that is not done."""
     return {
         (level, number)
         for level in settings.concurrency
@@ -73,7 +73,7 @@ def _lacking(
 
 
 def batches(settings: Settings, turns: Sequence[Turn]) -> list[list[Turn]]:
-    """Engines that run at the same time."""
+    """Group the turns into engines that run at the same time."""
     if not settings.together:
         return [[turn] for turn in turns]
     return [list(found) for _, found in groupby(turns, key=lambda turn: turn.repeat)]

@@ -161,7 +161,7 @@ class _Bench:
         )  # fmt: skip
 
     def _plain_step_s(self, concurrency: int) -> float | None:
-        """Like for like: the split's where there is one; it leaves out what lies between steps."""
+        """Take the split's, like for like, where there is one; it leaves out what lies between steps."""
         if split := self._split(PLAIN, concurrency):
             return split.target_s
         runs = list(self.runs.get((PLAIN, concurrency), {}).values())
@@ -169,7 +169,7 @@ class _Bench:
         return step_ms / 1000 if step_ms else None
 
     def _context_tokens(self, row: Row, runs: Sequence[Measurement]) -> float:
-        """Mean over steps."""
+        """Average the context over steps."""
         if len(row.by_context) > 1:
             weighted = sum((part.start + part.end) / 2 * part.steps for part in row.by_context)
             return weighted / sum(part.steps for part in row.by_context)
@@ -178,7 +178,7 @@ class _Bench:
 
 
 def _step_ms(runs: Sequence[Measurement]) -> float | None:
-    """Mean over steps.
+    """Average the step time over steps.
 
     TPOT x acceptance length weighs all texts alike, and takes a cut last step for whole.
     """

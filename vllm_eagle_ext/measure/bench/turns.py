@@ -38,7 +38,7 @@ class Display(Protocol):
 def run_turns(
     folder: Folder, settings: Settings, prompts: Sequence[list[int]], display: Display
 ) -> None:
-    """All that is not in the folder yet."""
+    """Measure all that is not in the folder yet."""
     (folder.path / "logs").mkdir(exist_ok=True)
     failed: set[Variant] = set()
     left = outstanding(settings, folder.engines(), folder.measurements())

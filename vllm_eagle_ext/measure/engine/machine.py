@@ -86,7 +86,7 @@ def processor() -> str:
 
 
 def gpus() -> list[str]:
-    """As the driver names them; asking torch would take memory of them."""
+    """List the GPUs as the driver names them; asking torch would take memory of them."""
     smi = shutil.which("nvidia-smi")
     if smi is None:
         return []

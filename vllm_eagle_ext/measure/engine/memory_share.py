@@ -110,7 +110,7 @@ def share_of(node: Node, *, workers: int = 1, weights: int | None = None) -> Sha
 
 
 def nodes() -> list[Node]:
-    """Those that vLLM may use; none where it runs on another device than a CPU."""
+    """List the nodes that vLLM may use; none where it runs on another device than a CPU."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():

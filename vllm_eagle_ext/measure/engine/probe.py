@@ -67,7 +67,7 @@ class StepProbe:
         }
 
     def eagle_ext_time_steps(self, requests: int) -> dict[str, float]:
-        """Until called with 0, when it says what it found: means over decoding steps.
+        """Time steps until called with 0; then give the means over decoding steps.
 
         A decoding step schedules no prompt tokens, and all K drafts of each of its `requests`.
         """
@@ -204,7 +204,7 @@ def is_decoding(scheduled: Any, k: int, requests: int) -> bool:
 
 
 def _speculator(runner: Any) -> Any:
-    """V2's; V1 keeps its drafter under another name, and calls it from one place."""
+    """Find V2's speculator; V1 keeps its drafter under another name, and calls it from one place."""
     return getattr(runner, "speculator", None)
 
 

@@ -128,5 +128,5 @@ class DFlashReference:
 
 
 def _first(*values: Any) -> Any:
-    """The first that is stated."""
+    """Pick the first value that is stated."""
     return next((value for value in values if value is not None), None)

@@ -117,7 +117,7 @@ class Eagle3Reference:
         return replace(self, norm_output=False)
 
     def with_gate_layout(self, layout: str | None) -> Eagle3Reference:
-        """None: the gate is dropped, and q_proj's first rows are taken for the query."""
+        """Set the gate's layout; None drops the gate and takes q_proj's first rows for the query."""
         if layout is not None:
             return replace(self, gate_layout=layout)
         name = "layers.0.self_attn.q_proj.weight"

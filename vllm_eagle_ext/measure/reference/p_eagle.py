@@ -19,7 +19,7 @@ class PEagleReference(Eagle3Reference):
     mask_token: int = 0
 
     def next_inputs(self, token: int, feedback: torch.Tensor) -> tuple[int, torch.Tensor]:
-        """Whatever the row before has drafted."""
+        """Give the mask token's inputs, whatever the row before has drafted."""
         hidden = self.weights["mask_hidden"].flatten()  # [n * Ht]
         states = sum(name.startswith("fc_norm.") for name in self.weights) or 1
         return self.mask_token, self.fuse(hidden.chunk(states))

@@ -36,7 +36,7 @@ class DFlashWalk:
     def load(
         cls, folder: Path, target: PreTrainedModel, layers: Sequence[LayerAttention] = _BOTH_WAYS
     ) -> DFlashWalk:
-        """With the target's embeddings and head."""
+        """Load a draft that shares the target's embeddings and head."""
         causal, windows = [one.causal for one in layers], [one.window for one in layers]
         shared = embeddings_and_head(target)
         return cls(DFlashReference.load(folder, *shared, causal=causal, windows=windows))

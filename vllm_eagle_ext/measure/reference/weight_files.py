@@ -27,7 +27,7 @@ def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def under(tensors: Mapping[str, torch.Tensor], prefix: str) -> Mapping[str, torch.Tensor]:
-    """Those of a module, by their names in it."""
+    """View the tensors of a module, by their names in it."""
     return _Under(tensors, prefix)
 
 

@@ -107,7 +107,7 @@ def _draft(request: VerifyRequest) -> Path:
 
 
 def _local(model: str, revision: str | None, download_dir: str | None) -> Path:
-    """Its folder; of the hub's cache, where an engine has just read it."""
+    """Find a model's folder; in the hub's cache, where an engine has just read it."""
     folder = Path(os.path.expanduser(model))
     if folder.is_dir():
         return folder

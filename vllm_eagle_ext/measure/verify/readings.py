@@ -81,7 +81,7 @@ class Acceptance:
         return self.accepted[position - 1] if position else self.drafts
 
     def share(self, position: int) -> float:
-        """Accepted of those tried."""
+        """Compute how many of the drafts tried at a position were accepted."""
         tried = self.tried(position)
         return self.accepted[position] / tried if tried else 0.0
 

@@ -181,7 +181,7 @@ def _greedy(request: VerifyRequest) -> Load:
 
 
 def _sampled(request: VerifyRequest, contexts: Sequence[list[int]]) -> Load:
-    """Without a seed: one per request would make all samples alike."""
+    """Sample without a seed: one per request would make all samples alike."""
     each = request.samples // len(contexts)
     prompts = [context for context in contexts for _ in range(each)]
     length = distribution.DEPTH + _BEYOND
@@ -189,7 +189,7 @@ def _sampled(request: VerifyRequest, contexts: Sequence[list[int]]) -> Load:
 
 
 def fitted(request: VerifyRequest, stage: Stage) -> VerifyRequest:
-    """With a share of the memory that is free, where none was given."""
+    """Give the engine a share of the free memory, where none was given."""
     engine, share = with_memory(request.engine, [request.check.target, request.check.draft])
     if share is not None:
         with stage(str(share), None):

@@ -26,7 +26,7 @@ def other(scheme: Scheme) -> Scheme:
 
 
 def scheme_name(scheme: Scheme) -> str:
-    """As messages name it."""
+    """Name the scheme as messages do."""
     return _SCHEMES[scheme]
 
 

@@ -28,7 +28,7 @@ def _unit(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _reference_step(state: torch.Tensor, rows: Rows, gating: Gating) -> torch.Tensor:
-    """The state [HV, DV, DK] after one row, `rows` being without their first dimension."""
+    """Compute the state [HV, DV, DK] after one row, `rows` being without their first dimension."""
     group = state.shape[0] // rows.key.shape[0]
     key = _unit(rows.key.to(state.dtype)).repeat_interleave(group, 0)  # [HV, DK]
     value, a, b = (tensor.to(state.dtype) for tensor in (rows.value, rows.a, rows.b))

@@ -71,7 +71,7 @@ class Batch(NamedTuple):
     tables: HostTables | None = None  # the same as the C++ kernel wants it, made by `cpu.prepare`
 
     def first(self, requests: int) -> Batch:
-        """Without the padding behind the first requests."""
+        """Drop the padding behind the first requests."""
         if len(self.state_blocks) == requests:
             return self
         scratch = None if self.scratch is None else self.scratch[:requests]

@@ -142,8 +142,8 @@ def test_strict_false_makes_warnings_of_what_can_run(tmp_path, broken):
         assert after == (replace(before, severity=Severity.WARNING) if runs else before)
 
 
-# Of formats that no small valid draft has: test_quantisation.py. Of values: cli/check/test_weights.py.
-# Of a target in the draft's place: cli/check/test_folded.py.
+# Formats that no small valid draft has: test_quantisation.py. Values: preflight/offline/test_weights.py.
+# A target in the draft's place: preflight/offline/test_folded.py.
 WITH_TESTS_OF_THEIR_OWN = {
     "draft_is_no_plain_model", "gated_rows_can_be_moved", "qweights_fit", "weights_are_finite",
     "weights_are_not_all_zero", "weights_have_a_usual_scale",

@@ -97,7 +97,7 @@ def test_another_method_leaves_it_to_vllm(tmp_path, model_type, rules):
     assert names(inspection.findings) == rules
 
 
-def test_a_refused_draft_is_not_left_to_vllm(tmp_path):
+def test_a_refused_draft_is_not_passed_through_to_vllm(tmp_path):
     inspection = inspect(valid_draft("native"), tmp_path, setting={"method": "eagle"})
     assert inspection.errors
     assert not inspection.is_passed_through

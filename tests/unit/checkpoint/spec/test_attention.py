@@ -13,7 +13,7 @@ from vllm_eagle_ext.checkpoint.families.registry import drafters
 
 
 def layers_of(spec_of, **changes: Any) -> tuple[LayerAttention, ...]:
-    """Of a DFlash draft whose first layer is full and whose second one slides."""
+    """Read the layers of a DFlash draft whose first layer is full and whose second one slides."""
     draft = valid_draft("dflash")
     nested = changes.pop("dflash_config", {})
     draft.config |= {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 32}

@@ -89,18 +89,18 @@ def test_drafts_in_parallel_are_one_pass():
 
 
 @pytest.mark.parametrize(
-    ("pages", "k", "states"),
+    ("blocks", "k", "states"),
     [
         (1, 0, 2),  # no draft: read and written
         (16, 0, 2),
-        (1, 15, 2),  # replay: one page, its records within it
-        (2, 15, 3),  # replay on a CPU, whose kernel has a page to work in
-        (16, 15, 17),  # slots: read once, written for each of the 16 rows
+        (1, 15, 2),  # replay: one block, the recorded inputs within it
+        (2, 15, 3),  # replay on a CPU, whose kernel has a block to work in
+        (16, 15, 17),  # per_token: read once, written for each of the 16 rows
         (2, 1, 3),
     ],
 )
-def test_recurrent_state_is_read_once_and_written_to_every_page(pages, k, states):
-    hybrid = traffic(state_per_request=1000, state_blocks=pages)
+def test_recurrent_state_is_read_once_and_written_to_every_block(blocks, k, states):
+    hybrid = traffic(state_per_request=1000, state_blocks=blocks)
     found = step_bytes(hybrid, context_tokens=1, concurrency=3, k=k)
     assert found["recurrent state"] == 3 * 1000 * states
 

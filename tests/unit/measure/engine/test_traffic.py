@@ -72,7 +72,7 @@ def test_no_draft_has_no_weights():
     assert weights(None) == WeightBytes()
 
 
-def test_a_draft_that_is_lent_table_and_head_reads_the_head():
+def test_a_draft_that_shares_table_and_head_reads_the_head():
     target, draft = Model(), Model()
     draft.model.embed_tokens, draft.lm_head = target.model.embed_tokens, target.lm_head
     assert weights(draft).dense == (H * F + V * H) * BF16

@@ -122,7 +122,7 @@ def test_each_change_shows(change, tmp_path, target):
 
 @pytest.mark.parametrize("family", ["native", "post-norm", "norm_before_fc", "p-eagle"])
 def test_blocks_listed_otherwise(family, tmp_path, target):
-    """The option lists the boundaries of the file's blocks; the target's states come ascending."""
+    """The option lists the aux layers of the file's blocks; the target's states come ascending."""
     draft = valid_draft(family)
     count = 5 if family == "post-norm" else 3
     one = both(draft, tmp_path, target, aux_layers=[6, 1, 4, 2, 8][:count])

@@ -90,7 +90,7 @@ def test_engines_run_as_the_check_decided(engines, tmp_path):
     assert report.settings["engine"]["enable_prefix_caching"] is False
 
 
-def test_what_is_left_to_vllm_stays_so(engines, tmp_path):
+def test_what_vllm_decides_stays_so(engines, tmp_path):
     run.run_verify(request(), tmp_path, stage)
     assert all("enable_prefix_caching" not in arguments for _, arguments, _ in engines["started"])
 

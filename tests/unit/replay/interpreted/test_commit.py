@@ -183,7 +183,7 @@ def test_a_step_over_a_block_boundary_writes_both_blocks():
     table = torch.zeros(4, 3, dtype=torch.int32, device=DEVICE)
     for row, block in zip((0, 1, 3), fresh, strict=True):
         table[row] = int32(blocks[row], block, 0)
-    computed, sampled = int32(14, 13, 0, 12), [4, 2, 1, 4]  # two beyond the boundary, one short, on it
+    computed, sampled = int32(14, 13, 0, 12), [4, 2, 1, 4]  # 2 beyond the block boundary, 1 short, on it
     conv = step.cache.conv.clone()
     scheme = PerToken(step.cache.state[step.batch.state_blocks.long()], shape.T)
     scheme.table[2] = 0

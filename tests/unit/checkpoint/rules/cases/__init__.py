@@ -1,4 +1,4 @@
-"""Of every rule, the drafts that break it."""
+"""The drafts that break each rule."""
 
 from tests.unit.checkpoint.rules.cases import (
     aux_layers,
