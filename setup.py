@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
 VERSION = re.search(
-    r'^__version__ = "(.+)"$', (ROOT / "vllm_eagle_ext/__init__.py").read_text(), re.MULTILINE
+    r'^__version__ = "(.+)"$', (ROOT / "vllm_eagle_ext/version.py").read_text(), re.MULTILINE
 ).group(1)
 # `vllm-eagle bench` and `verify`; vLLM's readers of data sets need pandas.
 MEASURE = ["matplotlib>=3.8", "pandas>=2", "scipy>=1.11"]

@@ -37,8 +37,8 @@ class Layer:
 LAYERS = (
     Layer(
         "base",
-        ("errors", "log", "failure_causes", "after_import", "drafter_classes", "touched"),
-        "error types, logger, import hooks, drafter classes, the list of what is touched of vLLM",
+        ("version", "errors", "log", "failure_causes", "after_import", "drafter_classes", "touched"),
+        "version, error types, logger, import hooks, drafter classes, what is touched of vLLM",
         without=("vllm", "torch"),
     ),
     Layer(

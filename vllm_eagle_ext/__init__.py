@@ -6,9 +6,9 @@ Importing this package loads the standard library only; vLLM calls `register` in
 
 from __future__ import annotations
 
-__all__ = ["__version__", "register"]
+from vllm_eagle_ext.version import __version__
 
-__version__ = "0.1.0"
+__all__ = ["__version__", "register"]
 
 
 def register() -> None:

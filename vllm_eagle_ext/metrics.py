@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vllm_eagle_ext import __version__
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.footprint import CacheSetting, Footprint, footprint
 from vllm_eagle_ext.memory.geometry import Attention, Target, read_target
 from vllm_eagle_ext.memory.state_blocks import Scheme
+from vllm_eagle_ext.version import __version__
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint import DraftSpec

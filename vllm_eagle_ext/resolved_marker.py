@@ -11,8 +11,8 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from vllm_eagle_ext import __version__
 from vllm_eagle_ext.errors import UnsupportedDraftError
+from vllm_eagle_ext.version import __version__
 
 _KEY = "eagle_ext"
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
-from vllm_eagle_ext import __version__
 from vllm_eagle_ext.compat import RUN_VLLM, TESTED_VLLM, is_tested, vllm_version, was_run
+from vllm_eagle_ext.version import __version__
 
 GROUP, NAME = "vllm.general_plugins", "eagle_ext"
 

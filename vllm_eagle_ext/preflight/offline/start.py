@@ -87,7 +87,7 @@ def plan_start(
 
 
 def _refuse_length(target: Mapping[str, Any], wishes: EngineWishes) -> None:
-    """Refuse by vLLM's rule. A rope that is stretched, or one per layer type, is left to vLLM to judge.
+    """Refuse by vLLM's rule. vLLM itself judges a rope that is stretched, or one per layer type.
 
     Raises:
         SpeculativeConfigError: more positions than the target has.
