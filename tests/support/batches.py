@@ -25,6 +25,7 @@ class Batch:
     cold: bool = False  # the prefix cache is emptied first
     logprobs: int | None = None
     lora: list[Path | None] = field(default_factory=list)  # per prompt: the folder of an adapter
+    asked: list[dict[str, Any]] = field(default_factory=list)  # per prompt: as in `kinds`, over greedy
 
 
 @dataclass(frozen=True)

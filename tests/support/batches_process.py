@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.support.hybrid_process import counters, logprobs_of
 from tests.support.in_process import build, close, keep_kernels
+from tests.support.kinds_process import sampling_params
 
 
 def prompts_of(batch: dict[str, Any], earlier: dict[str, Any]) -> list[list[int]]:
@@ -25,19 +26,12 @@ def prompts_of(batch: dict[str, Any], earlier: dict[str, Any]) -> list[list[int]
 
 
 def generate(llm: Any, batch: dict[str, Any], prompts: list[list[int]]) -> list[Any]:
-    from vllm import SamplingParams
-
     lengths = batch["max_tokens"]
     lengths = lengths if isinstance(lengths, list) else [lengths] * len(prompts)
+    common = {"detokenize": False, "logprobs": batch["logprobs"]}
     params = [
-        SamplingParams(
-            temperature=0.0,
-            max_tokens=length,
-            ignore_eos=True,
-            detokenize=False,
-            logprobs=batch["logprobs"],
-        )
-        for length in lengths
+        sampling_params(common | {"max_tokens": length} | own)
+        for length, own in zip(lengths, batch["asked"] or [{}] * len(prompts), strict=True)
     ]
     adapters = adapters_of(batch["lora"])
     texts = [{"prompt_token_ids": prompt} for prompt in prompts]

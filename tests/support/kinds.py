@@ -22,6 +22,8 @@ SCHEMA = {
     "required": ["name", "count", "parts"],
     "additionalProperties": False,
 }
+# Of an engine; or a small model writes spaces for ever.
+COMPACT = {"backend": "xgrammar", "disable_any_whitespace": True}
 
 
 @dataclass(frozen=True)

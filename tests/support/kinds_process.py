@@ -9,12 +9,8 @@ from typing import Any
 
 from tests.support.hybrid_process import build, counters, generate_with_aborts
 from tests.support.in_process import close, keep_kernels
-from tests.support.kinds import MAX_TOKENS, REFUSED, Request, requests
+from tests.support.kinds import COMPACT, MAX_TOKENS, REFUSED, Request, requests
 
-COMPACT = {
-    "backend": "xgrammar",
-    "disable_any_whitespace": True,
-}  # or a small model writes spaces for ever
 ABORTED_AFTER = {"1": 2, "4": 3, "6": 5}  # the number of a request and the steps it has
 
 
