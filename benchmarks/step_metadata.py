@@ -3,8 +3,7 @@
 
 What runs is vLLM's `build_attn_metadata`, its builder or this package's, and `RecoverSSMState`. What a
 device would add is counted, not run: each torch operation on the step's tensors that is no view and no
-allocation, and each launch of a Triton kernel. Builders are given what they have on CUDA: shared
-metadata, and state blocks that vLLM gathers ahead for all groups.
+allocation, and each launch of a Triton kernel. Builders are constructed as on CUDA, with other buffers.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction  # type: ignore[import-untyped]
 from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadataBuilder
@@ -30,16 +30,13 @@ from vllm.v1.worker.gpu.model_states import mamba_hybrid, recoverssm
 from vllm.v1.worker.utils import AttentionGroup
 
 from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.replay import metadata
 from vllm_eagle_ext.replay.attention_backend import ReplayBackend
 from vllm_eagle_ext.replay.metadata import ReplayMetadataBuilder
 from vllm_eagle_ext.replay.on_gpu import GpuOps
 from vllm_eagle_ext.replay.ops.types import Gating, StateCache
 
 FREE = ("empty", "detach", "alias", "view", "expand", "slice", "select", "as_strided", "unbind", "lift")
-STAGED = (
-    "non_spec_state_indices_tensor", "spec_token_indx", "non_spec_token_indx", "spec_query_start_loc",
-    "non_spec_query_start_loc", "num_accepted_tokens",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,8 @@ class Runner:
         if setting.mode == "align":
             _launched("get_aligned_state_indices_multi_group_kernel")
             for indices, (group,) in zip(self.aligned, self.attn_groups, strict=True):
-                group.metadata_builders[0].mamba_aligned_state_indices = indices
+                if hasattr(group.metadata_builders[0], "mamba_aligned_state_indices"):
+                    group.metadata_builders[0].mamba_aligned_state_indices = indices
         specific = mamba_hybrid.MambaHybridAttnMetadata(
             is_prefilling=batch["is_prefilling"],
             num_accepted_tokens=self.ones,
@@ -159,11 +157,11 @@ class Runner:
             model_specific_attn_metadata=specific,
         )
 
-    def commit(self, metadata: Any) -> None:
+    def commit(self, built: Any) -> None:
         """What follows sampling, as `MambaHybridModelState.postprocess_state` does it."""
         sampled = indices = self.ones
         mamba_hybrid._scatter_num_accepted_kernel[(1,)](indices, sampled, sampled)
-        self.recovery.record_step(metadata, self.attn_groups, for_capture=False)
+        self.recovery.record_step(built, self.attn_groups, for_capture=False)
         self.recovery.commit_step(sampled, indices, state_indices=indices, num_accepted_tokens=sampled)
 
     def _device(self, *size: int) -> torch.Tensor:
@@ -184,10 +182,22 @@ def _launched(name: str) -> None:
 
 
 def _config(setting: Setting) -> Any:
+    """What the constructors read of vLLM's, as its defaults are on CUDA."""
+    graphs = SimpleNamespace(has_full_cudagraphs=lambda: setting.graphs)
     return SimpleNamespace(
-        cache_config=SimpleNamespace(mamba_cache_mode=setting.mode),
-        compilation_config=SimpleNamespace(static_forward_context={}),
+        additional_config={},
+        cache_config=SimpleNamespace(mamba_cache_mode=setting.mode, num_gpu_blocks=None),
+        compilation_config=SimpleNamespace(
+            static_forward_context={}, cudagraph_mode=graphs, max_cudagraph_capture_size=512
+        ),
+        model_config=SimpleNamespace(hf_text_config=SimpleNamespace()),
+        num_speculative_tokens=setting.k,
+        parallel_config=SimpleNamespace(decode_context_parallel_size=1, rank=0),
         scheduler_config=SimpleNamespace(max_num_seqs=setting.requests),
+        speculative_config=SimpleNamespace(
+            num_speculative_tokens=setting.k, parallel_drafting=False, use_eagle_block_drop=lambda: False
+        ),
+        use_v2_model_runner=True,
     )
 
 
@@ -222,25 +232,25 @@ def _layers(setting: Setting, names: list[str]) -> dict[str, Any]:
     return dict.fromkeys(names, layer)
 
 
+class _InPlaceOfCuda(TorchFunctionMode):
+    """Buffers that are asked for on a GPU."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = torch.device(device)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if "device" in kwargs:
+            kwargs["device"] = self.device
+        return func(*args, **kwargs)
+
+
 def _builder(setting: Setting, config: Any, names: list[str], spec: MambaSpec, replays: bool) -> Any:
-    """As the constructors leave it on CUDA; they want an engine."""
     kind: Any = ReplayMetadataBuilder if replays else GDNAttentionMetadataBuilder
-    made = kind.__new__(kind)
-    most = setting.requests * (setting.k + 1)
-    made.kv_cache_spec, made.vllm_config, made.layer_names = spec, config, names
-    made.use_spec_decode, made.num_spec = True, setting.k
-    made.use_full_cuda_graph, made.decode_cudagraph_max_bs = setting.graphs, most
-    made.supports_update_block_table, made.mamba_aligned_state_indices = True, None
-    made.gdn_prefill_backend, made.plan_flashinfer_checkpoints = "triton", False
-    made.checkpoint_builder = SimpleNamespace(build=lambda *_: None)
-    int32 = {"dtype": torch.int32, "device": setting.device}
-    made.spec_state_indices_tensor = torch.zeros(most, 1 if replays else 1 + setting.k, **int32)
-    made.spec_sequence_masks = torch.zeros(most, dtype=torch.bool, device=setting.device)
-    for name in STAGED:
-        setattr(made, name, torch.zeros(most + 1, **int32))
-    if replays:
-        made.ones, made.ops = torch.ones(most, **int32), GpuOps()
-        made.pending, made.joined, made.led, made.group_commit = None, {}, None, None
+    with _InPlaceOfCuda(setting.device), mock.patch.object(metadata, "replay_ops", GpuOps):
+        made = kind(spec, names, config, torch.device("cuda"))
+    made.device = torch.device(setting.device)
     return made
 
 
@@ -277,10 +287,10 @@ def host_times(setting: Setting, repeats: int) -> dict[str, float]:
         for _ in range(repeats):
             for name, runner in runners.items():
                 begin = process_time()
-                metadata = runner.prepare()
+                built = runner.prepare()
                 taken[name].append(process_time() - begin)
                 begin = process_time()
-                runner.commit(metadata)
+                runner.commit(built)
                 if name == "replay":
                     taken["replay's commit"].append(process_time() - begin)
     return {name: median(seconds) for name, seconds in taken.items()}
