@@ -78,9 +78,10 @@ def publish_state(
 
 
 def correct_state(state: int, state_blocks: int) -> None:
-    """Set the gauges of the state to what an engine reserves that was built in this process. Never raises.
+    """Set the gauges of the state to what the engine that was built in this process reserves.
 
-    A worker in a process of its own has no gauges: vLLM's front end asks it for numbers of its own only.
+    A worker in a process of its own has no gauges, and of its numbers vLLM's front end is told some, but
+    none of these.
 
     Args:
         state: bytes of one request on one rank.

@@ -25,27 +25,19 @@ class FullGraphs:
     requests: int  # of the largest uniform step that has one
     running: int  # requests of a step at full load
     rows: int  # of each request in a step, 1 + K
+    wanted: int  # the max_cudagraph_capture_size that captures a step of all running requests
 
     @property
     def enough(self) -> bool:
         return self.running <= self.requests
 
-    @property
-    def wanted(self) -> int:
-        """The max_cudagraph_capture_size that captures a step of all running requests.
-
-        vLLM cuts the size to one that it captures: a multiple of 8 below 256 tokens, of 16 from there.
-        """
-        tokens = self.running * self.rows
-        return round_up(tokens, _STEP if tokens >= _FINE_BELOW else _FINE_STEP)
-
 
 def beyond_graphs(graphs: FullGraphs) -> str:
     """Say what of the capacity lies beyond the graphs, and how to have it within."""
     return (
-        f"A step of up to {graphs.running} requests of {graphs.rows} tokens can run, and full CUDA graphs "
-        f"end at {graphs.requests} requests ({graphs.tokens} tokens): --max-cudagraph-capture-size "
-        f"{graphs.wanted} captures all, for more memory and a longer start."
+        f"A step of up to {graphs.running} requests of {graphs.rows} tokens can run, and full CUDA "
+        f"graphs end at {graphs.requests} requests ({graphs.tokens} tokens): "
+        f"--max-cudagraph-capture-size {graphs.wanted} captures all, for more memory and a longer start."
     )
 
 
@@ -70,11 +62,30 @@ def graphs_of(
     sizes: Sequence[int], *, k: int, max_num_seqs: int, fit: int, batch_tokens: int
 ) -> FullGraphs:
     """Read where graphs end from the sizes in tokens that vLLM captures."""
-    rows, largest = 1 + k, max(sizes, default=0)
-    rounded = [round_up(size, rows) for size in sizes]
-    usable = [size // rows for size in rounded if size <= min(largest, max_num_seqs * rows)]
+    rows = 1 + k
     running = min(fit, max_num_seqs, batch_tokens // rows)
-    return FullGraphs(tokens=largest, requests=max(usable, default=0), running=running, rows=rows)
+    return FullGraphs(
+        tokens=max(sizes, default=0), requests=_largest_step(sizes, rows, max_num_seqs),
+        running=running, rows=rows, wanted=min(batch_tokens, _wanted(running, rows, max_num_seqs)),
+    )  # fmt: skip
+
+
+def _largest_step(sizes: Sequence[int], rows: int, max_num_seqs: int) -> int:
+    """Requests of the largest uniform step with a graph."""
+    most = min(max(sizes, default=0), max_num_seqs * rows)
+    rounded = [round_up(size, rows) for size in sizes]
+    return max((size // rows for size in rounded if size <= most), default=0)
+
+
+def _wanted(running: int, rows: int, max_num_seqs: int) -> int:
+    """vLLM cuts a size to one that it captures, a multiple of 8 below 256 tokens and of 16 from there,
+    and drops what whole requests make larger than it: the next multiples may be needed."""
+    tokens = running * rows
+    first = round_up(tokens, _STEP if tokens >= _FINE_BELOW else _FINE_STEP)
+    for size in range(first, first + rows + 2 * _STEP, _STEP):
+        if _largest_step(_token_sizes(size), rows, max_num_seqs) >= running:
+            return size
+    return first
 
 
 def _token_sizes(limit: int) -> list[int]:

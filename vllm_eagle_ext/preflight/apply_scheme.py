@@ -97,5 +97,5 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
         kv_connector=str(getattr(connector, "kv_connector", connector)) if connector else None,
         lora=bool(engine_args.enable_lora),
         microbatches=bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1,
-        prefill_exports=deployment.exports_states(launch.target_text["linear_key_head_dim"]),
+        prefill_exports=deployment.exports_states(launch.target_text.get("linear_key_head_dim", 0)),
     )

@@ -25,7 +25,7 @@ from vllm_eagle_ext.memory.footprint import CPU_BLOCK, StateShare, ceil, round_u
 
 planning: Any = kv_cache_utils
 with suppress(ImportError):  # 0.33 keeps the grouping in a module of its own
-    from vllm.v1.core import kv_cache_planning as planning  # type: ignore[no-redef,attr-defined]
+    from vllm.v1.core import kv_cache_planning as planning  # type: ignore[no-redef]
 
 Specs = dict[str, KVCacheSpec]  # by layer
 

@@ -48,8 +48,8 @@ _Block = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Tokens that an attention block is a multiple of. Default: 16, 128 on a CPU and for a DFlash "
-        "draft on sm_100.",
+        help="Tokens that an attention block is a multiple of. Default: 16; 128 on a CPU, and on sm_100 "
+        "with a DFlash draft.",
     ),
 ]
 _Share = Annotated[float, typer.Option(min=0.01, max=1, help="As for vllm serve.")]

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from vllm_eagle_ext.memory.cuda_graphs import FullGraphs
 from vllm_eagle_ext.memory.footprint import Footprint
 from vllm_eagle_ext.memory.plan.advice import advise, line
 from vllm_eagle_ext.memory.plan.device import GIB
@@ -97,7 +96,7 @@ def _one(plan: HybridPlan) -> Table:
     ]
     if (graphs := plan.graphs) is not None:
         shown = str(graphs.requests)
-        rows.insert(-1, (_graphs_name(graphs), lambda _: shown))
+        rows.insert(-1, (f"  that a CUDA graph of {graphs.tokens} tokens holds", lambda _: shown))
     for name, show in rows:
         table.add_row(name, show(plan.per_token), show(plan.replay))
     return table
@@ -136,13 +135,7 @@ def _dense(plan: DensePlan) -> Table:
     table.add_row(f"requests of {length} tokens that fit", str(cost.fit(budget)))
     table.add_row("  as vLLM logs it, Maximum concurrency", f"{cost.concurrency(budget):.2f}")
     table.add_row(f"  that run, at --max-num-seqs {most}", str(cost.running(budget, most)))
-    if (graphs := plan.graphs) is not None:
-        table.add_row(_graphs_name(graphs), str(graphs.requests))
     return table
-
-
-def _graphs_name(graphs: FullGraphs) -> str:
-    return f"  that a CUDA graph of {graphs.tokens} tokens holds"
 
 
 def _plan_table(premises: Premises, more: str = "") -> Table:

@@ -39,7 +39,7 @@ def line(plan: Plan) -> str:
 
 def advise(plan: Plan) -> list[str]:
     if isinstance(plan, DensePlan):
-        return [*_about_fit(plan, plan.cost.fit(plan.premises.budget)), *_about_graphs(plan)]
+        return [*_about_fit(plan, plan.cost.fit(plan.premises.budget))]
     taken = plan.taken.fit(plan.premises.budget)
     return [
         *_about_fit(plan, taken), *_about_schemes(plan), *_about_length(plan), *_about_graphs(plan),
@@ -95,7 +95,7 @@ def _about_length(plan: HybridPlan) -> Iterator[str]:
         )
 
 
-def _about_graphs(plan: Plan) -> Iterator[str]:
+def _about_graphs(plan: HybridPlan) -> Iterator[str]:
     if plan.graphs is not None and not plan.graphs.enough:
         yield beyond_graphs(plan.graphs)
 
