@@ -41,6 +41,7 @@ class Situation:
     kv_connector: str | None = None
     lora: bool = False
     microbatches: bool = False
+    prefill_exports: bool = False  # of states, for which vLLM reserves a block more
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +151,9 @@ def choose(situation: Situation, asked: HybridState) -> Choice:
     """
     scheme, reason = _scheme(situation, asked)
     blocks = state_blocks(
-        scheme, k=situation.k, prefix_caching=situation.prefix_caching, cpu=situation.platform == "cpu"
-    )
+        scheme, k=situation.k, prefix_caching=situation.prefix_caching, cpu=situation.platform == "cpu",
+        prefill_exports=situation.prefill_exports,
+    )  # fmt: skip
     return Choice(scheme, reason, blocks)
 
 
