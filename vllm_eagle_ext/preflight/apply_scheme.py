@@ -44,7 +44,7 @@ def apply_hybrid_state(launch: Launch) -> None:
         cpu=situation.platform == "cpu",
     )
     if choice.replays:
-        write_marker(launch.target.hf_config)
+        write_marker(launch.target.hf_config, must_replay=launch.options.hybrid_state == "replay")
         compat.use_architecture(launch.target, REPLAYING_TARGETS[architecture])
 
 
