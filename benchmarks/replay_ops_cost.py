@@ -78,7 +78,7 @@ def on_cpu(scheme: Scheme, accepted: int) -> tuple[Callable[[], None], Callable[
     from vllm_eagle_ext.replay.ops import cpu
 
     counts, plan = scheme.counts(accepted), scheme.plan()
-    apply = cpu.ApplyPlan([(cache, scheme.gating) for cache in scheme.layers], WINDOW - 1)
+    apply = cpu.ApplyPlan([(cache, scheme.gating, 0) for cache in scheme.layers], WINDOW - 1)
 
     def replay() -> None:
         batch = cpu.prepare(scheme.replay_batch, scheme.T)
@@ -99,7 +99,7 @@ def on_gpu(scheme: Scheme, accepted: int) -> tuple[Callable[[], None], Callable[
     from vllm_eagle_ext.replay.ops import triton
 
     counts, plan = scheme.counts(accepted), scheme.plan()
-    apply = triton.ApplyPlan([(cache, scheme.gating) for cache in scheme.layers], WINDOW - 1)
+    apply = triton.ApplyPlan([(cache, scheme.gating, 0) for cache in scheme.layers], WINDOW - 1)
 
     def replay() -> None:
         for cache in scheme.layers:

@@ -32,7 +32,7 @@ class GroupCommit:
 
     def _bind(self, layers: list[ReplayLayer]) -> tuple[PlanApplier, Plan]:
         apply = self._recurrence.ApplyPlan(
-            [(layer.state_cache, layer.gating) for layer in layers], layers[0].conv_kernel_size - 1
+            [(layer.state_cache, layer.gating, 0) for layer in layers], layers[0].conv_kernel_size - 1
         )
         device = layers[0].gating.A_log.device
         return apply, Plan(*torch.zeros(4, self._most_requests, dtype=torch.int32, device=device))

@@ -53,7 +53,7 @@ class ReplayMetadata(GDNAttentionMetadata, RecoverSSMMetadata):
         return RecoverSSMPostprocessMetadata(
             num_spec_decodes=step.num_requests,
             request_indices=step.rows_of,
-            block_table=step.align.block_table,
+            block_table=step.align.block_tables[0],
             # vLLM counts what was sampled; of the commit's rows there is at least one.
             num_computed_tokens=computed + (num_sampled == 0).int(),
             block_size=step.align.block_size,
@@ -105,8 +105,8 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
             rows_of = async_tensor_h2d(rows_of, device=starts.device)
         align = None
         if self.kv_cache_spec.mamba_cache_mode == "align":
-            align = Align(
-                common.block_table_tensor,
+            align = Align.of(
+                [common.block_table_tensor],
                 common.compute_num_computed_tokens(),
                 self.kv_cache_spec.block_size,
             )

@@ -25,8 +25,7 @@ class CpuOps:
     ) -> torch.Tensor:
         """Rows are padded to T per request: vLLM's own code, when a request has fewer (0.32), moves its
         conv state by the wrong number of inputs."""
-        tables = step.batch.tables
-        assert tables is not None
+        (tables,) = step.batch.tables
         requests, rows = len(tables.state_blocks), tables.columns.shape[1] - 1
         is_full = len(x) == requests * rows
         padded = x.reshape(requests, rows, -1) if is_full else x.new_zeros(requests, rows, x.shape[-1])

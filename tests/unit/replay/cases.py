@@ -142,7 +142,7 @@ def replay(case: Case, lengths: list[int], ops: ModuleType) -> Outcome:
     ops.plan(case.batch, case.sampled(lengths), None, None, plan)
     for block, length in zip(case.batch.state_blocks.tolist(), lengths, strict=True):
         case.cache.records[block, length:] = float("nan")
-    ops.ApplyPlan([(case.cache, case.gating)], case.shape.W - 1)(case.batch, plan)
+    ops.ApplyPlan([(case.cache, case.gating, 0)], case.shape.W - 1)(case.batch, plan)
     return result(case, out)
 
 

@@ -74,6 +74,7 @@ def commit(state: str, state_bytes: int = ops.VECTOR_BYTES, **sizes: int) -> dic
     types = dict.fromkeys(PLAN, "*i32")
     types |= {"table": "*i64", "state_like": f"*{state}", "A_log_like": "*fp32"}
     types |= dict.fromkeys(["record_like", "dt_bias_like"], "*bf16")
+    types |= {"blocks_group_step": "i32", "group_step": "i32"}
     constants = {"RECORD_ROWS": ROWS, "STATE_BYTES": state_bytes, "blocks_step": 1}
     return compile_for(ops._apply_states, types, constants | sizes)
 

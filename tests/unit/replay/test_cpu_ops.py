@@ -22,6 +22,7 @@ from tests.unit.replay.cases import (
     replay,
     rows,
 )
+from tests.unit.replay.grouped import SHAPE, assert_equals_one_by_one
 from vllm_eagle_ext.replay.ops import reference
 from vllm_eagle_ext.replay.ops.types import Align, Batch, Plan
 
@@ -63,7 +64,7 @@ def ops(T: int) -> SimpleNamespace:
 
 def per_token(made: Case, lengths: list[int]) -> Outcome:
     """vLLM's scheme: the state after row t in block t of the request."""
-    shape, tables = made.shape, cpu.prepare(made.batch, made.shape.T).tables
+    shape, (tables,) = made.shape, cpu.prepare(made.batch, made.shape.T).tables
     requests = len(tables.state_blocks)
     states = torch.zeros(1 + requests * shape.T, shape.HV, shape.DV, shape.DK, dtype=shape.state)
     table = 1 + torch.arange(requests * shape.T, dtype=torch.int32).view(requests, shape.T)
@@ -175,14 +176,14 @@ def test_states_at_block_boundaries():
         each.cache.state[blocks_now.long()] = each.cache.state[1:4]
         scratch = torch.tensor([13, 14, 15], dtype=torch.int32)
         each.batch = Batch(blocks_now, each.batch.starts, scratch)
-    align = Align(table, torch.tensor(computed, dtype=torch.int32), size)
+    align = Align.of([table], torch.tensor(computed, dtype=torch.int32), size)
     plan, run = made.plan(), ops(8)
     run.verify(made.rows, made.gating, made.cache, made.batch, made.out())
     cpu.plan(made.batch, made.sampled(lengths), None, align, plan)
     expected_plan = Plan(*torch.tensor([[8, 4, 5], [8, 9, 11], [7, 0, 0], [6, 0, 0]]))
     assert all(torch.equal(x, y) for x, y in zip(plan, expected_plan, strict=True))
     conv_at_end, final_conv = conv_states(made, [6, 1, 1])[0], conv_states(made, lengths)
-    run.ApplyPlan([(made.cache, made.gating)], 3)(made.batch, plan)
+    run.ApplyPlan([(made.cache, made.gating, 0)], 3)(made.batch, plan)
     at_end, final = per_token(twin, [6, 4, 5]), per_token(twin, lengths)
     assert torch.equal(bits(made.cache.state[7]), bits(at_end.state[0]))
     assert torch.equal(bits(made.cache.state[plan.final.long()]), bits(final.state))
@@ -196,3 +197,8 @@ def test_a_row_that_samples_nothing_is_still_committed():
     plan = made.plan()
     cpu.plan(made.batch, made.sampled([0, 4]), None, None, plan)
     assert plan.rows_to_commit.tolist() == [1, 4]
+
+
+@pytest.mark.parametrize("aligned", [False, True], ids=["none", "align"])
+def test_one_commit_for_all_groups(aligned):
+    assert_equals_one_by_one(ops(SHAPE.T), 5, aligned=aligned)

@@ -34,14 +34,9 @@ from vllm_eagle_ext.replay.ops.types import (
 __all__ = ["ApplyPlan", "plan", "prepare", "verify"]
 
 
-def _tables(batch: Batch) -> HostTables:
-    assert batch.tables is not None, "`prepare` makes them"
-    return batch.tables
-
-
 def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
     """Outputs of all rows into `out` [N, HV, DV], their records into the blocks; states stay."""
-    tables = _tables(batch)
+    (tables,) = batch.tables
     count = len(tables.request)
     if count < len(out):
         rows = Rows(*(part[:count] for part in rows))
@@ -59,6 +54,18 @@ def plan(
 ) -> None:
     """At least one row is committed: the first row of a request is always a token of its text, also
     where nothing was sampled (the last token of a prompt, run as a verify row)."""
+    for group in range(batch.groups):
+        _plan_group(batch.of_group(group), num_sampled, rows_of, align, group, out.of_group(group))
+
+
+def _plan_group(
+    batch: Batch,
+    num_sampled: torch.Tensor,
+    rows_of: torch.Tensor | None,
+    align: Align | None,
+    group: int,
+    out: Plan,
+) -> None:
     blocks = batch.state_blocks.numpy()
     everywhere = np.arange(len(blocks)) if rows_of is None else rows_of.numpy()
     sampled = num_sampled.numpy()[everywhere]
@@ -69,7 +76,7 @@ def plan(
     block_end[:], block_end_lengths[:] = NULL_BLOCK, 0
     if align is None:
         return
-    size, table = align.block_size, align.block_table.numpy()[everywhere]
+    size, table = align.block_size, align.block_tables[group].numpy()[everywhere]
     computed = align.num_computed.numpy()[everywhere]
     final[:] = _block_at(table, np.maximum(computed + count - 1, 0) // size) * is_active
     to_end = size - computed % size
@@ -87,21 +94,26 @@ def _block_at(table: np.ndarray, column: np.ndarray) -> np.ndarray:
 class ApplyPlan:
     """Writes what a plan says, layer by layer."""
 
-    def __init__(self, layers: Sequence[tuple[StateCache, Gating]], history: int) -> None:
-        """`history`: W - 1, the inputs that the convolution looks back on."""
-        self._layers = tuple(layers)
+    def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
+        """layers: as `types.Layer`; `history`: W - 1, the inputs that the convolution looks back on."""
+        self._groups: dict[int, list[tuple[StateCache, Gating]]] = {}
+        for cache, gating, group in layers:
+            self._groups.setdefault(group, []).append((cache, gating))
         self._history = history
 
     def __call__(self, batch: Batch, plan: Plan) -> None:
         """Per request: state and conv state after `rows_to_commit` rows, and at the block boundary."""
-        tables = _tables(batch)
+        for group, layers in self._groups.items():
+            self._apply(layers, batch.tables[group], plan.of_group(group))
+
+    def _apply(self, layers: list[tuple[StateCache, Gating]], tables: HostTables, plan: Plan) -> None:
         count = plan.rows_to_commit.numpy()[tables.active]
         kept = tables.offset < count[tables.request]
         places = tuple(torch.from_numpy(part.numpy()[kept]) for part in tables.row_places)
         starts = torch.from_numpy(row_starts(count))
         columns, from_last = from_last_column(_commit_columns(tables, plan, count))
         moves = _conv_moves(tables, plan, count, self._history)
-        for cache, gating in self._layers:
+        for cache, gating in layers:
             rows = _rows(cache.records[places], cache.state)
             _recur(rows, gating, cache.state, columns, from_last, starts)
             # Read before any is written: the block of the block boundary is the one that is read.

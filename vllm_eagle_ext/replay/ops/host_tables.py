@@ -13,6 +13,11 @@ from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Batch, HostTables
 
 def prepare(batch: Batch, rows_per_request: int) -> Batch:
     """`rows_per_request`: T. Rows of padding, if there are any, must stand behind all others."""
+    groups = (batch.of_group(group) for group in range(batch.groups))
+    return batch._replace(tables=tuple(_tables_of(one, rows_per_request) for one in groups))
+
+
+def _tables_of(batch: Batch, rows_per_request: int) -> HostTables:
     assert batch.scratch is not None
     active = np.flatnonzero(batch.state_blocks.numpy() > NULL_BLOCK)
     blocks, scratch = batch.state_blocks.numpy()[active], batch.scratch.numpy()[active]
@@ -22,13 +27,12 @@ def prepare(batch: Batch, rows_per_request: int) -> Batch:
     offset = np.arange(len(request)) - starts[request]
     columns = np.repeat(scratch[:, None], rows_per_request + 1, axis=1)
     columns[:, -1] = blocks
-    tables = HostTables(
+    return HostTables(
         active, blocks, request, offset,
         (as_int64(blocks[request]), as_int64(offset)), torch.from_numpy(starts),
         *from_last_column(columns),
         torch.from_numpy(blocks), torch.ones(len(blocks), dtype=torch.int32),
     )  # fmt: skip
-    return batch._replace(tables=tables)
 
 
 def row_starts(lengths: np.ndarray) -> np.ndarray:

@@ -92,12 +92,25 @@ def plan(
     """
     for tensor in out:
         tensor.fill_(NULL_BLOCK)
+    for group in range(batch.groups):
+        table = None if align is None else align.block_tables[group]
+        _plan_group(batch.of_group(group), num_sampled, rows_of, align, table, out.of_group(group))
+
+
+def _plan_group(
+    batch: Batch,
+    num_sampled: torch.Tensor,
+    rows_of: torch.Tensor | None,
+    align: Align | None,
+    block_table: torch.Tensor | None,
+    out: Plan,
+) -> None:
     for i, block, _, count in _active(batch):
         request = i if rows_of is None else int(rows_of[i])
         rows_to_commit = min(max(int(num_sampled[request]), 1), count)
         out.rows_to_commit[i], out.final[i] = rows_to_commit, block
-        if align is not None:
-            size, table = align.block_size, align.block_table[request]
+        if align is not None and block_table is not None:
+            size, table = align.block_size, block_table[request]
             before = int(align.num_computed[request])
             after = before + rows_to_commit
             out.final[i] = table[min((after - 1) // size, len(table) - 1)]
@@ -111,24 +124,27 @@ class ApplyPlan:
 
     def __init__(
         self,
-        layers: Sequence[tuple[StateCache, Gating]],
+        layers: Sequence[tuple[StateCache, Gating, int]],
         history: int,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        """`history`: W - 1, the inputs that the convolution looks back on."""
+        """layers: as `types.Layer`; `history`: W - 1, the inputs that the convolution looks back on."""
         self._layers, self._history, self._dtype = tuple(layers), history, dtype
 
     def __call__(self, batch: Batch, plan: Plan) -> None:
         """Per request: state and conv state after `rows_to_commit` rows, and at the block boundary."""
+        for cache, gating, group in self._layers:
+            self._apply(cache, gating, batch.of_group(group), plan.of_group(group))
+
+    def _apply(self, cache: StateCache, gating: Gating, batch: Batch, plan: Plan) -> None:
         count, final, block_end, block_end_lengths = (tensor.tolist() for tensor in plan)
         for i, block, *_ in _active(batch):
             targets = ((block_end[i], block_end_lengths[i]), (final[i], count[i]))
-            wanted = [(target, n) for target, n in targets if target > NULL_BLOCK and n > 0]
-            for cache, gating in self._layers if count[i] else ():
-                results = [(target, *self._after(cache, gating, block, n)) for target, n in wanted]
-                for target, state, conv in results:
-                    cache.state[target] = state.to(cache.state.dtype)
-                    cache.conv[target, :, : self._history] = conv
+            wanted = [(to, n) for to, n in targets if to > NULL_BLOCK and n > 0 and count[i]]
+            results = [(to, *self._after(cache, gating, block, n)) for to, n in wanted]
+            for target, state, conv in results:
+                cache.state[target] = state.to(cache.state.dtype)
+                cache.conv[target, :, : self._history] = conv
 
     def _after(
         self, cache: StateCache, gating: Gating, block: int, length: int

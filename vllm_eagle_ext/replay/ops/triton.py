@@ -17,8 +17,8 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
 from vllm_eagle_ext.memory.recorded_inputs import record_width
-from vllm_eagle_ext.replay.ops.triton_plan import MoveConvStates, plan
-from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Batch, Gating, Plan, Rows, StateCache
+from vllm_eagle_ext.replay.ops.triton_plan import MoveConvStates, plan, steps
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Batch, Gating, Layer, Plan, Rows, StateCache
 
 __all__ = ["ApplyPlan", "plan", "verify"]
 
@@ -26,7 +26,7 @@ NULL: tl.constexpr = tl.constexpr(NULL_BLOCK)
 THRESHOLD: tl.constexpr = tl.constexpr(20.0)  # above it softplus(x) is x
 VECTOR_BYTES = 16  # the widest load: alignment beyond it changes nothing
 LAUNCH = {"num_warps": 4, "num_stages": 3}
-COLUMNS: tl.constexpr = tl.constexpr(6)  # of ApplyPlan's table
+COLUMNS: tl.constexpr = tl.constexpr(7)  # of ApplyPlan's table
 
 
 @triton.jit
@@ -140,6 +140,8 @@ def _apply_states(
     block_end: tl.tensor,
     block_end_lengths: tl.tensor,
     blocks_step: tl.tensor,
+    blocks_group_step: tl.tensor,
+    group_step: tl.tensor,
     RECORD_ROWS: tl.constexpr,
     STATE_BYTES: tl.constexpr,
     H: tl.constexpr,
@@ -154,15 +156,17 @@ def _apply_states(
     tiles: tl.constexpr = (DV + BV - 1) // BV
     i_v, i_hv, request = program % tiles, program // tiles % HV, program // (tiles * HV)
     i_h = i_hv // (HV // H)
-    block = tl.load(state_blocks + request * blocks_step).to(tl.int64)
-    length = tl.load(rows_to_commit + request)
+    entry = table + tl.program_id(1) * COLUMNS
+    group = tl.load(entry + 6)
+    block = tl.load(state_blocks + group * blocks_group_step + request * blocks_step).to(tl.int64)
+    mine = group * group_step + request
+    length = tl.load(rows_to_commit + mine)
     if (block <= NULL) | (length <= 0):
         return
     length = tl.minimum(length, RECORD_ROWS)
-    last, at = tl.load(final + request).to(tl.int64), tl.load(block_end + request).to(tl.int64)
-    at_length = tl.where(at > NULL, tl.load(block_end_lengths + request), 0)
+    last, at = tl.load(final + mine).to(tl.int64), tl.load(block_end + mine).to(tl.int64)
+    at_length = tl.where(at > NULL, tl.load(block_end_lengths + mine), 0)
 
-    entry = table + tl.program_id(1) * COLUMNS
     state = tl.load(entry).to(tl.pointer_type(state_like.dtype.element_ty))
     stride = tl.load(entry + 1)
     records = tl.load(entry + 2).to(tl.pointer_type(record_like.dtype.element_ty))
@@ -207,7 +211,7 @@ def _tiles(cache: StateCache) -> dict[str, int]:
 
 def _programs(batch: Batch, sizes: dict[str, int]) -> int:
     """Programs of one layer. The rows have no part in it, so that a graph may hold the launch."""
-    return len(batch.state_blocks) * sizes["HV"] * triton.cdiv(sizes["DV"], sizes["BV"])
+    return batch.state_blocks.shape[-1] * sizes["HV"] * triton.cdiv(sizes["DV"], sizes["BV"])
 
 
 def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
@@ -247,21 +251,23 @@ class ApplyPlan:
     The layers share shapes, dtypes and the strides inside a block. Their tensors must never move.
     """
 
-    def __init__(self, layers: Sequence[tuple[StateCache, Gating]], history: int) -> None:
-        """`history`: W - 1, the inputs that the convolution looks back on."""
-        self._layers = tuple(layers)  # the table holds addresses alone
-        (first, _), *_ = self._layers
-        self._move_conv_states = MoveConvStates([cache.conv for cache, _ in self._layers], history)
+    def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
+        """layers: as `types.Layer`; `history`: W - 1, the inputs that the convolution looks back on."""
+        self._layers = tuple(Layer(*layer) for layer in layers)  # the table holds addresses alone
+        first = self._layers[0].cache
+        convs = [layer.cache.conv for layer in self._layers]
+        self._move_conv_states = MoveConvStates(convs, [layer.group for layer in self._layers], history)
         self._sizes = _tiles(first)
         self._state_bytes = self._alignment(first.state)
-        if len({self._layout(*layer) for layer in self._layers}) > 1:
+        if len({self._layout(layer.cache, layer.gating) for layer in self._layers}) > 1:
             raise ValueError("the layers of a commit differ in shape, dtype, stride or alignment")
         table = [
             [
                 *(of for t in (cache.state, cache.records) for of in (t.data_ptr(), t.stride(0))),
                 *(t.data_ptr() for t in gating),
+                group,
             ]
-            for cache, gating in self._layers
+            for cache, gating, group in self._layers
         ]
         self._table = torch.tensor(table, dtype=torch.int64, device=first.state.device)
 
@@ -282,7 +288,7 @@ class ApplyPlan:
         programs = _programs(batch, self._sizes)
         if not programs:
             return
-        first, gating = self._layers[0]
+        first, gating, _ = self._layers[0]
         _apply_states[(programs, len(self._layers))](
             self._table,
             first.state,
@@ -290,7 +296,7 @@ class ApplyPlan:
             *gating,
             batch.state_blocks,
             *plan,
-            batch.state_blocks.stride(0),
+            *steps(batch, plan),
             RECORD_ROWS=first.records.shape[1],
             STATE_BYTES=self._state_bytes,
             **self._sizes,

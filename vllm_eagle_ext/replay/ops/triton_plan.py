@@ -22,7 +22,7 @@ def _plan(
     starts: tl.tensor,
     num_sampled: tl.tensor,
     rows_of: tl.tensor,
-    block_table: tl.tensor,
+    addresses: tl.tensor,
     num_computed: tl.tensor,
     rows_to_commit: tl.tensor,
     final: tl.tensor,
@@ -31,15 +31,19 @@ def _plan(
     requests: tl.tensor,
     columns: tl.tensor,
     blocks_step: tl.tensor,
+    blocks_group_step: tl.tensor,
+    group_step: tl.tensor,
     table_row: tl.tensor,
     block_size: tl.tensor,
     MAPPED: tl.constexpr,
     ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    here = i < requests
-    block = tl.load(state_blocks + i * blocks_step, mask=here, other=NULL)
+    """One program per part of the requests and cache group."""
+    i, group = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1).to(tl.int64)
+    here, mine = i < requests, group * group_step + i
+    blocks = state_blocks + group * blocks_group_step
+    block = tl.load(blocks + i * blocks_step, mask=here, other=NULL)
     rows = tl.load(starts + i + 1, mask=here, other=0) - tl.load(starts + i, mask=here, other=0)
     active = (block > NULL) & (rows > 0)
     request = tl.load(rows_of + i, mask=active, other=0) if MAPPED else i
@@ -50,17 +54,29 @@ def _plan(
     if ALIGNED:
         computed = tl.load(num_computed + request, mask=active, other=0)
         after = computed + length
-        mine = block_table + request.to(tl.int64) * table_row
+        table = tl.load(addresses + group).to(tl.pointer_type(tl.int32))
+        table += request.to(tl.int64) * table_row
         column = tl.minimum(tl.maximum(after - 1, 0) // block_size, columns - 1)
-        last = tl.load(mine + column, mask=active, other=NULL)
+        last = tl.load(table + column, mask=active, other=NULL)
         end = (computed // block_size + 1) * block_size
         crossed = active & (after > end)  # a step that ends there writes the block as `final`
-        at = tl.load(mine + end // block_size - 1, mask=crossed, other=NULL)
+        at = tl.load(table + end // block_size - 1, mask=crossed, other=NULL)
         at_length = tl.where(crossed & (at > NULL), end - computed, 0)
-    tl.store(rows_to_commit + i, length, mask=here)
-    tl.store(final + i, tl.where(active, last, NULL), mask=here)
-    tl.store(block_end + i, at, mask=here)
-    tl.store(block_end_lengths + i, at_length, mask=here)
+    tl.store(rows_to_commit + mine, length, mask=here)
+    tl.store(final + mine, tl.where(active, last, NULL), mask=here)
+    tl.store(block_end + mine, at, mask=here)
+    tl.store(block_end_lengths + mine, at_length, mask=here)
+
+
+def steps(batch: Batch, plan: Plan) -> tuple[int, int, int]:
+    """Elements from one request's state block to the next, from one cache group's to the next, and from
+    one group to the next in the plan: 0 where there is one group."""
+    blocks, part = batch.state_blocks, plan.final
+    if blocks.ndim == 1:
+        return blocks.stride(0), 0, 0
+    if part.stride(1) != 1 or len({part.stride() for part in plan}) > 1:
+        raise ValueError("the parts of a plan must have the same strides, and requests side by side")
+    return blocks.stride(1), blocks.stride(0), part.stride(0)
 
 
 def plan(
@@ -76,22 +92,24 @@ def plan(
     None if in the same place. At least the first row is committed: a prompt's last token that ran as a
     verify row samples nothing. A step passes one block boundary at most: block_size >= T.
     """
-    requests = len(batch.state_blocks)
+    requests = batch.state_blocks.shape[-1]
     if not requests:
         return
-    table = align.block_table if align else batch.state_blocks
-    _plan[(triton.cdiv(requests, PLAN_BLOCK),)](
+    if align and len(align.block_tables) != batch.groups:
+        raise ValueError(f"{len(align.block_tables)} block tables for {batch.groups} cache groups")
+    table = align.block_tables[0] if align else batch.state_blocks
+    _plan[(triton.cdiv(requests, PLAN_BLOCK), batch.groups)](
         *(
             batch.state_blocks,
             batch.starts,
             num_sampled,
             batch.state_blocks if rows_of is None else rows_of,
         ),
-        *(table, align.num_computed if align else batch.state_blocks),
+        *(align.addresses, align.num_computed) if align else (batch.state_blocks, batch.state_blocks),
         *out,
         requests,
         table.shape[1] if align else 1,
-        batch.state_blocks.stride(0),
+        *steps(batch, out),
         table.stride(0),
         align.block_size if align else 1,
         MAPPED=rows_of is not None,
@@ -112,6 +130,8 @@ def _move_conv_states(
     block_end_lengths: tl.tensor,
     channels: tl.tensor,
     blocks_step: tl.tensor,
+    blocks_group_step: tl.tensor,
+    group_step: tl.tensor,
     channel_step: tl.tensor,
     column_step: tl.tensor,
     HISTORY: tl.constexpr,
@@ -121,14 +141,15 @@ def _move_conv_states(
     """One program per layer, request and part of the channels. State blocks may coincide: all loads come
     first."""
     parts = tl.cdiv(channels, BLOCK_C)
-    program, entry = tl.program_id(0), table + tl.program_id(1) * 2
-    request = program // parts
-    block = tl.load(state_blocks + request * blocks_step).to(tl.int64)
-    length = tl.load(rows_to_commit + request)
+    program, entry = tl.program_id(0), table + tl.program_id(1) * 3
+    request, group = program // parts, tl.load(entry + 2)
+    block = tl.load(state_blocks + group * blocks_group_step + request * blocks_step).to(tl.int64)
+    mine = group * group_step + request
+    length = tl.load(rows_to_commit + mine)
     if (block <= NULL) | (length <= 0):
         return
-    last, at = tl.load(final + request).to(tl.int64), tl.load(block_end + request).to(tl.int64)
-    at_length = tl.load(block_end_lengths + request)
+    last, at = tl.load(final + mine).to(tl.int64), tl.load(block_end + mine).to(tl.int64)
+    at_length = tl.load(block_end_lengths + mine)
 
     conv = tl.load(entry).to(tl.pointer_type(conv_like.dtype.element_ty))
     stride = tl.load(entry + 1)
@@ -149,24 +170,26 @@ def _move_conv_states(
 class MoveConvStates:
     """Moves the conv states behind the committed rows, all layers in one launch."""
 
-    def __init__(self, convs: Sequence[torch.Tensor], history: int) -> None:
-        """convs: per layer [P, dim, W - 1 + T - 1]; strides inside a block are those of the first."""
+    def __init__(self, convs: Sequence[torch.Tensor], groups: Sequence[int], history: int) -> None:
+        """convs: per layer [P, dim, W - 1 + T - 1]; strides inside a block are those of the first.
+        groups: the cache group of each."""
         self._convs, self._history = tuple(convs), history
         if len({(conv.shape[1:], conv.dtype, conv.stride()[1:]) for conv in convs}) > 1:
             raise ValueError("the convolution states of a commit differ in shape, dtype or stride")
-        table = [[conv.data_ptr(), conv.stride(0)] for conv in convs]
+        each = zip(convs, groups, strict=True)
+        table = [[conv.data_ptr(), conv.stride(0), group] for conv, group in each]
         self._table = torch.tensor(table, dtype=torch.int64, device=convs[0].device)
 
     def __call__(self, batch: Batch, plan: Plan) -> None:
         first = self._convs[0]
         parts = triton.cdiv(first.shape[1], CHANNEL_BLOCK)
-        _move_conv_states[(parts * len(batch.state_blocks), len(self._convs))](
+        _move_conv_states[(parts * batch.state_blocks.shape[-1], len(self._convs))](
             self._table,
             first,
             batch.state_blocks,
             *plan,
             first.shape[1],
-            batch.state_blocks.stride(0),
+            *steps(batch, plan),
             first.stride(1),
             first.stride(2),
             HISTORY=self._history,

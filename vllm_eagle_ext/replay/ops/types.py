@@ -2,7 +2,11 @@
 """What the three implementations take. Needs torch and numpy alone.
 
 Letters: N rows of all requests, R requests, T rows of one request at most (1 + K drafts), H key heads,
-HV value heads, DK and DV their widths, P state blocks, W width of the convolution.
+HV value heads, DK and DV their widths, P state blocks, W width of the convolution, G cache groups.
+
+A cache group is a set of layers whose state blocks vLLM hands out together. A batch of one group has
+`state_blocks` [R]; one of several has [G, R], where rows, starts and sampled counts are those of all.
+`verify` takes the batch of a layer's own group, `plan` and `ApplyPlan` that of all groups.
 
 A step verifies up to T rows of each request: the anchor, which is the last sampled token, and the drafts
 behind it. Sampling keeps some of the drafts and adds one token of the target's own. From this follows
@@ -65,36 +69,66 @@ class HostTables(NamedTuple):
 class Batch(NamedTuple):
     """Where the requests of a verify step stand. Rows may be ragged: 1 to T per request."""
 
-    state_blocks: torch.Tensor  # [R] int32: state block of each request, NULL_BLOCK for padding
+    state_blocks: torch.Tensor  # [R] or [G, R] int32: of each request, NULL_BLOCK for padding
     starts: torch.Tensor  # [R + 1] int32: first row of each request, then N
-    scratch: torch.Tensor | None = None  # [R] int32: a private block per request, `cpu` alone needs it
-    tables: HostTables | None = None  # the same as the C++ kernel wants it, made by `cpu.prepare`
+    scratch: torch.Tensor | None = None  # as state_blocks: private blocks, `cpu` alone needs them
+    tables: tuple[HostTables, ...] = ()  # [G]: the same for the C++ kernel, made by `cpu.prepare`
+
+    @property
+    def groups(self) -> int:
+        return 1 if self.state_blocks.ndim == 1 else len(self.state_blocks)
 
     def first(self, requests: int) -> Batch:
         """Drop the padding behind the first requests."""
-        if len(self.state_blocks) == requests:
+        if self.state_blocks.shape[-1] == requests:
             return self
-        scratch = None if self.scratch is None else self.scratch[:requests]
-        blocks, starts = self.state_blocks[:requests], self.starts[: requests + 1]
+        scratch = None if self.scratch is None else self.scratch[..., :requests]
+        blocks, starts = self.state_blocks[..., :requests], self.starts[: requests + 1]
         return Batch(blocks, starts, scratch, self.tables)
+
+    def of_group(self, group: int) -> Batch:
+        """The batch of one cache group."""
+        if self.state_blocks.ndim == 1:
+            return self
+        scratch = None if self.scratch is None else self.scratch[group]
+        tables = self.tables[group : group + 1]
+        return Batch(self.state_blocks[group], self.starts, scratch, tables)
 
 
 class Plan(NamedTuple):
-    """What a commit writes, [R] int32 each: the state after `rows_to_commit` rows goes to block `final`,
-    that after `block_end_lengths` rows to block `block_end` (NULL_BLOCK: none)."""
+    """What a commit writes, as `Batch.state_blocks` [R] or [G, R] int32 each: the state after
+    `rows_to_commit` rows goes to block `final`, that after `block_end_lengths` rows to block `block_end`
+    (NULL_BLOCK: none)."""
 
     rows_to_commit: torch.Tensor  # 0: nothing is committed
     final: torch.Tensor
     block_end: torch.Tensor  # with prefix caching: the block whose last token the step passes
     block_end_lengths: torch.Tensor
 
+    def of_group(self, group: int) -> Plan:
+        return self if self.final.ndim == 1 else Plan(*(part[group] for part in self))
+
 
 class Align(NamedTuple):
     """Prefix caching: one state block for each so many tokens, by position (vLLM's mode `align`)."""
 
-    block_table: torch.Tensor  # [requests of the whole batch, blocks] int32
+    block_tables: tuple[torch.Tensor, ...]  # [G] of [requests of the whole batch, blocks] int32 each
     num_computed: torch.Tensor  # [requests of the whole batch] int32: tokens before this step
     block_size: int
+    addresses: torch.Tensor  # [G] int64: where the tables begin, of one row length; `triton` reads them
+
+    @classmethod
+    def of(cls, block_tables: Sequence[torch.Tensor], num_computed: torch.Tensor, size: int) -> Align:
+        """With the addresses of the tables, which must not move.
+
+        Raises:
+            ValueError: the tables differ in the number of blocks or in the distance of their rows.
+        """
+        if len({(table.shape[1], table.stride()) for table in block_tables}) > 1:
+            raise ValueError("the block tables of a commit differ in width or stride")
+        places = [table.data_ptr() for table in block_tables]
+        addresses = torch.tensor(places, dtype=torch.int64, device=num_computed.device)
+        return cls(tuple(block_tables), num_computed, size, addresses)
 
 
 class PlanApplier(Protocol):
@@ -102,9 +136,17 @@ class PlanApplier(Protocol):
         """Per request: state and conv state after `rows_to_commit` rows, and at the block boundary."""
 
 
+class Layer(NamedTuple):
+    """What a commit knows of a layer."""
+
+    cache: StateCache
+    gating: Gating
+    group: int  # its cache group: a row of `Batch.state_blocks` and of the plan's parts
+
+
 class ApplierClass(Protocol):
-    def __call__(self, layers: Sequence[tuple[StateCache, Gating]], history: int) -> PlanApplier:
-        """`history`: W - 1, the inputs that the convolution looks back on."""
+    def __call__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> PlanApplier:
+        """layers: as `Layer`; `history`: W - 1, the inputs that the convolution looks back on."""
 
 
 class Recurrence(Protocol):

@@ -58,7 +58,7 @@ def test_padding_is_inert(padding):
 
     plan, before = step.plan(), step.whole.clone()
     ops.plan(step.batch, step.sampled(LENGTHS), None, None, plan)
-    commit = ops.ApplyPlan([(step.cache, step.gating)], 3)
+    commit = ops.ApplyPlan([(step.cache, step.gating, 0)], 3)
     commit(step.batch, plan)
     assert changed_blocks(step, before) == owned(step, COUNTS)
     before = step.whole.clone()
@@ -105,7 +105,7 @@ def test_conv_states(W):
     expected, plan = [conv_states(layer, lengths) for layer in layers], layers[0].plan()
     before = [layer.cache.conv[0].clone() for layer in layers]
     ops.plan(batch, layers[0].sampled(lengths), None, None, plan)
-    MoveConvStates([layer.cache.conv for layer in layers], W - 1)(batch, plan)
+    MoveConvStates([layer.cache.conv for layer in layers], [0, 0], W - 1)(batch, plan)
     for layer, wanted, untouched in zip(layers, expected, before, strict=True):
         blocks = batch.state_blocks[layer.active].long()
         assert torch.equal(layer.cache.conv[blocks, :, : W - 1], wanted[layer.active])
@@ -144,7 +144,7 @@ def test_plan_without_blocks():
 def test_plan_with_blocks_of_eight(before, sampled, final, block_end, block_end_length):
     step = case(Shape(), [4])
     table = int32(1, 2, 3, 4)[None]
-    plan = make_plan(step, [sampled], Align(table, int32(before), 8))
+    plan = make_plan(step, [sampled], Align.of([table], int32(before), 8))
     assert [t.item() for t in plan] == [max(sampled, 1), final, block_end, block_end_length]
 
 
@@ -162,7 +162,7 @@ def test_plan_equals_the_reference():
     table[::3, 5] = 0
     computed = int32(*(pick.randrange(16 * columns - 16) for _ in range(whole)))
     sampled, seen = int32(*(pick.randrange(12) for _ in range(whole))), 0
-    for align in (None, Align(table, computed, 16)):
+    for align in (None, Align.of([table], computed, 16)):
         for mapping in (None, rows_of):
             plans = [
                 Plan(*torch.full((4, requests), -7, dtype=torch.int32, device=DEVICE)) for _ in "ab"
@@ -190,9 +190,9 @@ def test_a_step_over_a_block_boundary_writes_both_blocks():
     outputs, out = scheme.step(step.rows, step.gating, step.batch.starts), step.out()
     ops.verify(step.rows, step.gating, step.cache, step.batch, out)
     assert torch.equal(bits(out[:8]), bits(outputs[:8]))
-    plan = make_plan(step, sampled, Align(table, computed, 16))
+    plan = make_plan(step, sampled, Align.of([table], computed, 16))
     before = step.whole.clone()
-    ops.ApplyPlan([(step.cache, step.gating)], 3)(step.batch, plan)
+    ops.ApplyPlan([(step.cache, step.gating, 0)], 3)(step.batch, plan)
 
     wanted = {fresh[0]: (0, 4), blocks[0]: (0, 2), blocks[1]: (1, 2), blocks[3]: (3, 4)}
     assert changed_blocks(step, before) == sorted(wanted)
@@ -228,7 +228,7 @@ def test_rows_that_would_be_rounded_are_refused():
 def test_layers_that_differ_are_refused():
     one, other = case(Shape(), [2]), case(Shape(HV=4), [2])
     with pytest.raises(ValueError, match="differ"):
-        ops.ApplyPlan([(one.cache, one.gating), (other.cache, other.gating)], 3)
+        ops.ApplyPlan([(one.cache, one.gating, 0), (other.cache, other.gating, 0)], 3)
 
 
 class TestControls:
@@ -264,7 +264,9 @@ class TestControls:
 
     def test_a_conv_state_off_by_one(self):
         def commit(layers, history):
-            return ops.ApplyPlan([(p._replace(conv=p.conv[:, :, 1:]), g) for p, g in layers], history)
+            return ops.ApplyPlan(
+                [(p._replace(conv=p.conv[:, :, 1:]), *rest) for p, *rest in layers], history
+            )
 
         assert self.outcomes(ApplyPlan=commit) == {"conv"}
 
