@@ -64,7 +64,7 @@ def _compare(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Iterator[Part]
     kernels.recurrence.plan(batch, step.num_sampled, None, step.align, plan)
     if kernels.exact:
         yield _compare_records(step)
-    commit = kernels.recurrence.ApplyPlan([(step.cache, step.gating)], shapes.W - 1)
+    commit = kernels.recurrence.ApplyPlan([(step.cache, step.gating, 0)], shapes.W - 1)
     commit(batch, plan)
 
     written = list(_written(step))
@@ -97,7 +97,8 @@ def _compare_plans(kernels: Kernels, step: MadeStep, batch: Batch) -> Part:
     requests, align = len(batch.state_blocks), step.align
     elsewhere = torch.arange(requests - 1, -1, -1, dtype=torch.int32, device=step.whole.device)
     turned = elsewhere.long()
-    there = Align(align.block_table[turned], align.num_computed[turned], align.block_size)
+    tables = [table[turned] for table in align.block_tables]
+    there = Align.of(tables, align.num_computed[turned], align.block_size)
     forms: list[tuple[torch.Tensor | None, torch.Tensor, Align | None]] = [
         (None, step.num_sampled, None),
         (None, step.num_sampled, align),
@@ -164,7 +165,7 @@ def _in_fp64(before: MadeStep, written: list[tuple[int, int, int]]) -> tuple[tor
     out, plan = before.rows.value.double(), empty_plan(before)
     reference.verify(before.rows, before.gating, cache, before.batch, out)
     reference.plan(before.batch, before.num_sampled, None, before.align, plan)
-    reference.ApplyPlan([(cache, before.gating)], 1)(before.batch, plan)
+    reference.ApplyPlan([(cache, before.gating, 0)], 1)(before.batch, plan)
     states = torch.stack([cache.state[block] for _, _, block in written])
     return out[: before.num_rows], states
 

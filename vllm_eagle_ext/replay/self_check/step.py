@@ -93,7 +93,7 @@ def make_step(shapes: Shapes, device: torch.device, seed: int = 0) -> MadeStep:
         whole=whole,
         batch=Batch(column, starts.to(device), int32([*scratch, NULL_BLOCK])),
         num_sampled=int32([*sampled, 0]),
-        align=Align(int32(table), int32([*before, 0]), size),
+        align=Align.of([int32(table)], int32([*before, 0]), size),
         lengths=lengths,
         scratch=scratch,
     )

@@ -1,4 +1,4 @@
-"""The self-check on vLLM's C++ kernels: what is right passes, what is wrong is seen where it is wrong."""
+"""The self-check on vLLM's C++ kernels: what is right passes, what is wrong is seen where it is."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_broken_kernels_are_seen(how):
     assert "\n" not in str(result)
 
 
-@pytest.mark.parametrize("how", (*breakage.BREAKAGES, breakage.NO_BLOCK_END))
+@pytest.mark.parametrize("how", [*breakage.BREAKAGES, breakage.NO_BLOCK_END])
 def test_what_the_engine_tests_break_is_seen(monkeypatch, how):
     breakage.apply(how, monkeypatch.setattr)
     assert failed(run(SEQUENTIAL, SMALL, CPU))
