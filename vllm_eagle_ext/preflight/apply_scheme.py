@@ -44,7 +44,7 @@ def apply_hybrid_state(launch: Launch) -> None:
         cpu=situation.platform == "cpu",
     )
     if choice.replays:
-        write_marker(launch.target.hf_config)
+        write_marker(launch.target.hf_config, must_replay=launch.options.hybrid_state == "replay")
         compat.use_architecture(launch.target, REPLAYING_TARGETS[architecture])
 
 
@@ -85,6 +85,7 @@ def _situation(launch: Launch) -> Situation:
         platform="cuda" if current_platform.is_cuda() else current_platform.device_name,
         prefix_caching=bool(engine_args.enable_prefix_caching),
         has_triton=HAS_TRITON,
+        dtype=str(launch.target.dtype).removeprefix("torch."),
         pipeline_parallel_size=engine_args.pipeline_parallel_size,
         context_parallel_size=max(
             engine_args.decode_context_parallel_size, engine_args.prefill_context_parallel_size

@@ -1,0 +1,5 @@
+from benchmarks.kernel_model.results import Data
+
+
+def write_page(data: Data) -> None:
+    pass

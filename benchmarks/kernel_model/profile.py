@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel's machine code, weighted by how often each part runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.kernel_model.latency import warp_clocks
+from benchmarks.kernel_model.machine import SCHEDULERS, WARP, Arch
+from benchmarks.kernel_model.sass import Flow, Instruction, Trips, parse
+
+_SHAPE = re.compile(r"MMA(?:\.\w+)*?\.(?:(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)|168(?P<depth>16|32|8|4))\b")
+LINE_BYTES = 128  # that a multiprocessor's shared memory or first-level cache moves per clock
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Of one kernel for one architecture: what it takes, and what a warp executes in a step."""
+
+    registers: int
+    local: int
+    shared: int
+    warps: int
+    ctas: int  # per request, of one layer
+    code: int  # instructions that can be reached
+    loops: tuple[dict[str, int], ...]  # of each loop one iteration: all, and some kinds
+    counts: dict[str, float]  # executed per warp, by kind
+    clocks: dict[str, float]  # that one warp's instructions take of each part of a multiprocessor
+    alone: float  # clocks of a warp that waits for nobody else
+
+    @classmethod
+    def of(cls, machine: Any, ctas: int, arch: Arch, trips: Trips, conditional: float) -> Profile:
+        flow = Flow(parse(machine.text))
+        counts, clocks = _executed(flow, trips, conditional, arch)
+        return cls(
+            registers=machine.registers,
+            local=machine.local,
+            shared=machine.shared,
+            warps=machine.warps,
+            ctas=ctas,
+            code=sum(len(block.instructions) for block in flow.blocks),
+            loops=tuple(_iteration(loop.counts()) for loop in flow.loops),
+            counts={name: round(value, 1) for name, value in sorted(counts.items())},
+            clocks={name: round(value, 1) for name, value in clocks.items()},
+            alone=round(warp_clocks(flow, trips, conditional)),
+        )
+
+    @property
+    def instructions(self) -> float:
+        return sum(self.counts.values())
+
+
+def _iteration(counts: Counter[str]) -> dict[str, int]:
+    shown = ("shuffle", "barrier", "mma", "special", "shared", "global")
+    return {"instructions": counts.total()} | {name: counts[name] for name in shown}
+
+
+def _executed(
+    flow: Flow, trips: Trips, conditional: float, arch: Arch
+) -> tuple[Counter[str], dict[str, float]]:
+    weights = flow.weights(trips, conditional)
+    counts: Counter[str] = Counter()
+    memory = mma = packed = 0.0
+    for block in flow.blocks:
+        weight = weights[block.start]
+        for instruction in block.instructions:
+            counts[instruction.kind] += weight  # type: ignore[assignment]
+            memory += weight * memory_clocks(instruction)
+            mma += weight * mma_clocks(instruction, arch)
+            packed += weight * (
+                instruction.kind == "fp32" and instruction.name in ("FFMA2", "FMUL2", "FADD2")
+            )
+    fp32 = counts["fp32"] + packed
+    if arch.capability == 80:  # integer products run where the others are
+        fp32 += counts["integer multiply"]
+    return counts, {
+        "issue": counts.total() / SCHEDULERS,
+        "fp32": fp32 / arch.fp32,
+        "integer multiply": counts["integer multiply"] / arch.integer_multiply,
+        "integer and logic": counts["alu"] / arch.alu,
+        "special functions": counts["special"] / arch.special,
+        "shuffles and memory": memory / arch.memory,
+        "tensor cores": mma,
+    }
+
+
+def memory_clocks(instruction: Instruction) -> float:
+    """Clocks of the unit that shuffles and moves data: a warp's bytes over 128, at least one."""
+    if instruction.kind not in ("shuffle", "shared", "global", "local"):
+        return 0
+    if instruction.name in ("LDSM", "STSM"):
+        return 4 if ".4" in instruction.opcode else 2 if ".2" in instruction.opcode else 1
+    width = 16 if ".128" in instruction.opcode else 8 if ".64" in instruction.opcode else 4
+    return max(1, WARP * width / LINE_BYTES)
+
+
+def mma_clocks(instruction: Instruction, arch: Arch) -> float:
+    if instruction.kind != "mma":
+        return 0
+    shape = _SHAPE.search(instruction.opcode)
+    if shape is None:
+        raise ValueError(f"the shape of {instruction.opcode} is not known")
+    m, n, k = (int(shape[x]) for x in "mnk") if shape["m"] else (16, 8, int(shape["depth"]))
+    return math.prod((m, n, k)) / arch.mma * (2 if ".TF32" in instruction.opcode else 1)

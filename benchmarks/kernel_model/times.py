@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From profiles to times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from benchmarks.kernel_model.case import Case, Target
+from benchmarks.kernel_model.facts import FACTS, eager_floor, floor
+from benchmarks.kernel_model.machine import Device, occupancy
+from benchmarks.kernel_model.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Modelled:
+    """Seconds of one layer's share of a step, all requests, and which resource they are due to."""
+
+    seconds: float
+    binds: str
+    parts: dict[str, float]
+
+
+def kernel_time(
+    name: str, profile: Profile, case: Case, device: Device, *, requests: int, layers: int
+) -> Modelled:
+    """One layer's share of a kernel: the largest of what each resource needs on the busiest
+    multiprocessor."""
+    facts = FACTS[name]
+    together = {"per layer": 1, "all layers": layers, "once": 1}[facts.launched]
+    ctas = profile.ctas * together * (1 if facts.launched == "once" else requests)
+    busiest = math.ceil(ctas / device.multiprocessors)
+    fits = occupancy(
+        device.arch, registers=profile.registers, shared=profile.shared, warps=profile.warps
+    )
+    if not fits.ctas:
+        raise ValueError(f"{name} does not fit on {device.name}: {profile}")
+    clocks = {part: busiest * profile.warps * value for part, value in profile.clocks.items()}
+    clocks["latency"] = math.ceil(busiest / fits.ctas) * profile.alone
+    parts = {part: value / device.clock for part, value in clocks.items()}
+    parts["bytes"] = facts.moved(case) * requests * together / device.bandwidth
+    share = layers if facts.launched == "once" else together
+    parts = {part: value / share for part, value in parts.items()}
+    binds = max(parts, key=lambda part: parts[part])
+    return Modelled(parts[binds], binds, parts)
+
+
+def scheme_time(
+    profiles: Mapping[str, Profile], case: Case, target: Target, device: Device, requests: int
+) -> dict[str, Modelled]:
+    """By kernel. Kernels run one after the other."""
+    return {
+        name: kernel_time(name, profile, case, device, requests=requests, layers=target.layers)
+        for name, profile in profiles.items()
+    }
+
+
+def floors(case: Case, device: Device) -> dict[str, float]:
+    """Seconds per request and layer that the bytes of states take at the least."""
+    return {
+        "1R+1W": floor(case) / device.bandwidth,
+        "2R+1W": eager_floor(case) / device.bandwidth,
+        "per token": (1 + case.rows) * case.state_bytes / device.bandwidth,
+    }
