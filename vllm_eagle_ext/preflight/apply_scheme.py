@@ -83,6 +83,8 @@ def _situation(launch: Launch) -> Situation:
             other_vocabulary=bool(getattr(config, "use_heterogeneous_vocab", False)),
         ),
         platform="cuda" if current_platform.is_cuda() else current_platform.device_name,
+        capability=_capability() if current_platform.is_cuda() else None,
+        state_width=_state_width(launch),
         prefix_caching=bool(engine_args.enable_prefix_caching),
         has_triton=HAS_TRITON,
         dtype=str(launch.target.dtype).removeprefix("torch."),
@@ -94,3 +96,22 @@ def _situation(launch: Launch) -> Situation:
         lora=bool(engine_args.enable_lora),
         microbatches=bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1,
     )
+
+
+def _capability() -> tuple[int, int] | None:
+    """Of the first visible GPU, as vLLM's own configs ask: by NVML, without a CUDA context here."""
+    from vllm.platforms import current_platform
+
+    found = current_platform.get_device_capability()
+    return None if found is None else (found.major, found.minor)
+
+
+def _state_width(launch: Launch) -> int:
+    """Bytes of an element of a recurrent state, as vLLM resolves its dtype on a GPU."""
+    from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
+
+    asked = launch.engine_args.mamba_ssm_cache_dtype
+    if asked == "auto":
+        asked = launch.target_text.get("mamba_ssm_dtype") or "auto"
+    dtype = launch.target.dtype if asked == "auto" else STR_DTYPE_TO_TORCH_DTYPE[asked]
+    return int(dtype.itemsize)
