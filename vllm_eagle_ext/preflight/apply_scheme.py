@@ -49,7 +49,7 @@ def apply_hybrid_state(launch: Launch) -> None:
         and not all(layer.causal for layer in launch.case.spec.layers),
     )
     if choice.replays:
-        write_marker(launch.target.hf_config)
+        write_marker(launch.target.hf_config, must_replay=launch.options.hybrid_state == "replay")
         compat.use_architecture(launch.target, REPLAYING_TARGETS[architecture])
 
 

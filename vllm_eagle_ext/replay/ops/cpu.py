@@ -134,8 +134,10 @@ class ApplyPlan:
         for cache, gating in layers:
             rows = _rows(cache.records[places], cache.state)
             _recur(rows, gating, cache.state, columns, from_last, starts)
-            for source, column, target, place in moves:
-                cache.conv[target, :, place] = cache.conv[source, :, column]
+            # Read before any is written: the block of the block boundary is the one that is read.
+            kept_inputs = [cache.conv[source, :, column] for source, column, _, _ in moves]
+            for (_, _, target, place), inputs in zip(moves, kept_inputs, strict=True):
+                cache.conv[target, :, place] = inputs
 
 
 def _commit_columns(tables: HostTables, plan: Plan, count: np.ndarray) -> np.ndarray:
@@ -154,7 +156,7 @@ _ConvMove = tuple[torch.Tensor, ...]  # block and columns to read, block and col
 
 
 def _conv_moves(tables: HostTables, plan: Plan, count: np.ndarray, history: int) -> list[_ConvMove]:
-    """The block boundary's before final's: the final block may be the one that is read."""
+    """At the block boundary, and behind the last committed row."""
     block_end, final = (part.numpy()[tables.active] for part in (plan.block_end, plan.final))
     to_end = plan.block_end_lengths.numpy()[tables.active]
     crossing = np.flatnonzero(block_end > NULL_BLOCK)
