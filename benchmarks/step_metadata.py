@@ -9,8 +9,6 @@ allocation, and each launch of a Triton kernel. Builders are constructed as on C
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import median
 from time import process_time
@@ -21,22 +19,19 @@ from unittest import mock
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from triton.runtime.jit import JITFunction  # type: ignore[import-untyped]
 from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadataBuilder
 from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.worker.gpu import attn_utils
 from vllm.v1.worker.gpu.model_states import mamba_hybrid, recoverssm
 from vllm.v1.worker.utils import AttentionGroup
 
+from benchmarks.launch_counts import Launches, launched, triton_launches
 from vllm_eagle_ext.memory.recorded_inputs import record_width
 from vllm_eagle_ext.replay import metadata
 from vllm_eagle_ext.replay.attention_backend import ReplayBackend
 from vllm_eagle_ext.replay.metadata import ReplayMetadataBuilder
 from vllm_eagle_ext.replay.on_gpu import GpuOps
 from vllm_eagle_ext.replay.ops.types import Gating, StateCache
-
-FREE = ("empty", "detach", "alias", "view", "expand", "slice", "select", "as_strided", "unbind", "lift")
 
 
 @dataclass(frozen=True)
@@ -63,48 +58,6 @@ class Setting:
     device: str = "meta"
 
 
-class Launches(TorchDispatchMode):
-    """Counts what would run on the device: meta tensors stand there, all others on the host."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
-        results = result if isinstance(result, tuple | list) else (result,)
-        on_device = any(isinstance(one, torch.Tensor) and one.is_meta for one in (*args, *results))
-        if on_device and not func.is_view and not any(part in name for part in FREE):
-            self.found[name] += 1
-        return result
-
-
-@contextmanager
-def triton_launches(found: Counter[str]) -> Iterator[None]:
-    """Triton kernels are counted and not launched."""
-
-    class Kernel:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def __getitem__(self, grid: Any) -> Any:
-            return lambda *args, **kwargs: found.update([self.name])
-
-    def run(self: Any, *args: Any, **kwargs: Any) -> None:
-        found[self.fn.__name__] += 1
-
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(JITFunction, "run", run))
-        # Without a device vLLM's own are no JIT functions.
-        for module, name in (
-            (recoverssm, "_postprocess_recoverssm_align_kernel"),
-            (mamba_hybrid, "_scatter_num_accepted_kernel"),
-        ):
-            stack.enter_context(mock.patch.object(module, name, Kernel(name)))
-        yield
-
-
 class Runner:
     """The groups of gated delta nets in vLLM's V2 runner."""
 
@@ -120,20 +73,27 @@ class Runner:
         self.tables = tuple(self._device(setting.requests, columns) for _ in parts)
         self.aligned = self._device(len(parts), setting.requests, 1 if replays else 1 + setting.k)
         self.recovery = recoverssm.RecoverSSMState()
-        self.ones, self.batch = self._device(setting.requests), _batch(setting)
-        self.starts, self.lengths = (
-            self.batch[name].to(setting.device) for name in ("starts", "lengths")
-        )
+        self.take(setting)
         self.cache = SimpleNamespace(kv_cache_groups=parts)
         if replays:
             self.config.compilation_config.static_forward_context.update(_layers(setting, names))
+
+    def take(self, setting: Setting) -> None:
+        """A batch of at most as many requests as the first one's."""
+        self.setting, self.batch = setting, _batch(setting)
+        self.ones = self._device(setting.requests)
+        self.requests = self.ones.long()
+        self.starts, self.lengths = (
+            self.batch[name].to(setting.device) for name in ("starts", "lengths")
+        )
 
     def prepare(self) -> Any:
         """The metadata of a step, as `MambaHybridModelState.prepare_attn` has it built."""
         setting, batch = self.setting, self.batch
         if setting.mode == "align":
-            _launched("get_aligned_state_indices_multi_group_kernel")
-            for indices, (group,) in zip(self.aligned, self.attn_groups, strict=True):
+            launched("get_aligned_state_indices_multi_group_kernel")
+            aligned = self.aligned[:, : setting.requests]
+            for indices, (group,) in zip(aligned, self.attn_groups, strict=True):
                 if hasattr(group.metadata_builders[0], "mamba_aligned_state_indices"):
                     group.metadata_builders[0].mamba_aligned_state_indices = indices
         specific = mamba_hybrid.MambaHybridAttnMetadata(
@@ -150,7 +110,7 @@ class Runner:
             max_query_len=int(batch["starts"].diff().max()),
             seq_lens=self.lengths,
             max_seq_len=int(batch["lengths"].max()),
-            block_tables=self.tables,
+            block_tables=[table[: setting.requests] for table in self.tables],
             slot_mappings=self.aligned[:, :, 0],
             kv_cache_config=self.cache,
             seq_lens_cpu_upper_bound=batch["lengths"],
@@ -159,10 +119,10 @@ class Runner:
 
     def commit(self, built: Any) -> None:
         """What follows sampling, as `MambaHybridModelState.postprocess_state` does it."""
-        sampled = indices = self.ones
+        sampled, indices = self.ones, self.requests
         mamba_hybrid._scatter_num_accepted_kernel[(1,)](indices, sampled, sampled)
         self.recovery.record_step(built, self.attn_groups, for_capture=False)
-        self.recovery.commit_step(sampled, indices, state_indices=indices, num_accepted_tokens=sampled)
+        self.recovery.commit_step(sampled, indices, state_indices=sampled, num_accepted_tokens=sampled)
 
     def _device(self, *size: int) -> torch.Tensor:
         return torch.ones(size, dtype=torch.int32, device=self.setting.device)
@@ -172,13 +132,6 @@ class Runner:
         group = AttentionGroup(ReplayBackend, names, spec, number)
         group.metadata_builders = [_builder(self.setting, self.config, names, spec, self.replays)]
         return group
-
-
-def _launched(name: str) -> None:
-    """A kernel of vLLM's that needs a device even to be asked for."""
-    mode = torch.utils._python_dispatch._get_current_dispatch_mode()
-    if isinstance(mode, Launches):
-        mode.found[name] += 1
 
 
 def _config(setting: Setting) -> Any:

@@ -8,6 +8,7 @@ _GDN = "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn"
 _CPU_GDN = "vllm.model_executor.layers.mamba.ops.cpu.gdn_attention"
 _METADATA = "vllm.v1.attention.backends.gdn_attn"
 _HYBRID = "vllm.v1.worker.gpu.model_states.mamba_hybrid"
+_RECOVERY = "vllm.v1.worker.gpu.model_states.recoverssm"
 _TARGETS = {
     "qwen3_next": ("Qwen3NextForCausalLM",),
     "qwen3_5": (
@@ -86,7 +87,45 @@ HYBRID = (
         f"{_HYBRID}",
         "MambaHybridModelState.prepare_attn",
         "V2 records a step's metadata",
-        contains=("self.recoverssm.record_step(",),
+        contains=("self.recoverssm.record_step(", "builder.mamba_aligned_state_indices ="),
+    ),
+    Name(
+        "vllm.v1.worker.gpu.attn_utils",
+        "build_attn_metadata",
+        "V2 builds one KV-cache group's metadata and has the others update it",
+        contains=("attn_metadata_builder.supports_update_block_table", ".update_block_table("),
+    ),
+    Name(
+        "vllm.v1.worker.gpu_model_runner",
+        "GPUModelRunner._build_attention_metadata",
+        "V1 does the same",
+        contains=("builder.supports_update_block_table", "builder.update_block_table("),
+    ),
+    Name(
+        _METADATA,
+        "GDNAttentionMetadataBuilder.update_block_table",
+        "another group's metadata of a step",
+        parameters=("self", "metadata", "blk_table", "slot_mapping"),
+        contains=("regather_state_indices(blk_table)", "self.mamba_aligned_state_indices"),
+    ),
+    Name(
+        "vllm.v1.attention.backends.utils",
+        "mamba_get_block_table_tensor",
+        "state blocks with prefix caching, where vLLM does not gather them ahead",
+        parameters=("block_table", "seq_lens", "kv_cache_spec", "mamba_cache_mode"),
+    ),
+    Name(
+        f"{_RECOVERY}",
+        "RecoverSSMState.record_step",
+        "its kernel is compiled ahead",
+        parameters=("self", "attn_metadata", "attn_groups", "for_capture"),
+    ),
+    Name(
+        f"{_RECOVERY}",
+        "RecoverSSMState.commit_step",
+        "one metadata of a step answers",
+        accepts=("num_sampled", "idx_mapping", "state_indices", "num_accepted_tokens"),
+        contains=("postprocess_meta is None", "num_computed_tokens"),
     ),
     Name(
         "vllm.v1.worker.gpu.model_states",

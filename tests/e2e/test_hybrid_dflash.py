@@ -11,7 +11,7 @@ import torch
 
 from tests.e2e.test_hybrid import per_position
 from tests.support.engine import TINY
-from tests.support.hybrid import HybridRun, run_all
+from tests.support.hybrid import HybridRun, dflash_of_two_kinds, run_all
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 from tests.support.replay import replay
 from vllm_eagle_ext.measure.reference.dflash import DFlashReference
@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.full]
 K = 7
 AUX_LAYERS = (1, 3, 5, 7)  # of 8 layers: the config's outputs of layers 0, 2, 4, 6
 PROMPTS, MAX_TOKENS, WIDTH = 80, 72, 20
-CONTROL = 20  # texts
+CONTROL = GROUPED = 20  # texts
+RECURRENT_LAYERS = 6
 EQUAL_IDS = 0.99
 MOST_NEAR_TIES = 0.25  # of the drafts: the equal shares rest on the others
 
@@ -33,12 +34,16 @@ def dflash(k: int) -> dict:
 
 
 @pytest.fixture(scope="module")
-def v1(prompts):
+def v1(prompts, tmp_path_factory):
+    two_kinds = dflash_of_two_kinds(tmp_path_factory.mktemp("two_kinds"), K)
+    few = {"prompts": prompts[:GROUPED], "max_tokens": MAX_TOKENS, "speculative": two_kinds}
     texts = {"prompts": prompts[:PROMPTS], "max_tokens": MAX_TOKENS, "concurrency": WIDTH}
     runs = [
         HybridRun("plain", logprobs=5, **texts),
         HybridRun("per_token", state="per_token", speculative=dflash(K), **texts),
         HybridRun("replay", state="replay", speculative=dflash(K), record=True, **texts),
+        HybridRun("groups per_token", state="per_token", **few),
+        HybridRun("groups replay", state="replay", **few),
     ]
     results, _ = run_all(runs)
     for name, result in results.items():
@@ -69,6 +74,15 @@ def test_replay_equals_one_state_block_per_token(v1):
     assert replayed["tokens"] == per_token["tokens"]
     assert replayed["counters"] == per_token["counters"]
     assert replayed["counters"]["spec_decode_num_drafts"] > 1500
+
+
+def test_each_recurrent_layer_in_a_group_of_its_own(v1):
+    per_token, replayed = v1["groups per_token"], v1["groups replay"]
+    assert len(replayed["state_blocks"]["groups"]) == RECURRENT_LAYERS
+    assert len(v1["replay"]["state_blocks"]["groups"]) < RECURRENT_LAYERS
+    assert replayed["tokens"] == per_token["tokens"]
+    assert replayed["counters"] == per_token["counters"]
+    assert replayed["counters"]["spec_decode_num_accepted_tokens"] > 100
 
 
 @pytest.mark.parametrize("name", ["per_token", "replay"])

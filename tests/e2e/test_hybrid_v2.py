@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.test_hybrid_dflash import dflash
 from tests.support.breakage import NO_BLOCK_END
-from tests.support.hybrid import HybridRun, ngram, run_all
+from tests.support.hybrid import HybridRun, dflash_of_two_kinds, ngram, run_all
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 
 pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full]
@@ -76,6 +76,20 @@ def tails(prompts):
 
 
 @pytest.fixture(scope="module")
+def grouped(turns, tmp_path_factory):
+    """Six groups of one gated delta net each; texts pass a block boundary."""
+    draft = dflash_of_two_kinds(tmp_path_factory.mktemp("two_kinds"), K)
+    return {
+        "prompts": turns["prompts"][:2],
+        "max_tokens": 28,
+        "then": turns["then"],
+        "logprobs": 5,
+        "speculative": draft,
+        "engine_args": CACHED,
+    }
+
+
+@pytest.fixture(scope="module")
 def plain(turns, chunked, tails):
     """Without drafts and without a prefix cache; V1, whose kernels are compiled."""
     runs = {"turns": turns, "chunked": chunked, "tails": tails}
@@ -83,7 +97,7 @@ def plain(turns, chunked, tails):
 
 
 @pytest.fixture(scope="module")
-def v2(turns, chunked, tails, plain):
+def v2(turns, chunked, tails, grouped, plain):
     oracle = {
         name: {"speculative": ngram(K), "follow": result["texts"]} for name, result in plain.items()
     }
@@ -99,6 +113,7 @@ def v2(turns, chunked, tails, plain):
         HybridRun("tails replay", state="replay", **tails),
         HybridRun("turns first", state="per_token", **first),
         *(HybridRun(f"turns {state}", state=state, **turns) for state in states),
+        *(HybridRun(f"grouped {state}", state=state, **grouped) for state in states),
         HybridRun(NO_BLOCK_END, state="replay", broken=NO_BLOCK_END, **turns),
     ]
     return started(runs, "v2")
@@ -124,6 +139,14 @@ def test_replay_equals_one_state_block_per_token(v2, name):
         assert replay[part] == per_token[part], part
     for part in ("logprobs", "second_logprobs"):
         assert replay[part] == per_token[part], part
+
+
+def test_each_recurrent_layer_in_a_group_of_its_own(v2):
+    per_token, replay = (v2[f"grouped {state}"] for state in ("per_token", "replay"))
+    assert len(replay["state_blocks"]["groups"]) == 6
+    for part in ("steps", "tokens", "logprobs", "second_turn", "second_logprobs", "counters", "cached"):
+        assert replay[part] == per_token[part], part
+    assert min(replay["second_cached"]) >= BLOCK
 
 
 @pytest.mark.parametrize("name", ["chunked", "tails", "turns"])

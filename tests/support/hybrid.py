@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,6 +22,17 @@ def ngram(k: int) -> dict[str, Any]:
         "prompt_lookup_min": 1,
         "prompt_lookup_max": 4,
     }
+
+
+def dflash_of_two_kinds(folder: Path, k: int) -> dict[str, Any]:
+    """The DFlash draft with a window on one of its layers, wider than any text here. vLLM makes KV-cache
+    groups as large as the smallest kind of layers: each gated delta net becomes a group."""
+    config = json.loads((TINY / "dflash/config.json").read_text())
+    config |= {"layer_types": ["sliding_attention", "full_attention"]}
+    config |= {"sliding_window": 1024, "use_sliding_window": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").symlink_to(TINY / "dflash/model.safetensors")
+    return {"method": "dflash", "model": str(folder), "num_speculative_tokens": k}
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ NAMES = {
     "to_json": "a command's result for programs",
     # The operations of replay, offered side by side by each implementation of them.
     "ApplyPlan": "replay/ops",
+    "gather_blocks": "replay/ops",
     "plan": "replay/ops, and the command",
     "verify": "replay/ops",
     "write": "a drafter family's part of vLLM's config",

@@ -14,6 +14,8 @@ import torch
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, BlockTables, HostTables
 from vllm_eagle_ext.replay.protocol import ReplayOps, Step
 
+ALIGNED = 16  # int32s; Triton asks for 16 bytes
+
 
 class CacheGroups:
     """Buffers never move: captured graphs read them.
@@ -27,6 +29,7 @@ class CacheGroups:
         self, most_groups: int, most_requests: int, device: torch.device, ops: ReplayOps
     ) -> None:
         columns = 1 + ops.scratch_blocks
+        most_requests += -most_requests % ALIGNED  # Triton compiles again for rows aligned otherwise
         size = (columns + 1, most_groups, most_requests)
         blocks = torch.zeros(size, dtype=torch.int32, device=device)
         self._blocks, self._other_blocks = blocks[:columns], blocks[columns:]
@@ -69,6 +72,14 @@ class CacheGroups:
         if step.num_computed is None:
             return None
         return Align(self._as_tables(0, len(self._tables)), step.num_computed, step.places.block_size)
+
+    def of_nobody(self, step: Step, rows_of: torch.Tensor | None) -> Batch:
+        """A batch of one request that is padding, gathered as a step's own; no step is about to read the
+        buffer that it stands in."""
+        places = step.places._replace(requests=0, rows_of=rows_of)
+        blocks = self._other_blocks[:, : len(self._tables), :1]
+        self._ops.gather_blocks(self._as_tables(0, len(self._tables)), places, blocks)
+        return Batch(blocks[0], blocks.new_zeros(2))
 
     def other_blocks(self, group: int, step: Step) -> torch.Tensor:
         """The state blocks of the requests that are not verified, [requests] int32."""

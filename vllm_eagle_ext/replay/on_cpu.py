@@ -31,6 +31,9 @@ class CpuOps:
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         return cpu.prepare(batch, rows_per_request)
 
+    def warm_up(self, *_: object) -> None:
+        pass
+
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step
     ) -> torch.Tensor:

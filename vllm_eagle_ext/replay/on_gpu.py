@@ -9,9 +9,11 @@ import torch
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update
 
+from vllm_eagle_ext.replay.cache_groups import CacheGroups
 from vllm_eagle_ext.replay.ops import triton, triton_blocks
-from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces, BlockTables, Recurrence, StateCache
+from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces, BlockTables, Plan, Recurrence, StateCache
 from vllm_eagle_ext.replay.protocol import Step
+from vllm_eagle_ext.replay.warm_up import compile_mixed_batches
 
 
 class GpuOps:
@@ -25,6 +27,9 @@ class GpuOps:
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         del rows_per_request
         return batch
+
+    def warm_up(self, groups: CacheGroups, step: Step, num_sampled: torch.Tensor, plan: Plan) -> None:
+        compile_mixed_batches(self.recurrence, groups, step, num_sampled, plan)
 
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step

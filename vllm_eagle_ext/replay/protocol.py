@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
@@ -13,6 +13,7 @@ from vllm_eagle_ext.replay.ops.types import (
     BlockPlaces,
     BlockTables,
     Gating,
+    Plan,
     Recurrence,
     StateCache,
 )
@@ -67,6 +68,9 @@ class ReplayOps(Protocol):
 
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         """Prepare the batch once a step, before the layers run."""
+
+    def warm_up(self, groups: Any, step: Step, num_sampled: torch.Tensor, plan: Plan) -> None:
+        """At the first commit, whose step and buffers these are; groups: `CacheGroups`."""
 
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step

@@ -94,10 +94,10 @@ def plan(
         tensor.fill_(NULL_BLOCK)
     for group in range(batch.groups):
         table = None if align is None else align.tables.tensors[group]
-        _plan_group(batch.of_group(group), num_sampled, rows_of, align, table, out.of_group(group))
+        _reference_plan(batch.of_group(group), num_sampled, rows_of, align, table, out.of_group(group))
 
 
-def _plan_group(
+def _reference_plan(
     batch: Batch,
     num_sampled: torch.Tensor,
     rows_of: torch.Tensor | None,

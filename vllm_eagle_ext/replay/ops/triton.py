@@ -51,7 +51,8 @@ def _step(
     return h + value[:, None] * key[None, :]
 
 
-@triton.jit
+# A mixed batch's rows are copies, with gates further apart or nearer than the projection's own.
+@triton.jit(do_not_specialize=["a_row", "b_row"], do_not_specialize_on_alignment=["a", "b"])
 def _verify(
     query: tl.tensor,  # [N, H, DK]
     key: tl.tensor,
@@ -155,8 +156,7 @@ def _apply_states(
     program = tl.program_id(0)
     tiles: tl.constexpr = (DV + BV - 1) // BV
     i_v, i_hv, request = program % tiles, program // tiles % HV, program // (tiles * HV)
-    i_h = i_hv // (HV // H)
-    entry = table + tl.program_id(1) * COLUMNS
+    i_h, entry = i_hv // (HV // H), table + tl.program_id(1) * COLUMNS
     group = tl.load(entry + 6)
     block = tl.load(state_blocks + group * blocks_group_step + request * blocks_step).to(tl.int64)
     mine = group * group_step + request
@@ -166,9 +166,7 @@ def _apply_states(
     length = tl.minimum(length, RECORD_ROWS)
     last, at = tl.load(final + mine).to(tl.int64), tl.load(block_end + mine).to(tl.int64)
     at_length = tl.where(at > NULL, tl.load(block_end_lengths + mine), 0)
-
-    state = tl.load(entry).to(tl.pointer_type(state_like.dtype.element_ty))
-    stride = tl.load(entry + 1)
+    state, stride = tl.load(entry).to(tl.pointer_type(state_like.dtype.element_ty)), tl.load(entry + 1)
     records = tl.load(entry + 2).to(tl.pointer_type(record_like.dtype.element_ty))
     records += block * tl.load(entry + 3)
     A_log = tl.load(entry + 4).to(tl.pointer_type(A_log_like.dtype.element_ty))
@@ -265,20 +263,17 @@ class ApplyPlan:
     def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
         """layers: as `types.Layer`; `history`: W - 1, the inputs that the convolution looks back on."""
         self._layers = tuple(Layer(*layer) for layer in layers)  # the table holds addresses alone
-        first = self._layers[0].cache
-        convs = [layer.cache.conv for layer in self._layers]
-        self._move_conv_states = MoveConvStates(convs, [layer.group for layer in self._layers], history)
+        caches, _, groups = zip(*self._layers, strict=True)
+        first = caches[0]
+        self._move_conv_states = MoveConvStates([cache.conv for cache in caches], groups, history)
         self._sizes = _tiles(first)
         self._state_bytes = self._alignment(first.state)
         if len({self._layout(layer.cache, layer.gating) for layer in self._layers}) > 1:
             raise ValueError("the layers of a commit differ in shape, dtype, stride or alignment")
         table = [
-            [
-                *(of for t in (cache.state, cache.records) for of in (t.data_ptr(), t.stride(0))),
-                *(t.data_ptr() for t in gating),
-                group,
-            ]
-            for cache, gating, group in self._layers
+            [c.state.data_ptr(), c.state.stride(0), c.records.data_ptr(), c.records.stride(0)]
+            + [g.A_log.data_ptr(), g.dt_bias.data_ptr(), group]
+            for c, g, group in self._layers
         ]
         self._table = torch.tensor(table, dtype=torch.int64, device=first.state.device)
 
@@ -290,8 +285,7 @@ class ApplyPlan:
         return math.gcd(VECTOR_BYTES, blocks.stride(0) * blocks.element_size())
 
     def _layout(self, cache: StateCache, gating: Gating) -> tuple[object, ...]:
-        tensors = (cache.state, cache.records, *gating)
-        inner = [(t.shape[1:], t.dtype, t.stride()[1:]) for t in tensors]
+        inner = [(t.shape[1:], t.dtype, t.stride()[1:]) for t in (cache.state, cache.records, *gating)]
         return (*inner, self._alignment(cache.state))
 
     def __call__(self, batch: Batch, plan: Plan) -> None:

@@ -13,7 +13,10 @@ NULL: tl.constexpr = tl.constexpr(NULL_BLOCK)
 GATHER_BLOCK = 128  # requests per program
 
 
-@triton.jit(do_not_specialize=["requests", "padded", "table_row", "out_row", "block_size"])
+@triton.jit(
+    do_not_specialize=["requests", "padded", "table_row", "out_row", "block_size"],
+    do_not_specialize_on_alignment=["addresses", "rows_of", "seq_lens", "out"],
+)
 def _gather_blocks(
     addresses: tl.tensor,
     rows_of: tl.tensor,

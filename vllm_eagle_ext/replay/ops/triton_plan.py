@@ -16,7 +16,11 @@ PLAN_BLOCK = 128  # requests per program
 CHANNEL_BLOCK = 256
 
 
-@triton.jit(do_not_specialize=["requests", "columns", "table_row"])
+# Its tensors are a step's, aligned or not: one variant for all.
+@triton.jit(
+    do_not_specialize=["requests", "columns", "table_row"],
+    do_not_specialize_on_alignment=["state_blocks", "starts", "num_sampled", "rows_of", "num_computed"],
+)
 def _plan(
     state_blocks: tl.tensor,
     starts: tl.tensor,

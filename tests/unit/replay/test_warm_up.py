@@ -1,0 +1,113 @@
+"""The kernel variants that batches ask for are among those that the first commit compiles. Triton's key
+of a variant is computed here from what it is given, the kernels do not run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+import torch
+
+from tests.support.engine import has_gpu
+
+if has_gpu():
+    pytest.skip("records what a GPU would compile, without one", allow_module_level=True)
+
+from triton.runtime.jit import JITFunction
+from vllm.v1.worker.gpu.model_states import mamba_hybrid, recoverssm
+
+from benchmarks.step_launches import QWEN_27B
+from benchmarks.step_metadata import Runner, Setting
+from tests.unit.replay.cases import Shape, case
+from vllm_eagle_ext.replay.on_gpu import GpuOps
+from vllm_eagle_ext.replay.ops import triton as ops
+
+ALIGNMENT = 16
+VLLMS = "_postprocess_recoverssm_align_kernel"
+
+
+def of_argument(value, *, specializes: bool, sees_alignment: bool):
+    """Triton's rules: integers are told apart by being 1 and by 16 dividing them, pointers by theirs."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, sees_alignment and value.data_ptr() % ALIGNMENT == 0
+    if isinstance(value, int) and specializes:
+        return value == 1, value % ALIGNMENT == 0
+    return type(value)
+
+
+@contextmanager
+def variants():
+    """Fills a counter with the variants of kernels that are asked for."""
+    found = Counter()
+
+    def run(self, *args, grid, warmup, **kwargs):
+        key = [self.fn.__name__]
+        given = dict(zip(self.arg_names, args, strict=False)) | kwargs
+        for param in self.params:
+            value = given[param.name]
+            key.append(
+                value
+                if param.is_constexpr
+                else of_argument(
+                    value,
+                    specializes=not param.do_not_specialize,
+                    sees_alignment=not param.do_not_specialize_on_alignment,
+                )
+            )
+        found[tuple(key)] += 1
+
+    class Align:
+        """vLLM's kernel, which is no JIT function without a device; by its heuristics and constants."""
+
+        def __getitem__(self, grid):
+            def launch(*args, **kwargs):
+                seen = [of_argument(arg, specializes=True, sees_alignment=True) for arg in args]
+                found[(VLLMS, *seen, *kwargs.items())] += 1
+
+            return launch
+
+    with (
+        mock.patch.object(JITFunction, "run", run),
+        mock.patch.object(recoverssm, VLLMS, Align()),
+        mock.patch.object(mamba_hybrid, "_scatter_num_accepted_kernel", mock.MagicMock()),
+        mock.patch("vllm_eagle_ext.replay.group_commit.replay_ops", GpuOps),
+    ):
+        yield found
+
+
+def step(runner: Runner, setting: Setting) -> None:
+    runner.take(setting)
+    runner.commit(runner.prepare())
+
+
+@pytest.mark.parametrize("mode", ["align", "none"])
+@pytest.mark.parametrize("groups", [3, 48])
+def test_batches_compile_nothing_behind_the_first_commit(mode, groups):
+    setting = Setting(QWEN_27B, groups, k=15, requests=13, mode=mode, device="cpu")
+    runner = Runner(setting, replays=True)
+    with variants() as warmed:
+        step(runner, setting)
+    with variants() as later:
+        for requests, prompts in ((13, 0), (1, 0), (12, 3), (9, 8), (8, 1), (2, 1)):
+            step(runner, replace(setting, requests=requests, prompts=prompts))
+    assert set(later) - set(warmed) == set()
+    mapped = {key[0] for key in later if key[0] != "_apply_states"}
+    assert {"_plan", "_gather_blocks"} <= mapped
+    # The later batches did ask for variants that the first batch would not have.
+    with mock.patch("vllm_eagle_ext.replay.on_gpu.compile_mixed_batches"), variants() as without:
+        step(Runner(setting, replays=True), setting)
+    names = {"_plan", "_gather_blocks"} | ({VLLMS} if mode == "align" else set())
+    assert {key[0] for key in set(later) - set(without)} == names
+
+
+def test_a_mixed_batch_verifies_with_the_same_variant():
+    """Its rows are copies: the gates stand elsewhere, and closer together."""
+    made = case(Shape(HV=8, H=4), [4, 2])
+    b, a = torch.zeros(6, 17, dtype=torch.bfloat16)[:, 1:].chunk(2, dim=1)
+    with variants() as found:
+        for rows in (made.rows._replace(a=a, b=b), made.rows._replace(a=a.clone(), b=b.clone())):
+            ops.verify(rows, made.gating, made.cache, made.batch, made.out())
+    assert [count for key, count in found.items() if key[0] == "_verify"] == [2]
