@@ -3,7 +3,6 @@ layers, real specs, vLLM's own sizes, groups and reservations."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -140,7 +139,7 @@ def test_nothing_is_said_of_the_caches_of_a_profile(build, vllm_log):
 
 def test_a_target_whose_specs_cannot_be_read_is_served(build, vllm_log):
     built = build("replay", Case("4B", k=3, length=1024))
-    built.cache_config = replace(built.cache_config, num_gpu_blocks=7)
+    built.cache_config.num_gpu_blocks = 7
     built.compilation_config = SimpleNamespace(static_forward_context={})
     start_line.log_start_line(built)
     assert vllm_log.containing("Could not estimate replay savings")
