@@ -14,7 +14,7 @@ from tests.unit.memory.configs import TARGETS
 from vllm_eagle_ext import __version__, metrics, plugin
 from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
 from vllm_eagle_ext.memory.geometry import Attention, read_target
-from vllm_eagle_ext.preflight import deployment
+from vllm_eagle_ext.preflight import engine_deployment
 
 
 @pytest.fixture(autouse=True)
@@ -158,8 +158,8 @@ def test_the_state_on_a_gpu(monkeypatch, changes, release, capability, blocks, t
     )  # fmt: skip
     with monkeypatch.context() as patch:
         patch.setattr("vllm.platforms.current_platform", gpu)
-        patch.setattr(deployment.compat, "vllm_version", lambda: release)
-        found = deployment.read_deployment(
+        patch.setattr(engine_deployment.compat, "vllm_version", lambda: release)
+        found = engine_deployment.read_deployment(
             SimpleNamespace(**{"gdn_prefill_backend": None, "additional_config": {}} | changes)
         )
     arguments = SimpleNamespace(

@@ -71,7 +71,7 @@ def _with_block(vllm_config: VllmConfig, tokens: int, page: int) -> VllmConfig:
     return changed
 
 
-def share_of(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> StateShare:
+def state_share(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> StateShare:
     """Count what a request of max_model_len takes, as vLLM admits and groups these specs."""
     with _quiet(planning.__name__):  # it would speak of this grouping as of the engine's
         groups = planning.get_kv_cache_groups(vllm_config, dict(specs))

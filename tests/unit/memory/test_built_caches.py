@@ -16,7 +16,7 @@ from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
 from vllm_eagle_ext.memory.geometry import read_target
 from vllm_eagle_ext.memory.savings import MIB
 from vllm_eagle_ext.replay import start_line
-from vllm_eagle_ext.replay.built_caches import built_specs, per_token_specs, share_of
+from vllm_eagle_ext.replay.built_caches import built_specs, per_token_specs, state_share
 
 pytestmark = pytest.mark.usefixtures("single_process_group")
 
@@ -73,8 +73,8 @@ def test_plan_and_start_count_as_vllm(build, case):
     built = {scheme: build(scheme, case) for scheme in SCHEMES}
     specs = built_specs(built["replay"])
     started = {
-        "replay": share_of(built["replay"], specs),
-        "per_token": share_of(built["replay"], per_token_specs(built["replay"], specs)),
+        "replay": state_share(built["replay"], specs),
+        "per_token": state_share(built["replay"], per_token_specs(built["replay"], specs)),
     }
     for scheme in SCHEMES:
         theirs, plan, start = count(built[scheme], BUDGET), planned(case, scheme), started[scheme]
