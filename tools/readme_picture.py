@@ -19,6 +19,7 @@ from vllm_eagle_ext.memory.plan.run import PlanRequest, run_plans
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs/images/state_per_request.png"
 CONFIG = ROOT / "tests/fixtures/hybrid/qwen3_6_27b.json"
+RELEASE = "0.32"  # 0.33 reserves one state block more where FlashInfer computes prefills
 TARGET, KS, GPU_GIB, LENGTH = "Qwen3.6-27B", (3, 7, 15), 140, 32768
 # Okabe and Ito, told apart by colour-blind eyes; the hatch tells them apart in print.
 SCHEMES: dict[str, dict[str, Any]] = {
@@ -39,7 +40,7 @@ def figures() -> dict[str, dict[str, list[float]]]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "config.json")
         config.write_text(json.dumps(json.loads(CONFIG.read_text())["config"]))
-        request = PlanRequest(target=str(config), gpu_mem=GPU_GIB, max_model_len=LENGTH)
+        request = PlanRequest(target=str(config), gpu_mem=GPU_GIB, max_model_len=LENGTH, vllm=RELEASE)
         plans = json.loads(to_json(run_plans(request, KS)))["plans"]
     return {
         scheme: {

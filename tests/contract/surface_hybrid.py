@@ -163,6 +163,31 @@ HYBRID = (
         accepts=("conv_state_indices", "num_accepted_tokens", "query_start_loc", "max_query_len"),
     ),
     Name(
+        "vllm.v1.worker.gpu.attn_utils",
+        "get_kv_cache_spec",
+        "the specs that a start counts",
+        parameters=("vllm_config",),
+    ),
+    Name(
+        "vllm.v1.core.kv_cache_utils",
+        "get_kv_cache_groups",
+        "the groups that a start counts",
+        parameters=("vllm_config", "kv_cache_spec"),
+        moved_to="vllm.v1.core.kv_cache_planning",
+    ),
+    Name(
+        _GDN,
+        "_resolve_gdn_prefill_backend",
+        "whether a prefill exports states; restated for plan and gauges",
+        contains=("head_k_dim == 128", "get_cuda_runtime_major() >= 13", "is_device_capability(90)"),
+    ),
+    Name(
+        "vllm.config.vllm",
+        "VllmConfig._set_cudagraph_sizes",
+        "where full graphs end; restated for plan",
+        contains=("1024 if current_platform.is_device_capability_family(100) else 512",),
+    ),
+    Name(
         "vllm.v1.kv_cache_interface",
         "MambaSpec",
         "the state block",

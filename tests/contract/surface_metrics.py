@@ -32,6 +32,8 @@ METRICS = (
             "kv_cache_dtype:",
             "mamba_ssm_cache_dtype:",
             "enable_prefix_caching:",
+            "block_size:",
+            "gdn_prefill_backend:",
             "tensor_parallel_size:",
         ),
     ),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 from prometheus_client import REGISTRY, Gauge
 
 from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
+from tests.unit.memory.configs import TARGETS
 from vllm_eagle_ext import __version__, metrics, plugin
 from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
 from vllm_eagle_ext.memory.geometry import Attention, read_target
+from vllm_eagle_ext.preflight import engine_deployment
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +125,55 @@ def test_state_is_what_the_plan_says(scheme, changes, kv_bytes, state_bytes):
     key = (("model_name", "tiny"), ("state", scheme))
     assert samples(metrics.STATE_BYTES) == {key: expected.state}
     assert samples(metrics.STATE_BLOCKS) == {key: {"replay": 2, "per_token": 8}[scheme]}
+
+
+def test_the_engine_built_here_has_the_last_word():
+    configure(TARGET, speculative_config=ngram(7), enable_prefix_caching=False)
+    metrics.correct_state(3 << 20, 5)
+    assert list(samples(metrics.STATE_BYTES).values()) == [3 << 20]
+    assert list(samples(metrics.STATE_BLOCKS).values()) == [5]
+
+
+def test_a_worker_without_gauges_is_not_given_any():
+    metrics.correct_state(3 << 20, 5)
+    assert samples(metrics.STATE_BYTES) == samples(metrics.STATE_BLOCKS) == {}
+
+
+GPUS = [
+    ({}, "0.33.0", (9, 0), 3, 960),
+    ({}, "0.32.0", (9, 0), 2, 928),
+    ({"gdn_prefill_backend": "triton"}, "0.33.0", (9, 0), 2, 928),
+    ({"additional_config": {"gdn_prefill_backend": "triton"}}, "0.33.0", (9, 0), 2, 928),
+    ({}, "0.33.0", (8, 0), 2, 928),
+    ({"block_size": 256}, "0.33.0", (8, 0), 2, 1024),
+]
+
+
+@pytest.mark.parametrize(("changes", "release", "capability", "blocks", "tokens"), GPUS)
+def test_the_state_on_a_gpu(monkeypatch, changes, release, capability, blocks, tokens):
+    """By the release, the device and the prefill backend that this start has; Qwen3.6-27B, K = 15."""
+    gpu = SimpleNamespace(
+        is_cpu=lambda: False, is_cuda=lambda: True, get_cuda_runtime_major=lambda: 13,
+        get_device_capability=lambda: SimpleNamespace(major=capability[0], minor=capability[1]),
+    )  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr("vllm.platforms.current_platform", gpu)
+        patch.setattr(engine_deployment.compat, "vllm_version", lambda: release)
+        found = engine_deployment.read_deployment(
+            SimpleNamespace(**{"gdn_prefill_backend": None, "additional_config": {}} | changes)
+        )
+    arguments = SimpleNamespace(
+        kv_cache_dtype="auto", tensor_parallel_size=1, mamba_ssm_cache_dtype="auto",
+        enable_prefix_caching=True, block_size=changes.get("block_size"),
+    )  # fmt: skip
+    hf_config = SimpleNamespace(to_dict=lambda: TARGETS["27B"])
+    target = SimpleNamespace(
+        hf_config=hf_config, max_model_len=32768, dtype=torch.bfloat16,
+        get_total_num_kv_heads=lambda: 4, get_head_size=lambda: 256,
+    )  # fmt: skip
+    speculative = SimpleNamespace(num_speculative_tokens=15, draft_model_config=None)
+    state = metrics.state_footprint(arguments, target, speculative, "replay", found)
+    assert (state.state_blocks, state.layer_block.tokens) == (blocks, tokens)
 
 
 def test_a_method_without_a_draft_has_a_state_but_no_draft():

@@ -64,6 +64,7 @@ EXEMPT = {
     "tests/unit/measure/bench/test_report.py": (r'"state_pages"', "a key of older reports"),
     "tests/unit/measure/bench/test_request.py": (r"--ways\b", "a flag that is still accepted"),
     "tests/unit/memory/plan/test_advice.py": (r'"pages_per_request"', "a key that programs read"),
+    "tests/unit/memory/plan/test_assumptions.py": (r'"pages_per_request"', "a key that programs read"),
     "tests/unit/memory/plan/test_costs.py": (r'"pages_per_request"', "a key that programs read"),
     "tests/unit/preflight/offline/test_json.py": (r'"left_to_vllm"', "a key that programs read"),
     "tests/unit/preflight/offline/test_start.py": (r'"slots"', "a value that is still accepted"),

@@ -18,7 +18,7 @@ from vllm_eagle_ext.memory.state_scheme import (
     refuse_what_crashes,
 )
 from vllm_eagle_ext.options import Options
-from vllm_eagle_ext.preflight.deployment import read_deployment
+from vllm_eagle_ext.preflight.engine_deployment import read_deployment
 from vllm_eagle_ext.preflight.launch import Launch
 from vllm_eagle_ext.resolved_marker import write_marker
 

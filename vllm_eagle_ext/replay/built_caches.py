@@ -8,6 +8,7 @@ computed here.
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections.abc import Iterator, Mapping
@@ -45,28 +46,32 @@ def per_token_specs(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -
         specs: as `built_specs` collects them.
     """
     layers = vllm_config.compilation_config.static_forward_context
-    stock = {
-        name: QwenGatedDeltaNetAttention.get_kv_cache_spec(layers[name], vllm_config)
-        for name in specs
-        if isinstance(layers[name], QwenGatedDeltaNetAttention)
+    names = [name for name in specs if isinstance(layers[name], QwenGatedDeltaNetAttention)]
+    ours = specs[names[0]]
+    stock = QwenGatedDeltaNetAttention.get_kv_cache_spec(layers[names[0]], vllm_config)
+    token_bytes = ours.page_size_bytes // vllm_config.cache_config.block_size
+    alignment = _alignment(vllm_config, _unpadded(ours), token_bytes)
+    tokens = _block_tokens(_unpadded(stock), token_bytes, alignment)
+    other = _with_block(vllm_config, tokens, tokens * token_bytes)
+    return {
+        name: QwenGatedDeltaNetAttention.get_kv_cache_spec(layers[name], other)
+        if name in names
+        else replace(spec, block_size=tokens)
+        for name, spec in specs.items()
     }
-    ours = next(specs[name] for name in stock)
-    tokens = vllm_config.cache_config.block_size
-    token_bytes = ours.page_size_bytes // tokens
-    raw = _unpadded(next(iter(stock.values())))
-    other = _block_tokens(raw, token_bytes, _alignment(vllm_config, _unpadded(ours), token_bytes))
-    page = other * token_bytes
-    found: Specs = {}
-    for name, spec in specs.items():
-        if name in stock:
-            block = other if stock[name].block_size == tokens else stock[name].block_size
-            found[name] = replace(stock[name], block_size=block, page_size_padded=page)
-        else:
-            found[name] = replace(spec, block_size=other)
-    return found
 
 
-def share_of(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> StateShare:
+def _with_block(vllm_config: VllmConfig, tokens: int, page: int) -> VllmConfig:
+    """The same engine with attention blocks of so many tokens and bytes."""
+    changed, cache = copy.copy(vllm_config), copy.copy(vllm_config.cache_config)
+    cache.block_size, cache.mamba_page_size_padded = tokens, page
+    if cache.mamba_cache_mode == "align":
+        cache.mamba_block_size = tokens
+    changed.cache_config = cache
+    return changed
+
+
+def state_share(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> StateShare:
     """Count what a request of max_model_len takes, as vLLM admits and groups these specs."""
     with _quiet(planning.__name__):  # it would speak of this grouping as of the engine's
         groups = planning.get_kv_cache_groups(vllm_config, dict(specs))

@@ -13,7 +13,7 @@ from vllm_eagle_ext import metrics
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, beyond_graphs, graphs_of
 from vllm_eagle_ext.memory.savings import StateReport, report
-from vllm_eagle_ext.replay.built_caches import built_specs, per_token_specs, share_of
+from vllm_eagle_ext.replay.built_caches import built_specs, per_token_specs, state_share
 
 logger = get_logger(__name__)
 
@@ -40,8 +40,8 @@ def log_start_line(vllm_config: VllmConfig) -> None:
 
 def state_report(vllm_config: VllmConfig) -> StateReport:
     specs = built_specs(vllm_config)
-    replayed = share_of(vllm_config, specs)
-    per_token = share_of(vllm_config, per_token_specs(vllm_config, specs))
+    replayed = state_share(vllm_config, specs)
+    per_token = state_share(vllm_config, per_token_specs(vllm_config, specs))
     budget = (vllm_config.cache_config.num_gpu_blocks or 0) * replayed.block_bytes
     length = vllm_config.model_config.max_model_len
     return report(replayed, per_token, budget=budget, max_model_len=length)

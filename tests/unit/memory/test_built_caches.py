@@ -3,7 +3,6 @@ layers, real specs, vLLM's own sizes, groups and reservations."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +16,7 @@ from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
 from vllm_eagle_ext.memory.geometry import read_target
 from vllm_eagle_ext.memory.savings import MIB
 from vllm_eagle_ext.replay import start_line
-from vllm_eagle_ext.replay.built_caches import built_specs, per_token_specs, share_of
+from vllm_eagle_ext.replay.built_caches import built_specs, per_token_specs, state_share
 
 pytestmark = pytest.mark.usefixtures("single_process_group")
 
@@ -74,8 +73,8 @@ def test_plan_and_start_count_as_vllm(build, case):
     built = {scheme: build(scheme, case) for scheme in SCHEMES}
     specs = built_specs(built["replay"])
     started = {
-        "replay": share_of(built["replay"], specs),
-        "per_token": share_of(built["replay"], per_token_specs(built["replay"], specs)),
+        "replay": state_share(built["replay"], specs),
+        "per_token": state_share(built["replay"], per_token_specs(built["replay"], specs)),
     }
     for scheme in SCHEMES:
         theirs, plan, start = count(built[scheme], BUDGET), planned(case, scheme), started[scheme]
@@ -140,7 +139,7 @@ def test_nothing_is_said_of_the_caches_of_a_profile(build, vllm_log):
 
 def test_a_target_whose_specs_cannot_be_read_is_served(build, vllm_log):
     built = build("replay", Case("4B", k=3, length=1024))
-    built.cache_config = replace(built.cache_config, num_gpu_blocks=7)
+    built.cache_config.num_gpu_blocks = 7
     built.compilation_config = SimpleNamespace(static_forward_context={})
     start_line.log_start_line(built)
     assert vllm_log.containing("Could not estimate replay savings")
