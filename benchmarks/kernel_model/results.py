@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.kernel_model.case import Case, Target
-from benchmarks.kernel_model.facts import ANY_ROWS, FACTS, FUSED
+from benchmarks.kernel_model.facts import ANY_ROWS, FUSED, facts_of
 from benchmarks.kernel_model.machine import Arch, Device, occupancy
 from benchmarks.kernel_model.profile import Profile
 from benchmarks.kernel_model.times import Modelled, floors
@@ -46,25 +46,29 @@ class Results:
     def data(self) -> Data:
         return {"kernels": [*self._kernels.values()], "times": [*self._times.values()]}
 
-    def kept(self, case: Case, arch: Arch) -> dict[str, Profile]:
+    def kept(self, case: Case, arch: Arch, requests: int) -> dict[str, Profile]:
         """The profile of vLLM's fused kernel as it was found before; nothing if it never was."""
         row = self._before.get((arch.name, case.state, case.rows - 1, _ratio(case)))
         if row is None:
             return {}
         known = {name: row[name] for name in Profile.__dataclass_fields__}
-        return {FUSED: Profile(**known | {"ctas": case.value_heads})}
+        return {FUSED: Profile(**known | {"ctas": requests * case.value_heads})}
 
-    def add_kernel(self, scheme: str, name: str, case: Case, arch: Arch, profile: Profile) -> None:
+    def add_kernel(
+        self, scheme: str, name: str, case: Case, arch: Arch, requests: int, profile: Profile
+    ) -> None:
         """One row for all shapes: figures of the first, and the largest of those that can differ."""
-        rows = case.rows if name == FUSED or FACTS[name].rows_in_code else ANY_ROWS
+        rows = case.rows if name == FUSED or facts_of(scheme, name).rows_in_code else ANY_ROWS
         if rows != case.rows:
             return
         key = (scheme, name, arch.name, case.state, rows, _ratio(case) if name == FUSED else 0)
+        key += (profile.ctas // requests // case.value_heads,)  # another tile is another kernel
         fits = occupancy(arch, registers=profile.registers, shared=profile.shared, warps=profile.warps)
         row = self._kernels.setdefault(
             key,
             {"scheme": scheme, "kernel": name, "arch": arch.name, "state": case.state, "k": rows - 1}
             | {"ratio": _ratio(case), "shape": [case.key_heads, case.value_heads]}
+            | {"requests": requests}
             | asdict(profile)
             | {"occupancy": asdict(fits), "most": {"registers": 0, "local": 0, "instructions": 0}},
         )
