@@ -91,7 +91,9 @@ def main(
     wheel: Annotated[
         Path | None, typer.Option(help="vLLM's CUDA wheel or its library: vLLM's fused kernel is in it.")
     ] = None,
-    write: Annotated[bool, typer.Option(help="Write JSON, page and the plugin's table.")] = False,
+    write: Annotated[
+        bool, typer.Option(help="Write JSON, page and the plugin's table; of a part, its rows.")
+    ] = False,
 ) -> None:
     """Model the time of verify and commit on GPUs from the kernels' machine code."""
     devices = [item for item in DEVICES if device.lower() in item.name.lower()]
@@ -106,13 +108,12 @@ def main(
         and (not k or case.rows - 1 in k)
     ]
     everything = not (target or tp or state or k or device)
-    if write and not everything:
-        raise typer.BadParameter("--write needs all shapes and devices: leave the other options out")
     if not wanted:
         raise typer.BadParameter("no such target, rank, state, K or device")
     with ExitStack() as stack:
         fused = FusedKernels(stack.enter_context(library(wheel))) if wheel else None
-        found = Results(fused, read_results() if RESULTS.exists() else None)
+        before = read_results() if RESULTS.exists() else None
+        found = Results(fused, before, everything=everything)
         model(wanted, found)
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(kernel_table(found.data))

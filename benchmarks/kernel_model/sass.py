@@ -78,9 +78,9 @@ _KINDS = {
     "global": ("LDG", "STG", "LDGSTS", "ATOM", "ATOMG", "RED", "REDG", "LD", "ST", "UBLKCP", "UTMALDG"),
     "local": ("LDL", "STL"),
     "integer multiply": ("IMAD", "IDP", "IDP4A"),
-    "control": ("BRA", "EXIT", "RET", "CALL", "BSSY", "BSYNC", "WARPSYNC", "NOP", "DEPBAR", "LDGDEPBAR",
-                "ERRBAR", "MEMBAR", "CCTL", "BRX", "JMP", "WARPGROUP", "YIELD", "ACQBULK", "SYNCS", "BMOV",
-                "BREAK"),
+    "control": ("BRA", "EXIT", "RET", "CALL", "BSSY", "BSYNC", "BREAK", "BMOV", "WARPSYNC", "WARPGROUP",
+                "NOP", "YIELD", "DEPBAR", "LDGDEPBAR", "ERRBAR", "MEMBAR", "CCTL", "BRX", "JMP",
+                "ACQBULK", "SYNCS"),
 }  # fmt: skip
 _KIND_OF = {name: known for known, names in _KINDS.items() for name in names}
 _MMA = re.compile(r"^(?:UTC)?[HIBQOD]G?MMA")
