@@ -43,6 +43,7 @@ class Situation:
     kv_connector: str | None = None
     lora: bool = False
     microbatches: bool = False
+    prefill_exports: bool = False  # of states, for which vLLM reserves a block more
     capability: tuple[int, int] | None = None  # of the GPU; None: a CPU, or not known
     state_width: int = 4  # bytes of an element of a recurrent state
 
@@ -158,8 +159,9 @@ def choose(situation: Situation, asked: HybridState) -> Choice:
 
 def _blocks(situation: Situation, scheme: Scheme) -> StateBlocks:
     return state_blocks(
-        scheme, k=situation.k, prefix_caching=situation.prefix_caching, cpu=situation.platform == "cpu"
-    )
+        scheme, k=situation.k, prefix_caching=situation.prefix_caching, cpu=situation.platform == "cpu",
+        prefill_exports=situation.prefill_exports,
+    )  # fmt: skip
 
 
 def _scheme(situation: Situation, asked: HybridState) -> tuple[Scheme, str]:
