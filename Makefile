@@ -15,10 +15,14 @@ ifeq ($(filter auto cpu cuda,$(VLLM))$(filter contract,$(MAKECMDGOALS)),)
 $(error VLLM=$(VLLM): allowed are cpu and cuda)
 endif
 
-.PHONY: venv demo test test-full test-long test-peers soak bench-guard lint tiny contract build
+.PHONY: venv venv-0.33 demo test test-full test-long test-peers test-0.33 soak bench-guard lint tiny contract build
 
 venv:
 	@$(PYTHON) tools/setup_venv.py --vllm $(KIND) --torch-index "$(TORCH_INDEX)"
+
+# vLLM 0.33's Python files over .venv's compiled ones, beside .venv.
+venv-0.33: venv
+	@$(BIN)/python -m tools.overlay
 
 demo: venv
 	@$(RUN) $(BIN)/python -m examples.demo
@@ -49,6 +53,13 @@ endif
 test-peers: venv
 	@$(BIN)/python tools/setup_peers.py
 	@.venv-peers/bin/python tools/preload.py .venv-peers/bin/python -m pytest tests/peers -m "$(PEERS_$(ROWS))"
+
+# What vLLM 0.33's Python can change: no server, no other project's library.
+BIN_033 := .venv-0.33/bin
+ENGINES_033 := $(addprefix tests/e2e/test_,acceptance.py gated.py hybrid_dflash.py hybrid_replay.py scheduling.py)
+test-0.33: venv-0.33
+	@OMP_NUM_THREADS=1 $(BIN_033)/python -m pytest tests/unit tests/contract -m "$(FAST)" $(PYTEST)
+	@$(BIN_033)/python tools/preload.py $(BIN_033)/python -m pytest $(ENGINES_033) -m "not long" $(PYTEST)
 
 # `make soak TARGET=hybrid MINUTES=5` for another pair or time.
 TARGET ?= tiny

@@ -44,11 +44,9 @@ def failures(read: ReadModule, release: str) -> list[str]:
 
 
 def check(entry: Name, parse: Callable[[str], ast.Module]) -> list[str]:
-    modules = [entry.module, *([entry.moved_to] if entry.moved_to else [])]
+    path = entry.name.split(".")
     try:
-        node = next(
-            (node for module in modules if (node := find(parse(module), entry.name.split(".")))), None
-        )
+        node = next((node for module in entry.modules if (node := find(parse(module), path))), None)
     except FileNotFoundError:
         return [f"{entry.id}: no such module ({entry.why})"]
     if node is None:

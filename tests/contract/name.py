@@ -17,11 +17,16 @@ class Name:
     contains: tuple[str, ...] = ()  # in its body, as `ast.unparse` writes it
     optional: bool = False  # every parameter may be left out
     until: str | None = None  # from this release on it is otherwise, and what leans on it does without
-    moved_to: str | None = None  # module of a later release that we read and do not import
+    moved_to: str | None = None  # module of a later release, which only tests import
 
     @property
     def id(self) -> str:
         return f"{self.module}:{self.name}"
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Where the name may stand, in the order of releases."""
+        return (self.module, self.moved_to) if self.moved_to else (self.module,)
 
     def holds_in(self, release: str) -> bool:
         return self.until is None or Version(release) < Version(self.until)

@@ -32,7 +32,8 @@ class HybridRun:
     state: str | None = None  # hybrid_state
     follow: str | list[list[int]] | None = None  # texts, or an earlier run whose the drafts follow
     right: str = "random"
-    broken: str | None = None
+    broken: str | None = None  # from the first request on
+    broken_at_start: str | None = None  # before the engine is built, which checks itself
     then: list[int] | None = None  # a second turn: prompt, own text, these tokens
     concurrency: int | None = None  # requests at a time
     repeats: int = 1  # each is timed; texts are those of the last one

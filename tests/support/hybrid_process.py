@@ -106,8 +106,13 @@ def counters(llm: Any) -> dict[str, Any]:
     return found
 
 
-def serve(run: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+def serve(run: dict[str, Any], earlier: dict[str, Any], patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """`patch`: of this process, in which the worker lives."""
+    if run["broken_at_start"] is not None:
+        breakage.apply(run["broken_at_start"], patch.setattr)
     llm = build(run)
+    if run["broken"] is not None:
+        breakage.apply(run["broken"], patch.setattr)
     if run["follow"] is not None:
         k = run["speculative"]["num_speculative_tokens"]
         texts = run["follow"]
@@ -171,10 +176,8 @@ def main() -> None:
     for run in json.loads(Path(sys.argv[1]).read_text()):
         print(f"=== {run['name']}", flush=True)
         try:
-            with pytest.MonkeyPatch.context() as patch:  # the worker lives in this process
-                if run["broken"] is not None:
-                    breakage.apply(run["broken"], patch.setattr)
-                results[run["name"]] = serve(run, results)
+            with pytest.MonkeyPatch.context() as patch:
+                results[run["name"]] = serve(run, results, patch)
         except Exception as error:  # noqa: BLE001 - the next run must have its turn
             results[run["name"]] = {
                 "error": f"{type(error).__name__}: {error}",

@@ -158,6 +158,11 @@ def dtype_of(config: Mapping[str, Any]) -> Any:
     return next((value for value in found if value is not None), "bfloat16")
 
 
+def served_dtype(config: Mapping[str, Any]) -> str:
+    """Name the dtype in which vLLM's `auto` serves a target: as published, but float32 as bfloat16."""
+    return "float16" if str(dtype_of(config)) in ("float16", "half") else "bfloat16"
+
+
 def model_bytes(dtype: Any) -> int:
     """Give the bytes per element of a dtype, as it is served."""
     return _bytes(dtype, "dtype", _MODEL_BYTES)

@@ -37,11 +37,13 @@ class Situation:
     platform: str  # "cpu", "cuda", ..
     prefix_caching: bool
     has_triton: bool = True
+    dtype: str = "bfloat16"  # of the target, as it is served
     pipeline_parallel_size: int = 1
     context_parallel_size: int = 1
     kv_connector: str | None = None
     lora: bool = False
     microbatches: bool = False
+    prefill_exports: bool = False  # of states, for which vLLM reserves a block more
     capability: tuple[int, int] | None = None  # of the GPU; None: a CPU, or not known
     state_width: int = 4  # bytes of an element of a recurrent state
 
@@ -74,6 +76,9 @@ def obstacles(situation: Situation) -> Iterator[Obstacle]:
             "false on vLLM's V1 runner",
             "--no-enable-prefix-caching, or the V2 runner (VLLM_USE_V2_MODEL_RUNNER=1)",
         )
+    if s.platform == "cpu" and s.dtype != "bfloat16":
+        # vLLM's kernels there take nothing else; from 0.33 on it hands float16 back to the layer.
+        yield Obstacle("dtype", s.dtype, "bfloat16 on a CPU", "--dtype bfloat16")
     if s.pipeline_parallel_size > 1:
         yield Obstacle("pipeline_parallel_size", s.pipeline_parallel_size, "1", "use tensor parallelism")
     if s.context_parallel_size > 1:
@@ -154,8 +159,9 @@ def choose(situation: Situation, asked: HybridState) -> Choice:
 
 def _blocks(situation: Situation, scheme: Scheme) -> StateBlocks:
     return state_blocks(
-        scheme, k=situation.k, prefix_caching=situation.prefix_caching, cpu=situation.platform == "cpu"
-    )
+        scheme, k=situation.k, prefix_caching=situation.prefix_caching, cpu=situation.platform == "cpu",
+        prefill_exports=situation.prefill_exports,
+    )  # fmt: skip
 
 
 def _scheme(situation: Situation, asked: HybridState) -> tuple[Scheme, str]:

@@ -9,6 +9,7 @@ from vllm_eagle_ext import compat, metrics
 from vllm_eagle_ext.checkpoint.families.registry import method_drafts_in_parallel
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.log import get_logger, log_once
+from vllm_eagle_ext.memory.deployment import Deployment
 from vllm_eagle_ext.memory.state_scheme import (
     OPTION,
     REPLAYING_TARGETS,
@@ -16,7 +17,8 @@ from vllm_eagle_ext.memory.state_scheme import (
     choose,
     refuse_what_crashes,
 )
-from vllm_eagle_ext.options import Options
+from vllm_eagle_ext.options import KEY, Options
+from vllm_eagle_ext.preflight.deployment import read_deployment
 from vllm_eagle_ext.preflight.launch import Launch
 from vllm_eagle_ext.resolved_marker import write_marker
 
@@ -32,7 +34,8 @@ def apply_hybrid_state(launch: Launch) -> None:
     architecture = launch.target.architecture
     if architecture not in REPLAYING_TARGETS:
         return
-    situation = _situation(launch)
+    deployment = read_deployment(launch.engine_args)
+    situation = _situation(launch, deployment)
     refuse_what_crashes(situation)
     choice = choose(situation, launch.options.hybrid_state)
     log_once(logger, logging.INFO, f"Recurrent state of {architecture}: {choice}.")
@@ -41,11 +44,28 @@ def apply_hybrid_state(launch: Launch) -> None:
         launch.target,
         launch.config,
         choice.scheme,
-        cpu=situation.platform == "cpu",
+        deployment,
+        non_causal_draft=launch.case is not None
+        and not all(layer.causal for layer in launch.case.spec.layers),
     )
     if choice.replays:
-        write_marker(launch.target.hf_config)
+        _refuse_kernels(situation.platform, launch.options.replay_kernels)
+        write_marker(
+            launch.target.hf_config,
+            must_replay=launch.options.hybrid_state == "replay",
+            replay_kernels=launch.options.replay_kernels,
+        )
         compat.use_architecture(launch.target, REPLAYING_TARGETS[architecture])
+
+
+def _refuse_kernels(platform: str, asked: str) -> None:
+    if platform == "cpu" and asked == "chunked":
+        raise HybridStateError(
+            field=f"additional_config.{KEY}.replay_kernels",
+            value=asked,
+            allowed="'auto' or 'sequential' on a CPU, where replay runs vLLM's C++ kernel",
+            remedy="leave the option out",
+        )
 
 
 def require_drafts(options: Options) -> None:
@@ -63,7 +83,7 @@ def require_drafts(options: Options) -> None:
         )
 
 
-def _situation(launch: Launch) -> Situation:
+def _situation(launch: Launch, deployment: Deployment) -> Situation:
     from vllm.platforms import current_platform
     from vllm.triton_utils import HAS_TRITON
 
@@ -87,6 +107,7 @@ def _situation(launch: Launch) -> Situation:
         state_width=_state_width(launch),
         prefix_caching=bool(engine_args.enable_prefix_caching),
         has_triton=HAS_TRITON,
+        dtype=str(launch.target.dtype).removeprefix("torch."),
         pipeline_parallel_size=engine_args.pipeline_parallel_size,
         context_parallel_size=max(
             engine_args.decode_context_parallel_size, engine_args.prefill_context_parallel_size
@@ -94,6 +115,7 @@ def _situation(launch: Launch) -> Situation:
         kv_connector=str(getattr(connector, "kv_connector", connector)) if connector else None,
         lora=bool(engine_args.enable_lora),
         microbatches=bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1,
+        prefill_exports=deployment.exports_states(launch.target_text.get("linear_key_head_dim", 0)),
     )
 
 

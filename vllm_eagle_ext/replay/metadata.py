@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step's layers and its commit need to know, built once a step and KV-cache group.
+"""What a step's layers and its commit need to know, built once a step for all KV-cache groups.
 
 vLLM's builder classifies the rows. Its metadata is then cut in two: the verify rows become a `Step`, and
 what stays describes prompts and plain decodes alone, as if no row were speculative.
@@ -7,7 +7,7 @@ what stays describes prompts and plain decodes alone, as if no row were speculat
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,11 +19,13 @@ from vllm.v1.attention.backends.recoverssm_metadata import (
     RecoverSSMMetadata,
     RecoverSSMPostprocessMetadata,
 )
+from vllm.v1.attention.backends.utils import mamba_get_block_table_tensor
 from vllm.v1.kv_cache_interface import MambaSpec
 
 from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.replay.cache_groups import CacheGroups
 from vllm_eagle_ext.replay.group_commit import GroupCommit
-from vllm_eagle_ext.replay.ops.types import Align, Batch
+from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces
 from vllm_eagle_ext.replay.platform_ops import replay_ops
 from vllm_eagle_ext.replay.protocol import Step
 from vllm_eagle_ext.replay.start_line import log_start_line
@@ -32,35 +34,41 @@ from vllm_eagle_ext.replay.start_line import log_start_line
 @dataclass
 class ReplayMetadata(GDNAttentionMetadata, RecoverSSMMetadata):
     step: Step | None = None
-    group_commit: GroupCommit | None = None  # there wherever `step` is
+    groups: CacheGroups | None = None  # there wherever `step` is
+    group_commit: GroupCommit | None = None  # of the step: the metadata of group 0 has it
+    seq_lens: torch.Tensor | None = None  # where vLLM does not gather aligned state blocks ahead
 
     def commit_recoverssm_state(
         self, num_accepted_tokens: torch.Tensor
     ) -> RecoverSSMPostprocessMetadata | None:
-        """vLLM's V2 hook, called after sampling.
+        """vLLM's V2 hook, called after sampling on the metadata of each group.
 
         Args:
             num_accepted_tokens: [requests] int32, as vLLM names it: the tokens sampled.
         """
         step, num_sampled = self.step, num_accepted_tokens
-        if step is None or self.group_commit is None:
+        if step is None or self.groups is None or self.group_commit is None:
             return None
         self.group_commit(step, num_sampled)
-        if step.align is None:
+        align = self.groups.align(step)
+        if align is None:
             return None
         # Padded by a full graph, where what was sampled is not.
-        computed = step.align.num_computed[: len(num_sampled)]
+        computed = align.num_computed[: len(num_sampled)]
         return RecoverSSMPostprocessMetadata(
             num_spec_decodes=step.num_requests,
-            request_indices=step.rows_of,
-            block_table=step.align.block_tables[0],
+            request_indices=step.places.rows_of,
+            block_table=align.tables.tensors[0],
             # vLLM counts what was sampled; of the commit's rows there is at least one.
             num_computed_tokens=computed + (num_sampled == 0).int(),
-            block_size=step.align.block_size,
+            block_size=align.block_size,
         )
 
 
 class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
+    """Differences from the parent: verify rows become a `Step`, which the builders of all groups share.
+    The parent leaves subclasses out of what vLLM shares among groups; this one takes part again."""
+
     def __init__(
         self,
         kv_cache_spec: MambaSpec,
@@ -69,65 +77,144 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         device: torch.device,
     ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        # V1 would build each group to capture full graphs; it replays on a CPU alone, without.
+        self.supports_update_block_table = True
+        if device.type == "cuda":
+            self.mamba_aligned_state_indices: torch.Tensor | None = (
+                None  # of V2's, set before each build
+            )
         # The parent stages 1 + K state blocks per request for its graphs; here there is one and scratch.
         self.spec_state_indices_tensor: torch.Tensor = self.spec_state_indices_tensor.new_empty(
             (self.decode_cudagraph_max_bs, 1 + kv_cache_spec.num_speculative_blocks)
         )
-        self.ones = torch.ones(
-            max(self.decode_cudagraph_max_bs, vllm_config.scheduler_config.max_num_seqs),
-            dtype=torch.int32,
-            device=device,
-        )
+        most = max(self.decode_cudagraph_max_bs, vllm_config.scheduler_config.max_num_seqs)
+        self.ones = torch.ones(most, dtype=torch.int32, device=device)
         self.ops = replay_ops()
-        self.group_commit = GroupCommit(layer_names, vllm_config)
         self.pending: Step | None = None  # until `commit_on_v1` takes it
+        self.joined: dict[CacheGroups, int] = {}  # to the number of this builder's group among them
+        self.led: CacheGroups | None = None  # those of which it is the first
+        self.group_commit: GroupCommit | None = None  # theirs
         _require_runner(kv_cache_spec, vllm_config)
         log_start_line(vllm_config)
 
-    def build(self, *args: Any, **kwargs: Any) -> GDNAttentionMetadata:
-        metadata = super().build(*args, **kwargs)
-        self.pending = None
+    def build(
+        self,
+        common_prefix_len: int,
+        common_attn_metadata: CommonAttentionMetadata,
+        *args: Any,
+        **kwargs: Any,
+    ) -> GDNAttentionMetadata:
+        self.pending, common = None, common_attn_metadata
+        metadata = super().build(common_prefix_len, common, *args, **kwargs)
         if metadata.spec_sequence_masks is None:
-            return metadata
-        common = kwargs.get("common_attn_metadata", args[1] if len(args) > 1 else None)
-        self.pending = self._verify_step(metadata, common)
-        return _without_verify_rows(metadata, step=self.pending, group_commit=self.group_commit)
+            if not self._gathers_for_itself():
+                return metadata
+            return _copied(metadata, **NO_STEP | {"seq_lens": common.seq_lens})
+        groups = self.led or self._lead()
+        step = self._verify_step(metadata, common)
+        self.pending = step = groups.begin(common.block_table_tensor, step)
+        return _without_verify_rows(metadata, step, groups, self.group_commit)
+
+    def update_block_table(
+        self, metadata: GDNAttentionMetadata, blk_table: torch.Tensor, slot_mapping: torch.Tensor
+    ) -> GDNAttentionMetadata:
+        """The metadata of this builder's group in a step whose first group has `metadata`.
+
+        Args:
+            metadata: what another builder of this class made of the same batch.
+            blk_table: [requests, blocks] int32.
+            slot_mapping: of attention's tokens, which recurrent states have none of.
+        """
+        self.pending = None
+        if not isinstance(metadata, ReplayMetadata) or metadata.step is None or metadata.groups is None:
+            return self._without_step(metadata, blk_table, slot_mapping)
+        groups, step = metadata.groups, metadata.step
+        group = self.joined.get(groups)
+        if group is None:
+            group = self.joined[groups] = groups.join(self.layer_names)
+        mine = _copied(metadata, group_commit=None, step=groups.add(group, blk_table, step))
+        if step.other_places is not None:
+            blocks = groups.other_blocks(group, step)
+            mine.non_spec_state_indices_tensor = mine.prefill_state_indices = blocks
+            if metadata.checkpoint is not None:
+                mine.checkpoint = metadata.checkpoint.regather_state_indices(blk_table)
+        return mine
+
+    def _gathers_for_itself(self) -> bool:
+        """V2 gathers the state blocks of all groups ahead, on CUDA alone."""
+        is_aligned = self.kv_cache_spec.mamba_cache_mode == "align"
+        return is_aligned and not hasattr(self, "mamba_aligned_state_indices")
+
+    def _without_step(
+        self, metadata: GDNAttentionMetadata, blk_table: torch.Tensor, slot_mapping: torch.Tensor
+    ) -> GDNAttentionMetadata:
+        """No row is verified: the parent's own."""
+        if not isinstance(metadata, ReplayMetadata) or metadata.seq_lens is None:
+            return super().update_block_table(metadata, blk_table, slot_mapping)
+        self.mamba_aligned_state_indices = mamba_get_block_table_tensor(
+            blk_table, metadata.seq_lens, self.kv_cache_spec, self.kv_cache_spec.mamba_cache_mode
+        )
+        try:
+            return super().update_block_table(metadata, blk_table, slot_mapping)
+        finally:
+            del self.mamba_aligned_state_indices
+
+    def _lead(self) -> CacheGroups:
+        layers = self.vllm_config.compilation_config.static_forward_context
+        kind = type(layers[self.layer_names[0]])
+        most_groups = sum(type(layer) is kind for layer in layers.values())
+        self.led = CacheGroups(most_groups, len(self.ones), self.ones.device, self.ops)
+        self.joined[self.led] = self.led.join(self.layer_names)
+        self.group_commit = GroupCommit(self.led, self.vllm_config)
+        return self.led
 
     def _verify_step(self, metadata: GDNAttentionMetadata, common: CommonAttentionMetadata) -> Step:
-        blocks, starts = metadata.spec_state_indices_tensor, metadata.spec_query_start_loc
-        assert blocks is not None
+        """The step before its state blocks are gathered."""
+        starts, masks = metadata.spec_query_start_loc, metadata.spec_sequence_masks_cpu
         assert starts is not None
+        assert masks is not None
         assert metadata.non_spec_token_indx is not None
-        is_mixed, rows_of = metadata.num_prefills > 0, None
+        is_mixed = metadata.num_prefills > 0
+        is_aligned = self.kv_cache_spec.mamba_cache_mode == "align"
+        count, rows_of = metadata.num_spec_decodes, None
+        places = BlockPlaces(
+            count, None, common.seq_lens if is_aligned else None, self.kv_cache_spec.block_size
+        )
+        other_places = None
         if is_mixed:
-            assert metadata.spec_sequence_masks_cpu is not None
-            rows_of = metadata.spec_sequence_masks_cpu.nonzero().flatten().to(torch.int32)
-            rows_of = async_tensor_h2d(rows_of, device=starts.device)
-        align = None
-        if self.kv_cache_spec.mamba_cache_mode == "align":
-            align = Align.of(
-                [common.block_table_tensor],
-                common.compute_num_computed_tokens(),
-                self.kv_cache_spec.block_size,
-            )
-        scratch = blocks[:, 1] if blocks.shape[1] > 1 else None
-        batch = Batch(blocks[:, 0], starts, scratch)
+            order = torch.argsort(masks, stable=True, descending=True).to(torch.int32)
+            rows_of = async_tensor_h2d(order, device=starts.device)
+            other_places = places._replace(requests=len(order) - count, rows_of=rows_of[count:])
+            places = places._replace(rows_of=rows_of[:count])
         return Step(
-            batch=self.ops.prepare(batch, self.num_spec + 1),
+            batch=Batch(starts, starts),
             num_rows=metadata.num_spec_decode_tokens if is_mixed else metadata.num_actual_tokens,
-            num_requests=metadata.num_spec_decodes,
+            num_requests=count,
+            rows_per_request=self.num_spec + 1,
             rows=metadata.spec_token_indx if is_mixed else None,
             other_rows=metadata.non_spec_token_indx,
-            rows_of=rows_of,
-            align=align,
-            ones=self.ones[: len(blocks)],
+            places=places,
+            other_places=other_places,
+            num_computed=common.compute_num_computed_tokens() if is_aligned else None,
+            ones=self.ones[: starts.shape[0] - 1],
+            built={},
         )
 
 
+NO_STEP = {name: None for name in ("step", "groups", "group_commit", "seq_lens")}
+
+
+def _copied(metadata: GDNAttentionMetadata, **changes: Any) -> ReplayMetadata:
+    """As `dataclasses.replace`, at a fraction of its time: a step makes one for each group."""
+    made = ReplayMetadata.__new__(ReplayMetadata)
+    made.__dict__.update(metadata.__dict__, **changes)
+    return made
+
+
 def _without_verify_rows(
-    metadata: GDNAttentionMetadata, step: Step, group_commit: GroupCommit
+    metadata: GDNAttentionMetadata, step: Step, groups: CacheGroups, group_commit: GroupCommit | None
 ) -> ReplayMetadata:
-    cut = replace(
+    return _copied(
         metadata,
         num_spec_decodes=0,
         num_spec_decode_tokens=0,
@@ -139,11 +226,10 @@ def _without_verify_rows(
         spec_token_indx=None,
         non_spec_token_indx=None,
         num_accepted_tokens=None,
-    )
-    return ReplayMetadata(
-        **{field.name: getattr(cut, field.name) for field in fields(cut)},
         step=step,
+        groups=groups,
         group_commit=group_commit,
+        seq_lens=None,
     )
 
 

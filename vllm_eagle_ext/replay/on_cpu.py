@@ -9,13 +9,25 @@ from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedD
 from vllm.model_executor.layers.mamba.ops.cpu import gdn_attention as stock
 
 from vllm_eagle_ext.replay.ops import cpu
-from vllm_eagle_ext.replay.ops.types import Batch, HostTables, Recurrence, StateCache
-from vllm_eagle_ext.replay.protocol import Step
+from vllm_eagle_ext.replay.ops.types import (
+    Batch,
+    BlockPlaces,
+    BlockTables,
+    HostTables,
+    Recurrence,
+    StateCache,
+)
+from vllm_eagle_ext.replay.protocol import Candidate, Step
 
 
 class CpuOps:
+    candidates = (Candidate("sequential", cpu, exact=True),)
     recurrence: Recurrence = cpu
     scratch_blocks = 1  # the C++ kernel has no other working memory
+    gathers_by_address = False
+
+    def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
+        cpu.gather_blocks(tables, places, out)
 
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         return cpu.prepare(batch, rows_per_request)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the layer and its commit use `ops.triton`, with vLLM's convolution around it. A commit of a
-KV-cache group takes three launches: the plan, the states, the conv states.
+"""How the layer and its commit use `ops.triton`, with vLLM's convolution around it. A commit
+takes three launches for all KV-cache groups: the plan, the states, the conv states.
 """
 
 from __future__ import annotations
@@ -9,14 +9,22 @@ import torch
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update
 
-from vllm_eagle_ext.replay.ops import triton
-from vllm_eagle_ext.replay.ops.types import Batch, Recurrence, StateCache
-from vllm_eagle_ext.replay.protocol import Step
+from vllm_eagle_ext.replay.ops import triton, triton_blocks, triton_chunked
+from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces, BlockTables, Recurrence, StateCache
+from vllm_eagle_ext.replay.protocol import Candidate, Step
 
 
 class GpuOps:
+    candidates = (
+        Candidate("chunked", triton_chunked, exact=False, obstacle=triton_chunked.obstacle),
+        Candidate("sequential", triton, exact=True),
+    )
     recurrence: Recurrence = triton
     scratch_blocks = 0
+    gathers_by_address = True
+
+    def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
+        triton_blocks.gather_blocks(tables, places, out)
 
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         del rows_per_request

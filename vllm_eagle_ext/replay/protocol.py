@@ -3,27 +3,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 
-from vllm_eagle_ext.replay.ops.types import Align, Batch, Gating, Recurrence, StateCache
+from vllm_eagle_ext.replay.ops.types import (
+    Batch,
+    BlockPlaces,
+    BlockTables,
+    Gating,
+    Recurrence,
+    StateCache,
+)
 
 
-@dataclass(frozen=True)
-class Step:
-    """The verify rows of one engine step, for the layers of one KV-cache group and for their commit."""
+class Step(NamedTuple):
+    """The verify rows of an engine step, as the layers of one KV-cache group see them."""
 
-    batch: Batch
+    batch: Batch  # of the group
     num_rows: int  # N
     num_requests: int  # without padding
+    rows_per_request: int  # T
     rows: torch.Tensor | None  # [N] tokens of the whole batch; None: all, in order
     other_rows: torch.Tensor  # the tokens that are not verified
-    rows_of: torch.Tensor | None  # [R] requests in the whole batch; None: all, in order
-    align: Align | None
+    places: BlockPlaces  # of the verified requests; its rows_of are their places in the whole batch
+    other_places: BlockPlaces | None  # of the other requests, in a mixed batch
+    num_computed: torch.Tensor | None  # with `align`: as in `Align`
     ones: torch.Tensor  # [R] int32, for vLLM's convolution: conv states, too, are committed ones
+    built: dict[int, Batch]  # of all groups that take part, by number; the groups share it
 
 
 class ReplayLayer(Protocol):
@@ -39,15 +48,36 @@ class ReplayLayer(Protocol):
     def conv_kernel_size(self) -> int: ...
 
 
+class Candidate(NamedTuple):
+    """One implementation of the operation on a platform."""
+
+    name: str  # a value of the option `replay_kernels`
+    recurrence: Recurrence
+    exact: bool  # computes what vLLM's own kernel does, bit for bit
+    # Widths of keys and values, T, dtypes of rows and states -> why it cannot run them, if so.
+    obstacle: Callable[[int, int, int, torch.dtype, torch.dtype], str | None] = lambda *_: None
+
+
 class ReplayOps(Protocol):
-    """Implemented by `on_cpu.CpuOps` and `on_gpu.GpuOps`."""
+    """Implemented by `on_cpu.CpuOps` and `on_gpu.GpuOps`, of which a process has one."""
+
+    recurrence: Recurrence  # what verifies and commits: a start takes the first candidate that is right
 
     @property
-    def recurrence(self) -> Recurrence: ...
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All implementations, the fastest first."""
 
     @property
     def scratch_blocks(self) -> int:
         """State blocks per request beside the one that holds its state."""
+
+    @property
+    def gathers_by_address(self) -> bool:
+        """Whether block tables are read where they stand, whatever tensor they were last seen in."""
+
+    def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
+        """out [1 + scratch_blocks, groups, R]: the state block of each request in each group's table,
+        then its scratch block; NULL_BLOCK behind the last request."""
 
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         """Prepare the batch once a step, before the layers run."""

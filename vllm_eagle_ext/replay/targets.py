@@ -16,8 +16,10 @@ from vllm.model_executor.models import qwen3_5, qwen3_next
 
 from vllm_eagle_ext import compat
 from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
 from vllm_eagle_ext.replay.commit import commit_on_v1
 from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
+from vllm_eagle_ext.replay.self_check.start import settle
 from vllm_eagle_ext.resolved_marker import require_marker
 
 
@@ -25,12 +27,25 @@ class _Replay:
     """Mixed in before a target of vLLM's."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
-        require_marker(vllm_config.model_config.hf_config, "target")
+        decided = require_marker(vllm_config.model_config.hf_config, "target")
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
+        modules = self.modules()  # type: ignore[attr-defined]
+        layers = [module for module in modules if isinstance(module, QwenGatedDeltaNetAttention)]
+        if not settle(layers, decided["replay_kernels"], must_replay=decided["must_replay"]):
+            self._become_vllms_own(vllm_config)
+            return
         compat.install_in_worker(commit_on_v1)
-        for module in self.modules():  # type: ignore[attr-defined]
-            if isinstance(module, QwenGatedDeltaNetAttention):
-                ReplayGatedDeltaNetAttention.adopt(module)
+        for layer in layers:
+            ReplayGatedDeltaNetAttention.adopt(layer)
+
+    def _become_vllms_own(self, vllm_config: VllmConfig) -> None:
+        """Its config names vLLM's target again, too: vLLM sizes the worker's blocks by that class, and
+        keys compiled graphs by that name, which for replay are others."""
+        compat.install_in_worker()
+        self.__class__ = next(base for base in type(self).__mro__ if not issubclass(base, _Replay))  # type: ignore[assignment]
+        model_config = vllm_config.model_config
+        names = {ours: stock for stock, ours in REPLAYING_TARGETS.items()}
+        compat.use_architecture(model_config, names[model_config.architecture])
 
     @classmethod
     def get_mamba_state_shape_from_config(cls, vllm_config: VllmConfig) -> tuple[Any, ...]:

@@ -10,14 +10,11 @@ from vllm.model_executor.layers.mamba.mamba_utils import MambaStateShapeCalculat
 from vllm.model_executor.models import ModelRegistry
 from vllm.platforms.interface import Platform
 from vllm.v1.attention.backend import MultipleOf
-from vllm.v1.core.kv_cache_utils import (
-    get_kv_cache_config_from_groups,
-    get_kv_cache_groups,
-    get_max_concurrency_for_kv_cache_config,
-)
+from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
+from tests.support.releases import kv_cache_planning
 from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
 from vllm_eagle_ext.memory.geometry import Attention, read_target
 
@@ -76,6 +73,7 @@ def vllm_config(setting):
     layout = KVCacheLayout.LBNHC
     return SimpleNamespace(
         attention_config=SimpleNamespace(hisparse_config=None),
+        compilation_config=SimpleNamespace(static_forward_context={}),
         cache_config=SimpleNamespace(
             cache_dtype="auto", block_size=setting.block_alignment, mamba_cache_mode=align,
             mamba_block_size=None, mamba_page_size_padded=None, num_gpu_blocks_override=None,
@@ -131,8 +129,10 @@ def test_vllm_counts_as_we_do(monkeypatch, draft, scheme, k, prefix_caching, cpu
     monkeypatch.setattr(Platform, "_find_non_ssm_backends", lambda _: [backend])
     Platform._align_hybrid_block_size(config, backend)
     speculative_blocks = k if scheme == "per_token" else int(cpu)
-    groups = get_kv_cache_groups(config, specs(config, model, draft, speculative_blocks))
-    cache = get_kv_cache_config_from_groups(config, groups, BUDGET)
+    groups = kv_cache_planning.get_kv_cache_groups(
+        config, specs(config, model, draft, speculative_blocks)
+    )
+    cache = kv_cache_planning.get_kv_cache_config_from_groups(config, groups, BUDGET)
 
     ours = footprint(read_target(CONFIG), scheme, setting, draft)
     assert ours.layer_block.tokens == config.cache_config.block_size

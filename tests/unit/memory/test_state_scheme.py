@@ -28,6 +28,7 @@ IMPOSSIBLE = {
     "platform": {"platform": "rocm"},
     "model runner": {"runner": "v1", "prefix_caching": False},
     "enable_prefix_caching": {"runner": "v1", "platform": "cpu"},
+    "dtype": {"platform": "cpu", "dtype": "float16"},
     "pipeline_parallel_size": {"pipeline_parallel_size": 2},
     "context parallel size": {"context_parallel_size": 2},
     "kv_transfer_config": {"kv_connector": "NixlConnector"},

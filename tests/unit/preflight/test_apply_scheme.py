@@ -65,6 +65,16 @@ def test_what_replay_cannot_do_is_said(configure):
         configure(options={"hybrid_state": "replay"}, pipeline_parallel_size=2)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_cpu_replays_in_bfloat16_alone(configure, vllm_log, dtype):
+    """In float16 vLLM 0.33 would hand each layer back to itself, without end."""
+    assert configure(dtype=dtype).model_config.architecture == "Qwen3_5ForCausalLM"
+    (record,) = vllm_log.containing("Recurrent state of")
+    assert f"replay is not possible: dtype is '{dtype}'" in record.getMessage()
+    with pytest.raises(HybridStateError, match=f"dtype is '{dtype}'.*bfloat16 on a CPU"):
+        configure(dtype=dtype, options={"hybrid_state": "replay"})
+
+
 def test_replay_wants_a_target_that_has_states(configure):
     with pytest.raises(HybridStateError, match="LlamaForCausalLM"):
         configure(target=TINY / "target", options={"hybrid_state": "replay"})

@@ -110,8 +110,9 @@ def test_others_pass(speculative, target, family, setting):
 def test_the_pool_is_cut_as_vllm_cuts_it():
     """Over all small targets, against vLLM's own grouping."""
     import torch
-    from vllm.v1.core.kv_cache_utils import _get_kv_cache_groups_uniform_page_size
     from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+
+    from tests.support.releases import kv_cache_planning
 
     shape = {"block_size": 16, "num_kv_heads": 1, "head_size": 32, "dtype": torch.bfloat16}
     full_spec, windowed_spec = FullAttentionSpec(**shape), SlidingWindowSpec(**shape, sliding_window=16)
@@ -121,6 +122,6 @@ def test_the_pool_is_cut_as_vllm_cuts_it():
                 specs = {f"full{i}": full_spec for i in range(full)}
                 specs |= {f"windowed{i}": windowed_spec for i in range(windowed)}
                 specs |= {f"draft{i}": full_spec for i in range(drafts)}
-                groups = _get_kv_cache_groups_uniform_page_size(specs)
+                groups = kv_cache_planning._get_kv_cache_groups_uniform_page_size(specs)
                 holding = [g for g in groups if any(n.startswith("draft") for n in g.layer_names)]
                 assert is_cut(full + drafts, windowed) == (len(holding) > 1), (full, windowed, drafts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
 
 import pytest
@@ -15,13 +16,41 @@ if has_gpu():
 from vllm.v1.attention.backend import CommonAttentionMetadata
 from vllm.v1.kv_cache_interface import MambaSpec
 
+from vllm_eagle_ext.replay.cache_groups import CacheGroups
 from vllm_eagle_ext.replay.metadata import ReplayMetadata, ReplayMetadataBuilder
+from vllm_eagle_ext.replay.ops import cpu
 
-K, MOST, BLOCK = 3, 64, 16
+K, MOST, BLOCK, GROUPS = 3, 64, 16, 5
+MOST_ROWS, COLUMNS = 8, {"none": 1, "align": 4}  # of a block table
 STAGED = (
     "non_spec_state_indices_tensor", "spec_token_indx", "non_spec_token_indx", "spec_query_start_loc",
     "non_spec_query_start_loc", "num_accepted_tokens",
 )  # fmt: skip
+
+
+class Ops:
+    """`CpuOps` without the tables for its C++ kernel, or reading block tables where they stand."""
+
+    scratch_blocks = 0
+
+    def __init__(self, *, by_address: bool = False) -> None:
+        self.gathers_by_address, self.gathers = by_address, []
+
+    def gather_blocks(self, tables, places, out):
+        self.gathers.append(out.shape[1])
+        if self.gathers_by_address:
+            columns = tables.tensors[0].shape[1]
+            found = [standing_at(address, columns) for address in tables.addresses.tolist()]
+            tables = tables._replace(tensors=tuple(found))
+        cpu.gather_blocks(tables, places, out)
+
+    def prepare(self, batch, rows_per_request):
+        return batch
+
+
+def standing_at(address: int, columns: int) -> torch.Tensor:
+    memory = (ctypes.c_int32 * (MOST_ROWS * columns)).from_address(address)
+    return torch.frombuffer(memory, dtype=torch.int32).view(MOST_ROWS, columns)
 
 
 class Commits:
@@ -34,7 +63,7 @@ class Commits:
         self.seen.append((step, num_sampled))
 
 
-def builder(mode: str, *, graphs: bool) -> ReplayMetadataBuilder:
+def builder(mode: str, *, graphs: bool, ops: Ops | None = None) -> ReplayMetadataBuilder:
     """Without the constructor, which wants an engine."""
     made = ReplayMetadataBuilder.__new__(ReplayMetadataBuilder)
     shapes = ((3, 4), (1, 2, 2), (4, 8))
@@ -52,21 +81,29 @@ def builder(mode: str, *, graphs: bool) -> ReplayMetadataBuilder:
     for name in STAGED:
         setattr(made, name, torch.empty(MOST * (K + 1) + 1, dtype=torch.int32))
     made.ones = torch.ones(MOST, dtype=torch.int32)
-    made.group_commit, made.pending = Commits(), None
-    made.ops = SimpleNamespace(prepare=lambda batch, rows: batch)
+    made.pending, made.joined, made.ops = None, {}, ops or Ops()
+    made.layer_names = [f"layer of {id(made)}"]
+    made.led, made.group_commit = CacheGroups(GROUPS, MOST, torch.device("cpu"), made.ops), Commits()
+    made.joined[made.led] = made.led.join(made.layer_names)
     return made
+
+
+def block_table(group: int, mode: str) -> torch.Tensor:
+    """[MOST_ROWS, COLUMNS], no block of which is in another group's."""
+    size = MOST_ROWS * COLUMNS[mode]
+    blocks = torch.arange(1 + group * size, 1 + (group + 1) * size, dtype=torch.int32)
+    return blocks.view(MOST_ROWS, COLUMNS[mode])
 
 
 def batch(rows: list[int], computed: list[int], mode: str) -> CommonAttentionMetadata:
     """`rows`: tokens of this step per request; 0 is padding."""
     starts = torch.tensor([0, *rows]).cumsum(0).to(torch.int32)
     lengths = torch.tensor([a + b if a else 0 for a, b in zip(rows, computed, strict=True)])
-    width = 4 if mode == "align" else 1
     return CommonAttentionMetadata(
         query_start_loc=starts, query_start_loc_cpu=starts.clone(), seq_lens=lengths.int(),
         num_reqs=len(rows), num_actual_tokens=int(starts[-1]), max_query_len=max(rows),
         max_seq_len=int(lengths.max()),
-        block_table_tensor=torch.arange(1, len(rows) * width + 1, dtype=torch.int32).view(-1, width),
+        block_table_tensor=block_table(0, mode)[: len(rows)],
         slot_mapping=torch.zeros(int(starts[-1]), dtype=torch.int64),
         seq_lens_cpu_upper_bound=lengths.int(), is_prefilling=torch.zeros(len(rows), dtype=torch.bool),
     )  # fmt: skip
@@ -89,7 +126,8 @@ def test_a_padded_graph(mode):
     assert step.rows is None
     assert len(step.ones) == 8
     # A graph reads these addresses when it is replayed.
-    assert step.batch.state_blocks.data_ptr() == made.spec_state_indices_tensor.data_ptr()
+    again = build(made, common, [3] * 5 + [-1] * 3).step
+    assert again.batch.state_blocks.data_ptr() == step.batch.state_blocks.data_ptr()
     assert step.batch.starts.data_ptr() == made.spec_query_start_loc.data_ptr()
     sampled = torch.tensor([1, 2, 4, 0, 3], dtype=torch.int32)  # as long as there are requests
     after = metadata.commit_recoverssm_state(sampled)
@@ -109,7 +147,7 @@ def test_a_mixed_batch_is_cut_in_two(mode):
     step = metadata.step
     assert step.rows.tolist() == [0, 1, 2, 3, 11, 12, 13]
     assert step.other_rows.tolist() == list(range(4, 11))
-    assert step.rows_of.tolist() == [0, 2, 3]
+    assert step.places.rows_of.tolist() == [0, 2, 3]
     assert step.batch.starts.tolist() == [0, 4, 6, 7]
     # What the parent's code sees: one prompt of seven tokens, nothing speculative.
     assert (metadata.num_prefills, metadata.num_decodes, metadata.num_actual_tokens) == (1, 0, 7)

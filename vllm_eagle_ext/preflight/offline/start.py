@@ -17,6 +17,7 @@ from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.compat import is_tested
 from vllm_eagle_ext.errors import EagleExtError, HybridStateError, SpeculativeConfigError
+from vllm_eagle_ext.memory.geometry import served_dtype
 from vllm_eagle_ext.memory.state_scheme import (
     REPLAYING_TARGETS,
     Situation,
@@ -81,7 +82,7 @@ def plan_start(
         checks |= _of_the_pair(target, architecture, case, wishes, start)
     found = [finding for name, check in checks.items() for finding in _refused_start(name, check)]
     if case is not None and architecture in REPLAYING_TARGETS:
-        state, refused = _state(architecture, wishes, start)
+        state, refused = _state(target, wishes, start)
         return replace(start, state=state, refusals=(*found, *refused))
     return replace(start, refusals=tuple(found))
 
@@ -149,15 +150,16 @@ def _images(target: Mapping[str, Any], architecture: str) -> None:
 
 
 def _state(
-    architecture: str, wishes: EngineWishes, start: Start
+    target: Mapping[str, Any], wishes: EngineWishes, start: Start
 ) -> tuple[str | None, tuple[Finding, ...]]:
     situation = Situation(
-        architecture=architecture,
+        architecture=published_architecture(target),
         k=wishes.k,
         runner=start.runner,
         platform=start.platform.name,
         prefix_caching=start.prefix_caching is not False,
         has_triton=start.platform.name != "cpu",
+        dtype=served_dtype(target),
     )
     try:
         refuse_what_crashes(situation)

@@ -24,6 +24,8 @@ from vllm_eagle_ext.replay.ops.types import (
     NULL_BLOCK,
     Align,
     Batch,
+    BlockPlaces,
+    BlockTables,
     Gating,
     HostTables,
     Plan,
@@ -31,7 +33,7 @@ from vllm_eagle_ext.replay.ops.types import (
     StateCache,
 )
 
-__all__ = ["ApplyPlan", "plan", "prepare", "verify"]
+__all__ = ["ApplyPlan", "gather_blocks", "plan", "prepare", "verify"]
 
 
 def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
@@ -43,6 +45,20 @@ def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: tor
     record = [rows.key.flatten(1), rows.value.flatten(1), rows.a, rows.b]
     cache.records.index_put_(tables.row_places, torch.cat(record, dim=-1))
     out[:count] = _recur(rows, gating, cache.state, tables.columns, tables.from_last, tables.starts)
+
+
+def gather_blocks(tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
+    """out [columns, G, R]: the state block of each request in each group's table, then the blocks of the
+    columns behind it; NULL_BLOCK behind the last request."""
+    count, result = places.requests, out.numpy()
+    everywhere = np.arange(count) if places.rows_of is None else places.rows_of.numpy()
+    first = np.zeros(count, dtype=np.int64)
+    if places.seq_lens is not None:
+        first = np.maximum(places.seq_lens.numpy()[everywhere] - 1, 0) // places.block_size
+    for group, table in enumerate(tables.tensors):
+        for column in range(len(result)):
+            result[column, group, :count] = table.numpy()[everywhere, first + column]
+    result[..., count:] = NULL_BLOCK
 
 
 def plan(
@@ -76,7 +92,7 @@ def _plan_group(
     block_end[:], block_end_lengths[:] = NULL_BLOCK, 0
     if align is None:
         return
-    size, table = align.block_size, align.block_tables[group].numpy()[everywhere]
+    size, table = align.block_size, align.tables.tensors[group].numpy()[everywhere]
     computed = align.num_computed.numpy()[everywhere]
     final[:] = _block_at(table, np.maximum(computed + count - 1, 0) // size) * is_active
     to_end = size - computed % size
@@ -107,6 +123,8 @@ class ApplyPlan:
             self._apply(layers, batch.tables[group], plan.of_group(group))
 
     def _apply(self, layers: list[tuple[StateCache, Gating]], tables: HostTables, plan: Plan) -> None:
+        if not len(tables.active):
+            return
         count = plan.rows_to_commit.numpy()[tables.active]
         kept = tables.offset < count[tables.request]
         places = tuple(torch.from_numpy(part.numpy()[kept]) for part in tables.row_places)
@@ -116,8 +134,10 @@ class ApplyPlan:
         for cache, gating in layers:
             rows = _rows(cache.records[places], cache.state)
             _recur(rows, gating, cache.state, columns, from_last, starts)
-            for source, column, target, place in moves:
-                cache.conv[target, :, place] = cache.conv[source, :, column]
+            # Read before any is written: the block of the block boundary is the one that is read.
+            kept_inputs = [cache.conv[source, :, column] for source, column, _, _ in moves]
+            for (_, _, target, place), inputs in zip(moves, kept_inputs, strict=True):
+                cache.conv[target, :, place] = inputs
 
 
 def _commit_columns(tables: HostTables, plan: Plan, count: np.ndarray) -> np.ndarray:
@@ -136,7 +156,7 @@ _ConvMove = tuple[torch.Tensor, ...]  # block and columns to read, block and col
 
 
 def _conv_moves(tables: HostTables, plan: Plan, count: np.ndarray, history: int) -> list[_ConvMove]:
-    """The block boundary's before final's: the final block may be the one that is read."""
+    """At the block boundary, and behind the last committed row."""
     block_end, final = (part.numpy()[tables.active] for part in (plan.block_end, plan.final))
     to_end = plan.block_end_lengths.numpy()[tables.active]
     crossing = np.flatnonzero(block_end > NULL_BLOCK)

@@ -93,7 +93,7 @@ def plan(
     for tensor in out:
         tensor.fill_(NULL_BLOCK)
     for group in range(batch.groups):
-        table = None if align is None else align.block_tables[group]
+        table = None if align is None else align.tables.tensors[group]
         _plan_group(batch.of_group(group), num_sampled, rows_of, align, table, out.of_group(group))
 
 

@@ -20,16 +20,15 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
 from vllm_eagle_ext.replay.ops.triton_chunked_math import (
-    decays_after,
-    decays_before,
+    column,
     decays_between,
     dot,
     dot_fp32,
     dot_rows,
     dot_square,
     inverse,
-    log_decays,
     places,
+    row_decays,
 )
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK
 
@@ -132,8 +131,8 @@ def _verify(
     tl.store(gates, b_a, mask=o < gates_kept)
     tl.store(gates + HV, b_b, mask=o < gates_kept)
 
-    g = tl.where(here, log_decays(b_a, tl.load(A_log + i_hv), tl.load(dt_bias + i_hv)), 0.0)
-    between, before = decays_between(g), decays_before(g)
+    decays = row_decays(b_a, tl.load(A_log + i_hv), tl.load(dt_bias + i_hv), here)
+    between, before = decays_between(decays), tl.cumprod(decays, 0)
     k_unit, q_unit = tl.rsqrt(k_squares + 1e-6), tl.rsqrt(q_squares + 1e-6) * scale
     s, t = places(ROWS)
     M = tl.where(s <= t, between * k_unit[:, None] * k_q * q_unit[None, :], 0.0)
@@ -152,7 +151,8 @@ def _store_states(
     errors: tl.tensor,
     solution: tl.tensor,
     k_unit: tl.tensor,
-    g: tl.tensor,
+    between: tl.tensor,
+    before: tl.tensor,
     length: tl.tensor,
     mask_v: tl.tensor,
     DK: tl.constexpr,
@@ -160,9 +160,11 @@ def _store_states(
     STAGES: tl.constexpr,
 ) -> None:
     """The state after `length` rows."""
-    here = tl.arange(0, g.shape[0]) < length
-    decay = tl.exp(tl.sum(tl.where(here, g, 0.0), 0))
-    written = dot_fp32(errors, solution * (decays_after(g, length) * k_unit)[None, :])
+    o = tl.arange(0, before.shape[0])
+    here = o < length
+    decay = tl.sum(tl.where(o == length - 1, before, 0.0), 0)
+    after = tl.where(here, column(between, length - 1), 0.0)
+    written = dot_fp32(errors, solution * (after * k_unit)[None, :])
     for d in tl.range(0, DK, BD, num_stages=STAGES):
         o_k = (d + tl.arange(0, BD))[None, :]
         mask = mask_v[:, None] & (o_k < DK)
@@ -244,10 +246,11 @@ def _apply_states(
     gates = records + H * DK + HV * DV + i_hv + o * width
     b_a = tl.load(gates, mask=here, other=0)
     b_b = tl.load(gates + HV, mask=here, other=0)
-    g = tl.where(here, log_decays(b_a, tl.load(A_log + i_hv), tl.load(dt_bias + i_hv)), 0.0)
+    decays = row_decays(b_a, tl.load(A_log + i_hv), tl.load(dt_bias + i_hv), here)
+    between, before = decays_between(decays), tl.cumprod(decays, 0)
     k_unit = tl.rsqrt(k_squares + 1e-6)
-    solution = _solution(k_k, k_unit, decays_between(g), b_b)
-    errors = tl.trans(b_v).to(tl.float32) - h_k * (decays_before(g) * k_unit)[None, :]
+    solution = _solution(k_k, k_unit, between, b_b)
+    errors = tl.trans(b_v).to(tl.float32) - h_k * (before * k_unit)[None, :]
     # Twice at most. The block that the state is read from is written last: it may be either of the two.
     for turn in range(0, tl.where(at_length > 0, 2, 1)):
         at_end = (at_length > 0) & ((turn == 0) == (at != block))
@@ -255,4 +258,18 @@ def _apply_states(
         if to > NULL:
             target = tl.multiple_of(state + to * stride, STATE_BYTES) + tile
             rows = tl.where(at_end, at_length, length)
-            _store_states(source, target, k_at, errors, solution, k_unit, g, rows, mask_v, DK, BD, STAGES)
+            _store_states(
+                source,
+                target,
+                k_at,
+                errors,
+                solution,
+                k_unit,
+                between,
+                before,
+                rows,
+                mask_v,
+                DK,
+                BD,
+                STAGES,
+            )

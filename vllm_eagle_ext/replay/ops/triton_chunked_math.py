@@ -11,7 +11,6 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
 THRESHOLD: tl.constexpr = tl.constexpr(20.0)  # above it softplus(x) is x
-FORGOTTEN: tl.constexpr = tl.constexpr(-1000.0)  # exp of it is 0 in fp32, sums of it stay finite
 
 
 @triton.jit
@@ -88,33 +87,26 @@ def places(ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def log_decays(a: tl.tensor, A_log: tl.tensor, dt_bias: tl.tensor) -> tl.tensor:
+def row_decays(a: tl.tensor, A_log: tl.tensor, dt_bias: tl.tensor, here: tl.tensor) -> tl.tensor:
+    """[ROWS]: 1 where there is no row."""
     x = a.to(tl.float32) + dt_bias.to(tl.float32)
     softplus = tl.where(x <= THRESHOLD, tl.log(1 + tl.exp(x)), x)
-    return tl.maximum(-tl.exp(A_log.to(tl.float32)) * softplus, FORGOTTEN)
+    return tl.where(here, tl.exp(-tl.exp(A_log.to(tl.float32)) * softplus), 1.0)
 
 
 @triton.jit
-def decays_between(g: tl.tensor) -> tl.tensor:
-    """[s, t]: the decay of what row s wrote until row t, for s <= t. Each is a sum of its own: a difference
-    of two prefix sums would lose what lies behind a row that forgets nearly all."""
-    s, t = places(g.shape[0])
-    return tl.exp(tl.cumsum(tl.where(s < t, g[None, :], 0.0), 1))
+def decays_between(decays: tl.tensor) -> tl.tensor:
+    """[s, t]: the decay of what row s wrote until row t, for s <= t. Each is a product of its own:
+    quotients would overflow, and differences of sums of logarithms lose what lies behind a row that
+    forgets all."""
+    s, t = places(decays.shape[0])
+    return tl.cumprod(tl.where(s < t, decays[None, :], 1.0), 1)
 
 
 @triton.jit
-def decays_before(g: tl.tensor) -> tl.tensor:
-    """[t]: the decay of the chunk's first state until row t, whose own decay is part of it."""
-    s, t = places(g.shape[0])
-    return tl.exp(tl.sum(tl.where(s <= t, g[:, None], 0.0), 0))
-
-
-@triton.jit
-def decays_after(g: tl.tensor, length: tl.tensor) -> tl.tensor:
-    """[s]: the decay of what row s wrote until the last of `length` rows; 0 for rows behind that."""
-    s, t = places(g.shape[0])
-    log = tl.sum(tl.where((s < t) & (t < length), g[None, :], 0.0), 1)
-    return tl.where(tl.arange(0, g.shape[0]) < length, tl.exp(log), 0.0)
+def column(matrix: tl.tensor, number: tl.tensor) -> tl.tensor:
+    s, t = places(matrix.shape[0])
+    return tl.sum(tl.where(t == number, matrix, 0.0), 1)
 
 
 @triton.jit

@@ -95,9 +95,9 @@ def plan(
     requests = batch.state_blocks.shape[-1]
     if not requests:
         return
-    if align and len(align.block_tables) != batch.groups:
-        raise ValueError(f"{len(align.block_tables)} block tables for {batch.groups} cache groups")
-    table = align.block_tables[0] if align else batch.state_blocks
+    if align and len(align.tables.tensors) != batch.groups:
+        raise ValueError(f"{len(align.tables.tensors)} block tables for {batch.groups} cache groups")
+    table = align.tables.tensors[0] if align else batch.state_blocks
     _plan[(triton.cdiv(requests, PLAN_BLOCK), batch.groups)](
         *(
             batch.state_blocks,
@@ -105,7 +105,9 @@ def plan(
             num_sampled,
             batch.state_blocks if rows_of is None else rows_of,
         ),
-        *(align.addresses, align.num_computed) if align else (batch.state_blocks, batch.state_blocks),
+        *(align.tables.addresses, align.num_computed)
+        if align
+        else (batch.state_blocks, batch.state_blocks),
         *out,
         requests,
         table.shape[1] if align else 1,

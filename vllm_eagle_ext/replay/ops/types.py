@@ -109,26 +109,43 @@ class Plan(NamedTuple):
         return self if self.final.ndim == 1 else Plan(*(part[group] for part in self))
 
 
-class Align(NamedTuple):
-    """Prefix caching: one state block for each so many tokens, by position (vLLM's mode `align`)."""
+class BlockTables(NamedTuple):
+    """The block tables of the cache groups, which must not move."""
 
-    block_tables: tuple[torch.Tensor, ...]  # [G] of [requests of the whole batch, blocks] int32 each
-    num_computed: torch.Tensor  # [requests of the whole batch] int32: tokens before this step
-    block_size: int
-    addresses: torch.Tensor  # [G] int64: where the tables begin, of one row length; `triton` reads them
+    tensors: tuple[torch.Tensor, ...]  # [G] of [requests of the whole batch, blocks] int32 each
+    addresses: torch.Tensor  # [G] int64: where they begin, for kernels that read all of them
 
     @classmethod
-    def of(cls, block_tables: Sequence[torch.Tensor], num_computed: torch.Tensor, size: int) -> Align:
-        """With the addresses of the tables, which must not move.
-
+    def of(cls, tensors: Sequence[torch.Tensor]) -> BlockTables:
+        """
         Raises:
             ValueError: the tables differ in the number of blocks or in the distance of their rows.
         """
-        if len({(table.shape[1], table.stride()) for table in block_tables}) > 1:
+        if len({(table.shape[1], table.stride()) for table in tensors}) > 1:
             raise ValueError("the block tables of a commit differ in width or stride")
-        places = [table.data_ptr() for table in block_tables]
-        addresses = torch.tensor(places, dtype=torch.int64, device=num_computed.device)
-        return cls(tuple(block_tables), num_computed, size, addresses)
+        places = torch.tensor([table.data_ptr() for table in tensors], dtype=torch.int64)
+        return cls(tuple(tensors), places.to(tensors[0].device, non_blocking=True))
+
+
+class BlockPlaces(NamedTuple):
+    """Where the block tables hold the state blocks of some of a batch's requests."""
+
+    requests: int
+    rows_of: torch.Tensor | None  # [requests] int32: rows of the tables; None: the first ones
+    seq_lens: torch.Tensor | None  # [requests of the whole batch] int32, with `align`: the last token's
+    block_size: int  # column is taken; without it the first
+
+
+class Align(NamedTuple):
+    """Prefix caching: one state block for each so many tokens, by position (vLLM's mode `align`)."""
+
+    tables: BlockTables
+    num_computed: torch.Tensor  # [requests of the whole batch] int32: tokens before this step
+    block_size: int
+
+    @classmethod
+    def of(cls, tables: Sequence[torch.Tensor], num_computed: torch.Tensor, size: int) -> Align:
+        return cls(BlockTables.of(tables), num_computed, size)
 
 
 class PlanApplier(Protocol):
@@ -150,7 +167,7 @@ class ApplierClass(Protocol):
 
 
 class Recurrence(Protocol):
-    """What the modules `reference`, `cpu` and `triton` offer."""
+    """What the modules `reference`, `cpu`, `triton` and `triton_chunked` offer."""
 
     @property
     def ApplyPlan(self) -> ApplierClass:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from vllm.v1.core.kv_cache_utils import (
-    get_kv_cache_config_from_groups,
-    get_kv_cache_groups,
-    get_max_concurrency_for_kv_cache_config,
-)
+from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
+from tests.support.releases import kv_cache_planning
 from tests.unit.memory.test_footprint_vllm import BUDGET, DRAFTS, IN_FLIGHT, vllm_config
 from vllm_eagle_ext.memory.footprint import CacheSetting
 from vllm_eagle_ext.memory.geometry import Attention
@@ -52,8 +49,8 @@ def test_vllm_counts_as_we_do(attention, draft, length):
         for n, kind in enumerate(kinds)
         for i in range(kind.layers)
     }
-    groups = get_kv_cache_groups(config, layers)
-    cache = get_kv_cache_config_from_groups(config, groups, BUDGET)
+    groups = kv_cache_planning.get_kv_cache_groups(config, layers)
+    cache = kv_cache_planning.get_kv_cache_config_from_groups(config, groups, BUDGET)
     target = DenseTarget(attention=attention, model_bytes=2, max_position_embeddings=None)
     ours = kv_cost(target, setting, draft)
     assert ours.pool(BUDGET) == cache.num_blocks

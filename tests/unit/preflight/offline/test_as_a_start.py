@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 
 import pytest
@@ -35,6 +36,24 @@ def start(command):
     parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
     arguments = parser.parse_args(["--model", *words[2:]])
     return AsyncEngineArgs.from_cli_args(arguments).create_engine_config()
+
+
+@pytest.mark.parametrize(
+    ("published", "replays"), [("float16", False), ("float32", True), ("bfloat16", True)]
+)
+def test_a_hybrid_target_in_the_dtype_that_it_was_published_in(tmp_path, published, replays):
+    for file in (TINY / HYBRID).iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    config = json.loads((TINY / HYBRID / "config.json").read_text()) | {"dtype": published}
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    request = CheckRequest(
+        draft=str(TINY / "dflash"), target=str(tmp_path), k=7, platform="cpu", options={}
+    )
+    result = run_check(request)
+    assert (result.start.state or "").startswith("replay") is replays
+    architecture = start(serve_command(result)).model_config.architecture
+    assert ("EagleExt" in architecture) is replays
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,19 @@
+"""What tests that run with several releases of vLLM ask of the one that runs."""
+
+from __future__ import annotations
+
+from packaging.version import Version
+
+from vllm_eagle_ext.compat import vllm_version
+
+try:
+    from vllm.v1.core import kv_cache_planning
+except ImportError:  # 0.32 plans in the module that 0.33 has split
+    from vllm.v1.core import kv_cache_utils as kv_cache_planning
+
+__all__ = ["is_release", "kv_cache_planning"]
+
+
+def is_release(minor: str) -> bool:
+    """Whether the vLLM that runs belongs to a release such as "0.32"."""
+    return Version(vllm_version()).release[:2] == Version(minor).release[:2]

@@ -1,0 +1,92 @@
+"""The self-check on Triton kernels, against vLLM's own, and its bound in fp64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.support.broken_kernels import SEEN, broken
+from tests.unit.replay.cases import DEVICE
+from vllm_eagle_ext.replay.ops import reference
+from vllm_eagle_ext.replay.ops import triton as ops
+from vllm_eagle_ext.replay.self_check import check, per_token
+from vllm_eagle_ext.replay.self_check.check import Kernels, run
+from vllm_eagle_ext.replay.self_check.step import Shapes
+
+SMALL = Shapes(H=1, HV=2, DK=16, DV=16, T=3)
+HERE = torch.device(DEVICE)
+SEQUENTIAL = Kernels("sequential", ops, True, lambda batch, _: batch)
+
+
+@pytest.fixture(autouse=True)
+def _vllms_triton_kernel(monkeypatch):
+    """Under the interpreter, too, where the device is the CPU."""
+    monkeypatch.setattr(per_token, "_on_cpu", per_token._on_gpu)
+
+
+def failed(result) -> set[str]:
+    assert result.error is None
+    return {part.name for part in result.parts if not part.ok}
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [SMALL, replace(SMALL, state=torch.bfloat16), replace(SMALL, dim_first=True), replace(SMALL, T=6)],
+    ids=str,
+)
+def test_kernels_that_are_right_pass(shapes):
+    result = run(SEQUENTIAL, shapes, HERE)
+    assert result.ok, result
+
+
+@pytest.mark.parametrize("how", SEEN)
+def test_broken_kernels_are_seen(how):
+    result = run(broken(SEQUENTIAL, how), SMALL, HERE)
+    print(result)
+    assert failed(result) == SEEN[how]
+
+
+def in_precision(dtype: torch.dtype) -> Kernels:
+    """The reference, that is: another order of sums."""
+
+    def verify(*arguments):
+        reference.verify(*arguments, dtype=dtype)
+
+    def apply_plan(layers, history):
+        return reference.ApplyPlan(layers, history, dtype=dtype)
+
+    kernels = SimpleNamespace(verify=verify, plan=reference.plan, ApplyPlan=apply_plan)
+    return Kernels("other", kernels, False, lambda batch, _: batch)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("state", [torch.float32, torch.bfloat16])
+def test_another_order_of_sums_is_within_the_bound(dtype, state):
+    result = run(in_precision(dtype), replace(SMALL, T=6, state=state), HERE)
+    assert result.ok, result
+    assert "error" in str(result)
+
+
+def test_rounding_to_bf16_on_the_way_is_seen():
+    """As operands of a tensor core are, when nothing makes up for it."""
+    result = run(in_precision(torch.bfloat16), replace(SMALL, T=6), HERE)
+    print(result)
+    assert failed(result) == {"outputs", "states"}
+
+
+@pytest.mark.parametrize("how", SEEN)
+def test_broken_kernels_are_seen_by_the_bound(how):
+    """What another order of sums cannot explain, one head's outputs by a hundredth included."""
+    right = in_precision(torch.float32)
+    result = run(broken(right, how), SMALL, HERE)
+    print(result)
+    assert failed(result) == SEEN[how] - {"recorded inputs"}
+
+
+def test_the_bound_follows_vllms_own_error(monkeypatch):
+    monkeypatch.setattr(check, "FACTOR", 0.0)
+    monkeypatch.setattr(check, "ROUNDINGS", 0.0)
+    assert failed(run(in_precision(torch.float32), SMALL, HERE)) == {"outputs", "states"}

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The KV-cache groups that share a step: their layers, their block tables, and the state blocks of the
+step's requests in each of them.
+
+vLLM builds the metadata of one group and asks the builders of the others to put their block table in its
+place. Where a platform gathers by address, the first builder gathers for all groups: block tables stay
+where they are, and those of the step before tell where. A table that has moved is gathered again.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, BlockTables, HostTables
+from vllm_eagle_ext.replay.protocol import ReplayOps, Step
+
+
+class CacheGroups:
+    """Buffers never move: captured graphs read them.
+
+    Args:
+        most_groups: there can be no more.
+        most_requests: of a step, padding included.
+    """
+
+    def __init__(
+        self, most_groups: int, most_requests: int, device: torch.device, ops: ReplayOps
+    ) -> None:
+        columns = 1 + ops.scratch_blocks
+        size = (columns + 1, most_groups, most_requests)
+        blocks = torch.zeros(size, dtype=torch.int32, device=device)
+        self._blocks, self._other_blocks = blocks[:columns], blocks[columns:]
+        self._ops, self._most_groups = ops, most_groups
+        self._tables: list[torch.Tensor] = []
+        self._addresses: torch.Tensor | None = None
+        self._views: tuple[torch.Tensor, ...] = ()  # of the groups, for the last number of requests
+        self.layer_names: list[list[str]] = []
+
+    def join(self, layer_names: list[str]) -> int:
+        """Add a group. Returns its number; the group whose builder comes first has 0."""
+        self.layer_names.append(layer_names)
+        return len(self.layer_names) - 1
+
+    def begin(self, block_table: torch.Tensor, step: Step) -> Step:
+        """Gather the state blocks of a step. Returns the step as the layers of group 0 see it."""
+        self._put(0, block_table)
+        self._gather(0, len(self._tables) if self._ops.gathers_by_address else 1, step)
+        return self._seen_by(0, step)
+
+    def add(self, group: int, block_table: torch.Tensor, step: Step) -> Step:
+        """The same for another group: what `begin` returned, as the layers of this group see it."""
+        if self._put(group, block_table) or not self._ops.gathers_by_address:
+            self._gather(group, group + 1, step)
+        return self._seen_by(group, step)
+
+    def batch(self, step: Step) -> Batch:
+        """The batch of all groups, without padding."""
+        groups, requests = len(self._tables), step.num_requests
+        if len(step.built) < groups:
+            self._leave_out(set(range(groups)) - set(step.built), step)
+        blocks = self._blocks[:, :groups, :requests]
+        tables: tuple[HostTables, ...] = ()
+        if step.batch.tables:
+            tables = tuple(table for group in range(groups) for table in step.built[group].tables)
+        scratch = blocks[1] if len(blocks) > 1 else None
+        return Batch(blocks[0], step.batch.starts[: requests + 1], scratch, tables)
+
+    def align(self, step: Step) -> Align | None:
+        if step.num_computed is None:
+            return None
+        return Align(self._as_tables(0, len(self._tables)), step.num_computed, step.places.block_size)
+
+    def other_blocks(self, group: int, step: Step) -> torch.Tensor:
+        """The state blocks of the requests that are not verified, [requests] int32."""
+        assert step.other_places is not None
+        return self._other_blocks[0, group, : step.other_places.requests]
+
+    def _leave_out(self, groups: set[int], step: Step) -> None:
+        """vLLM did not build them in this step."""
+        for group in groups:
+            self._blocks[0, group].fill_(NULL_BLOCK)
+            self._seen_by(group, step)
+
+    def _put(self, group: int, block_table: torch.Tensor) -> bool:
+        """Returns whether the table stands in another place than in the step before."""
+        if group == len(self._tables):
+            self._tables.append(block_table)
+            self._addresses = None
+            return True
+        has_moved = self._tables[group].data_ptr() != block_table.data_ptr()
+        self._tables[group] = block_table
+        if has_moved:
+            self._addresses = None
+        return has_moved
+
+    def _as_tables(self, start: int, end: int) -> BlockTables:
+        if self._addresses is None:
+            self._addresses = BlockTables.of(self._tables).addresses
+        return BlockTables(tuple(self._tables[start:end]), self._addresses[start:end])
+
+    def _gather(self, start: int, end: int, step: Step) -> None:
+        tables, requests = self._as_tables(start, end), len(step.batch.starts) - 1
+        self._ops.gather_blocks(tables, step.places, self._blocks[:, start:end, :requests])
+        if step.other_places is not None:
+            others = self._other_blocks[:, start:end, : step.other_places.requests]
+            self._ops.gather_blocks(tables, step.other_places, others)
+
+    def _seen_by(self, group: int, step: Step) -> Step:
+        starts = step.batch.starts
+        requests = len(starts) - 1
+        if not self._views or len(self._views[0]) != requests:
+            self._views = self._blocks[:, :, :requests].flatten(0, 1).unbind()
+        scratch = self._views[self._most_groups + group] if len(self._blocks) > 1 else None
+        batch = self._ops.prepare(Batch(self._views[group], starts, scratch), step.rows_per_request)
+        step.built[group] = batch
+        return step._replace(batch=batch)

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A made-up step of one layer, with everything in it that a real one has: ragged rows, a prompt's last
+token that samples nothing, a step over a block boundary, padding, blocks that belong to nobody.
+
+Numbers come from generators of its own, on the CPU: the same on every rank and device, and the random
+state of the run stays as it is. Letters as in `ops.types`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+import torch
+
+from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, Gating, Plan, Rows, StateCache
+
+ALIGNMENT = 16  # bytes between the starts of state blocks are a multiple, as in vLLM's cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """Holds the sizes of a layer on one rank, and the dtypes of its parts."""
+
+    H: int
+    HV: int
+    DK: int
+    DV: int
+    T: int  # 1 + K
+    W: int = 4
+    model: torch.dtype = torch.bfloat16
+    state: torch.dtype = torch.float32
+    A_log: torch.dtype = torch.float32
+    dt_bias: torch.dtype = torch.bfloat16
+    dim_first: bool = False  # vLLM's layout of conv states: [dim, columns] instead of [columns, dim]
+
+    @property
+    def channels(self) -> int:
+        return 2 * self.H * self.DK + self.HV * self.DV
+
+    def __str__(self) -> str:
+        state, model = (str(dtype).removeprefix("torch.") for dtype in (self.state, self.model))
+        heads = f"{self.H}/{self.HV} heads of {self.DK}/{self.DV}"
+        return f"{heads}, {self.T} rows in {model}, states in {state}"
+
+
+class MadeStep(NamedTuple):
+    """One step of one layer, before it runs."""
+
+    rows: Rows
+    gating: Gating
+    cache: StateCache  # views of `whole`
+    whole: torch.Tensor  # [P, bytes of a block] uint8
+    batch: Batch  # with scratch blocks, which a CPU needs; padding stands last
+    num_sampled: torch.Tensor  # [R] int32
+    align: Align
+    lengths: list[int]  # rows of each request, without padding
+    scratch: list[int]  # blocks that the operation may leave in any state
+
+    @property
+    def num_rows(self) -> int:
+        """N without padding."""
+        return sum(self.lengths)
+
+
+def make_step(shapes: Shapes, device: torch.device, seed: int = 0) -> MadeStep:
+    """Make a step of four requests and one of padding; request 1 passes a block boundary."""
+    T = shapes.T
+    lengths = [max(T // 2, 1), T, 1, T]
+    sampled = [1, T, 0, max(T - 1, 1)]  # request 2: a prompt's last token
+    count, padding = len(lengths), min(2, T)
+    starts = torch.tensor([0, *lengths, padding], device="cpu").cumsum(0).to(torch.int32)
+    # Null block, requests' blocks, the one behind the block boundary, one of nobody's, scratch.
+    blocks, fresh, total = [3, 1, 4, 2], 5, 7 + count
+    scratch = list(range(7, 7 + count))
+    size = 4 * T
+    before = [1, size - (T + 1) // 2, 2, 0]  # tokens computed before the step
+    table = [[block, NULL_BLOCK] for block in (*blocks, NULL_BLOCK)]
+    table[1][1] = fresh
+
+    def int32(values: list[int] | list[list[int]]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    cache, whole = _make_cache(shapes, total, device, seed)
+    # One column of a wider table, as a builder passes it.
+    column = int32([[block, 0] for block in (*blocks, NULL_BLOCK)])[:, 0]
+    return MadeStep(
+        rows=_make_rows(shapes, int(starts[-1]), device, seed + 1),
+        gating=_make_gating(shapes, device, seed + 2),
+        cache=cache,
+        whole=whole,
+        batch=Batch(column, starts.to(device), int32([*scratch, NULL_BLOCK])),
+        num_sampled=int32([*sampled, 0]),
+        align=Align.of([int32(table)], int32([*before, 0]), size),
+        lengths=lengths,
+        scratch=scratch,
+    )
+
+
+def empty_plan(step: MadeStep) -> Plan:
+    """Make a plan of values that may not survive."""
+    shape = (4, len(step.batch.state_blocks))
+    return Plan(*torch.full(shape, 1 << 20, dtype=torch.int32, device=step.whole.device))
+
+
+def copy_of(step: MadeStep, shapes: Shapes) -> MadeStep:
+    """Copy the cache, so that one step may run twice."""
+    whole = step.whole.clone()
+    return step._replace(whole=whole, cache=_views(shapes, whole))
+
+
+def _noise(seed: int, size: tuple[int, ...], dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    made = torch.randn(size, generator=generator, device="cpu", dtype=torch.float32)
+    return (made * scale).to(dtype)
+
+
+def _make_rows(shapes: Shapes, count: int, device: torch.device, seed: int) -> Rows:
+    """Query, key and value are views of one tensor, as the layer's convolution leaves them."""
+    H, HV, DK, DV = shapes.H, shapes.HV, shapes.DK, shapes.DV
+    packed = _noise(seed, (count, shapes.channels), shapes.model).to(device)
+    query, key, value = packed.split([H * DK, H * DK, HV * DV], dim=1)
+    b, a = _noise(seed + 100, (count, 2 * HV), shapes.model, 2.0).to(device).chunk(2, dim=1)
+    return Rows(query.view(count, H, DK), key.view(count, H, DK), value.view(count, HV, DV), a, b)
+
+
+def _make_gating(shapes: Shapes, device: torch.device, seed: int) -> Gating:
+    return Gating(
+        _noise(seed, (shapes.HV,), shapes.A_log).to(device),
+        _noise(seed + 100, (shapes.HV,), shapes.dt_bias).to(device),
+    )
+
+
+def _parts(shapes: Shapes) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    columns = shapes.W - 1 + shapes.T - 1
+    conv = (shapes.channels, columns) if shapes.dim_first else (columns, shapes.channels)
+    width = record_width(shapes.H, shapes.DK, shapes.HV, shapes.DV)
+    return [
+        (conv, shapes.model),
+        ((shapes.HV, shapes.DV, shapes.DK), shapes.state),
+        ((shapes.T, width), shapes.model),
+    ]
+
+
+def _views(shapes: Shapes, whole: torch.Tensor) -> StateCache:
+    """Lay a block out as vLLM does: conv state, state, records, one behind the other."""
+    views, start = [], 0
+    for size, dtype in _parts(shapes):
+        end = start + prod(size) * dtype.itemsize
+        views.append(whole[:, start:end].view(dtype).unflatten(1, size))
+        start = end
+    conv, state, records = views
+    return StateCache(conv if shapes.dim_first else conv.transpose(1, 2), state, records)
+
+
+def _make_cache(
+    shapes: Shapes, total: int, device: torch.device, seed: int
+) -> tuple[StateCache, torch.Tensor]:
+    size = sum(prod(size) * dtype.itemsize for size, dtype in _parts(shapes))
+    size = -(-size // ALIGNMENT) * ALIGNMENT + ALIGNMENT
+    whole = torch.zeros(total, size, dtype=torch.uint8, device=device)
+    cache = _views(shapes, whole)
+    for part, number in ((cache.conv, seed + 3), (cache.state, seed + 4)):
+        # One block's noise, turned by its number: to make that of all would take most of the check.
+        noise = _noise(number, tuple(part.shape[1:]), part.dtype).to(device)
+        for block in range(total):
+            part[block] = noise.roll(block, 0).roll(block, 1)
+    cache.records.fill_(float("nan"))
+    return cache, whole
