@@ -17,10 +17,11 @@ from vllm_eagle_ext.replay.ops.types import (
     Recurrence,
     StateCache,
 )
-from vllm_eagle_ext.replay.protocol import Step
+from vllm_eagle_ext.replay.protocol import Candidate, Step
 
 
 class CpuOps:
+    candidates = (Candidate("sequential", cpu, exact=True),)
     recurrence: Recurrence = cpu
     scratch_blocks = 1  # the C++ kernel has no other working memory
     gathers_by_address = False

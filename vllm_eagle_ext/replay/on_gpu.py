@@ -10,13 +10,17 @@ from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedD
 from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update
 
 from vllm_eagle_ext.replay.cache_groups import CacheGroups
-from vllm_eagle_ext.replay.ops import triton, triton_blocks
+from vllm_eagle_ext.replay.ops import triton, triton_blocks, triton_chunked
 from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces, BlockTables, Plan, Recurrence, StateCache
-from vllm_eagle_ext.replay.protocol import Step
+from vllm_eagle_ext.replay.protocol import Candidate, Step
 from vllm_eagle_ext.replay.warm_up import compile_mixed_batches
 
 
 class GpuOps:
+    candidates = (
+        Candidate("chunked", triton_chunked, exact=False, obstacle=triton_chunked.obstacle),
+        Candidate("sequential", triton, exact=True),
+    )
     recurrence: Recurrence = triton
     scratch_blocks = 0
     gathers_by_address = True
