@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
@@ -21,6 +23,7 @@ from vllm_eagle_ext.replay.protocol import Step
 
 
 class CpuOps:
+    implementations: Mapping[str, Recurrence] = {"sequential": cpu}
     recurrence: Recurrence = cpu
     scratch_blocks = 1  # the C++ kernel has no other working memory
     gathers_by_address = False

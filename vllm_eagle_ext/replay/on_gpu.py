@@ -5,6 +5,8 @@ takes three launches for all KV-cache groups: the plan, the states, the conv sta
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update
@@ -15,6 +17,7 @@ from vllm_eagle_ext.replay.protocol import Step
 
 
 class GpuOps:
+    implementations: Mapping[str, Recurrence] = {"sequential": triton}
     recurrence: Recurrence = triton
     scratch_blocks = 0
     gathers_by_address = True

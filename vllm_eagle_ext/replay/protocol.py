@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import torch
@@ -50,8 +51,8 @@ class ReplayLayer(Protocol):
 class ReplayOps(Protocol):
     """Implemented by `on_cpu.CpuOps` and `on_gpu.GpuOps`."""
 
-    @property
-    def recurrence(self) -> Recurrence: ...
+    implementations: Mapping[str, Recurrence]  # by the name of the kernels, the preferred first
+    recurrence: Recurrence  # the one that serves; a worker's self-check may take another
 
     @property
     def scratch_blocks(self) -> int:

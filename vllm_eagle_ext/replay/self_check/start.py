@@ -23,6 +23,7 @@ from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_scheme import OPTION
 from vllm_eagle_ext.replay.platform_ops import replay_ops
 from vllm_eagle_ext.replay.self_check.check import Kernels, run
+from vllm_eagle_ext.replay.self_check.per_token import cpu_kernel, gpu_kernel
 from vllm_eagle_ext.replay.self_check.result import CheckResult
 from vllm_eagle_ext.replay.self_check.step import Shapes
 
@@ -48,8 +49,14 @@ def shapes_of(layer: QwenGatedDeltaNetAttention) -> Shapes:
     )
 
 
-def settle(layers: Iterable[QwenGatedDeltaNetAttention], *, must_replay: bool) -> bool:
-    """Check the kernels for the shapes of these layers, on all ranks of the tensor-parallel group.
+def settle(
+    layers: Iterable[QwenGatedDeltaNetAttention], *, must_replay: bool, asked: str = "auto"
+) -> bool:
+    """Check the kernels for the shapes of these layers, on all ranks of the tensor-parallel group, and
+    take the first that pass.
+
+    Args:
+        asked: "auto", or the name of the kernels that alone are to be taken.
 
     Returns:
         True where they may replay; False where they are to stay vLLM's. All ranks return the same.
@@ -60,22 +67,28 @@ def settle(layers: Iterable[QwenGatedDeltaNetAttention], *, must_replay: bool) -
     shapes = list(dict.fromkeys(shapes_of(layer) for layer in layers))
     group, device = get_tp_group(), torch.device(current_platform.device_type)
     failed: list[str] = []
-    for kernels in candidates():
+    for kernels in candidates(asked):
         found = on_all_ranks([run(kernels, each, device) for each in shapes], group)
         wrong = [line for line, ok in found if not ok]
         if not wrong:
             if group.rank_in_group == 0:
-                logger.info("Self-check of replay: %s", "; ".join(line for line, _ in found))
+                _say_taken([line for line, _ in found], failed)
+            replay_ops().recurrence = kernels.recurrence
             return True
         failed += wrong
     _refuse_or_say(failed, must_replay=must_replay, speaks=group.rank_in_group == 0)
     return False
 
 
-def candidates() -> Sequence[Kernels]:
-    """List the kernels of this platform, the first to be preferred."""
+def candidates(asked: str = "auto") -> Sequence[Kernels]:
+    """List the kernels of this platform, the first to be preferred; `asked`: the name of one alone."""
     ops = replay_ops()
-    return [Kernels("sequential", ops.recurrence, exact=True, prepare=ops.prepare)]
+    per_token = cpu_kernel if current_platform.is_cpu() else gpu_kernel
+    return [
+        Kernels(name, recurrence, ops.prepare, per_token)
+        for name, recurrence in ops.implementations.items()
+        if asked in ("auto", name)
+    ]
 
 
 def on_all_ranks(results: Sequence[CheckResult], group: GroupCoordinator) -> list[tuple[str, bool]]:
@@ -92,6 +105,12 @@ def on_all_ranks(results: Sequence[CheckResult], group: GroupCoordinator) -> lis
         if rank and not ok
     ]
     return gathered[0] + others
+
+
+def _say_taken(lines: Sequence[str], failed: Sequence[str]) -> None:
+    logger.info("Self-check of replay: %s", "; ".join(lines))
+    if failed:
+        logger.error("Self-check of replay FAILED for others, which are out: %s. %s.", failed, ASK)
 
 
 def _refuse_or_say(failed: Sequence[str], *, must_replay: bool, speaks: bool) -> None:
