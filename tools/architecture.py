@@ -101,8 +101,8 @@ LAYERS = (
     Layer(
         "measure",
         ("measure",),
-        "bench, verify and their plain PyTorch references; no engine that a user serves with imports it",
-        ("base", "checkpoint", "options", "memory", "preflight"),
+        "bench, verify, selftest and their references; no engine that a user serves with imports it",
+        ("base", "checkpoint", "options", "memory", "replay", "preflight"),
     ),
     Layer(
         "cli",

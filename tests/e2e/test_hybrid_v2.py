@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full]
 
 K, BLOCK = 7, 256
 CHUNK = 32  # of a prompt, a step
+KERNELS = ("sequential", "chunked")  # Triton's, under the interpreter
 BROKEN = ("one row short", "stale conv state")
 ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
 CACHED = {
@@ -103,6 +104,7 @@ def v2(turns, chunked, tails, grouped, plain):
     }
     cut = {"engine_args": {"long_prefill_token_threshold": CHUNK}}
     chunked, tails = chunked | oracle["chunked"] | cut, tails | oracle["tails"] | cut
+    few = chunked | {"max_tokens": 24}
     first = turns | oracle["turns"] | {"engine_args": CACHED}
     # Texts of two runners diverge at near-tied logits, behind which every draft would be wrong and no
     # step crosses a block boundary: the runs that are compared follow what this runner says.
@@ -114,6 +116,10 @@ def v2(turns, chunked, tails, grouped, plain):
         HybridRun("turns first", state="per_token", **first),
         *(HybridRun(f"turns {state}", state=state, **turns) for state in states),
         *(HybridRun(f"grouped {state}", state=state, **grouped) for state in states),
+        *(
+            HybridRun(f"{kernels} kernels", state="replay", kernels=kernels, **few)
+            for kernels in KERNELS
+        ),
         HybridRun(NO_BLOCK_END, state="replay", broken=NO_BLOCK_END, **turns),
     ]
     return started(runs, "v2")
@@ -147,6 +153,20 @@ def test_each_recurrent_layer_in_a_group_of_its_own(v2):
     for part in ("steps", "tokens", "logprobs", "second_turn", "second_logprobs", "counters", "cached"):
         assert replay[part] == per_token[part], part
     assert min(replay["second_cached"]) >= BLOCK
+
+
+def test_chunked_kernels_accept_and_say_what_sequential_ones_do(v2):
+    """Up to near-ties, behind which texts may differ."""
+    want, got = (v2[f"{kernels} kernels"] for kernels in KERNELS)
+    gaps = near_tie_gaps(want["tokens"], want["logprobs"], got["tokens"])
+    apart = [largest_difference(a, b) for a, b in zip(want["logprobs"], got["logprobs"], strict=True)]
+    histograms = [accepted(result["counters"]) for result in (want, got)]
+    print(f"\naccepted {histograms}; {len(gaps)} texts diverge, gaps {gaps}; logprobs apart by {apart}")
+    assert max(gaps, default=0) <= NEAR_TIE_GAP
+    assert max(apart) <= NEAR_TIE_GAP
+    assert sum(histograms[0][1:]) > 10
+    if want["tokens"] == got["tokens"]:
+        assert histograms[0] == histograms[1]
 
 
 @pytest.mark.parametrize("name", ["chunked", "tails", "turns"])

@@ -44,6 +44,7 @@ class HybridRun:
     state: str | None = None  # hybrid_state
     follow: str | list[list[int]] | None = None  # texts, or an earlier run whose the drafts follow
     right: str = "random"
+    kernels: str | None = None  # Triton's of this name, in place of vLLM's C++ kernel
     broken: str | None = None  # from the first request on
     broken_at_start: str | None = None  # before the engine is built, which checks itself
     then: list[int] | None = None  # a second turn: prompt, own text, these tokens

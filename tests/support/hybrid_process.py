@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import breakage, in_process
+from tests.support import breakage, in_process, triton_on_cpu
 from tests.support.in_process import close, keep_kernels
 
 
@@ -108,6 +108,8 @@ def counters(llm: Any) -> dict[str, Any]:
 
 def serve(run: dict[str, Any], earlier: dict[str, Any], patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """`patch`: of this process, in which the worker lives."""
+    if run["kernels"] is not None:
+        triton_on_cpu.use(run["kernels"], patch.setattr)
     if run["broken_at_start"] is not None:
         breakage.apply(run["broken_at_start"], patch.setattr)
     llm = build(run)

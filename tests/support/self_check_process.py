@@ -8,8 +8,10 @@ and broken, how the kernels of this rank are, or null.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -77,6 +79,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     from vllm.config import set_current_vllm_config  # vLLM sets its loggers up when it is imported
     from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
 
+    importlib.import_module("vllm._custom_ops")  # or ranks take different ways through vLLM's groups
     said, found = Said(), {}
     logging.getLogger("vllm").addHandler(said)
     with pytest.MonkeyPatch.context() as patch:
@@ -86,6 +89,8 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
             config = configure(state, job["ranks"])
             hashed = config.model_config.compute_hash()
             config.cache_config.mamba_block_size = config.model_config.max_model_len
+            # The name of the ranks' shared memory, which one process makes up for all of an engine.
+            os.environ["VLLM_DIST_IDENT"] = Path(job["rendezvous"]).parent.name
             with set_current_vllm_config(config):
                 init_distributed_environment(
                     job["ranks"], job["rank"], f"file://{job['rendezvous']}", job["rank"], "gloo"

@@ -13,6 +13,7 @@ import typer
 from vllm_eagle_ext.cli.bench.command import app as bench
 from vllm_eagle_ext.cli.check.command import check
 from vllm_eagle_ext.cli.plan.command import plan
+from vllm_eagle_ext.cli.selftest.command import selftest
 from vllm_eagle_ext.cli.terminal import console
 from vllm_eagle_ext.cli.verify.command import verify_draft
 from vllm_eagle_ext.version import __version__
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 app.command()(check)
 app.command()(plan)
+app.command()(selftest)
 app.command("verify")(verify_draft)
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
@@ -17,14 +19,20 @@ from vllm_eagle_ext.replay.ops.types import (
     Recurrence,
     StateCache,
 )
-from vllm_eagle_ext.replay.protocol import Candidate, Step
+from vllm_eagle_ext.replay.protocol import Step
 
 
 class CpuOps:
-    candidates = (Candidate("sequential", cpu, exact=True),)
+    implementations: Mapping[str, Recurrence] = {"sequential": cpu}
     recurrence: Recurrence = cpu
     scratch_blocks = 1  # the C++ kernel has no other working memory
     gathers_by_address = False
+
+    def obstacle(
+        self, kernels: str, widths: tuple[int, int], rows: int, dtypes: tuple[torch.dtype, torch.dtype]
+    ) -> str | None:
+        del kernels, widths, rows, dtypes
+        return None
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
         cpu.gather_blocks(tables, places, out)

@@ -58,7 +58,7 @@ def test_required_options_are_marked(shown):
 
 def test_the_commands_are_known():
     names = {" ".join(path) for path in COMMANDS}
-    assert names == {"", "bench", "bench report", "check", "plan", "status", "verify"}
+    assert names == {"", "bench", "bench report", "check", "plan", "selftest", "status", "verify"}
 
 
 def test_version():

@@ -11,7 +11,7 @@ import torch
 
 from vllm_eagle_ext.replay.ops import reference
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, Recurrence
-from vllm_eagle_ext.replay.self_check.per_token import PerToken, run_per_token
+from vllm_eagle_ext.replay.self_check.per_token import PerToken, PerTokenKernel, run_per_token
 from vllm_eagle_ext.replay.self_check.result import (
     CheckResult,
     Part,
@@ -30,23 +30,41 @@ FACTOR = 2.0
 ROUNDINGS = 0.5
 
 
+# Kernels whose tiles depend on the number of requests are checked with one request, and with more value
+# heads than this in all requests together.
+MANY_HEADS = 128
+FOUR = 4  # requests, which make a step with everything in it
+
+
 class Kernels(NamedTuple):
     """One implementation of the operation, as the check runs it."""
 
-    name: str  # "sequential", "chunked"
+    name: str  # of `ReplayOps.implementations`
     recurrence: Recurrence
-    exact: bool  # all bits are to be vLLM's
     prepare: Callable[[Batch, int], Batch]  # `ReplayOps.prepare`
+    per_token: PerTokenKernel  # vLLM's own on the same device
+
+    @property
+    def exact(self) -> bool:
+        """Whether all bits are to be vLLM's."""
+        return self.name == "sequential"
+
+    def batches(self, shapes: Shapes) -> tuple[int, ...]:
+        """How many requests the steps have that show all there is."""
+        return (FOUR,) if self.exact else (1, max(FOUR, MANY_HEADS // shapes.HV + 1))
 
 
 @torch.inference_mode()
 def run(kernels: Kernels, shapes: Shapes, device: torch.device, seed: int = 0) -> CheckResult:
-    """Check kernels on one made-up step. Never raises: a kernel that fails is a result, too."""
+    """Check kernels on made-up steps. Never raises: a kernel that fails is a result, too."""
     started = time.perf_counter()
     parts: tuple[Part, ...] = ()
     error = None
     try:
-        parts = tuple(_compare(kernels, shapes, make_step(shapes, device, seed)))
+        with torch.device("cpu"):  # vLLM builds models where another one is the default
+            for requests in kernels.batches(shapes):
+                step = make_step(shapes, device, requests, seed)
+                parts += tuple(_compare(kernels, shapes, step))
     except Exception as raised:  # noqa: BLE001 - whatever it is, vLLM's own scheme must serve
         error = f"{type(raised).__name__}: {str(raised).strip().splitlines()[0] if str(raised) else ''}"
     milliseconds = 1e3 * (time.perf_counter() - started)
@@ -56,7 +74,7 @@ def run(kernels: Kernels, shapes: Shapes, device: torch.device, seed: int = 0) -
 
 
 def _compare(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Iterator[Part]:
-    theirs = run_per_token(step)
+    theirs = run_per_token(step, kernels.per_token)
     before, plan = copy_of(step, shapes), empty_plan(step)
     out, batch = torch.full_like(step.rows.value, float("nan")), kernels.prepare(step.batch, shapes.T)
     kernels.recurrence.verify(step.rows, step.gating, step.cache, batch, out)
@@ -97,7 +115,7 @@ def _compare_plans(kernels: Kernels, step: MadeStep, batch: Batch) -> Part:
     requests, align = len(batch.state_blocks), step.align
     elsewhere = torch.arange(requests - 1, -1, -1, dtype=torch.int32, device=step.whole.device)
     turned = elsewhere.long()
-    tables = [table[turned] for table in align.block_tables]
+    tables = [table[turned] for table in align.tables.tensors]
     there = Align.of(tables, align.num_computed[turned], align.block_size)
     forms: list[tuple[torch.Tensor | None, torch.Tensor, Align | None]] = [
         (None, step.num_sampled, None),

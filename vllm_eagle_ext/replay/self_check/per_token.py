@@ -3,12 +3,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
-from vllm_eagle_ext.replay.ops.types import Rows
+from vllm_eagle_ext.replay.ops.types import Gating, Rows
 from vllm_eagle_ext.replay.self_check.step import MadeStep
+
+
+class PerTokenKernel(Protocol):
+    """Runs R requests from the state in `table`'s column `accepted` - 1, and stores the state after
+    row t into column t."""
+
+    def __call__(
+        self,
+        rows: Rows,
+        gating: Gating,
+        states: torch.Tensor,  # [P, HV, DV, DK]
+        table: torch.Tensor,  # [R, T] int32: blocks
+        accepted: torch.Tensor,  # [R] int32
+        starts: torch.Tensor,  # [R + 1] int32
+    ) -> torch.Tensor: ...  # outputs [N, HV, DV]
 
 
 class PerToken(NamedTuple):
@@ -22,16 +37,14 @@ class PerToken(NamedTuple):
         return self.states[sum(step.lengths[:request]) + rows]
 
 
-def run_per_token(step: MadeStep) -> PerToken:
-    """Run vLLM's kernel of this device on the step's rows; the step stays as it is."""
-    device, count = step.whole.device, step.num_rows
+def run_per_token(step: MadeStep, kernel: PerTokenKernel) -> PerToken:
+    """Run vLLM's kernel on the step's rows; the step stays as it is."""
+    count = step.num_rows
     table, first = _block_table(step)
     states = step.cache.state.new_zeros(1 + count, *step.cache.state.shape[1:])
     states[table[:, 0].long()] = step.cache.state[step.batch.state_blocks[: len(table)].long()]
-    rows = Rows(*(part[:count] for part in step.rows))
-    run = _on_cpu if device.type == "cpu" else _on_gpu
-    starts = step.batch.starts[: len(table) + 1]
-    return PerToken(run(step, rows, states, table.to(device), first, starts), states)
+    rows, starts = Rows(*(part[:count] for part in step.rows)), step.batch.starts[: len(table) + 1]
+    return PerToken(kernel(rows, step.gating, states, table, first, starts), states)
 
 
 def _block_table(step: MadeStep) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,23 +58,24 @@ def _block_table(step: MadeStep) -> tuple[torch.Tensor, torch.Tensor]:
     return table.to(device), torch.ones(len(lengths), dtype=torch.int32, device=device)
 
 
-def _on_gpu(
-    step: MadeStep,
+def gpu_kernel(
     rows: Rows,
+    gating: Gating,
     states: torch.Tensor,
     table: torch.Tensor,
     accepted: torch.Tensor,
     starts: torch.Tensor,
 ) -> torch.Tensor:
+    """Run the Triton kernel."""
     from vllm.third_party.flash_linear_attention.ops.fused_sigmoid_gating import (
         fused_sigmoid_gating_delta_rule_update,
     )
 
     out, _ = fused_sigmoid_gating_delta_rule_update(
-        A_log=step.gating.A_log,
+        A_log=gating.A_log,
         a=rows.a,
         b=rows.b,
-        dt_bias=step.gating.dt_bias,
+        dt_bias=gating.dt_bias,
         q=rows.query[None],
         k=rows.key[None],
         v=rows.value[None],
@@ -76,20 +90,21 @@ def _on_gpu(
     return found
 
 
-def _on_cpu(
-    step: MadeStep,
+def cpu_kernel(
     rows: Rows,
+    gating: Gating,
     states: torch.Tensor,
     table: torch.Tensor,
     accepted: torch.Tensor,
     starts: torch.Tensor,
 ) -> torch.Tensor:
+    """Run the C++ operator."""
     from vllm import _custom_ops as ops
 
     blocks, heads, value_dim, key_dim = states.shape
     found: torch.Tensor = ops.fused_sigmoid_gating_delta_rule_update_spec_cpu(
-        A_log=step.gating.A_log,
-        dt_bias=step.gating.dt_bias,
+        A_log=gating.A_log,
+        dt_bias=gating.dt_bias,
         q=rows.query,
         k=rows.key,
         v=rows.value,

@@ -23,13 +23,13 @@ from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_scheme import OPTION
 from vllm_eagle_ext.replay.platform_ops import replay_ops
 from vllm_eagle_ext.replay.self_check.check import Kernels, run
+from vllm_eagle_ext.replay.self_check.per_token import cpu_kernel, gpu_kernel
 from vllm_eagle_ext.replay.self_check.result import CheckResult
 from vllm_eagle_ext.replay.self_check.step import Shapes
 
 logger = get_logger(__name__)
 
 KERNELS_OPTION = "additional_config.eagle_ext.replay_kernels"
-FALLEN_BACK = "Self-check of replay FAILED: %s. The %s kernels, which are right, run instead. %s."
 ASK = "`vllm-eagle selftest --json selftest.json` tests this machine at length; please send the file in"
 
 
@@ -50,18 +50,21 @@ def shapes_of(layer: QwenGatedDeltaNetAttention) -> Shapes:
     )
 
 
-def settle(layers: Iterable[QwenGatedDeltaNetAttention], asked: str, *, must_replay: bool) -> bool:
+def settle(
+    layers: Iterable[QwenGatedDeltaNetAttention], *, must_replay: bool, asked: str = "auto"
+) -> bool:
     """Check the kernels for the shapes of these layers, on all ranks of the tensor-parallel group, and
-    take the first that are right.
+    take the first that pass.
 
-    asked: the option `replay_kernels`.
+    Args:
+        asked: "auto", or the name of the kernels that alone are to be taken.
 
     Returns:
         True where they may replay; False where they are to stay vLLM's. All ranks return the same.
 
     Raises:
-        HybridStateError: the kernels fail, and replay or these kernels were asked for; or those that
-            were asked for cannot run such layers.
+        HybridStateError: the kernels fail, and replay was asked for; or those that were asked for cannot
+            run such layers.
     """
     shapes = list(dict.fromkeys(shapes_of(layer) for layer in layers))
     group, device = get_tp_group(), torch.device(current_platform.device_type)
@@ -70,30 +73,28 @@ def settle(layers: Iterable[QwenGatedDeltaNetAttention], asked: str, *, must_rep
         found = on_all_ranks([run(kernels, each, device) for each in shapes], group)
         wrong = [line for line, ok in found if not ok]
         if not wrong:
-            replay_ops().recurrence = kernels.recurrence
             if group.rank_in_group == 0:
-                if failed:
-                    logger.error(FALLEN_BACK, "; ".join(failed), kernels.name, ASK)
-                logger.info("Self-check of replay: %s", "; ".join(line for line, _ in found))
+                _say_taken([line for line, _ in found], failed)
+            replay_ops().recurrence = kernels.recurrence
             return True
         failed += wrong
-    must = must_replay or asked != "auto"
-    _refuse_or_say(failed, must_replay=must, speaks=group.rank_in_group == 0)
+    _refuse_or_say(failed, must_replay=must_replay, speaks=group.rank_in_group == 0)
     return False
 
 
-def candidates(asked: str, shapes: Sequence[Shapes]) -> Sequence[Kernels]:
-    """List the kernels of this platform that may run, the first to be preferred.
+def candidates(asked: str = "auto", shapes: Sequence[Shapes] = ()) -> Sequence[Kernels]:
+    """List the kernels of this platform that can run such layers, the first to be preferred; `asked`: the
+    name of one alone.
 
     Raises:
-        HybridStateError: those that were asked for cannot run layers of these shapes.
+        HybridStateError: those that were asked for cannot.
     """
     ops = replay_ops()
     reasons = {
-        candidate.name: reason
-        for candidate in ops.candidates
+        name: reason
+        for name in ops.implementations
         for each in shapes
-        if (reason := candidate.obstacle(each.DK, each.DV, each.T, each.model, each.state))
+        if (reason := ops.obstacle(name, (each.DK, each.DV), each.T, (each.model, each.state)))
     }
     if asked in reasons:
         raise HybridStateError(
@@ -102,10 +103,11 @@ def candidates(asked: str, shapes: Sequence[Shapes]) -> Sequence[Kernels]:
             allowed=f"'auto' or 'sequential' for this target: {reasons[asked]}",
             remedy="leave the option out",
         )
+    per_token = cpu_kernel if current_platform.is_cpu() else gpu_kernel
     return [
-        Kernels(candidate.name, candidate.recurrence, candidate.exact, ops.prepare)
-        for candidate in ops.candidates
-        if candidate.name not in reasons and asked in ("auto", candidate.name)
+        Kernels(name, recurrence, ops.prepare, per_token)
+        for name, recurrence in ops.implementations.items()
+        if asked in ("auto", name) and name not in reasons
     ]
 
 
@@ -123,6 +125,12 @@ def on_all_ranks(results: Sequence[CheckResult], group: GroupCoordinator) -> lis
         if rank and not ok
     ]
     return gathered[0] + others
+
+
+def _say_taken(lines: Sequence[str], failed: Sequence[str]) -> None:
+    logger.info("Self-check of replay: %s", "; ".join(lines))
+    if failed:
+        logger.error("Self-check of replay FAILED for others, which are out: %s. %s.", failed, ASK)
 
 
 def _refuse_or_say(failed: Sequence[str], *, must_replay: bool, speaks: bool) -> None:

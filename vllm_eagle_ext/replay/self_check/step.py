@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A made-up step of one layer, with everything in it that a real one has: ragged rows, a prompt's last
-token that samples nothing, a step over a block boundary, padding, blocks that belong to nobody.
+"""A made-up step of one layer, with everything in it that a real one has: ragged rows, steps over a
+block boundary, padding, blocks that belong to nobody.
 
 Numbers come from generators of its own, on the CPU: the same on every rank and device, and the random
 state of the run stays as it is. Letters as in `ops.types`.
@@ -65,35 +65,47 @@ class MadeStep(NamedTuple):
         return sum(self.lengths)
 
 
-def make_step(shapes: Shapes, device: torch.device, seed: int = 0) -> MadeStep:
-    """Make a step of four requests and one of padding; request 1 passes a block boundary."""
+def make_step(shapes: Shapes, device: torch.device, requests: int = 4, seed: int = 0) -> MadeStep:
+    """Make a step of so many requests and one of padding.
+
+    By turns a request fills its rows and passes a block boundary, keeps one of a few rows, is a prompt's
+    last token, which samples nothing, and loses its last row.
+    """
     T = shapes.T
-    lengths = [max(T // 2, 1), T, 1, T]
-    sampled = [1, T, 0, max(T - 1, 1)]  # request 2: a prompt's last token
-    count, padding = len(lengths), min(2, T)
-    starts = torch.tensor([0, *lengths, padding], device="cpu").cumsum(0).to(torch.int32)
-    # Null block, requests' blocks, the one behind the block boundary, one of nobody's, scratch.
-    blocks, fresh, total = [3, 1, 4, 2], 5, 7 + count
-    scratch = list(range(7, 7 + count))
-    size = 4 * T
-    before = [1, size - (T + 1) // 2, 2, 0]  # tokens computed before the step
-    table = [[block, NULL_BLOCK] for block in (*blocks, NULL_BLOCK)]
-    table[1][1] = fresh
+    size = 4 * T  # of a block
+    turns = [  # rows, sampled, tokens computed before
+        (T, T, size - (T + 1) // 2),
+        (max(T // 2, 1), 1, 1),
+        (1, 0, 2),
+        (T, max(T - 1, 1), 0),
+    ]
+    each = [turns[i % len(turns)] for i in range(requests)]
+    lengths = [length for length, _, _ in each]
+    turn = seed % requests  # steps of several cache groups stand on different blocks
+    order = [*range(requests, 0, -1)]
+    blocks = [*order[turn:], *order[:turn], NULL_BLOCK]
+    table = [[block, NULL_BLOCK] for block in blocks]
+    total = requests + 1
+    for i in range(0, requests, len(turns)):  # the block behind the block boundary
+        table[i][1], total = total, total + 1
+    total += 1  # a block of nobody's
+    scratch = list(range(total, total + requests))
 
     def int32(values: list[int] | list[list[int]]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
 
-    cache, whole = _make_cache(shapes, total, device, seed)
+    starts = torch.tensor([0, *lengths, min(2, T)]).cumsum(0).to(torch.int32)
+    cache, whole = _make_cache(shapes, total + requests, device, seed)
     # One column of a wider table, as a builder passes it.
-    column = int32([[block, 0] for block in (*blocks, NULL_BLOCK)])[:, 0]
+    column = int32([[block, 0] for block in blocks])[:, 0]
     return MadeStep(
         rows=_make_rows(shapes, int(starts[-1]), device, seed + 1),
         gating=_make_gating(shapes, device, seed + 2),
         cache=cache,
         whole=whole,
         batch=Batch(column, starts.to(device), int32([*scratch, NULL_BLOCK])),
-        num_sampled=int32([*sampled, 0]),
-        align=Align.of([int32(table)], int32([*before, 0]), size),
+        num_sampled=int32([*(sampled for _, sampled, _ in each), 0]),
+        align=Align.of([int32(table)], int32([*(before for _, _, before in each), 0]), size),
         lengths=lengths,
         scratch=scratch,
     )

@@ -12,19 +12,14 @@ from tests.support.broken_kernels import SEEN, broken
 from tests.unit.replay.cases import DEVICE
 from vllm_eagle_ext.replay.ops import reference
 from vllm_eagle_ext.replay.ops import triton as ops
-from vllm_eagle_ext.replay.self_check import check, per_token
+from vllm_eagle_ext.replay.self_check import check
 from vllm_eagle_ext.replay.self_check.check import Kernels, run
+from vllm_eagle_ext.replay.self_check.per_token import gpu_kernel
 from vllm_eagle_ext.replay.self_check.step import Shapes
 
 SMALL = Shapes(H=1, HV=2, DK=16, DV=16, T=3)
 HERE = torch.device(DEVICE)
-SEQUENTIAL = Kernels("sequential", ops, True, lambda batch, _: batch)
-
-
-@pytest.fixture(autouse=True)
-def _vllms_triton_kernel(monkeypatch):
-    """Under the interpreter, too, where the device is the CPU."""
-    monkeypatch.setattr(per_token, "_on_cpu", per_token._on_gpu)
+SEQUENTIAL = Kernels("sequential", ops, lambda batch, _: batch, gpu_kernel)
 
 
 def failed(result) -> set[str]:
@@ -59,7 +54,7 @@ def in_precision(dtype: torch.dtype) -> Kernels:
         return reference.ApplyPlan(layers, history, dtype=dtype)
 
     kernels = SimpleNamespace(verify=verify, plan=reference.plan, ApplyPlan=apply_plan)
-    return Kernels("other", kernels, False, lambda batch, _: batch)
+    return Kernels("other", kernels, lambda batch, _: batch, gpu_kernel)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -12,6 +12,7 @@ from tests.support import breakage
 from tests.support.broken_kernels import SEEN, broken
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.replay.self_check.check import Kernels, run
+from vllm_eagle_ext.replay.self_check.per_token import cpu_kernel
 from vllm_eagle_ext.replay.self_check.step import Shapes
 
 if has_gpu():
@@ -20,7 +21,7 @@ if has_gpu():
 from vllm_eagle_ext.replay.ops import cpu
 
 CPU = torch.device("cpu")
-SEQUENTIAL = Kernels("sequential", cpu, True, cpu.prepare)
+SEQUENTIAL = Kernels("sequential", cpu, cpu.prepare, cpu_kernel)
 SMALL = Shapes(H=1, HV=2, DK=64, DV=64, T=5)
 
 

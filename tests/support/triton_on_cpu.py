@@ -1,0 +1,66 @@
+"""The Triton kernels in an engine on a CPU, under the interpreter, in place of vLLM's C++ kernel.
+
+That kernel reads a state as [DK, DV], the Triton ones, and vLLM's own of a GPU, as [DV, DK]: states are
+turned on the way in and out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Batch, Gating, Layer, Plan, Rows, StateCache
+
+
+def _turned(states: torch.Tensor) -> torch.Tensor:
+    """[.., HV, DV, DK] with the bytes of one order, in the other."""
+    value_dim, key_dim = states.shape[-2:]
+    return states.reshape(*states.shape[:-2], key_dim, value_dim).transpose(-1, -2)
+
+
+def _back(states: torch.Tensor) -> torch.Tensor:
+    return states.transpose(-1, -2).reshape(states.shape)
+
+
+def _used(*parts: torch.Tensor) -> torch.Tensor:
+    blocks = torch.cat([part.flatten() for part in parts]).long()
+    return blocks[blocks > NULL_BLOCK].unique()
+
+
+def _own(cache: StateCache, blocks: torch.Tensor) -> StateCache:
+    state = torch.empty(cache.state.shape, dtype=cache.state.dtype)  # of which few pages are touched
+    state[blocks] = _turned(cache.state[blocks])
+    return cache._replace(state=state)
+
+
+def turning(kernels: Any) -> Any:
+    """A `Recurrence` for a CPU's states from one for a GPU's."""
+
+    def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
+        kernels.verify(rows, gating, _own(cache, _used(batch.state_blocks)), batch, out)
+
+    class ApplyPlan:
+        def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
+            self._layers, self._history = [Layer(*layer) for layer in layers], history
+
+        def __call__(self, batch: Batch, plan: Plan) -> None:
+            for cache, gating, group in self._layers:
+                here, mine = batch.of_group(group), plan.of_group(group)
+                targets = _used(mine.final, mine.block_end)
+                own = _own(cache, _used(here.state_blocks, targets))
+                kernels.ApplyPlan([(own, gating, 0)], self._history)(here, mine)
+                cache.state[targets] = _back(own.state[targets])
+
+    return SimpleNamespace(verify=verify, plan=kernels.plan, ApplyPlan=ApplyPlan)
+
+
+def use(name: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
+    """`name`: of the kernels, as in the option `replay_kernels`; `set_attribute`: pytest's monkeypatch's."""
+    from vllm_eagle_ext.replay.on_cpu import CpuOps
+    from vllm_eagle_ext.replay.ops import triton, triton_chunked
+
+    kernels = {"sequential": triton, "chunked": triton_chunked}[name]
+    set_attribute(CpuOps, "implementations", {name: turning(kernels)})

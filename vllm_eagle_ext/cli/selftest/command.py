@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Defines the command `vllm-eagle selftest`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vllm_eagle_ext.cli.terminal import console, fail
+from vllm_eagle_ext.errors import EagleExtError
+
+
+def selftest(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few shapes and batch sizes instead of all.")
+    ] = False,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", help="Write the results here, to send them in: no host names or paths."),
+    ] = None,
+) -> None:
+    """Compare the kernels of replay with vLLM's own on this machine, and time both on a GPU.
+
+    Needs no model. Exits with 0 if all is right, with 1 if something is not, with 2 if nothing could be
+    checked.
+    """
+    from vllm_eagle_ext.cli.selftest.table import print_selftest, watching
+    from vllm_eagle_ext.measure.selftest.run import run_selftest
+
+    try:
+        with watching() as watch:
+            found = run_selftest(quick=quick, watch=watch)
+    except EagleExtError as error:
+        fail(str(error))
+    if json_file is not None:
+        try:
+            json_file.write_text(json.dumps(found.to_json(), indent=1) + "\n")
+        except OSError as error:
+            fail(f"--json {json_file} cannot be written: {error.strerror}. Name another file.")
+    print_selftest(found, console())
+    raise typer.Exit(found.exit_code)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shows a self-test on a terminal: while it runs, and at its end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.measure.selftest.report import SelfTest
+    from vllm_eagle_ext.measure.selftest.run import Watch
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Show on standard error what runs."""
+    columns = (
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda name, done, total: progress.update(
+            task, description=name, completed=done, total=total
+        )
+
+
+def print_selftest(found: SelfTest, console: Console) -> None:
+    """Print what was checked, what failed, what was timed and what was left out."""
+    device = found.device
+    more = f", capability {device['capability']}" if "capability" in device else ""
+    console.print(f"{device['name']}{more}", markup=False)
+    console.print(_checks(found))
+    for checked in found.failed:
+        console.print(f"FAILED {checked.case}: {checked.result}", markup=False)
+    if found.times:
+        console.print(_times(found.times))
+    for text in found.left_out:
+        console.print(f"left out: {text}", markup=False)
+    console.print(_verdict(found), markup=False)
+
+
+def _checks(found: SelfTest) -> Table:
+    table = Table("kernels", "checks", "passed", "largest error of fp64", box=None, pad_edge=False)
+    passed, everything, errors = Counter[str](), Counter[str](), dict[str, float]()
+    for checked in found.checks:
+        name = checked.result.kernels
+        everything[name] += 1
+        passed[name] += checked.result.ok
+        for part in checked.result.parts:
+            if part.limit is not None:
+                errors[name] = max(errors.get(name, 0.0), part.error)
+    for name, count in everything.items():
+        error = f"{errors[name]:.2g}" if name in errors else "all bits"
+        table.add_row(name, str(count), str(passed[name]), error if passed[name] == count else "-")
+    return table
+
+
+def _times(times: list[dict[str, Any]]) -> Table:
+    first = times[0]
+    table = Table(box=None, pad_edge=False)
+    for name in ("kernels", "K", "requests", "replay, ms", "per_token, ms", "ratio", "bound, ms"):
+        table.add_column(name, justify="left" if name == "kernels" else "right")
+    for row in times:
+        table.add_row(
+            row["kernels"], str(row["k"]), str(row["requests"]), f"{row['replay_ms']:.3f}",
+            f"{row['per_token_ms']:.3f}", f"{row['ratio']:.2f}", f"{row['bound_ms']:.3f}",
+        )  # fmt: skip
+    table.caption = (
+        f"verify and commit of {first['layers']} layers of {first['target']}; bound: two reads and one "
+        "write of each state at the speed of a copy"
+    )
+    return table
+
+
+def _verdict(found: SelfTest) -> str:
+    count = len(found.checks)
+    if not count:
+        return "Nothing could be checked."
+    if found.failed:
+        return (
+            f"{len(found.failed)} of {count} checks FAILED. Serve with hybrid_state per_token. Please "
+            "send the file of --json in."
+        )
+    return f"All {count} checks passed."

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a self-test: the checks of `replay.self_check` for many shapes, then step times on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from vllm_eagle_ext.errors import OptionsError
+from vllm_eagle_ext.measure.engine.machine import gpus, processor, versions
+from vllm_eagle_ext.measure.selftest import surroundings, timing
+from vllm_eagle_ext.measure.selftest.cases import TARGETS, WIDTH, cases
+from vllm_eagle_ext.measure.selftest.report import Checked, SelfTest
+from vllm_eagle_ext.replay.self_check.check import Kernels, run
+from vllm_eagle_ext.replay.self_check.result import CheckResult
+from vllm_eagle_ext.replay.self_check.step import Shapes
+
+# The sizes of one rank of eight, at which 48 layers take a few hundred MiB.
+FEW = Shapes(H=2, HV=6, DK=WIDTH, DV=WIDTH, T=16)
+# Of the interpreter, which takes a second per million states.
+TINY = Shapes(H=1, HV=2, DK=WIDTH, DV=64, T=4)
+TIMED = "Qwen3.6-27B"
+BATCHES, QUICK_BATCHES, TIMED_KS = (1, 4, 16, 32, 64), (1, 16), (7, 15)
+SPARED = 0.8  # of the free memory at most
+
+Watch = Callable[[str, int, int], None]  # what runs, how many are done, of how many
+
+
+class _Job(NamedTuple):
+    case: str
+    check: Callable[[], CheckResult]
+
+
+def run_selftest(*, quick: bool, watch: Watch) -> SelfTest:
+    """Check and time what this machine can.
+
+    Raises:
+        OptionsError: vLLM is for another platform than NVIDIA GPUs and CPUs, or is not installed.
+    """
+    kernels, device = _kernels_here()
+    found = SelfTest(device=_describe(device), versions=versions(), quick=quick)
+    jobs = list(_jobs(kernels, device, found, quick=quick))
+    for number, job in enumerate(jobs):
+        watch(job.case, number, len(jobs))
+        found.checks.append(Checked(job.case, job.check()))
+    watch("checks", len(jobs), len(jobs))
+    if device.type == "cuda":
+        _measure(found, [each for each in kernels if _passed(found, each)], quick=quick, watch=watch)
+    else:
+        found.left_out.append("step times, CUDA graphs and side streams: there is no GPU here")
+    return found
+
+
+def _kernels_here() -> tuple[Sequence[Kernels], torch.device]:
+    try:
+        from vllm.platforms import current_platform
+
+        from vllm_eagle_ext.replay.self_check.start import candidates
+    except ImportError as error:
+        raise OptionsError(
+            field="vLLM", value=None, allowed="installed, whose kernels are compared",
+            remedy=f"run this where vLLM serves ({error})",
+        ) from None  # fmt: skip
+    if not (current_platform.is_cpu() or current_platform.is_cuda()):
+        raise OptionsError(
+            field="vLLM's platform",
+            value=current_platform.device_name,
+            allowed="an NVIDIA GPU or a CPU",
+            remedy="run this on a machine where replay is possible",
+        )
+    return candidates(), torch.device(current_platform.device_type)
+
+
+def _describe(device: torch.device) -> dict[str, Any]:
+    if device.type == "cpu":
+        return {"type": "cpu", "name": processor(), "threads": torch.get_num_threads()}
+    properties = torch.cuda.get_device_properties(device)
+    seen = gpus()
+    return {
+        "type": "cuda",
+        "name": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "memory_gib": round(properties.total_memory / 2**30, 1),
+        "multiprocessors": properties.multi_processor_count,
+        "driver": seen[0].rpartition(", ")[2] if seen else None,
+        "cuda": torch.version.cuda,
+    }
+
+
+def _jobs(
+    kernels: Sequence[Kernels], device: torch.device, found: SelfTest, *, quick: bool
+) -> Iterator[_Job]:
+    for each in kernels:
+        for case in cases(quick=quick):
+            yield _Job(f"{case}", lambda each=each, case=case: run(each, case.shapes, device))  # type: ignore[misc]
+        yield from _around(each, device)
+    if device.type == "cpu":
+        yield from _interpreted(found)
+
+
+def _around(kernels: Kernels, device: torch.device) -> Iterator[_Job]:
+    checks: list[tuple[str, Callable[[Kernels, Shapes, torch.device], CheckResult]]]
+    checks = [("48 cache groups", surroundings.check_groups)]
+    if device.type == "cuda":
+        checks += [
+            ("CUDA graph", surroundings.check_in_a_graph),
+            ("side stream", surroundings.check_on_a_side_stream),
+        ]
+    for name, check in checks:
+        yield _Job(name, lambda check=check: check(kernels, FEW, device))  # type: ignore[misc]
+
+
+def _interpreted(found: SelfTest) -> Iterator[_Job]:
+    """Triton's kernels on a CPU, where its interpreter is on."""
+    from vllm.triton_utils import HAS_TRITON
+
+    if not HAS_TRITON:
+        found.left_out.append(
+            "Triton kernels: vLLM sees no Triton here (TRITON_INTERPRET=1 with a Triton that vLLM takes "
+            "runs them on a CPU)"
+        )
+        return
+    from vllm_eagle_ext.replay.on_gpu import GpuOps
+    from vllm_eagle_ext.replay.self_check.per_token import gpu_kernel
+
+    ops, device = GpuOps(), torch.device("cpu")
+    for name, recurrence in ops.implementations.items():
+        kernels = Kernels(name, recurrence, ops.prepare, gpu_kernel)
+        check = lambda kernels=kernels: run(kernels, TINY, device)  # noqa: E731
+        yield _Job("Triton under its interpreter", check)
+
+
+def _passed(found: SelfTest, kernels: Kernels) -> bool:
+    return all(
+        checked.result.ok for checked in found.checks if checked.result.kernels.endswith(kernels.name)
+    )
+
+
+def _measure(found: SelfTest, kernels: Sequence[Kernels], *, quick: bool, watch: Watch) -> None:
+    """Time what is right alone: what is wrong may well be fast."""
+    heads = TARGETS[TIMED]
+    sizes = [(k, batch) for k in TIMED_KS for batch in (QUICK_BATCHES if quick else BATCHES)]
+    found.bandwidth = timing.copy_bandwidth()
+    for number, (k, batch) in enumerate(sizes):
+        watch(f"times: K {k}, {batch} requests", number, len(sizes))
+        free, _ = torch.cuda.mem_get_info()
+        if timing.needed_bytes(heads, batch, k) > SPARED * free:
+            found.left_out.append(
+                f"times of K {k} and {batch} requests: {free / 2**30:.1f} GiB are free"
+            )
+            continue
+        scheme, accepted = timing.Scheme(heads, batch, k, "cuda"), (k + 1) // 2
+        for each in kernels:
+            sides = scheme.replay(each, accepted), scheme.per_token(each, accepted)
+            found.times.append({
+                "kernels": each.name, "target": TIMED, "k": k, "requests": batch,
+                "rows_committed": accepted, "layers": timing.LAYERS,
+                **timing.compare(*sides, "cuda"),
+                "bound_ms": timing.floor_ms(heads, batch, k, found.bandwidth),
+            })  # fmt: skip
+        del scheme
+        torch.cuda.empty_cache()
+    watch("times", len(sizes), len(sizes))

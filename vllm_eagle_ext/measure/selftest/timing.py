@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times verify and commit of both schemes: replay's kernels, and vLLM's own of the per-token scheme.
+
+Runs are interleaved, and the ratio of each pair is taken. Several layers take turns, so that states come
+from memory as they do in a model.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.replay.ops.types import Batch, Gating, Plan, Rows, StateCache
+from vllm_eagle_ext.replay.self_check.check import Kernels
+
+PAIRS, LAYERS, WINDOW = 7, 4, 4
+WIDTH = 128
+STATE_BYTES, ROW_BYTES = 4, 2  # fp32 states, rows in bf16
+COPIED = 1 << 30  # bytes of the copy that tells the bandwidth
+
+Run = Callable[[], None]
+
+
+class Scheme:
+    """Both schemes on the same rows. State blocks of a request: per-token scheme T, replay 1 and one
+    of scratch."""
+
+    def __init__(self, heads: tuple[int, int], batch: int, k: int, device: str) -> None:
+        self.T, self.batch, self.device = k + 1, batch, device
+        H, HV = heads
+        rows = batch * self.T
+        query, key, value = (self._noise(rows, count, WIDTH) for count in (H, H, HV))
+        self.rows = Rows(query, key, value, self._noise(rows, HV), self._noise(rows, HV))
+        self.gating = Gating(self._noise(HV).float(), self._noise(HV))
+        self.out = torch.empty_like(self.rows.value)
+        self.starts = torch.arange(0, rows + 1, self.T, dtype=torch.int32, device=device)
+        width = record_width(H, WIDTH, HV, WIDTH)
+        channels = (2 * H + HV) * WIDTH
+        self.per_token_states = [self._states(1 + rows, HV) for _ in range(LAYERS)]
+        self.layers = [
+            StateCache(
+                self._noise(1 + 2 * batch, channels, WINDOW - 1 + k),
+                self._states(1 + 2 * batch, HV),
+                self._noise(1 + 2 * batch, self.T, width),
+            )
+            for _ in range(LAYERS)
+        ]
+        first = torch.arange(batch, dtype=torch.int32, device=device)
+        self.replay_batch = Batch(1 + first, self.starts, 1 + batch + first)
+        self.table = 1 + torch.arange(rows, dtype=torch.int32, device=device).view(batch, self.T)
+
+    def _noise(self, *size: int) -> torch.Tensor:
+        generator = torch.Generator(device=self.device).manual_seed(0)
+        return torch.randn(size, generator=generator, device=self.device).bfloat16()
+
+    def _states(self, blocks: int, heads: int) -> torch.Tensor:
+        return torch.zeros(blocks, heads, WIDTH, WIDTH, device=self.device)
+
+    def counts(self, accepted: int) -> torch.Tensor:
+        return torch.full((self.batch,), accepted, dtype=torch.int32, device=self.device)
+
+    def replay(self, kernels: Kernels, accepted: int) -> Run:
+        """Return what verifies and commits a step of all layers."""
+        counts, made = self.counts(accepted), kernels.recurrence
+        plan = Plan(*torch.zeros(4, self.batch, dtype=torch.int32, device=self.device))
+        apply = made.ApplyPlan([(cache, self.gating, 0) for cache in self.layers], WINDOW - 1)
+
+        def run() -> None:
+            batch = kernels.prepare(self.replay_batch, self.T)
+            for cache in self.layers:
+                made.verify(self.rows, self.gating, cache, batch, self.out)
+            made.plan(batch, counts, None, None, plan)
+            apply(batch, plan)
+
+        return run
+
+    def per_token(self, kernels: Kernels, accepted: int) -> Run:
+        """Return the step of vLLM's scheme, which has no commit."""
+        counts = self.counts(accepted)
+
+        def run() -> None:
+            for states in self.per_token_states:
+                kernels.per_token(self.rows, self.gating, states, self.table, counts, self.starts)
+
+        return run
+
+
+def needed_bytes(heads: tuple[int, int], batch: int, k: int) -> int:
+    """The memory that a Scheme of these sizes takes, about."""
+    H, HV = heads
+    state = HV * WIDTH * WIDTH * STATE_BYTES
+    row = (2 * H + 2 * HV) * WIDTH * ROW_BYTES
+    return LAYERS * batch * (k + 3) * state + 4 * LAYERS * batch * (k + 4) * row
+
+
+def seconds(run: Run, device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    started = time.perf_counter()
+    run()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+@torch.inference_mode()
+def compare(replay: Run, per_token: Run, device: str) -> dict[str, Any]:
+    """Milliseconds of all layers' verify and commit together, and the ratio of interleaved pairs."""
+    sides: Sequence[Run] = (replay, per_token)
+    for side in sides:
+        seconds(side, device)
+    times: list[list[float]] = [[] for _ in sides]
+    for pair in range(PAIRS):
+        for i in range(len(sides))[:: -1 if pair % 2 else 1]:
+            times[i].append(seconds(sides[i], device))
+    ratios = sorted(a / b for a, b in zip(*times, strict=True))
+    return {
+        "replay_ms": 1e3 * statistics.median(times[0]),
+        "per_token_ms": 1e3 * statistics.median(times[1]),
+        "ratio": statistics.median(ratios),
+        "ratio_range": [ratios[0], ratios[-1]],
+    }
+
+
+def floor_ms(heads: tuple[int, int], batch: int, k: int, bandwidth: float) -> float:
+    """Two reads and one write of each state and a write and a read of its records, at the copy speed."""
+    H, HV = heads
+    state = HV * WIDTH * WIDTH * STATE_BYTES
+    records = (k + 1) * record_width(H, WIDTH, HV, WIDTH) * ROW_BYTES
+    return 1e3 * LAYERS * batch * (3 * state + 2 * records) / bandwidth
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second that a device-to-device copy reads and writes."""
+    source = torch.empty(COPIED, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+
+    def copy() -> None:
+        target.copy_(source)
+
+    best = min(seconds(copy, "cuda") for _ in range(10))
+    return 2 * source.numel() / best
