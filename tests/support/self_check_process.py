@@ -81,7 +81,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
 
     importlib.import_module("vllm._custom_ops")  # or ranks take different ways through vLLM's groups
     said, found = Said(), {}
-    logging.getLogger("vllm").addHandler(said)
+    logging.getLogger("vllm.vllm_eagle_ext").addHandler(said)
     with pytest.MonkeyPatch.context() as patch:
         if job["broken"]:
             breakage.apply(job["broken"], patch.setattr)
