@@ -22,7 +22,7 @@ from tools.setup_peers import libraries
 ROOT = Path(__file__).resolve().parents[1]
 RELEASE = "0.33.0"
 BELOW = ROOT / ".venv"
-VENV = ROOT / ".venv-0.33"
+VENV = ROOT / f".venv-{RELEASE.rpartition('.')[0]}"
 PYTHON = VENV / "bin" / "python"
 READY = VENV / "ready"
 
@@ -116,7 +116,7 @@ def main() -> None:
     wanted = fingerprint(wheel)
     if READY.exists() and READY.read_text() == wanted:
         return
-    say(f"Making .venv-0.33 with the Python files of vLLM {RELEASE}, over .venv ...")
+    say(f"Making {VENV.name} with the Python files of vLLM {RELEASE}, over .venv ...")
     venv.create(VENV, clear=True, symlinks=True)
     site = libraries(PYTHON)
     unpack(wheel, site)
@@ -127,7 +127,7 @@ def main() -> None:
     copy_commands()
     install_needed()
     READY.write_text(wanted)
-    say("Done: .venv-0.33 is ready, and is reused from now on.")
+    say(f"Done: {VENV.name} is ready, and is reused from now on.")
 
 
 if __name__ == "__main__":

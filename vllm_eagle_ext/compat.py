@@ -22,9 +22,9 @@ from vllm_eagle_ext.log import get_logger, log_once
 
 logger = get_logger(__name__)
 
-# 0.32 by running it, 0.33 by reading its source (tests/contract).
+# Of 0.33 the Python files were run, with 0.32's compiled parts (tools/overlay.py), and its source read.
 TESTED_VLLM = ">=0.32,<0.34"
-RUN_VLLM = ">=0.32,<0.33"
+RUN_VLLM = ">=0.32,<0.33"  # as published
 _ENGINE_ARGS = "vllm.engine.arg_utils"
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
 _REJECTION_SAMPLER = "vllm.v1.sample.rejection_sampler"
@@ -49,7 +49,7 @@ def is_tested(version: str) -> bool:
 
 
 def was_run(version: str) -> bool:
-    """Whether the tests were run with this release, not only its source read."""
+    """Whether the tests were run with this release as it is published, compiled parts included."""
     return _is_in(RUN_VLLM, version)
 
 

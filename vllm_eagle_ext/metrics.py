@@ -13,7 +13,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.log import get_logger
-from vllm_eagle_ext.memory.footprint import CacheSetting, Footprint, footprint
+from vllm_eagle_ext.memory.deployment import Deployment
+from vllm_eagle_ext.memory.footprint import (
+    CPU_KERNEL_BLOCK,
+    GPU_BLOCK,
+    CacheSetting,
+    Footprint,
+    footprint,
+)
 from vllm_eagle_ext.memory.geometry import Attention, Target, read_target
 from vllm_eagle_ext.memory.state_blocks import Scheme
 from vllm_eagle_ext.version import __version__
@@ -34,6 +41,7 @@ _HELP = {
     STATE_BLOCKS: "KV-cache blocks of recurrent state that one request takes in each recurrent layer.",
 }
 _gauges: dict[str, Any] = {}
+_state_labels: dict[str, str] = {}  # of the gauges of the state, where this process has them
 
 
 def publish_draft(engine_args: Any, target_model_config: Any, spec: DraftSpec, k: int) -> None:
@@ -54,19 +62,39 @@ def publish_draft(engine_args: Any, target_model_config: Any, spec: DraftSpec, k
 
 
 def publish_state(
-    engine_args: Any, target_model_config: Any, speculative_config: Any, scheme: Scheme, *, cpu: bool
-) -> None:
+    engine_args: Any, target_model_config: Any, speculative_config: Any, scheme: Scheme,
+    deployment: Deployment, *, non_causal_draft: bool = False,
+) -> None:  # fmt: skip
     """Publish what a request's recurrent state takes. Never raises."""
     try:
-        found = state_footprint(engine_args, target_model_config, speculative_config, scheme, cpu=cpu)
+        found = state_footprint(
+            engine_args, target_model_config, speculative_config, scheme, deployment,
+            non_causal_draft=non_causal_draft,
+        )  # fmt: skip
         values = {STATE_BYTES: found.state, STATE_BLOCKS: found.state_blocks}
-        _set(engine_args, target_model_config, values, {"state": scheme})
+        _state_labels.update(_set(engine_args, target_model_config, values, {"state": scheme}))
     except Exception as error:  # noqa: BLE001
         logger.warning("The state's size is missing in /metrics: %s", error)
 
 
+def correct_state(state: int, state_blocks: int) -> None:
+    """Set the gauges of the state to what the engine that was built in this process reserves.
+
+    A worker in a process of its own has no gauges, and of its numbers vLLM's front end is told some, but
+    none of these.
+
+    Args:
+        state: bytes of one request on one rank.
+        state_blocks: of one request in each recurrent layer.
+    """
+    for name, value in ((STATE_BYTES, state), (STATE_BLOCKS, state_blocks)):
+        if name in _gauges and _state_labels:
+            _gauges[name].labels(**_state_labels).set(value)
+
+
 def withdraw() -> None:
     """Remove an earlier engine's gauges from this process, as vLLM does with its own. Never raises."""
+    _state_labels.clear()
     while _gauges:
         from prometheus_client import REGISTRY
 
@@ -76,15 +104,25 @@ def withdraw() -> None:
 
 
 def state_footprint(
-    engine_args: Any, target_model_config: Any, speculative_config: Any, scheme: Scheme, *, cpu: bool
-) -> Footprint:
+    engine_args: Any, target_model_config: Any, speculative_config: Any, scheme: Scheme,
+    deployment: Deployment, *, non_causal_draft: bool = False,
+) -> Footprint:  # fmt: skip
     """Compute it as a plan does, with the dtypes of this run: vLLM's front end knows no block's size."""
-    target = _target(engine_args, target_model_config, cpu=cpu)
+    target = _target(engine_args, target_model_config, cpu=deployment.cpu)
+    size = target.attention.element_bytes
+    alignment = deployment.attention_alignment(
+        target.attention.head_dim, element_bytes=size, non_causal_draft=non_causal_draft
+    )
+    if asked := engine_args.block_size:
+        smallest = CPU_KERNEL_BLOCK if deployment.cpu else GPU_BLOCK
+        alignment = max(asked, alignment or smallest)
     setting = CacheSetting(
         k=speculative_config.num_speculative_tokens,
         max_model_len=target_model_config.max_model_len,
         prefix_caching=bool(engine_args.enable_prefix_caching),
-        cpu=cpu,
+        cpu=deployment.cpu,
+        attention_alignment=alignment,
+        prefill_exports=deployment.exports_states(target.recurrent.key_dim),
     )
     # A draft's wider heads widen every block.
     draft = speculative_config.draft_model_config or target_model_config
@@ -92,7 +130,7 @@ def state_footprint(
         layers=1,
         kv_heads=draft.get_total_num_kv_heads(),
         head_dim=draft.get_head_size(),
-        element_bytes=target.attention.element_bytes,
+        element_bytes=size,
         tp=target.attention.tp,
     )
     return footprint(target, scheme, setting, [layers])
@@ -117,9 +155,9 @@ def _target(engine_args: Any, target_model_config: Any, *, cpu: bool) -> Target:
 
 def _set(
     engine_args: Any, target_model_config: Any, values: dict[str, int], labels: dict[str, str]
-) -> None:
+) -> dict[str, str]:
     if engine_args.disable_log_stats:
-        return
+        return {}
     from prometheus_client import Gauge
 
     labels = {"model_name": target_model_config.served_model_name, **labels}
@@ -127,3 +165,4 @@ def _set(
         if name not in _gauges:
             _gauges[name] = Gauge(name, _HELP[name], labels, multiprocess_mode="mostrecent")
         _gauges[name].labels(**labels).set(value)
+    return labels

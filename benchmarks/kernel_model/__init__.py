@@ -5,7 +5,8 @@
     python -m benchmarks.kernel_model --write        # everything: the JSON, the page, the plugin's table
 
 Triton compiles each kernel for sm_80, sm_90, sm_100 and sm_120 as it would be launched, nvdisasm gives
-its instructions, and each basic block counts as often as its loops run. A kernel's time is the largest of
+its instructions, and each basic block counts as often as its loops run. A kernel's time is the largest
+of
 
 - bytes: what it must move, each byte once, at the peak bandwidth of the device;
 - issue: instructions of all warps on the busiest multiprocessor, four per clock;
@@ -15,10 +16,11 @@ its instructions, and each basic block counts as often as its loops run. A kerne
   reads.
 
 Assumptions. Nothing was measured. Parts overlap perfectly, so that a time is the least that the code
-allows: 70 to 90 % of it is what kernels of this kind usually reach, on either side of a comparison. Bank
-conflicts, cache misses of instructions and the gaps between kernels do not count. All requests have
-1 + K rows, `facts.COMMITTED` says how many are committed; no step crosses a block boundary. Trip counts,
-bytes and launches of each kernel: `facts.py`. Clocks and peak figures: `machine.py`, `latency.py`.
+allows; a *likely* time, for comparing kernels that different resources bind, grants 90 % of the
+bandwidth and 75 % of what a multiprocessor can issue. Bank conflicts, cache misses of instructions and
+the gaps between kernels do not count. All requests have 1 + K rows, `facts.COMMITTED` says how many are
+committed; no step crosses a block boundary. Trip counts, bytes and launches of each kernel: `facts.py`.
+Clocks and peak figures: `machine.py`, `latency.py`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,17 @@ import sys
 
 from benchmarks.kernel_model import environment
 
-if __name__ == "__main__":
+
+def main() -> int:
     command = [sys.executable, "-m", "benchmarks.kernel_model.run", *sys.argv[1:]]
-    raise SystemExit(subprocess.run(command, env=environment(), check=False).returncode)
+    status = subprocess.run(command, env=environment(), check=False).returncode
+    if status == 0 and "--write" in sys.argv[1:]:
+        from benchmarks.kernel_model.page import write_page  # reads the table just written
+        from benchmarks.kernel_model.results import read_results
+
+        write_page(read_results())
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

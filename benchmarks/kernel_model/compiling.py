@@ -66,7 +66,7 @@ def record() -> Iterator[list[Launch]]:
 
 
 def compile_launch(launch: Launch, capability: int, **changed: Any) -> Any:
-    """Triton's compiled kernel: `asm` by stage, and `metadata`. changed: constants in place of others."""
+    """Triton's compiled kernel: `asm` by stage, and `metadata`. changed: other constants."""
     target = GPUTarget("cuda", capability, 32)
     backend, kernel = make_backend(target), launch.kernel
     keywords = {"debug": False, **launch.keywords, **changed}

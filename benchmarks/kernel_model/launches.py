@@ -63,11 +63,11 @@ def replay(scheme: str, case: Case) -> list[Launch]:
     made = _Tensors(case)
     batch = Batch(made.counts(), made.starts)
     plan = Plan(*(made.counts() for _ in range(4)))
-    align = Align(torch.ones(1, 8, dtype=torch.int32), made.counts(), BLOCK_TOKENS)
+    align = Align.of([torch.ones(1, 8, dtype=torch.int32)], made.counts(), BLOCK_TOKENS)
     with record() as found:
         module.verify(made.rows, made.gating, made.cache, batch, made.out)
         module.plan(batch, made.counts(), None, align, plan)
-        module.ApplyPlan([(made.cache, made.gating)], CONVOLUTION - 1)(batch, plan)
+        module.ApplyPlan([(made.cache, made.gating, 0)], CONVOLUTION - 1)(batch, plan)
     return found
 
 

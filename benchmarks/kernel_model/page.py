@@ -1,5 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the tables of docs/gpu.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from benchmarks.kernel_model import ROOT
+from benchmarks.kernel_model.case import TARGETS, TENSOR_PARALLEL
+from benchmarks.kernel_model.machine import ARCHS, DEVICES
 from benchmarks.kernel_model.results import Data
+from vllm_eagle_ext.memory.kernel_times import kernel_times
+
+PAGE = ROOT / "docs/gpu.md"
+Row = dict[str, Any]
+MOST_K, MANY, ONE = 15, "32", "1"
+SHOWN_LOOP = ("instructions", "shuffle", "barrier", "mma")
+
+
+def parts(data: Data) -> Iterator[tuple[str, str]]:
+    """Name of the markers in the page, and what stands between them."""
+    yield "kernels", kernels(data)
+    yield "times", times(data, "fp32")
+    yield "bf16", times(data, "bf16", ks=(MOST_K,))
+    yield "shapes", shapes(data, "H100")
+    yield "choice", choice()
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    shown = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return "\n".join(shown + [f"| {' | '.join(map(str, line))} |" for line in lines])
+
+
+def kernels(data: Data) -> str:
+    """Of every kernel the heaviest loop, as one row of a request runs it."""
+    head = ("kernel", "for", "registers", "local B", "shared B", "warps", "CTAs/SM, limit",
+            "instructions", "shuffles", "barriers", "MMA", "any shape: registers, local B")  # fmt: skip
+    first = [TARGETS[0].key_heads, TARGETS[0].value_heads]
+    rows = [row for row in data["kernels"] if row["state"] == "fp32" and row["shape"] == first]
+    rows.sort(key=lambda row: (row["scheme"], row["kernel"], row["k"]))
+    return table(head, (kernel_cells(row) for row in rows if _shown(row, rows)))
+
+
+def _shown(row: Row, rows: Sequence[Row]) -> bool:
+    return row["k"] == max(other["k"] for other in rows if other["kernel"] == row["kernel"])
+
+
+def kernel_cells(row: Row) -> list[object]:
+    loop = max(row["loops"], key=lambda item: item["instructions"], default=None)
+    counts = [loop[name] for name in SHOWN_LOOP] if loop else [f"{row['code']} in all", "-", "-", "-"]
+    fits, most = row["occupancy"], row["most"]
+    return [
+        f"`{row['kernel']}`", row["arch"], row["registers"], row["local"], row["shared"], row["warps"],
+        f"{fits['ctas']}, {fits['limit']}", *counts, f"{most['registers']}, {most['local']}",
+    ]  # fmt: skip
+
+
+def rows_of(data: Data, **wanted: object) -> list[Row]:
+    return [row for row in data["times"] if all(row[name] == value for name, value in wanted.items())]
+
+
+def schemes(data: Data) -> list[str]:
+    found = {scheme: None for row in data["times"] for scheme in row["schemes"]}
+    order = ("chunked", "sequential", "per_token", "per_token, fused")
+    return [scheme for scheme in order if scheme in found]
+
+
+def times(data: Data, state: str, ks: Sequence[int] = (3, 7, 15)) -> str:
+    names = schemes(data)
+    head = ["GPU", "K", "1R+1W", "2R+1W", *(f"{name}: {MANY}, {ONE} request" for name in names)]
+    rows = rows_of(data, target=TARGETS[0].name, tp=1, state=state)
+    lines = [
+        [row["device"], row["k"], f"{row['floors']['1R+1W']:.2f}", f"{row['floors']['2R+1W']:.2f}"]
+        + [time_cell(row, name) for name in names]
+        for device in DEVICES
+        for row in rows
+        if row["device"] == device.name and row["k"] in ks
+    ]
+    return table(head, lines)
+
+
+def time_cell(row: Row, scheme: str) -> str:
+    """Time at many requests, that over 2R+1W, what binds its longest kernel, and time at one."""
+    found = row["schemes"].get(scheme)
+    if not found:
+        return "-"
+    many = found[MANY]
+    _, binds = max(many["kernels"].values(), key=lambda kernel: kernel[0])
+    share = many["us"] / row["floors"]["2R+1W"]
+    return f"{many['us']:.2f} ({share:.2f}x, {binds}), {found[ONE]['us']:.1f}"
+
+
+def shapes(data: Data, device: str) -> str:
+    names = [name for name in schemes(data) if name != "per_token, fused"]
+    head = ["target", "TP", "2R+1W", *(f"{name}: {MANY}, {ONE} request" for name in names)]
+    lines = [
+        [
+            target.name,
+            parallel,
+            f"{row['floors']['2R+1W']:.2f}",
+            *(time_cell(row, name) for name in names),
+        ]
+        for target in TARGETS
+        for parallel in TENSOR_PARALLEL
+        for row in rows_of(data, target=target.name, tp=parallel, state="fp32", k=MOST_K, device=device)
+    ]
+    return table(head, lines)
+
+
+def choice() -> str:
+    """What `hybrid_state` auto takes, by the plugin's own table."""
+    ks = (1, 2, 3, 5, 7, 8, 15)
+    head = ["GPU", "state", *(f"K = {k}" for k in ks)]
+    lines = [
+        [f"sm_{capability}", state, *(choice_cell(capability, k, width) for k in ks)]
+        for capability in ARCHS
+        for state, width in (("fp32", 4), ("bf16", 2))
+    ]
+    return table(head, lines)
+
+
+def choice_cell(capability: int, k: int, width: int) -> str:
+    found = kernel_times(divmod(capability, 10), k=k, state_width=width)
+    if found is None:
+        return "-"
+    low, high = f"{found.least:.2f}", f"{found.most:.2f}"
+    shares = low if low == high else f"{low}-{high}"
+    return f"**{shares}**" if found.pays else shares
+
+
+def written(name: str) -> str:
+    """What the page has between the markers of this name."""
+    found = _between(name).search(PAGE.read_text(encoding="utf-8"))
+    return found[0].strip("\n") if found else ""
+
+
+def _between(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<=<!-- {name}:begin -->\n).*?(?=<!-- {name}:end -->)", re.DOTALL)
 
 
 def write_page(data: Data) -> None:
-    pass
+    for name, text in parts(data):
+        old = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(_between(name).sub(lambda _, new=text: f"{new}\n", old), encoding="utf-8")

@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from benchmarks.kernel_model.latency import warp_clocks
@@ -14,6 +15,7 @@ from benchmarks.kernel_model.machine import SCHEDULERS, WARP, Arch
 from benchmarks.kernel_model.sass import Flow, Instruction, Trips, parse
 
 _SHAPE = re.compile(r"MMA(?:\.\w+)*?\.(?:(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)|168(?P<depth>16|32|8|4))\b")
+_PACKED = ("FFMA2", "FMUL2", "FADD2")  # two results of a lane
 LINE_BYTES = 128  # that a multiprocessor's shared memory or first-level cache moves per clock
 
 
@@ -34,7 +36,7 @@ class Profile:
 
     @classmethod
     def of(cls, machine: Any, ctas: int, arch: Arch, trips: Trips, conditional: float) -> Profile:
-        flow = Flow(parse(machine.text))
+        flow = _flow(machine.text)
         counts, clocks = _executed(flow, trips, conditional, arch)
         return cls(
             registers=machine.registers,
@@ -52,6 +54,11 @@ class Profile:
     @property
     def instructions(self) -> float:
         return sum(self.counts.values())
+
+
+@lru_cache(maxsize=256)
+def _flow(text: str) -> Flow:
+    return Flow(parse(text))
 
 
 def _iteration(counts: Counter[str]) -> dict[str, int]:

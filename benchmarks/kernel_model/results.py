@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run found, as plain data: one row per kernel and architecture, one per time."""
+"""What a run found, as plain data: a row per kernel and architecture, a row per shape and device."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.kernel_model.case import Case, Target
-from benchmarks.kernel_model.facts import FUSED
-from benchmarks.kernel_model.fused import FusedKernels
-from benchmarks.kernel_model.machine import Device, occupancy
+from benchmarks.kernel_model.facts import ANY_ROWS, FACTS, FUSED
+from benchmarks.kernel_model.machine import Arch, Device, occupancy
 from benchmarks.kernel_model.profile import Profile
 from benchmarks.kernel_model.times import Modelled, floors
+
+if TYPE_CHECKING:
+    from benchmarks.kernel_model.fused import FusedKernels
 
 RESULTS = Path(__file__).parents[1] / "results/kernel_model.json"
 REQUESTS = (1, 32)
 Data = dict[str, list[dict[str, Any]]]
-_KEY = ("kernel", "arch", "state", "k", "key_heads", "value_heads")
 
 
 def read_results() -> Data:
@@ -28,57 +29,68 @@ def read_results() -> Data:
 
 
 class Results:
-    """The rows of a run, and those of the one before for kernels that cannot be read anew."""
+    """The rows of a run, and those of the one before for the kernel that cannot be read anew."""
 
     def __init__(self, fused: FusedKernels | None, before: Data | None) -> None:
         self.fused = fused
-        self.data: Data = {"kernels": [], "times": []}
+        self._kernels: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._times: dict[tuple[Any, ...], dict[str, Any]] = {}
         rows = before["kernels"] if before else []
-        self._before = {tuple(row[name] for name in _KEY): row for row in rows}
-        self._seen: set[tuple[Any, ...]] = set()
+        self._before = {
+            (row["arch"], row["state"], row["k"], row["ratio"]): row
+            for row in rows
+            if row["kernel"] == FUSED
+        }
 
-    def kept(self, case: Case, device: Device) -> dict[str, Profile]:
+    @property
+    def data(self) -> Data:
+        return {"kernels": [*self._kernels.values()], "times": [*self._times.values()]}
+
+    def kept(self, case: Case, arch: Arch) -> dict[str, Profile]:
         """The profile of vLLM's fused kernel as it was found before; nothing if it never was."""
-        row = self._before.get(_key(FUSED, case, device))
+        row = self._before.get((arch.name, case.state, case.rows - 1, _ratio(case)))
         if row is None:
             return {}
-        names = Profile.__dataclass_fields__
-        return {FUSED: Profile(**{name: row[name] for name in names})}
+        known = {name: row[name] for name in Profile.__dataclass_fields__}
+        return {FUSED: Profile(**known | {"ctas": case.value_heads})}
 
-    def add_kernels(
-        self, scheme: str, target: Target, parallel: int, case: Case, device: Device,
-        made: Mapping[str, Profile],
-    ) -> None:  # fmt: skip
-        for name, profile in made.items():
-            key = _key(name, case, device)
-            if (scheme, *key) in self._seen:  # devices of one architecture
-                continue
-            self._seen.add((scheme, *key))
-            fits = occupancy(
-                device.arch, registers=profile.registers, shared=profile.shared, warps=profile.warps
-            )
-            row = {"scheme": scheme, "target": target.name, "tp": parallel}
-            row |= dict(zip(_KEY, key, strict=True)) | asdict(profile)
-            self.data["kernels"].append(row | {"occupancy": asdict(fits)})
+    def add_kernel(self, scheme: str, name: str, case: Case, arch: Arch, profile: Profile) -> None:
+        """One row for all shapes: figures of the first, and the largest of those that can differ."""
+        rows = case.rows if name == FUSED or FACTS[name].rows_in_code else ANY_ROWS
+        if rows != case.rows:
+            return
+        key = (scheme, name, arch.name, case.state, rows, _ratio(case) if name == FUSED else 0)
+        fits = occupancy(arch, registers=profile.registers, shared=profile.shared, warps=profile.warps)
+        row = self._kernels.setdefault(
+            key,
+            {"scheme": scheme, "kernel": name, "arch": arch.name, "state": case.state, "k": rows - 1}
+            | {"ratio": _ratio(case), "shape": [case.key_heads, case.value_heads]}
+            | asdict(profile)
+            | {"occupancy": asdict(fits), "most": {"registers": 0, "local": 0, "instructions": 0}},
+        )
+        most = row["most"]
+        for what in most:
+            most[what] = max(most[what], round(getattr(profile, what)))
 
     def add_time(
         self, scheme: str, target: Target, parallel: int, case: Case, device: Device, requests: int,
         times: Mapping[str, Modelled],
     ) -> None:  # fmt: skip
-        """Microseconds per request and layer."""
-        if not times:
-            return
-        least = {name: round(1e6 * value, 3) for name, value in floors(case, device).items()}
+        """Microseconds per request and layer: of the scheme, and of each kernel with what binds it."""
         scale = 1e6 / requests
-        self.data["times"].append({
-            "device": device.name, "target": target.name, "tp": parallel, "state": case.state,
-            "k": case.rows - 1, "requests": requests, "scheme": scheme, "layers": target.layers,
-            "us": round(scale * sum(item.seconds for item in times.values()), 3),
-            "kernels": {
-                name: [round(scale * item.seconds, 3), item.binds] for name, item in times.items()
-            },
-            "floors": least,
-        })  # fmt: skip
+        key = (device.name, target.name, parallel, case.state, case.rows)
+        row = self._times.setdefault(
+            key,
+            {"device": device.name, "target": target.name, "tp": parallel, "state": case.state}
+            | {"k": case.rows - 1, "layers": target.layers}
+            | {"floors": {name: round(1e6 * s, 3) for name, s in floors(case, device).items()}}
+            | {"schemes": {}},
+        )
+        least = round(scale * sum(item.seconds for item in times.values()), 3)
+        likely = round(scale * sum(item.likely for item in times.values()), 3)
+        kernels = {name: [round(scale * item.seconds, 3), item.binds] for name, item in times.items()}
+        found = {"us": least, "likely_us": likely, "kernels": kernels}
+        row["schemes"].setdefault(scheme, {})[str(requests)] = found
 
     def write(self) -> None:
         parts = [
@@ -88,6 +100,5 @@ class Results:
         RESULTS.write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")
 
 
-def _key(name: str, case: Case, device: Device) -> tuple[Any, ...]:
-    heads = case.key_heads, case.value_heads
-    return (name, device.arch.name, case.state, case.rows - 1, *heads)
+def _ratio(case: Case) -> int:
+    return case.value_heads // case.key_heads

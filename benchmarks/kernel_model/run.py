@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles, models, prints and writes; started by `__main__` in a process with a Triton that compiles."""
+"""Compiles, models, prints and writes, in a process with a Triton that compiles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.kernel_model.facts import ANY_ROWS, FACTS, FUSED, Facts
 from benchmarks.kernel_model.fused import MOST_ROWS, FusedKernels, library
 from benchmarks.kernel_model.launches import launches, schemes
 from benchmarks.kernel_model.machine import DEVICES, Arch, Device
-from benchmarks.kernel_model.page import write_page
+from benchmarks.kernel_model.plugin_table import write_module
 from benchmarks.kernel_model.profile import Profile
 from benchmarks.kernel_model.results import REQUESTS, RESULTS, Results, read_results
 from benchmarks.kernel_model.table import kernel_table, time_table
@@ -37,6 +37,7 @@ def facts_of(name: str) -> Facts:
     return FACTS[name]
 
 
+@lru_cache(maxsize=4)  # devices of one architecture
 def profiles(scheme: str, case: Case, arch: Arch, fused: FusedKernels | None) -> dict[str, Profile]:
     """Of each kernel of a scheme; of vLLM's fused one, none without its library."""
     if scheme == PER_TOKEN_FUSED:
@@ -78,9 +79,10 @@ def model(wanted: Iterable[tuple[Target, int, Case]], devices: list[Device], fou
             for scheme in [*schemes(), PER_TOKEN, PER_TOKEN_FUSED]:
                 if scheme == PER_TOKEN_FUSED and case.rows > MOST_ROWS:
                     continue
-                made = profiles(scheme, case, device.arch, found.fused) or found.kept(case, device)
-                found.add_kernels(scheme, target, parallel, case, device, made)
-                for requests in REQUESTS:
+                made = profiles(scheme, case, device.arch, found.fused) or found.kept(case, device.arch)
+                for name, profile in made.items():
+                    found.add_kernel(scheme, name, case, device.arch, profile)
+                for requests in REQUESTS if made else ():
                     times = scheme_time(made, case, target, device, requests)
                     found.add_time(scheme, target, parallel, case, device, requests, times)
 
@@ -94,9 +96,7 @@ def main(
     wheel: Annotated[
         Path | None, typer.Option(help="vLLM's CUDA wheel or its library: vLLM's fused kernel is in it.")
     ] = None,
-    write: Annotated[
-        bool, typer.Option(help="Write the JSON, docs/gpu.md and the plugin's table.")
-    ] = False,
+    write: Annotated[bool, typer.Option(help="Write JSON, page and the plugin's table.")] = False,
 ) -> None:
     """Model the time of verify and commit on GPUs from the kernels' machine code."""
     wanted = [
@@ -122,7 +122,7 @@ def main(
     console.print(time_table(found.data))
     if write:
         found.write()
-        write_page(found.data)
+        write_module(found.data)
         console.print(f"wrote {RESULTS}")
 
 

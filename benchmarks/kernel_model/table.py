@@ -11,10 +11,8 @@ from benchmarks.kernel_model.results import Data
 
 
 def kernel_table(data: Data) -> Table:
-    """One row per kernel and architecture, of the first shape of each that was modelled."""
-    table = Table(
-        title="Kernels, compiled; loops: instructions, shuffles, barriers, MMA of one iteration"
-    )
+    """One row per kernel, architecture and type of state: the first shape's figures."""
+    table = Table(title="Kernels; loops: instructions, shuffles, barriers, MMA of an iteration")
     for name in ("kernel", "arch", "state", "K"):
         table.add_column(name)
     numbers = (
@@ -28,12 +26,8 @@ def kernel_table(data: Data) -> Table:
     )
     for name in (*numbers, "loops"):
         table.add_column(name, justify="right")
-    seen = set()
     for row in data["kernels"]:
         key = row["kernel"], row["arch"], row["state"], row["k"]
-        if key in seen:
-            continue
-        seen.add(key)
         table.add_row(*map(str, key), *kernel_cells(row))
     return table
 
@@ -60,18 +54,20 @@ def time_table(data: Data) -> Table:
         table.add_column(name, justify="right")
     for row in data["times"]:
         least = row["floors"]
-        table.add_row(
-            *(str(row[name]) for name in ("device", "target", "tp", "state", "k", "requests", "scheme")),
-            f"{row['us']:.2f}", f"{row['us'] / least['2R+1W']:.2f}", f"{row['us'] / least['1R+1W']:.2f}",
-            parts(row),
-        )  # fmt: skip
+        for scheme, by_requests in row["schemes"].items():
+            for requests, found in by_requests.items():
+                table.add_row(
+                    *(str(row[name]) for name in ("device", "target", "tp", "state", "k")),
+                    requests, scheme, f"{found['us']:.2f}", f"{found['us'] / least['2R+1W']:.2f}",
+                    f"{found['us'] / least['1R+1W']:.2f}", parts(found),
+                )  # fmt: skip
     return table
 
 
-def parts(row: dict[str, Any]) -> str:
+def parts(found: dict[str, Any]) -> str:
     """The kernels that take at least a fiftieth, and what binds them."""
     return "; ".join(
         f"{name} {us:.2f} ({binds})"
-        for name, (us, binds) in row["kernels"].items()
-        if us >= row["us"] / 50
+        for name, (us, binds) in found["kernels"].items()
+        if us >= found["us"] / 50
     )

@@ -12,14 +12,31 @@ from benchmarks.kernel_model.facts import FACTS, eager_floor, floor
 from benchmarks.kernel_model.machine import Device, occupancy
 from benchmarks.kernel_model.profile import Profile
 
+# What kernels of this kind usually reach of a resource's peak: schemes that different resources bind are
+# compared with it.
+USUALLY = {"bytes": 0.9, "latency": 1.0}
+USUALLY_ISSUED = 0.75
+
 
 @dataclass(frozen=True, slots=True)
 class Modelled:
-    """Seconds of one layer's share of a step, all requests, and which resource they are due to."""
+    """Seconds of one layer's share of a step, all requests, by resource."""
 
-    seconds: float
-    binds: str
     parts: dict[str, float]
+
+    @property
+    def binds(self) -> str:
+        return max(self.parts, key=lambda part: self.parts[part])
+
+    @property
+    def seconds(self) -> float:
+        """The least that the machine code and the bytes allow."""
+        return self.parts[self.binds]
+
+    @property
+    def likely(self) -> float:
+        """With each resource used as well as is usual."""
+        return max(value / USUALLY.get(part, USUALLY_ISSUED) for part, value in self.parts.items())
 
 
 def kernel_time(
@@ -41,9 +58,7 @@ def kernel_time(
     parts = {part: value / device.clock for part, value in clocks.items()}
     parts["bytes"] = facts.moved(case) * requests * together / device.bandwidth
     share = layers if facts.launched == "once" else together
-    parts = {part: value / share for part, value in parts.items()}
-    binds = max(parts, key=lambda part: parts[part])
-    return Modelled(parts[binds], binds, parts)
+    return Modelled({part: value / share for part, value in parts.items()})
 
 
 def scheme_time(

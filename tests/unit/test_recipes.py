@@ -74,7 +74,11 @@ def invoke(words):
 def engine_arguments(words):
     """As `vllm serve` reads them."""
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+
+    try:
+        from vllm.entrypoints.common.cli_args import make_arg_parser
+    except ImportError:  # 0.32
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     given = make_arg_parser(FlexibleArgumentParser()).parse_args(words[2:])

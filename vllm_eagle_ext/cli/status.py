@@ -43,11 +43,11 @@ def _vllm() -> StatusLine:
     if was_run(version):
         return StatusLine(True, f"vLLM {version}, a release that the tests were run with ({RUN_VLLM})")
     if is_tested(version):
-        how = f"whose source was read; the tests were run with {RUN_VLLM} only"
+        how = f"whose Python files were run, on a CPU with compiled parts of {RUN_VLLM}"
         return StatusLine(True, f"vLLM {version}, a release {how}")
     return StatusLine(
         False,
-        f"vLLM {version}, outside the tested range {TESTED_VLLM} (run: {RUN_VLLM}, the rest read)",
+        f"vLLM {version}, outside the tested range {TESTED_VLLM} (run as published: {RUN_VLLM})",
     )
 
 

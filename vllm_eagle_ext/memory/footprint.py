@@ -11,14 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lcm
 
 from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target
 from vllm_eagle_ext.memory.state_blocks import Scheme, state_blocks
 
-# Smallest kernel block in tokens: FlashAttention and Triton on a GPU, vLLM's default block on a CPU.
-GPU_BLOCK, CPU_BLOCK = 16, 128
-# Two batches of vLLM's default size for a server; only windowed layers reserve room for them.
-_GPU_IN_FLIGHT, _CPU_IN_FLIGHT = 2 * 8192, 2048
+# Smallest kernel block in tokens: FlashAttention and Triton on a GPU, vLLM's default block on a CPU, and
+# the least that its kernel there takes.
+GPU_BLOCK, CPU_BLOCK, CPU_KERNEL_BLOCK = 16, 128, 32
+# Where FlashInfer's prefill exports states, blocks end where it can export one.
+_EXPORTED_EVERY = 64
+# vLLM's default batch of a server, in tokens; only windowed layers reserve room for those in flight.
+GPU_BATCH = 8192
+_GPU_IN_FLIGHT, _CPU_IN_FLIGHT = 2 * GPU_BATCH, 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +35,18 @@ class CacheSetting:
     prefix_caching: bool = True
     cpu: bool = False
     in_flight_tokens: int | None = None  # None: as vLLM's server by default
+    attention_alignment: int | None = None  # tokens; None: as attention needs by default
+    prefill_exports: bool = False  # FlashInfer's prefill can export states at block ends
 
     @property
     def block_alignment(self) -> int:
-        return CPU_BLOCK if self.cpu else GPU_BLOCK
+        """An attention block of a hybrid target has a multiple of so many tokens."""
+        own = self.attention_alignment or (CPU_BLOCK if self.cpu else GPU_BLOCK)
+        return lcm(own, _EXPORTED_EVERY) if self.exports_states else own
+
+    @property
+    def exports_states(self) -> bool:
+        return self.prefill_exports and self.prefix_caching
 
     @property
     def in_flight(self) -> int:
@@ -72,14 +85,20 @@ class PoolShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint(PoolShare):
+class StateShare(PoolShare):
+    """Bytes of one request on one rank."""
+
+    state_blocks: int  # in each recurrent layer
+    state: int  # padded state blocks of all recurrent layers
+    recorded_inputs: int  # part of `state`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint(StateShare):
     """Bytes on one rank; per request unless said otherwise."""
 
     scheme: Scheme
-    state_blocks: int  # in each recurrent layer
     layer_block: LayerBlock
-    state: int  # padded state blocks of all recurrent layers
-    recorded_inputs: int  # part of `state`
     attention: int  # at max_model_len, the draft's included
     moved: int  # of the recurrent state, per step
 
@@ -95,7 +114,7 @@ def layer_block_of(target: Target, scheme: Scheme, setting: CacheSetting) -> Lay
     raw = recurrent.conv_bytes(setting.k) + recurrent.ssm_bytes
     if scheme == "replay":
         raw += recorded_bytes(recurrent, setting.k)
-    tokens = _round_up(ceil(raw, token_bytes), setting.block_alignment)
+    tokens = round_up(ceil(raw, token_bytes), setting.block_alignment)
     return LayerBlock(raw=raw, padded=tokens * token_bytes, tokens=tokens)
 
 
@@ -113,8 +132,9 @@ def footprint(
     padded = max(own.tokens * attention.token_bytes for attention in layers)
     layer_block = LayerBlock(raw=own.raw, padded=padded, tokens=own.tokens)
     states = state_blocks(
-        scheme, k=setting.k, prefix_caching=setting.prefix_caching, cpu=setting.cpu
-    ).count
+        scheme, k=setting.k, prefix_caching=setting.prefix_caching, cpu=setting.cpu,
+        prefill_exports=setting.prefill_exports,
+    ).count  # fmt: skip
     blocks = [blocks_of(attention, layer_block, setting) for attention in layers]
     counts = [attention.layers for attention in layers]
     wide = group_size([recurrent.layers, *counts])
@@ -189,5 +209,5 @@ def ceil(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)
 
 
-def _round_up(value: int, multiple: int) -> int:
+def round_up(value: int, multiple: int) -> int:
     return ceil(value, multiple) * multiple

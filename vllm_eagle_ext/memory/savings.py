@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vllm_eagle_ext.memory.footprint import Footprint
+from vllm_eagle_ext.memory.footprint import StateShare
 from vllm_eagle_ext.memory.state_blocks import counted
 
 MIB = 2**20
@@ -43,7 +43,7 @@ class StateReport:
         return f"{fits}{others}"
 
 
-def report(replay: Footprint, per_token: Footprint, *, budget: int, max_model_len: int) -> StateReport:
+def report(replay: StateShare, per_token: StateShare, *, budget: int, max_model_len: int) -> StateReport:
     """Compare the two schemes at a KV budget in bytes."""
     return StateReport(
         state_blocks=replay.state_blocks, per_token_state_blocks=per_token.state_blocks,

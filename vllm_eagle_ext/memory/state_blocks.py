@@ -21,10 +21,11 @@ class StateBlocks:
     draft_tokens: int  # a state after each of them
     at_block_boundary: bool  # prefix caching keeps the state at the end of a KV-cache block
     scratch: bool  # the CPU's operator writes into state blocks, so that replay needs one to discard
+    exported: bool = False  # FlashInfer's prefill writes the state at a block's end while it goes on
 
     @property
     def count(self) -> int:
-        return 1 + self.draft_tokens + self.at_block_boundary + self.scratch
+        return 1 + self.draft_tokens + self.at_block_boundary + self.exported + self.scratch
 
     def __str__(self) -> str:
         held = ["committed state"]
@@ -32,17 +33,26 @@ class StateBlocks:
             held.append(f"{self.draft_tokens} draft token{'' if self.draft_tokens == 1 else 's'}")
         if self.at_block_boundary:
             held.append("block boundary of prefix caching")
+        if self.exported:
+            held.append("state exported by the prefill")
         if self.scratch:
             held.append("CPU scratch")
         return f"{counted(self.count)} per request ({', '.join(held)})"
 
 
-def state_blocks(scheme: Scheme, *, k: int, prefix_caching: bool, cpu: bool) -> StateBlocks:
-    """Count the blocks that `scheme` takes for `k` draft tokens."""
+def state_blocks(
+    scheme: Scheme, *, k: int, prefix_caching: bool, cpu: bool, prefill_exports: bool = False
+) -> StateBlocks:
+    """Count the blocks that `scheme` takes for `k` draft tokens.
+
+    Args:
+        prefill_exports: vLLM's prefill can export states, as `Deployment.exports_states` says.
+    """
     replays = scheme == "replay"
     return StateBlocks(
-        draft_tokens=0 if replays else k, at_block_boundary=prefix_caching, scratch=replays and cpu
-    )
+        draft_tokens=0 if replays else k, at_block_boundary=prefix_caching, scratch=replays and cpu,
+        exported=prefix_caching and prefill_exports,
+    )  # fmt: skip
 
 
 def counted(count: int) -> str:

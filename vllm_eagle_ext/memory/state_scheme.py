@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vllm_eagle_ext.errors import HybridStateError
-from vllm_eagle_ext.memory.state_blocks import Scheme, StateBlocks, state_blocks
+from vllm_eagle_ext.memory.kernel_times import kernel_times
+from vllm_eagle_ext.memory.state_blocks import Scheme, StateBlocks, counted, state_blocks
 
 HybridState = Literal["auto", "replay", "per_token"]
 
@@ -21,7 +22,8 @@ REPLAYING_TARGETS = {
     "Qwen3_5ForConditionalGeneration": "Qwen3_5EagleExtForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeEagleExtForConditionalGeneration",
 }
-LEAST_K = 3  # below, 1 + K state blocks are few and a commit costs more than it saves
+# Where no GPU's times are known. Below, 1 + K state blocks are few, and a commit costs what it saves.
+LEAST_K = 3
 OPTION = "additional_config.eagle_ext.hybrid_state"
 
 
@@ -41,6 +43,9 @@ class Situation:
     kv_connector: str | None = None
     lora: bool = False
     microbatches: bool = False
+    prefill_exports: bool = False  # of states, for which vLLM reserves a block more
+    capability: tuple[int, int] | None = None  # of the GPU; None: a CPU, or not known
+    state_width: int = 4  # bytes of an element of a recurrent state
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +154,14 @@ def choose(situation: Situation, asked: HybridState) -> Choice:
         HybridStateError: replay is asked for and cannot be had.
     """
     scheme, reason = _scheme(situation, asked)
-    blocks = state_blocks(
-        scheme, k=situation.k, prefix_caching=situation.prefix_caching, cpu=situation.platform == "cpu"
-    )
-    return Choice(scheme, reason, blocks)
+    return Choice(scheme, reason, _blocks(situation, scheme))
+
+
+def _blocks(situation: Situation, scheme: Scheme) -> StateBlocks:
+    return state_blocks(
+        scheme, k=situation.k, prefix_caching=situation.prefix_caching, cpu=situation.platform == "cpu",
+        prefill_exports=situation.prefill_exports,
+    )  # fmt: skip
 
 
 def _scheme(situation: Situation, asked: HybridState) -> tuple[Scheme, str]:
@@ -165,10 +174,35 @@ def _scheme(situation: Situation, asked: HybridState) -> tuple[Scheme, str]:
         return "replay", f"{OPTION} is 'replay'"
     if found:
         return "per_token", "replay is not possible: " + "; ".join(map(str, found))
-    if situation.k < LEAST_K:
-        few = "1 draft token saves" if situation.k == 1 else f"{situation.k} draft tokens save"
+    return _by_model(situation) or _by_k(situation.k)
+
+
+def _by_k(k: int) -> tuple[Scheme, str]:
+    if k < LEAST_K:
+        few = "1 draft token saves" if k == 1 else f"{k} draft tokens save"
         return "per_token", f"{few} little; replay pays from {LEAST_K}"
-    return "replay", f"{situation.k} draft tokens"
+    return "replay", f"{k} draft tokens"
+
+
+def _by_model(situation: Situation) -> tuple[Scheme, str] | None:
+    """By the kernels' times on this GPU, and by the state blocks where these are about even."""
+    s = situation
+    if s.platform != "cuda" or s.capability is None:
+        return None
+    times = kernel_times(s.capability, k=s.k, state_width=s.state_width)
+    if times is None:
+        return None
+    drafts = "1 draft token" if s.k == 1 else f"{s.k} draft tokens"
+    replay, per_token = (_blocks(s, scheme).count for scheme in ("replay", "per_token"))
+    fewer = f"{counted(replay)} instead of {per_token}"
+    if not times.pays:
+        return "per_token", (
+            f"{drafts}: {times}. Replay would take {fewer}: ask for it with {OPTION} 'replay' if "
+            "requests wait for memory"
+        )
+    if times.even:
+        return "replay", f"{drafts}: {times}, about even, and {fewer} decide"
+    return "replay", f"{drafts}: {times}, and {fewer} are kept"
 
 
 def _refused_scheme(found: list[Obstacle]) -> HybridStateError:

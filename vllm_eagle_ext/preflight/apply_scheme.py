@@ -9,6 +9,7 @@ from vllm_eagle_ext import compat, metrics
 from vllm_eagle_ext.checkpoint.families.registry import method_drafts_in_parallel
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.log import get_logger, log_once
+from vllm_eagle_ext.memory.deployment import Deployment
 from vllm_eagle_ext.memory.state_scheme import (
     OPTION,
     REPLAYING_TARGETS,
@@ -17,6 +18,7 @@ from vllm_eagle_ext.memory.state_scheme import (
     refuse_what_crashes,
 )
 from vllm_eagle_ext.options import Options
+from vllm_eagle_ext.preflight.deployment import read_deployment
 from vllm_eagle_ext.preflight.launch import Launch
 from vllm_eagle_ext.resolved_marker import write_marker
 
@@ -32,7 +34,8 @@ def apply_hybrid_state(launch: Launch) -> None:
     architecture = launch.target.architecture
     if architecture not in REPLAYING_TARGETS:
         return
-    situation = _situation(launch)
+    deployment = read_deployment(launch.engine_args)
+    situation = _situation(launch, deployment)
     refuse_what_crashes(situation)
     choice = choose(situation, launch.options.hybrid_state)
     log_once(logger, logging.INFO, f"Recurrent state of {architecture}: {choice}.")
@@ -41,7 +44,9 @@ def apply_hybrid_state(launch: Launch) -> None:
         launch.target,
         launch.config,
         choice.scheme,
-        cpu=situation.platform == "cpu",
+        deployment,
+        non_causal_draft=launch.case is not None
+        and not all(layer.causal for layer in launch.case.spec.layers),
     )
     if choice.replays:
         write_marker(launch.target.hf_config, must_replay=launch.options.hybrid_state == "replay")
@@ -63,7 +68,7 @@ def require_drafts(options: Options) -> None:
         )
 
 
-def _situation(launch: Launch) -> Situation:
+def _situation(launch: Launch, deployment: Deployment) -> Situation:
     from vllm.platforms import current_platform
     from vllm.triton_utils import HAS_TRITON
 
@@ -83,6 +88,8 @@ def _situation(launch: Launch) -> Situation:
             other_vocabulary=bool(getattr(config, "use_heterogeneous_vocab", False)),
         ),
         platform="cuda" if current_platform.is_cuda() else current_platform.device_name,
+        capability=_capability() if current_platform.is_cuda() else None,
+        state_width=_state_width(launch),
         prefix_caching=bool(engine_args.enable_prefix_caching),
         has_triton=HAS_TRITON,
         dtype=str(launch.target.dtype).removeprefix("torch."),
@@ -93,4 +100,24 @@ def _situation(launch: Launch) -> Situation:
         kv_connector=str(getattr(connector, "kv_connector", connector)) if connector else None,
         lora=bool(engine_args.enable_lora),
         microbatches=bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1,
+        prefill_exports=deployment.exports_states(launch.target_text.get("linear_key_head_dim", 0)),
     )
+
+
+def _capability() -> tuple[int, int] | None:
+    """Of the first visible GPU, as vLLM's own configs ask: by NVML, without a CUDA context here."""
+    from vllm.platforms import current_platform
+
+    found = current_platform.get_device_capability()
+    return None if found is None else (found.major, found.minor)
+
+
+def _state_width(launch: Launch) -> int:
+    """Bytes of an element of a recurrent state, as vLLM resolves its dtype on a GPU."""
+    from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
+
+    asked = launch.engine_args.mamba_ssm_cache_dtype
+    if asked == "auto":
+        asked = launch.target_text.get("mamba_ssm_dtype") or "auto"
+    dtype = launch.target.dtype if asked == "auto" else STR_DTYPE_TO_TORCH_DTYPE[asked]
+    return int(dtype.itemsize)

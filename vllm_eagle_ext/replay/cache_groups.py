@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, BlockTables
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, BlockTables, HostTables
 from vllm_eagle_ext.replay.protocol import ReplayOps, Step
 
 
@@ -30,9 +30,10 @@ class CacheGroups:
         size = (columns + 1, most_groups, most_requests)
         blocks = torch.zeros(size, dtype=torch.int32, device=device)
         self._blocks, self._other_blocks = blocks[:columns], blocks[columns:]
-        self._ops = ops
+        self._ops, self._most_groups = ops, most_groups
         self._tables: list[torch.Tensor] = []
         self._addresses: torch.Tensor | None = None
+        self._views: tuple[torch.Tensor, ...] = ()  # of the groups, for the last number of requests
         self.layer_names: list[list[str]] = []
 
     def join(self, layer_names: list[str]) -> int:
@@ -58,9 +59,11 @@ class CacheGroups:
         if len(step.built) < groups:
             self._leave_out(set(range(groups)) - set(step.built), step)
         blocks = self._blocks[:, :groups, :requests]
-        tables = [table for group in sorted(step.built) for table in step.built[group].tables]
+        tables: tuple[HostTables, ...] = ()
+        if step.batch.tables:
+            tables = tuple(table for group in range(groups) for table in step.built[group].tables)
         scratch = blocks[1] if len(blocks) > 1 else None
-        return Batch(blocks[0], step.batch.starts[: requests + 1], scratch, tuple(tables))
+        return Batch(blocks[0], step.batch.starts[: requests + 1], scratch, tables)
 
     def align(self, step: Step) -> Align | None:
         if step.num_computed is None:
@@ -104,8 +107,10 @@ class CacheGroups:
 
     def _seen_by(self, group: int, step: Step) -> Step:
         starts = step.batch.starts
-        blocks = self._blocks[:, group, : len(starts) - 1].unbind()
-        scratch = blocks[1] if len(blocks) > 1 else None
-        batch = self._ops.prepare(Batch(blocks[0], starts, scratch), step.rows_per_request)
+        requests = len(starts) - 1
+        if not self._views or len(self._views[0]) != requests:
+            self._views = self._blocks[:, :, :requests].flatten(0, 1).unbind()
+        scratch = self._views[self._most_groups + group] if len(self._blocks) > 1 else None
+        batch = self._ops.prepare(Batch(self._views[group], starts, scratch), step.rows_per_request)
         step.built[group] = batch
         return step._replace(batch=batch)

@@ -23,7 +23,7 @@ class GpuOps:
     gathers_by_address = True
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
-        triton_blocks.gather_blocks(tables, places, out[0])
+        triton_blocks.gather_blocks(tables, places, out)
 
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         del rows_per_request

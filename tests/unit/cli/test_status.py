@@ -26,7 +26,10 @@ def test_vllm_plugins_that_keeps_us_out(monkeypatch):
     ("version", "said"),
     [
         ("0.32.1", "a release that the tests were run with (>=0.32,<0.33)"),
-        ("0.33.0", "a release whose source was read; the tests were run with >=0.32,<0.33 only"),
+        (
+            "0.33.0",
+            "a release whose Python files were run, on a CPU with compiled parts of >=0.32,<0.33",
+        ),
     ],
 )
 def test_what_the_release_was_tested_by(monkeypatch, version, said):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.memory.test_footprint import TARGETS, config
+from tests.unit.memory.configs import TARGETS, config
 from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.memory.geometry import read_target
 from vllm_eagle_ext.memory.parameter_count import estimate_weights

@@ -31,6 +31,27 @@ _Drafted = Annotated[
     str,
     typer.Option("-k", "--num-speculative-tokens", help="Tokens to draft at a time: 15, or 3,7,15."),
 ]
+_Release = Annotated[
+    str | None,
+    typer.Option(help="Release that will serve, such as 0.33. Default: installed, else 0.33."),
+]
+_Device = Annotated[
+    str | None,
+    typer.Option(
+        help="sm_80, sm_90, sm_100 or sm_120. Default: this machine's GPU; sm_90 with --gpu-mem."
+    ),
+]
+_Prefill = Annotated[
+    str, typer.Option(help="As --gdn-prefill-backend of vllm serve: auto, triton, flashinfer, cutedsl.")
+]
+_Block = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Tokens that an attention block is a multiple of. Default: 16; 128 on a CPU, and on sm_100 "
+        "with a DFlash draft.",
+    ),
+]
 _Share = Annotated[float, typer.Option(min=0.01, max=1, help="As for vllm serve.")]
 
 
@@ -48,6 +69,10 @@ def plan(
     weights_gib: Annotated[float | None, typer.Option(min=0, help="Of the whole target.")] = None,
     reserve_gib: Annotated[float, typer.Option(min=0, help="Activations, graphs: assumed.")] = 2.0,
     download_dir: Annotated[str | None, typer.Option(help="Where vLLM keeps hub files.")] = None,
+    vllm: _Release = None,
+    device: _Device = None,
+    gdn_prefill: _Prefill = "auto",
+    attention_block: _Block = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="Served by vLLM's CPU backend.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -64,7 +89,8 @@ def plan(
             target=target, gpu_mem=gpu_mem, tp=tp, max_model_len=max_model_len,
             max_num_seqs=max_num_seqs, gpu_memory_utilization=gpu_memory_utilization,
             prefix_caching=prefix_caching, kv_dtype=kv_dtype, draft=draft, weights_gib=weights_gib,
-            reserve_gib=reserve_gib, cpu=cpu, download_dir=download_dir,
+            reserve_gib=reserve_gib, cpu=cpu, download_dir=download_dir, vllm=vllm, device=device,
+            gdn_prefill=gdn_prefill, attention_block=attention_block,
         ), list(dict.fromkeys(numbers(k, "-k"))))  # fmt: skip
     except EagleExtError as error:
         fail(str(error), as_json=as_json)

@@ -61,6 +61,8 @@ def _premise_lines(plan: Plan) -> Iterator[str]:
         f"{memory.gib:.4g} GiB{origin}, less weights and {request.reserve_gib:g} GiB assumed for the "
         "rest"
     )
+    multiple = plan.setting.block_alignment
+    yield f"vLLM     {premises.assumptions}; attention blocks: multiples of {multiple} tokens"
 
 
 def _layers_line(plan: Plan) -> str:
@@ -92,6 +94,9 @@ def _one(plan: HybridPlan) -> Table:
         (f"  that run, at --max-num-seqs {most}", lambda f: str(f.running(budget, most))),
         ("recurrent state moved per step, MiB", lambda f: mib(f.moved)),
     ]
+    if (graphs := plan.graphs) is not None:
+        shown = str(graphs.requests)
+        rows.insert(-1, (f"  that a CUDA graph of {graphs.tokens} tokens holds", lambda _: shown))
     for name, show in rows:
         table.add_row(name, show(plan.per_token), show(plan.replay))
     return table

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from vllm_eagle_ext.memory.cuda_graphs import FullGraphs
 from vllm_eagle_ext.memory.footprint import Footprint
 from vllm_eagle_ext.memory.plan.advice import advise, line
 from vllm_eagle_ext.memory.plan.dense import KvCost
@@ -30,7 +31,7 @@ def _plan_json(plan: Plan) -> dict[str, Any]:
     """Give one plan's parts.
 
     `per_token`, `replay` and `hybrid_state` are null for a target without recurrent state, `kv` for one
-    with it.
+    with it, `cuda_graphs` on a CPU.
     """
     premises, hybrid = plan.premises, plan if isinstance(plan, HybridPlan) else None
     request = asdict(premises.request) | {"k": plan.setting.k, "gpu_mem": premises.memory.gib}
@@ -40,6 +41,8 @@ def _plan_json(plan: Plan) -> dict[str, Any]:
         "weights": {"bytes": premises.weights.size, "origin": premises.weights.origin},
         "draft_weights_bytes": premises.draft.size if premises.draft else None,
         "kv_budget_bytes": premises.budget,
+        "assumptions": _assumptions(plan),
+        "cuda_graphs": _graphs(plan.graphs) if plan.graphs else None,
         "hybrid_state": {"auto": hybrid.auto, "why": hybrid.why} if hybrid else None,
         "per_token": _recurrent_json(hybrid, hybrid.per_token) if hybrid else None,
         "replay": _recurrent_json(hybrid, hybrid.replay) if hybrid else None,
@@ -72,4 +75,26 @@ def _kv(plan: Plan, cost: Footprint | KvCost) -> dict[str, Any]:
         "maximum_concurrency": round(cost.concurrency(budget), 2),
         "requests_that_fit": cost.fit(budget),
         "requests_that_run": cost.running(budget, plan.premises.request.max_num_seqs),
+    }
+
+
+def _assumptions(plan: Plan) -> dict[str, Any]:
+    assumed = plan.premises.assumptions
+    return {
+        "vllm": assumed.deployment.release,
+        "vllm_from": assumed.release_from,
+        "device": assumed.device,
+        "device_from": assumed.device_from,
+        "gdn_prefill": assumed.prefill,
+        "prefill_exports_states": assumed.prefill_exports,
+        "attention_block_multiple": plan.setting.block_alignment,
+    }
+
+
+def _graphs(graphs: FullGraphs) -> dict[str, Any]:
+    return {
+        "largest_tokens": graphs.tokens,
+        "largest_requests": graphs.requests,
+        "requests_per_step": graphs.running,
+        "max_cudagraph_capture_size": None if graphs.enough else graphs.wanted,
     }

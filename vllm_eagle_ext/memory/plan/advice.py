@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vllm_eagle_ext.memory.cuda_graphs import beyond_graphs
 from vllm_eagle_ext.memory.plan.run import DensePlan, HybridPlan, Plan
 from vllm_eagle_ext.memory.savings import mib, requests_fit
 from vllm_eagle_ext.memory.state_blocks import counted
@@ -40,7 +41,10 @@ def advise(plan: Plan) -> list[str]:
     if isinstance(plan, DensePlan):
         return [*_about_fit(plan, plan.cost.fit(plan.premises.budget))]
     taken = plan.taken.fit(plan.premises.budget)
-    return [*_about_fit(plan, taken), *_about_schemes(plan), *_about_length(plan), *_about_options(plan)]
+    return [
+        *_about_fit(plan, taken), *_about_schemes(plan), *_about_length(plan), *_about_graphs(plan),
+        *_about_options(plan),
+    ]  # fmt: skip
 
 
 def _about_fit(plan: Plan, fit: int) -> Iterator[str]:
@@ -89,6 +93,11 @@ def _about_length(plan: HybridPlan) -> Iterator[str]:
             f"Shorter requests show it more: of {_SHORT} tokens, {replay} run at a time instead of "
             f"{per_token}."
         )
+
+
+def _about_graphs(plan: HybridPlan) -> Iterator[str]:
+    if plan.graphs is not None and not plan.graphs.enough:
+        yield beyond_graphs(plan.graphs)
 
 
 def _about_options(plan: HybridPlan) -> Iterator[str]:

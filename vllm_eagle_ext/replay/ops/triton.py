@@ -197,21 +197,34 @@ def _apply_states(
         tl.store(target + tile, h.to(state.dtype.element_ty), mask=mask)
 
 
-def _tiles(cache: StateCache) -> dict[str, int]:
-    """Sizes of a layer and of a program's tile, by the kernels' names."""
+def layer_sizes(cache: StateCache) -> dict[str, int]:
+    """Heads and widths of a layer, by the kernels' names."""
     _, HV, DV, DK = cache.state.shape
     H = (cache.records.shape[2] - HV * (DV + 2)) // DK
     if record_width(H, DK, HV, DV) != cache.records.shape[2]:
         raise ValueError(f"records {cache.records.shape} do not fit states {cache.state.shape}")
     if not (cache.state[:1].is_contiguous() and cache.records[:1].is_contiguous()):
         raise ValueError("a block's state and its records must be contiguous in themselves")
-    BK, BV = triton.next_power_of_2(DK), min(triton.next_power_of_2(DV), 32)
-    return {"H": H, "HV": HV, "DK": DK, "DV": DV, "BK": BK, "BV": BV}
+    return {"H": H, "HV": HV, "DK": DK, "DV": DV}
+
+
+def _tiles(cache: StateCache) -> dict[str, int]:
+    """Sizes of a layer and of a program's tile, by the kernels' names."""
+    sizes = layer_sizes(cache)
+    BK, BV = triton.next_power_of_2(sizes["DK"]), min(triton.next_power_of_2(sizes["DV"]), 32)
+    return sizes | {"BK": BK, "BV": BV}
 
 
 def _programs(batch: Batch, sizes: dict[str, int]) -> int:
     """Programs of one layer. The rows have no part in it, so that a graph may hold the launch."""
     return batch.state_blocks.shape[-1] * sizes["HV"] * triton.cdiv(sizes["DV"], sizes["BV"])
+
+
+def check_rows(rows: Rows, cache: StateCache, out: torch.Tensor) -> None:
+    """Refuse rows that would be rounded when recorded, or whose parts a kernel would not find."""
+    for tensor in (*rows, out):
+        if tensor.dtype != cache.records.dtype or not tensor[:1].is_contiguous():
+            raise ValueError(f"rows must be {cache.records.dtype}, as records, and contiguous each")
 
 
 def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
@@ -220,9 +233,7 @@ def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: tor
     Heads and widths of `rows` and `out` are contiguous, and so are a block's state and records; rows and
     blocks may be any distance apart. Rows of padding are left alone.
     """
-    for tensor in (*rows, out):
-        if tensor.dtype != cache.records.dtype or not tensor[:1].is_contiguous():
-            raise ValueError(f"rows must be {cache.records.dtype}, as records, and contiguous each")
+    check_rows(rows, cache, out)
     sizes = _tiles(cache)
     programs = _programs(batch, sizes)
     if not programs:
@@ -272,11 +283,11 @@ class ApplyPlan:
         self._table = torch.tensor(table, dtype=torch.int64, device=first.state.device)
 
     @staticmethod
-    def _alignment(state: torch.Tensor) -> int:
+    def _alignment(blocks: torch.Tensor) -> int:
         """Bytes of which every block's start is known to be a multiple, as `_verify` gets to know it."""
-        if state.data_ptr() % VECTOR_BYTES:
-            return state.element_size()
-        return math.gcd(VECTOR_BYTES, state.stride(0) * state.element_size())
+        if blocks.data_ptr() % VECTOR_BYTES:
+            return blocks.element_size()
+        return math.gcd(VECTOR_BYTES, blocks.stride(0) * blocks.element_size())
 
     def _layout(self, cache: StateCache, gating: Gating) -> tuple[object, ...]:
         tensors = (cache.state, cache.records, *gating)
@@ -285,11 +296,14 @@ class ApplyPlan:
 
     def __call__(self, batch: Batch, plan: Plan) -> None:
         """Per request: state and conv state after `rows_to_commit` rows, and at the block boundary."""
-        programs = _programs(batch, self._sizes)
-        if not programs:
-            return
+        if batch.state_blocks.shape[-1]:
+            self._launch(batch, plan)
+            self._move_conv_states(batch, plan)
+
+    def _launch(self, batch: Batch, plan: Plan) -> None:
+        """The states."""
         first, gating, _ = self._layers[0]
-        _apply_states[(programs, len(self._layers))](
+        _apply_states[(_programs(batch, self._sizes), len(self._layers))](
             self._table,
             first.state,
             first.records,
@@ -302,4 +316,3 @@ class ApplyPlan:
             **self._sizes,
             **LAUNCH,
         )
-        self._move_conv_states(batch, plan)

@@ -42,8 +42,8 @@ def _gather_blocks(
 
 
 def gather_blocks(tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
-    """out [G, R]: the state block of each request in each group's table, NULL_BLOCK behind the last."""
-    groups, padded = out.shape
+    """out [1, G, R]: each request's state block in each group's table, NULL_BLOCK behind the last."""
+    _, groups, padded = out.shape
     first = tables.tensors[0]
     _gather_blocks[(triton.cdiv(padded, GATHER_BLOCK), groups)](
         tables.addresses,
@@ -53,7 +53,7 @@ def gather_blocks(tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -
         places.requests,
         padded,
         first.stride(0),
-        out.stride(0),
+        out.stride(1),
         places.block_size,
         MAPPED=places.rows_of is not None,
         ALIGNED=places.seq_lens is not None,

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.unit.memory.configs import config
 from tests.unit.memory.plan.inputs import write_config
-from tests.unit.memory.test_footprint import config
 from vllm_eagle_ext.cli import app
 
 DENSE = Path(__file__).parents[3] / "fixtures" / "dense"
 KEYS = {
     "request", "max_model_len", "weights", "draft_weights_bytes", "kv_budget_bytes", "per_token",
-    "replay", "line", "advice", "exit_code", "hybrid_state", "kv",
+    "replay", "line", "advice", "exit_code", "hybrid_state", "kv", "assumptions", "cuda_graphs",
 }  # fmt: skip
 
 
@@ -31,7 +31,8 @@ def dense(tmp_path):
 @pytest.fixture
 def plan(target):
     def run(*options, of=target, columns=100):
-        arguments = ["plan", "--target", str(of), *options]
+        release = () if "--vllm" in options else ("--vllm", "0.32")  # whichever is installed
+        arguments = ["plan", "--target", str(of), *release, *options]
         environment = {"COLUMNS": str(columns), "TERM": "dumb", "NO_COLOR": "1"}
         return CliRunner(env=environment).invoke(app, arguments)
 

@@ -16,7 +16,11 @@ def test_table(plan, target):
     assert lines[0] == f"{target}: 48 gated delta nets, 16 full-attention layers"
     assert lines[1] == "weights  50.1 GiB, estimated from config.json within 2%, no weights at hand"
     assert lines[2].startswith("KV cache 76.7 GiB: 0.92 of 140 GiB, less weights and 2 GiB assumed")
-    table = lines[4:14]
+    assert lines[3] == (
+        "vLLM     0.32 (as given) on sm_90 (assumed); GDN prefill: flashinfer; attention blocks: "
+        "multiples of 16 tokens"
+    )
+    table = lines[5:16]
     assert all(len(line) <= 100 for line in table)
     cells = [re.split(r"\s{2,}", line.strip()) for line in table]
     rows = {name: found for name, *found in cells}
@@ -28,11 +32,12 @@ def test_table(plan, target):
     assert rows["keys and values of 32768 tokens, MiB"] == ["2052", "2088"]
     assert rows["requests of 32768 tokens that fit"] == ["16", "32"]
     assert rows["recurrent state moved per step, MiB"] == ["2448", "456"]
-    assert lines[14] == (
+    assert rows["that a CUDA graph of 512 tokens holds"] == ["32", "32"]
+    assert lines[16] == (
         "Recurrent state: replay, 2 state blocks per request (per_token: 17): 348 MiB instead of 2754 "
         "MiB per request, recorded inputs 24 MiB of it; 32 requests of 32768 tokens fit instead of 16."
     )
-    assert lines[15] == (
+    assert lines[17] == (
         "- Shorter requests show it more: of 8192 tokens, 90 run at a time instead of 23."
     )
 
@@ -43,7 +48,7 @@ def test_json(said, plan):
     assert found["per_token"]["state_bytes"] == 2592 * MIB
     assert found["replay"]["pages_per_request"] == 1
     assert found["replay"]["page_bytes"] * 48 == found["replay"]["state_bytes"] == 174 * MIB
-    assert found["line"] == plan(*H200, "--no-prefix-caching").stdout.splitlines()[14]
+    assert found["line"] == plan(*H200, "--no-prefix-caching").stdout.splitlines()[16]
     for scheme in ("per_token", "replay"):
         cost = found[scheme]
         fit = (cost["pool_blocks"] - 1) // cost["blocks_per_request"]

@@ -19,11 +19,11 @@ def test_table(plan, dense):
     lines = result.stdout.splitlines()
     assert lines[0] == f"{dense}: 94 layers of full attention"
     assert lines[1] == "weights  437.9 GiB, estimated from config.json within 2%, no weights at hand"
-    rows = {line[:40].strip(): line[40:].strip() for line in lines[5:10]}
+    rows = {line[:40].strip(): line[40:].strip() for line in lines[6:11]}
     assert rows["keys and values of one token, KiB"] == "47"
     assert rows["keys and values of 40960 tokens, MiB"] == "1880"
     assert rows["requests of 40960 tokens that fit"] == "9"
-    assert lines[10] == (
+    assert lines[11] == (
         "Not a hybrid target: no recurrent state to plan. Keys and values: 1880 MiB per request; "
         "9 requests of 40960 tokens fit."
     )

@@ -9,8 +9,8 @@ import pytest
 from tests.support.checkpoints import tiny_draft
 from tests.support.engine import has_gpu
 from tests.unit.cli.output import refusal
+from tests.unit.memory.configs import config
 from tests.unit.memory.plan.inputs import H200, write_config
-from tests.unit.memory.test_footprint import config
 
 
 def test_no_target(plan, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.support.checkpoints import tiny_draft, write_target
 from tests.support.drafts import valid_draft, write
 from tests.support.engine import TINY
 from tests.unit.cli.output import refusal, serve_line
+from vllm_eagle_ext import version
 from vllm_eagle_ext.preflight.offline import platform
 
 HYBRID = ("--target", str(TINY / "hybrid_target"))
@@ -221,13 +223,13 @@ def test_switched_off(check, without_norms):
     ids=str,
 )
 def test_platform_of_the_installed_vllm(monkeypatch, versions, name, why):
-    def version(package):
+    def found_version(package):
         if package not in versions:
-            raise platform.PackageNotFoundError(package)
+            raise PackageNotFoundError(package)
         return versions[package]
 
     monkeypatch.delenv("VLLM_TARGET_DEVICE", raising=False)
-    monkeypatch.setattr(platform, "version", version)
+    monkeypatch.setattr(version, "version", found_version)
     found = platform.find_platform("auto")
     assert found.name == name
     assert found.why.startswith(why)

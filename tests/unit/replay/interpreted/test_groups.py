@@ -37,7 +37,7 @@ def test_one_gather_for_all_groups(aligned, is_mapped):
         SIZE,
     )
     out = torch.full((3, 290), -1, dtype=torch.int32, device=DEVICE)  # of wider buffers
-    gather_blocks(BlockTables.of(tables), places, out[:, :280])
+    gather_blocks(BlockTables.of(tables), places, out[None, :, :280])
     for row, table in zip(out, tables, strict=True):
         assert row[:200].tolist() == table.cpu()[order, columns].tolist()
         assert row[200:].tolist() == [0] * 80 + [-1] * 10

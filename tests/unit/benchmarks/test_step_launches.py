@@ -1,0 +1,41 @@
+"""What a step launches outside the model does not grow with the number of KV-cache groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.step_launches import LAUNCHES_MORE, STEPS, settings
+from benchmarks.step_metadata import launches
+from tests.support.engine import has_gpu
+
+if has_gpu():
+    pytest.skip("counts what a device would be given, without one", allow_module_level=True)
+
+# More in a step, whatever the number of groups: the gather of state blocks, of others' in a mixed batch,
+# plan, states, conv states, vLLM's align kernel and its input.
+COMMIT = ("_plan", "_apply_states", "_move_conv_states")
+ALIGN = "_postprocess_recoverssm_align_kernel"
+
+
+def test_the_published_pairs_have_these_groups():
+    assert sorted(setting.groups for setting in settings().values()) == [3, 4, 30, 48]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_launches_of_a_step(step):
+    few, many = (
+        next(replace(one, **STEPS[step]) for one in settings().values() if one.groups == groups)
+        for groups in (3, 48)
+    )
+    counts = {one.groups: launches(one, replays=True) for one in (few, many)}
+    print(f"\n{step}: {counts[48].total()} launches; {dict(counts[48])}")
+    assert counts[3] == counts[48]
+    found = counts[48]
+    assert found["_gather_blocks"] == (2 if many.prompts else 1)
+    assert [found[name] for name in COMMIT] == [1, 1, 1]
+    assert found[ALIGN] == (many.mode == "align")
+    for one in (few, many):
+        stock = launches(one, replays=False).total()
+        assert found.total() <= stock + LAUNCHES_MORE, one.groups

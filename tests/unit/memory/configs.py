@@ -1,0 +1,28 @@
+"""Published targets' config.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "hybrid"
+
+
+def config(name, **changes):
+    """config.json of a published target; `changes` go to its language model, None drops a key."""
+    found = json.loads((FIXTURES / f"{name}.json").read_text(encoding="utf-8"))["config"]
+    text = found.get("text_config", found)
+    for key, value in changes.items():
+        text.pop(key, None)
+        if value is not None:
+            text[key] = value
+    return found
+
+
+TARGETS = {
+    "4B": config("qwen3_5_4b"),
+    "27B": config("qwen3_6_27b"),
+    "35B-A3B": config("qwen3_6_35b_a3b"),
+    "Next-80B": config("qwen3_next_80b_a3b"),
+    "Next-80B fp32": config("qwen3_next_80b_a3b", mamba_ssm_dtype="float32"),
+}

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares replay's kernels with vLLM's own by the modelled times of the GPU at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from vllm_eagle_ext.memory.modelled_times import LIKELY_US
+
+# Within the model's own error: the state blocks decide.
+EVEN = 1.1
+_FASTEST_FIRST = ("chunked", "sequential")  # as replay takes its kernels
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTimes:
+    """Holds how long replay takes by the model, over vLLM's own kernel for the same K.
+
+    The range is that of the devices of one compute capability.
+    """
+
+    capability: int  # the modelled one: 90 for 9.0
+    least: float
+    most: float
+
+    @property
+    def pays(self) -> bool:
+        return self.most <= EVEN
+
+    @property
+    def even(self) -> bool:
+        return self.pays and self.most > 2 - EVEN
+
+    def __str__(self) -> str:
+        low, high = f"{self.least:.2f}", f"{self.most:.2f}"
+        shares = low if low == high else f"{low} to {high}"
+        return (
+            f"on sm_{self.capability} verify and commit are modelled at {shares} of the time of vLLM's "
+            "own kernel"
+        )
+
+
+def kernel_times(capability: tuple[int, int], *, k: int, state_width: int) -> KernelTimes | None:
+    """Look up a GPU; state_width: bytes of a state's element. None: nothing is modelled for it.
+
+    A capability that was not modelled is taken for the nearest one below.
+    """
+    asked = 10 * capability[0] + capability[1]
+    known = [modelled for modelled in LIKELY_US if modelled <= asked]
+    if not known:
+        return None
+    modelled = max(known)
+    shares = []
+    for by_width in LIKELY_US[modelled].values():
+        times = by_width.get(state_width)
+        if times is None:
+            return None
+        replay = next(times[kernels] for kernels in _FASTEST_FIRST if kernels in times)
+        shares.append(_at(replay, k) / _at(times["per_token"], k))
+    return KernelTimes(modelled, min(shares), max(shares))
+
+
+def _at(times: Mapping[int, float], k: int) -> float:
+    """Between the modelled K in proportion, and beyond them as between the nearest two."""
+    points = sorted(times.items())
+    pairs = list(pairwise(points))
+    (k0, t0), (k1, t1) = next(((a, b) for a, b in pairs if k <= b[0]), pairs[-1])
+    return t0 + (t1 - t0) * (k - k0) / (k1 - k0)

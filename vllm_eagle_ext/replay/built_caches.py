@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts what a request takes of the KV cache from the specs of the layers that were built.
+
+Sizes, groups and reservations are computed by vLLM's own functions. The other scheme's are, too, on the
+specs that vLLM's own layers would have handed in; only the block that vLLM would have chosen for them is
+computed here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
+from vllm.v1.attention.backend import MultipleOf
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheSpec, MambaSpec
+
+from vllm_eagle_ext.memory.footprint import CPU_BLOCK, StateShare, ceil, round_up
+
+planning: Any = kv_cache_utils
+with suppress(ImportError):  # 0.33 keeps the grouping in a module of its own
+    from vllm.v1.core import kv_cache_planning as planning  # type: ignore[no-redef]
+
+Specs = dict[str, KVCacheSpec]  # by layer
+
+
+def built_specs(vllm_config: VllmConfig) -> Specs:
+    """Collect the specs of this rank as its worker hands them to vLLM."""
+    from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
+
+    specs: Specs = get_kv_cache_spec(vllm_config)
+    return specs
+
+
+def per_token_specs(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> Specs:
+    """Make the specs that vLLM's own layers would have handed in instead of those that replay.
+
+    Args:
+        specs: as `built_specs` collects them.
+    """
+    layers = vllm_config.compilation_config.static_forward_context
+    stock = {
+        name: QwenGatedDeltaNetAttention.get_kv_cache_spec(layers[name], vllm_config)
+        for name in specs
+        if isinstance(layers[name], QwenGatedDeltaNetAttention)
+    }
+    ours = next(specs[name] for name in stock)
+    tokens = vllm_config.cache_config.block_size
+    token_bytes = ours.page_size_bytes // tokens
+    raw = _unpadded(next(iter(stock.values())))
+    other = _block_tokens(raw, token_bytes, _alignment(vllm_config, _unpadded(ours), token_bytes))
+    page = other * token_bytes
+    found: Specs = {}
+    for name, spec in specs.items():
+        if name in stock:
+            block = other if stock[name].block_size == tokens else stock[name].block_size
+            found[name] = replace(stock[name], block_size=block, page_size_padded=page)
+        else:
+            found[name] = replace(spec, block_size=other)
+    return found
+
+
+def share_of(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> StateShare:
+    """Count what a request of max_model_len takes, as vLLM admits and groups these specs."""
+    with _quiet(planning.__name__):  # it would speak of this grouping as of the engine's
+        groups = planning.get_kv_cache_groups(vllm_config, dict(specs))
+    page = max(group.kv_cache_spec.page_size_bytes for group in groups)
+    states = [group for group in groups if isinstance(group.kv_cache_spec, MambaSpec)]
+    layers = sum(len(group.layer_names) for group in states)
+    blocks = [_blocks_of(vllm_config, group.kv_cache_spec) for group in groups]
+    state_blocks = _blocks_of(vllm_config, states[0].kv_cache_spec)
+    return StateShare(
+        block_bytes=page * max(len(group.layer_names) for group in groups),
+        blocks=sum(blocks),
+        state_blocks=state_blocks,
+        state=layers * states[0].kv_cache_spec.max_memory_usage_bytes(vllm_config),
+        recorded_inputs=layers * state_blocks * _recorded_bytes(states[0].kv_cache_spec),
+    )
+
+
+def _blocks_of(vllm_config: VllmConfig, spec: KVCacheSpec) -> int:
+    return ceil(spec.max_memory_usage_bytes(vllm_config), spec.page_size_bytes)
+
+
+def _recorded_bytes(spec: MambaSpec) -> int:
+    """The recorded inputs are a third part behind conv state and committed state."""
+    parts = list(zip(spec.shapes, spec.dtypes, strict=True))[2:]
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in parts)
+
+
+def _unpadded(spec: KVCacheSpec) -> int:
+    assert isinstance(spec, MambaSpec)
+    return replace(spec, page_size_padded=None).page_size_bytes
+
+
+def _block_tokens(raw: int, token_bytes: int, alignment: int) -> int:
+    return round_up(ceil(raw, token_bytes), alignment)
+
+
+def _alignment(vllm_config: VllmConfig, raw: int, token_bytes: int) -> int:
+    """Of how many tokens vLLM made the block a multiple, by what it asks; a larger --block-size of the
+    user, which vLLM forgets, is found by the block that came out."""
+    found = vllm_config.cache_config.block_size
+    asked = _asked_alignment(vllm_config)
+    candidates = (asked << shift for shift in range(found.bit_length()))
+    return next((a for a in candidates if _block_tokens(raw, token_bytes, a) == found), asked)
+
+
+def _asked_alignment(vllm_config: VllmConfig) -> int:
+    multiples = [1]
+    with set_current_vllm_config(vllm_config):  # FlashAttention goes by the model's head size
+        for layer in vllm_config.compilation_config.static_forward_context.values():
+            exported = getattr(layer, "get_prefill_checkpoint_alignment", lambda: None)()
+            multiples.append(exported or 1)
+            if isinstance(
+                getattr(layer, "get_kv_cache_spec", lambda _: None)(vllm_config), AttentionSpec
+            ):
+                sizes = layer.get_attn_backend().get_supported_kernel_block_sizes()
+                multiples.append(min(s.base if isinstance(s, MultipleOf) else s for s in sizes))
+    own = math.lcm(*multiples)
+    is_cpu = vllm_config.device_config.device_type == "cpu"
+    return max(own, CPU_BLOCK) if is_cpu else own
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

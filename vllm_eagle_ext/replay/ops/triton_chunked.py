@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verify and commit on tensor cores, all rows of a step at once. Needs torch and triton alone.
+
+Same recorded inputs as `ops.triton`: either may commit what the other verified. Outputs and states are
+not those of vLLM's kernel to the last bit, but as near to the exact ones.
+
+Memory bounds these kernels, not arithmetic, as soon as a step has a few requests: a state is read once
+by a verify, once from memory by a commit (a second time from the second-level cache) and written once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import triton  # type: ignore[import-untyped]
+
+from vllm_eagle_ext.replay.ops import triton as sequential
+from vllm_eagle_ext.replay.ops.triton_chunked_kernels import _apply_states, _verify
+from vllm_eagle_ext.replay.ops.triton_plan import plan, steps
+from vllm_eagle_ext.replay.ops.types import Batch, Gating, Plan, Rows, StateCache
+
+__all__ = ["ApplyPlan", "obstacle", "plan", "verify"]
+
+LEAST = 16  # rows and columns of a tensor core's product
+MOST_ROWS = 64
+DTYPES = (torch.bfloat16, torch.float16)  # of rows; sums of three bf16 parts hold either exactly
+STATE_DTYPES = (torch.float32, *DTYPES)
+COLUMNS_AT_A_TIME = 32
+FEW_HEADS = 128  # value heads of all requests, below which a head is shared among more programs
+VERIFY = {"num_warps": 4, "STAGES": 3}
+COMMIT = {"num_warps": 4, "STAGES": 3}
+
+
+def obstacle(
+    key_width: int, value_width: int, rows: int, dtype: torch.dtype, state_dtype: torch.dtype
+) -> str | None:
+    """Why these kernels cannot run a layer, None if they can. rows: of a request, 1 + K at most."""
+    if key_width % LEAST or value_width % LEAST:
+        return f"heads are {key_width} and {value_width} wide, allowed are multiples of {LEAST}"
+    if rows > MOST_ROWS:
+        return f"a step has up to {rows} rows of a request, allowed are {MOST_ROWS}"
+    if dtype not in DTYPES:
+        return f"rows are {dtype}, allowed are bfloat16 and float16"
+    if state_dtype not in STATE_DTYPES:
+        return f"states are {state_dtype}, allowed are float32, bfloat16 and float16"
+    return None
+
+
+def _tiles(cache: StateCache, requests: int) -> dict[str, int]:
+    """Sizes of a layer and of a program's tile, by the kernels' names. A launch's tile depends on the
+    padded number of requests alone, so that a graph may hold it."""
+    sizes = sequential.layer_sizes(cache)
+    rows, DK, DV = cache.records.shape[1], sizes["DK"], sizes["DV"]
+    reason = obstacle(DK, DV, rows, cache.records.dtype, cache.state.dtype)
+    if reason:
+        raise ValueError(reason)
+    BV = 128 if requests * sizes["HV"] > FEW_HEADS else 32
+    return {
+        **sizes,
+        "ROWS": max(triton.next_power_of_2(rows), LEAST),
+        "BD": min(triton.next_power_of_2(DK), COLUMNS_AT_A_TIME),
+        "BV": min(triton.next_power_of_2(DV), BV),
+    }
+
+
+def _programs(requests: int, sizes: dict[str, int]) -> int:
+    return requests * sizes["HV"] * triton.cdiv(sizes["DV"], sizes["BV"])
+
+
+def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
+    """Outputs of all rows from the committed states, into `out` [N, HV, DV]; records the rows.
+
+    Heads and widths of `rows` and `out` are contiguous, and so are a block's state and records; rows and
+    blocks may be any distance apart. Rows of padding are left alone, and so are a request's rows behind
+    the 16, 32 or 64 that hold all that can be recorded: only the capture of a graph has such.
+
+    Raises:
+        ValueError: shapes or dtypes that these kernels cannot run.
+    """
+    sequential.check_rows(rows, cache, out)
+    requests = len(batch.state_blocks)
+    sizes = _tiles(cache, requests)
+    if not requests:
+        return
+    _verify[(_programs(requests, sizes),)](
+        *rows,
+        *gating,
+        cache.state,
+        cache.records,
+        batch.state_blocks,
+        batch.starts,
+        out,
+        sizes["DK"] ** -0.5,
+        *(tensor.stride(0) for tensor in (*rows, out, batch.state_blocks)),
+        STATE_STRIDE=cache.state.stride(0),
+        RECORD_STRIDE=cache.records.stride(0),
+        RECORD_ROWS=cache.records.shape[1],
+        **sizes,
+        **VERIFY,
+    )
+
+
+class ApplyPlan(sequential.ApplyPlan):
+    """Writes what a plan says, in all layers at once: one launch for states, one for conv states."""
+
+    def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
+        """layers: as `types.Layer`; `history`: W - 1, the inputs that the convolution looks back on.
+
+        Raises:
+            ValueError: the layers differ, or have shapes or dtypes that these kernels cannot run.
+        """
+        super().__init__(layers, history)
+        _tiles(self._layers[0].cache, requests=1)
+        self._record_bytes = math.gcd(*(self._alignment(layer.cache.records) for layer in self._layers))
+
+    def _launch(self, batch: Batch, plan: Plan) -> None:
+        first, gating, _ = self._layers[0]
+        requests = batch.state_blocks.shape[-1]
+        sizes = _tiles(first, requests)
+        _apply_states[(_programs(requests, sizes), len(self._layers))](
+            self._table,
+            first.state,
+            first.records,
+            *gating,
+            batch.state_blocks,
+            *plan,
+            *steps(batch, plan),
+            RECORD_ROWS=first.records.shape[1],
+            STATE_BYTES=self._state_bytes,
+            RECORD_BYTES=self._record_bytes,
+            **sizes,
+            **COMMIT,
+        )
