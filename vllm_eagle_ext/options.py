@@ -59,6 +59,12 @@ class Options(BaseModel):
         'committed state of a request alone) or "per_token" (vLLM\'s own: one state block per draft '
         "token)",
     )
+    replay_kernels: Literal["auto", "sequential", "chunked"] = Field(
+        default="auto",
+        description='"auto" (chunked on a GPU where the model\'s shapes allow it and the check at the '
+        'start passes), "sequential" (row by row, bit for bit what vLLM\'s own kernel computes) or '
+        '"chunked" (all rows of a step at once on tensor cores, rounding differently; GPUs alone)',
+    )
 
 
 def parse_options(additional_config: object) -> Options:

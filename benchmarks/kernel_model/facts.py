@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What machine code does not say of a kernel: trip counts, bytes, and how it is launched.
 
-A kernel that is new to the model gets a row in `FACTS`.
+A kernel that is new to the model gets a row in `FACTS`, by its name, or by scheme and name where several
+modules have one of that name.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Facts:
 
     launched: once per layer, or once per step for all layers, or once per step whatever their number.
     trips: as `Flow.weights` takes them, for a step of a case.
-    moved: bytes read and written per request and layer, each once.
+    moved: bytes read from and written to memory per request and layer, each once.
+    cached: bytes per request and layer that come from the second-level cache besides.
     conditional: how often a block runs that a loop's iterations may skip.
     rows_in_code: T is a size of a tile, and not only a limit.
     """
@@ -33,6 +35,7 @@ class Facts:
     launched: Literal["per layer", "all layers", "once"]
     trips: Callable[[Case], Trips]
     moved: Callable[[Case], int]
+    cached: Callable[[Case], int] = lambda case: 0
     conditional: float = 1.0
     rows_in_code: bool = False
 
@@ -73,12 +76,27 @@ def _rows_in_token_loops(case: Case) -> Callable[[Loop], float]:
     return lambda loop: case.rows if loop.counts()["shuffle"] else 1
 
 
+STATE_COLUMNS = 32  # that the chunked kernels have in registers at a time
+
+
+def _in_tiles(case: Case) -> Callable[[Loop], float]:
+    """The chunked kernels pass over a state in tiles; the loop around a pass of the commit runs once."""
+    return lambda loop: 1 if loop.inner else WIDTH / STATE_COLUMNS
+
+
 FUSED = "gdn_decode_post_conv_mtp_kernel"
 FACTS = {
     "_verify": Facts(launched="per layer", trips=_rows, moved=_verified),
     "_apply_states": Facts(
         launched="all layers", trips=committed, moved=_committed, conditional=0
     ),  # the state at a block boundary is written in one step of many
+    "chunked _verify": Facts(launched="per layer", trips=_in_tiles, moved=_verified),
+    "chunked _apply_states": Facts(
+        launched="all layers",
+        trips=_in_tiles,
+        moved=_committed,
+        cached=lambda case: case.state_bytes,  # read a second time to be written
+    ),
     "_move_conv_states": Facts(
         launched="all layers", trips=lambda case: 1, moved=lambda case: 2 * 3 * 2 * case.channels
     ),
@@ -88,6 +106,14 @@ FACTS = {
     ),
     FUSED: Facts(launched="per layer", trips=_rows_in_token_loops, moved=_fused),
 }
+
+
+def facts_of(scheme: str, kernel: str) -> Facts:
+    """Raises KeyError for a kernel that has no row."""
+    found = FACTS.get(f"{scheme} {kernel}") or FACTS.get(kernel)
+    if found is None:
+        raise KeyError(f"kernel {kernel} of {scheme}: add its row to benchmarks/kernel_model/facts.py")
+    return found
 
 
 def floor(case: Case) -> int:

@@ -19,6 +19,7 @@ CLOCKS = {
     "barrier": 25, "mma": 33, "control": 5, "global": 600, "local": 100,
 }  # fmt: skip
 FROM_CACHE = 280
+OF_MANY_WARPS = 128  # a product of four warps or a CTA
 _NAMES = re.compile(r"(?<![\w.])(U?R\d+|U?P\d+)(?:\.(64|reuse))?")
 _STORES = ("ST", "RED")
 
@@ -29,20 +30,38 @@ class Scoreboard:
     def __init__(self) -> None:
         self.now = 0.0
         self._ready: dict[str, float] = {}
+        self._copies: list[float] = []  # when each group of asynchronous copies is there
+        self._product = 0.0  # when the last product of many warps is
 
     def issue(self, instruction: Instruction, *, in_loop: bool) -> None:
         written, read = _operands(instruction)
         self.now = max([self.now + 1, *(self._ready.get(name, 0.0) for name in read)])
+        self._wait(instruction)
         known = instruction.kind
+        if known == "mma" and instruction.name != "HMMA":
+            self._product = self.now + OF_MANY_WARPS
         clocks = FROM_CACHE if known == "global" and in_loop else CLOCKS[known]
         if known == "barrier":  # all warps arrive at the same time
             self.now += clocks
         for name in written:
             self._ready[name] = self.now + clocks
 
+    def _wait(self, instruction: Instruction) -> None:
+        """For copies and products that write no register which is read."""
+        if instruction.name == "LDGDEPBAR":  # a group of copies, all from memory, has been started
+            self._copies.append(self.now + CLOCKS["global"])
+        elif instruction.opcode.startswith("DEPBAR.LE"):
+            under_way = int(instruction.operands.split(",")[1].strip(), 0)
+            done = self._copies[: len(self._copies) - under_way]
+            self.now = max([self.now, *done])
+        elif instruction.name == "SYNCS" or instruction.opcode.startswith("WARPGROUP.DEPBAR"):
+            self.now = max(self.now, self._product)
+
     def skip(self, clocks: float) -> None:
         """Let so much time pass for everything under way, too."""
         self.now += clocks
+        self._product += clocks
+        self._copies = [at + clocks for at in self._copies]
         self._ready = {name: at + clocks for name, at in self._ready.items()}
 
 

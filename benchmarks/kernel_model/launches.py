@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launches of one request and layer, as this package and vLLM make them."""
+"""The launches of one layer, as this package and vLLM make them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ REPLAY = {
 
 
 class _Tensors:
-    """Tensors of one request and layer; their values are never looked at."""
+    """Tensors of one layer; their values are never looked at, and all requests share a state block."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, requests: int) -> None:
         T, H, HV = case.rows, case.key_heads, case.value_heads
-        shapes = ((T, H, WIDTH), (T, H, WIDTH), (T, HV, WIDTH), (T, HV), (T, HV))
+        N = requests * T
+        shapes = ((N, H, WIDTH), (N, H, WIDTH), (N, HV, WIDTH), (N, HV), (N, HV))
         self.rows = Rows(*(torch.zeros(shape, dtype=torch.bfloat16) for shape in shapes))
         self.gating = Gating(torch.zeros(HV), torch.zeros(HV, dtype=torch.bfloat16))
-        self.out = torch.zeros(T, HV, WIDTH, dtype=torch.bfloat16)
-        self.starts = torch.tensor([0, T], dtype=torch.int32)
+        self.out = torch.zeros(N, HV, WIDTH, dtype=torch.bfloat16)
+        self.starts = torch.arange(0, N + 1, T, dtype=torch.int32)
+        self._requests = requests
         dtype = DTYPES[case.state]
         conv = (case.channels, CONVOLUTION - 1 + T - 1)
         record = (T, record_width(H, WIDTH, HV, WIDTH))
@@ -52,18 +54,17 @@ class _Tensors:
             ),
         )  # fmt: skip
 
-    @staticmethod
-    def counts(size: int = 1) -> torch.Tensor:
-        return torch.ones(size, dtype=torch.int32)
+    def counts(self) -> torch.Tensor:
+        return torch.ones(self._requests, dtype=torch.int32)
 
 
-def replay(scheme: str, case: Case) -> list[Launch]:
+def replay(scheme: str, case: Case, requests: int) -> list[Launch]:
     """Every launch of a step: verify, plan, commit; with prefix caching, all requests in a step."""
     module: Any = importlib.import_module(REPLAY[scheme])
-    made = _Tensors(case)
+    made = _Tensors(case, requests)
     batch = Batch(made.counts(), made.starts)
     plan = Plan(*(made.counts() for _ in range(4)))
-    align = Align.of([torch.ones(1, 8, dtype=torch.int32)], made.counts(), BLOCK_TOKENS)
+    align = Align.of([torch.ones(requests, 8, dtype=torch.int32)], made.counts(), BLOCK_TOKENS)
     with record() as found:
         module.verify(made.rows, made.gating, made.cache, batch, made.out)
         module.plan(batch, made.counts(), None, align, plan)
@@ -71,15 +72,16 @@ def replay(scheme: str, case: Case) -> list[Launch]:
     return found
 
 
-def per_token(case: Case) -> list[Launch]:
+def per_token(case: Case, requests: int) -> list[Launch]:
     """vLLM's kernel for any K: a state block per row."""
-    made = _Tensors(case)
+    made = _Tensors(case, requests)
+    blocks = torch.ones(requests, case.rows, dtype=torch.int32)
     with record() as found:
         fused_sigmoid_gating.fused_sigmoid_gating_delta_rule_update(
             A_log=made.gating.A_log, dt_bias=made.gating.dt_bias,
             q=made.rows.query[None], k=made.rows.key[None], v=made.rows.value[None],
             a=made.rows.a, b=made.rows.b, initial_state=made.cache.state, inplace_final_state=True,
-            cu_seqlens=made.starts, ssm_state_indices=torch.ones(1, case.rows, dtype=torch.int32),
+            cu_seqlens=made.starts, ssm_state_indices=blocks,
             num_accepted_tokens=made.counts(), use_qk_l2norm_in_kernel=True,
         )  # fmt: skip
     return found
@@ -90,5 +92,8 @@ def schemes() -> list[str]:
     return [name for name, module in REPLAY.items() if importlib.util.find_spec(module)]
 
 
-def launches(scheme: str, case: Case) -> list[Launch]:
-    return per_token(case) if scheme == "per_token" else replay(scheme, case)
+def launches(scheme: str, case: Case, requests: int = 1) -> list[Launch]:
+    """The launches of one layer by a scheme: `per_token`, or one of `schemes()`."""
+    if scheme == "per_token":
+        return per_token(case, requests)
+    return replay(scheme, case, requests)

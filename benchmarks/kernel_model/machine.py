@@ -27,6 +27,7 @@ class Arch:
     fp32: float
     special: float
     mma: float  # bf16 multiply-adds per clock by mma.sync, accumulated in fp32
+    mma_of_many: float = 0.0  # by wgmma or tcgen05
     alu: float = 2.0
     integer_multiply: float = 2.0
     memory: float = 1.0  # shuffles, loads and stores; each moves 128 bytes at most
@@ -40,8 +41,12 @@ class Arch:
 # for it: that of sm_80 is assumed.
 ARCHS = {
     80: Arch(80, warps=64, ctas=32, shared=164 * 1024, fp32=2.0, special=0.5, mma=1024),
-    90: Arch(90, warps=64, ctas=32, shared=228 * 1024, fp32=4.0, special=0.5, mma=1280),
-    100: Arch(100, warps=64, ctas=32, shared=228 * 1024, fp32=4.0, special=0.5, mma=1024),
+    90: Arch(
+        90, warps=64, ctas=32, shared=228 * 1024, fp32=4.0, special=0.5, mma=1280, mma_of_many=2048
+    ),
+    100: Arch(
+        100, warps=64, ctas=32, shared=228 * 1024, fp32=4.0, special=0.5, mma=1024, mma_of_many=4096
+    ),
     120: Arch(120, warps=48, ctas=24, shared=100 * 1024, fp32=4.0, special=0.5, mma=512),
 }
 
@@ -53,6 +58,7 @@ class Device:
     multiprocessors: int
     clock: float  # Hz, boost
     bandwidth: float  # bytes/s, peak
+    cache: float  # bytes/s of the second-level cache, about what others measured
 
     @property
     def arch(self) -> Arch:
@@ -60,11 +66,11 @@ class Device:
 
 
 DEVICES = (
-    Device("A100", 80, 108, 1.41e9, 2.039e12),
-    Device("H100", 90, 132, 1.83e9, 3.35e12),
-    Device("H200", 90, 132, 1.83e9, 4.8e12),
-    Device("B200", 100, 148, 1.85e9, 7.7e12),
-    Device("RTX PRO 6000", 120, 188, 2.6e9, 1.792e12),
+    Device("A100", 80, 108, 1.41e9, 2.039e12, 4.5e12),
+    Device("H100", 90, 132, 1.83e9, 3.35e12, 6.5e12),
+    Device("H200", 90, 132, 1.83e9, 4.8e12, 6.5e12),
+    Device("B200", 100, 148, 1.85e9, 7.7e12, 9e12),
+    Device("RTX PRO 6000", 120, 188, 2.6e9, 1.792e12, 8e12),
 )
 
 

@@ -16,6 +16,7 @@ from vllm_eagle_ext.memory.kernel_times import kernel_times
 PAGE = ROOT / "docs/gpu.md"
 Row = dict[str, Any]
 MOST_K, MANY, ONE = 15, "32", "1"
+_OF_BOTH = ("_verify", "_apply_states")  # sequential and chunked
 SHOWN_LOOP = ("instructions", "shuffle", "barrier", "mma")
 
 
@@ -34,26 +35,34 @@ def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
 
 
 def kernels(data: Data) -> str:
-    """Of every kernel the heaviest loop, as one row of a request runs it."""
-    head = ("kernel", "for", "registers", "local B", "shared B", "warps", "CTAs/SM, limit",
-            "instructions", "shuffles", "barriers", "MMA", "any shape: registers, local B")  # fmt: skip
+    """Of every kernel what it takes, its heaviest loop, and what a warp executes in all."""
+    head = ("kernel", "for", "registers", "local B", "shared B", "CTAs/SM, limit", "loop: instructions",
+            "shuffles", "barriers", "MMA", "a warp in all", "largest of any shape: registers, local B",
+    )  # fmt: skip
     first = [TARGETS[0].key_heads, TARGETS[0].value_heads]
     rows = [row for row in data["kernels"] if row["state"] == "fp32" and row["shape"] == first]
-    rows.sort(key=lambda row: (row["scheme"], row["kernel"], row["k"]))
+    rows.sort(key=lambda row: (row["scheme"], row["kernel"], row["tiles"], int(row["arch"][3:])))
     return table(head, (kernel_cells(row) for row in rows if _shown(row, rows)))
 
 
 def _shown(row: Row, rows: Sequence[Row]) -> bool:
-    return row["k"] == max(other["k"] for other in rows if other["kernel"] == row["kernel"])
+    """Each kernel once: at the largest K, and what schemes have in common with the first."""
+    same = [other for other in rows if other["kernel"] == row["kernel"]]
+    schemes = {other["scheme"] for other in same}
+    common = row["kernel"] in ("_plan", "_move_conv_states") and row["scheme"] != min(schemes)
+    return row["k"] == max(other["k"] for other in same) and not common
 
 
 def kernel_cells(row: Row) -> list[object]:
     loop = max(row["loops"], key=lambda item: item["instructions"], default=None)
-    counts = [loop[name] for name in SHOWN_LOOP] if loop else [f"{row['code']} in all", "-", "-", "-"]
+    counts = [loop[name] for name in SHOWN_LOOP] if loop else ["-"] * len(SHOWN_LOOP)
     fits, most = row["occupancy"], row["most"]
+    tiles = f", {row['tiles']} per head" if row["scheme"] == "chunked" and row["tiles"] else ""
+    name = f"`{row['kernel']}`" + (f" ({row['scheme']}{tiles})" if row["kernel"] in _OF_BOTH else "")
     return [
-        f"`{row['kernel']}`", row["arch"], row["registers"], row["local"], row["shared"], row["warps"],
-        f"{fits['ctas']}, {fits['limit']}", *counts, f"{most['registers']}, {most['local']}",
+        name, row["arch"], row["registers"], row["local"], row["shared"],
+        f"{fits['ctas']}, {fits['limit']}", *counts, f"{sum(row['counts'].values()):.0f}",
+        f"{most['registers']}, {most['local']}",
     ]  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def module_text(data: Data) -> str:
 def _lines(found: dict[int, Any]) -> list[str]:
     """As the formatter lays it out."""
     lines = []
-    for capability, devices in found.items():
+    for capability, devices in sorted(found.items()):
         lines.append(f"    {capability}: {{")
         for device, widths in devices.items():
             lines.append(f'        "{device}": {{')

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from benchmarks.kernel_model.latency import warp_clocks
 from benchmarks.kernel_model.machine import SCHEDULERS, WARP, Arch
 from benchmarks.kernel_model.sass import Flow, Instruction, Trips, parse
 
-_SHAPE = re.compile(r"MMA(?:\.\w+)*?\.(?:(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)|168(?P<depth>16|32|8|4))\b")
+_SHAPE = re.compile(r"HMMA\.168(?P<depth>16|8|4)\b")
+_SHAPE_OF_FOUR_WARPS = re.compile(r"HGMMA\.(\d+)x(\d+)x(\d+)\b")
 _PACKED = ("FFMA2", "FMUL2", "FADD2")  # two results of a lane
 LINE_BYTES = 128  # that a multiprocessor's shared memory or first-level cache moves per clock
 
@@ -27,7 +27,7 @@ class Profile:
     local: int
     shared: int
     warps: int
-    ctas: int  # per request, of one layer
+    ctas: int  # of one layer, all requests
     code: int  # instructions that can be reached
     loops: tuple[dict[str, int], ...]  # of each loop one iteration: all, and some kinds
     counts: dict[str, float]  # executed per warp, by kind
@@ -37,7 +37,7 @@ class Profile:
     @classmethod
     def of(cls, machine: Any, ctas: int, arch: Arch, trips: Trips, conditional: float) -> Profile:
         flow = _flow(machine.text)
-        counts, clocks = _executed(flow, trips, conditional, arch)
+        counts, clocks = _executed(flow, trips, conditional, arch, machine.warps)
         return cls(
             registers=machine.registers,
             local=machine.local,
@@ -67,7 +67,7 @@ def _iteration(counts: Counter[str]) -> dict[str, int]:
 
 
 def _executed(
-    flow: Flow, trips: Trips, conditional: float, arch: Arch
+    flow: Flow, trips: Trips, conditional: float, arch: Arch, warps: int
 ) -> tuple[Counter[str], dict[str, float]]:
     weights = flow.weights(trips, conditional)
     counts: Counter[str] = Counter()
@@ -77,7 +77,7 @@ def _executed(
         for instruction in block.instructions:
             counts[instruction.kind] += weight  # type: ignore[assignment]
             memory += weight * memory_clocks(instruction)
-            mma += weight * mma_clocks(instruction, arch)
+            mma += weight * mma_clocks(instruction, arch, warps)
             packed += weight * (
                 instruction.kind == "fp32" and instruction.name in ("FFMA2", "FMUL2", "FADD2")
             )
@@ -105,11 +105,20 @@ def memory_clocks(instruction: Instruction) -> float:
     return max(1, WARP * width / LINE_BYTES)
 
 
-def mma_clocks(instruction: Instruction, arch: Arch) -> float:
+def mma_clocks(instruction: Instruction, arch: Arch, warps: int) -> float:
+    """Clocks of the tensor cores for one warp's part of an instruction.
+
+    Products of four warps (wgmma) reach the peak from 64 columns on and take as long for fewer; those of
+    a whole CTA (tcgen05) have their shape in a register: 128 by 32 by 16 is assumed.
+    """
     if instruction.kind != "mma":
         return 0
+    if instruction.name.startswith("UTC"):
+        return 128 * 32 * 16 / arch.mma_of_many / warps
+    if shape := _SHAPE_OF_FOUR_WARPS.search(instruction.opcode):
+        m, n, k = map(int, shape.groups())
+        return m * max(n, 64) * k / arch.mma_of_many / 4
     shape = _SHAPE.search(instruction.opcode)
     if shape is None:
         raise ValueError(f"the shape of {instruction.opcode} is not known")
-    m, n, k = (int(shape[x]) for x in "mnk") if shape["m"] else (16, 8, int(shape["depth"]))
-    return math.prod((m, n, k)) / arch.mma * (2 if ".TF32" in instruction.opcode else 1)
+    return 16 * 8 * int(shape["depth"]) / arch.mma * (2 if ".TF32" in instruction.opcode else 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.kernel_model.case import Case, Target
-from benchmarks.kernel_model.facts import ANY_ROWS, FACTS, FUSED
+from benchmarks.kernel_model.facts import ANY_ROWS, FUSED, facts_of
 from benchmarks.kernel_model.machine import Arch, Device, occupancy
 from benchmarks.kernel_model.profile import Profile
 from benchmarks.kernel_model.times import Modelled, floors
@@ -29,48 +29,61 @@ def read_results() -> Data:
 
 
 class Results:
-    """The rows of a run, and those of the one before for the kernel that cannot be read anew."""
+    """The rows of a run, and those of the one before for what it leaves out."""
 
-    def __init__(self, fused: FusedKernels | None, before: Data | None) -> None:
+    def __init__(self, fused: FusedKernels | None, before: Data | None, *, everything: bool) -> None:
+        """before: what was found earlier; a run over everything keeps vLLM's fused kernel alone."""
         self.fused = fused
-        self._kernels: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self._times: dict[tuple[Any, ...], dict[str, Any]] = {}
-        rows = before["kernels"] if before else []
-        self._before = {
-            (row["arch"], row["state"], row["k"], row["ratio"]): row
-            for row in rows
-            if row["kernel"] == FUSED
-        }
+        rows = before or {"kernels": [], "times": []}
+        self._before = {_kernel_key(row): row for row in rows["kernels"]}
+        self._kernels = {} if everything else dict(self._before)
+        self._times = {} if everything else {_time_key(row): row for row in rows["times"]}
+        self._new: set[tuple[Any, ...]] = set()
 
     @property
     def data(self) -> Data:
-        return {"kernels": [*self._kernels.values()], "times": [*self._times.values()]}
+        kernels = (self._kernels[key] for key in sorted(self._kernels))
+        return {"kernels": [*kernels], "times": [self._times[key] for key in sorted(self._times)]}
 
-    def kept(self, case: Case, arch: Arch) -> dict[str, Profile]:
+    def kept(self, case: Case, arch: Arch, requests: int) -> dict[str, Profile]:
         """The profile of vLLM's fused kernel as it was found before; nothing if it never was."""
-        row = self._before.get((arch.name, case.state, case.rows - 1, _ratio(case)))
+        row = next(
+            (
+                row
+                for row in self._before.values()
+                if (row["kernel"], row["arch"], row["state"]) == (FUSED, arch.name, case.state)
+                and (row["k"], row["ratio"]) == (case.rows - 1, _ratio(case))
+            ),
+            None,
+        )
         if row is None:
             return {}
         known = {name: row[name] for name in Profile.__dataclass_fields__}
-        return {FUSED: Profile(**known | {"ctas": case.value_heads})}
+        return {FUSED: Profile(**known | {"ctas": requests * case.value_heads})}
 
-    def add_kernel(self, scheme: str, name: str, case: Case, arch: Arch, profile: Profile) -> None:
+    def add_kernel(
+        self, scheme: str, name: str, case: Case, arch: Arch, requests: int, profile: Profile
+    ) -> None:
         """One row for all shapes: figures of the first, and the largest of those that can differ."""
-        rows = case.rows if name == FUSED or FACTS[name].rows_in_code else ANY_ROWS
+        rows = case.rows if name == FUSED or facts_of(scheme, name).rows_in_code else ANY_ROWS
         if rows != case.rows:
             return
-        key = (scheme, name, arch.name, case.state, rows, _ratio(case) if name == FUSED else 0)
         fits = occupancy(arch, registers=profile.registers, shared=profile.shared, warps=profile.warps)
-        row = self._kernels.setdefault(
-            key,
-            {"scheme": scheme, "kernel": name, "arch": arch.name, "state": case.state, "k": rows - 1}
-            | {"ratio": _ratio(case), "shape": [case.key_heads, case.value_heads]}
-            | asdict(profile)
-            | {"occupancy": asdict(fits), "most": {"registers": 0, "local": 0, "instructions": 0}},
-        )
-        most = row["most"]
-        for what in most:
-            most[what] = max(most[what], round(getattr(profile, what)))
+        row = {
+            "scheme": scheme, "kernel": name, "arch": arch.name, "state": case.state, "k": rows - 1,
+            "ratio": _ratio(case), "shape": [case.key_heads, case.value_heads], "requests": requests,
+            # Another tile is another kernel.
+            "tiles": profile.ctas // requests // case.value_heads,
+        }  # fmt: skip
+        row |= asdict(profile) | {"occupancy": asdict(fits)}
+        most = {what: round(getattr(profile, what)) for what in ("registers", "local", "instructions")}
+        key = _kernel_key(row)
+        if key in self._new:
+            known = self._kernels[key]["most"]
+            known |= {what: max(known[what], value) for what, value in most.items()}
+        else:
+            self._new.add(key)
+            self._kernels[key] = row | {"most": most}
 
     def add_time(
         self, scheme: str, target: Target, parallel: int, case: Case, device: Device, requests: int,
@@ -78,19 +91,24 @@ class Results:
     ) -> None:  # fmt: skip
         """Microseconds per request and layer: of the scheme, and of each kernel with what binds it."""
         scale = 1e6 / requests
-        key = (device.name, target.name, parallel, case.state, case.rows)
-        row = self._times.setdefault(
-            key,
-            {"device": device.name, "target": target.name, "tp": parallel, "state": case.state}
-            | {"k": case.rows - 1, "layers": target.layers}
-            | {"floors": {name: round(1e6 * s, 3) for name, s in floors(case, device).items()}}
-            | {"schemes": {}},
-        )
-        least = round(scale * sum(item.seconds for item in times.values()), 3)
-        likely = round(scale * sum(item.likely for item in times.values()), 3)
-        kernels = {name: [round(scale * item.seconds, 3), item.binds] for name, item in times.items()}
-        found = {"us": least, "likely_us": likely, "kernels": kernels}
-        row["schemes"].setdefault(scheme, {})[str(requests)] = found
+        row: dict[str, Any] = {
+            "device": device.name, "target": target.name, "tp": parallel, "state": case.state,
+            "k": case.rows - 1, "layers": target.layers,
+            "floors": {name: round(1e6 * s, 3) for name, s in floors(case, device).items()},
+            "schemes": {},
+        }  # fmt: skip
+        key = _time_key(row)
+        if key not in self._new:
+            self._new.add(key)
+            self._times[key] = row
+        found = {
+            "us": round(scale * sum(item.seconds for item in times.values()), 3),
+            "likely_us": round(scale * sum(item.likely for item in times.values()), 3),
+            "kernels": {
+                name: [round(scale * item.seconds, 3), item.binds] for name, item in times.items()
+            },
+        }
+        self._times[key]["schemes"].setdefault(scheme, {})[str(requests)] = found
 
     def write(self) -> None:
         parts = [
@@ -98,6 +116,15 @@ class Results:
             for name, rows in self.data.items()
         ]
         RESULTS.write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")
+
+
+def _kernel_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    names = ("scheme", "kernel", "arch", "state", "k", "tiles")
+    return (*(row[name] for name in names), row["ratio"] if row["kernel"] == FUSED else 0)
+
+
+def _time_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("device", "target", "tp", "state", "k"))
 
 
 def _ratio(case: Case) -> int:

@@ -14,9 +14,11 @@ _LINE = re.compile(
 )
 _LABEL = re.compile(r"^\s*(?P<label>\.\w+):")
 _TARGET = re.compile(r"`\((?P<label>\.\w+)\)|(?P<address>0x[0-9a-f]+)\s*$")
-# `BRA.DIV` and `BRA.CONV` leave for warps that have diverged: none has in these kernels.
-_JUMPS = ("BRA", "JMP", "BRX")
+# `BRA.DIV` and `BRA.CONV` leave for warps that have diverged: none has in these kernels. A call is a far
+# jump where nothing returns.
+_JUMPS = ("BRA", "JMP", "CALL")
 _ENDS = ("EXIT", "RET")
+_WAITING = 8  # instructions of a loop at most that waits for a barrier in memory
 
 Trips = float | Sequence[float] | Callable[["Loop"], float]
 
@@ -52,6 +54,11 @@ class Loop:
     header: int
     blocks: tuple[Block, ...]
     latches: frozenset[int]
+    inner: int  # loops inside it that do not just wait
+
+    @property
+    def waits(self) -> bool:
+        return self.instructions <= _WAITING
 
     def counts(self) -> Counter[str]:
         return Counter(i.kind for block in self.blocks for i in block.instructions)
@@ -71,8 +78,9 @@ _KINDS = {
     "global": ("LDG", "STG", "LDGSTS", "ATOM", "ATOMG", "RED", "REDG", "LD", "ST", "UBLKCP", "UTMALDG"),
     "local": ("LDL", "STL"),
     "integer multiply": ("IMAD", "IDP", "IDP4A"),
-    "control": ("BRA", "EXIT", "RET", "CALL", "BSSY", "BSYNC", "WARPSYNC", "NOP", "DEPBAR", "LDGDEPBAR",
-                "ERRBAR", "MEMBAR", "CCTL", "BRX", "JMP", "YIELD", "ACQBULK", "SYNCS", "BMOV", "BREAK"),
+    "control": ("BRA", "EXIT", "RET", "CALL", "BSSY", "BSYNC", "BREAK", "BMOV", "WARPSYNC", "WARPGROUP",
+                "NOP", "YIELD", "DEPBAR", "LDGDEPBAR", "ERRBAR", "MEMBAR", "CCTL", "BRX", "JMP",
+                "ACQBULK", "SYNCS"),
 }  # fmt: skip
 _KIND_OF = {name: known for known, names in _KINDS.items() for name in names}
 _MMA = re.compile(r"^(?:UTC)?[HIBQOD]G?MMA")
@@ -104,10 +112,13 @@ def parse(text: str) -> list[Instruction]:
             waiting = []
             rows.append((row, row["code"]))
     found = []
+    returns = any(code.startswith("RET") for _, code in rows)
     for row, code in rows:
         opcode, _, operands = code.partition(" ")
         target = None
-        if opcode.split(".")[0] in _JUMPS and not opcode.startswith(("BRA.DIV", "BRA.CONV")):
+        if opcode.startswith("CALL") and returns:
+            pass
+        elif opcode.split(".")[0] in _JUMPS and not opcode.startswith(("BRA.DIV", "BRA.CONV")):
             at = _TARGET.search(operands)
             if at is None:
                 raise ValueError(f"no target in {code!r}")
@@ -132,7 +143,11 @@ class Flow:
             for after in block.after:
                 if after in self._dominators[block.start]:
                     latches.setdefault(after, set()).add(block.start)
-        found = [Loop(header, self._body(header, of), frozenset(of)) for header, of in latches.items()]
+        bodies = {header: self._body(header, of) for header, of in latches.items()}
+        found = [
+            Loop(header, bodies[header], frozenset(of), _inside(header, bodies))
+            for header, of in latches.items()
+        ]
         return tuple(sorted(found, key=lambda loop: (loop.header, -len(loop.blocks))))
 
     def weights(self, trips: Trips, conditional: float = 1.0) -> dict[int, float]:
@@ -156,9 +171,9 @@ class Flow:
 
     def trip_counts(self, trips: Trips) -> list[float]:
         if callable(trips):
-            return [trips(loop) for loop in self.loops]
+            return [1.0 if loop.waits else trips(loop) for loop in self.loops]
         if isinstance(trips, int | float):
-            return [float(trips)] * len(self.loops)
+            return [1.0 if loop.waits else float(trips) for loop in self.loops]
         if len(trips) != len(self.loops):
             sizes = [loop.instructions for loop in self.loops]
             raise ValueError(
@@ -199,6 +214,15 @@ class Flow:
                 inside.add(here)
                 waiting += [b.start for b in self.blocks if here in b.after]
         return tuple(block for block in self.blocks if block.start in inside)
+
+
+def _inside(header: int, bodies: dict[int, tuple[Block, ...]]) -> int:
+    starts = {block.start for block in bodies[header]}
+    return sum(
+        other in starts and sum(len(block.instructions) for block in body) > _WAITING
+        for other, body in bodies.items()
+        if other != header
+    )
 
 
 def _blocks(instructions: Sequence[Instruction]) -> list[Block]:

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchmarks.kernel_model.case import Case, Target
-from benchmarks.kernel_model.facts import FACTS, eager_floor, floor
+from benchmarks.kernel_model.facts import Facts, eager_floor, facts_of, floor
 from benchmarks.kernel_model.machine import Device, occupancy
 from benchmarks.kernel_model.profile import Profile
 
 # What kernels of this kind usually reach of a resource's peak: schemes that different resources bind are
 # compared with it.
-USUALLY = {"bytes": 0.9, "latency": 1.0}
+USUALLY = {"bytes": 0.9, "second-level cache": 0.9, "latency": 1.0}
 USUALLY_ISSUED = 0.75
 
 
@@ -40,33 +40,40 @@ class Modelled:
 
 
 def kernel_time(
-    name: str, profile: Profile, case: Case, device: Device, *, requests: int, layers: int
+    facts: Facts, profile: Profile, case: Case, device: Device, *, requests: int, layers: int
 ) -> Modelled:
     """One layer's share of a kernel: the largest of what each resource needs on the busiest
     multiprocessor."""
-    facts = FACTS[name]
-    together = {"per layer": 1, "all layers": layers, "once": 1}[facts.launched]
-    ctas = profile.ctas * together * (1 if facts.launched == "once" else requests)
+    together = layers if facts.launched == "all layers" else 1
+    ctas = profile.ctas * together
     busiest = math.ceil(ctas / device.multiprocessors)
     fits = occupancy(
         device.arch, registers=profile.registers, shared=profile.shared, warps=profile.warps
     )
     if not fits.ctas:
-        raise ValueError(f"{name} does not fit on {device.name}: {profile}")
+        raise ValueError(f"a kernel does not fit on {device.name}: {profile}")
     clocks = {part: busiest * profile.warps * value for part, value in profile.clocks.items()}
     clocks["latency"] = math.ceil(busiest / fits.ctas) * profile.alone
     parts = {part: value / device.clock for part, value in clocks.items()}
-    parts["bytes"] = facts.moved(case) * requests * together / device.bandwidth
+    moved, cached = (of(case) * requests * together for of in (facts.moved, facts.cached))
+    parts |= {"bytes": moved / device.bandwidth, "second-level cache": (moved + cached) / device.cache}
     share = layers if facts.launched == "once" else together
     return Modelled({part: value / share for part, value in parts.items()})
 
 
 def scheme_time(
-    profiles: Mapping[str, Profile], case: Case, target: Target, device: Device, requests: int
+    scheme: str,
+    profiles: Mapping[str, Profile],
+    case: Case,
+    target: Target,
+    device: Device,
+    requests: int,
 ) -> dict[str, Modelled]:
     """By kernel. Kernels run one after the other."""
     return {
-        name: kernel_time(name, profile, case, device, requests=requests, layers=target.layers)
+        name: kernel_time(
+            facts_of(scheme, name), profile, case, device, requests=requests, layers=target.layers
+        )
         for name, profile in profiles.items()
     }
 

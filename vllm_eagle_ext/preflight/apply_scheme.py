@@ -17,7 +17,7 @@ from vllm_eagle_ext.memory.state_scheme import (
     choose,
     refuse_what_crashes,
 )
-from vllm_eagle_ext.options import Options
+from vllm_eagle_ext.options import KEY, Options
 from vllm_eagle_ext.preflight.deployment import read_deployment
 from vllm_eagle_ext.preflight.launch import Launch
 from vllm_eagle_ext.resolved_marker import write_marker
@@ -49,8 +49,23 @@ def apply_hybrid_state(launch: Launch) -> None:
         and not all(layer.causal for layer in launch.case.spec.layers),
     )
     if choice.replays:
-        write_marker(launch.target.hf_config, must_replay=launch.options.hybrid_state == "replay")
+        _refuse_kernels(situation.platform, launch.options.replay_kernels)
+        write_marker(
+            launch.target.hf_config,
+            must_replay=launch.options.hybrid_state == "replay",
+            replay_kernels=launch.options.replay_kernels,
+        )
         compat.use_architecture(launch.target, REPLAYING_TARGETS[architecture])
+
+
+def _refuse_kernels(platform: str, asked: str) -> None:
+    if platform == "cpu" and asked == "chunked":
+        raise HybridStateError(
+            field=f"additional_config.{KEY}.replay_kernels",
+            value=asked,
+            allowed="'auto' or 'sequential' on a CPU, where replay runs vLLM's C++ kernel",
+            remedy="leave the option out",
+        )
 
 
 def require_drafts(options: Options) -> None:

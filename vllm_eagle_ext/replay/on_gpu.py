@@ -5,19 +5,20 @@ takes three launches for all KV-cache groups: the plan, the states, the conv sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update
 
-from vllm_eagle_ext.replay.ops import triton, triton_blocks
+from vllm_eagle_ext.replay.ops import triton, triton_blocks, triton_chunked
 from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces, BlockTables, Recurrence, StateCache
-from vllm_eagle_ext.replay.protocol import Step
+from vllm_eagle_ext.replay.protocol import Candidate, Step
 
 
 class GpuOps:
-    implementations: Mapping[str, Recurrence] = {"sequential": triton}
+    candidates = (
+        Candidate("chunked", triton_chunked, exact=False, obstacle=triton_chunked.obstacle),
+        Candidate("sequential", triton, exact=True),
+    )
     recurrence: Recurrence = triton
     scratch_blocks = 0
     gathers_by_address = True

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -48,11 +48,24 @@ class ReplayLayer(Protocol):
     def conv_kernel_size(self) -> int: ...
 
 
-class ReplayOps(Protocol):
-    """Implemented by `on_cpu.CpuOps` and `on_gpu.GpuOps`."""
+class Candidate(NamedTuple):
+    """One implementation of the operation on a platform."""
 
-    implementations: Mapping[str, Recurrence]  # by the name of the kernels, the preferred first
-    recurrence: Recurrence  # the one that serves; a worker's self-check may take another
+    name: str  # a value of the option `replay_kernels`
+    recurrence: Recurrence
+    exact: bool  # computes what vLLM's own kernel does, bit for bit
+    # Widths of keys and values, T, dtypes of rows and states -> why it cannot run them, if so.
+    obstacle: Callable[[int, int, int, torch.dtype, torch.dtype], str | None] = lambda *_: None
+
+
+class ReplayOps(Protocol):
+    """Implemented by `on_cpu.CpuOps` and `on_gpu.GpuOps`, of which a process has one."""
+
+    recurrence: Recurrence  # what verifies and commits: a start takes the first candidate that is right
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All implementations, the fastest first."""
 
     @property
     def scratch_blocks(self) -> int:

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.memory import kernel_times
+from vllm_eagle_ext.memory.modelled_times import LIKELY_US
 from vllm_eagle_ext.memory.state_scheme import (
     REPLAYING_TARGETS,
     Situation,
@@ -61,6 +63,74 @@ def test_auto_takes_replay_where_it_saves(k, replays):
 )
 def test_what_is_kept_is_counted_as_vllm_counts(changes, said):
     assert str(choose(replace(PLAIN, **changes), "auto")).startswith(said)
+
+
+# Replay takes 4 us at K = 3 and 1 us more per draft token, vLLM 4 and 2; the second device's state
+# is read twice as fast.
+MODELLED = {
+    90: {
+        "H1": {4: {"sequential": {3: 4.0, 7: 8.0}, "per_token": {3: 4.0, 7: 12.0, 15: 28.0}}},
+        "H2": {4: {"sequential": {3: 4.0, 7: 8.0}, "per_token": {3: 3.75, 7: 7.75, 15: 15.75}}},
+    },
+    120: {"R": {4: {"chunked": {3: 2.0, 7: 2.0}, "sequential": {3: 9.0, 7: 9.0},
+                    "per_token": {3: 4.0, 7: 8.0}}}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def modelled(monkeypatch):
+    monkeypatch.setattr(kernel_times, "LIKELY_US", MODELLED)
+
+
+AT = "verify and commit are modelled at"
+OF_VLLMS = "of the time of vLLM's own kernel"
+BY_MODEL = [
+    ((9, 0), 7, "replay", f"7 draft tokens: on sm_90 {AT} 0.67 to 1.03 {OF_VLLMS}, about even, and "),
+    ((9, 0), 7, "replay", "about even, and 2 state blocks instead of 9 decide"),
+    ((9, 0), 3, "replay", f"3 draft tokens: on sm_90 {AT} 1.00 to 1.07 {OF_VLLMS}"),
+    ((9, 0), 2, "per_token", f"2 draft tokens: on sm_90 {AT} 1.09 to 1.50 {OF_VLLMS}. Replay would "),
+    ((9, 0), 2, "per_token", "Replay would take 2 state blocks instead of 4: ask for it with "),
+    ((9, 0), 2, "per_token", "hybrid_state 'replay' if requests wait for memory"),
+    ((10, 3), 7, "replay", "on sm_90 "),  # the nearest below
+    ((12, 1), 3, "replay", f"on sm_120 {AT} 0.50 {OF_VLLMS}, and 2 state blocks instead of 5 are kept"),
+    ((8, 0), 2, "per_token", "2 draft tokens save little; replay pays from 3"),  # none below
+    (None, 2, "per_token", "2 draft tokens save little; replay pays from 3"),
+    (None, 3, "replay", "3 draft tokens"),
+]
+
+
+@pytest.mark.usefixtures("modelled")
+@pytest.mark.parametrize(("capability", "k", "scheme", "said"), BY_MODEL)
+def test_a_gpu_is_judged_by_its_modelled_times(capability, k, scheme, said):
+    choice = choose(replace(PLAIN, capability=capability, k=k), "auto")
+    assert choice.scheme == scheme
+    assert said in choice.reason
+
+
+@pytest.mark.usefixtures("modelled")
+def test_a_width_of_states_that_was_not_modelled_is_judged_by_k():
+    assert choose(replace(PLAIN, capability=(9, 0), state_width=2), "auto").reason == "15 draft tokens"
+
+
+@pytest.mark.usefixtures("modelled")
+def test_beyond_the_modelled_k_times_go_on_as_between_the_last_two():
+    found = kernel_times.kernel_times((9, 0), k=15, state_width=4)
+    assert found is not None
+    assert (found.least, found.most) == (pytest.approx(16 / 28), pytest.approx(16 / 15.75))
+
+
+def test_a_cpu_is_judged_by_k():
+    on_cpu = replace(PLAIN, runner="v1", platform="cpu", prefix_caching=False)
+    assert choose(replace(on_cpu, capability=(9, 0)), "auto").reason == "15 draft tokens"
+
+
+@pytest.mark.parametrize("capability", sorted(LIKELY_US))
+@pytest.mark.parametrize("width", [2, 4])
+def test_many_drafts_replay_on_every_modelled_gpu(capability, width):
+    situation = replace(PLAIN, capability=divmod(capability, 10), state_width=width)
+    choice = choose(situation, "auto")
+    assert choice.replays
+    assert f"on sm_{capability} verify and commit are modelled at 0." in choice.reason
 
 
 def test_what_is_asked_for_is_done():

@@ -154,9 +154,9 @@ def _context_table(report: BenchReport) -> Table:
 
 
 def _theory_table(report: BenchReport) -> Table:
-    columns = ("conc.", "expected", "measured", "bound", "worker ms", "bound ms", "of bound")
+    columns = ("conc.", "expected", "measured", "byte bound", "worker ms", "bytes ms", "of bytes")
     table = _new(*columns)
-    table.add_column("limited by", overflow="fold")
+    table.add_column("most bytes", overflow="fold")
     for row in report.rows:
         if (theory := row.theory) is None:
             continue
@@ -175,7 +175,8 @@ def _notes(report: BenchReport) -> Iterator[str]:
         yield (
             "worker ms: target + draft, the worker's wall time with the device drained around each; "
             "expected: acceptance length x the target's time without a draft / worker ms; "
-            "bound ms: a step's bytes over the measured copy bandwidth; of bound: bound ms / worker ms."
+            "bytes ms: a step's bytes over the measured copy bandwidth, and nothing else; of bytes: "
+            "bytes ms / worker ms; byte bound: the speed-up if steps took as long as their bytes."
         )
     shown = labels(report.settings.drafts)
     for text, rows in _by_reason((row.error, row) for row in report.rows).items():

@@ -4,7 +4,8 @@
 A step reads the target's weights and the caches of its requests once, and the draft's once for each of
 its passes. Those bytes over the device's measured copy bandwidth bound a step's time from below;
 arithmetic, launches and whatever lies between steps come on top. A model that fits into the processor's
-caches is read faster than that, and may beat the bound.
+caches is read faster than that, and may beat the bound. It is a bound of bytes alone: kernels that
+recurrent states go through on a GPU may be held up by their instructions instead (docs/gpu.md).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Theory:
     expected_speedup: float  # acceptance length over what draft and verification cost in plain steps
     bound_step_s: float
     bound_speedup: float  # with both steps at their bound
-    limit: str  # the kind of bytes with the largest share of the bound
+    limit: str  # the kind of which most bytes are
     of_bound: float  # the bound over the worker's measured time; 1 where only bytes count
 
 

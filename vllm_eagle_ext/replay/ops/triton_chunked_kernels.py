@@ -259,5 +259,17 @@ def _apply_states(
             target = tl.multiple_of(state + to * stride, STATE_BYTES) + tile
             rows = tl.where(at_end, at_length, length)
             _store_states(
-                source, target, k_at, errors, solution, k_unit, between, before, rows, mask_v, DK, BD, STAGES
+                source,
+                target,
+                k_at,
+                errors,
+                solution,
+                k_unit,
+                between,
+                before,
+                rows,
+                mask_v,
+                DK,
+                BD,
+                STAGES,
             )

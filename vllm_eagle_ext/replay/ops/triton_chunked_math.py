@@ -96,8 +96,9 @@ def row_decays(a: tl.tensor, A_log: tl.tensor, dt_bias: tl.tensor, here: tl.tens
 
 @triton.jit
 def decays_between(decays: tl.tensor) -> tl.tensor:
-    """[s, t]: the decay of what row s wrote until row t, for s <= t. Each is a product of its own: quotients
-    would overflow, and differences of sums of logarithms lose what lies behind a row that forgets all."""
+    """[s, t]: the decay of what row s wrote until row t, for s <= t. Each is a product of its own:
+    quotients would overflow, and differences of sums of logarithms lose what lies behind a row that
+    forgets all."""
     s, t = places(decays.shape[0])
     return tl.cumprod(tl.where(s < t, decays[None, :], 1.0), 1)
 

@@ -167,7 +167,7 @@ class ApplierClass(Protocol):
 
 
 class Recurrence(Protocol):
-    """What the modules `reference`, `cpu` and `triton` offer."""
+    """What the modules `reference`, `cpu`, `triton` and `triton_chunked` offer."""
 
     @property
     def ApplyPlan(self) -> ApplierClass:

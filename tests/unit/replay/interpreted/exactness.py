@@ -1,7 +1,7 @@
 """Errors of the chunked kernels and of vLLM's own, both against fp64.
 
-The interpreter forms products in fp32, as the kernels' sums are: how a tensor core rounds inside a product
-of 16 terms is not part of what is measured here.
+The interpreter forms products in fp32, as the kernels' sums are: how a tensor core rounds inside a
+product of 16 terms is not part of what is measured here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from tests.unit.replay.cases import PADDING, PADDING_ROWS, Case, Shape, case, rows
+from tests.unit.replay.cases import PADDING_ROWS, Case, Shape, case, rows
 from tests.unit.replay.interpreted.per_token import PerToken
 from vllm_eagle_ext.replay.ops import reference
 from vllm_eagle_ext.replay.ops import triton_chunked as ops
@@ -30,8 +30,8 @@ class Errors(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """The scalars of a head (lengths of keys, decays, betas) are rounded once for all its elements: errors of
-    single heads scatter, what is compared is their root mean square."""
+    """The scalars of a head (lengths of keys, decays, betas) are rounded once for all its elements:
+    errors of single heads scatter, what is compared is their root mean square."""
 
     chunked: Errors
     per_token: Errors
