@@ -161,7 +161,8 @@ TOUCHED = (
         name="vllm.config:ModelConfig",
         kind="attribute set",
         place="compat.use_architecture, resolved_marker",
-        when="in the front end, when the preflight chooses replay",
+        when="in the front end, when the preflight chooses replay; a worker whose self-check fails sets "
+        "the architecture back",
         why="the target's architecture becomes the replaying one, its hf_config is marked as resolved",
         remove_when="vLLM lets a plugin choose the architecture",
     ),

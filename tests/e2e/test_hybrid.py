@@ -82,6 +82,11 @@ def v1(prompts, mixed, eagle3):
             HybridRun(how, state="replay", broken=how, follow="plain few", **few, **oracle)
             for how in BREAKAGES
         ),
+        *(
+            HybridRun(f"{s} refused", state=s, broken_at_start=BREAKAGES[2], follow="plain few",
+                **few, **oracle)
+            for s in ("auto", "replay")
+        ),
         HybridRun("ragged", state="replay", follow="plain odd", right="ragged", **odd, **oracle),
         HybridRun(
             "pressure", state="replay", follow="plain odd", right="ragged", engine_args=SMALL,
@@ -98,7 +103,8 @@ def v1(prompts, mixed, eagle3):
     ]  # fmt: skip
     results, log = run_all(runs)
     for name, result in results.items():
-        assert "error" not in result, f"{name}: {result['trace'][-3000:]}"
+        expected = name == "replay refused"
+        assert ("error" in result) == expected, f"{name}: {result.get('trace', '')[-3000:]}"
     return results, log
 
 
@@ -137,6 +143,27 @@ def test_a_broken_replay_is_seen(v1, how):
     accepted = [run["counters"]["spec_decode_num_accepted_tokens"] for run in (right, broken)]
     print(f"\n{how}: {changed} of {len(right['tokens'])} texts differ; accepted {accepted}")
     assert changed > len(right["tokens"]) / 2
+
+
+def test_kernels_that_fail_at_start_are_not_served_with(v1):
+    """Left to choose, the engine keeps vLLM's scheme in all respects, and says so with figures."""
+    results, log = v1
+    per_token, left = results["few per_token"], results["auto refused"]
+    assert left["tokens"] == per_token["tokens"]
+    assert left["counters"] == per_token["counters"]
+    assert left["state_blocks"] == per_token["state_blocks"]
+    said = " ".join(section(log, "auto refused").split())
+    assert "Self-check of replay FAILED: sequential kernels, 2/4 heads of 64/64, 8 rows" in said
+    assert "values differ, by up to" in said
+    assert "stay with vLLM's own scheme" in said
+    assert "Self-check of replay: sequential kernels" in section(log, "few replay")
+
+
+def test_an_explicit_choice_is_refused_with_the_figures(v1):
+    error = v1[0]["replay refused"]["error"]
+    print(f"\n{error}")
+    assert error.startswith("HybridStateError: ")
+    assert "values differ, by up to" in error
 
 
 @pytest.mark.parametrize("name", ["ragged", "pressure", "ngram"])

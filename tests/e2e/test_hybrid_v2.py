@@ -113,6 +113,10 @@ def v2(turns, chunked, tails, grouped, plain):
     runs = [
         *(HybridRun(f"chunked {state}", state=state, **chunked) for state in states),
         HybridRun("tails replay", state="replay", **tails),
+        HybridRun(
+            "tails refused", state="auto", broken_at_start="other beta",
+            **tails | {"engine_args": CACHED | cut["engine_args"]},
+        ),
         HybridRun("turns first", state="per_token", **first),
         *(HybridRun(f"turns {state}", state=state, **turns) for state in states),
         *(HybridRun(f"grouped {state}", state=state, **grouped) for state in states),
@@ -121,7 +125,7 @@ def v2(turns, chunked, tails, grouped, plain):
             for kernels in KERNELS
         ),
         HybridRun(NO_BLOCK_END, state="replay", broken=NO_BLOCK_END, **turns),
-    ]
+    ]  # fmt: skip
     return started(runs, "v2")
 
 
@@ -215,6 +219,16 @@ def test_a_hit_changes_no_text(v2, plain):
     print(f"\nrequests {same}: {len(gaps)} second turns diverge, gaps up to {max(gaps, default=0):.3f}")
     assert len(set(same) & set(GENERATED_BLOCK_END)) >= 2
     assert max(gaps, default=0) <= NEAR_TIE_GAP
+
+
+def test_kernels_that_fail_at_start_are_not_served_with(v2, plain):
+    """With prefix caching, where vLLM keeps a state block more than one per draft token."""
+    left = v2["tails refused"]
+    gaps = near_tie_gaps(plain["tails"]["tokens"], plain["tails"]["logprobs"], left["tokens"])
+    assert max(gaps, default=0) <= NEAR_TIE_GAP
+    groups = left["state_blocks"]["groups"]
+    assert {group["blocks_per_request"] for group in groups} == {2 + K}
+    assert {len(group["dtypes"]) for group in groups} == {2}  # no recorded inputs
 
 
 def test_a_state_at_a_block_boundary_that_is_not_written_is_seen(v2):

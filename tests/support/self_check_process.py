@@ -76,12 +76,11 @@ def describe(model: Any, config: Any, hashed: str) -> dict[str, Any]:
 
 
 def main(job: dict[str, Any]) -> dict[str, Any]:
-    from vllm.config import set_current_vllm_config  # vLLM sets its loggers up when it is imported
+    from vllm.config import set_current_vllm_config
     from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
 
     importlib.import_module("vllm._custom_ops")  # or ranks take different ways through vLLM's groups
     said, found = Said(), {}
-    logging.getLogger("vllm").addHandler(said)
     with pytest.MonkeyPatch.context() as patch:
         if job["broken"]:
             breakage.apply(job["broken"], patch.setattr)
@@ -97,6 +96,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
                 )
                 ensure_model_parallel_initialized(job["ranks"], 1)
                 said.lines.clear()
+                logging.getLogger("vllm").addHandler(said)  # vLLM has removed it when it configured
                 try:
                     found[state] = describe(build(config), config, hashed)
                 except ValueError as error:

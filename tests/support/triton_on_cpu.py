@@ -58,9 +58,10 @@ def turning(kernels: Any) -> Any:
 
 
 def use(name: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
-    """`name`: of the kernels, as in the option `replay_kernels`; `set_attribute`: pytest's monkeypatch's."""
+    """`name`: of the kernels, as in the option `replay_kernels`; `set_attribute`: of a monkeypatch."""
     from vllm_eagle_ext.replay.on_cpu import CpuOps
-    from vllm_eagle_ext.replay.ops import triton, triton_chunked
+    from vllm_eagle_ext.replay.on_gpu import GpuOps
 
-    kernels = {"sequential": triton, "chunked": triton_chunked}[name]
-    set_attribute(CpuOps, "implementations", {name: turning(kernels)})
+    kernels = next(candidate for candidate in GpuOps.candidates if candidate.name == name)
+    turned = kernels._replace(recurrence=turning(kernels.recurrence))
+    set_attribute(CpuOps, "candidates", (turned,))

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 import torch.nn.functional as F
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
@@ -19,20 +17,14 @@ from vllm_eagle_ext.replay.ops.types import (
     Recurrence,
     StateCache,
 )
-from vllm_eagle_ext.replay.protocol import Step
+from vllm_eagle_ext.replay.protocol import Candidate, Step
 
 
 class CpuOps:
-    implementations: Mapping[str, Recurrence] = {"sequential": cpu}
+    candidates = (Candidate("sequential", cpu, exact=True),)
     recurrence: Recurrence = cpu
     scratch_blocks = 1  # the C++ kernel has no other working memory
     gathers_by_address = False
-
-    def obstacle(
-        self, kernels: str, widths: tuple[int, int], rows: int, dtypes: tuple[torch.dtype, torch.dtype]
-    ) -> str | None:
-        del kernels, widths, rows, dtypes
-        return None
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
         cpu.gather_blocks(tables, places, out)

@@ -5,8 +5,6 @@ takes three launches for all KV-cache groups: the plan, the states, the conv sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update
@@ -14,23 +12,18 @@ from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_upd
 from vllm_eagle_ext.replay.cache_groups import CacheGroups
 from vllm_eagle_ext.replay.ops import triton, triton_blocks, triton_chunked
 from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces, BlockTables, Plan, Recurrence, StateCache
-from vllm_eagle_ext.replay.protocol import Step
+from vllm_eagle_ext.replay.protocol import Candidate, Step
 from vllm_eagle_ext.replay.warm_up import compile_mixed_batches
 
 
 class GpuOps:
-    implementations: Mapping[str, Recurrence] = {
-        "chunked": triton_chunked,
-        "sequential": triton,
-    }
+    candidates = (
+        Candidate("chunked", triton_chunked, exact=False, obstacle=triton_chunked.obstacle),
+        Candidate("sequential", triton, exact=True),
+    )
     recurrence: Recurrence = triton
     scratch_blocks = 0
     gathers_by_address = True
-
-    def obstacle(
-        self, kernels: str, widths: tuple[int, int], rows: int, dtypes: tuple[torch.dtype, torch.dtype]
-    ) -> str | None:
-        return triton_chunked.obstacle(*widths, rows, *dtypes) if kernels == "chunked" else None
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
         triton_blocks.gather_blocks(tables, places, out[0])

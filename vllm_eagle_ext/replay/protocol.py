@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -49,17 +49,24 @@ class ReplayLayer(Protocol):
     def conv_kernel_size(self) -> int: ...
 
 
+class Candidate(NamedTuple):
+    """One implementation of the operation on a platform."""
+
+    name: str  # a value of the option `replay_kernels`
+    recurrence: Recurrence
+    exact: bool  # computes what vLLM's own kernel does, bit for bit
+    # Widths of keys and values, T, dtypes of rows and states -> why it cannot run them, if so.
+    obstacle: Callable[[int, int, int, torch.dtype, torch.dtype], str | None] = lambda *_: None
+
+
 class ReplayOps(Protocol):
-    """Implemented by `on_cpu.CpuOps` and `on_gpu.GpuOps`."""
+    """Implemented by `on_cpu.CpuOps` and `on_gpu.GpuOps`, of which a process has one."""
 
-    implementations: Mapping[str, Recurrence]  # by the name of the kernels, the preferred first
-    recurrence: Recurrence  # the one that serves; a worker's self-check may take another
+    recurrence: Recurrence  # what verifies and commits: a start takes the first candidate that is right
 
-    def obstacle(
-        self, kernels: str, widths: tuple[int, int], rows: int, dtypes: tuple[torch.dtype, torch.dtype]
-    ) -> str | None:
-        """Why an implementation cannot run a layer. widths: DK and DV; rows: T; dtypes: of the model and of
-        the states."""
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All implementations, the fastest first."""
 
     @property
     def scratch_blocks(self) -> int:

@@ -31,11 +31,7 @@ class _Replay:
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         modules = self.modules()  # type: ignore[attr-defined]
         layers = [module for module in modules if isinstance(module, QwenGatedDeltaNetAttention)]
-        if not settle(
-            layers,
-            must_replay=decided["must_replay"],
-            asked=decided.get("replay_kernels", "auto"),
-        ):
+        if not settle(layers, decided["replay_kernels"], must_replay=decided["must_replay"]):
             self._become_vllms_own(vllm_config)
             return
         compat.install_in_worker(commit_on_v1)

@@ -126,8 +126,8 @@ def _interpreted(found: SelfTest) -> Iterator[_Job]:
     from vllm_eagle_ext.replay.self_check.per_token import gpu_kernel
 
     ops, device = GpuOps(), torch.device("cpu")
-    for name, recurrence in ops.implementations.items():
-        kernels = Kernels(name, recurrence, ops.prepare, gpu_kernel)
+    for each in ops.candidates:
+        kernels = Kernels(each.name, each.recurrence, each.exact, ops.prepare, gpu_kernel)
         check = lambda kernels=kernels: run(kernels, TINY, device)  # noqa: E731
         yield _Job("Triton under its interpreter", check)
 

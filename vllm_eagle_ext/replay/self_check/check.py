@@ -39,15 +39,11 @@ FOUR = 4  # requests, which make a step with everything in it
 class Kernels(NamedTuple):
     """One implementation of the operation, as the check runs it."""
 
-    name: str  # of `ReplayOps.implementations`
+    name: str  # "sequential", "chunked"
     recurrence: Recurrence
+    exact: bool  # all bits are to be vLLM's
     prepare: Callable[[Batch, int], Batch]  # `ReplayOps.prepare`
     per_token: PerTokenKernel  # vLLM's own on the same device
-
-    @property
-    def exact(self) -> bool:
-        """Whether all bits are to be vLLM's."""
-        return self.name == "sequential"
 
     def batches(self, shapes: Shapes) -> tuple[int, ...]:
         """How many requests the steps have that show all there is."""

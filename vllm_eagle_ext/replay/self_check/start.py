@@ -30,6 +30,7 @@ from vllm_eagle_ext.replay.self_check.step import Shapes
 logger = get_logger(__name__)
 
 KERNELS_OPTION = "additional_config.eagle_ext.replay_kernels"
+FALLEN_BACK = "Self-check of replay FAILED: %s. The %s kernels, which are right, run instead. %s."
 ASK = "`vllm-eagle selftest --json selftest.json` tests this machine at length; please send the file in"
 
 
@@ -50,21 +51,18 @@ def shapes_of(layer: QwenGatedDeltaNetAttention) -> Shapes:
     )
 
 
-def settle(
-    layers: Iterable[QwenGatedDeltaNetAttention], *, must_replay: bool, asked: str = "auto"
-) -> bool:
+def settle(layers: Iterable[QwenGatedDeltaNetAttention], asked: str, *, must_replay: bool) -> bool:
     """Check the kernels for the shapes of these layers, on all ranks of the tensor-parallel group, and
-    take the first that pass.
+    take the first that are right.
 
-    Args:
-        asked: "auto", or the name of the kernels that alone are to be taken.
+    asked: the option `replay_kernels`.
 
     Returns:
         True where they may replay; False where they are to stay vLLM's. All ranks return the same.
 
     Raises:
-        HybridStateError: the kernels fail, and replay was asked for; or those that were asked for cannot
-            run such layers.
+        HybridStateError: the kernels fail, and replay or these kernels were asked for; or those that
+            were asked for cannot run such layers.
     """
     shapes = list(dict.fromkeys(shapes_of(layer) for layer in layers))
     group, device = get_tp_group(), torch.device(current_platform.device_type)
@@ -73,28 +71,31 @@ def settle(
         found = on_all_ranks([run(kernels, each, device) for each in shapes], group)
         wrong = [line for line, ok in found if not ok]
         if not wrong:
-            if group.rank_in_group == 0:
-                _say_taken([line for line, _ in found], failed)
             replay_ops().recurrence = kernels.recurrence
+            if group.rank_in_group == 0:
+                if failed:
+                    logger.error(FALLEN_BACK, "; ".join(failed), kernels.name, ASK)
+                logger.info("Self-check of replay: %s", "; ".join(line for line, _ in found))
             return True
         failed += wrong
-    _refuse_or_say(failed, must_replay=must_replay, speaks=group.rank_in_group == 0)
+    must = must_replay or asked != "auto"
+    _refuse_or_say(failed, must_replay=must, speaks=group.rank_in_group == 0)
     return False
 
 
 def candidates(asked: str = "auto", shapes: Sequence[Shapes] = ()) -> Sequence[Kernels]:
-    """List the kernels of this platform that can run such layers, the first to be preferred; `asked`: the
-    name of one alone.
+    """List the kernels of this platform that may run, the first to be preferred.
 
     Raises:
-        HybridStateError: those that were asked for cannot.
+        HybridStateError: those that were asked for cannot run layers of these shapes.
     """
     ops = replay_ops()
+    per_token = cpu_kernel if current_platform.is_cpu() else gpu_kernel
     reasons = {
-        name: reason
-        for name in ops.implementations
+        candidate.name: reason
+        for candidate in ops.candidates
         for each in shapes
-        if (reason := ops.obstacle(name, (each.DK, each.DV), each.T, (each.model, each.state)))
+        if (reason := candidate.obstacle(each.DK, each.DV, each.T, each.model, each.state))
     }
     if asked in reasons:
         raise HybridStateError(
@@ -103,11 +104,10 @@ def candidates(asked: str = "auto", shapes: Sequence[Shapes] = ()) -> Sequence[K
             allowed=f"'auto' or 'sequential' for this target: {reasons[asked]}",
             remedy="leave the option out",
         )
-    per_token = cpu_kernel if current_platform.is_cpu() else gpu_kernel
     return [
-        Kernels(name, recurrence, ops.prepare, per_token)
-        for name, recurrence in ops.implementations.items()
-        if asked in ("auto", name) and name not in reasons
+        Kernels(candidate.name, candidate.recurrence, candidate.exact, ops.prepare, per_token)
+        for candidate in ops.candidates
+        if candidate.name not in reasons and asked in ("auto", candidate.name)
     ]
 
 
@@ -125,12 +125,6 @@ def on_all_ranks(results: Sequence[CheckResult], group: GroupCoordinator) -> lis
         if rank and not ok
     ]
     return gathered[0] + others
-
-
-def _say_taken(lines: Sequence[str], failed: Sequence[str]) -> None:
-    logger.info("Self-check of replay: %s", "; ".join(lines))
-    if failed:
-        logger.error("Self-check of replay FAILED for others, which are out: %s. %s.", failed, ASK)
 
 
 def _refuse_or_say(failed: Sequence[str], *, must_replay: bool, speaks: bool) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from tests.support.broken_kernels import SEEN, broken
 from tests.unit.replay.cases import DEVICE
-from vllm_eagle_ext.replay.ops import reference
+from vllm_eagle_ext.replay.ops import reference, triton_chunked
 from vllm_eagle_ext.replay.ops import triton as ops
 from vllm_eagle_ext.replay.self_check import check
 from vllm_eagle_ext.replay.self_check.check import Kernels, run
@@ -19,7 +19,7 @@ from vllm_eagle_ext.replay.self_check.step import Shapes
 
 SMALL = Shapes(H=1, HV=2, DK=16, DV=16, T=3)
 HERE = torch.device(DEVICE)
-SEQUENTIAL = Kernels("sequential", ops, lambda batch, _: batch, gpu_kernel)
+SEQUENTIAL = Kernels("sequential", ops, True, lambda batch, _: batch, gpu_kernel)
 
 
 def failed(result) -> set[str]:
@@ -54,7 +54,7 @@ def in_precision(dtype: torch.dtype) -> Kernels:
         return reference.ApplyPlan(layers, history, dtype=dtype)
 
     kernels = SimpleNamespace(verify=verify, plan=reference.plan, ApplyPlan=apply_plan)
-    return Kernels("other", kernels, lambda batch, _: batch, gpu_kernel)
+    return Kernels("other", kernels, False, lambda batch, _: batch, gpu_kernel)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -85,3 +85,24 @@ def test_the_bound_follows_vllms_own_error(monkeypatch):
     monkeypatch.setattr(check, "FACTOR", 0.0)
     monkeypatch.setattr(check, "ROUNDINGS", 0.0)
     assert failed(run(in_precision(torch.float32), SMALL, HERE)) == {"outputs", "states"}
+
+
+CHUNKED = Kernels("chunked", triton_chunked, False, lambda batch, _: batch, gpu_kernel)
+
+
+@pytest.mark.parametrize("state", [torch.float32, torch.bfloat16])
+def test_chunked_kernels_pass(monkeypatch, state):
+    """With few and with many heads, for which their tiles differ."""
+    monkeypatch.setattr(check, "MANY_HEADS", 6)
+    monkeypatch.setattr(triton_chunked, "FEW_HEADS", 6)
+    result = run(CHUNKED, replace(SMALL, T=6, state=state), HERE)
+    print(result)
+    assert result.ok, result
+
+
+@pytest.mark.parametrize("how", ["decay dropped", "wrong row committed", "null block written"])
+def test_broken_chunked_kernels_are_seen(monkeypatch, how):
+    monkeypatch.setattr(check, "MANY_HEADS", 2)
+    result = run(broken(CHUNKED, how), SMALL, HERE)
+    print(result)
+    assert failed(result) == SEEN[how]

@@ -21,7 +21,7 @@ if has_gpu():
 from vllm_eagle_ext.replay.ops import cpu
 
 CPU = torch.device("cpu")
-SEQUENTIAL = Kernels("sequential", cpu, cpu.prepare, cpu_kernel)
+SEQUENTIAL = Kernels("sequential", cpu, True, cpu.prepare, cpu_kernel)
 SMALL = Shapes(H=1, HV=2, DK=64, DV=64, T=5)
 
 

@@ -1,0 +1,123 @@
+"""The self-test by hand: what it covers, what it says when something is wrong, and what it sends in."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support import breakage
+from tests.support.broken_kernels import broken
+from tests.support.engine import has_gpu
+from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.measure.selftest import run, surroundings
+from vllm_eagle_ext.measure.selftest.cases import KS, QUICK, RANKS, STATES, TARGETS, cases
+from vllm_eagle_ext.measure.selftest.report import without_paths
+from vllm_eagle_ext.measure.selftest.timing import floor_ms, needed_bytes
+
+pytestmark = pytest.mark.skipif(has_gpu(), reason="vLLM's CPU kernels")
+SMALL = (("Qwen3.6-27B", 8, 3, STATES[0]), ("Qwen3.6-35B-A3B", 8, 7, STATES[1]))
+
+
+@pytest.fixture
+def invoke(monkeypatch, tmp_path):
+    """The command on few shapes: exit status, what it printed, and its JSON."""
+    monkeypatch.setattr("vllm_eagle_ext.measure.selftest.cases.QUICK", SMALL)
+    monkeypatch.setattr(surroundings.check_groups, "__defaults__", (3,))
+
+    def start():
+        path = tmp_path / "selftest.json"
+        result = CliRunner().invoke(app, ["selftest", "--quick", "--json", str(path)])
+        return result.exit_code, result.output, json.loads(path.read_text())
+
+    return start
+
+
+def test_all_published_shapes_are_checked():
+    every = list(cases(quick=False))
+    assert len(every) == len(set(every)) == len(TARGETS) * len(RANKS) * len(KS) * len(STATES)
+    assert {case.shapes.HV for case in every} == {48, 24, 12, 6, 32, 16, 8, 4, 64}
+    assert all(case.shapes.H * case.ranks == TARGETS[case.target][0] for case in every)
+
+
+def test_the_quick_ones_show_each_size_once():
+    quick = list(cases(quick=True))
+    assert len(quick) == len(QUICK)
+    for part, everything in (("target", TARGETS), ("ranks", RANKS), ("k", KS), ("state", STATES)):
+        assert {getattr(case, part) for case in quick} == set(everything)
+
+
+def test_a_machine_where_all_is_right(invoke):
+    status, printed, found = invoke()
+    assert status == found["exit_code"] == 0
+    assert "All 3 checks passed." in printed
+    assert "left out: step times, CUDA graphs and side streams: there is no GPU here" in printed
+    assert found["device"]["type"] == "cpu"
+    assert {"vllm", "torch", "vllm-eagle-ext"} <= set(found["versions"])
+    assert [check["case"] for check in found["checks"]] == [
+        "Qwen3.6-27B, TP 8, K 3, float32 state",
+        "Qwen3.6-35B-A3B, TP 8, K 7, bfloat16 state",
+        "48 cache groups",
+    ]
+    assert found["times"] == []  # of a CPU none is told as if it were a GPU's
+
+
+def test_a_machine_where_something_is_wrong(invoke, monkeypatch):
+    breakage.apply("other beta", monkeypatch.setattr)
+    status, printed, found = invoke()
+    assert status == found["exit_code"] == 1
+    assert "FAILED Qwen3.6-27B, TP 8, K 3, float32 state: sequential kernels" in printed
+    assert "values differ, by up to" in printed
+    wrong = found["checks"][0]
+    assert not wrong["ok"]
+    (states,) = wrong["parts"]
+    assert states["name"] == "states"
+    assert states["differing"] > 0
+    assert states["max_abs"] > 0
+
+
+def test_a_platform_without_replay_is_refused(monkeypatch):
+    from vllm.platforms import current_platform
+
+    for name in ("is_cpu", "is_cuda"):
+        monkeypatch.setattr(type(current_platform), name, lambda _: False)
+    result = CliRunner().invoke(app, ["selftest"])
+    assert result.exit_code == 2
+    assert "an NVIDIA GPU or a CPU" in result.output
+
+
+def test_groups_that_are_mixed_up_are_seen():
+    """By a commit that takes every layer for one of the first group."""
+    (kernels,), device = run._kernels_here()
+
+    def first_group_alone(layers, history):
+        return kernels.recurrence.ApplyPlan([(*layer, 0) for *layer, _ in layers], history)
+
+    changed = broken(kernels, "no commit")
+    changed.recurrence.ApplyPlan = first_group_alone
+    assert surroundings.check_groups(kernels, run.FEW, device, 3).ok
+    result = surroundings.check_groups(changed, run.FEW, device, 3)
+    assert result.error is None
+    assert not result.ok
+
+
+def test_paths_are_not_sent_in():
+    text = "PTXASError: ptxas /home/ann/.triton/cache/x.ptx failed, see ~/log/a.txt; 3/4 and bf16/fp32"
+    assert without_paths([{"error": text}]) == [
+        {"error": "PTXASError: ptxas <path> failed, see <path>; 3/4 and bf16/fp32"}
+    ]
+
+
+def test_nothing_of_the_machine_is_sent_in(invoke):
+    _, _, found = invoke()
+    assert not re.search(r"/(home|root|tmp|usr|work)\b", json.dumps(found))
+
+
+def test_the_bound_by_hand():
+    """27B, K 15, one request, 4 layers: 9 MiB of state and 1 MiB of records each at 1 GiB a second."""
+    state, records = 48 * 128 * 128 * 4, 16 * (16 * 128 + 48 * 130) * 2
+    expected = 4 * (3 * state + 2 * records) / 2**30 * 1000
+    assert floor_ms((16, 48), 1, 15, 2**30) == pytest.approx(expected)
+    assert needed_bytes((16, 48), 32, 15) > 32 * 4 * 16 * state
