@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.batches import Batch, Engine, compare_drafts, eagle3, run_engines
+from tests.support.releases import is_release
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -35,6 +36,9 @@ ROOMY = PLAIN | {"enable_prefix_caching": True}
 # Seven cache blocks (an eighth is vLLM's null block) for three requests of up to five.
 NARROW = PLAIN | {"max_num_batched_tokens": CHUNK, "max_num_seqs": 3, "num_gpu_blocks_override": 8}
 PER_POSITION = "spec_decode_num_accepted_tokens_per_pos"
+# An EAGLE row at the end of a block depends on the token behind it. 0.32 computes the last block of
+# a hit anew, from 0.33 on a block's hash covers that token.
+BLOCKS_ANEW = 1 if is_release("0.32") else 0
 
 
 def cut(prompts: list[list[int]], lengths: tuple[int, ...]) -> list[list[int]]:
@@ -86,6 +90,13 @@ def differing(left, right, *, at_least) -> int:
     print(f"\n{different} of {both} drafts differ")
     assert both >= at_least
     return different
+
+
+def padded(result) -> int:
+    """Count the prompts of which a hit leaves one token: vLLM schedules K placeholders behind it, for
+    the shape of a decoding step, and counts them as a draft of which nothing is accepted."""
+    left = zip(result["prompts"], result["cached"], strict=True)
+    return sum(0 < cached == len(prompt) - 1 for prompt, cached in left)
 
 
 @pytest.mark.parametrize("batch", ["solo", "together", "end", "crowd"])
@@ -153,8 +164,9 @@ def test_stock_vllm_drafts_otherwise_there(engines, batch, alone):
 class TestPrefixCache:
     def test_a_repeated_prompt(self, engines, draft):
         first, again = (engines[f"{draft}, roomy"][batch] for batch in ("filling", "again"))
-        # vLLM computes the last token anew, and the last of the blocks that it finds.
-        assert again["cached"] == [max(0, (length - 1) // BLOCK - 1) * BLOCK for length in LENGTHS]
+        # vLLM computes the last token anew.
+        blocks = [max(0, (length - 1) // BLOCK - BLOCKS_ANEW) for length in LENGTHS]
+        assert again["cached"] == [count * BLOCK for count in blocks]
         assert again["counters"]["prefix_cache_hits"] == sum(again["cached"]) > 0
         self.assert_same(first, again)
 
@@ -166,14 +178,15 @@ class TestPrefixCache:
         ]
         print(f"\nfrom the cache: {hit['cached']}; behind the prompt: {generated}")
         assert min(generated) == BLOCK
-        assert max(generated) == 3 * BLOCK
+        assert max(generated) == (4 - BLOCKS_ANEW) * BLOCK
         self.assert_same(cold, hit)
 
     def assert_same(self, without, hit):
         assert hit["tokens"] == without["tokens"]
         assert differing(hit, without, at_least=120) == 0
-        for name in ("spec_decode_num_drafts", PER_POSITION):
-            assert hit["counters"][name] == without["counters"][name]
+        assert hit["counters"][PER_POSITION] == without["counters"][PER_POSITION]
+        drafts = [each["counters"]["spec_decode_num_drafts"] - padded(each) for each in (without, hit)]
+        assert drafts[0] == drafts[1]
 
 
 @pytest.mark.long

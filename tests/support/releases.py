@@ -6,13 +6,6 @@ from packaging.version import Version
 
 from vllm_eagle_ext.compat import vllm_version
 
-try:
-    from vllm.v1.core import kv_cache_planning
-except ImportError:  # 0.32 plans in the module that 0.33 has split
-    from vllm.v1.core import kv_cache_utils as kv_cache_planning
-
-__all__ = ["is_release", "kv_cache_planning"]
-
 
 def is_release(minor: str) -> bool:
     """Whether the vLLM that runs belongs to a release such as "0.32"."""

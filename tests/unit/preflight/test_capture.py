@@ -112,7 +112,7 @@ def test_the_pool_is_cut_as_vllm_cuts_it():
     import torch
     from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
-    from tests.support.releases import kv_cache_planning
+    from tests.support.planning import kv_cache_planning
 
     shape = {"block_size": 16, "num_kv_heads": 1, "head_size": 32, "dtype": torch.bfloat16}
     full_spec, windowed_spec = FullAttentionSpec(**shape), SlidingWindowSpec(**shape, sliding_window=16)
