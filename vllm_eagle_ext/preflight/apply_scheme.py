@@ -105,6 +105,7 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
         platform="cuda" if current_platform.is_cuda() else current_platform.device_name,
         capability=_capability() if current_platform.is_cuda() else None,
         state_width=_state_width(launch),
+        kernels=launch.options.replay_kernels,
         prefix_caching=bool(engine_args.enable_prefix_caching),
         has_triton=HAS_TRITON,
         dtype=str(launch.target.dtype).removeprefix("torch."),
