@@ -82,7 +82,7 @@ class Results:
         self, scheme: str, target: Target, parallel: int, case: Case, device: Device, requests: int,
         times: Mapping[str, Modelled],
     ) -> None:  # fmt: skip
-        """Microseconds per request and layer: of the scheme, and of its longer kernels what binds them."""
+        """Microseconds per request and layer: of the scheme, and of its longer kernels by resource."""
         scale = 1e6 / requests
         row: dict[str, Any] = {
             "device": device.name, "target": target.name, "tp": parallel, "state": case.state,
