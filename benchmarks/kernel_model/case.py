@@ -12,7 +12,6 @@ WIDTH, CONVOLUTION = 128, 4
 STATES = {"fp32": 4, "bf16": 2}  # bytes of an element
 ROWS = (4, 8, 16)  # T = 1 + K
 TENSOR_PARALLEL = (1, 2, 4, 8)
-ALL_RANKS_ON = 90  # elsewhere one rank alone, unless all are asked for: heads are constants of addresses
 
 
 @dataclass(frozen=True, slots=True)

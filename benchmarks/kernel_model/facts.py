@@ -30,6 +30,7 @@ class Facts:
     cached: bytes per request and layer that come from the second-level cache besides.
     conditional: how often a block runs that a loop's iterations may skip.
     rows_in_code: T is a size of a tile, and not only a limit.
+    per_head: its CTAs are a number for each request and value head.
     """
 
     launched: Literal["per layer", "all layers", "once"]
@@ -38,6 +39,7 @@ class Facts:
     cached: Callable[[Case], int] = lambda case: 0
     conditional: float = 1.0
     rows_in_code: bool = False
+    per_head: bool = True
 
 
 def _rows(case: Case) -> float:
@@ -98,9 +100,13 @@ FACTS = {
         cached=lambda case: case.state_bytes,  # read a second time to be written
     ),
     "_move_conv_states": Facts(
-        launched="all layers", trips=lambda case: 1, moved=lambda case: 2 * 3 * 2 * case.channels
+        launched="all layers",
+        trips=lambda case: 1,
+        moved=lambda case: 2 * 3 * 2 * case.channels,
+        per_head=False,
     ),
-    "_plan": Facts(launched="once", trips=lambda case: 1, moved=lambda case: 64),
+    "_gather_blocks": Facts(launched="once", trips=lambda case: 1, moved=lambda case: 8, per_head=False),
+    "_plan": Facts(launched="once", trips=lambda case: 1, moved=lambda case: 64, per_head=False),
     "fused_sigmoid_gating_delta_rule_update_kernel": Facts(
         launched="per layer", trips=_rows, moved=_per_token
     ),

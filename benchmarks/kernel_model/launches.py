@@ -13,7 +13,8 @@ from vllm.third_party.flash_linear_attention.ops import fused_sigmoid_gating
 from benchmarks.kernel_model.case import CONVOLUTION, WIDTH, Case
 from benchmarks.kernel_model.compiling import Launch, record
 from vllm_eagle_ext.memory.recorded_inputs import record_width
-from vllm_eagle_ext.replay.ops.types import Align, Batch, Gating, Plan, Rows, StateCache
+from vllm_eagle_ext.replay.ops.triton_blocks import gather_blocks
+from vllm_eagle_ext.replay.ops.types import Align, Batch, BlockPlaces, Gating, Plan, Rows, StateCache
 
 BLOCK_TOKENS = 1024  # of a state block with prefix caching
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -59,13 +60,15 @@ class _Tensors:
 
 
 def replay(scheme: str, case: Case, requests: int) -> list[Launch]:
-    """Every launch of a step: verify, plan, commit; with prefix caching, all requests in a step."""
+    """Every launch of a step: its state blocks, verify, plan, commit; with prefix caching."""
     module: Any = importlib.import_module(REPLAY[scheme])
     made = _Tensors(case, requests)
     batch = Batch(made.counts(), made.starts)
     plan = Plan(*(made.counts() for _ in range(4)))
     align = Align.of([torch.ones(requests, 8, dtype=torch.int32)], made.counts(), BLOCK_TOKENS)
+    places = BlockPlaces(requests, None, made.counts(), BLOCK_TOKENS)
     with record() as found:
+        gather_blocks(align.tables, places, torch.ones(1, 1, requests, dtype=torch.int32))
         module.verify(made.rows, made.gating, made.cache, batch, made.out)
         module.plan(batch, made.counts(), None, align, plan)
         module.ApplyPlan([(made.cache, made.gating, 0)], CONVOLUTION - 1)(batch, plan)

@@ -37,7 +37,7 @@ def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
 def kernels(data: Data) -> str:
     """Of every kernel what it takes, its heaviest loop, and what a warp executes in all."""
     head = ("kernel", "for", "registers", "local B", "shared B", "CTAs/SM, limit", "loop: instructions",
-            "shuffles", "barriers", "MMA", "a warp in all", "largest of any shape: registers, local B",
+            "shuffles", "barriers", "MMA", "a warp in all",
     )  # fmt: skip
     first = [TARGETS[0].key_heads, TARGETS[0].value_heads]
     rows = [row for row in data["kernels"] if row["state"] == "fp32" and row["shape"] == first]
@@ -49,20 +49,21 @@ def _shown(row: Row, rows: Sequence[Row]) -> bool:
     """Each kernel once: at the largest K, and what schemes have in common with the first."""
     same = [other for other in rows if other["kernel"] == row["kernel"]]
     schemes = {other["scheme"] for other in same}
-    common = row["kernel"] in ("_plan", "_move_conv_states") and row["scheme"] != min(schemes)
+    common = row["kernel"] in ("_gather_blocks", "_plan", "_move_conv_states") and row["scheme"] != min(
+        schemes
+    )
     return row["k"] == max(other["k"] for other in same) and not common
 
 
 def kernel_cells(row: Row) -> list[object]:
     loop = max(row["loops"], key=lambda item: item["instructions"], default=None)
     counts = [loop[name] for name in SHOWN_LOOP] if loop else ["-"] * len(SHOWN_LOOP)
-    fits, most = row["occupancy"], row["most"]
+    fits = row["occupancy"]
     tiles = f", {row['tiles']} per head" if row["scheme"] == "chunked" and row["tiles"] else ""
     name = f"`{row['kernel']}`" + (f" ({row['scheme']}{tiles})" if row["kernel"] in _OF_BOTH else "")
     return [
         name, row["arch"], row["registers"], row["local"], row["shared"],
         f"{fits['ctas']}, {fits['limit']}", *counts, f"{sum(row['counts'].values()):.0f}",
-        f"{most['registers']}, {most['local']}",
     ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.kernel_model.case import Case, Target
 from benchmarks.kernel_model.facts import ANY_ROWS, FUSED, facts_of
@@ -15,11 +15,9 @@ from benchmarks.kernel_model.machine import Arch, Device, occupancy
 from benchmarks.kernel_model.profile import Profile
 from benchmarks.kernel_model.times import Modelled, floors
 
-if TYPE_CHECKING:
-    from benchmarks.kernel_model.fused import FusedKernels
-
 RESULTS = Path(__file__).parents[1] / "results/kernel_model.json"
 REQUESTS = (1, 32)
+LEAST_SHARE = 0.02  # of a scheme's time, below which a kernel is left out
 Data = dict[str, list[dict[str, Any]]]
 
 
@@ -31,9 +29,8 @@ def read_results() -> Data:
 class Results:
     """The rows of a run, and those of the one before for what it leaves out."""
 
-    def __init__(self, fused: FusedKernels | None, before: Data | None, *, everything: bool) -> None:
+    def __init__(self, before: Data | None, *, everything: bool) -> None:
         """before: what was found earlier; a run over everything keeps vLLM's fused kernel alone."""
-        self.fused = fused
         rows = before or {"kernels": [], "times": []}
         self._before = {_kernel_key(row): row for row in rows["kernels"]}
         self._kernels = {} if everything else dict(self._before)
@@ -64,7 +61,7 @@ class Results:
     def add_kernel(
         self, scheme: str, name: str, case: Case, arch: Arch, requests: int, profile: Profile
     ) -> None:
-        """One row for all shapes: figures of the first, and the largest of those that can differ."""
+        """One row for all shapes: the figures of the first."""
         rows = case.rows if name == FUSED or facts_of(scheme, name).rows_in_code else ANY_ROWS
         if rows != case.rows:
             return
@@ -76,20 +73,16 @@ class Results:
             "tiles": profile.ctas // requests // case.value_heads,
         }  # fmt: skip
         row |= asdict(profile) | {"occupancy": asdict(fits)}
-        most = {what: round(getattr(profile, what)) for what in ("registers", "local", "instructions")}
         key = _kernel_key(row)
-        if key in self._new:
-            known = self._kernels[key]["most"]
-            known |= {what: max(known[what], value) for what, value in most.items()}
-        else:
+        if key not in self._new:
             self._new.add(key)
-            self._kernels[key] = row | {"most": most}
+            self._kernels[key] = row
 
     def add_time(
         self, scheme: str, target: Target, parallel: int, case: Case, device: Device, requests: int,
         times: Mapping[str, Modelled],
     ) -> None:  # fmt: skip
-        """Microseconds per request and layer: of the scheme, and of each kernel with what binds it."""
+        """Microseconds per request and layer: of the scheme, and of its longer kernels by resource."""
         scale = 1e6 / requests
         row: dict[str, Any] = {
             "device": device.name, "target": target.name, "tp": parallel, "state": case.state,
@@ -101,12 +94,14 @@ class Results:
         if key not in self._new:
             self._new.add(key)
             self._times[key] = row
-        found = {
+        found: dict[str, Any] = {
             "us": round(scale * sum(item.seconds for item in times.values()), 3),
             "likely_us": round(scale * sum(item.likely for item in times.values()), 3),
-            "kernels": {
-                name: [round(scale * item.seconds, 3), item.binds] for name, item in times.items()
-            },
+        }
+        found["kernels"] = {
+            name: [round(scale * item.seconds, 3), item.binds]
+            for name, item in times.items()
+            if scale * item.seconds >= found["us"] * LEAST_SHARE
         }
         self._times[key]["schemes"].setdefault(scheme, {})[str(requests)] = found
 

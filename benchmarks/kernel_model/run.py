@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.kernel_model.case import ALL_RANKS_ON, Case, Target, cases
+from benchmarks.kernel_model.case import TARGETS, Case, Target, cases, share
 from benchmarks.kernel_model.compiling import Launch, Machine, compile_launch, machine_code
 from benchmarks.kernel_model.facts import ANY_ROWS, FUSED, facts_of
 from benchmarks.kernel_model.fused import MOST_ROWS, FusedKernels, library
@@ -29,31 +30,62 @@ from benchmarks.kernel_model.times import scheme_time
 PER_TOKEN, PER_TOKEN_FUSED = "per_token", "per_token, fused"
 
 
-@lru_cache(maxsize=8)  # devices of one architecture
-def profiles(
-    scheme: str, case: Case, arch: Arch, requests: int, fused: FusedKernels | None
-) -> dict[str, Profile]:
-    """Of each kernel of a scheme; of vLLM's fused one, none without its library."""
-    made: dict[str, tuple[Machine, int]] = {}
-    if scheme != PER_TOKEN_FUSED:
-        for name, launch in _launches(scheme, case, requests).items():
-            compiled = _compiled_case(scheme, name, case)
-            made[name] = _compiled(scheme, name, compiled, requests, arch.capability), launch.ctas
-    elif fused:
-        made[FUSED] = fused.machine_code(case, arch.capability), requests * case.value_heads
-    known = {name: facts_of(scheme, name) for name in made}
-    return {
-        name: Profile.of(machine, ctas, arch, known[name].trips(case), known[name].conditional)
-        for name, (machine, ctas) in made.items()
-    }
+class Profiles:
+    """Profiles of schemes, each compiled once.
+
+    Head counts enter a kernel's code as constants of addresses alone, so that the code of the first
+    target on one rank stands for all, unless `every_shape` is asked for.
+    """
+
+    def __init__(self, fused: FusedKernels | None, *, every_shape: bool) -> None:
+        self.fused, self._every_shape = fused, every_shape
+        self._made: dict[tuple[object, ...], Profile] = {}
+
+    def of(self, scheme: str, case: Case, arch: Arch, requests: int) -> dict[str, Profile]:
+        """Of each kernel of a scheme; of vLLM's fused one, none without its library."""
+        if scheme == PER_TOKEN_FUSED:
+            return {FUSED: self._fused(case, arch, requests)} if self.fused else {}
+        return {
+            name: replace(self._profile(scheme, name, case, arch, requests), ctas=launch.ctas)
+            for name, launch in _launches(scheme, case, requests).items()
+        }
+
+    def _profile(self, scheme: str, name: str, case: Case, arch: Arch, requests: int) -> Profile:
+        compiled, launched = self._compiled_as(scheme, name, case, requests)
+        key = (scheme, name, compiled, launched, case.rows, arch)
+        if key not in self._made:
+            machine = _compiled(scheme, name, compiled, launched, arch.capability)
+            facts = facts_of(scheme, name)
+            self._made[key] = Profile.of(machine, 0, arch, facts.trips(case), facts.conditional)
+        return self._made[key]
+
+    def _compiled_as(self, scheme: str, name: str, case: Case, requests: int) -> tuple[Case, int]:
+        """The shape that is compiled, and a number of requests for which its tiles are the same."""
+        rows = case.rows if facts_of(scheme, name).rows_in_code else ANY_ROWS
+        own = replace(case, rows=rows)
+        first = share(TARGETS[0], 1, case.state, rows)
+        wanted = _tiles(scheme, name, own, requests)
+        for number in REQUESTS:
+            if not self._every_shape and _tiles(scheme, name, first, number) == wanted:
+                return first, number
+        return own, requests
+
+    def _fused(self, case: Case, arch: Arch, requests: int) -> Profile:
+        assert self.fused
+        key = (FUSED, case.state, case.rows, case.value_heads // case.key_heads, arch)
+        if key not in self._made:
+            machine, facts = self.fused.machine_code(case, arch.capability), facts_of("", FUSED)
+            self._made[key] = Profile.of(machine, 0, arch, facts.trips(case), facts.conditional)
+        return replace(self._made[key], ctas=requests * case.value_heads)
 
 
-def _compiled_case(scheme: str, name: str, case: Case) -> Case:
-    rows = case.rows if facts_of(scheme, name).rows_in_code else ANY_ROWS
-    return Case(case.key_heads, case.value_heads, case.state, rows)
+def _tiles(scheme: str, name: str, case: Case, requests: int) -> float:
+    """CTAs of a request's value head; of kernels that count otherwise, no matter what."""
+    facts, ctas = facts_of(scheme, name), _launches(scheme, case, requests)[name].ctas
+    return ctas / (requests * case.value_heads) if facts.per_head else 0
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _launches(scheme: str, case: Case, requests: int) -> dict[str, Launch]:
     return {launch.name: launch for launch in launches(scheme, case, requests)}
 
@@ -63,14 +95,14 @@ def _compiled(scheme: str, name: str, case: Case, requests: int, capability: int
     return machine_code(compile_launch(_launches(scheme, case, requests)[name], capability))
 
 
-def model(wanted: Iterable[tuple[Target, int, Case, Device]], found: Results) -> None:
+def model(wanted: Iterable[tuple[Target, int, Case, Device]], known: Profiles, found: Results) -> None:
     """Adds every scheme's kernels and times for these shapes and devices to `found`."""
     for target, parallel, case, device in track(list(wanted), "compiling", console=Console(stderr=True)):
         for scheme in [*schemes(), PER_TOKEN, PER_TOKEN_FUSED]:
             if scheme == PER_TOKEN_FUSED and case.rows > MOST_ROWS:
                 continue
             for requests in REQUESTS:
-                made = profiles(scheme, case, device.arch, requests, found.fused)
+                made = known.of(scheme, case, device.arch, requests)
                 made = made or found.kept(case, device.arch, requests)
                 for name, profile in made.items():
                     found.add_kernel(scheme, name, case, device.arch, requests, profile)
@@ -85,8 +117,8 @@ def main(
     state: Annotated[str, typer.Option(help="fp32 or bf16; default: both.")] = "",
     k: Annotated[list[int] | None, typer.Option(help="Draft tokens: 3, 7, 15; default: all.")] = None,
     device: Annotated[str, typer.Option(help="Part of a device's name; default: all.")] = "",
-    every_rank: Annotated[
-        bool, typer.Option(help=f"TP 2, 4, 8 on all GPUs, not on sm_{ALL_RANKS_ON} alone.")
+    every_shape: Annotated[
+        bool, typer.Option(help="Compile for each target's head counts, not for the first one's alone.")
     ] = False,
     wheel: Annotated[
         Path | None, typer.Option(help="vLLM's CUDA wheel or its library: vLLM's fused kernel is in it.")
@@ -101,8 +133,7 @@ def main(
         (whose, ranks, case, where)
         for whose, ranks, case in cases()
         for where in devices
-        if (every_rank or ranks == 1 or where.capability == ALL_RANKS_ON)
-        and target.lower() in whose.name.lower()
+        if target.lower() in whose.name.lower()
         and (not tp or ranks in tp)
         and state in case.state
         and (not k or case.rows - 1 in k)
@@ -113,8 +144,8 @@ def main(
     with ExitStack() as stack:
         fused = FusedKernels(stack.enter_context(library(wheel))) if wheel else None
         before = read_results() if RESULTS.exists() else None
-        found = Results(fused, before, everything=everything)
-        model(wanted, found)
+        found = Results(before, everything=everything)
+        model(wanted, Profiles(fused, every_shape=every_shape), found)
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(kernel_table(found.data))
     console.print(time_table(found.data))

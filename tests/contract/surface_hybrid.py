@@ -45,6 +45,12 @@ HYBRID = (
         contains=("self._forward_core(",),
     ),
     Name(
+        "vllm.platforms.interface",
+        "Platform.get_device_capability",
+        "by what the scheme of recurrent states is chosen on a GPU",
+        parameters=("cls", "device_id"),
+    ),
+    Name(
         "vllm.model_executor.layers.mamba.abstract",
         "MambaBase.get_kv_cache_spec",
         "number of state blocks, and what is in them",

@@ -11,7 +11,8 @@ from vllm_eagle_ext.memory.modelled_times import LIKELY_US
 
 # Within the model's own error: the state blocks decide.
 EVEN = 1.1
-_FASTEST_FIRST = ("chunked", "sequential")  # as replay takes its kernels
+# As replay takes its kernels, by the option `replay_kernels`.
+_TAKEN = {"auto": ("chunked", "sequential"), "chunked": ("chunked",), "sequential": ("sequential",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class KernelTimes:
     """
 
     capability: int  # the modelled one: 90 for 9.0
+    kernels: str
     least: float
     most: float
 
@@ -37,29 +39,34 @@ class KernelTimes:
         low, high = f"{self.least:.2f}", f"{self.most:.2f}"
         shares = low if low == high else f"{low} to {high}"
         return (
-            f"on sm_{self.capability} verify and commit are modelled at {shares} of the time of vLLM's "
-            "own kernel"
+            f"on sm_{self.capability} {self.kernels} verify and commit are modelled at {shares} of the "
+            "time of vLLM's own kernel"
         )
 
 
-def kernel_times(capability: tuple[int, int], *, k: int, state_width: int) -> KernelTimes | None:
-    """Look up a GPU; state_width: bytes of a state's element. None: nothing is modelled for it.
+def kernel_times(
+    capability: tuple[int, int], *, k: int, state_width: int, kernels: str = "auto"
+) -> KernelTimes | None:
+    """Look up a GPU; None: nothing is modelled for it.
 
-    A capability that was not modelled is taken for the nearest one below.
+    Args:
+        capability: one that was not modelled is taken for the nearest one below.
+        state_width: bytes of an element of a state.
+        kernels: the option `replay_kernels`.
     """
     asked = 10 * capability[0] + capability[1]
     known = [modelled for modelled in LIKELY_US if modelled <= asked]
     if not known:
         return None
     modelled = max(known)
-    shares = []
+    shares, taken = [], None
     for by_width in LIKELY_US[modelled].values():
-        times = by_width.get(state_width)
-        if times is None:
+        times = by_width.get(state_width, {})
+        taken = next((name for name in _TAKEN[kernels] if name in times), None)
+        if taken is None:
             return None
-        replay = next(times[kernels] for kernels in _FASTEST_FIRST if kernels in times)
-        shares.append(_at(replay, k) / _at(times["per_token"], k))
-    return KernelTimes(modelled, min(shares), max(shares))
+        shares.append(_at(times[taken], k) / _at(times["per_token"], k))
+    return KernelTimes(modelled, taken, min(shares), max(shares)) if taken else None
 
 
 def _at(times: Mapping[int, float], k: int) -> float:

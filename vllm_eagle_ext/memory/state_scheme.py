@@ -46,6 +46,7 @@ class Situation:
     prefill_exports: bool = False  # of states, for which vLLM reserves a block more
     capability: tuple[int, int] | None = None  # of the GPU; None: a CPU, or not known
     state_width: int = 4  # bytes of an element of a recurrent state
+    kernels: str = "auto"  # the option `replay_kernels`
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ def _by_model(situation: Situation) -> tuple[Scheme, str] | None:
     s = situation
     if s.platform != "cuda" or s.capability is None:
         return None
-    times = kernel_times(s.capability, k=s.k, state_width=s.state_width)
+    times = kernel_times(s.capability, k=s.k, state_width=s.state_width, kernels=s.kernels)
     if times is None:
         return None
     drafts = "1 draft token" if s.k == 1 else f"{s.k} draft tokens"

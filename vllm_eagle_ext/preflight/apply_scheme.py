@@ -103,8 +103,9 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
             other_vocabulary=bool(getattr(config, "use_heterogeneous_vocab", False)),
         ),
         platform="cuda" if current_platform.is_cuda() else current_platform.device_name,
-        capability=_capability() if current_platform.is_cuda() else None,
+        capability=_gpu_capability() if current_platform.is_cuda() else None,
         state_width=_state_width(launch),
+        kernels=launch.options.replay_kernels,
         prefix_caching=bool(engine_args.enable_prefix_caching),
         has_triton=HAS_TRITON,
         dtype=str(launch.target.dtype).removeprefix("torch."),
@@ -119,7 +120,7 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
     )
 
 
-def _capability() -> tuple[int, int] | None:
+def _gpu_capability() -> tuple[int, int] | None:
     """Of the first visible GPU, as vLLM's own configs ask: by NVML, without a CUDA context here."""
     from vllm.platforms import current_platform
 

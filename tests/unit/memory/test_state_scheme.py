@@ -82,7 +82,7 @@ def modelled(monkeypatch):
     monkeypatch.setattr(kernel_times, "LIKELY_US", MODELLED)
 
 
-AT = "verify and commit are modelled at"
+AT = "sequential verify and commit are modelled at"
 OF_VLLMS = "of the time of vLLM's own kernel"
 BY_MODEL = [
     ((9, 0), 7, "replay", f"7 draft tokens: on sm_90 {AT} 0.67 to 1.03 {OF_VLLMS}, about even, and "),
@@ -92,7 +92,13 @@ BY_MODEL = [
     ((9, 0), 2, "per_token", "Replay would take 2 state blocks instead of 4: ask for it with "),
     ((9, 0), 2, "per_token", "hybrid_state 'replay' if requests wait for memory"),
     ((10, 3), 7, "replay", "on sm_90 "),  # the nearest below
-    ((12, 1), 3, "replay", f"on sm_120 {AT} 0.50 {OF_VLLMS}, and 2 state blocks instead of 5 are kept"),
+    (
+        (12, 1),
+        3,
+        "replay",
+        f"on sm_120 chunked verify and commit are modelled at 0.50 {OF_VLLMS}, and ",
+    ),
+    ((12, 1), 3, "replay", "own kernel, and 2 state blocks instead of 5 are kept"),
     ((8, 0), 2, "per_token", "2 draft tokens save little; replay pays from 3"),  # none below
     (None, 2, "per_token", "2 draft tokens save little; replay pays from 3"),
     (None, 3, "replay", "3 draft tokens"),
@@ -105,6 +111,13 @@ def test_a_gpu_is_judged_by_its_modelled_times(capability, k, scheme, said):
     choice = choose(replace(PLAIN, capability=capability, k=k), "auto")
     assert choice.scheme == scheme
     assert said in choice.reason
+
+
+@pytest.mark.usefixtures("modelled")
+def test_kernels_that_are_asked_for_are_judged():
+    choice = choose(replace(PLAIN, capability=(12, 0), k=3, kernels="sequential"), "auto")
+    assert not choice.replays
+    assert f"on sm_120 {AT} 2.25 {OF_VLLMS}" in choice.reason
 
 
 @pytest.mark.usefixtures("modelled")
@@ -130,7 +143,7 @@ def test_many_drafts_replay_on_every_modelled_gpu(capability, width):
     situation = replace(PLAIN, capability=divmod(capability, 10), state_width=width)
     choice = choose(situation, "auto")
     assert choice.replays
-    assert f"on sm_{capability} verify and commit are modelled at 0." in choice.reason
+    assert f"on sm_{capability} chunked verify and commit are modelled at 0." in choice.reason
 
 
 def test_what_is_asked_for_is_done():
