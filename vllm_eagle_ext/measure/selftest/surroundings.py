@@ -142,9 +142,14 @@ def _plain_run(
 
 def _refill(step: MadeStep, fresh: MadeStep) -> None:
     """Give a step the content of another one of the same sizes, where it stands."""
-    for mine, theirs in zip((*step.rows, *step.gating), (*fresh.rows, *fresh.gating), strict=True):
+    for mine, theirs in zip(_inputs(step), _inputs(fresh), strict=True):
         mine.copy_(theirs)
     step.whole.copy_(fresh.whole)
+
+
+def _inputs(step: MadeStep) -> tuple[torch.Tensor, ...]:
+    """What a graph reads; scratch blocks, and how many tokens were computed, are those of all steps."""
+    return (*step.rows, *step.gating, step.batch.state_blocks, *step.align.tables.tensors)
 
 
 def _beside_plain_run(
