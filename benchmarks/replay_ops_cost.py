@@ -22,11 +22,11 @@ from vllm_eagle_ext.measure.selftest.timing import (
     LAYERS,
     PAIRS,
     Scheme,
-    compare,
+    compare_times,
     copy_bandwidth,
     floor_ms,
 )
-from vllm_eagle_ext.replay.self_check.start import candidates
+from vllm_eagle_ext.replay.self_check.at_start import candidates
 
 RESULTS = Path(__file__).parent / "results"
 # Key heads, value heads, both of width 128, fp32 states, as published.
@@ -57,7 +57,7 @@ def main(gpu: Annotated[bool, typer.Option(help="Measure the Triton kernels.")] 
             row: dict[str, Any] = {"kernels": kernels.name, "shape": name, "k": k, "batch": batch}
             row["rows_accepted"] = accepted
             sides = (make(kernels, accepted) for make in (scheme.replay, scheme.per_token))
-            row |= compare(*sides, device)
+            row |= compare_times(*sides, device)
             if bandwidth:
                 row["floor_ms"] = floor_ms(SHAPES[name], batch, k, bandwidth)
             print(json.dumps(row), flush=True)

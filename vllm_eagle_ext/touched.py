@@ -131,6 +131,14 @@ TOUCHED = (
         remove_when="vLLM's CPU forward goes through `qwen_gdn_attention_core`",
     ),
     Touch(
+        name="a target of this package, back to vLLM's class",
+        kind="class swapped",
+        place="replay.targets",
+        when="in a worker, while the target is built, if the self-check fails",
+        why="vLLM asks the model for its model state, which for vLLM's own scheme is its own",
+        remove_when="vLLM builds a target whose class is chosen in the worker",
+    ),
+    Touch(
         name="vllm.model_executor.models.llama:LlamaAttention, "
         "vllm.model_executor.models.qwen3:Qwen3Attention",
         kind="class swapped",

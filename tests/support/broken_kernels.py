@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from vllm_eagle_ext.replay.self_check.check import Kernels
+from vllm_eagle_ext.replay.self_check.compared import Kernels
 
 # How they are broken -> the parts that differ. Records are inputs, and the same whatever is computed.
 SEEN = {
@@ -40,7 +41,7 @@ def broken(kernels: Kernels, how: str) -> Kernels:
             right, change=lambda plan: plan._replace(block_end=torch.zeros_like(plan.block_end))
         ),
         "null block written": _commit(right, after=lambda cache: cache.state[0].add_(1)),
-        "a block of nobody written": _commit(right, after=lambda cache: cache.conv[6].add_(1)),
+        "a block of nobody written": _commit(right, after=_write_a_block_of_nobody),
         "conv states one column off": _commit(right, after=_turn_conv_states),
         "no commit": {"ApplyPlan": lambda *_: lambda *_: None},
     }[how]
@@ -103,6 +104,12 @@ def _short_plan(right: Any) -> Any:
     return plan
 
 
+def _write_a_block_of_nobody(cache: Any) -> None:
+    """It lies behind the requests' and those that they go on with, before as many scratch blocks."""
+    requests = next(n for n in count(1) if 2 * n + 2 + -(-n // 4) == len(cache.conv))
+    cache.conv[requests + 1 + -(-requests // 4)].add_(1)
+
+
 def _turn_conv_states(cache: Any) -> None:
     """Of one request; W is 4."""
     cache.conv[2, :, :3] = cache.conv[2, :, :3].roll(1, -1)
@@ -117,5 +124,5 @@ def _move_state(made: Any) -> None:
 
 
 def _confuse_records(made: Any) -> None:
-    first, second, *_ = _blocks(made.batch)
-    made.cache.records[second, 0] = made.cache.records[first, 0]
+    blocks = _blocks(made.batch)  # of a single one, nothing is confused
+    made.cache.records[blocks[-1], 0] = made.cache.records[blocks[0], 0]

@@ -23,6 +23,7 @@ MODULES = {
     "table": "how a command's result looks on a terminal",
     "bench": "the command in cli/, its work in measure/",
     "verify": "the command in cli/, its work in measure/",
+    "selftest": "the command in cli/, its work in measure/",
     "plan": "the command in cli/, its work in memory/",
     "dflash": "the drafter, and its plain PyTorch reference",
     "eagle3": "the drafter, and its plain PyTorch reference",

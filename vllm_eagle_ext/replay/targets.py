@@ -19,7 +19,7 @@ from vllm_eagle_ext.memory.recorded_inputs import record_width
 from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
 from vllm_eagle_ext.replay.commit import commit_on_v1
 from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
-from vllm_eagle_ext.replay.self_check.start import settle
+from vllm_eagle_ext.replay.self_check.at_start import settle_kernels
 from vllm_eagle_ext.resolved_marker import require_marker
 
 
@@ -31,7 +31,7 @@ class _Replay:
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         modules = self.modules()  # type: ignore[attr-defined]
         layers = [module for module in modules if isinstance(module, QwenGatedDeltaNetAttention)]
-        if not settle(layers, decided["replay_kernels"], must_replay=decided["must_replay"]):
+        if not settle_kernels(layers, decided["replay_kernels"], must_replay=decided["must_replay"]):
             self._become_vllms_own(vllm_config)
             return
         compat.install_in_worker(commit_on_v1)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from vllm_eagle_ext.measure.selftest.report import SelfTest
+    from vllm_eagle_ext.measure.selftest.outcome import SelfTest
     from vllm_eagle_ext.measure.selftest.run import Watch
 
 
@@ -42,7 +42,7 @@ def print_selftest(found: SelfTest, console: Console) -> None:
     for checked in found.failed:
         console.print(f"FAILED {checked.case}: {checked.result}", markup=False)
     if found.times:
-        console.print(_times(found.times))
+        console.print(_timed(found.times))
     for text in found.left_out:
         console.print(f"left out: {text}", markup=False)
     console.print(_verdict(found), markup=False)
@@ -64,7 +64,7 @@ def _checks(found: SelfTest) -> Table:
     return table
 
 
-def _times(times: list[dict[str, Any]]) -> Table:
+def _timed(times: list[dict[str, Any]]) -> Table:
     first = times[0]
     table = Table(box=None, pad_edge=False)
     for name in ("kernels", "K", "requests", "replay, ms", "per_token, ms", "ratio", "bound, ms"):

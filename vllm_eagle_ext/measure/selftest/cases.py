@@ -20,7 +20,7 @@ QUICK = (("Qwen3.6-27B", 1, 15, STATES[0]), ("Qwen3.6-27B", 8, 3, STATES[1]),
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SelfTestCase:
     """One layer of a target on one of its ranks."""
 
     target: str
@@ -45,13 +45,13 @@ class Case:
         return f"{self.target}, TP {self.ranks}, K {self.k}, {state} state"
 
 
-def cases(*, quick: bool) -> Iterator[Case]:
+def cases(*, quick: bool) -> Iterator[SelfTestCase]:
     """List all of them, or the few that show each size once."""
     if quick:
-        yield from (Case(*values) for values in QUICK)
+        yield from (SelfTestCase(*values) for values in QUICK)
         return
     for target in TARGETS:
         for ranks in RANKS:
             for k in KS:
                 for state in STATES:
-                    yield Case(target, ranks, k, state)
+                    yield SelfTestCase(target, ranks, k, state)

@@ -12,9 +12,9 @@ from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.measure.engine.machine import gpus, processor, versions
 from vllm_eagle_ext.measure.selftest import surroundings, timing
 from vllm_eagle_ext.measure.selftest.cases import TARGETS, WIDTH, cases
-from vllm_eagle_ext.measure.selftest.report import Checked, SelfTest
-from vllm_eagle_ext.replay.self_check.check import Kernels, run
-from vllm_eagle_ext.replay.self_check.result import CheckResult
+from vllm_eagle_ext.measure.selftest.outcome import Checked, SelfTest
+from vllm_eagle_ext.replay.self_check.compared import Kernels, run
+from vllm_eagle_ext.replay.self_check.figures import KernelCheck
 from vllm_eagle_ext.replay.self_check.step import Shapes
 
 # The sizes of one rank of eight, at which 48 layers take a few hundred MiB.
@@ -30,7 +30,7 @@ Watch = Callable[[str, int, int], None]  # what runs, how many are done, of how 
 
 class _Job(NamedTuple):
     case: str
-    check: Callable[[], CheckResult]
+    check: Callable[[], KernelCheck]
 
 
 def run_selftest(*, quick: bool, watch: Watch) -> SelfTest:
@@ -47,7 +47,9 @@ def run_selftest(*, quick: bool, watch: Watch) -> SelfTest:
         found.checks.append(Checked(job.case, job.check()))
     watch("checks", len(jobs), len(jobs))
     if device.type == "cuda":
-        _measure(found, [each for each in kernels if _passed(found, each)], quick=quick, watch=watch)
+        _time_kernels(
+            found, [each for each in kernels if _passed(found, each)], quick=quick, watch=watch
+        )
     else:
         found.left_out.append("step times, CUDA graphs and side streams: there is no GPU here")
     return found
@@ -57,7 +59,7 @@ def _kernels_here() -> tuple[Sequence[Kernels], torch.device]:
     try:
         from vllm.platforms import current_platform
 
-        from vllm_eagle_ext.replay.self_check.start import candidates
+        from vllm_eagle_ext.replay.self_check.at_start import candidates
     except ImportError as error:
         raise OptionsError(
             field="vLLM", value=None, allowed="installed, whose kernels are compared",
@@ -101,7 +103,7 @@ def _jobs(
 
 
 def _around(kernels: Kernels, device: torch.device) -> Iterator[_Job]:
-    checks: list[tuple[str, Callable[[Kernels, Shapes, torch.device], CheckResult]]]
+    checks: list[tuple[str, Callable[[Kernels, Shapes, torch.device], KernelCheck]]]
     checks = [("48 cache groups", surroundings.check_groups)]
     if device.type == "cuda":
         checks += [
@@ -138,7 +140,7 @@ def _passed(found: SelfTest, kernels: Kernels) -> bool:
     )
 
 
-def _measure(found: SelfTest, kernels: Sequence[Kernels], *, quick: bool, watch: Watch) -> None:
+def _time_kernels(found: SelfTest, kernels: Sequence[Kernels], *, quick: bool, watch: Watch) -> None:
     """Time what is right alone: what is wrong may well be fast."""
     heads = TARGETS[TIMED]
     sizes = [(k, batch) for k in TIMED_KS for batch in (QUICK_BATCHES if quick else BATCHES)]
@@ -157,7 +159,7 @@ def _measure(found: SelfTest, kernels: Sequence[Kernels], *, quick: bool, watch:
             found.times.append({
                 "kernels": each.name, "target": TIMED, "k": k, "requests": batch,
                 "rows_committed": accepted, "layers": timing.LAYERS,
-                **timing.compare(*sides, "cuda"),
+                **timing.compare_times(*sides, "cuda"),
                 "bound_ms": timing.floor_ms(heads, batch, k, found.bandwidth),
             })  # fmt: skip
         del scheme

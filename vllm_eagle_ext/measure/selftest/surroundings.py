@@ -12,20 +12,20 @@ from dataclasses import replace
 import torch
 
 from vllm_eagle_ext.replay.ops.types import Align, Batch, Plan
-from vllm_eagle_ext.replay.self_check.check import FOUR, Kernels
-from vllm_eagle_ext.replay.self_check.result import CheckResult, Part, compare_bits
+from vllm_eagle_ext.replay.self_check.compared import FOUR, Kernels
+from vllm_eagle_ext.replay.self_check.figures import KernelCheck, Part, compare_bits
 from vllm_eagle_ext.replay.self_check.step import MadeStep, Shapes, copy_of, empty_plan, make_step
 
 GROUPS = 48  # Qwen3.6-27B with its published DFlash draft: a cache group for each gated delta net
 
 
 @torch.inference_mode()
-def check_in_a_graph(kernels: Kernels, shapes: Shapes, device: torch.device) -> CheckResult:
+def check_in_a_graph(kernels: Kernels, shapes: Shapes, device: torch.device) -> KernelCheck:
     """Capture verify and commit, replay them on one step and, in the same memory, on another."""
 
     def parts() -> list[Part]:
         step, other = (make_step(shapes, device, FOUR, seed) for seed in (0, 50))
-        out, run = _runner(kernels, shapes, step)
+        out, run = _plain_run(kernels, shapes, step)
         first, second = (copy_of(each, shapes) for each in (step, other))
         graph = torch.cuda.CUDAGraph()
         run()  # compiles, and fills what is filled once
@@ -37,20 +37,20 @@ def check_in_a_graph(kernels: Kernels, shapes: Shapes, device: torch.device) -> 
             out.fill_(float("nan"))
             graph.replay()
             torch.cuda.synchronize()
-            found += _compare(name, kernels, shapes, fresh, step, out)
+            found += _beside_plain_run(name, kernels, shapes, fresh, step, out)
         return found
 
     return _result("CUDA graph", kernels, shapes, parts)
 
 
 @torch.inference_mode()
-def check_on_a_side_stream(kernels: Kernels, shapes: Shapes, device: torch.device) -> CheckResult:
+def check_on_a_side_stream(kernels: Kernels, shapes: Shapes, device: torch.device) -> KernelCheck:
     """Commit on a stream of its own, while the main one works and then waits for it."""
 
     def parts() -> list[Part]:
         step = make_step(shapes, device)
         plain = copy_of(step, shapes)
-        out, _ = _runner(kernels, shapes, copy_of(step, shapes))  # compiled before
+        out, _ = _plain_run(kernels, shapes, copy_of(step, shapes))  # compiled before
         side, main = torch.cuda.Stream(), torch.cuda.current_stream()
         commit = _commit(kernels, shapes, step)
         batch = kernels.prepare(step.batch, shapes.T)
@@ -62,7 +62,7 @@ def check_on_a_side_stream(kernels: Kernels, shapes: Shapes, device: torch.devic
         for _ in range(20):
             busy.normal_(generator=torch.Generator(device=device))
         main.wait_stream(side)
-        found = _compare("side stream", kernels, shapes, plain, step, out)
+        found = _beside_plain_run("side stream", kernels, shapes, plain, step, out)
         torch.cuda.synchronize()
         return found
 
@@ -72,7 +72,7 @@ def check_on_a_side_stream(kernels: Kernels, shapes: Shapes, device: torch.devic
 @torch.inference_mode()
 def check_groups(
     kernels: Kernels, shapes: Shapes, device: torch.device, groups: int = GROUPS
-) -> CheckResult:
+) -> KernelCheck:
     """Commit a layer of each of many cache groups at once, and one after the other."""
 
     def parts() -> list[Part]:
@@ -98,7 +98,7 @@ def check_groups(
         layers = [(step.cache, step.gating, number) for number, step in enumerate(together)]
         kernels.recurrence.ApplyPlan(layers, shapes.W - 1)(batch, plan)
         for step in alone:
-            _runner(kernels, shapes, step)[1]()
+            _plain_run(kernels, shapes, step)[1]()
         pairs = [_kept(a, b) for a, b in zip(together, alone, strict=True)]
         mine_bytes, their_bytes = (torch.stack(part) for part in zip(*pairs, strict=True))
         return [compare_bits("cache", mine_bytes, their_bytes)]
@@ -106,8 +106,8 @@ def check_groups(
     return _result(f"{groups} cache groups", kernels, shapes, parts)
 
 
-def _result(name: str, kernels: Kernels, shapes: Shapes, parts: Callable[[], list[Part]]) -> CheckResult:
-    plain = CheckResult(kernels=f"{name}: {kernels.name}", shapes=str(shapes))
+def _result(name: str, kernels: Kernels, shapes: Shapes, parts: Callable[[], list[Part]]) -> KernelCheck:
+    plain = KernelCheck(kernels=f"{name}: {kernels.name}", shapes=str(shapes))
     try:
         return replace(plain, parts=tuple(parts()))
     except Exception as raised:  # noqa: BLE001 - the next check must have its turn
@@ -126,7 +126,9 @@ def _commit(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Callable[[], No
     return run
 
 
-def _runner(kernels: Kernels, shapes: Shapes, step: MadeStep) -> tuple[torch.Tensor, Callable[[], None]]:
+def _plain_run(
+    kernels: Kernels, shapes: Shapes, step: MadeStep
+) -> tuple[torch.Tensor, Callable[[], None]]:
     """Outputs, and what computes them and commits the step."""
     out, commit = torch.full_like(step.rows.value, float("nan")), _commit(kernels, shapes, step)
     batch = kernels.prepare(step.batch, shapes.T)
@@ -140,16 +142,21 @@ def _runner(kernels: Kernels, shapes: Shapes, step: MadeStep) -> tuple[torch.Ten
 
 def _refill(step: MadeStep, fresh: MadeStep) -> None:
     """Give a step the content of another one of the same sizes, where it stands."""
-    for mine, theirs in zip((*step.rows, *step.gating), (*fresh.rows, *fresh.gating), strict=True):
+    for mine, theirs in zip(_inputs(step), _inputs(fresh), strict=True):
         mine.copy_(theirs)
     step.whole.copy_(fresh.whole)
 
 
-def _compare(
+def _inputs(step: MadeStep) -> tuple[torch.Tensor, ...]:
+    """What a graph reads; scratch blocks, and how many tokens were computed, are those of all steps."""
+    return (*step.rows, *step.gating, step.batch.state_blocks, *step.align.tables.tensors)
+
+
+def _beside_plain_run(
     name: str, kernels: Kernels, shapes: Shapes, fresh: MadeStep, step: MadeStep, out: torch.Tensor
 ) -> list[Part]:
     """Compare with the same step run plainly."""
-    expected, run = _runner(kernels, shapes, fresh)
+    expected, run = _plain_run(kernels, shapes, fresh)
     run()
     count = fresh.num_rows
     return [

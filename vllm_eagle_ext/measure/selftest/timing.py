@@ -16,7 +16,7 @@ import torch
 
 from vllm_eagle_ext.memory.recorded_inputs import record_width
 from vllm_eagle_ext.replay.ops.types import Batch, Gating, Plan, Rows, StateCache
-from vllm_eagle_ext.replay.self_check.check import Kernels
+from vllm_eagle_ext.replay.self_check.compared import Kernels
 
 PAIRS, LAYERS, WINDOW = 7, 4, 4
 WIDTH = 128
@@ -109,7 +109,7 @@ def seconds(run: Run, device: str) -> float:
 
 
 @torch.inference_mode()
-def compare(replay: Run, per_token: Run, device: str) -> dict[str, Any]:
+def compare_times(replay: Run, per_token: Run, device: str) -> dict[str, Any]:
     """Milliseconds of all layers' verify and commit together, and the ratio of interleaved pairs."""
     sides: Sequence[Run] = (replay, per_token)
     for side in sides:

@@ -123,7 +123,7 @@ def copy_of(step: MadeStep, shapes: Shapes) -> MadeStep:
     return step._replace(whole=whole, cache=_views(shapes, whole))
 
 
-def _noise(seed: int, size: tuple[int, ...], dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
+def _made_up(seed: int, size: tuple[int, ...], dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
     generator = torch.Generator(device="cpu").manual_seed(seed)
     made = torch.randn(size, generator=generator, device="cpu", dtype=torch.float32)
     return (made * scale).to(dtype)
@@ -132,16 +132,16 @@ def _noise(seed: int, size: tuple[int, ...], dtype: torch.dtype, scale: float = 
 def _make_rows(shapes: Shapes, count: int, device: torch.device, seed: int) -> Rows:
     """Query, key and value are views of one tensor, as the layer's convolution leaves them."""
     H, HV, DK, DV = shapes.H, shapes.HV, shapes.DK, shapes.DV
-    packed = _noise(seed, (count, shapes.channels), shapes.model).to(device)
+    packed = _made_up(seed, (count, shapes.channels), shapes.model).to(device)
     query, key, value = packed.split([H * DK, H * DK, HV * DV], dim=1)
-    b, a = _noise(seed + 100, (count, 2 * HV), shapes.model, 2.0).to(device).chunk(2, dim=1)
+    b, a = _made_up(seed + 100, (count, 2 * HV), shapes.model, 2.0).to(device).chunk(2, dim=1)
     return Rows(query.view(count, H, DK), key.view(count, H, DK), value.view(count, HV, DV), a, b)
 
 
 def _make_gating(shapes: Shapes, device: torch.device, seed: int) -> Gating:
     return Gating(
-        _noise(seed, (shapes.HV,), shapes.A_log).to(device),
-        _noise(seed + 100, (shapes.HV,), shapes.dt_bias).to(device),
+        _made_up(seed, (shapes.HV,), shapes.A_log).to(device),
+        _made_up(seed + 100, (shapes.HV,), shapes.dt_bias).to(device),
     )
 
 
@@ -176,7 +176,7 @@ def _make_cache(
     cache = _views(shapes, whole)
     for part, number in ((cache.conv, seed + 3), (cache.state, seed + 4)):
         # One block's noise, turned by its number: to make that of all would take most of the check.
-        noise = _noise(number, tuple(part.shape[1:]), part.dtype).to(device)
+        noise = _made_up(number, tuple(part.shape[1:]), part.dtype).to(device)
         for block in range(total):
             part[block] = noise.roll(block, 0).roll(block, 1)
     cache.records.fill_(float("nan"))

@@ -14,7 +14,7 @@ from tests.support.engine import has_gpu
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.measure.selftest import run, surroundings
 from vllm_eagle_ext.measure.selftest.cases import KS, QUICK, RANKS, STATES, TARGETS, cases
-from vllm_eagle_ext.measure.selftest.report import without_paths
+from vllm_eagle_ext.measure.selftest.outcome import without_paths
 from vllm_eagle_ext.measure.selftest.timing import floor_ms, needed_bytes
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="vLLM's CPU kernels")

@@ -11,7 +11,7 @@ import torch
 from tests.support import breakage
 from tests.support.broken_kernels import SEEN, broken
 from tests.support.engine import has_gpu
-from vllm_eagle_ext.replay.self_check.check import Kernels, run
+from vllm_eagle_ext.replay.self_check.compared import Kernels, run
 from vllm_eagle_ext.replay.self_check.per_token import cpu_kernel
 from vllm_eagle_ext.replay.self_check.step import Shapes
 

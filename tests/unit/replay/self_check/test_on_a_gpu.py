@@ -11,7 +11,7 @@ from tests.support.broken_kernels import SEEN, broken
 from vllm_eagle_ext.measure.selftest import surroundings
 from vllm_eagle_ext.measure.selftest.cases import cases
 from vllm_eagle_ext.measure.selftest.run import FEW
-from vllm_eagle_ext.replay.self_check.check import run
+from vllm_eagle_ext.replay.self_check.compared import run
 
 pytestmark = [
     pytest.mark.gpu,
@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.fixture(params=["chunked", "sequential"])
 def kernels(request):
-    from vllm_eagle_ext.replay.self_check.start import candidates
+    from vllm_eagle_ext.replay.self_check.at_start import candidates
 
     return next(each for each in candidates() if each.name == request.param)
 

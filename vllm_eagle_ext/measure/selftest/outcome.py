@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vllm_eagle_ext.replay.self_check.result import CheckResult
+from vllm_eagle_ext.replay.self_check.figures import KernelCheck
 
 FORMAT = 1  # of the JSON; raised when a key changes its meaning
 _PATH = re.compile(r"(?<![\w.])~?(?:/[\w.+@-]+){2,}/?")
@@ -18,7 +18,7 @@ class Checked:
     """One check and its case: "Qwen3.6-27B, TP 1, K 15, float32 state"."""
 
     case: str
-    result: CheckResult
+    result: KernelCheck
 
 
 @dataclass(slots=True)

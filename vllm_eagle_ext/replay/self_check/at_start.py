@@ -2,7 +2,7 @@
 """The check that every worker makes before it replays, and what follows from it.
 
 It runs while the target is built, before weights are loaded: what refuses does so early, and vLLM asks
-for caches, model state and compiled graphs only afterwards, so that a target that is left to vLLM needs
+for caches, model state and compiled graphs only afterwards, so that a target that stays vLLM's needs
 nothing taken back.
 """
 
@@ -22,9 +22,9 @@ from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_scheme import OPTION
 from vllm_eagle_ext.replay.platform_ops import replay_ops
-from vllm_eagle_ext.replay.self_check.check import Kernels, run
+from vllm_eagle_ext.replay.self_check.compared import Kernels, run
+from vllm_eagle_ext.replay.self_check.figures import KernelCheck
 from vllm_eagle_ext.replay.self_check.per_token import cpu_kernel, gpu_kernel
-from vllm_eagle_ext.replay.self_check.result import CheckResult
 from vllm_eagle_ext.replay.self_check.step import Shapes
 
 logger = get_logger(__name__)
@@ -51,7 +51,9 @@ def shapes_of(layer: QwenGatedDeltaNetAttention) -> Shapes:
     )
 
 
-def settle(layers: Iterable[QwenGatedDeltaNetAttention], asked: str, *, must_replay: bool) -> bool:
+def settle_kernels(
+    layers: Iterable[QwenGatedDeltaNetAttention], asked: str, *, must_replay: bool
+) -> bool:
     """Check the kernels for the shapes of these layers, on all ranks of the tensor-parallel group, and
     take the first that are right.
 
@@ -111,7 +113,7 @@ def candidates(asked: str = "auto", shapes: Sequence[Shapes] = ()) -> Sequence[K
     ]
 
 
-def on_all_ranks(results: Sequence[CheckResult], group: GroupCoordinator) -> list[tuple[str, bool]]:
+def on_all_ranks(results: Sequence[KernelCheck], group: GroupCoordinator) -> list[tuple[str, bool]]:
     """Gather the lines and verdicts of all ranks, those of a later rank only where they differ."""
     mine = [(str(result), result.ok) for result in results]
     if group.world_size == 1:

@@ -11,14 +11,14 @@ import torch
 
 from vllm_eagle_ext.replay.ops import reference
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, Recurrence
-from vllm_eagle_ext.replay.self_check.per_token import PerToken, PerTokenKernel, run_per_token
-from vllm_eagle_ext.replay.self_check.result import (
-    CheckResult,
+from vllm_eagle_ext.replay.self_check.figures import (
+    KernelCheck,
     Part,
     compare_bits,
     compare_error,
     relative_error,
 )
+from vllm_eagle_ext.replay.self_check.per_token import PerToken, PerTokenKernel, run_per_token
 from vllm_eagle_ext.replay.self_check.step import MadeStep, Shapes, copy_of, empty_plan, make_step
 
 # Kernels that sum in another order than vLLM's may err so many times as much as vLLM's own, which is
@@ -51,7 +51,7 @@ class Kernels(NamedTuple):
 
 
 @torch.inference_mode()
-def run(kernels: Kernels, shapes: Shapes, device: torch.device, seed: int = 0) -> CheckResult:
+def run(kernels: Kernels, shapes: Shapes, device: torch.device, seed: int = 0) -> KernelCheck:
     """Check kernels on made-up steps. Never raises: a kernel that fails is a result, too."""
     started = time.perf_counter()
     parts: tuple[Part, ...] = ()
@@ -60,16 +60,16 @@ def run(kernels: Kernels, shapes: Shapes, device: torch.device, seed: int = 0) -
         with torch.device("cpu"):  # vLLM builds models where another one is the default
             for requests in kernels.batches(shapes):
                 step = make_step(shapes, device, requests, seed)
-                parts += tuple(_compare(kernels, shapes, step))
+                parts += tuple(_compare_step(kernels, shapes, step))
     except Exception as raised:  # noqa: BLE001 - whatever it is, vLLM's own scheme must serve
         error = f"{type(raised).__name__}: {str(raised).strip().splitlines()[0] if str(raised) else ''}"
     milliseconds = 1e3 * (time.perf_counter() - started)
-    return CheckResult(
+    return KernelCheck(
         kernels=kernels.name, shapes=str(shapes), parts=parts, milliseconds=milliseconds, error=error
     )
 
 
-def _compare(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Iterator[Part]:
+def _compare_step(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Iterator[Part]:
     theirs = run_per_token(step, kernels.per_token)
     before, plan = copy_of(step, shapes), empty_plan(step)
     out, batch = torch.full_like(step.rows.value, float("nan")), kernels.prepare(step.batch, shapes.T)
@@ -86,12 +86,12 @@ def _compare(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Iterator[Part]
     history = shapes.W - 1
     moved = torch.stack([step.cache.conv[block, :, :history] for _, _, block in written])
     yield compare_bits("conv states", moved, torch.stack([
-        before.cache.conv[_block(step, i), :, rows - 1 : rows - 1 + history] for i, rows, _ in written
+        before.cache.conv[_block_of(step, i), :, rows - 1 : rows - 1 + history] for i, rows, _ in written
     ]))  # fmt: skip
     yield _compare_others(step, before, written, history)
 
 
-def _block(step: MadeStep, request: int) -> int:
+def _block_of(step: MadeStep, request: int) -> int:
     return int(step.batch.state_blocks[request])
 
 
@@ -131,7 +131,7 @@ def _compare_plans(kernels: Kernels, step: MadeStep, batch: Batch) -> Part:
 
 def _compare_records(step: MadeStep) -> Part:
     keys = torch.cat([part[: step.num_rows].flatten(1) for part in step.rows[1:]], dim=1)
-    mine = [step.cache.records[_block(step, i), :length] for i, length in enumerate(step.lengths)]
+    mine = [step.cache.records[_block_of(step, i), :length] for i, length in enumerate(step.lengths)]
     return compare_bits("recorded inputs", torch.cat(mine), keys)
 
 
@@ -192,6 +192,6 @@ def _compare_others(
         before.cache.state[block] = step.cache.state[block]
         before.cache.conv[block, :, :history] = step.cache.conv[block, :, :history]
     for i in range(len(step.lengths)):
-        before.cache.records[_block(step, i)] = step.cache.records[_block(step, i)]
+        before.cache.records[_block_of(step, i)] = step.cache.records[_block_of(step, i)]
     kept = [block for block in range(len(step.whole)) if block not in step.scratch]
     return compare_bits("other bytes", step.whole[kept], before.whole[kept])

@@ -41,7 +41,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class KernelCheck:
     """Says whether kernels do on this device what vLLM's own do."""
 
     kernels: str  # "sequential", "chunked"
