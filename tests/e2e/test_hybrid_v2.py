@@ -101,7 +101,7 @@ def v2(turns, chunked, tails, plain):
         HybridRun("tails replay", state="replay", **tails),
         HybridRun("turns first", state="per_token", **first),
         *(HybridRun(f"turns {state}", state=state, **turns) for state in states),
-        *(HybridRun(f"{kernels} kernels", state="replay", kernels=kernels, **few) for kernels in KERNELS),
+        *(HybridRun(f"{name} kernels", state="replay", kernels=name, **few) for name in KERNELS),
         HybridRun(NO_BLOCK_END, state="replay", broken=NO_BLOCK_END, **turns),
     ]
     return started(runs, "v2")

@@ -58,7 +58,8 @@ def turning(kernels: Any) -> Any:
 
 
 def use(name: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
-    """`name`: of the kernels, as in the option `replay_kernels`; `set_attribute`: pytest's monkeypatch's."""
+    """`name`: of the kernels, as in the option `replay_kernels`; `set_attribute`: that of pytest's
+    monkeypatch."""
     from vllm_eagle_ext.replay.on_cpu import CpuOps
     from vllm_eagle_ext.replay.ops import triton, triton_chunked
 

@@ -57,8 +57,8 @@ class ReplayOps(Protocol):
     def obstacle(
         self, kernels: str, widths: tuple[int, int], rows: int, dtypes: tuple[torch.dtype, torch.dtype]
     ) -> str | None:
-        """Why an implementation cannot run a layer. widths: DK and DV; rows: T; dtypes: of the model and of
-        the states."""
+        """Why an implementation cannot run a layer, if so. widths: DK and DV; rows: T; dtypes: of the
+        model and of the states."""
 
     @property
     def scratch_blocks(self) -> int:

@@ -83,8 +83,8 @@ def settle(
 
 
 def candidates(asked: str = "auto", shapes: Sequence[Shapes] = ()) -> Sequence[Kernels]:
-    """List the kernels of this platform that can run such layers, the first to be preferred; `asked`: the
-    name of one alone.
+    """List the kernels of this platform that can run such layers, the first to be preferred; `asked`:
+    the name of one alone.
 
     Raises:
         HybridStateError: those that were asked for cannot.

@@ -12,6 +12,7 @@ from tests.support.broken_kernels import SEEN, broken
 from tests.unit.replay.cases import DEVICE
 from vllm_eagle_ext.replay.ops import reference
 from vllm_eagle_ext.replay.ops import triton as ops
+from vllm_eagle_ext.replay.ops import triton_chunked
 from vllm_eagle_ext.replay.self_check import check
 from vllm_eagle_ext.replay.self_check.check import Kernels, run
 from vllm_eagle_ext.replay.self_check.per_token import gpu_kernel
@@ -20,6 +21,7 @@ from vllm_eagle_ext.replay.self_check.step import Shapes
 SMALL = Shapes(H=1, HV=2, DK=16, DV=16, T=3)
 HERE = torch.device(DEVICE)
 SEQUENTIAL = Kernels("sequential", ops, lambda batch, _: batch, gpu_kernel)
+CHUNKED = SEQUENTIAL._replace(name="chunked", recurrence=triton_chunked)
 
 
 def failed(result) -> set[str]:
@@ -35,6 +37,17 @@ def failed(result) -> set[str]:
 def test_kernels_that_are_right_pass(shapes):
     result = run(SEQUENTIAL, shapes, HERE)
     assert result.ok, result
+
+
+@pytest.mark.parametrize("shapes", [SMALL, replace(SMALL, T=16, DK=32, state=torch.bfloat16)], ids=str)
+def test_chunked_kernels_pass(shapes):
+    result = run(CHUNKED, shapes, HERE)
+    assert result.ok, result
+    assert "error" in str(result)
+
+
+def test_broken_chunked_kernels_are_seen():
+    assert failed(run(broken(CHUNKED, "decay dropped"), SMALL, HERE)) == {"outputs", "states"}
 
 
 @pytest.mark.parametrize("how", SEEN)
