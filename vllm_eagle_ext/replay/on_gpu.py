@@ -28,7 +28,7 @@ class GpuOps:
     def obstacle(
         self, kernels: str, widths: tuple[int, int], rows: int, dtypes: tuple[torch.dtype, torch.dtype]
     ) -> str | None:
-        return triton_chunked.obstacle(*widths, rows, *dtypes) if kernels == "chunked" else None
+        return triton_chunked.hindrance(*widths, rows, *dtypes) if kernels == "chunked" else None
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
         triton_blocks.gather_blocks(tables, places, out[0])

@@ -132,6 +132,6 @@ def test_what_they_cannot_run_is_refused(shape, reason):
     with pytest.raises(ValueError, match=reason):
         chunked.ApplyPlan([(step.cache, step.gating, 0)], 3)
     widths, dtypes = (shape.DK, shape.DV), (shape.model, shape.state)
-    assert reason in chunked.obstacle(*widths, shape.T, *dtypes)
+    assert reason in chunked.hindrance(*widths, shape.T, *dtypes)
     right = replace(shape, DK=16, DV=16, T=64, model=torch.bfloat16)
-    assert chunked.obstacle(right.DK, right.DV, right.T, right.model, right.state) is None
+    assert chunked.hindrance(right.DK, right.DV, right.T, right.model, right.state) is None

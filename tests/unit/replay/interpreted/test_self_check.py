@@ -10,9 +10,8 @@ import torch
 
 from tests.support.broken_kernels import SEEN, broken
 from tests.unit.replay.cases import DEVICE
-from vllm_eagle_ext.replay.ops import reference
+from vllm_eagle_ext.replay.ops import reference, triton_chunked
 from vllm_eagle_ext.replay.ops import triton as ops
-from vllm_eagle_ext.replay.ops import triton_chunked
 from vllm_eagle_ext.replay.self_check import check
 from vllm_eagle_ext.replay.self_check.check import Kernels, run
 from vllm_eagle_ext.replay.self_check.per_token import gpu_kernel
