@@ -120,10 +120,7 @@ def v2(turns, chunked, tails, grouped, plain):
         HybridRun("turns first", state="per_token", **first),
         *(HybridRun(f"turns {state}", state=state, **turns) for state in states),
         *(HybridRun(f"grouped {state}", state=state, **grouped) for state in states),
-        *(
-            HybridRun(f"{kernels} kernels", state="replay", kernels=kernels, **few)
-            for kernels in KERNELS
-        ),
+        *(HybridRun(f"{name} kernels", state="replay", kernels=name, **few) for name in KERNELS),
         HybridRun(NO_BLOCK_END, state="replay", broken=NO_BLOCK_END, **turns),
     ]  # fmt: skip
     return started(runs, "v2")

@@ -63,5 +63,6 @@ def use(name: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
     from vllm_eagle_ext.replay.on_gpu import GpuOps
 
     kernels = next(candidate for candidate in GpuOps.candidates if candidate.name == name)
-    turned = kernels._replace(recurrence=turning(kernels.recurrence))
+    # The self-check holds them to the C++ kernel's error, not to its bits.
+    turned = kernels._replace(recurrence=turning(kernels.recurrence), exact=False)
     set_attribute(CpuOps, "candidates", (turned,))

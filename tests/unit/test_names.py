@@ -40,6 +40,8 @@ NAMES = {
     "gather_blocks": "replay/ops",
     "plan": "replay/ops, and the command",
     "verify": "replay/ops",
+    "_verify": "replay/ops, the Triton kernels",
+    "_apply_states": "replay/ops, the Triton kernels",
     "write": "a drafter family's part of vLLM's config",
 }
 

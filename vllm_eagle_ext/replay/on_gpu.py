@@ -18,7 +18,7 @@ from vllm_eagle_ext.replay.warm_up import compile_mixed_batches
 
 class GpuOps:
     candidates = (
-        Candidate("chunked", triton_chunked, exact=False, obstacle=triton_chunked.obstacle),
+        Candidate("chunked", triton_chunked, exact=False, obstacle=triton_chunked.hindrance),
         Candidate("sequential", triton, exact=True),
     )
     recurrence: Recurrence = triton

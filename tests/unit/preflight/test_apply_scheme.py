@@ -55,6 +55,14 @@ def test_disabled_leaves_the_target_alone(configure):
     assert config.model_config.architecture == "Qwen3_5ForCausalLM"
 
 
+def test_chunked_kernels_are_refused_where_they_cannot_run(configure):
+    with pytest.raises(HybridStateError, match=r"replay_kernels.*'chunked'.*on a CPU"):
+        configure(options={"replay_kernels": "chunked"})
+    for kernels in ("auto", "sequential"):
+        config = configure(options={"replay_kernels": kernels})
+        assert config.model_config.hf_config.eagle_ext["replay_kernels"] == kernels
+
+
 def test_prefix_caching_on_v1_is_refused_before_anything_is_loaded(configure):
     with pytest.raises(HybridStateError, match="no-enable-prefix-caching"):
         configure(enable_prefix_caching=True)

@@ -17,7 +17,7 @@ OPS = "vllm_eagle_ext.replay.ops"
 WITHOUT_VLLM = f"""
 import sys
 sys.modules["vllm"] = None  # importing it raises
-import {OPS}.types, {OPS}.reference, {OPS}.triton
+import {OPS}.types, {OPS}.reference, {OPS}.triton, {OPS}.triton_chunked
 assert not [name for name in sys.modules if name.startswith("vllm.")]
 """
 

@@ -21,7 +21,7 @@ from vllm_eagle_ext.replay.ops.triton_chunked_kernels import _apply_states, _ver
 from vllm_eagle_ext.replay.ops.triton_plan import plan, steps
 from vllm_eagle_ext.replay.ops.types import Batch, Gating, Plan, Rows, StateCache
 
-__all__ = ["ApplyPlan", "obstacle", "plan", "verify"]
+__all__ = ["ApplyPlan", "hindrance", "plan", "verify"]
 
 LEAST = 16  # rows and columns of a tensor core's product
 MOST_ROWS = 64
@@ -31,9 +31,11 @@ COLUMNS_AT_A_TIME = 32
 FEW_HEADS = 128  # value heads of all requests, below which a head is shared among more programs
 VERIFY = {"num_warps": 4, "STAGES": 3}
 COMMIT = {"num_warps": 4, "STAGES": 3}
+# Three CTAs instead of two per multiprocessor of an sm_90, without spills up to LEAST rows.
+COMMIT_REGISTERS = {"maxnreg": 168}
 
 
-def obstacle(
+def hindrance(
     key_width: int, value_width: int, rows: int, dtype: torch.dtype, state_dtype: torch.dtype
 ) -> str | None:
     """Why these kernels cannot run a layer, None if they can. rows: of a request, 1 + K at most."""
@@ -48,12 +50,12 @@ def obstacle(
     return None
 
 
-def _tiles(cache: StateCache, requests: int) -> dict[str, int]:
+def _sizes_for(cache: StateCache, requests: int) -> dict[str, int]:
     """Sizes of a layer and of a program's tile, by the kernels' names. A launch's tile depends on the
     padded number of requests alone, so that a graph may hold it."""
     sizes = sequential.layer_sizes(cache)
     rows, DK, DV = cache.records.shape[1], sizes["DK"], sizes["DV"]
-    reason = obstacle(DK, DV, rows, cache.records.dtype, cache.state.dtype)
+    reason = hindrance(DK, DV, rows, cache.records.dtype, cache.state.dtype)
     if reason:
         raise ValueError(reason)
     BV = 128 if requests * sizes["HV"] > FEW_HEADS else 32
@@ -65,7 +67,7 @@ def _tiles(cache: StateCache, requests: int) -> dict[str, int]:
     }
 
 
-def _programs(requests: int, sizes: dict[str, int]) -> int:
+def _grid(requests: int, sizes: dict[str, int]) -> int:
     return requests * sizes["HV"] * triton.cdiv(sizes["DV"], sizes["BV"])
 
 
@@ -81,10 +83,10 @@ def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: tor
     """
     sequential.check_rows(rows, cache, out)
     requests = len(batch.state_blocks)
-    sizes = _tiles(cache, requests)
+    sizes = _sizes_for(cache, requests)
     if not requests:
         return
-    _verify[(_programs(requests, sizes),)](
+    _verify[(_grid(requests, sizes),)](
         *rows,
         *gating,
         cache.state,
@@ -112,14 +114,14 @@ class ApplyPlan(sequential.ApplyPlan):
             ValueError: the layers differ, or have shapes or dtypes that these kernels cannot run.
         """
         super().__init__(layers, history)
-        _tiles(self._layers[0].cache, requests=1)
+        _sizes_for(self._layers[0].cache, requests=1)
         self._record_bytes = math.gcd(*(self._alignment(layer.cache.records) for layer in self._layers))
 
     def _launch(self, batch: Batch, plan: Plan) -> None:
         first, gating, _ = self._layers[0]
         requests = batch.state_blocks.shape[-1]
-        sizes = _tiles(first, requests)
-        _apply_states[(_programs(requests, sizes), len(self._layers))](
+        sizes = _sizes_for(first, requests)
+        _apply_states[(_grid(requests, sizes), len(self._layers))](
             self._table,
             first.state,
             first.records,
@@ -132,4 +134,5 @@ class ApplyPlan(sequential.ApplyPlan):
             RECORD_BYTES=self._record_bytes,
             **sizes,
             **COMMIT,
+            **(COMMIT_REGISTERS if sizes["ROWS"] == LEAST else {}),
         )

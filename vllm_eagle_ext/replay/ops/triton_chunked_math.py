@@ -20,7 +20,7 @@ def _truncated(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def _split(x: tl.tensor):  # type: ignore[no-untyped-def]
+def _three_parts(x: tl.tensor):  # type: ignore[no-untyped-def]
     """Three bf16 tensors whose sum is x, to the last bit: 3 x 8 bits of mantissa."""
     high = _truncated(x)
     rest = x - high
@@ -28,7 +28,7 @@ def _split(x: tl.tensor):  # type: ignore[no-untyped-def]
     return high.to(tl.bfloat16), middle.to(tl.bfloat16), (rest - middle).to(tl.bfloat16)
 
 
-INTERPRETED: tl.constexpr = tl.constexpr(not isinstance(_split, triton.JITFunction))
+INTERPRETED: tl.constexpr = tl.constexpr(not isinstance(_three_parts, triton.JITFunction))
 
 
 @triton.jit
@@ -45,7 +45,7 @@ def _dot_bf16(x: tl.tensor, y: tl.tensor, sums: tl.tensor) -> tl.tensor:
     if x.dtype == tl.bfloat16:
         return dot(x, y, sums)
     else:
-        high, middle, low = _split(x.to(tl.float32))
+        high, middle, low = _three_parts(x.to(tl.float32))
         return dot(high, y, dot(middle, y, dot(low, y, sums)))
 
 
@@ -64,8 +64,8 @@ def dot_rows(x: tl.tensor, y: tl.tensor, sums: tl.tensor) -> tl.tensor:
 @triton.jit
 def dot_fp32(x: tl.tensor, y: tl.tensor) -> tl.tensor:
     """x y, without the three products of parts that lie below the last bit of the others."""
-    x1, x2, x3 = _split(x)
-    y1, y2, y3 = _split(y)
+    x1, x2, x3 = _three_parts(x)
+    y1, y2, y3 = _three_parts(y)
     sums = tl.zeros([x.shape[0], y.shape[1]], dtype=tl.float32)
     sums = dot(x3, y1, dot(x2, y2, dot(x1, y3, sums)))
     return dot(x1, y1, dot(x2, y1, dot(x1, y2, sums)))

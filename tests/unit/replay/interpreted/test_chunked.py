@@ -74,7 +74,7 @@ def test_head_splits(H, HV):
 def test_many_requests_take_wider_tiles(monkeypatch):
     monkeypatch.setattr(chunked, "FEW_HEADS", 4)
     requests = 3
-    assert chunked._tiles(case(Shape(DV=128), [1]).cache, requests)["BV"] == 128
+    assert chunked._sizes_for(case(Shape(DV=128), [1]).cache, requests)["BV"] == 128
     check(Shape(T=2, H=1, HV=2, DV=48), [2] * requests, [1, 2] * (requests // 2) + [1], seeds=1)
 
 

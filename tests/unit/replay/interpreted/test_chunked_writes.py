@@ -77,7 +77,7 @@ def test_a_commit_writes_the_blocks_of_its_plan_alone():
 @pytest.mark.parametrize("T", [4, 17])
 @pytest.mark.parametrize("source", ["ends", "goes on"])
 def test_a_step_over_a_block_boundary(T, source):
-    """The block that a state is read from may be the one that ends there, or the one of the last token."""
+    """The block that a state is read from may be the one that ends there, or that of the last token."""
     steps = pair(Shape(T=T, H=2, HV=4), [T, T, PADDING, T], spare=4)
     for kernels, step in zip(KERNELS, steps, strict=True):
         table = torch.zeros(4, 3, dtype=torch.int32, device=step.whole.device)
@@ -132,6 +132,6 @@ def test_what_they_cannot_run_is_refused(shape, reason):
     with pytest.raises(ValueError, match=reason):
         chunked.ApplyPlan([(step.cache, step.gating, 0)], 3)
     widths, dtypes = (shape.DK, shape.DV), (shape.model, shape.state)
-    assert reason in chunked.obstacle(*widths, shape.T, *dtypes)
+    assert reason in chunked.hindrance(*widths, shape.T, *dtypes)
     right = replace(shape, DK=16, DV=16, T=64, model=torch.bfloat16)
-    assert chunked.obstacle(right.DK, right.DV, right.T, right.model, right.state) is None
+    assert chunked.hindrance(right.DK, right.DV, right.T, right.model, right.state) is None

@@ -21,6 +21,7 @@ from vllm_eagle_ext.replay.self_check.step import Shapes, copy_of, make_step
 SMALL = Shapes(H=1, HV=2, DK=16, DV=16, T=3)
 HERE = torch.device(DEVICE)
 SEQUENTIAL = Kernels("sequential", ops, True, lambda batch, _: batch, gpu_kernel)
+CHUNKED = Kernels("chunked", triton_chunked, False, lambda batch, _: batch, gpu_kernel)
 
 
 def failed(result) -> set[str]:
@@ -101,9 +102,6 @@ def test_a_step_in_the_place_of_another():
     surroundings._refill(step, copy_of(other, SMALL))
     parts = surroundings._beside_plain_run("", SEQUENTIAL, SMALL, copy_of(other, SMALL), step, out)
     assert not all(part.ok for part in parts)  # the commit is missing
-
-
-CHUNKED = Kernels("chunked", triton_chunked, False, lambda batch, _: batch, gpu_kernel)
 
 
 @pytest.mark.parametrize("state", [torch.float32, torch.bfloat16])
