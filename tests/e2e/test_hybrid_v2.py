@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.test_hybrid_dflash import dflash
 from tests.support.breakage import NO_BLOCK_END
-from tests.support.hybrid import HybridRun, dflash_of_two_kinds, ngram, run_all
+from tests.support.hybrid import HybridRun, dflash_of_one_layer, ngram, run_all
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 
 pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full]
@@ -78,7 +78,7 @@ def tails(prompts):
 @pytest.fixture(scope="module")
 def grouped(turns, tmp_path_factory):
     """Six groups of one gated delta net each; texts pass a block boundary."""
-    draft = dflash_of_two_kinds(tmp_path_factory.mktemp("two_kinds"), K)
+    draft = dflash_of_one_layer(tmp_path_factory.mktemp("one_layer"), K)
     return {
         "prompts": turns["prompts"][:2],
         "max_tokens": 28,
