@@ -77,7 +77,7 @@ def tails(prompts):
 
 @pytest.fixture(scope="module")
 def grouped(turns, tmp_path_factory):
-    """Six groups of one gated delta net each; texts pass a block boundary."""
+    """Six groups of one gated delta net each, with prefix caching's state blocks by position."""
     draft = dflash_of_one_layer(tmp_path_factory.mktemp("one_layer"), K)
     return {
         "prompts": turns["prompts"][:2],
@@ -146,7 +146,7 @@ def test_each_recurrent_layer_in_a_group_of_its_own(v2):
     assert len(replay["state_blocks"]["groups"]) == 6
     for part in ("steps", "tokens", "logprobs", "second_turn", "second_logprobs", "counters", "cached"):
         assert replay[part] == per_token[part], part
-    assert min(replay["second_cached"]) >= BLOCK
+    assert replay["counters"]["spec_decode_num_accepted_tokens"] > 20
 
 
 @pytest.mark.parametrize("name", ["chunked", "tails", "turns"])
