@@ -11,7 +11,7 @@ import torch
 
 from tests.e2e.test_hybrid import per_position
 from tests.support.engine import TINY
-from tests.support.hybrid import HybridRun, dflash_of_two_kinds, run_all
+from tests.support.hybrid import HybridRun, dflash_of_one_layer, run_all
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 from tests.support.replay import replay
 from vllm_eagle_ext.measure.reference.dflash import DFlashReference
@@ -35,8 +35,8 @@ def dflash(k: int) -> dict:
 
 @pytest.fixture(scope="module")
 def v1(prompts, tmp_path_factory):
-    two_kinds = dflash_of_two_kinds(tmp_path_factory.mktemp("two_kinds"), K)
-    few = {"prompts": prompts[:GROUPED], "max_tokens": MAX_TOKENS, "speculative": two_kinds}
+    one_layer = dflash_of_one_layer(tmp_path_factory.mktemp("one_layer"), K)
+    few = {"prompts": prompts[:GROUPED], "max_tokens": MAX_TOKENS, "speculative": one_layer}
     texts = {"prompts": prompts[:PROMPTS], "max_tokens": MAX_TOKENS, "concurrency": WIDTH}
     runs = [
         HybridRun("plain", logprobs=5, **texts),

@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.test_hybrid_dflash import dflash
 from tests.support.breakage import NO_BLOCK_END
-from tests.support.hybrid import HybridRun, dflash_of_two_kinds, ngram, run_all
+from tests.support.hybrid import HybridRun, dflash_of_one_layer, ngram, run_all
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 
 pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full]
@@ -78,8 +78,8 @@ def tails(prompts):
 
 @pytest.fixture(scope="module")
 def grouped(turns, tmp_path_factory):
-    """Six groups of one gated delta net each; texts pass a block boundary."""
-    draft = dflash_of_two_kinds(tmp_path_factory.mktemp("two_kinds"), K)
+    """Six groups of one gated delta net each, with prefix caching's state blocks by position."""
+    draft = dflash_of_one_layer(tmp_path_factory.mktemp("one_layer"), K)
     return {
         "prompts": turns["prompts"][:2],
         "max_tokens": 28,
@@ -153,7 +153,7 @@ def test_each_recurrent_layer_in_a_group_of_its_own(v2):
     assert len(replay["state_blocks"]["groups"]) == 6
     for part in ("steps", "tokens", "logprobs", "second_turn", "second_logprobs", "counters", "cached"):
         assert replay[part] == per_token[part], part
-    assert min(replay["second_cached"]) >= BLOCK
+    assert replay["counters"]["spec_decode_num_accepted_tokens"] > 20
 
 
 def test_chunked_kernels_accept_and_say_what_sequential_ones_do(v2):
