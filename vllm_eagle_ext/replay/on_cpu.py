@@ -17,11 +17,11 @@ from vllm_eagle_ext.replay.ops.types import (
     Recurrence,
     StateCache,
 )
-from vllm_eagle_ext.replay.protocol import Candidate, Step
+from vllm_eagle_ext.replay.protocol import Implementation, Step
 
 
 class CpuOps:
-    candidates = (Candidate("sequential", cpu, exact=True),)
+    candidates = (Implementation("sequential", cpu, exact=True),)
     recurrence: Recurrence = cpu
     scratch_blocks = 1  # the C++ kernel has no other working memory
     gathers_by_address = False

@@ -12,14 +12,14 @@ from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_upd
 from vllm_eagle_ext.replay.cache_groups import CacheGroups
 from vllm_eagle_ext.replay.ops import triton, triton_blocks, triton_chunked
 from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces, BlockTables, Plan, Recurrence, StateCache
-from vllm_eagle_ext.replay.protocol import Candidate, Step
+from vllm_eagle_ext.replay.protocol import Implementation, Step
 from vllm_eagle_ext.replay.warm_up import compile_mixed_batches
 
 
 class GpuOps:
     candidates = (
-        Candidate("chunked", triton_chunked, exact=False, obstacle=triton_chunked.hindrance),
-        Candidate("sequential", triton, exact=True),
+        Implementation("chunked", triton_chunked, exact=False, obstacle=triton_chunked.hindrance),
+        Implementation("sequential", triton, exact=True),
     )
     recurrence: Recurrence = triton
     scratch_blocks = 0

@@ -49,7 +49,7 @@ class ReplayLayer(Protocol):
     def conv_kernel_size(self) -> int: ...
 
 
-class Candidate(NamedTuple):
+class Implementation(NamedTuple):
     """One implementation of the operation on a platform."""
 
     name: str  # a value of the option `replay_kernels`
@@ -65,7 +65,7 @@ class ReplayOps(Protocol):
     recurrence: Recurrence  # what verifies and commits: a start takes the first candidate that is right
 
     @property
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[Implementation, ...]:
         """All implementations, the fastest first."""
 
     @property

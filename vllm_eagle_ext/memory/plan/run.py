@@ -265,7 +265,7 @@ def _settings(premises: Premises, ks: Sequence[int], own_length: int | None) -> 
 
 
 def _hybrid(premises: Premises, target: Target, setting: CacheSetting) -> HybridPlan:
-    auto, why = _auto(premises, setting)
+    auto, why = _auto(premises, setting, target.recurrent.state_bytes)
     layers = premises.draft_layers
     return HybridPlan(
         premises=premises, target=target, setting=setting, auto=auto, why=why,
@@ -274,7 +274,7 @@ def _hybrid(premises: Premises, target: Target, setting: CacheSetting) -> Hybrid
     )  # fmt: skip
 
 
-def _auto(premises: Premises, setting: CacheSetting) -> tuple[Scheme, str]:
+def _auto(premises: Premises, setting: CacheSetting, state_width: int) -> tuple[Scheme, str]:
     """Choose as an engine does on the runner that vLLM chooses by itself: V2 on a GPU, V1 on a CPU."""
     architecture, cpu = premises.architecture, setting.cpu
     if architecture and architecture not in REPLAYING_TARGETS:
@@ -283,7 +283,8 @@ def _auto(premises: Premises, setting: CacheSetting) -> tuple[Scheme, str]:
     choice = choose(
         Situation(
             architecture=architecture, k=setting.k, runner=runner, platform="cpu" if cpu else "cuda",
-            prefix_caching=setting.prefix_caching,
+            prefix_caching=setting.prefix_caching, state_width=state_width,
+            capability=premises.assumptions.deployment.capability,
         ),
         "auto",
     )  # fmt: skip

@@ -53,16 +53,18 @@ def test_few_drafts_are_planned_as_auto_takes_them(said):
     found = said("-k", "1", "--gpu-mem", "140", "--max-model-len", "32768")
     assert found["hybrid_state"]["auto"] == "per_token"
     assert found["line"] == (
-        "Recurrent state: per_token, 3 state blocks per request, 450 MiB: 1 draft token saves little; "
-        "replay pays from 3. Replay would take 2 state blocks, 300 MiB. "
+        "Recurrent state: per_token, 3 state blocks per request, 450 MiB: 1 draft token: on sm_90 chunked "
+        "verify and commit are modelled at 1.12 to 1.45 of the time of vLLM's own kernel. Replay would "
+        "take 2 state blocks instead of 3: ask for it with additional_config.eagle_ext.hybrid_state "
+        "'replay' if requests wait for memory. Replay would take 2 state blocks, 300 MiB. "
         "31 requests of 32768 tokens fit, with replay 33."
     )
     assert said("-k", "3", "--gpu-mem", "140")["hybrid_state"]["auto"] == "replay"
 
 
 def test_the_exit_code_is_of_what_auto_takes(said):
-    barely = ("--gpu-mem", "57.25", "--max-model-len", "1024", "--prefix-caching")
-    few, more = said("-k", "2", *barely), said("-k", "3", *barely)
+    barely = ("--gpu-mem", "57.2", "--max-model-len", "1024", "--prefix-caching")
+    few, more = said("-k", "1", *barely), said("-k", "3", *barely)
     assert few["per_token"]["requests_that_fit"] == 0 < few["replay"]["requests_that_fit"]
     assert (few["exit_code"], more["exit_code"]) == (1, 0)
     assert "With replay a request would fit." in few["advice"]
