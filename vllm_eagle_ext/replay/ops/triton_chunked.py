@@ -58,7 +58,7 @@ def _sizes_for(cache: StateCache, requests: int) -> dict[str, int]:
     reason = hindrance(DK, DV, rows, cache.records.dtype, cache.state.dtype)
     if reason:
         raise ValueError(reason)
-    BV = 128 if requests * sizes["HV"] > FEW_HEADS else 32
+    BV = 128 if requests * sizes["HV"] >= FEW_HEADS else 32
     return {
         **sizes,
         "ROWS": max(triton.next_power_of_2(rows), LEAST),
