@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vllm_eagle_ext.errors import HybridStateError
-from vllm_eagle_ext.replay.self_check import start
+from vllm_eagle_ext.replay.self_check import at_start
 from vllm_eagle_ext.replay.self_check.step import Shapes
 
 PUBLISHED = Shapes(H=16, HV=48, DK=128, DV=128, T=16)
@@ -22,12 +22,12 @@ def platform(request, monkeypatch):
     from vllm_eagle_ext.replay.on_gpu import GpuOps
 
     made = {"cpu": CpuOps, "gpu": GpuOps}[request.param]()
-    monkeypatch.setattr(start, "replay_ops", lambda: made)
+    monkeypatch.setattr(at_start, "replay_ops", lambda: made)
     return request.param
 
 
 def names(asked: str, *shapes: Shapes) -> list[str]:
-    return [kernels.name for kernels in start.candidates(asked, shapes)]
+    return [kernels.name for kernels in at_start.candidates(asked, shapes)]
 
 
 def test_auto_prefers_chunked_kernels_on_a_gpu(platform):
@@ -44,4 +44,4 @@ def test_what_is_asked_for_runs_alone(platform):
     if platform == "gpu":
         assert names("chunked", PUBLISHED) == ["chunked"]
         with pytest.raises(HybridStateError, match="replay_kernels.*multiples of 16"):
-            start.candidates("chunked", [PUBLISHED, NARROW])
+            at_start.candidates("chunked", [PUBLISHED, NARROW])
