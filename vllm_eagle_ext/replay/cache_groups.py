@@ -73,13 +73,13 @@ class CacheGroups:
             return None
         return Align(self._as_tables(0, len(self._tables)), step.num_computed, step.places.block_size)
 
-    def of_nobody(self, step: Step, rows_of: torch.Tensor | None) -> Batch:
-        """A batch of one request that is padding, gathered as a step's own; no step is about to read the
+    def of_nobody(self, step: Step, rows_of: torch.Tensor | None, requests: int = 1) -> Batch:
+        """A batch of requests that are padding, gathered as a step's own; no step is about to read the
         buffer that it stands in."""
         places = step.places._replace(requests=0, rows_of=rows_of)
-        blocks = self._other_blocks[:, : len(self._tables), :1]
+        blocks = self._other_blocks[:, : len(self._tables), :requests]
         self._ops.gather_blocks(self._as_tables(0, len(self._tables)), places, blocks)
-        return Batch(blocks[0], blocks.new_zeros(2))
+        return Batch(blocks[0], blocks.new_zeros(requests + 1))
 
     def other_blocks(self, group: int, step: Step) -> torch.Tensor:
         """The state blocks of the requests that are not verified, [requests] int32."""

@@ -40,5 +40,5 @@ class GroupCommit:
             device = layers[0].gating.A_log.device
             parts = torch.zeros(size, dtype=torch.int32, device=device)
             self._bound = (len(names), apply, Plan(*parts))
-            self._ops.warm_up(self._groups, step, num_sampled, self._bound[2])
+            self._ops.warm_up(self._groups, step, num_sampled, apply, self._bound[2])
         return self._bound[1:]

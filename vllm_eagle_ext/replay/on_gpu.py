@@ -11,7 +11,15 @@ from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_upd
 
 from vllm_eagle_ext.replay.cache_groups import CacheGroups
 from vllm_eagle_ext.replay.ops import triton, triton_blocks, triton_chunked
-from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces, BlockTables, Plan, Recurrence, StateCache
+from vllm_eagle_ext.replay.ops.types import (
+    Batch,
+    BlockPlaces,
+    BlockTables,
+    Plan,
+    PlanApplier,
+    Recurrence,
+    StateCache,
+)
 from vllm_eagle_ext.replay.protocol import Implementation, Step
 from vllm_eagle_ext.replay.warm_up import compile_mixed_batches
 
@@ -26,14 +34,21 @@ class GpuOps:
     gathers_by_address = True
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
-        triton_blocks.gather_blocks(tables, places, out[0])
+        triton_blocks.gather_blocks(tables, places, out)
 
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         del rows_per_request
         return batch
 
-    def warm_up(self, groups: CacheGroups, step: Step, num_sampled: torch.Tensor, plan: Plan) -> None:
-        compile_mixed_batches(self.recurrence, groups, step, num_sampled, plan)
+    def warm_up(
+        self,
+        groups: CacheGroups,
+        step: Step,
+        num_sampled: torch.Tensor,
+        apply: PlanApplier,
+        plan: Plan,
+    ) -> None:
+        compile_mixed_batches(self.recurrence, groups, step, num_sampled, apply, plan)
 
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step

@@ -15,6 +15,7 @@ from vllm_eagle_ext.replay.ops.types import (
     BlockTables,
     Gating,
     Plan,
+    PlanApplier,
     Recurrence,
     StateCache,
 )
@@ -83,7 +84,9 @@ class ReplayOps(Protocol):
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         """Prepare the batch once a step, before the layers run."""
 
-    def warm_up(self, groups: Any, step: Step, num_sampled: torch.Tensor, plan: Plan) -> None:
+    def warm_up(
+        self, groups: Any, step: Step, num_sampled: torch.Tensor, apply: PlanApplier, plan: Plan
+    ) -> None:
         """At the first commit, whose step and buffers these are; groups: `CacheGroups`."""
 
     def convolve(

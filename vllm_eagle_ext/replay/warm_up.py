@@ -20,7 +20,7 @@ from vllm.v1.worker.gpu.model_states.recoverssm import RecoverSSMState
 from vllm.v1.worker.utils import AttentionGroup
 
 from vllm_eagle_ext.replay.cache_groups import CacheGroups
-from vllm_eagle_ext.replay.ops.types import Plan, Recurrence
+from vllm_eagle_ext.replay.ops.types import Plan, PlanApplier, Recurrence
 from vllm_eagle_ext.replay.protocol import Step
 
 
@@ -37,13 +37,20 @@ class _Answer(RecoverSSMMetadata):
 
 
 def compile_mixed_batches(
-    recurrence: Recurrence, groups: CacheGroups, step: Step, num_sampled: torch.Tensor, plan: Plan
+    recurrence: Recurrence,
+    groups: CacheGroups,
+    step: Step,
+    num_sampled: torch.Tensor,
+    apply: PlanApplier,
+    plan: Plan,
 ) -> None:
     """
     Args:
         step, num_sampled: of the commit that comes first.
         plan: its buffers, before they are filled.
     """
+    for requests in (1, plan.final.shape[-1]):  # the chunked kernels' tiles differ
+        apply(groups.of_nobody(step, None, requests), Plan(*(part[:, :requests] for part in plan)))
     nobody = torch.zeros(1, dtype=torch.int32, device=num_sampled.device)
     for rows_of in (None, nobody):
         batch = groups.of_nobody(step, rows_of)

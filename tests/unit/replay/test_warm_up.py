@@ -24,6 +24,7 @@ from benchmarks.step_metadata import Runner, Setting
 from tests.unit.replay.cases import Shape, case
 from vllm_eagle_ext.replay.on_gpu import GpuOps
 from vllm_eagle_ext.replay.ops import triton as ops
+from vllm_eagle_ext.replay.ops import triton_chunked
 
 ALIGNMENT = 16
 VLLMS = "_postprocess_recoverssm_align_kernel"
@@ -101,6 +102,20 @@ def test_batches_compile_nothing_behind_the_first_commit(mode, groups):
         step(Runner(setting, replays=True), setting)
     names = {"_plan", "_gather_blocks"} | ({VLLMS} if mode == "align" else set())
     assert {key[0] for key in set(later) - set(without)} == names
+
+
+def test_chunked_commits_of_few_and_of_many_requests_are_compiled(monkeypatch):
+    monkeypatch.setattr(GpuOps, "recurrence", triton_chunked)
+    setting = Setting(QWEN_27B, 3, k=15, requests=13, mode="align", device="cpu")
+    runner = Runner(setting, replays=True)
+    with variants() as warmed:
+        step(runner, setting)
+    with variants() as later:
+        for requests in (1, 2, 12):
+            step(runner, replace(setting, requests=requests))
+    asked = [{key for key in found if key[0] == "_apply_states"} for found in (warmed, later)]
+    assert len(asked[1]) == 2
+    assert asked[1] <= asked[0]
 
 
 def test_a_mixed_batch_verifies_with_the_same_variant():
