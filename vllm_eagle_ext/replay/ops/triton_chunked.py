@@ -31,8 +31,6 @@ COLUMNS_AT_A_TIME = 32
 FEW_HEADS = 128  # value heads of all requests, below which a head is shared among more programs
 VERIFY = {"num_warps": 4, "STAGES": 3}
 COMMIT = {"num_warps": 4, "STAGES": 3}
-# Three CTAs instead of two per multiprocessor of an sm_90, without spills up to LEAST rows.
-COMMIT_REGISTERS = {"maxnreg": 168}
 
 
 def hindrance(
@@ -134,5 +132,4 @@ class ApplyPlan(sequential.ApplyPlan):
             RECORD_BYTES=self._record_bytes,
             **sizes,
             **COMMIT,
-            **(COMMIT_REGISTERS if sizes["ROWS"] == LEAST else {}),
         )

@@ -168,9 +168,11 @@ def _store_states(
     for d in tl.range(0, DK, BD, num_stages=STAGES):
         o_k = (d + tl.arange(0, BD))[None, :]
         mask = mask_v[:, None] & (o_k < DK)
-        h = tl.load(source + o_k, mask=mask, other=0).to(tl.float32) * decay
+        h = tl.load(source + o_k, mask=mask, other=0).to(tl.float32)
         b_k = tl.load(keys + o_k, mask=here[:, None] & (o_k < DK), other=0)
-        h = dot_rows(written, b_k, h)
+        # Tensor cores truncate where they add: a state in their sums would shrink with every commit.
+        update = dot_rows(written, b_k, tl.zeros([written.shape[0], BD], dtype=tl.float32))
+        h = h * decay + update
         tl.store(target + o_k, h.to(target.dtype.element_ty), mask=mask)
 
 
