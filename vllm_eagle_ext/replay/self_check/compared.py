@@ -61,7 +61,7 @@ def run(kernels: Kernels, shapes: Shapes, device: torch.device, seed: int = 0) -
             for requests in kernels.batches(shapes):
                 step = make_step(shapes, device, requests, seed)
                 parts += tuple(_compare_step(kernels, shapes, step))
-    except Exception as raised:  # noqa: BLE001 - whatever it is, vLLM's own scheme must serve
+    except Exception as raised:  # noqa: BLE001 - whatever it is, these kernels do not serve
         error = f"{type(raised).__name__}: {str(raised).strip().splitlines()[0] if str(raised) else ''}"
     milliseconds = 1e3 * (time.perf_counter() - started)
     return KernelCheck(
