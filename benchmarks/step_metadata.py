@@ -31,7 +31,10 @@ from vllm_eagle_ext.replay import metadata
 from vllm_eagle_ext.replay.attention_backend import ReplayBackend
 from vllm_eagle_ext.replay.metadata import ReplayMetadataBuilder
 from vllm_eagle_ext.replay.on_gpu import GpuOps
+from vllm_eagle_ext.replay.ops import triton
 from vllm_eagle_ext.replay.ops.types import Gating, StateCache
+
+KERNELS = triton
 
 
 @dataclass(frozen=True)
@@ -180,8 +183,9 @@ def _layers(setting: Setting, names: list[str]) -> dict[str, Any]:
     cache = StateCache(parts[0].transpose(1, 2), *parts[1:])
     heads = torch.empty(setting.delta.value_heads, device=setting.device)
     layer = SimpleNamespace(
-        state_cache=cache, gating=Gating(heads, heads), conv_kernel_size=setting.delta.window
-    )
+        state_cache=cache, gating=Gating(heads, heads), conv_kernel_size=setting.delta.window,
+        recurrence=KERNELS,
+    )  # fmt: skip
     return dict.fromkeys(names, layer)
 
 

@@ -126,7 +126,8 @@ TOUCHED = (
         "._forward_method",
         kind="method rebound",
         place="replay.layer.ReplayGatedDeltaNetAttention.adopt",
-        when=f"{REPLAYING}, in its layers; `enable_fused_gdn_spec_decode` is set to False with it",
+        when=f"{REPLAYING}, in its layers; with it `enable_fused_gdn_spec_decode` and `recurrence` are "
+        "set",
         why="a CPU's own forward never calls `_forward_core`; fused kernels write per-token states",
         remove_when="vLLM's CPU forward goes through `qwen_gdn_attention_core`",
     ),

@@ -81,6 +81,7 @@ def install_all(target: Any) -> list[str]:
     from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
     from vllm_eagle_ext.replay.commit import commit_on_v1
     from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
+    from vllm_eagle_ext.replay.ops import cpu
 
     compat.install_in_worker(commit_on_v1)
     config.register()
@@ -90,7 +91,7 @@ def install_all(target: Any) -> list[str]:
     torch.nn.Module.__init__(layer)
     layer._forward_method = layer.forward_cpu
     before = {"__class__": type(layer), **vars(layer)}
-    ReplayGatedDeltaNetAttention.adopt(layer)
+    ReplayGatedDeltaNetAttention.adopt(layer, cpu)
     return differing(before, {"__class__": type(layer), **vars(layer)})
 
 

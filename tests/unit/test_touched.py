@@ -52,6 +52,7 @@ def test_the_table_names_all_that_changes(tmp_path):
         "ReplayGatedDeltaNetAttention.__class__",
         "ReplayGatedDeltaNetAttention._forward_method",
         "ReplayGatedDeltaNetAttention.enable_fused_gdn_spec_decode",
+        "ReplayGatedDeltaNetAttention.recurrence",
     }
 
 

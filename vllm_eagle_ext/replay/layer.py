@@ -24,7 +24,7 @@ from vllm.v1.kv_cache_interface import MambaSpec
 from vllm_eagle_ext.memory.recorded_inputs import record_width
 from vllm_eagle_ext.replay.attention_backend import ReplayBackend
 from vllm_eagle_ext.replay.metadata import ReplayMetadata
-from vllm_eagle_ext.replay.ops.types import Gating, Rows, StateCache
+from vllm_eagle_ext.replay.ops.types import Gating, Recurrence, Rows, StateCache
 from vllm_eagle_ext.replay.platform_ops import replay_ops
 from vllm_eagle_ext.replay.protocol import Step
 
@@ -34,13 +34,15 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
     dim = 2 * H * DK + HV * DV."""
 
     kv_cache: tuple[torch.Tensor, ...]  # conv state, committed state, records
+    recurrence: Recurrence  # the kernels that verify and commit
 
     @classmethod
-    def adopt(cls, layer: QwenGatedDeltaNetAttention) -> None:
+    def adopt(cls, layer: QwenGatedDeltaNetAttention, recurrence: Recurrence) -> None:
         """Make one of vLLM's layers ours, in place: it is registered under its prefix already."""
         if type(layer) is not QwenGatedDeltaNetAttention:
             raise TypeError(f"{type(layer).__name__} is no layer that can replay")
         layer.__class__ = cls
+        layer.recurrence = recurrence
         # vLLM's kernels that fuse verify with the per-token scheme's stores are out.
         layer.enable_fused_gdn_spec_decode = False
         # Its op calls `_forward_core` on every platform; that of a CPU has no way into the layer.
@@ -133,4 +135,4 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
             a,
             b,
         )
-        ops.recurrence.verify(rows, self.gating, cache, step.batch, out)
+        self.recurrence.verify(rows, self.gating, cache, step.batch, out)

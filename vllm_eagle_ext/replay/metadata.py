@@ -95,7 +95,8 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         self.led: CacheGroups | None = None  # those of which it is the first
         self.group_commit: GroupCommit | None = None  # theirs
         _require_runner(kv_cache_spec, vllm_config)
-        log_start_line(vllm_config)
+        if self._recurrent_layers()[0] in layer_names:  # one of the groups speaks for all
+            log_start_line(vllm_config)
 
     def build(
         self,
@@ -160,13 +161,17 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
             del self.mamba_aligned_state_indices
 
     def _lead(self) -> CacheGroups:
-        layers = self.vllm_config.compilation_config.static_forward_context
-        kind = type(layers[self.layer_names[0]])
-        most_groups = sum(type(layer) is kind for layer in layers.values())
+        most_groups = len(self._recurrent_layers())
         self.led = CacheGroups(most_groups, len(self.ones), self.ones.device, self.ops)
         self.joined[self.led] = self.led.join(self.layer_names)
         self.group_commit = GroupCommit(self.led, self.vllm_config)
         return self.led
+
+    def _recurrent_layers(self) -> list[str]:
+        """The names of all layers of this kind, in the model's order."""
+        layers = self.vllm_config.compilation_config.static_forward_context
+        kind = type(layers[self.layer_names[0]])
+        return [name for name, layer in layers.items() if type(layer) is kind]
 
     def _verify_step(self, metadata: GDNAttentionMetadata, common: CommonAttentionMetadata) -> Step:
         """The step before its state blocks are gathered."""

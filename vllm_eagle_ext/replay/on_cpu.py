@@ -14,7 +14,6 @@ from vllm_eagle_ext.replay.ops.types import (
     BlockPlaces,
     BlockTables,
     HostTables,
-    Recurrence,
     StateCache,
 )
 from vllm_eagle_ext.replay.protocol import Implementation, Step
@@ -22,7 +21,6 @@ from vllm_eagle_ext.replay.protocol import Implementation, Step
 
 class CpuOps:
     candidates = (Implementation("sequential", cpu, exact=True),)
-    recurrence: Recurrence = cpu
     scratch_blocks = 1  # the C++ kernel has no other working memory
     gathers_by_address = False
 

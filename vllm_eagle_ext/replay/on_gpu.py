@@ -29,7 +29,6 @@ class GpuOps:
         Implementation("chunked", triton_chunked, exact=False, obstacle=triton_chunked.hindrance),
         Implementation("sequential", triton, exact=True),
     )
-    recurrence: Recurrence = triton
     scratch_blocks = 0
     gathers_by_address = True
 
@@ -42,13 +41,14 @@ class GpuOps:
 
     def warm_up(
         self,
+        recurrence: Recurrence,
         groups: CacheGroups,
         step: Step,
         num_sampled: torch.Tensor,
         apply: PlanApplier,
         plan: Plan,
     ) -> None:
-        compile_mixed_batches(self.recurrence, groups, step, num_sampled, apply, plan)
+        compile_mixed_batches(recurrence, groups, step, num_sampled, apply, plan)
 
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step

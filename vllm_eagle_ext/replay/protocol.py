@@ -49,6 +49,10 @@ class ReplayLayer(Protocol):
     @property
     def conv_kernel_size(self) -> int: ...
 
+    @property
+    def recurrence(self) -> Recurrence:
+        """The kernels that verify and commit."""
+
 
 class Implementation(NamedTuple):
     """One implementation of the operation on a platform."""
@@ -61,13 +65,11 @@ class Implementation(NamedTuple):
 
 
 class ReplayOps(Protocol):
-    """Implemented by `on_cpu.CpuOps` and `on_gpu.GpuOps`, of which a process has one."""
-
-    recurrence: Recurrence  # what verifies and commits: a start takes the first candidate that is right
+    """Implemented by `on_cpu.CpuOps` and `on_gpu.GpuOps`."""
 
     @property
     def candidates(self) -> tuple[Implementation, ...]:
-        """All implementations, the fastest first."""
+        """All implementations, the fastest first: a start takes the first that is right."""
 
     @property
     def scratch_blocks(self) -> int:
@@ -85,7 +87,13 @@ class ReplayOps(Protocol):
         """Prepare the batch once a step, before the layers run."""
 
     def warm_up(
-        self, groups: Any, step: Step, num_sampled: torch.Tensor, apply: PlanApplier, plan: Plan
+        self,
+        recurrence: Recurrence,
+        groups: Any,
+        step: Step,
+        num_sampled: torch.Tensor,
+        apply: PlanApplier,
+        plan: Plan,
     ) -> None:
         """At the first commit, whose step and buffers these are; groups: `CacheGroups`."""
 

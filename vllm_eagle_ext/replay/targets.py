@@ -31,12 +31,15 @@ class _Replay:
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         modules = self.modules()  # type: ignore[attr-defined]
         layers = [module for module in modules if isinstance(module, QwenGatedDeltaNetAttention)]
-        if not settle_kernels(layers, decided["replay_kernels"], must_replay=decided["must_replay"]):
+        recurrence = settle_kernels(
+            layers, decided["replay_kernels"], must_replay=decided["must_replay"]
+        )
+        if recurrence is None:
             self._become_vllms_own(vllm_config)
             return
         compat.install_in_worker(commit_on_v1)
         for layer in layers:
-            ReplayGatedDeltaNetAttention.adopt(layer)
+            ReplayGatedDeltaNetAttention.adopt(layer, recurrence)
 
     def _become_vllms_own(self, vllm_config: VllmConfig) -> None:
         """Its config names vLLM's target again, too: vLLM sizes the worker's blocks by that class, and

@@ -22,6 +22,7 @@ from vllm.v1.kv_cache_layout import KVCacheLayout
 from tests.unit.memory.configs import config
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.replay import built_caches, layer, targets
+from vllm_eagle_ext.replay.ops import cpu
 
 NAMES = {"27B": "qwen3_6_27b", "4B": "qwen3_5_4b"}
 _CONFIGS = {}  # by scheme and target
@@ -48,7 +49,7 @@ class Builder:
         # The C++ operators of a CPU need a state block to discard.
         monkeypatch.setattr(layer, "replay_ops", lambda: SimpleNamespace(scratch_blocks=0))
         # Whether kernels are right is no question of memory.
-        monkeypatch.setattr(targets, "settle_kernels", lambda *_, **__: True)
+        monkeypatch.setattr(targets, "settle_kernels", lambda *_, **__: cpu)
 
     def __call__(self, scheme, case):
         """The engine's config, with the layers of the built model in it."""

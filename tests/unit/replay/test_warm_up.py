@@ -19,6 +19,7 @@ if has_gpu():
 from triton.runtime.jit import JITFunction
 from vllm.v1.worker.gpu.model_states import mamba_hybrid, recoverssm
 
+from benchmarks import step_metadata
 from benchmarks.step_launches import QWEN_27B
 from benchmarks.step_metadata import Runner, Setting
 from tests.unit.replay.cases import Shape, case
@@ -105,7 +106,7 @@ def test_batches_compile_nothing_behind_the_first_commit(mode, groups):
 
 
 def test_chunked_commits_of_few_and_of_many_requests_are_compiled(monkeypatch):
-    monkeypatch.setattr(GpuOps, "recurrence", triton_chunked)
+    monkeypatch.setattr(step_metadata, "KERNELS", triton_chunked)
     setting = Setting(QWEN_27B, 3, k=15, requests=13, mode="align", device="cpu")
     runner = Runner(setting, replays=True)
     with variants() as warmed:

@@ -21,6 +21,7 @@ from vllm.platforms import current_platform
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_scheme import OPTION
+from vllm_eagle_ext.replay.ops.types import Recurrence
 from vllm_eagle_ext.replay.platform_ops import replay_ops
 from vllm_eagle_ext.replay.self_check.compared import Kernels, run
 from vllm_eagle_ext.replay.self_check.figures import KernelCheck
@@ -53,14 +54,15 @@ def shapes_of(layer: QwenGatedDeltaNetAttention) -> Shapes:
 
 def settle_kernels(
     layers: Iterable[QwenGatedDeltaNetAttention], asked: str, *, must_replay: bool
-) -> bool:
+) -> Recurrence | None:
     """Check the kernels for the shapes of these layers, on all ranks of the tensor-parallel group, and
     take the first that are right.
 
     asked: the option `replay_kernels`.
 
     Returns:
-        True where they may replay; False where they are to stay vLLM's. All ranks return the same.
+        The kernels that they may replay with; None where they are to stay vLLM's. All ranks return the
+        same.
 
     Raises:
         HybridStateError: the kernels fail, and replay or these kernels were asked for; or those that
@@ -73,16 +75,15 @@ def settle_kernels(
         found = on_all_ranks([run(kernels, each, device) for each in shapes], group)
         wrong = [line for line, ok in found if not ok]
         if not wrong:
-            replay_ops().recurrence = kernels.recurrence
             if group.rank_in_group == 0:
                 if failed:
                     logger.error(FALLEN_BACK, "; ".join(failed), kernels.name, ASK)
                 logger.info("Self-check of replay: %s", "; ".join(line for line, _ in found))
-            return True
+            return kernels.recurrence
         failed += wrong
     must = must_replay or asked != "auto"
     _refuse_or_say(failed, must_replay=must, speaks=group.rank_in_group == 0)
-    return False
+    return None
 
 
 def candidates(asked: str = "auto", shapes: Sequence[Shapes] = ()) -> Sequence[Kernels]:

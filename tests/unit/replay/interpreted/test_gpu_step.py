@@ -30,12 +30,12 @@ def ints(values) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32, device=DEVICE)
 
 
-def layers() -> dict[str, SimpleNamespace]:
+def layers(kernels) -> dict[str, SimpleNamespace]:
     names = [name for group in GROUPS for name in group]
     return {
         name: SimpleNamespace(
             state_cache=state_cache(SHAPE, BLOCKS, seed)[0], gating=gating(SHAPE, seed + 50),
-            conv_kernel_size=SHAPE.W,
+            conv_kernel_size=SHAPE.W, recurrence=kernels,
         )
         for seed, name in enumerate(names)
     }  # fmt: skip
@@ -96,11 +96,10 @@ def assert_equal(got, want) -> None:
 @pytest.mark.parametrize("aligned", [False, True], ids=["none", "align"])
 def test_steps_of_three_cache_groups(monkeypatch, aligned, mixed, kernels):
     ops = GpuOps()
-    ops.recurrence = kernels
     if DEVICE == "cpu":  # without a device vLLM's own kernel, which the warm-up calls, is no kernel
         monkeypatch.setattr(recoverssm, "_postprocess_recoverssm_align_kernel", mock.MagicMock())
     monkeypatch.setattr(group_commit, "replay_ops", lambda: ops)
-    got, want, batches = layers(), layers(), Batches(aligned=aligned, mixed=mixed)
+    got, want, batches = layers(kernels), layers(kernels), Batches(aligned=aligned, mixed=mixed)
     groups = CacheGroups(len(GROUPS), 8, torch.device(DEVICE), ops)
     for names in GROUPS:
         groups.join(list(names))
