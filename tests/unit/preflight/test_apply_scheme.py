@@ -7,6 +7,7 @@ import pytest
 from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
 from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.log import log_once
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
 
@@ -76,6 +77,7 @@ def test_what_replay_cannot_do_is_said(configure):
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_a_cpu_replays_in_bfloat16_alone(configure, vllm_log, dtype):
     """In float16 vLLM 0.33 would hand each layer back to itself, without end."""
+    log_once.cache_clear()
     assert configure(dtype=dtype).model_config.architecture == "Qwen3_5ForCausalLM"
     (record,) = vllm_log.containing("Recurrent state of")
     assert f"replay is not possible: dtype is '{dtype}'" in record.getMessage()
