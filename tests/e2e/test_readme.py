@@ -41,6 +41,7 @@ RUN_BY = {
     "ray start": "tests/e2e/test_serving_examples.py",
     "python -m benchmarks.performance": "tests/e2e/test_bench.py",  # `bench`; all of it: 45 minutes
     "vllm-eagle status": "tests/unit/cli/test_status.py",
+    "vllm-eagle selftest": "tests/unit/measure/selftest/test_selftest.py",
     "vllm-eagle check": "tests/e2e/test_readme.py",
     "vllm-eagle plan": "tests/e2e/test_readme.py",
     "vllm-eagle verify": "tests/e2e/test_verify.py",
