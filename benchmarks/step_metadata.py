@@ -34,8 +34,6 @@ from vllm_eagle_ext.replay.on_gpu import GpuOps
 from vllm_eagle_ext.replay.ops import triton
 from vllm_eagle_ext.replay.ops.types import Gating, StateCache
 
-KERNELS = triton
-
 
 @dataclass(frozen=True)
 class Delta:
@@ -59,6 +57,7 @@ class Setting:
     graphs: bool = True
     prompts: int = 0  # of the requests, in a mixed batch
     device: str = "meta"
+    kernels: Any = triton
 
 
 class Runner:
@@ -71,6 +70,8 @@ class Runner:
         size = -(-setting.delta.layers // setting.groups)
         parts = [names[i : i + size] for i in range(0, len(names), size)]
         assert len(parts) == setting.groups
+        if replays:
+            self.config.compilation_config.static_forward_context.update(_layers(setting, names))
         self.attn_groups = [[self._group(i, part)] for i, part in enumerate(parts)]
         columns = 64 if setting.mode == "align" else 1 + (0 if replays else setting.k)
         self.tables = tuple(self._device(setting.requests, columns) for _ in parts)
@@ -78,8 +79,6 @@ class Runner:
         self.recovery = recoverssm.RecoverSSMState()
         self.take(setting)
         self.cache = SimpleNamespace(kv_cache_groups=parts)
-        if replays:
-            self.config.compilation_config.static_forward_context.update(_layers(setting, names))
 
     def take(self, setting: Setting) -> None:
         """A batch of at most as many requests as the first one's."""
@@ -184,7 +183,7 @@ def _layers(setting: Setting, names: list[str]) -> dict[str, Any]:
     heads = torch.empty(setting.delta.value_heads, device=setting.device)
     layer = SimpleNamespace(
         state_cache=cache, gating=Gating(heads, heads), conv_kernel_size=setting.delta.window,
-        recurrence=KERNELS,
+        recurrence=setting.kernels,
     )  # fmt: skip
     return dict.fromkeys(names, layer)
 

@@ -19,7 +19,6 @@ if has_gpu():
 from triton.runtime.jit import JITFunction
 from vllm.v1.worker.gpu.model_states import mamba_hybrid, recoverssm
 
-from benchmarks import step_metadata
 from benchmarks.step_launches import QWEN_27B
 from benchmarks.step_metadata import Runner, Setting
 from tests.unit.replay.cases import Shape, case
@@ -105,9 +104,8 @@ def test_batches_compile_nothing_behind_the_first_commit(mode, groups):
     assert {key[0] for key in set(later) - set(without)} == names
 
 
-def test_chunked_commits_of_few_and_of_many_requests_are_compiled(monkeypatch):
-    monkeypatch.setattr(step_metadata, "KERNELS", triton_chunked)
-    setting = Setting(QWEN_27B, 3, k=15, requests=13, mode="align", device="cpu")
+def test_chunked_commits_of_few_and_of_many_requests_are_compiled():
+    setting = Setting(QWEN_27B, 3, k=15, requests=13, mode="align", device="cpu", kernels=triton_chunked)
     runner = Runner(setting, replays=True)
     with variants() as warmed:
         step(runner, setting)

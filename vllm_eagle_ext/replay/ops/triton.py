@@ -16,7 +16,7 @@ import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.replay.ops.triton_launch import launch_verify, layer_sizes, programs
 from vllm_eagle_ext.replay.ops.triton_plan import MoveConvStates, plan, steps
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Batch, Gating, Layer, Plan, Rows, StateCache
 
@@ -195,34 +195,11 @@ def _apply_states(
         tl.store(target + tile, h.to(state.dtype.element_ty), mask=mask)
 
 
-def layer_sizes(cache: StateCache) -> dict[str, int]:
-    """Heads and widths of a layer, by the kernels' names."""
-    _, HV, DV, DK = cache.state.shape
-    H = (cache.records.shape[2] - HV * (DV + 2)) // DK
-    if record_width(H, DK, HV, DV) != cache.records.shape[2]:
-        raise ValueError(f"records {cache.records.shape} do not fit states {cache.state.shape}")
-    if not (cache.state[:1].is_contiguous() and cache.records[:1].is_contiguous()):
-        raise ValueError("a block's state and its records must be contiguous in themselves")
-    return {"H": H, "HV": HV, "DK": DK, "DV": DV}
-
-
 def _tiles(cache: StateCache) -> dict[str, int]:
     """Sizes of a layer and of a program's tile, by the kernels' names."""
     sizes = layer_sizes(cache)
     BK, BV = triton.next_power_of_2(sizes["DK"]), min(triton.next_power_of_2(sizes["DV"]), 32)
     return sizes | {"BK": BK, "BV": BV}
-
-
-def _programs(batch: Batch, sizes: dict[str, int]) -> int:
-    """Programs of one layer. The rows have no part in it, so that a graph may hold the launch."""
-    return batch.state_blocks.shape[-1] * sizes["HV"] * triton.cdiv(sizes["DV"], sizes["BV"])
-
-
-def check_rows(rows: Rows, cache: StateCache, out: torch.Tensor) -> None:
-    """Refuse rows that would be rounded when recorded, or whose parts a kernel would not find."""
-    for tensor in (*rows, out):
-        if tensor.dtype != cache.records.dtype or not tensor[:1].is_contiguous():
-            raise ValueError(f"rows must be {cache.records.dtype}, as records, and contiguous each")
 
 
 def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
@@ -231,27 +208,7 @@ def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: tor
     Heads and widths of `rows` and `out` are contiguous, and so are a block's state and records; rows and
     blocks may be any distance apart. Rows of padding are left alone.
     """
-    check_rows(rows, cache, out)
-    sizes = _tiles(cache)
-    programs = _programs(batch, sizes)
-    if not programs:
-        return
-    _verify[(programs,)](
-        *rows,
-        *gating,
-        cache.state,
-        cache.records,
-        batch.state_blocks,
-        batch.starts,
-        out,
-        sizes["DK"] ** -0.5,
-        *(tensor.stride(0) for tensor in (*rows, out, batch.state_blocks)),
-        STATE_STRIDE=cache.state.stride(0),
-        RECORD_STRIDE=cache.records.stride(0),
-        RECORD_ROWS=cache.records.shape[1],
-        **sizes,
-        **LAUNCH,
-    )
+    launch_verify(_verify, rows, gating, cache, batch, out, **_tiles(cache), **LAUNCH)
 
 
 class ApplyPlan:
@@ -297,7 +254,7 @@ class ApplyPlan:
     def _launch(self, batch: Batch, plan: Plan) -> None:
         """The states."""
         first, gating, _ = self._layers[0]
-        _apply_states[(_programs(batch, self._sizes), len(self._layers))](
+        _apply_states[(programs(batch, self._sizes), len(self._layers))](
             self._table,
             first.state,
             first.records,

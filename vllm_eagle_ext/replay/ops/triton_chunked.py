@@ -18,6 +18,7 @@ import triton  # type: ignore[import-untyped]
 
 from vllm_eagle_ext.replay.ops import triton as sequential
 from vllm_eagle_ext.replay.ops.triton_chunked_kernels import _apply_states, _verify
+from vllm_eagle_ext.replay.ops.triton_launch import launch_verify, layer_sizes, programs
 from vllm_eagle_ext.replay.ops.triton_plan import plan, steps
 from vllm_eagle_ext.replay.ops.types import Batch, Gating, Plan, Rows, StateCache
 
@@ -51,7 +52,7 @@ def hindrance(
 def _sizes_for(cache: StateCache, requests: int) -> dict[str, int]:
     """Sizes of a layer and of a program's tile, by the kernels' names. A launch's tile depends on the
     padded number of requests alone, so that a graph may hold it."""
-    sizes = sequential.layer_sizes(cache)
+    sizes = layer_sizes(cache)
     rows, DK, DV = cache.records.shape[1], sizes["DK"], sizes["DV"]
     reason = hindrance(DK, DV, rows, cache.records.dtype, cache.state.dtype)
     if reason:
@@ -65,10 +66,6 @@ def _sizes_for(cache: StateCache, requests: int) -> dict[str, int]:
     }
 
 
-def _grid(requests: int, sizes: dict[str, int]) -> int:
-    return requests * sizes["HV"] * triton.cdiv(sizes["DV"], sizes["BV"])
-
-
 def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
     """Outputs of all rows from the committed states, into `out` [N, HV, DV]; records the rows.
 
@@ -79,27 +76,8 @@ def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: tor
     Raises:
         ValueError: shapes or dtypes that these kernels cannot run.
     """
-    sequential.check_rows(rows, cache, out)
-    requests = len(batch.state_blocks)
-    sizes = _sizes_for(cache, requests)
-    if not requests:
-        return
-    _verify[(_grid(requests, sizes),)](
-        *rows,
-        *gating,
-        cache.state,
-        cache.records,
-        batch.state_blocks,
-        batch.starts,
-        out,
-        sizes["DK"] ** -0.5,
-        *(tensor.stride(0) for tensor in (*rows, out, batch.state_blocks)),
-        STATE_STRIDE=cache.state.stride(0),
-        RECORD_STRIDE=cache.records.stride(0),
-        RECORD_ROWS=cache.records.shape[1],
-        **sizes,
-        **VERIFY,
-    )
+    sizes = _sizes_for(cache, len(batch.state_blocks))
+    launch_verify(_verify, rows, gating, cache, batch, out, **sizes, **VERIFY)
 
 
 class ApplyPlan(sequential.ApplyPlan):
@@ -117,9 +95,8 @@ class ApplyPlan(sequential.ApplyPlan):
 
     def _launch(self, batch: Batch, plan: Plan) -> None:
         first, gating, _ = self._layers[0]
-        requests = batch.state_blocks.shape[-1]
-        sizes = _sizes_for(first, requests)
-        _apply_states[(_grid(requests, sizes), len(self._layers))](
+        sizes = _sizes_for(first, batch.state_blocks.shape[-1])
+        _apply_states[(programs(batch, sizes), len(self._layers))](
             self._table,
             first.state,
             first.records,

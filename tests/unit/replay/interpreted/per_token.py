@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import torch
-from vllm.third_party.flash_linear_attention.ops.fused_sigmoid_gating import (
-    fused_sigmoid_gating_delta_rule_update,
-)
 
 from tests.unit.replay.cases import DEVICE, PADDING_ROWS, Case, Outcome, conv_states
 from vllm_eagle_ext.replay.ops.types import Gating, Rows
+from vllm_eagle_ext.replay.self_check.per_token import gpu_kernel
 
 
 class PerToken:
@@ -24,22 +22,7 @@ class PerToken:
 
     def step(self, rows: Rows, gating: Gating, starts: torch.Tensor) -> torch.Tensor:
         """Outputs [N, HV, DV]."""
-        out, _ = fused_sigmoid_gating_delta_rule_update(
-            A_log=gating.A_log,
-            a=rows.a,
-            b=rows.b,
-            dt_bias=gating.dt_bias,
-            q=rows.query[None],
-            k=rows.key[None],
-            v=rows.value[None],
-            initial_state=self.states,
-            inplace_final_state=True,
-            cu_seqlens=starts,
-            ssm_state_indices=self.table,
-            num_accepted_tokens=self.accepted,
-            use_qk_l2norm_in_kernel=True,
-        )
-        return out[0]
+        return gpu_kernel(rows, gating, self.states, self.table, self.accepted, starts)
 
     def accept(self, lengths: list[int]) -> torch.Tensor:
         """States [R, HV, DV, DK] after so many rows."""
