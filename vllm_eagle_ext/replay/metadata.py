@@ -90,6 +90,10 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         most = max(self.decode_cudagraph_max_bs, vllm_config.scheduler_config.max_num_seqs)
         self.ones = torch.ones(most, dtype=torch.int32, device=device)
         self.ops = replay_ops()
+        # A committed state has no offset of accepted rows: where no request has a draft, a row may step
+        # it in its block. Not with prefix caching: at a block's end the commit alone moves states on.
+        is_aligned = kv_cache_spec.mamba_cache_mode == "align"
+        self.decodes_plainly = self.ops.steps_in_place and not is_aligned
         self.pending: Step | None = None  # until `commit_on_v1` takes it
         self.joined: dict[CacheGroups, int] = {}  # to the number of this builder's group among them
         self.led: CacheGroups | None = None  # those of which it is the first
@@ -102,11 +106,15 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         self,
         common_prefix_len: int,
         common_attn_metadata: CommonAttentionMetadata,
-        *args: Any,
+        num_accepted_tokens: torch.Tensor | None = None,
+        num_decode_draft_tokens_cpu: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> GDNAttentionMetadata:
         self.pending, common = None, common_attn_metadata
-        metadata = super().build(common_prefix_len, common, *args, **kwargs)
+        drafts = num_decode_draft_tokens_cpu
+        if drafts is not None and self.decodes_plainly and bool((drafts <= 0).all()):
+            drafts = None
+        metadata = super().build(common_prefix_len, common, num_accepted_tokens, drafts, **kwargs)
         if metadata.spec_sequence_masks is None:
             if not self._gathers_for_itself():
                 return metadata

@@ -81,6 +81,7 @@ def builder(mode: str, *, graphs: bool, ops: Ops | None = None) -> ReplayMetadat
     for name in STAGED:
         setattr(made, name, torch.empty(MOST * (K + 1) + 1, dtype=torch.int32))
     made.ones = torch.ones(MOST, dtype=torch.int32)
+    made.decodes_plainly = mode == "none"
     made.pending, made.joined, made.ops = None, {}, ops or Ops()
     made.layer_names = [f"layer of {id(made)}"]
     made.led, made.group_commit = CacheGroups(GROUPS, MOST, torch.device("cpu"), made.ops), Commits()
@@ -164,9 +165,28 @@ def test_a_batch_without_verify_rows_is_vllms_own():
     assert made.pending is None
 
 
-def test_steps_without_a_draft_are_verify_rows():
-    """Their one row takes the committed state, as every row does."""
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_batch_without_a_draft_decodes_plainly(graphs):
+    """Its requests' states stand in their blocks: nothing is verified, nothing to commit."""
+    made = builder("none", graphs=graphs)
+    metadata = build(made, batch([1, 1, 0], [20, 30, 0], "none"), [0, 0, -1])
+    assert not isinstance(metadata, ReplayMetadata)
+    assert made.pending is None
+    assert (metadata.num_decodes, metadata.num_prefills, metadata.num_spec_decodes) == (3, 0, 0)
+    blocks = block_table(0, "none")[:2, 0].tolist()
+    assert metadata.non_spec_state_indices_tensor[:2].tolist() == blocks
+
+
+def test_one_draft_makes_all_decodes_verify_rows():
     made = builder("none", graphs=False)
-    step = build(made, batch([1, 1], [20, 30], "none"), [0, 0]).step
+    step = build(made, batch([1, 2], [20, 30], "none"), [0, 1]).step
+    assert step.num_rows == 3
+    assert step.batch.starts.tolist() == [0, 1, 3]
+
+
+def test_with_prefix_caching_rows_without_a_draft_are_verified():
+    """At a block's end the commit alone moves a state on."""
+    made = builder("align", graphs=False)
+    step = build(made, batch([1, 1], [20, 30], "align"), [0, 0]).step
     assert step.num_rows == 2
     assert step.batch.starts.tolist() == [0, 1, 2]
