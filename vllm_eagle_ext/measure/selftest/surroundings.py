@@ -13,6 +13,7 @@ import torch
 
 from vllm_eagle_ext.replay.ops.types import Align, Batch, Plan
 from vllm_eagle_ext.replay.self_check.compared import FOUR, Kernels
+from vllm_eagle_ext.replay.self_check.failures import describe, is_device_lost
 from vllm_eagle_ext.replay.self_check.figures import KernelCheck, Part, compare_bits
 from vllm_eagle_ext.replay.self_check.step import MadeStep, Shapes, copy_of, empty_plan, make_step
 
@@ -40,7 +41,7 @@ def check_in_a_graph(kernels: Kernels, shapes: Shapes, device: torch.device) -> 
             found += _beside_plain_run(name, kernels, shapes, fresh, step, out)
         return found
 
-    return _result("CUDA graph", kernels, shapes, parts)
+    return _result("CUDA graph", kernels, shapes, device, parts)
 
 
 @torch.inference_mode()
@@ -67,7 +68,7 @@ def check_on_a_side_stream(kernels: Kernels, shapes: Shapes, device: torch.devic
         torch.cuda.synchronize()
         return found
 
-    return _result("side stream", kernels, shapes, parts)
+    return _result("side stream", kernels, shapes, device, parts)
 
 
 @torch.inference_mode()
@@ -104,15 +105,17 @@ def check_groups(
         mine_bytes, their_bytes = (torch.stack(part) for part in zip(*pairs, strict=True))
         return [compare_bits("cache", mine_bytes, their_bytes)]
 
-    return _result(f"{groups} cache groups", kernels, shapes, parts)
+    return _result(f"{groups} cache groups", kernels, shapes, device, parts)
 
 
-def _result(name: str, kernels: Kernels, shapes: Shapes, parts: Callable[[], list[Part]]) -> KernelCheck:
+def _result(
+    name: str, kernels: Kernels, shapes: Shapes, device: torch.device, parts: Callable[[], list[Part]]
+) -> KernelCheck:
     plain = KernelCheck(kernels=f"{name}: {kernels.name}", shapes=str(shapes))
     try:
         return replace(plain, parts=tuple(parts()))
     except Exception as raised:  # noqa: BLE001 - the next check must have its turn
-        return replace(plain, error=f"{type(raised).__name__}: {str(raised).partition(chr(10))[0]}")
+        return replace(plain, error=describe(raised), device_lost=is_device_lost(raised, device))
 
 
 def _commit(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Callable[[], None]:
