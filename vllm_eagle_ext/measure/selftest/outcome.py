@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm_eagle_ext.replay.self_check.figures import KernelCheck
 
-FORMAT = 1  # of the JSON; raised when a key changes its meaning
+FORMAT = 2  # of the JSON; raised when a key changes its meaning
 _PATH = re.compile(r"(?<![\w.])~?(?:/[\w.+@-]+){2,}/?")
 
 

@@ -12,7 +12,7 @@ from tests.support import breakage
 from tests.support.broken_kernels import broken
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.cli import app
-from vllm_eagle_ext.measure.selftest import run, surroundings
+from vllm_eagle_ext.measure.selftest import groups, run
 from vllm_eagle_ext.measure.selftest.cases import KS, QUICK, RANKS, STATES, TARGETS, cases
 from vllm_eagle_ext.measure.selftest.outcome import without_paths
 from vllm_eagle_ext.measure.selftest.timing import floor_ms, needed_bytes
@@ -25,7 +25,7 @@ SMALL = (("Qwen3.6-27B", 8, 3, STATES[0]), ("Qwen3.6-35B-A3B", 8, 7, STATES[1]))
 def invoke(monkeypatch, tmp_path):
     """The command on few shapes: exit status, what it printed, and its JSON."""
     monkeypatch.setattr("vllm_eagle_ext.measure.selftest.cases.QUICK", SMALL)
-    monkeypatch.setattr(surroundings.check_groups, "__defaults__", (3,))
+    monkeypatch.setattr(groups.check_groups, "__defaults__", (3,))
 
     def start():
         path = tmp_path / "selftest.json"
@@ -97,8 +97,8 @@ def test_groups_that_are_mixed_up_are_seen():
 
     changed = broken(kernels, "no commit")
     changed.recurrence.ApplyPlan = first_group_alone
-    assert surroundings.check_groups(kernels, run.FEW, device, 3).ok
-    result = surroundings.check_groups(changed, run.FEW, device, 3)
+    assert groups.check_groups(kernels, run.FEW, device, 3).ok
+    result = groups.check_groups(changed, run.FEW, device, 3)
     assert result.error is None
     assert not result.ok
 
