@@ -2,9 +2,9 @@
 """Compiles what later batches of a GPU need, at the first commit.
 
 That is part of vLLM's own warm-up; with `--enforce-eager` vLLM has none, and the first step with drafts
-waits. A batch of prompts and verified requests asks for other variants of
-the same kernels than one that verifies all of its requests, and one of few requests for other tiles than
-one of many; compiling while serving is a stall. Nothing is written here that a step would read.
+waits. A batch of prompts and verified requests asks for other variants of the same kernels than one that
+verifies all of its requests, and one of few requests for other tiles than one of many; compiling while
+serving is a stall. Nothing is written here that a step would read.
 """
 
 from __future__ import annotations
@@ -65,18 +65,19 @@ def compile_later_batches(
 
 
 def _compile_verify(recurrence: Recurrence, layer: Layer, batch: Batch) -> None:
-    """vLLM's graphs hold steps of few and of many requests, and its warm-up runs both where there is room
-    for many; there is neither with `--enforce-eager`."""
+    """vLLM's graphs hold steps of few and of many requests, and its warm-up runs both where there is
+    room for many; there is neither with `--enforce-eager`."""
     _, HV, DV, DK = layer.cache.state.shape
     records = layer.cache.records
     keys = records.shape[2] - HV * (DV + 2)
-    # As the layer's convolution leaves them: parts of one tensor. Of one row alone strides would be free.
+    # As the layer's convolution leaves them: parts of one tensor. Of one row strides would be free.
     packed = records.new_zeros(2, 2 * keys + HV * DV)
     query, key, value = packed.split([keys, keys, HV * DV], dim=1)
     gate = records.new_zeros(2, HV)
-    rows = Rows(
-        query.unflatten(1, (-1, DK)), key.unflatten(1, (-1, DK)), value.unflatten(1, (-1, DV)), gate, gate
+    query, key, value = (
+        part.unflatten(1, (-1, width)) for part, width in ((query, DK), (key, DK), (value, DV))
     )
+    rows = Rows(query, key, value, gate, gate)
     recurrence.verify(rows, layer.gating, layer.cache, batch, records.new_zeros(2, HV, DV))
 
 

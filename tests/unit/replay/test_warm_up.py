@@ -108,7 +108,8 @@ def test_batches_compile_nothing_behind_the_first_commit(mode, groups):
 
 
 LAYER = SimpleNamespace(  # as vLLM's has them, by QWEN_27B
-    key_dim=16 * 128, value_dim=48 * 128, head_k_dim=128, head_v_dim=128, tp_size=1, recurrence=triton_chunked
+    key_dim=16 * 128, value_dim=48 * 128, head_k_dim=128, head_v_dim=128, tp_size=1,
+    recurrence=triton_chunked,
 )  # fmt: skip
 
 
@@ -125,7 +126,7 @@ def verify(runner: Runner) -> None:
         x, b, a = x.clone(), b.clone(), a.clone()
     out = torch.empty(tokens, 48, 128, dtype=torch.bfloat16)
     ops = SimpleNamespace(convolve=lambda layer, x, cache, step: x)
-    with mock.patch.object(layer_module, "replay_ops", lambda: ops):
+    with mock.patch.object(layer_module, "replay_ops", return_value=ops):
         layer_module.ReplayGatedDeltaNetAttention._verify(layer, x, b, a, out, step=built)
 
 

@@ -232,8 +232,9 @@ def _premises(
     total = memory.gib * request.gpu_memory_utilization * GIB
     loaded = (weights.size + (draft.size if draft else 0)) / request.tp
     return Premises(
-        request=request, architecture=_architecture(model.config), memory=memory, weights=weights,
-        dtype=served_dtype(model.config), draft=draft, budget=max(0, int(total - loaded - request.reserve_gib * GIB)),
+        request=request, architecture=_architecture(model.config), dtype=served_dtype(model.config),
+        memory=memory, weights=weights, draft=draft,
+        budget=max(0, int(total - loaded - request.reserve_gib * GIB)),
         assumptions=assume(
             release=request.vllm, device=request.device, cpu=request.cpu,
             gdn_prefill=request.gdn_prefill, attention_block=request.attention_block, memory=memory,

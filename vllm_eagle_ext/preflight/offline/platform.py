@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the platform that the vLLM installed here runs on, and its GPU, without importing vLLM or torch."""
+"""Finds the platform that the vLLM installed here runs on, and its GPU, without vLLM or torch."""
 
 from __future__ import annotations
 

@@ -155,8 +155,8 @@ def _device_lost(failed: Sequence[str]) -> HybridStateError:
     return HybridStateError(
         field="self-check of replay's kernels",
         value="; ".join(failed),
-        allowed="kernels that run on this device. After this error CUDA runs no other kernel in the same "
-        "process, vLLM's own neither",
+        allowed="kernels that run on this device. After this error CUDA runs no other kernel in this "
+        "process, vLLM's own included",
         remedy=f"{OPTION} 'per_token', with which no kernel of replay runs. {ASK}",
     )
 

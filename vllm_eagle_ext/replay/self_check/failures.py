@@ -46,7 +46,8 @@ def is_device_lost(error: Exception, device: torch.device) -> bool:
     launch that it does not take, leave the device as it was.
     """
     cause = error.__cause__ if isinstance(error, KernelError) else error
-    is_cuda = isinstance(cause, torch.AcceleratorError) or any(kind in str(cause) for kind in CUDA_ERRORS)
+    says_so = any(kind in str(cause) for kind in CUDA_ERRORS)
+    is_cuda = says_so or isinstance(cause, torch.AcceleratorError)
     if not is_cuda or device.type != "cuda":
         return is_cuda
     try:
