@@ -58,7 +58,7 @@ class _Batches:
         self.order = MIXED if mixed else list(range(FOUR))
         self.others = sorted(set(range(WHOLE)) - set(self.order)) if mixed else []
         self.rows_of = self._int32(self.order) if mixed else None
-        self.tables = self._tables()
+        self.tables, self.left = self._tables(), list[torch.Tensor]()
         self.sampled = self._of_whole(self.first.num_sampled)
         self.computed = self._of_whole(self.first.align.num_computed)
         rows = self._of_whole(self.first.batch.starts.diff())
@@ -93,8 +93,9 @@ class _Batches:
 
     def move_tables(self) -> None:
         """Put them elsewhere; who still reads them where they were finds null blocks."""
-        left, self.tables = self.tables, [table.clone() for table in self.tables]
-        for table in left:
+        self.left += self.tables  # or what is read there would be anything
+        self.tables = [table.clone() for table in self.tables]
+        for table in self.left:
             table.zero_()
 
     @property
