@@ -38,9 +38,9 @@ def check_groups(
     def parts() -> list[Part]:
         # A CPU, whose operator needs scratch blocks in the tables, has no block boundaries.
         is_gpu = not replay_ops().scratch_blocks
-        found = list(_compare("", _Batches(kernels, shapes, device, groups), kernels))
+        found = list(_compare_steps("", _Batches(kernels, shapes, device, groups), kernels))
         mixed = _Batches(kernels, shapes, device, groups, mixed=True, aligned=is_gpu)
-        return [*found, *_compare(", of a mixed batch", mixed, kernels)]
+        return [*found, *_compare_steps(", of a mixed batch", mixed, kernels)]
 
     return result_of(f"{groups} cache groups", kernels, shapes, device, parts)
 
@@ -179,7 +179,7 @@ class _AsAnEngine:
         return torch.stack(outputs), torch.stack(others or [self.batches.sampled])
 
 
-def _compare(form: str, batches: _Batches, kernels: Kernels) -> Iterator[Part]:
+def _compare_steps(form: str, batches: _Batches, kernels: Kernels) -> Iterator[Part]:
     engine, groups = _AsAnEngine(batches, kernels), range(len(batches.made))
     for _ in range(STEPS):
         outputs, others = engine.take()

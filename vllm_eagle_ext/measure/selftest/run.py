@@ -14,7 +14,7 @@ from vllm_eagle_ext.measure.selftest import groups, surroundings, timing
 from vllm_eagle_ext.measure.selftest.cases import TARGETS, WIDTH, cases
 from vllm_eagle_ext.measure.selftest.outcome import Checked, SelfTest
 from vllm_eagle_ext.replay.self_check.compared import Kernels, run
-from vllm_eagle_ext.replay.self_check.failures import describe, is_device_lost
+from vllm_eagle_ext.replay.self_check.failures import error_line, is_device_lost
 from vllm_eagle_ext.replay.self_check.figures import KernelCheck
 from vllm_eagle_ext.replay.self_check.step import Shapes
 
@@ -156,7 +156,7 @@ def _time_kernels(found: SelfTest, kernels: Sequence[Kernels], *, quick: bool, w
             found.bandwidth = found.bandwidth or timing.copy_bandwidth()
             found.times += _times_of(heads, batch, k, kernels, found.bandwidth)
         except Exception as error:  # noqa: BLE001 - what was found before is worth having
-            found.left_out.append(f"{case}: {describe(error)}")
+            found.left_out.append(f"{case}: {error_line(error)}")
             if is_device_lost(error, device):
                 return
         torch.cuda.empty_cache()

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from vllm_eagle_ext.replay.self_check.compared import FOUR, Kernels
-from vllm_eagle_ext.replay.self_check.failures import describe, is_device_lost
+from vllm_eagle_ext.replay.self_check.failures import error_line, is_device_lost
 from vllm_eagle_ext.replay.self_check.figures import KernelCheck, Part, compare_bits
 from vllm_eagle_ext.replay.self_check.step import MadeStep, Shapes, copy_of, empty_plan, make_step
 
@@ -76,7 +76,7 @@ def result_of(
     try:
         return replace(plain, parts=tuple(parts()))
     except Exception as raised:  # noqa: BLE001 - the next check must have its turn
-        return replace(plain, error=describe(raised), device_lost=is_device_lost(raised, device))
+        return replace(plain, error=error_line(raised), device_lost=is_device_lost(raised, device))
 
 
 def _commit(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Callable[[], None]:

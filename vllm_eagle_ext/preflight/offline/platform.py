@@ -63,11 +63,11 @@ def find_deployment(platform: Platform) -> Deployment:
         return Deployment(release=release, capability=None)
     if platform.name != "cuda":
         return Deployment(release=release, capability=(0, 0))
-    found = _gpu_capability()
+    found = _driver_capability()
     return Deployment(release=release, capability=found) if found else Deployment(release=release)
 
 
-def _gpu_capability() -> tuple[int, int] | None:
+def _driver_capability() -> tuple[int, int] | None:
     """Ask the driver for the first GPU's compute capability."""
     command = shutil.which("nvidia-smi")
     if command is None:

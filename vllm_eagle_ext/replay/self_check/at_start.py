@@ -117,7 +117,7 @@ def candidates(asked: str = "auto", shapes: Sequence[Shapes] = ()) -> Sequence[K
     ]
 
 
-class Verdict(NamedTuple):
+class RankVerdict(NamedTuple):
     """What ranks tell each other of a check."""
 
     line: str
@@ -135,12 +135,12 @@ def _check(kernels: Kernels, shapes: Sequence[Shapes], device: torch.device) -> 
     return results
 
 
-def on_all_ranks(results: Sequence[KernelCheck], group: GroupCoordinator) -> list[Verdict]:
+def on_all_ranks(results: Sequence[KernelCheck], group: GroupCoordinator) -> list[RankVerdict]:
     """Gather the verdicts of all ranks, by their CPUs, those of a later rank only where it fails."""
-    mine = [Verdict(str(result), result.ok, result.device_lost) for result in results]
+    mine = [RankVerdict(str(result), result.ok, result.device_lost) for result in results]
     if group.world_size == 1:
         return mine
-    gathered: list[list[Verdict]] = [[] for _ in range(group.world_size)]
+    gathered: list[list[RankVerdict]] = [[] for _ in range(group.world_size)]
     torch.distributed.all_gather_object(gathered, mine, group=group.cpu_group)
     others = [
         verdict._replace(line=f"rank {rank}: {verdict.line}")

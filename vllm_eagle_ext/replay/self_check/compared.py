@@ -12,7 +12,7 @@ import torch
 from vllm_eagle_ext.replay.ops import reference
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, Recurrence
 from vllm_eagle_ext.replay.self_check.compile_time import compile_time
-from vllm_eagle_ext.replay.self_check.failures import calling, describe, is_device_lost
+from vllm_eagle_ext.replay.self_check.failures import calling, error_line, is_device_lost
 from vllm_eagle_ext.replay.self_check.figures import (
     KernelCheck,
     Part,
@@ -65,7 +65,7 @@ def run(kernels: Kernels, shapes: Shapes, device: torch.device, seed: int = 0) -
                     step = make_step(shapes, device, requests, seed)
                     parts += tuple(_compare_step(kernels, shapes, step))
         except Exception as raised:  # noqa: BLE001 - whatever it is, these kernels do not serve
-            error, is_lost = describe(raised), is_device_lost(raised, device)
+            error, is_lost = error_line(raised), is_device_lost(raised, device)
         compiled = compiling()
     milliseconds = 1e3 * (time.perf_counter() - started)
     return KernelCheck(

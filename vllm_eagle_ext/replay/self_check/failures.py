@@ -31,7 +31,7 @@ def calling(kernel: str, device: torch.device) -> Iterator[None]:
         raise KernelError(kernel) from error
 
 
-def describe(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """Say in one line what was raised, and by which kernel if that is known."""
     cause = error.__cause__ if isinstance(error, KernelError) else None
     if cause is not None:

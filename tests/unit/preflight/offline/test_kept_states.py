@@ -8,7 +8,6 @@ import pytest
 
 from tests.support import published
 from tests.support.engine import TINY
-from tests.unit.cli.output import serve_line
 from tests.unit.memory.configs import config
 from tests.unit.memory.plan.inputs import write_config
 from vllm_eagle_ext.memory.plan.run import PlanRequest, run_plans
@@ -67,13 +66,3 @@ def test_as_many_state_blocks_as_the_plan_counts(
     assert blocks == 2 + (exports and device != "sm_80")
     assert shown["recurrent_state"].startswith(f"{planned.auto}, {blocks} state blocks per request (")
     assert shown["recurrent_state"].endswith(planned.why)
-
-
-def test_a_value_in_its_old_spelling(check):
-    """It is taken, and the printed command has the new one."""
-    shown = check(TINY / "dflash", *HYBRID, "--eagle-ext", '{"hybrid_state": "slots"}')
-    assert shown.exit_code == 0
-    options = serve_line(shown)[1]["--additional-config"]
-    assert options == {"eagle_ext": {"hybrid_state": "per_token"}}
-    said = check(TINY / "dflash", *HYBRID, "--eagle-ext", '{"hybrid_state": "slots"}', "--json")
-    assert json.loads(said.stdout)["recurrent_state"].startswith("per_token, ")

@@ -75,7 +75,7 @@ def test_other_errors_leave_the_next_kernels_to_try(monkeypatch, vllm_log, error
 def test_all_ranks_refuse_if_one_of_them_has_lost_its_device(monkeypatch):
     mine = at_start.run(at_start.Kernels("k", cpu, True, cpu.prepare, at_start.cpu_kernel), SMALL, CPU)
     assert mine.ok
-    theirs = at_start.Verdict("k kernels: failed", ok=False, device_lost=True)
+    theirs = at_start.RankVerdict("k kernels: failed", ok=False, device_lost=True)
 
     def gather(found, own, group):
         found[:] = [own, [theirs]]
