@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_hybrid_dflash import dflash
 from tests.support.breakage import NO_BLOCK_END
 from tests.support.hybrid import HybridRun, dflash_of_one_layer, ngram, run_all
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
@@ -250,54 +249,6 @@ def largest_difference(left, right) -> float:
             return max(largest, *(abs(a[token] - b[token]) for token in a.keys() & b.keys()))
         largest = max(largest, *(abs(a[token] - b[token]) for token in a))
     return largest
-
-
-@pytest.fixture(scope="module")
-def trained(turns):
-    """The trained draft, with and without the cache; the prompts go on behind two block boundaries."""
-    run = {"state": "replay", "speculative": dflash(K)}
-    flat = [token for prompt in turns["prompts"] for token in prompt]
-    texts = {
-        "prompts": [flat[: 2 * BLOCK + 20], flat[600 : 600 + 2 * BLOCK + 60]],
-        "max_tokens": 48,
-        "then": turns["then"],
-        "logprobs": 5,
-    }
-    runs = [
-        HybridRun("off", engine_args={"enable_prefix_caching": False}, **texts, **run),
-        HybridRun("on", engine_args=CACHED, **texts, **run),
-    ]
-    return started(runs, "v2") | started([HybridRun("plain", **texts)], "v1")
-
-
-def of_second_turn(result) -> tuple[int, list[int]]:
-    """Drafts, and drafts accepted per position."""
-    first, both = result["first_counters"], result["counters"]
-    per_position = "spec_decode_num_accepted_tokens_per_pos"
-    counts = [b - a for a, b in zip(first[per_position], both[per_position], strict=True)]
-    return both["spec_decode_num_drafts"] - first["spec_decode_num_drafts"], counts
-
-
-@pytest.mark.long
-def test_a_trained_draft_accepts_as_much_after_a_hit(trained):
-    off, on = trained["off"], trained["on"]
-    counts = {name: of_second_turn(trained[name]) for name in ("off", "on")}
-    print(f"\ncached {on['second_cached']}; second turn, drafts and accepted: {counts}")
-    assert min(on["second_cached"]) >= BLOCK
-    assert max(off["second_cached"]) == 0
-    lengths = {name: 1 + sum(per) / drafts for name, (drafts, per) in counts.items()}
-    assert lengths["off"] > 1.5
-    assert lengths["on"] > 0.9 * lengths["off"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["off", "on"])
-def test_a_trained_draft_changes_no_text(trained, name):
-    plain, drafted = trained["plain"], trained[name]
-    gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], drafted["tokens"])
-    gaps += second_turn_gaps(plain, drafted)
-    print(f"\n{name}: gaps {gaps}")
-    assert max(gaps, default=0) <= NEAR_TIE_GAP
 
 
 @pytest.fixture(scope="module")

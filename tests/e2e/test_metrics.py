@@ -128,6 +128,10 @@ def test_our_gauges(server):
     said = r"replay, (\d+) state blocks per request \(per_token: .*: (\S+) MiB instead of"
     line = re.search(said, server.log.read_text())
     assert (str(int(blocks.value)), mib(size.value)) == line.groups()
+    # What vLLM tells its front end: the tokens of a block, which in each of the six layers takes as many
+    # bytes as a token's keys and values of two heads of 64.
+    (info,) = page["vllm:cache_config_info"]
+    assert size.value == blocks.value * 6 * int(info.labels["block_size"]) * 2 * 2 * 64 * 2
 
 
 def test_the_dashboard_asks_for_what_there_is(server):

@@ -163,6 +163,12 @@ def served_dtype(config: Mapping[str, Any]) -> str:
     return "float16" if str(dtype_of(config)) in ("float16", "half") else "bfloat16"
 
 
+def served_state_bytes(config: Mapping[str, Any]) -> int:
+    """Give the bytes of an element of a recurrent state on a GPU; any dtype that is none counts as the
+    model's, which is of 16 bit."""
+    return _STATE_BYTES.get(str(text_config(config).get("mamba_ssm_dtype")), 2)
+
+
 def model_bytes(dtype: Any) -> int:
     """Give the bytes per element of a dtype, as it is served."""
     return _bytes(dtype, "dtype", _MODEL_BYTES)

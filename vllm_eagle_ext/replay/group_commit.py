@@ -42,5 +42,7 @@ class GroupCommit:
             device = layers[0].gating.A_log.device
             parts = torch.zeros(size, dtype=torch.int32, device=device)
             self._bound = (len(names), recurrence, apply, Plan(*parts))
-            self._ops.warm_up(recurrence, self._groups, step, num_sampled, apply, Plan(*parts))
+            self._ops.warm_up(
+                recurrence, self._groups, step, num_sampled, apply, Plan(*parts), layers[0]
+            )
         return self._bound[1:]

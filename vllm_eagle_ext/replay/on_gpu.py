@@ -15,13 +15,14 @@ from vllm_eagle_ext.replay.ops.types import (
     Batch,
     BlockPlaces,
     BlockTables,
+    Layer,
     Plan,
     PlanApplier,
     Recurrence,
     StateCache,
 )
 from vllm_eagle_ext.replay.protocol import Implementation, Step
-from vllm_eagle_ext.replay.warm_up import compile_mixed_batches
+from vllm_eagle_ext.replay.warm_up import compile_later_batches
 
 
 class GpuOps:
@@ -48,8 +49,9 @@ class GpuOps:
         num_sampled: torch.Tensor,
         apply: PlanApplier,
         plan: Plan,
+        layer: Layer,
     ) -> None:
-        compile_mixed_batches(recurrence, groups, step, num_sampled, apply, plan)
+        compile_later_batches(recurrence, groups, step, num_sampled, apply, plan, layer)
 
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step

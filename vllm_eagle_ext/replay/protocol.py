@@ -14,6 +14,7 @@ from vllm_eagle_ext.replay.ops.types import (
     BlockPlaces,
     BlockTables,
     Gating,
+    Layer,
     Plan,
     PlanApplier,
     Recurrence,
@@ -98,8 +99,9 @@ class ReplayOps(Protocol):
         num_sampled: torch.Tensor,
         apply: PlanApplier,
         plan: Plan,
+        layer: Layer,
     ) -> None:
-        """At the first commit, whose step and buffers these are; groups: `CacheGroups`."""
+        """At the first commit, whose step, buffers and first layer these are; groups: `CacheGroups`."""
 
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles what the first mixed batch of a GPU needs, at the first commit.
+"""Compiles what later batches of a GPU need, at the first commit.
 
-That is part of vLLM's own warm-up, whose steps verify all of their requests or none. A batch of prompts
-and verified requests asks for other variants of the same kernels; compiling while serving is a stall.
-Nothing is written here that a step would read.
+That is part of vLLM's own warm-up; with `--enforce-eager` vLLM has none, and the first step with drafts
+waits. A batch of prompts and verified requests asks for other variants of the same kernels than one that
+verifies all of its requests, and one of few requests for other tiles than one of many; compiling while
+serving is a stall. Nothing is written here that a step would read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from vllm.v1.worker.gpu.model_states.recoverssm import RecoverSSMState
 from vllm.v1.worker.utils import AttentionGroup
 
 from vllm_eagle_ext.replay.cache_groups import CacheGroups
-from vllm_eagle_ext.replay.ops.types import Plan, PlanApplier, Recurrence
+from vllm_eagle_ext.replay.ops.types import Batch, Layer, Plan, PlanApplier, Recurrence, Rows
 from vllm_eagle_ext.replay.protocol import Step
 
 
@@ -36,27 +37,48 @@ class _Answer(RecoverSSMMetadata):
         return self.answer
 
 
-def compile_mixed_batches(
+def compile_later_batches(
     recurrence: Recurrence,
     groups: CacheGroups,
     step: Step,
     num_sampled: torch.Tensor,
     apply: PlanApplier,
     plan: Plan,
+    layer: Layer,
 ) -> None:
     """
     Args:
         step, num_sampled: of the commit that comes first.
         plan: its buffers, before they are filled.
+        layer: one of those that commit, and verify with the same kernels.
     """
     for requests in (1, plan.final.shape[-1]):  # the chunked kernels' tiles differ
-        apply(groups.of_nobody(step, None, requests), Plan(*(part[:, :requests] for part in plan)))
+        batch = groups.of_nobody(step, None, requests)
+        _compile_verify(recurrence, layer, batch.of_group(0))
+        apply(batch, Plan(*(part[:, :requests] for part in plan)))
     nobody = torch.zeros(1, dtype=torch.int32, device=num_sampled.device)
     for rows_of in (None, nobody):
         batch = groups.of_nobody(step, rows_of)
         parts = Plan(*(part[:, :1] for part in plan))
         recurrence.plan(batch, num_sampled, rows_of, groups.align(step), parts)
         _compile_align(groups, step, num_sampled, rows_of)
+
+
+def _compile_verify(recurrence: Recurrence, layer: Layer, batch: Batch) -> None:
+    """vLLM's graphs hold steps of few and of many requests, and its warm-up runs both where there is
+    room for many; there is neither with `--enforce-eager`."""
+    _, HV, DV, DK = layer.cache.state.shape
+    records = layer.cache.records
+    keys = records.shape[2] - HV * (DV + 2)
+    # As the layer's convolution leaves them: parts of one tensor. Of one row strides would be free.
+    packed = records.new_zeros(2, 2 * keys + HV * DV)
+    query, key, value = packed.split([keys, keys, HV * DV], dim=1)
+    gate = records.new_zeros(2, HV)
+    query, key, value = (
+        part.unflatten(1, (-1, width)) for part, width in ((query, DK), (key, DK), (value, DV))
+    )
+    rows = Rows(query, key, value, gate, gate)
+    recurrence.verify(rows, layer.gating, layer.cache, batch, records.new_zeros(2, HV, DV))
 
 
 def _compile_align(

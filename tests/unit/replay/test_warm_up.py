@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -22,6 +24,7 @@ from vllm.v1.worker.gpu.model_states import mamba_hybrid, recoverssm
 from benchmarks.step_launches import QWEN_27B
 from benchmarks.step_metadata import Runner, Setting
 from tests.unit.replay.cases import Shape, case
+from vllm_eagle_ext.replay import layer as layer_module
 from vllm_eagle_ext.replay.on_gpu import GpuOps
 from vllm_eagle_ext.replay.ops import triton as ops
 from vllm_eagle_ext.replay.ops import triton_chunked
@@ -98,30 +101,56 @@ def test_batches_compile_nothing_behind_the_first_commit(mode, groups):
     mapped = {key[0] for key in later if key[0] != "_apply_states"}
     assert {"_plan", "_gather_blocks"} <= mapped
     # The later batches did ask for variants that the first batch would not have.
-    with mock.patch("vllm_eagle_ext.replay.on_gpu.compile_mixed_batches"), variants() as without:
+    with mock.patch("vllm_eagle_ext.replay.on_gpu.compile_later_batches"), variants() as without:
         step(Runner(setting, replays=True), setting)
     names = {"_plan", "_gather_blocks"} | ({VLLMS} if mode == "align" else set())
     assert {key[0] for key in set(later) - set(without)} == names
 
 
-def test_chunked_commits_of_few_and_of_many_requests_are_compiled():
+LAYER = SimpleNamespace(  # as vLLM's has them, by QWEN_27B
+    key_dim=16 * 128, value_dim=48 * 128, head_k_dim=128, head_v_dim=128, tp_size=1,
+    recurrence=triton_chunked,
+)  # fmt: skip
+
+
+def verify(runner: Runner) -> None:
+    """As a layer does: a mixed batch's rows are copies, those of another one parts of a projection."""
+    built = runner.prepare()["layers.0"].step
+    layer = copy(LAYER)
+    parts = runner.config.compilation_config.static_forward_context["layers.0"]
+    layer.state_cache, layer.gating = parts.state_cache, parts.gating
+    tokens, channels = built.num_rows, 2 * layer.key_dim + layer.value_dim
+    x = torch.empty(tokens, channels + layer.value_dim, dtype=torch.bfloat16)[:, :channels]
+    b, a = torch.empty(tokens, 2 * 48 + 8, dtype=torch.bfloat16)[:, 8:].chunk(2, dim=1)
+    if built.rows is not None:
+        x, b, a = x.clone(), b.clone(), a.clone()
+    out = torch.empty(tokens, 48, 128, dtype=torch.bfloat16)
+    ops = SimpleNamespace(convolve=lambda layer, x, cache, step: x)
+    with mock.patch.object(layer_module, "replay_ops", return_value=ops):
+        layer_module.ReplayGatedDeltaNetAttention._verify(layer, x, b, a, out, step=built)
+
+
+def test_chunked_steps_of_few_and_of_many_requests_are_compiled():
     setting = Setting(QWEN_27B, 3, k=15, requests=13, mode="align", device="cpu", kernels=triton_chunked)
     runner = Runner(setting, replays=True)
     with variants() as warmed:
         step(runner, setting)
     with variants() as later:
-        for requests in (1, 2, 12):
-            step(runner, replace(setting, requests=requests))
-    asked = [{key for key in found if key[0] == "_apply_states"} for found in (warmed, later)]
-    assert len(asked[1]) == 2
-    assert asked[1] <= asked[0]
+        for requests, prompts in ((1, 0), (2, 0), (12, 0), (13, 0), (2, 1), (12, 4)):
+            step(runner, replace(setting, requests=requests, prompts=prompts))
+            verify(runner)
+    for name in ("_verify", "_apply_states"):
+        asked = [{key for key in found if key[0] == name} for found in (warmed, later)]
+        assert len(asked[1]) == 2, name
+        assert asked[1] <= asked[0], name
 
 
-def test_a_mixed_batch_verifies_with_the_same_variant():
+@pytest.mark.parametrize("kernels", [ops, triton_chunked], ids=["sequential", "chunked"])
+def test_a_mixed_batch_verifies_with_the_same_variant(kernels):
     """Its rows are copies: the gates stand elsewhere, and closer together."""
     made = case(Shape(HV=8, H=4), [4, 2])
     b, a = torch.zeros(6, 17, dtype=torch.bfloat16)[:, 1:].chunk(2, dim=1)
     with variants() as found:
         for rows in (made.rows._replace(a=a, b=b), made.rows._replace(a=a.clone(), b=b.clone())):
-            ops.verify(rows, made.gating, made.cache, made.batch, made.out())
+            kernels.verify(rows, made.gating, made.cache, made.batch, made.out())
     assert [count for key, count in found.items() if key[0] == "_verify"] == [2]

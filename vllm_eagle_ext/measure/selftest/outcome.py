@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm_eagle_ext.replay.self_check.figures import KernelCheck
 
-FORMAT = 1  # of the JSON; raised when a key changes its meaning
+FORMAT = 2  # of the JSON; raised when a key changes its meaning
 _PATH = re.compile(r"(?<![\w.])~?(?:/[\w.+@-]+){2,}/?")
 
 
@@ -79,6 +79,7 @@ def _to_json(checked: Checked) -> dict[str, Any]:
         "shapes": result.shapes,
         "ok": result.ok,
         "milliseconds": round(result.milliseconds, 1),
+        "compile_milliseconds": round(result.compile_milliseconds, 1),
     }
     if result.error is not None:
         found["error"] = result.error

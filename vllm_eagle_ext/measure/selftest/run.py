@@ -10,10 +10,11 @@ import torch
 
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.measure.engine.machine import gpus, processor, versions
-from vllm_eagle_ext.measure.selftest import surroundings, timing
+from vllm_eagle_ext.measure.selftest import groups, surroundings, timing
 from vllm_eagle_ext.measure.selftest.cases import TARGETS, WIDTH, cases
 from vllm_eagle_ext.measure.selftest.outcome import Checked, SelfTest
 from vllm_eagle_ext.replay.self_check.compared import Kernels, run
+from vllm_eagle_ext.replay.self_check.failures import error_line, is_device_lost
 from vllm_eagle_ext.replay.self_check.figures import KernelCheck
 from vllm_eagle_ext.replay.self_check.step import Shapes
 
@@ -44,7 +45,11 @@ def run_selftest(*, quick: bool, watch: Watch) -> SelfTest:
     jobs = list(_jobs(kernels, device, found, quick=quick))
     for number, job in enumerate(jobs):
         watch(job.case, number, len(jobs))
-        found.checks.append(Checked(job.case, job.check()))
+        result = job.check()
+        found.checks.append(Checked(job.case, result))
+        if result.device_lost:
+            found.left_out.append(f"all behind {job.case}: no kernel runs in this process any more")
+            return found
     watch("checks", len(jobs), len(jobs))
     if device.type == "cuda":
         _time_kernels(
@@ -104,7 +109,7 @@ def _jobs(
 
 def _around(kernels: Kernels, device: torch.device) -> Iterator[_Job]:
     checks: list[tuple[str, Callable[[Kernels, Shapes, torch.device], KernelCheck]]]
-    checks = [("48 cache groups", surroundings.check_groups)]
+    checks = [("48 cache groups", groups.check_groups)]
     if device.type == "cuda":
         checks += [
             ("CUDA graph", surroundings.check_in_a_graph),
@@ -142,26 +147,45 @@ def _passed(found: SelfTest, kernels: Kernels) -> bool:
 
 def _time_kernels(found: SelfTest, kernels: Sequence[Kernels], *, quick: bool, watch: Watch) -> None:
     """Time what is right alone: what is wrong may well be fast."""
-    heads = TARGETS[TIMED]
+    heads, device = TARGETS[TIMED], torch.device("cuda")
     sizes = [(k, batch) for k in TIMED_KS for batch in (QUICK_BATCHES if quick else BATCHES)]
-    found.bandwidth = timing.copy_bandwidth()
     for number, (k, batch) in enumerate(sizes):
-        watch(f"times: K {k}, {batch} requests", number, len(sizes))
-        free, _ = torch.cuda.mem_get_info()
-        if timing.needed_bytes(heads, batch, k) > SPARED * free:
-            found.left_out.append(
-                f"times of K {k} and {batch} requests: {free / 2**30:.1f} GiB are free"
-            )
-            continue
-        scheme, accepted = timing.Scheme(heads, batch, k, "cuda"), (k + 1) // 2
-        for each in kernels:
-            sides = scheme.replay(each, accepted), scheme.per_token(each, accepted)
-            found.times.append({
-                "kernels": each.name, "target": TIMED, "k": k, "requests": batch,
-                "rows_committed": accepted, "layers": timing.LAYERS,
-                **timing.compare_times(*sides, "cuda"),
-                "bound_ms": timing.floor_ms(heads, batch, k, found.bandwidth),
-            })  # fmt: skip
-        del scheme
+        case = f"times of K {k} and {batch} requests"
+        watch(case, number, len(sizes))
+        try:
+            found.bandwidth = found.bandwidth or timing.copy_bandwidth()
+            found.times += _times_of(heads, batch, k, kernels, found.bandwidth)
+        except Exception as error:  # noqa: BLE001 - what was found before is worth having
+            found.left_out.append(f"{case}: {error_line(error)}")
+            if is_device_lost(error, device):
+                return
         torch.cuda.empty_cache()
     watch("times", len(sizes), len(sizes))
+
+
+def _times_of(
+    heads: tuple[int, int], batch: int, k: int, kernels: Sequence[Kernels], bandwidth: float
+) -> list[dict[str, Any]]:
+    """
+    Raises:
+        MemoryError: the states of both schemes do not fit.
+    """
+    free, _ = torch.cuda.mem_get_info()
+    cache = torch.cuda.get_device_properties("cuda").L2_cache_size
+    layers = timing.layers_for(heads, batch, cache)
+    while layers > timing.LAYERS and timing.needed_bytes(heads, batch, k, layers) > SPARED * free:
+        layers -= 1
+    if timing.needed_bytes(heads, batch, k, layers) > SPARED * free:
+        raise MemoryError(f"{free / 2**30:.1f} GiB are free")
+    scheme, accepted = timing.Scheme(heads, batch, k, "cuda", layers), (k + 1) // 2
+    return [
+        {
+            "kernels": each.name, "target": TIMED, "k": k, "requests": batch,
+            "rows_committed": accepted, "layers": layers,
+            **timing.compare_times(
+                scheme.replay(each, accepted), scheme.per_token(each, accepted), "cuda"
+            ),
+            "bound_ms": timing.floor_ms(heads, batch, k, bandwidth, layers),
+        }
+        for each in kernels
+    ]  # fmt: skip

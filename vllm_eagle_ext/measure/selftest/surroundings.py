@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What surrounds the kernels in an engine: CUDA graphs, a side stream, many cache groups.
+"""What surrounds the kernels in an engine: CUDA graphs and a side stream.
 
 Each is compared with the same step run plainly, every byte of the cache and every output.
 """
@@ -11,12 +11,10 @@ from dataclasses import replace
 
 import torch
 
-from vllm_eagle_ext.replay.ops.types import Align, Batch, Plan
 from vllm_eagle_ext.replay.self_check.compared import FOUR, Kernels
+from vllm_eagle_ext.replay.self_check.failures import error_line, is_device_lost
 from vllm_eagle_ext.replay.self_check.figures import KernelCheck, Part, compare_bits
 from vllm_eagle_ext.replay.self_check.step import MadeStep, Shapes, copy_of, empty_plan, make_step
-
-GROUPS = 48  # Qwen3.6-27B with its published DFlash draft: a cache group for each gated delta net
 
 
 @torch.inference_mode()
@@ -40,7 +38,7 @@ def check_in_a_graph(kernels: Kernels, shapes: Shapes, device: torch.device) -> 
             found += _beside_plain_run(name, kernels, shapes, fresh, step, out)
         return found
 
-    return _result("CUDA graph", kernels, shapes, parts)
+    return result_of("CUDA graph", kernels, shapes, device, parts)
 
 
 @torch.inference_mode()
@@ -67,52 +65,18 @@ def check_on_a_side_stream(kernels: Kernels, shapes: Shapes, device: torch.devic
         torch.cuda.synchronize()
         return found
 
-    return _result("side stream", kernels, shapes, parts)
+    return result_of("side stream", kernels, shapes, device, parts)
 
 
-@torch.inference_mode()
-def check_groups(
-    kernels: Kernels, shapes: Shapes, device: torch.device, groups: int = GROUPS
+def result_of(
+    name: str, kernels: Kernels, shapes: Shapes, device: torch.device, parts: Callable[[], list[Part]]
 ) -> KernelCheck:
-    """Commit a layer of each of many cache groups at once, and one after the other."""
-
-    def parts() -> list[Part]:
-        together = [make_step(shapes, device, FOUR, seed) for seed in range(groups)]
-        alone = [copy_of(step, shapes) for step in together]
-        first = together[0]
-        blocks = torch.stack([step.batch.state_blocks for step in together])
-        assert first.batch.scratch is not None
-        scratch = first.batch.scratch.expand(groups, -1).contiguous()
-        batch = kernels.prepare(Batch(blocks, first.batch.starts, scratch), shapes.T)
-        for number, step in enumerate(together):
-            mine = batch.of_group(number)
-            kernels.recurrence.verify(
-                step.rows, step.gating, step.cache, mine, torch.empty_like(step.rows.value)
-            )
-        align = Align.of(
-            [step.align.tables.tensors[0] for step in together],
-            first.align.num_computed,
-            first.align.block_size,
-        )
-        plan = Plan(*(part.expand(groups, -1).contiguous() for part in empty_plan(first)))
-        kernels.recurrence.plan(batch, first.num_sampled, None, align, plan)
-        layers = [(step.cache, step.gating, number) for number, step in enumerate(together)]
-        kernels.recurrence.ApplyPlan(layers, shapes.W - 1)(batch, plan)
-        for step in alone:
-            _plain_run(kernels, shapes, step)[1]()
-        pairs = [_kept(a, b) for a, b in zip(together, alone, strict=True)]
-        mine_bytes, their_bytes = (torch.stack(part) for part in zip(*pairs, strict=True))
-        return [compare_bits("cache", mine_bytes, their_bytes)]
-
-    return _result(f"{groups} cache groups", kernels, shapes, parts)
-
-
-def _result(name: str, kernels: Kernels, shapes: Shapes, parts: Callable[[], list[Part]]) -> KernelCheck:
+    """Collect the parts of a check; what they raise is a result, too."""
     plain = KernelCheck(kernels=f"{name}: {kernels.name}", shapes=str(shapes))
     try:
         return replace(plain, parts=tuple(parts()))
     except Exception as raised:  # noqa: BLE001 - the next check must have its turn
-        return replace(plain, error=f"{type(raised).__name__}: {str(raised).partition(chr(10))[0]}")
+        return replace(plain, error=error_line(raised), device_lost=is_device_lost(raised, device))
 
 
 def _commit(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Callable[[], None]:
@@ -162,11 +126,11 @@ def _beside_plain_run(
     count = fresh.num_rows
     return [
         compare_bits(f"outputs {name}", out[:count], expected[:count]),
-        compare_bits(f"cache {name}", *_kept(step, fresh)),
+        compare_bits(f"cache {name}", *kept(step, fresh)),
     ]
 
 
-def _kept(step: MadeStep, other: MadeStep) -> tuple[torch.Tensor, torch.Tensor]:
+def kept(step: MadeStep, other: MadeStep) -> tuple[torch.Tensor, torch.Tensor]:
     """The bytes of both without scratch blocks."""
     kept = [block for block in range(len(step.whole)) if block not in step.scratch]
     return step.whole[kept], other.whole[kept]

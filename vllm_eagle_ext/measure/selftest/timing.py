@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times verify and commit of both schemes: replay's kernels, and vLLM's own of the per-token scheme.
 
-Runs are interleaved, and the ratio of each pair is taken. Several layers take turns, so that states come
-from memory as they do in a model.
+On a GPU each scheme's step is captured in a CUDA graph, as serving captures verify, and its replays are
+timed by the device's clock: what the host takes to launch kernels is no part of it. An eager step, which
+it is part of, is timed beside it. Runs are interleaved, and the ratio of each pair is taken. Several
+layers take turns, as many as it takes for states to come from memory as they do in a model.
 """
 
 from __future__ import annotations
@@ -18,19 +20,25 @@ from vllm_eagle_ext.memory.recorded_inputs import record_width
 from vllm_eagle_ext.replay.ops.types import Batch, Gating, Plan, Rows, StateCache
 from vllm_eagle_ext.replay.self_check.compared import Kernels
 
-PAIRS, LAYERS, WINDOW = 7, 4, 4
+PAIRS, WINDOW = 7, 4
+LAYERS, MOST_LAYERS = 4, 48  # 48 of gated delta nets has Qwen3.6-27B
+REPLAYS = 10  # of a graph, one after the other
+CACHES = 4  # how many times the second-level cache the states of all layers take
 WIDTH = 128
 STATE_BYTES, ROW_BYTES = 4, 2  # fp32 states, rows in bf16
 COPIED = 1 << 30  # bytes of the copy that tells the bandwidth
 
 Run = Callable[[], None]
+Clock = Callable[[Run], float]  # seconds of one run
 
 
 class Scheme:
     """Both schemes on the same rows. State blocks of a request: per-token scheme T, replay 1 and one
     of scratch."""
 
-    def __init__(self, heads: tuple[int, int], batch: int, k: int, device: str) -> None:
+    def __init__(
+        self, heads: tuple[int, int], batch: int, k: int, device: str, layers: int = LAYERS
+    ) -> None:
         self.T, self.batch, self.device = k + 1, batch, device
         H, HV = heads
         rows = batch * self.T
@@ -41,14 +49,14 @@ class Scheme:
         self.starts = torch.arange(0, rows + 1, self.T, dtype=torch.int32, device=device)
         width = record_width(H, WIDTH, HV, WIDTH)
         channels = (2 * H + HV) * WIDTH
-        self.per_token_states = [self._states(1 + rows, HV) for _ in range(LAYERS)]
+        self.per_token_states = [self._states(1 + rows, HV) for _ in range(layers)]
         self.layers = [
             StateCache(
                 self._noise(1 + 2 * batch, channels, WINDOW - 1 + k),
                 self._states(1 + 2 * batch, HV),
                 self._noise(1 + 2 * batch, self.T, width),
             )
-            for _ in range(LAYERS)
+            for _ in range(layers)
         ]
         first = torch.arange(batch, dtype=torch.int32, device=device)
         self.replay_batch = Batch(1 + first, self.starts, 1 + batch + first)
@@ -90,34 +98,74 @@ class Scheme:
         return run
 
 
-def needed_bytes(heads: tuple[int, int], batch: int, k: int) -> int:
+def layers_for(heads: tuple[int, int], batch: int, cache_bytes: int) -> int:
+    """How many layers' states of a batch a device's second-level cache does not hold."""
+    _, HV = heads
+    state = HV * WIDTH * WIDTH * STATE_BYTES
+    return min(MOST_LAYERS, max(LAYERS, -(-CACHES * cache_bytes // (batch * state))))
+
+
+def needed_bytes(heads: tuple[int, int], batch: int, k: int, layers: int = LAYERS) -> int:
     """The memory that a Scheme of these sizes takes, about."""
     H, HV = heads
     state = HV * WIDTH * WIDTH * STATE_BYTES
     row = (2 * H + 2 * HV) * WIDTH * ROW_BYTES
-    return LAYERS * batch * (k + 3) * state + 4 * LAYERS * batch * (k + 4) * row
+    return layers * batch * (k + 3) * state + 4 * layers * batch * (k + 4) * row
 
 
-def seconds(run: Run, device: str) -> float:
-    if device == "cuda":
+def captured(run: Run) -> Run:
+    """Capture a CUDA graph of a run. Returns what replays it."""
+    run()  # compiles, which a capture cannot
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    replay: Run = graph.replay
+    return replay
+
+
+def device_seconds(run: Run, times: int = REPLAYS) -> float:
+    """Seconds of one of several runs by the clock of the GPU, from the first one's begin to the last's
+    end. The host is ahead of it where a run is one launch, as a graph's replay is."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(times):
+        run()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3 / times
+
+
+def host_seconds(run: Run) -> float:
+    """Seconds of one run by the host's clock, from its call until it is done."""
+    if torch.cuda.is_available():
         torch.cuda.synchronize()
     started = time.perf_counter()
     run()
-    if device == "cuda":
+    if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter() - started
 
 
 @torch.inference_mode()
 def compare_times(replay: Run, per_token: Run, device: str) -> dict[str, Any]:
-    """Milliseconds of all layers' verify and commit together, and the ratio of interleaved pairs."""
-    sides: Sequence[Run] = (replay, per_token)
+    """Milliseconds of all layers' verify and commit together, and the ratio of interleaved pairs; on a
+    GPU those of graphs, and of eager steps beside them."""
+    sides = (replay, per_token)
+    if device != "cuda":
+        return _interleaved(sides, host_seconds)
+    eager = _interleaved(sides, host_seconds)
+    found = _interleaved([captured(side) for side in sides], device_seconds)
+    return found | {"eager": {name: eager[name] for name in ("replay_ms", "per_token_ms")}}
+
+
+def _interleaved(sides: Sequence[Run], clock: Clock) -> dict[str, Any]:
     for side in sides:
-        seconds(side, device)
+        clock(side)
     times: list[list[float]] = [[] for _ in sides]
     for pair in range(PAIRS):
         for i in range(len(sides))[:: -1 if pair % 2 else 1]:
-            times[i].append(seconds(sides[i], device))
+            times[i].append(clock(sides[i]))
     ratios = sorted(a / b for a, b in zip(*times, strict=True))
     return {
         "replay_ms": 1e3 * statistics.median(times[0]),
@@ -127,12 +175,14 @@ def compare_times(replay: Run, per_token: Run, device: str) -> dict[str, Any]:
     }
 
 
-def floor_ms(heads: tuple[int, int], batch: int, k: int, bandwidth: float) -> float:
+def floor_ms(
+    heads: tuple[int, int], batch: int, k: int, bandwidth: float, layers: int = LAYERS
+) -> float:
     """Two reads and one write of each state and a write and a read of its records, at the copy speed."""
     H, HV = heads
     state = HV * WIDTH * WIDTH * STATE_BYTES
     records = (k + 1) * record_width(H, WIDTH, HV, WIDTH) * ROW_BYTES
-    return 1e3 * LAYERS * batch * (3 * state + 2 * records) / bandwidth
+    return 1e3 * layers * batch * (3 * state + 2 * records) / bandwidth
 
 
 def copy_bandwidth() -> float:
@@ -143,5 +193,5 @@ def copy_bandwidth() -> float:
     def copy() -> None:
         target.copy_(source)
 
-    best = min(seconds(copy, "cuda") for _ in range(10))
+    best = min(device_seconds(copy) for _ in range(3))
     return 2 * source.numel() / best

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, default_graphs
 from vllm_eagle_ext.memory.footprint import CacheSetting, Footprint, footprint
-from vllm_eagle_ext.memory.geometry import Attention, Target, read_target
+from vllm_eagle_ext.memory.geometry import Attention, Target, read_target, served_dtype
 from vllm_eagle_ext.memory.parameter_count import Estimate, estimate_weights
 from vllm_eagle_ext.memory.plan.assumptions import Assumptions, assume
 from vllm_eagle_ext.memory.plan.dense import (
@@ -81,6 +81,7 @@ class Premises:
     draft: Draft | None
     assumptions: Assumptions
     budget: int  # bytes of one rank's KV cache
+    dtype: str  # of the target, as it is served
 
     @property
     def draft_layers(self) -> Sequence[Any]:
@@ -231,8 +232,9 @@ def _premises(
     total = memory.gib * request.gpu_memory_utilization * GIB
     loaded = (weights.size + (draft.size if draft else 0)) / request.tp
     return Premises(
-        request=request, architecture=_architecture(model.config), memory=memory, weights=weights,
-        draft=draft, budget=max(0, int(total - loaded - request.reserve_gib * GIB)),
+        request=request, architecture=_architecture(model.config), dtype=served_dtype(model.config),
+        memory=memory, weights=weights, draft=draft,
+        budget=max(0, int(total - loaded - request.reserve_gib * GIB)),
         assumptions=assume(
             release=request.vllm, device=request.device, cpu=request.cpu,
             gdn_prefill=request.gdn_prefill, attention_block=request.attention_block, memory=memory,
@@ -285,6 +287,7 @@ def _auto(premises: Premises, setting: CacheSetting, state_width: int) -> tuple[
             architecture=architecture, k=setting.k, runner=runner, platform="cpu" if cpu else "cuda",
             prefix_caching=setting.prefix_caching, state_width=state_width,
             capability=premises.assumptions.deployment.capability,
+            prefill_exports=setting.prefill_exports, dtype=premises.dtype,
         ),
         "auto",
     )  # fmt: skip

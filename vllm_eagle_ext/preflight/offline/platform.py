@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the platform that the vLLM installed here runs on, without importing it."""
+"""Finds the platform that the vLLM installed here runs on, and its GPU, without vLLM or torch."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.memory.deployment import NEWEST_RELEASE, Deployment
 from vllm_eagle_ext.version import installed_vllm
 
 PLATFORMS = ("auto", "cpu", "cuda")
@@ -51,3 +54,28 @@ def _installed() -> Platform:
     if os.environ.get("VLLM_TARGET_DEVICE") == "cpu" or sys.platform == "darwin":
         build = "cpu"
     return Platform(build, f"vLLM {found} is installed here", found)
+
+
+def find_deployment(platform: Platform) -> Deployment:
+    """Find release and device as a plan does: those that are here, else the newest release and sm_90."""
+    release = (platform.vllm or installed_vllm() or NEWEST_RELEASE).partition("+")[0]
+    if platform.name == "cpu":
+        return Deployment(release=release, capability=None)
+    if platform.name != "cuda":
+        return Deployment(release=release, capability=(0, 0))
+    found = _driver_capability()
+    return Deployment(release=release, capability=found) if found else Deployment(release=release)
+
+
+def _driver_capability() -> tuple[int, int] | None:
+    """Ask the driver for the first GPU's compute capability."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return None
+    try:
+        asked = [command, "--query-gpu=compute_cap", "--format=csv,noheader"]
+        printed = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.match(r"(\d+)\.(\d)\s", printed)
+    return (int(found[1]), int(found[2])) if found else None

@@ -17,7 +17,7 @@ from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.compat import is_tested
 from vllm_eagle_ext.errors import EagleExtError, HybridStateError, SpeculativeConfigError
-from vllm_eagle_ext.memory.geometry import served_dtype
+from vllm_eagle_ext.memory.geometry import served_dtype, served_state_bytes
 from vllm_eagle_ext.memory.state_scheme import (
     REPLAYING_TARGETS,
     Situation,
@@ -30,7 +30,7 @@ from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.preflight.capture import refuse_embeddings
 from vllm_eagle_ext.preflight.kv_groups import refuse_scattered
 from vllm_eagle_ext.preflight.multimodal import NAMED, no_image_token
-from vllm_eagle_ext.preflight.offline.platform import Platform
+from vllm_eagle_ext.preflight.offline.platform import Platform, find_deployment
 from vllm_eagle_ext.preflight.parallel import check_ranks
 from vllm_eagle_ext.preflight.untested import refuse_gaps
 
@@ -152,6 +152,8 @@ def _images(target: Mapping[str, Any], architecture: str) -> None:
 def _state(
     target: Mapping[str, Any], wishes: EngineWishes, start: Start
 ) -> tuple[str | None, tuple[Finding, ...]]:
+    deployment = find_deployment(start.platform)
+    is_cuda = start.platform.name == "cuda"
     situation = Situation(
         architecture=published_architecture(target),
         k=wishes.k,
@@ -160,6 +162,10 @@ def _state(
         prefix_caching=start.prefix_caching is not False,
         has_triton=start.platform.name != "cpu",
         dtype=served_dtype(target),
+        prefill_exports=deployment.exports_states(text_config(target).get("linear_key_head_dim", 0)),
+        capability=deployment.capability if is_cuda else None,
+        state_width=served_state_bytes(target),
+        kernels=wishes.options.replay_kernels,
     )
     try:
         refuse_what_crashes(situation)

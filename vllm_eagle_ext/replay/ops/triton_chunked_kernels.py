@@ -51,7 +51,8 @@ def _solution(k_k: tl.tensor, k_unit: tl.tensor, between: tl.tensor, b: tl.tenso
     return inverse(A) * beta[:, None]
 
 
-@triton.jit
+# A mixed batch's rows are copies, with gates further apart or nearer than the projection's own.
+@triton.jit(do_not_specialize=["a_row", "b_row"], do_not_specialize_on_alignment=["a", "b"])
 def _verify(
     query: tl.tensor,  # [N, H, DK]
     key: tl.tensor,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from vllm.distributed import get_tp_group
@@ -65,22 +66,24 @@ def settle_kernels(
         same.
 
     Raises:
-        HybridStateError: the kernels fail, and replay or these kernels were asked for; or those that
-            were asked for cannot run such layers.
+        HybridStateError: the kernels fail, and replay or these kernels were asked for, or the device is
+            lost to all others, too; or those that were asked for cannot run such layers.
     """
     shapes = list(dict.fromkeys(shapes_of(layer) for layer in layers))
     group, device = get_tp_group(), torch.device(current_platform.device_type)
     failed: list[str] = []
     for kernels in candidates(asked, shapes):
-        found = on_all_ranks([run(kernels, each, device) for each in shapes], group)
-        wrong = [line for line, ok in found if not ok]
+        found = on_all_ranks(_check(kernels, shapes, device), group)
+        wrong = [each.line for each in found if not each.ok]
         if not wrong:
             if group.rank_in_group == 0:
                 if failed:
                     logger.error(FALLEN_BACK, "; ".join(failed), kernels.name, ASK)
-                logger.info("Self-check of replay: %s", "; ".join(line for line, _ in found))
+                logger.info("Self-check of replay: %s", "; ".join(each.line for each in found))
             return kernels.recurrence
         failed += wrong
+        if any(each.device_lost for each in found):
+            raise _device_lost(failed)
     must = must_replay or asked != "auto"
     _refuse_or_say(failed, must_replay=must, speaks=group.rank_in_group == 0)
     return None
@@ -114,20 +117,48 @@ def candidates(asked: str = "auto", shapes: Sequence[Shapes] = ()) -> Sequence[K
     ]
 
 
-def on_all_ranks(results: Sequence[KernelCheck], group: GroupCoordinator) -> list[tuple[str, bool]]:
-    """Gather the lines and verdicts of all ranks, those of a later rank only where they differ."""
-    mine = [(str(result), result.ok) for result in results]
+class RankVerdict(NamedTuple):
+    """What ranks tell each other of a check."""
+
+    line: str
+    ok: bool
+    device_lost: bool
+
+
+def _check(kernels: Kernels, shapes: Sequence[Shapes], device: torch.device) -> list[KernelCheck]:
+    """Of all shapes, up to one that leaves no device to check others on."""
+    results: list[KernelCheck] = []
+    for each in shapes:
+        results.append(run(kernels, each, device))
+        if results[-1].device_lost:
+            break
+    return results
+
+
+def on_all_ranks(results: Sequence[KernelCheck], group: GroupCoordinator) -> list[RankVerdict]:
+    """Gather the verdicts of all ranks, by their CPUs, those of a later rank only where it fails."""
+    mine = [RankVerdict(str(result), result.ok, result.device_lost) for result in results]
     if group.world_size == 1:
         return mine
-    gathered: list[list[tuple[str, bool]]] = [[] for _ in range(group.world_size)]
+    gathered: list[list[RankVerdict]] = [[] for _ in range(group.world_size)]
     torch.distributed.all_gather_object(gathered, mine, group=group.cpu_group)
     others = [
-        (f"rank {rank}: {line}", ok)
+        verdict._replace(line=f"rank {rank}: {verdict.line}")
         for rank, found in enumerate(gathered)
-        for line, ok in found
-        if rank and not ok
+        for verdict in found
+        if rank and not verdict.ok
     ]
     return gathered[0] + others
+
+
+def _device_lost(failed: Sequence[str]) -> HybridStateError:
+    return HybridStateError(
+        field="self-check of replay's kernels",
+        value="; ".join(failed),
+        allowed="kernels that run on this device. After this error CUDA runs no other kernel in this "
+        "process, vLLM's own included",
+        remedy=f"{OPTION} 'per_token', with which no kernel of replay runs. {ASK}",
+    )
 
 
 def _refuse_or_say(failed: Sequence[str], *, must_replay: bool, speaks: bool) -> None:

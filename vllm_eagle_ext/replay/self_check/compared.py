@@ -11,6 +11,8 @@ import torch
 
 from vllm_eagle_ext.replay.ops import reference
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, Recurrence
+from vllm_eagle_ext.replay.self_check.compile_time import compile_time
+from vllm_eagle_ext.replay.self_check.failures import calling, error_line, is_device_lost
 from vllm_eagle_ext.replay.self_check.figures import (
     KernelCheck,
     Part,
@@ -55,31 +57,40 @@ def run(kernels: Kernels, shapes: Shapes, device: torch.device, seed: int = 0) -
     """Check kernels on made-up steps. Never raises: a kernel that fails is a result, too."""
     started = time.perf_counter()
     parts: tuple[Part, ...] = ()
-    error = None
-    try:
-        with torch.device("cpu"):  # vLLM builds models where another one is the default
-            for requests in kernels.batches(shapes):
-                step = make_step(shapes, device, requests, seed)
-                parts += tuple(_compare_step(kernels, shapes, step))
-    except Exception as raised:  # noqa: BLE001 - whatever it is, these kernels do not serve
-        error = f"{type(raised).__name__}: {str(raised).strip().splitlines()[0] if str(raised) else ''}"
+    error, is_lost = None, False
+    with compile_time() as compiling:
+        try:
+            with torch.device("cpu"):  # vLLM builds models where another one is the default
+                for requests in kernels.batches(shapes):
+                    step = make_step(shapes, device, requests, seed)
+                    parts += tuple(_compare_step(kernels, shapes, step))
+        except Exception as raised:  # noqa: BLE001 - whatever it is, these kernels do not serve
+            error, is_lost = error_line(raised), is_device_lost(raised, device)
+        compiled = compiling()
     milliseconds = 1e3 * (time.perf_counter() - started)
     return KernelCheck(
-        kernels=kernels.name, shapes=str(shapes), parts=parts, milliseconds=milliseconds, error=error
-    )
+        kernels=kernels.name, shapes=str(shapes), parts=parts, milliseconds=milliseconds - compiled,
+        compile_milliseconds=compiled, error=error, device_lost=is_lost,
+    )  # fmt: skip
 
 
 def _compare_step(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Iterator[Part]:
-    theirs = run_per_token(step, kernels.per_token)
+    device = step.whole.device
+    with calling("vLLM's own kernel", device):
+        theirs = run_per_token(step, kernels.per_token)
     before, plan = copy_of(step, shapes), empty_plan(step)
     out, batch = torch.full_like(step.rows.value, float("nan")), kernels.prepare(step.batch, shapes.T)
-    kernels.recurrence.verify(step.rows, step.gating, step.cache, batch, out)
-    yield _compare_plans(kernels, step, batch)
-    kernels.recurrence.plan(batch, step.num_sampled, None, step.align, plan)
+    with calling("verify", device):
+        kernels.recurrence.verify(step.rows, step.gating, step.cache, batch, out)
+    with calling("plan", device):
+        compared = _compare_plans(kernels, step, batch)
+        kernels.recurrence.plan(batch, step.num_sampled, None, step.align, plan)
+    yield compared
     if kernels.exact:
         yield _compare_records(step)
-    commit = kernels.recurrence.ApplyPlan([(step.cache, step.gating, 0)], shapes.W - 1)
-    commit(batch, plan)
+    with calling("commit", device):
+        commit = kernels.recurrence.ApplyPlan([(step.cache, step.gating, 0)], shapes.W - 1)
+        commit(batch, plan)
 
     written = list(_written(step))
     yield from (_exact if kernels.exact else _bounded)(step, before, theirs, out, written)

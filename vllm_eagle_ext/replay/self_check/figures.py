@@ -47,8 +47,10 @@ class KernelCheck:
     kernels: str  # "sequential", "chunked"
     shapes: str
     parts: tuple[Part, ...] = ()
-    milliseconds: float = 0.0  # all of the check, compilation included
+    milliseconds: float = 0.0  # without compilation
+    compile_milliseconds: float = 0.0
     error: str | None = None  # of a kernel that raised
+    device_lost: bool = False  # after that error nothing runs any more in this process
 
     @property
     def ok(self) -> bool:
@@ -66,7 +68,10 @@ class KernelCheck:
             return "; ".join(wrong)
         bounded = [str(part) for part in self.parts if part.limit is not None]
         equal = "all bits as vLLM's own" if not bounded else "; ".join(bounded)
-        return f"{equal} ({self.milliseconds:.0f} ms)"
+        more = ""
+        if self.compile_milliseconds:
+            more = f", beside {self.compile_milliseconds:.0f} ms in which Triton compiled"
+        return f"{equal} ({self.milliseconds:.0f} ms{more})"
 
 
 def compare_bits(name: str, mine: torch.Tensor, expected: torch.Tensor) -> Part:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from io import StringIO
 
 import pytest
+import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.support import breakage
 from tests.support.broken_kernels import broken
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.cli import app
-from vllm_eagle_ext.measure.selftest import run, surroundings
+from vllm_eagle_ext.cli.selftest.table import print_selftest
+from vllm_eagle_ext.measure.selftest import groups, run
 from vllm_eagle_ext.measure.selftest.cases import KS, QUICK, RANKS, STATES, TARGETS, cases
-from vllm_eagle_ext.measure.selftest.outcome import without_paths
-from vllm_eagle_ext.measure.selftest.timing import floor_ms, needed_bytes
+from vllm_eagle_ext.measure.selftest.outcome import SelfTest, without_paths
+from vllm_eagle_ext.measure.selftest.timing import floor_ms, layers_for, needed_bytes
+from vllm_eagle_ext.replay.ops import cpu
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="vLLM's CPU kernels")
 SMALL = (("Qwen3.6-27B", 8, 3, STATES[0]), ("Qwen3.6-35B-A3B", 8, 7, STATES[1]))
@@ -25,7 +30,7 @@ SMALL = (("Qwen3.6-27B", 8, 3, STATES[0]), ("Qwen3.6-35B-A3B", 8, 7, STATES[1]))
 def invoke(monkeypatch, tmp_path):
     """The command on few shapes: exit status, what it printed, and its JSON."""
     monkeypatch.setattr("vllm_eagle_ext.measure.selftest.cases.QUICK", SMALL)
-    monkeypatch.setattr(surroundings.check_groups, "__defaults__", (3,))
+    monkeypatch.setattr(groups.check_groups, "__defaults__", (3,))
 
     def start():
         path = tmp_path / "selftest.json"
@@ -78,6 +83,55 @@ def test_a_machine_where_something_is_wrong(invoke, monkeypatch):
     assert states["max_abs"] > 0
 
 
+def test_a_device_that_is_lost_ends_it(invoke, monkeypatch):
+    """Whatever else is asked of it would fail with the same error."""
+
+    def fail(*_):
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(cpu, "verify", fail)
+    status, printed, found = invoke()
+    assert status == 1
+    (check,) = found["checks"]
+    assert check["error"].endswith("illegal memory access was encountered, in verify")
+    assert any(text.startswith("all behind Qwen3.6-27B, TP 8, K 3") for text in found["left_out"])
+    assert "1 of 1 checks FAILED" in printed
+
+
+def test_a_time_that_cannot_be_taken_is_left_out():
+    """As on a machine without a GPU, where each asks for one."""
+    (kernels,), _ = run._kernels_here()
+    found = SelfTest(device={"name": "a CPU"}, versions={}, quick=True)
+    run._time_kernels(found, [kernels], quick=True, watch=lambda *_: None)
+    assert found.times == []
+    assert [text.partition(":")[0] for text in found.left_out] == [
+        f"times of K {k} and {batch} requests" for k in run.TIMED_KS for batch in run.QUICK_BATCHES
+    ]
+
+
+def test_the_table_of_times():
+    found = SelfTest(device={"name": "a GPU", "capability": "9.0"}, versions={}, quick=True)
+    found.times.append({
+        "kernels": "chunked", "target": "Qwen3.6-27B", "k": 15, "requests": 16, "layers": 5,
+        "replay_ms": 1.25, "per_token_ms": 2.5, "ratio": 0.5, "bound_ms": 1.0,
+    })  # fmt: skip
+    printed = StringIO()
+    print_selftest(found, Console(file=printed, width=120))
+    (row,) = [line for line in printed.getvalue().splitlines() if line.startswith("chunked")]
+    assert row.split() == ["chunked", "15", "16", "5", "1.250", "2.500", "0.50", "1.000"]
+    assert "replayed from a CUDA graph, by the GPU's clock" in " ".join(printed.getvalue().split())
+
+
+def test_states_are_more_than_a_cache_holds():
+    """An H100's has 50 MiB, one request's state in a layer of 27B 3 MiB."""
+    h100, heads, state = 50 << 20, (16, 48), 48 * 128 * 128 * 4
+    for batch, layers in ((1, 48), (4, 17), (16, 5), (64, 4)):
+        assert layers_for(heads, batch, h100) == layers
+        if batch > 1:
+            assert layers * batch * state >= 4 * h100
+    assert needed_bytes(heads, 4, 15, 17) > 17 * 4 * 16 * state
+
+
 def test_a_platform_without_replay_is_refused(monkeypatch):
     from vllm.platforms import current_platform
 
@@ -97,8 +151,8 @@ def test_groups_that_are_mixed_up_are_seen():
 
     changed = broken(kernels, "no commit")
     changed.recurrence.ApplyPlan = first_group_alone
-    assert surroundings.check_groups(kernels, run.FEW, device, 3).ok
-    result = surroundings.check_groups(changed, run.FEW, device, 3)
+    assert groups.check_groups(kernels, run.FEW, device, 3).ok
+    result = groups.check_groups(changed, run.FEW, device, 3)
     assert result.error is None
     assert not result.ok
 

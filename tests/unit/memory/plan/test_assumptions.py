@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from tests.support import published
 from tests.unit.cli.output import refusal
-from tests.unit.memory.plan.inputs import H200, MIB
+from tests.unit.memory.configs import config
+from tests.unit.memory.plan.inputs import H200, MIB, write_config
 from vllm_eagle_ext import version
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.memory.plan import run
@@ -73,6 +74,32 @@ def test_on_a_cpu(said):
         "CPU", None, False,
     )  # fmt: skip
     assert assumed["attention_block_multiple"] == 128
+
+
+@pytest.mark.parametrize(
+    ("published_in", "auto", "why"),
+    [
+        ("bfloat16", "replay", "15 draft tokens"),
+        ("float32", "replay", "15 draft tokens"),  # vLLM's `auto` serves it in bfloat16
+        ("float16", "per_token", "replay is not possible: dtype is 'float16'"),
+    ],
+)
+def test_the_dtype_that_a_cpu_serves(said, tmp_path, published_in, auto, why):
+    """All of 16 bit, but vLLM's kernels there take states of bfloat16 rows alone."""
+    target = write_config(tmp_path / "other", config("qwen3_6_27b", dtype=published_in))
+    found = said(*H200, "--cpu", "--no-prefix-caching", of=target)
+    assert found["hybrid_state"] == {"auto": auto, "why": why}
+    assert found["replay"]["page_bytes"] == said(*H200, "--cpu", "--no-prefix-caching")["replay"][
+        "page_bytes"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("release", "replay", "per_token"), [("0.32", 2, 3), ("0.33", 3, 4)])
+def test_the_reason_counts_the_blocks_of_the_table(said, release, replay, per_token):
+    found = said("-k", "1", "--gpu-mem", "140", "--vllm", release, "--device", "sm_90")
+    assert f"{replay} state blocks instead of {per_token}" in found["hybrid_state"]["why"]
+    assert found["replay"]["pages_per_request"] == replay
+    assert found["per_token"]["pages_per_request"] == per_token
 
 
 @pytest.mark.parametrize(

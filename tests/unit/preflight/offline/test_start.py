@@ -16,7 +16,6 @@ from vllm_eagle_ext.preflight.offline import platform
 
 HYBRID = ("--target", str(TINY / "hybrid_target"))
 ON_CPU = ("--platform", "cpu")
-BLOCKS, CACHED = "state blocks per request (committed state", "block boundary of prefix caching"
 WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64}
 
 
@@ -52,22 +51,6 @@ def test_prefix_caching_that_vllm_would_crash_with(check):
     assert result.exit_code == 1
     assert "error state_can_be_kept: enable_prefix_caching is True" in result.stdout
     assert "--no-enable-prefix-caching" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("asked", "k", "kept"),
-    [
-        ("auto", "2", f"per_token, 4 {BLOCKS}, 2 draft tokens, {CACHED}); 2 draft tokens save little"),
-        ("per_token", "7", f"per_token, 9 {BLOCKS}, 7 draft tokens, {CACHED}); additional_config"),
-        ("replay", "2", f"replay, 2 {BLOCKS}, {CACHED}); additional_config"),
-    ],
-)
-def test_how_states_are_kept(check, asked, k, kept):
-    options = json.dumps({"hybrid_state": asked})
-    result = check(TINY / "dflash", *HYBRID, "-k", k, "--eagle-ext", options)
-    assert f"recurrent state   {kept}" in result.stdout
-    said = json.loads(check(TINY / "dflash", *HYBRID, "-k", k, "--eagle-ext", options, "--json").stdout)
-    assert said["recurrent_state"].startswith(kept)
 
 
 def test_a_value_in_its_old_spelling(check):

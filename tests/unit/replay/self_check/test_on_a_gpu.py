@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.support.broken_kernels import SEEN, broken
-from vllm_eagle_ext.measure.selftest import surroundings
+from vllm_eagle_ext.measure.selftest import groups, surroundings
 from vllm_eagle_ext.measure.selftest.cases import cases
 from vllm_eagle_ext.measure.selftest.run import FEW
 from vllm_eagle_ext.replay.self_check.compared import run
@@ -46,7 +46,7 @@ def test_broken_kernels_are_seen(kernels, how):
     [
         surroundings.check_in_a_graph,
         surroundings.check_on_a_side_stream,
-        surroundings.check_groups,
+        groups.check_groups,
     ],
 )
 def test_surroundings(kernels, check):

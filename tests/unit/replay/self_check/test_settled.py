@@ -1,0 +1,102 @@
+"""Which kernels a worker takes, if one of several raises: the next, or none where the device is lost."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.support.engine import has_gpu
+from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.replay.protocol import Implementation
+from vllm_eagle_ext.replay.self_check import at_start
+from vllm_eagle_ext.replay.self_check.failures import is_device_lost
+from vllm_eagle_ext.replay.self_check.step import Shapes
+
+if has_gpu():
+    pytest.skip("vLLM's CPU kernels", allow_module_level=True)
+
+from vllm_eagle_ext.replay.ops import cpu
+
+SMALL = Shapes(H=1, HV=2, DK=64, DV=64, T=3)
+FAULT = "CUDA error: an illegal memory access was encountered\nCompile with `TORCH_USE_CUDA_DSA`"
+LOST = [torch.AcceleratorError(FAULT), RuntimeError("Triton Error [CUDA]: misaligned address")]
+
+
+def settle(monkeypatch, error: Exception, where: str = "verify", *, shapes=(SMALL,), must_replay=False):
+    """Two kinds of kernels, the first of which raises. Returns how often it was called, and what is
+    settled or raised."""
+    calls = []
+
+    def fail(*_):
+        calls.append(where)
+        raise error
+
+    parts = {"verify": cpu.verify, "plan": cpu.plan, "ApplyPlan": cpu.ApplyPlan} | {where: fail}
+    candidates = (
+        Implementation("chunked", SimpleNamespace(**parts), exact=True),
+        Implementation("sequential", cpu, exact=True),
+    )
+    ops = SimpleNamespace(candidates=candidates, prepare=cpu.prepare)
+    group = SimpleNamespace(world_size=1, rank_in_group=0)
+    monkeypatch.setattr(at_start, "replay_ops", lambda: ops)
+    monkeypatch.setattr(at_start, "get_tp_group", lambda: group)
+    monkeypatch.setattr(at_start, "shapes_of", lambda layer: layer)
+    try:
+        return calls, at_start.settle_kernels(shapes, "auto", must_replay=must_replay)
+    except HybridStateError as refused:
+        return calls, refused
+
+
+@pytest.mark.parametrize("error", LOST, ids=["PyTorch", "Triton"])
+@pytest.mark.parametrize("where", ["verify", "ApplyPlan"])
+def test_nothing_is_tried_on_a_device_that_is_lost(monkeypatch, error, where):
+    other = Shapes(H=1, HV=1, DK=64, DV=64, T=3)
+    calls, refused = settle(monkeypatch, error, where, shapes=(SMALL, other))
+    assert len(calls) == 1
+    assert isinstance(refused, HybridStateError)
+    kernel = {"verify": "verify", "ApplyPlan": "commit"}[where]
+    said = f"{type(error).__name__}: {str(error).splitlines()[0]}, in {kernel}"
+    assert refused.value == f"chunked kernels, {SMALL}: failed with {said}"
+    assert refused.remedy.startswith("additional_config.eagle_ext.hybrid_state 'per_token'")
+    assert "vllm-eagle selftest" in refused.remedy
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no such instruction"), torch.OutOfMemoryError("full")])
+def test_other_errors_leave_the_next_kernels_to_try(monkeypatch, vllm_log, error):
+    calls, settled = settle(monkeypatch, error)
+    assert len(calls) == 1
+    assert settled is cpu
+    (line,) = vllm_log.containing("Self-check of replay FAILED")
+    assert f"{type(error).__name__}: {error}, in verify" in line.getMessage()
+
+
+def test_all_ranks_refuse_if_one_of_them_has_lost_its_device(monkeypatch):
+    mine = at_start.run(at_start.Kernels("k", cpu, True, cpu.prepare, at_start.cpu_kernel), SMALL, CPU)
+    assert mine.ok
+    theirs = at_start.RankVerdict("k kernels: failed", ok=False, device_lost=True)
+
+    def gather(found, own, group):
+        found[:] = [own, [theirs]]
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    found = at_start.on_all_ranks([mine], SimpleNamespace(world_size=2, cpu_group=None))
+    assert [verdict.device_lost for verdict in found] == [False, True]
+    assert found[1].line == "rank 1: k kernels: failed"
+
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.mark.parametrize(("answers", "lost"), [(True, False), (False, True)])
+def test_a_gpu_is_asked(monkeypatch, answers, lost):
+    """CUDA raises the same class for what leaves the device alone."""
+
+    def synchronize(_):
+        if not answers:
+            raise torch.AcceleratorError(FAULT)
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    assert is_device_lost(torch.AcceleratorError("CUDA error: invalid argument"), CUDA) is lost
+    assert not is_device_lost(ValueError("no such shape"), CUDA)

@@ -1,0 +1,39 @@
+"""The line of a start is one, whatever the number of cache groups, each of which has a builder."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+
+from tests.support.engine import has_gpu
+
+if has_gpu():
+    pytest.skip("builders with a CPU's buffers", allow_module_level=True)
+
+from benchmarks.step_launches import QWEN_27B
+from benchmarks.step_metadata import Runner, Setting
+from vllm_eagle_ext.replay import metadata, start_line
+
+
+@pytest.mark.parametrize("groups", [1, 3, 48])
+def test_one_of_the_builders_says_it(monkeypatch, vllm_log, groups):
+    asked = []
+
+    def report(config):
+        asked.append(config)
+        return SimpleNamespace(state=1, state_blocks=2, fit=3, line=lambda: f"for {len(asked)}")
+
+    def log(config):
+        config.cache_config.num_gpu_blocks = 100
+        start_line.log_start_line(config)
+
+    monkeypatch.setattr(start_line, "state_report", report)
+    monkeypatch.setattr(metadata, "log_start_line", log)
+    with mock.patch.object(start_line, "log_once") as said:
+        runner = Runner(Setting(QWEN_27B, groups, k=15, requests=4, device="cpu"), replays=True)
+    assert asked == [runner.config]
+    said.assert_called_once_with(start_line.logger, logging.INFO, "for 1")
+    assert not vllm_log.containing("Could not estimate")

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of many cache groups the way an engine takes them: state blocks gathered from the block tables
+of all groups, one commit behind. Compared with each layer by itself, whose blocks the host looks up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from vllm.config import VllmConfig
+
+from vllm_eagle_ext.measure.selftest.surroundings import kept, result_of
+from vllm_eagle_ext.replay.cache_groups import CacheGroups
+from vllm_eagle_ext.replay.group_commit import GroupCommit
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, BlockPlaces
+from vllm_eagle_ext.replay.platform_ops import replay_ops
+from vllm_eagle_ext.replay.protocol import Step
+from vllm_eagle_ext.replay.self_check.compared import FOUR, Kernels
+from vllm_eagle_ext.replay.self_check.figures import KernelCheck, Part, compare_bits
+from vllm_eagle_ext.replay.self_check.step import MadeStep, Shapes, copy_of, empty_plan, make_step
+
+GROUPS = 48  # Qwen3.6-27B with its published DFlash draft: a cache group for each gated delta net
+STEPS = 2  # block tables are known by address from the second one on
+WHOLE = 6  # requests of a batch: four that are verified, and two prompts
+MIXED = [5, 0, 3, 2]  # places of the verified ones among them
+COLUMNS = 2  # of a block table
+
+
+@torch.inference_mode()
+def check_groups(
+    kernels: Kernels, shapes: Shapes, device: torch.device, groups: int = GROUPS
+) -> KernelCheck:
+    """Take steps of a layer in each of many cache groups, by `CacheGroups` and `GroupCommit`."""
+
+    def parts() -> list[Part]:
+        # A CPU, whose operator needs scratch blocks in the tables, has no block boundaries.
+        is_gpu = not replay_ops().scratch_blocks
+        found = list(_compare_steps("", _Batches(kernels, shapes, device, groups), kernels))
+        mixed = _Batches(kernels, shapes, device, groups, mixed=True, aligned=is_gpu)
+        return [*found, *_compare_steps(", of a mixed batch", mixed, kernels)]
+
+    return result_of(f"{groups} cache groups", kernels, shapes, device, parts)
+
+
+class _Batches:
+    """Two steps of one batch, with a made-up layer and a block table for each group."""
+
+    def __init__(
+        self, kernels: Kernels, shapes: Shapes, device: torch.device, groups: int,
+        *, mixed: bool = False, aligned: bool = False,
+    ) -> None:  # fmt: skip
+        self.shapes, self.device = shapes, device
+        self.made = [make_step(shapes, device, FOUR, seed) for seed in range(groups)]
+        self.first = self.made[0]
+        self.order = MIXED if mixed else list(range(FOUR))
+        self.others = sorted(set(range(WHOLE)) - set(self.order)) if mixed else []
+        self.rows_of = self._int32(self.order) if mixed else None
+        self.tables, self.left = self._tables(), list[torch.Tensor]()
+        self.sampled = self._of_whole(self.first.num_sampled)
+        self.computed = self._of_whole(self.first.align.num_computed)
+        rows = self._of_whole(self.first.batch.starts.diff())
+        self.lengths = self.computed + rows if aligned else None  # of the requests, behind this step
+        self.apply = [
+            kernels.recurrence.ApplyPlan([(step.cache, step.gating, 0)], shapes.W - 1)
+            for step in self.made
+        ]
+
+    def _int32(self, values: Any) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=self.device)
+
+    def _of_whole(self, of_verified: torch.Tensor) -> torch.Tensor:
+        """[requests of the whole batch], ones for those that are not verified."""
+        found = self._int32([1] * WHOLE)
+        found[self.order] = of_verified[:FOUR].int()
+        return found
+
+    def _tables(self) -> list[torch.Tensor]:
+        """Each has all blocks of its group's cache but the null block, in an order of its own."""
+        tables = []
+        for group in range(len(self.made)):
+            generator = torch.Generator(device="cpu").manual_seed(group)
+            blocks = (1 + torch.randperm(10, generator=generator, device="cpu")).tolist()
+            table = [[NULL_BLOCK] * COLUMNS for _ in range(WHOLE)]
+            for request in self.order:
+                table[request] = [blocks.pop() for _ in range(COLUMNS)]
+            for request in self.others:
+                table[request][0] = blocks.pop()
+            tables.append(self._int32(table))
+        return tables
+
+    def move_tables(self) -> None:
+        """Put them elsewhere; who still reads them where they were finds null blocks."""
+        self.left += self.tables  # or what is read there would be anything
+        self.tables = [table.clone() for table in self.tables]
+        for table in self.left:
+            table.zero_()
+
+    @property
+    def aligned(self) -> bool:
+        return self.lengths is not None
+
+    def step(self) -> Step:
+        """As a builder makes it of one group, with padding, before state blocks are gathered."""
+        starts = self.first.batch.starts
+        places = BlockPlaces(FOUR, self.rows_of, self.lengths, self.first.align.block_size)
+        others = places._replace(requests=len(self.others), rows_of=self._int32(self.others))
+        return Step(
+            batch=Batch(starts, starts), num_rows=self.first.num_rows, num_requests=FOUR,
+            rows_per_request=self.shapes.T, rows=None, other_rows=starts, places=places,
+            other_places=others if self.others else None,
+            num_computed=self.computed if self.aligned else None, ones=torch.ones_like(starts), built={},
+        )  # fmt: skip
+
+    def blocks(self, group: int, requests: Sequence[int], column: int = 0) -> list[int]:
+        """Look up state blocks (column 0) or those behind them."""
+        table, size = self.tables[group].tolist(), self.first.align.block_size
+        lengths = self.lengths.tolist() if self.lengths is not None else [1] * WHOLE
+        return [table[request][(lengths[request] - 1) // size + column] for request in requests]
+
+    def take(self, group: int, kernels: Kernels) -> torch.Tensor:
+        """Verify and commit one group's layer by itself. Returns outputs."""
+        step, has_scratch = self.made[group], replay_ops().scratch_blocks
+        blocks = self._int32([*self.blocks(group, self.order), NULL_BLOCK])
+        scratch = None
+        if has_scratch:
+            scratch = self._int32([*self.blocks(group, self.order, 1), NULL_BLOCK])
+        batch = kernels.prepare(Batch(blocks, self.first.batch.starts, scratch), self.shapes.T)
+        out = torch.empty_like(step.rows.value)
+        kernels.recurrence.verify(step.rows, step.gating, step.cache, batch, out)
+        batch, plan = batch.first(FOUR), empty_plan(step)
+        align = None
+        if self.aligned:
+            align = Align.of([self.tables[group]], self.computed, self.first.align.block_size)
+        mine = type(plan)(*(part[:FOUR] for part in plan))
+        kernels.recurrence.plan(batch, self.sampled, self.rows_of, align, mine)
+        self.apply[group](batch, mine)
+        return out[: step.num_rows]
+
+
+class _AsAnEngine:
+    """Takes the steps of all groups together."""
+
+    def __init__(self, batches: _Batches, kernels: Kernels) -> None:
+        self.batches, self.kernels = batches, kernels
+        self.made = [copy_of(step, batches.shapes) for step in batches.made]
+        names = [f"layers.{group}" for group in range(len(self.made))]
+        self.groups = CacheGroups(len(names), FOUR + 1, batches.device, replay_ops())
+        for name in names:
+            self.groups.join([name])
+        layers = {name: self._layer(step) for name, step in zip(names, self.made, strict=True)}
+        config = SimpleNamespace(
+            compilation_config=SimpleNamespace(static_forward_context=layers),
+            scheduler_config=SimpleNamespace(max_num_seqs=FOUR + 1),
+        )
+        self.commit = GroupCommit(self.groups, cast(VllmConfig, config))
+
+    def _layer(self, step: MadeStep) -> SimpleNamespace:
+        return SimpleNamespace(
+            state_cache=step.cache, gating=step.gating, conv_kernel_size=self.batches.shapes.W,
+            recurrence=self.kernels.recurrence,
+        )  # fmt: skip
+
+    def take(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns outputs, and the blocks of the requests that are not verified, of all groups."""
+        first_table, *tables = self.batches.tables
+        first = self.groups.begin(first_table, self.batches.step())
+        steps = [first, *(self.groups.add(group, t, first) for group, t in enumerate(tables, 1))]
+        outputs, others = [], []
+        for group, (made, step) in enumerate(zip(self.made, steps, strict=True)):
+            out = torch.empty_like(made.rows.value)
+            self.kernels.recurrence.verify(made.rows, made.gating, made.cache, step.batch, out)
+            outputs.append(out[: made.num_rows])
+            if self.batches.others:
+                others.append(self.groups.other_blocks(group, step).clone())
+        self.commit(first, self.batches.sampled)
+        return torch.stack(outputs), torch.stack(others or [self.batches.sampled])
+
+
+def _compare_steps(form: str, batches: _Batches, kernels: Kernels) -> Iterator[Part]:
+    engine, groups = _AsAnEngine(batches, kernels), range(len(batches.made))
+    for _ in range(STEPS):
+        outputs, others = engine.take()
+        alone = torch.stack([batches.take(group, kernels) for group in groups])
+        yield compare_bits(f"outputs{form}", outputs, alone)
+        if batches.others:
+            expected = [batches.blocks(group, batches.others) for group in groups]
+            yield compare_bits(f"blocks of prompts{form}", others, batches._int32(expected))
+        batches.move_tables()
+    pairs = [_kept(batches, group, engine.made[group]) for group in groups]
+    mine, theirs = (torch.stack(part) for part in zip(*pairs, strict=True))
+    yield compare_bits(f"cache{form}", mine, theirs)
+
+
+def _kept(batches: _Batches, group: int, mine: MadeStep) -> tuple[torch.Tensor, torch.Tensor]:
+    scratch = batches.blocks(group, batches.order, 1) if replay_ops().scratch_blocks else []
+    return kept(mine._replace(scratch=scratch), batches.made[group])
