@@ -16,3 +16,9 @@ class ReplayBackend(GDNAttentionBackend):
     @staticmethod
     def get_builder_cls() -> type[GDNAttentionMetadataBuilder]:
         return ReplayMetadataBuilder
+
+    @classmethod
+    def supports_device_cpu_query_lens_mismatch(cls) -> bool:
+        """Adaptive verification trims drafts on the device. The parent's kernels would do so, too, but
+        store a state per draft token by the host's boundaries of each request (vLLM 0.32)."""
+        return True

@@ -98,6 +98,14 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         if self._recurrent_layers()[0] in layer_names:  # one of the groups speaks for all
             log_start_line(vllm_config)
 
+    @classmethod
+    def get_varlen_cudagraph_max_query_len(
+        cls, vllm_config: VllmConfig, kv_cache_spec: AttentionSpec
+    ) -> int | None:
+        """All 1 + K rows: a launch depends on the number of requests and on T alone, whatever rows the
+        batch had that was captured; kernels read each request's rows from the device."""
+        return 1 + vllm_config.num_speculative_tokens
+
     def build(
         self,
         common_prefix_len: int,
