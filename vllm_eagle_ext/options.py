@@ -67,8 +67,8 @@ class Options(BaseModel):
     )
     adaptive_verification: bool = Field(
         default=False,
-        description="true or false; true lets vLLM's enable_adaptive_verification run on a hybrid target "
-        "with replay, which no GPU has shown yet",
+        description="true or false; true lets vLLM's enable_adaptive_verification run on a hybrid "
+        "target with replay, which no GPU has shown yet",
     )
 
 

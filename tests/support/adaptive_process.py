@@ -1,8 +1,8 @@
 """An engine whose drafts vLLM trims on the device, and one whose same drafts are trimmed by hand.
 
-python -m tests.support.adaptive_process JOB RESULT, JOB as JSON: the arguments of `run`. V2 on a CPU: what
-vLLM asks of a device (full graphs, timings of a step, a compiled selection) has stand-ins here; the rest is
-vLLM's own, its kernels under Triton's interpreter.
+python -m tests.support.adaptive_process JOB RESULT, where JOB is the JSON of what `run` takes. V2 on a
+CPU: what vLLM asks of a device (full graphs, timings of a step, a compiled selection) has stand-ins
+here; the rest is vLLM's own, its kernels under Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ def stand_in_for_a_device() -> None:
     from vllm.config import VllmConfig
     from vllm.v1.attention.backend import AttentionCGSupport
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadataBuilder
+    from vllm.v1.worker.gpu import model_runner
     from vllm.v1.worker.gpu.spec_decode import adaptive_verification
 
     VllmConfig._validate_adaptive_verification = lambda _: None  # type: ignore[method-assign]
+    model_runner.resolve_adaptive_cudagraph_mode = lambda mode, **_: mode
     # Its kernels take the rows of each request from the device, too.
     CPUAttentionMetadataBuilder._cudagraph_support = AttentionCGSupport.ALWAYS
     adaptive_verification._assign_draft_token_budget_compiled = (
@@ -63,7 +65,9 @@ class Watch:
         batch = self._prepare(*args)
         count = batch.num_reqs + 1
         host, device = batch.query_start_loc_np[:count], batch.query_start_loc[:count]
-        self.widths += [[int(n) for n in part] for part in (torch.from_numpy(host).diff(), device.diff())]
+        self.widths += [
+            [int(n) for n in part] for part in (torch.from_numpy(host).diff(), device.diff())
+        ]
         return batch
 
     def _postprocessed(self, idx_mapping: torch.Tensor, *args: Any, **kwargs: Any) -> None:

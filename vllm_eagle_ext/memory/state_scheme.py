@@ -174,29 +174,29 @@ def choose(situation: Situation, asked: HybridState) -> Choice:
 
 
 def refuse_uneven_drafts(situation: Situation, choice: Choice) -> None:
-    """Refuse steps with fewer than K drafts where the scheme that was chosen cannot serve them.
+    """Refuse steps of fewer than K drafts where the scheme that was chosen cannot serve them.
 
     Raises:
         HybridStateError: a schedule of K with one state block per draft token, which crashes vLLM's CPU
-            kernels or gives wrong texts; or drafts trimmed on the device, with that scheme or unasked for.
+            kernels or gives wrong texts; drafts trimmed on the device with that scheme, or unasked for.
     """
     s = situation
     if s.per_token_crashes and not choice.replays:
         raise HybridStateError(
             field="speculative_config.num_speculative_tokens_per_batch_size",
             value=s.k_by_batch_size,
-            allowed=f"no schedule for {s.architecture} with one state block per draft token on a CPU, where "
-            "this vLLM gives wrong texts or crashes in steps of fewer drafts (fixed in 0.33); here that "
-            f"scheme was chosen: {choice.reason}",
-            remedy='leave the key out, or keep the states by replay: {"eagle_ext": {"hybrid_state": '
-            '"auto"}} from 3 draft tokens on, else "replay"',
+            allowed=f"no schedule for {s.architecture} with one state block per draft token on a CPU, "
+            "where this vLLM crashes or gives wrong texts in steps of fewer drafts (0.33 does not); that "
+            f"scheme was chosen here: {choice.reason}",
+            remedy="leave the key out, or keep the states by replay: hybrid_state 'auto' chooses it from "
+            f"{LEAST_K} draft tokens on, 'replay' asks for it",
         )
     if s.adaptive_verification and not (choice.replays and s.adaptive_verification_allowed):
         raise HybridStateError(
             field="speculative_config.enable_adaptive_verification",
             value=True,
-            allowed=f"false for {s.architecture}; true with states kept by replay and "
-            f"{ADAPTIVE_OPTION} true, which no GPU has shown yet. Here: {choice.scheme}, {choice.reason}",
+            allowed=f"false for {s.architecture}; true with states kept by replay and {ADAPTIVE_OPTION} "
+            f"true, which no GPU has shown yet. Chosen here: {choice.scheme}, {choice.reason}",
             remedy='leave the key out, or ask for both: {"eagle_ext": {"hybrid_state": "replay", '
             '"adaptive_verification": true}}',
         )

@@ -20,7 +20,7 @@ from vllm.v1.attention.backends.recoverssm_metadata import (
     RecoverSSMPostprocessMetadata,
 )
 from vllm.v1.attention.backends.utils import mamba_get_block_table_tensor
-from vllm.v1.kv_cache_interface import MambaSpec
+from vllm.v1.kv_cache_interface import KVCacheSpec, MambaSpec
 
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.replay.cache_groups import CacheGroups
@@ -100,7 +100,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
 
     @classmethod
     def get_varlen_cudagraph_max_query_len(
-        cls, vllm_config: VllmConfig, kv_cache_spec: AttentionSpec
+        cls, vllm_config: VllmConfig, kv_cache_spec: KVCacheSpec
     ) -> int | None:
         """All 1 + K rows: a launch depends on the number of requests and on T alone, whatever rows the
         batch had that was captured; kernels read each request's rows from the device."""

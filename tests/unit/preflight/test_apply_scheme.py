@@ -132,8 +132,8 @@ def test_adaptive_verification_wants_its_option(configure, options):
 
 
 def test_the_option_parts_compile_caches(configure):
-    """vLLM's own hash of its speculative config leaves the key out (0.32), and a boot with it on must not
-    load what a boot with it off compiled."""
+    """vLLM's own hash of its speculative config leaves the key out (0.32), and a start with it on must
+    not load what a start with it off compiled."""
     off, on = (configure(options={"adaptive_verification": value}) for value in (False, True))
     assert off.compute_hash() != on.compute_hash()
     assert off.compute_hash() == configure(options={"adaptive_verification": False}).compute_hash()
