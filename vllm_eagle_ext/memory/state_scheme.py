@@ -186,9 +186,9 @@ def refuse_uneven_drafts(situation: Situation, choice: Choice) -> None:
             field="speculative_config.num_speculative_tokens_per_batch_size",
             value=s.k_by_batch_size,
             allowed=f"no schedule for {s.architecture} with one state block per draft token on a CPU, "
-            "where this vLLM crashes or gives wrong texts in steps of fewer drafts (0.33 does not); that "
-            f"scheme was chosen here: {choice.reason}",
-            remedy="leave the key out, or keep the states by replay: hybrid_state 'auto' chooses it from "
+            "where this vLLM crashes or gives wrong texts in steps of fewer drafts (0.33 does not); the "
+            f"scheme was chosen because: {choice.reason}",
+            remedy="leave the key out, or keep the states by replay: hybrid_state 'auto' takes it from "
             f"{LEAST_K} draft tokens on, 'replay' asks for it",
         )
     if s.adaptive_verification and not (choice.replays and s.adaptive_verification_allowed):
