@@ -19,9 +19,9 @@ from tests.support import in_process, joining
 from tests.support.hybrid_process import counters, logprobs_of
 
 OPTIONS = {"hybrid_state": "replay", "adaptive_verification": True}
-# Milliseconds by requests, and by rows: a row costs more than most drafts of three requests are worth.
+# Milliseconds by requests, and by rows: some drafts of a step are worth their row, others are not.
 DRAFT_COST = [(1, 1.0), (8, 1.0)]
-VERIFY_COST = [(1, 2.0), (64, 60.0)]
+VERIFY_COST = [(rows, 4 + 0.3 * rows) for rows in range(1, 65)]  # vLLM steps up to the next size
 
 
 def stand_in_for_a_device() -> None:
@@ -51,7 +51,7 @@ class Watch:
     def __init__(self, runner: Any) -> None:
         self.kept: dict[str, int] = {}
         self.states: dict[str, int] = {}
-        self.widths: list[list[int]] = []  # per step: of the host, then of the device
+        self.widths: list[list[list[int]]] = []  # per step: rows of each request, of host and device
         self._runner = runner
         manager, state = runner.adaptive_verification, runner.model_state
         if manager is not None:
