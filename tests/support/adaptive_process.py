@@ -70,9 +70,7 @@ class Watch:
         batch = self._prepare(*args)
         count = batch.num_reqs + 1
         host, device = batch.query_start_loc_np[:count], batch.query_start_loc[:count]
-        self.widths += [
-            [int(n) for n in part] for part in (torch.from_numpy(host).diff(), device.diff())
-        ]
+        self.widths.append([torch.from_numpy(host).diff().tolist(), device.diff().tolist()])
         return batch
 
     def _postprocessed(self, idx_mapping: torch.Tensor, *args: Any, **kwargs: Any) -> None:

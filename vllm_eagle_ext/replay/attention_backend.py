@@ -19,6 +19,6 @@ class ReplayBackend(GDNAttentionBackend):
 
     @classmethod
     def supports_device_cpu_query_lens_mismatch(cls) -> bool:
-        """Adaptive verification trims drafts on the device. The parent's kernels would do so, too, but
-        store a state per draft token by the host's boundaries of each request (vLLM 0.32)."""
+        """Let adaptive verification trim drafts on the device: a step's rows are read there alone. vLLM
+        says no for all recurrent states, whose metadata may go by the host's lengths (0.32)."""
         return True
