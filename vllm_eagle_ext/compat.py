@@ -62,8 +62,18 @@ def _is_in(releases: str, version: str) -> bool:
 
 def v2_runner_needs_aux_states() -> bool:
     """0.32's V2 runner asks the target for aux states whatever the draft's config says."""
+    return _is_before("0.33")
+
+
+def cpu_needs_all_drafts() -> bool:
+    """0.32's CPU kernels for gated delta nets, with one state block per draft token, misplace the inputs
+    of the convolution in a step of fewer than K drafts (`_spec_aware_spec`)."""
+    return _is_before("0.33")
+
+
+def _is_before(release: str) -> bool:
     try:
-        return Version(vllm_version()) < Version("0.33")
+        return Version(vllm_version()) < Version(release)
     except InvalidVersion:
         return False
 

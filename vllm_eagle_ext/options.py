@@ -65,6 +65,11 @@ class Options(BaseModel):
         'start passes), "sequential" (row by row, bit for bit what vLLM\'s own kernel computes) or '
         '"chunked" (all rows of a step at once on tensor cores, rounding differently; GPUs alone)',
     )
+    adaptive_verification: bool = Field(
+        default=False,
+        description="true or false; true lets vLLM's enable_adaptive_verification run on a hybrid "
+        "target with replay, which no GPU has shown yet",
+    )
 
 
 def parse_options(additional_config: object) -> Options:

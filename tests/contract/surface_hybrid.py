@@ -45,6 +45,24 @@ HYBRID = (
         contains=("self._forward_core(",),
     ),
     Name(
+        "vllm.v1.attention.backend",
+        "AttentionBackend.supports_device_cpu_query_lens_mismatch",
+        "lets adaptive verification run with replay",
+        parameters=("cls",),
+    ),
+    Name(
+        "vllm.v1.attention.backend",
+        "AttentionMetadataBuilder.get_varlen_cudagraph_max_query_len",
+        "the same, of full graphs",
+        parameters=("cls", "vllm_config", "kv_cache_spec"),
+    ),
+    Name(
+        "vllm.config.speculative",
+        "SpeculativeConfig",
+        "asked when the scheme of recurrent states is chosen",
+        contains=("num_speculative_tokens_per_batch_size:", "enable_adaptive_verification:"),
+    ),
+    Name(
         "vllm.platforms.interface",
         "Platform.get_device_capability",
         "by what the scheme of recurrent states is chosen on a GPU",

@@ -8,6 +8,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.e2e.test_k_by_batch_size import (
+    assert_drafts_follow_the_schedule,
+    drafts_by_width,
+    following,
+    phases,
+)
 from tests.support.batches import Batch, Engine, compare_drafts, eagle3, run_engines
 from tests.support.releases import is_release
 
@@ -35,6 +41,9 @@ PLAIN = {"dtype": "float32", "block_size": BLOCK, "max_num_seqs": 8, "max_model_
 ROOMY = PLAIN | {"enable_prefix_caching": True}
 # Seven cache blocks (an eighth is vLLM's null block) for three requests of up to five.
 NARROW = PLAIN | {"max_num_batched_tokens": CHUNK, "max_num_seqs": 3, "num_gpu_blocks_override": 8}
+# Requests that join while others run, and vLLM's own key.
+JOINS, WAVES, OF_WAVES = [0, 0, 6, 8, 10, 12, 40, 41], (40, 33, 60, 20, 50, 30, 25, 45), 60
+SCHEDULE = [[1, 2, K], [3, 3, 2], [4, 4, 1], [5, 8, 0]]
 PER_POSITION = "spec_decode_num_accepted_tokens_per_pos"
 # An EAGLE row at the end of a block depends on the token behind it. 0.32 computes the last block of
 # a hit anew, from 0.33 on a block's hash covers that token.
@@ -71,15 +80,17 @@ def cached_batches(prompts: list[list[int]]) -> list[Batch]:
 @pytest.fixture(scope="module")
 def engines(prompts):
     common = batches(prompts)
+    waves = [Batch("waves", cut(prompts, WAVES), max_tokens=OF_WAVES, joins=JOINS, cold=True)]
     stock = {"enabled": False}  # first: nothing of this package is in the process yet
     wanted = [
         Engine("stock", common, eagle3("postnorm", K), engine_args=NARROW, options=stock),
-        Engine("plain", common, engine_args=PLAIN),
+        Engine("plain", common + waves, engine_args=PLAIN),
+        Engine("schedule", waves, following(eagle3("postnorm", K), SCHEDULE), engine_args=PLAIN),
     ]
     for draft in DRAFTS:
         speculative = eagle3(draft, K)
         wanted += [
-            Engine(f"{draft}, roomy", cached_batches(prompts), speculative, engine_args=ROOMY),
+            Engine(f"{draft}, roomy", cached_batches(prompts) + waves, speculative, engine_args=ROOMY),
             Engine(f"{draft}, narrow", common, speculative, engine_args=NARROW),
         ]
     return run_engines(wanted)
@@ -158,6 +169,23 @@ def test_stock_vllm_drafts_otherwise_there(engines, batch, alone):
     stock = engines["stock"][batch]
     assert stock["tokens"] == engines["plain"][batch]["tokens"]
     assert differing(stock, engines["postnorm, roomy"][alone], at_least=10) >= 5
+
+
+class TestKByBatchSize:
+    def test_drafts_follow_the_schedule(self, engines):
+        result = engines["schedule"]["waves"]
+        assert phases(result) == [4, 2, 1, 0, 1, 2, 4]
+        assert_drafts_follow_the_schedule(result, SCHEDULE)
+
+    def test_texts_and_drafts_are_those_of_a_fixed_k(self, engines):
+        """A narrow draft is the beginning of a wide one, and steps without drafts leave no hole."""
+        result, fixed = (engines[name]["waves"] for name in ("schedule", "postnorm, roomy"))
+        assert result["tokens"] == fixed["tokens"] == engines["plain"]["waves"]["tokens"]
+        widths = drafts_by_width(result, fixed)
+        print(f"\nwidth: drafts, differing from those of K={K}: {widths}")
+        assert widths.keys() == {0, 1, 2, K}
+        assert widths[K][0] >= 20
+        assert sum(differ for _, differ in widths.values()) == 0
 
 
 @pytest.mark.parametrize("draft", DRAFTS)

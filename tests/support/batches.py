@@ -22,6 +22,7 @@ class Batch:
     then: list[int] = field(default_factory=list)  # behind each followed text
     max_tokens: int | list[int] | None = 32  # None: to the end of max_model_len
     concurrency: int | None = None  # requests at a time
+    joins: list[int] = field(default_factory=list)  # per prompt: the step before which it is added
     cold: bool = False  # the prefix cache is emptied first
     logprobs: int | None = None
     lora: list[Path | None] = field(default_factory=list)  # per prompt: the folder of an adapter

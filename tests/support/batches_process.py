@@ -12,6 +12,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from tests.support import joining
 from tests.support.hybrid_process import counters, logprobs_of
 from tests.support.in_process import build, close, keep_kernels
 from tests.support.kinds_process import sampling_params
@@ -25,7 +26,10 @@ def prompts_of(batch: dict[str, Any], earlier: dict[str, Any]) -> list[list[int]
     return [prompt + own + batch["then"] for prompt, own in texts]
 
 
-def generate(llm: Any, batch: dict[str, Any], prompts: list[list[int]]) -> list[Any]:
+def generate(
+    llm: Any, batch: dict[str, Any], prompts: list[list[int]]
+) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Answers, and the steps of requests that join at steps of their own."""
     lengths = batch["max_tokens"]
     lengths = lengths if isinstance(lengths, list) else [lengths] * len(prompts)
     common = {"detokenize": False, "logprobs": batch["logprobs"]}
@@ -33,6 +37,8 @@ def generate(llm: Any, batch: dict[str, Any], prompts: list[list[int]]) -> list[
         sampling_params(common | {"max_tokens": length} | own)
         for length, own in zip(lengths, batch["asked"] or [{}] * len(prompts), strict=True)
     ]
+    if batch["joins"]:
+        return joining.generate(llm, prompts, params, batch["joins"])
     adapters = adapters_of(batch["lora"])
     texts = [{"prompt_token_ids": prompt} for prompt in prompts]
     width = batch["concurrency"] or len(prompts)
@@ -41,7 +47,7 @@ def generate(llm: Any, batch: dict[str, Any], prompts: list[list[int]]) -> list[
         part = slice(start, start + width)
         lora = adapters[part] or None
         outputs += llm.generate(texts[part], params[part], use_tqdm=False, lora_request=lora)
-    return outputs
+    return outputs, []
 
 
 def adapters_of(folders: list[str | None]) -> list[Any]:
@@ -72,11 +78,12 @@ def run_batch(llm: Any, batch: dict[str, Any], earlier: dict[str, Any], drafts: 
     if drafts:
         llm.collective_rpc("start_placing")
     before, first = counters(llm), llm.request_counter.counter
-    outputs = generate(llm, batch, prompts)
+    outputs, steps = generate(llm, batch, prompts)
     after = counters(llm)
     placed, rows = [llm.collective_rpc(name) if drafts else [] for name in ("take_placed", "take_rows")]
     return {
         "prompts": prompts,
+        "steps": steps,
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
         "logprobs": logprobs_of(outputs),
         "finish": [output.outputs[0].finish_reason for output in outputs],

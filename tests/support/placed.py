@@ -65,9 +65,10 @@ class Placed(OracleDrafts):
             if kwargs.get("dummy_run"):
                 return drafts
             num_sampled = args[4]
-            places = input_batch.idx_mapping.tolist()
+            places, k = input_batch.idx_mapping.tolist(), kwargs.get("num_speculative_tokens")
             for i, (request, row) in enumerate(zip(input_batch.req_ids, drafts.tolist(), strict=False)):
-                self._keep(request, int(states.total_len.gpu[places[i]]), row, not int(num_sampled[i]))
+                length, inside_prompt = int(states.total_len.gpu[places[i]]), not int(num_sampled[i])
+                self._keep(request, length, row[:k], inside_prompt)
             return drafts
 
         runner.speculator.propose = placing

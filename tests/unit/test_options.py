@@ -38,6 +38,9 @@ def test_values():
             {"aux_layers": [-1]}, ["[-1]", "list of layers whose input is read"], id="negative"
         ),
         pytest.param({"aux_layers": [True]}, ["[True]"], id="bool_is_no_layer"),
+        pytest.param(
+            {"adaptive_verification": "on"}, ["'on'", "true or false", "no GPU has shown"], id="adaptive"
+        ),
         pytest.param({"enabled": "yes"}, ["'yes'", "true or false"], id="string_is_no_bool"),
         pytest.param({"norm_output": 1}, ["norm_output is 1", "true or false"], id="int_is_no_bool"),
     ],
@@ -55,6 +58,7 @@ def test_refused_with_field_value_and_what_is_allowed(given, words):
         ({"aux_layers": "input"}, 'write {"eagle_ext": {"aux_layers": ..}}'),
         ({"hybrid_state": "replay"}, 'write {"eagle_ext": {"hybrid_state": ..}}'),
         ({"norm_output": False}, 'write {"eagle_ext": {"norm_output": ..}}'),
+        ({"adaptive_verification": True}, 'write {"eagle_ext": {"adaptive_verification": ..}}'),
         ({"eagle-ext": {"aux_layers": "input"}}, 'write "eagle_ext" for "eagle-ext"'),
         ({"eagleext": {}}, 'write "eagle_ext" for "eagleext"'),
         ({"eagle_ex": {}}, 'write "eagle_ext" for "eagle_ex"'),

@@ -25,6 +25,7 @@ REPLAYING_TARGETS = {
 # Where no GPU's times are known. Below, 1 + K state blocks are few, and a commit costs what it saves.
 LEAST_K = 3
 OPTION = "additional_config.eagle_ext.hybrid_state"
+ADAPTIVE_OPTION = "additional_config.eagle_ext.adaptive_verification"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,20 @@ class Situation:
     capability: tuple[int, int] | None = None  # of the GPU; None: a CPU, or not known
     state_width: int = 4  # bytes of an element of a recurrent state
     kernels: str = "auto"  # the option `replay_kernels`
+    k_by_batch_size: object = None  # vLLM's schedule, where vLLM follows it
+    short_drafts_crash: bool = False  # this vLLM's CPU kernels, with one state block per draft token
+    adaptive_verification: bool = False  # vLLM's key, which trims drafts on the device
+    adaptive_verification_allowed: bool = False  # the option of this package
+
+    @property
+    def per_token_crashes(self) -> bool:
+        """Find out whether a schedule of K meets kernels that need all K drafts."""
+        return bool(self.k_by_batch_size) and self.short_drafts_crash and self.platform == "cpu"
+
+    @property
+    def needs_replay(self) -> bool:
+        """Find out whether some steps verify fewer drafts than the per-token scheme could serve."""
+        return self.per_token_crashes or self.adaptive_verification
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +171,35 @@ def choose(situation: Situation, asked: HybridState) -> Choice:
     """
     scheme, reason = _scheme(situation, asked)
     return Choice(scheme, reason, _blocks(situation, scheme))
+
+
+def refuse_uneven_drafts(situation: Situation, choice: Choice) -> None:
+    """Refuse steps of fewer than K drafts where the scheme that was chosen cannot serve them.
+
+    Raises:
+        HybridStateError: a schedule of K with one state block per draft token, which crashes vLLM's CPU
+            kernels or gives wrong texts; drafts trimmed on the device with that scheme, or unasked for.
+    """
+    s = situation
+    if s.per_token_crashes and not choice.replays:
+        raise HybridStateError(
+            field="speculative_config.num_speculative_tokens_per_batch_size",
+            value=s.k_by_batch_size,
+            allowed=f"no schedule for {s.architecture} with one state block per draft token on a CPU, "
+            "where this vLLM crashes or gives wrong texts in steps of fewer drafts (0.33 does not); the "
+            f"scheme was chosen because: {choice.reason}",
+            remedy="leave the key out, or keep the states by replay: hybrid_state 'auto' takes it from "
+            f"{LEAST_K} draft tokens on, 'replay' asks for it",
+        )
+    if s.adaptive_verification and not (choice.replays and s.adaptive_verification_allowed):
+        raise HybridStateError(
+            field="speculative_config.enable_adaptive_verification",
+            value=True,
+            allowed=f"false for {s.architecture}; true with states kept by replay and {ADAPTIVE_OPTION} "
+            f"true, which no GPU has shown yet. Chosen here: {choice.scheme}, {choice.reason}",
+            remedy='leave the key out, or ask for both: {"eagle_ext": {"hybrid_state": "replay", '
+            '"adaptive_verification": true}}',
+        )
 
 
 def _blocks(situation: Situation, scheme: Scheme) -> StateBlocks:

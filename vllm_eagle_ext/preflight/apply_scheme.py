@@ -15,6 +15,7 @@ from vllm_eagle_ext.memory.state_scheme import (
     REPLAYING_TARGETS,
     Situation,
     choose,
+    refuse_uneven_drafts,
     refuse_what_crashes,
 )
 from vllm_eagle_ext.options import KEY, Options
@@ -38,6 +39,7 @@ def apply_hybrid_state(launch: Launch) -> None:
     situation = _situation(launch, deployment)
     refuse_what_crashes(situation)
     choice = choose(situation, launch.options.hybrid_state)
+    refuse_uneven_drafts(situation, choice)
     log_once(logger, logging.INFO, f"Recurrent state of {architecture}: {choice}.")
     metrics.publish_state(
         launch.engine_args,
@@ -52,7 +54,7 @@ def apply_hybrid_state(launch: Launch) -> None:
         _refuse_kernels(situation.platform, launch.options.replay_kernels)
         write_marker(
             launch.target.hf_config,
-            must_replay=launch.options.hybrid_state == "replay",
+            must_replay=launch.options.hybrid_state == "replay" or situation.needs_replay,
             replay_kernels=launch.options.replay_kernels,
         )
         compat.use_architecture(launch.target, REPLAYING_TARGETS[architecture])
@@ -117,6 +119,13 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
         lora=bool(engine_args.enable_lora),
         microbatches=bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1,
         prefill_exports=deployment.exports_states(launch.target_text.get("linear_key_head_dim", 0)),
+        # With data parallelism vLLM turns the schedule off.
+        k_by_batch_size=config.num_speculative_tokens_per_batch_size
+        if engine_args.data_parallel_size == 1
+        else None,
+        short_drafts_crash=compat.cpu_needs_all_drafts(),
+        adaptive_verification=bool(config.enable_adaptive_verification),
+        adaptive_verification_allowed=launch.options.adaptive_verification,
     )
 
 

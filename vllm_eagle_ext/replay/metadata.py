@@ -20,7 +20,7 @@ from vllm.v1.attention.backends.recoverssm_metadata import (
     RecoverSSMPostprocessMetadata,
 )
 from vllm.v1.attention.backends.utils import mamba_get_block_table_tensor
-from vllm.v1.kv_cache_interface import MambaSpec
+from vllm.v1.kv_cache_interface import KVCacheSpec, MambaSpec
 
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.replay.cache_groups import CacheGroups
@@ -90,10 +90,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         most = max(self.decode_cudagraph_max_bs, vllm_config.scheduler_config.max_num_seqs)
         self.ones = torch.ones(most, dtype=torch.int32, device=device)
         self.ops = replay_ops()
-        # A committed state has no offset of accepted rows: where no request has a draft, a row may step
-        # it in its block. Not with prefix caching: at a block's end the commit alone moves states on.
-        is_aligned = kv_cache_spec.mamba_cache_mode == "align"
-        self.decodes_plainly = self.ops.steps_in_place and not is_aligned
+        self.decodes_plainly = self._may_decode_plainly()
         self.pending: Step | None = None  # until `commit_on_v1` takes it
         self.joined: dict[CacheGroups, int] = {}  # to the number of this builder's group among them
         self.led: CacheGroups | None = None  # those of which it is the first
@@ -101,6 +98,14 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         _require_runner(kv_cache_spec, vllm_config)
         if self._recurrent_layers()[0] in layer_names:  # one of the groups speaks for all
             log_start_line(vllm_config)
+
+    @classmethod
+    def get_varlen_cudagraph_max_query_len(
+        cls, vllm_config: VllmConfig, kv_cache_spec: KVCacheSpec
+    ) -> int | None:
+        """All 1 + K rows: a launch depends on the number of requests and on T alone, whatever rows the
+        batch had that was captured; kernels read each request's rows from the device."""
+        return 1 + vllm_config.num_speculative_tokens
 
     def build(
         self,
@@ -174,6 +179,14 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         self.joined[self.led] = self.led.join(self.layer_names)
         self.group_commit = GroupCommit(self.led, self.vllm_config)
         return self.led
+
+    def _may_decode_plainly(self) -> bool:
+        """Whether rows of a batch without any draft may step a state in its block: a committed state
+        has no offset of accepted rows. With prefix caching the commit alone moves states on at a block's
+        end; and a graph that is captured for rows of any number is captured without drafts."""
+        is_aligned = self.kv_cache_spec.mamba_cache_mode == "align"
+        has_any_widths = bool(getattr(self.speculative_config, "enable_adaptive_verification", False))
+        return self.ops.steps_in_place and not is_aligned and not has_any_widths
 
     def _recurrent_layers(self) -> list[str]:
         """The names of all layers of this kind, in the model's order."""

@@ -14,6 +14,7 @@ from vllm_eagle_ext.memory.state_scheme import (
     Situation,
     choose,
     obstacles,
+    refuse_uneven_drafts,
     refuse_what_crashes,
 )
 
@@ -176,3 +177,75 @@ def test_prefix_caching_on_v1_without_triton_is_refused():
     refuse_what_crashes(replace(crashes, prefix_caching=False))
     refuse_what_crashes(replace(crashes, has_triton=True))
     refuse_what_crashes(PLAIN)
+
+
+ON_CPU = {"runner": "v1", "platform": "cpu", "prefix_caching": False}
+SCHEDULE = {"k_by_batch_size": [[1, 4, 15], [5, 8, 0]], "short_drafts_crash": True}
+KEY = "num_speculative_tokens_per_batch_size"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"k": 2},
+        {"dtype": "float32"},
+        {"runner": "v1", "prefix_caching": True, "has_triton": True},
+    ],
+    ids=str,
+)
+def test_a_schedule_on_a_cpu_needs_replay(changes):
+    """vLLM 0.32 itself would crash in a step of fewer drafts, or say something else."""
+    situation = replace(PLAIN, **ON_CPU | SCHEDULE | changes)
+    choice = choose(situation, "auto")
+    with pytest.raises(HybridStateError, match=KEY) as refusal:
+        refuse_uneven_drafts(situation, choice)
+    assert refusal.value.value == SCHEDULE["k_by_batch_size"]
+    assert choice.reason in refusal.value.allowed
+    assert "leave the key out" in refusal.value.remedy
+    assert "hybrid_state" in refusal.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "needs_replay"),
+    [
+        ({}, "replay", True),
+        ({}, "auto", True),
+        ({"k_by_batch_size": None}, "per_token", False),
+        ({"short_drafts_crash": False}, "per_token", False),
+        ({"platform": "cuda", "runner": "v2"}, "per_token", False),
+    ],
+    ids=str,
+)
+def test_a_schedule_that_can_be_served(changes, asked, needs_replay):
+    """Where only replay can, a start whose self-check fails must not fall back."""
+    situation = replace(PLAIN, **ON_CPU | SCHEDULE | changes)
+    refuse_uneven_drafts(situation, choose(situation, asked))
+    assert situation.needs_replay is needs_replay
+
+
+ADAPTIVE = {"adaptive_verification": True, "adaptive_verification_allowed": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked"),
+    [
+        ({"adaptive_verification_allowed": False}, "replay"),
+        ({"adaptive_verification_allowed": False}, "auto"),
+        ({}, "per_token"),
+        ({"lora": True}, "auto"),
+    ],
+    ids=str,
+)
+def test_drafts_trimmed_on_the_device_need_replay_and_the_option(changes, asked):
+    situation = replace(PLAIN, **ADAPTIVE | changes)
+    with pytest.raises(HybridStateError, match=r"enable_adaptive_verification.*no GPU") as refusal:
+        refuse_uneven_drafts(situation, choose(situation, asked))
+    for option in ("hybrid_state", "adaptive_verification"):
+        assert option in refusal.value.remedy
+
+
+@pytest.mark.parametrize("asked", ["auto", "replay"])
+def test_drafts_trimmed_on_the_device_with_replay_and_the_option(asked):
+    situation = replace(PLAIN, **ADAPTIVE)
+    refuse_uneven_drafts(situation, choose(situation, asked))
+    assert situation.needs_replay

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
+from tests.support.releases import is_release
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.log import log_once
 
@@ -20,12 +21,12 @@ def configure(monkeypatch):
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
     monkeypatch.setattr(vllm.plugins, "plugins_loaded", False)
 
-    def make(k=7, target=TARGET, **changes):
+    def make(k=7, target=TARGET, keys=None, **changes):
         options = changes.pop("options", {})
         arguments = {"enable_prefix_caching": False, "max_model_len": 1024} | changes
         return EngineArgs(
             model=str(target),
-            speculative_config=ngram(k),
+            speculative_config=ngram(k) | (keys or {}),
             additional_config={"eagle_ext": options},
             **arguments,
         ).create_engine_config()
@@ -89,3 +90,50 @@ def test_replay_wants_a_target_that_has_states(configure):
     with pytest.raises(HybridStateError, match="LlamaForCausalLM"):
         configure(target=TINY / "target", options={"hybrid_state": "replay"})
     assert configure(target=TINY / "target").model_config.architecture == "LlamaForCausalLM"
+
+
+SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 4, 7], [5, 8, 0]]}
+
+
+@pytest.mark.skipif(not is_release("0.32"), reason="0.33 has repaired its CPU kernels")
+@pytest.mark.parametrize(
+    "changes", [{"options": {"hybrid_state": "per_token"}}, {"k": 2}, {"dtype": "float32"}], ids=str
+)
+def test_a_schedule_is_refused_where_it_would_crash(configure, changes):
+    with pytest.raises(HybridStateError, match="num_speculative_tokens_per_batch_size"):
+        configure(keys=SCHEDULE, **changes)
+    configure(**changes)
+
+
+def test_a_schedule_is_served_with_replay_alone(configure):
+    """A start that chose replay by itself does not fall back, where the other scheme would crash."""
+    config = configure(keys=SCHEDULE)
+    assert config.speculative_config.num_speculative_tokens_per_batch_size
+    assert config.model_config.hf_config.eagle_ext["must_replay"] is is_release("0.32")
+    assert configure().model_config.hf_config.eagle_ext["must_replay"] is False
+
+
+def test_with_data_parallelism_vllm_turns_a_schedule_off(configure):
+    config = configure(
+        keys=SCHEDULE, options={"hybrid_state": "per_token"}, data_parallel_size=2,
+        distributed_executor_backend="mp",
+    )  # fmt: skip
+    assert config.speculative_config.num_speculative_tokens_per_batch_size is None
+
+
+@pytest.mark.parametrize("options", [{}, {"hybrid_state": "replay"}, {"adaptive_verification": False}])
+def test_adaptive_verification_wants_its_option(configure, options):
+    adaptive = {"enable_adaptive_verification": True}
+    with pytest.raises(HybridStateError, match=r"eagle_ext\.adaptive_verification true, which no GPU"):
+        configure(keys=adaptive, options=options)
+    # With it, what vLLM itself asks for comes next.
+    with pytest.raises(ValueError, match="full CUDA graphs|V2 model runner|adaptive draft"):
+        configure(keys=adaptive, options={"adaptive_verification": True})
+
+
+def test_the_option_parts_compile_caches(configure):
+    """vLLM's own hash of its speculative config leaves the key out (0.32), and a start with it on must
+    not load what a start with it off compiled."""
+    off, on = (configure(options={"adaptive_verification": value}) for value in (False, True))
+    assert off.compute_hash() != on.compute_hash()
+    assert off.compute_hash() == configure(options={"adaptive_verification": False}).compute_hash()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ if has_gpu():
     pytest.skip("the builder's CPU tensors", allow_module_level=True)
 
 from vllm.v1.attention.backend import CommonAttentionMetadata
+from vllm.v1.attention.backends.gdn_attn import GDNAttentionBackend
 from vllm.v1.kv_cache_interface import MambaSpec
 
+from vllm_eagle_ext.replay.attention_backend import ReplayBackend
 from vllm_eagle_ext.replay.cache_groups import CacheGroups
 from vllm_eagle_ext.replay.metadata import ReplayMetadata, ReplayMetadataBuilder
 from vllm_eagle_ext.replay.ops import cpu
@@ -31,7 +34,7 @@ STAGED = (
 class Ops:
     """`CpuOps` without the tables for its C++ kernel, or reading block tables where they stand."""
 
-    scratch_blocks = 0
+    scratch_blocks, steps_in_place = 0, True
 
     def __init__(self, *, by_address: bool = False) -> None:
         self.gathers_by_address, self.gathers = by_address, []
@@ -63,7 +66,9 @@ class Commits:
         self.seen.append((step, num_sampled))
 
 
-def builder(mode: str, *, graphs: bool, ops: Ops | None = None) -> ReplayMetadataBuilder:
+def builder(
+    mode: str, *, graphs: bool, ops: Ops | None = None, adaptive: bool = False
+) -> ReplayMetadataBuilder:
     """Without the constructor, which wants an engine."""
     made = ReplayMetadataBuilder.__new__(ReplayMetadataBuilder)
     shapes = ((3, 4), (1, 2, 2), (4, 8))
@@ -81,8 +86,9 @@ def builder(mode: str, *, graphs: bool, ops: Ops | None = None) -> ReplayMetadat
     for name in STAGED:
         setattr(made, name, torch.empty(MOST * (K + 1) + 1, dtype=torch.int32))
     made.ones = torch.ones(MOST, dtype=torch.int32)
-    made.decodes_plainly = mode == "none"
     made.pending, made.joined, made.ops = None, {}, ops or Ops()
+    made.speculative_config = SimpleNamespace(enable_adaptive_verification=adaptive)
+    made.decodes_plainly = made._may_decode_plainly()
     made.layer_names = [f"layer of {id(made)}"]
     made.led, made.group_commit = CacheGroups(GROUPS, MOST, torch.device("cpu"), made.ops), Commits()
     made.joined[made.led] = made.led.join(made.layer_names)
@@ -108,6 +114,13 @@ def batch(rows: list[int], computed: list[int], mode: str) -> CommonAttentionMet
         slot_mapping=torch.zeros(int(starts[-1]), dtype=torch.int64),
         seq_lens_cpu_upper_bound=lengths.int(), is_prefilling=torch.zeros(len(rows), dtype=torch.bool),
     )  # fmt: skip
+
+
+def evenly(common: CommonAttentionMetadata, rows: list[int]) -> CommonAttentionMetadata:
+    """As adaptive verification leaves it: the host knows the sum of the verify rows alone."""
+    common.query_start_loc_cpu = torch.tensor([0, *rows]).cumsum(0).to(torch.int32)
+    assert common.query_start_loc_cpu[-1] == common.query_start_loc[-1]
+    return common
 
 
 def build(made: ReplayMetadataBuilder, common: CommonAttentionMetadata, drafts: list[int]):
@@ -184,9 +197,90 @@ def test_one_draft_makes_all_decodes_verify_rows():
     assert step.batch.starts.tolist() == [0, 1, 3]
 
 
-def test_with_prefix_caching_rows_without_a_draft_are_verified():
-    """At a block's end the commit alone moves a state on."""
-    made = builder("align", graphs=False)
-    step = build(made, batch([1, 1], [20, 30], "align"), [0, 0]).step
+@pytest.mark.parametrize(("mode", "adaptive"), [("align", False), ("none", True)])
+def test_rows_without_a_draft_are_verified(mode, adaptive):
+    """Where the commit alone moves a state on at a block's end, and where a graph that is captured
+    without drafts is replayed with any number of them."""
+    made = builder(mode, graphs=adaptive, adaptive=adaptive)
+    step = build(made, batch([1, 1], [20, 30], mode), [0, 0]).step
     assert step.num_rows == 2
     assert step.batch.starts.tolist() == [0, 1, 2]
+
+
+# Rows of the device and of the host, tokens before, drafts that were scheduled, those that were kept.
+TRIMMED = {
+    "verify rows": ([4, 1, 3, 1], [3, 2, 2, 2], [20, 15, 12, 30], [3, 3, 3, 3], [3, 0, 2, 0]),
+    "padded": ([1, 4, 1, 0], [2, 2, 2, 0], [20, 15, 12, 0], [3, 3, 3, -1], [0, 3, 0, -1]),
+    "beside prompts": ([4, 1, 7, 2], [3, 2, 7, 2], [20, 15, 0, 30], [3, 3, -1, -1], [3, 0, -1, -1]),
+}  # fmt: skip
+
+
+def same(left: Any, right: Any) -> bool:
+    """Of two values of any kind, tensors by content."""
+    if isinstance(left, torch.Tensor):
+        return torch.equal(left, right)
+    if isinstance(left, dict):
+        return same(tuple(left.items()), tuple(right.items()))
+    if isinstance(left, tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right)
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["eager", "graphs"])
+@pytest.mark.parametrize("mode", ["none", "align"])
+@pytest.mark.parametrize("case", TRIMMED)
+def test_rows_are_those_of_the_device(case, mode, graphs):
+    """A batch that was trimmed on the device gives the step of one that was trimmed before."""
+    rows, on_host, computed, scheduled, kept = TRIMMED[case]
+    assert rows != on_host
+    steps, metadata = [], []
+    for common, drafts in (
+        (evenly(batch(rows, computed, mode), on_host), scheduled),
+        (batch(rows, computed, mode), kept),
+    ):
+        found = build(builder(mode, graphs=graphs), common, drafts)
+        metadata.append({
+            name: value for name, value in vars(found).items()
+            if name not in ("step", "groups", "group_commit", "uniform_spec_sequence_length")
+        })  # fmt: skip
+        steps.append(found.step._asdict() | {"built": None})
+    for trimmed, by_hand in (steps, metadata):
+        assert trimmed.keys() == by_hand.keys()
+        for name in by_hand:
+            assert same(trimmed[name], by_hand[name]), name
+    assert steps[0]["batch"].starts.tolist() != torch.tensor([0, *on_host]).cumsum(0).tolist()
+
+
+@pytest.mark.parametrize("mode", ["none", "align"])
+def test_a_graph_captured_on_one_row_each_serves_any_widths(mode):
+    """vLLM captures graphs of varying widths with as many requests as tokens."""
+    made = builder(mode, graphs=True, adaptive=True)
+    captured = made.build_for_cudagraph_capture(batch([1] * 8, [20] * 8, mode)).step
+    trimmed = evenly(
+        batch([4, 1, 2, 1, 0, 0, 0, 0], [20, 15, 12, 30, 0, 0, 0, 0], mode), [2] * 4 + [0] * 4
+    )
+    step = build(made, trimmed, [3] * 4 + [-1] * 4).step
+    assert step.batch.starts.tolist() == [0, 4, 5, 7, 8, 8, 8, 8, 8]
+    # What a launch is made of: tensors in the same places and of the same sizes, and T.
+    for part in ("state_blocks", "starts"):
+        mine, theirs = getattr(step.batch, part), getattr(captured.batch, part)
+        assert (mine.data_ptr(), mine.shape, mine.stride()) == (
+            theirs.data_ptr(), theirs.shape, theirs.stride()
+        )  # fmt: skip
+    assert step.ones.data_ptr() == captured.ones.data_ptr()
+    for part in ("num_rows", "rows_per_request", "rows"):
+        assert getattr(step, part) == getattr(captured, part)
+
+
+def test_vllm_is_told_so():
+    """Its own backend for such layers says neither."""
+    config = SimpleNamespace(num_speculative_tokens=K)
+    bounds = [
+        each.get_builder_cls().get_varlen_cudagraph_max_query_len(config, None)
+        for each in (ReplayBackend, GDNAttentionBackend)
+    ]
+    assert bounds == [1 + K, None]
+    told = [
+        each.supports_device_cpu_query_lens_mismatch() for each in (ReplayBackend, GDNAttentionBackend)
+    ]
+    assert told == [True, False]

@@ -19,7 +19,8 @@ from vllm_eagle_ext.replay.self_check.step import MadeStep, Shapes, copy_of, emp
 
 @torch.inference_mode()
 def check_in_a_graph(kernels: Kernels, shapes: Shapes, device: torch.device) -> KernelCheck:
-    """Capture verify and commit, replay them on one step and, in the same memory, on another."""
+    """Capture verify and commit on one row per request, replay them on one step and, in the same memory,
+    on another, whose requests have other numbers of rows: vLLM captures graphs for varying widths so."""
 
     def parts() -> list[Part]:
         step, other = (make_step(shapes, device, FOUR, seed) for seed in (0, 50))
@@ -27,6 +28,7 @@ def check_in_a_graph(kernels: Kernels, shapes: Shapes, device: torch.device) -> 
         first, second = (copy_of(each, shapes) for each in (step, other))
         graph = torch.cuda.CUDAGraph()
         run()  # compiles, and fills what is filled once
+        _narrow(step)
         with torch.cuda.graph(graph):
             run()
         found = []
@@ -105,6 +107,13 @@ def _plain_run(
     return out, run
 
 
+def _narrow(step: MadeStep) -> None:
+    """Leave each request its first row; the rows behind them belong to nobody."""
+    starts = step.batch.starts
+    starts.copy_(torch.arange(len(starts), dtype=starts.dtype, device=starts.device))
+    step.num_sampled.fill_(1)
+
+
 def _refill(step: MadeStep, fresh: MadeStep) -> None:
     """Give a step the content of another one of the same sizes, where it stands."""
     for mine, theirs in zip(_inputs(step), _inputs(fresh), strict=True):
@@ -114,7 +123,11 @@ def _refill(step: MadeStep, fresh: MadeStep) -> None:
 
 def _inputs(step: MadeStep) -> tuple[torch.Tensor, ...]:
     """What a graph reads; scratch blocks, and how many tokens were computed, are those of all steps."""
-    return (*step.rows, *step.gating, step.batch.state_blocks, *step.align.tables.tensors)
+    batch = step.batch
+    return (
+        *step.rows, *step.gating, batch.state_blocks, batch.starts, step.num_sampled,
+        *step.align.tables.tensors,
+    )  # fmt: skip
 
 
 def _beside_plain_run(

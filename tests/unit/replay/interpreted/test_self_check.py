@@ -95,6 +95,8 @@ def test_a_step_in_the_place_of_another():
     out, run_step = surroundings._plain_run(SEQUENTIAL, SMALL, step)
     assert not torch.equal(step.batch.state_blocks, other.batch.state_blocks)
     run_step()
+    surroundings._narrow(step)
+    assert step.batch.starts.diff().tolist() == [1] * 5
     surroundings._refill(step, copy_of(other, SMALL))
     run_step()
     parts = surroundings._beside_plain_run("", SEQUENTIAL, SMALL, copy_of(other, SMALL), step, out)

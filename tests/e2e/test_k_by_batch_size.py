@@ -1,0 +1,139 @@
+"""vLLM's `num_speculative_tokens_per_batch_size`, 0 among its values: K changes while requests live.
+
+The DFlash pair on the hybrid target with replay, V1 and V2; EAGLE-3 on V2 (on V1: test_scheduling.py).
+"""
+
+from __future__ import annotations
+
+from itertools import groupby, pairwise
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_hybrid_dflash import dflash
+from tests.support.batches import Batch, Engine, drafts_of, eagle3, run_engines
+from tests.support.hybrid import TARGET
+from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
+
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
+
+K, EAGLE_K = 7, 4
+JOINS = [0, 0, 6, 8, 10, 12, 40, 41, 42, 70, 90, 91]
+LENGTHS = [60, 90, 30, 34, 50, 40, 44, 40, 36, 60, 40, 30]
+REPLAY = {"hybrid_state": "replay"}
+
+
+def following(speculative: dict[str, Any], schedule: list[list[int]]) -> dict[str, Any]:
+    return speculative | {"num_speculative_tokens_per_batch_size": schedule}
+
+
+def phases(result: dict[str, Any]) -> list[int]:
+    """The values of K, one after the other."""
+    return [k for k, _ in groupby(step["k"] for step in result["steps"])]
+
+
+def assert_drafts_follow_the_schedule(result: dict[str, Any], schedule: list[list[int]]) -> None:
+    """What a step asks for is what the next one verifies, and what vLLM counts."""
+    steps, counters = result["steps"], result["counters"]
+    for step in steps:
+        count = len(step["verified"])
+        assert step["k"] == next(k for first, last, k in schedule if first <= count <= last)
+    for before, step in pairwise(steps):
+        verified = {n for name, n in step["verified"].items() if name in before["verified"]}
+        assert verified <= {before["k"]}
+    drafts = [n for step in steps for n in step["verified"].values() if n]
+    assert counters["spec_decode_num_drafts"] == len(drafts)
+    assert counters["spec_decode_num_draft_tokens"] == sum(drafts)
+    accepted = counters["spec_decode_num_accepted_tokens_per_pos"]
+    assert accepted == sorted(accepted, reverse=True)
+    assert sum(accepted) == counters["spec_decode_num_accepted_tokens"] > 0
+
+
+def drafts_by_width(left: dict[str, Any], right: dict[str, Any]) -> dict[int, tuple[int, int]]:
+    """Drafts of the left run against those of the right one, which are at least as wide, at the same
+    lengths: width -> how many, and how many of them differ."""
+    found: dict[int, tuple[int, int]] = {}
+    for one, other in zip(drafts_of(left), drafts_of(right), strict=True):
+        for length in one.keys() & other.keys():
+            row = one[length]
+            count, differ = found.get(len(row), (0, 0))
+            found[len(row)] = count + 1, differ + (row != other[length][: len(row)])
+    return found
+
+
+SCHEDULE = [[1, 2, K], [3, 3, 2], [4, 4, 1], [5, 256, 0]]
+
+
+@pytest.fixture(scope="module")
+def v1(prompts):
+    texts = [prompt[: 40 + 3 * i] for i, prompt in enumerate(prompts[: len(JOINS)])]
+    waves = [Batch("waves", texts, max_tokens=LENGTHS, joins=JOINS, logprobs=5)]
+    engines = {"plain": None, "fixed": dflash(K), "schedule": following(dflash(K), SCHEDULE)}
+    found = run_engines(
+        [
+            Engine(name, waves, draft, options=REPLAY if draft else {}, target=TARGET)
+            for name, draft in engines.items()
+        ]
+    )
+    return {name: result["waves"] for name, result in found.items()}
+
+
+class TestDFlashWithReplay:
+    def test_drafts_follow_the_schedule(self, v1):
+        assert phases(v1["schedule"]) == [7, 2, 1, 0, 1, 2, 7, 2, 7]
+        assert_drafts_follow_the_schedule(v1["schedule"], SCHEDULE)
+
+    def test_texts_are_those_without_a_draft(self, v1):
+        plain = v1["plain"]
+        gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], v1["schedule"]["tokens"])
+        print(f"\n{len(gaps)} of {len(JOINS)} texts diverge, at gaps {gaps}")
+        assert max(gaps, default=0) <= NEAR_TIE_GAP
+
+    def test_drafts_after_steps_without_are_those_of_a_fixed_k(self, v1):
+        """The draft's cache has no hole. A narrower block has fewer masks on V1, and may differ."""
+        widths = drafts_by_width(v1["schedule"], v1["fixed"])
+        print(f"\nwidth: drafts, differing from those of K={K}: {widths}")
+        assert widths[K][0] >= 40
+        assert widths[K][1] <= 1  # a near-tie of the draft's, whose batches have other shapes
+        assert widths[0][0] >= 100
+
+
+V2_JOINS, V2_LENGTHS = [0, 4, 5, 6], [44, 10, 10, 8]
+
+
+def v2_schedule(k: int) -> list[list[int]]:
+    return [[1, 1, k], [2, 2, 2], [3, 3, 1], [4, 256, 0]]
+
+
+@pytest.fixture(scope="module")
+def v2(prompts):
+    """A few tokens: Triton's interpreter is slow."""
+    texts = [prompt[:24] for prompt in prompts[: len(V2_JOINS)]]
+    waves = [Batch("waves", texts, max_tokens=V2_LENGTHS, joins=V2_JOINS)]
+    hybrid = {"options": REPLAY, "target": TARGET}
+    dense = {"engine_args": {"dtype": "float32"}}
+    pairs = {"dflash": (dflash(K), hybrid), "eagle3": (eagle3("postnorm", EAGLE_K), dense)}
+    engines = [
+        Engine(f"{name} {kind}", waves, draft, **around)
+        for name, (fixed, around) in pairs.items()
+        for kind, draft in (
+            ("fixed", fixed),
+            ("schedule", following(fixed, v2_schedule(fixed["num_speculative_tokens"]))),
+        )
+    ]
+    return {name: result["waves"] for name, result in run_engines(engines, "v2").items()}
+
+
+@pytest.mark.long
+@pytest.mark.v2
+@pytest.mark.parametrize(("draft", "k"), [("dflash", K), ("eagle3", EAGLE_K)])
+def test_a_schedule_on_v2(v2, draft, k):
+    fixed, result = (v2[f"{draft} {kind}"] for kind in ("fixed", "schedule"))
+    assert phases(result) == [k, 2, 1, 0, 2, k]
+    assert_drafts_follow_the_schedule(result, v2_schedule(k))
+    assert result["tokens"] == fixed["tokens"]
+    widths = drafts_by_width(result, fixed)
+    print(f"\nwidth: drafts, differing from those of K={k}: {widths}")
+    assert {2, k} <= widths.keys()
+    assert widths[k][0] >= 10
+    assert sum(differ for _, differ in widths.values()) == 0
