@@ -45,7 +45,12 @@ class KernelTimes:
 
 
 def kernel_times(
-    capability: tuple[int, int], *, k: int, state_width: int, kernels: str = "auto"
+    capability: tuple[int, int],
+    *,
+    k: int,
+    state_width: int,
+    kernels: str = "auto",
+    chunked_run: bool = True,
 ) -> KernelTimes | None:
     """Look up a GPU; None: nothing is modelled for it.
 
@@ -53,16 +58,18 @@ def kernel_times(
         capability: one that was not modelled is taken for the nearest one below.
         state_width: bytes of an element of a state.
         kernels: the option `replay_kernels`.
+        chunked_run: whether the chunked kernels can run the layers (`chunked_kernels.hindrance`).
     """
     asked = 10 * capability[0] + capability[1]
     known = [modelled for modelled in LIKELY_US if modelled <= asked]
     if not known:
         return None
     modelled = max(known)
+    allowed = [name for name in _TAKEN[kernels] if chunked_run or name != "chunked"]
     shares, taken = [], None
     for by_width in LIKELY_US[modelled].values():
         times = by_width.get(state_width, {})
-        taken = next((name for name in _TAKEN[kernels] if name in times), None)
+        taken = next((name for name in allowed if name in times), None)
         if taken is None:
             return None
         shares.append(_at(times[taken], k) / _at(times["per_token"], k))

@@ -48,6 +48,7 @@ class Situation:
     capability: tuple[int, int] | None = None  # of the GPU; None: a CPU, or not known
     state_width: int = 4  # bytes of an element of a recurrent state
     kernels: str = "auto"  # the option `replay_kernels`
+    not_chunked: str | None = None  # why the chunked kernels cannot run the layers, if so
     k_by_batch_size: object = None  # vLLM's schedule, where vLLM follows it
     short_drafts_crash: bool = False  # this vLLM's CPU kernels, with one state block per draft token
     adaptive_verification: bool = False  # vLLM's key, which trims drafts on the device
@@ -234,10 +235,18 @@ def _by_model(situation: Situation) -> tuple[Scheme, str] | None:
     s = situation
     if s.platform != "cuda" or s.capability is None:
         return None
-    times = kernel_times(s.capability, k=s.k, state_width=s.state_width, kernels=s.kernels)
+    times = kernel_times(
+        s.capability,
+        k=s.k,
+        state_width=s.state_width,
+        kernels=s.kernels,
+        chunked_run=s.not_chunked is None,
+    )
     if times is None:
         return None
     drafts = "1 draft token" if s.k == 1 else f"{s.k} draft tokens"
+    if s.not_chunked and s.kernels == "auto":
+        drafts += f", no chunked kernels ({s.not_chunked})"
     replay, per_token = (_blocks(s, scheme).count for scheme in ("replay", "per_token"))
     fewer = f"{counted(replay)} instead of {per_token}"
     if not times.pays:

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from vllm_eagle_ext import compat, metrics
 from vllm_eagle_ext.checkpoint.families.registry import method_drafts_in_parallel
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.log import get_logger, log_once
+from vllm_eagle_ext.memory.chunked_kernels import hindrance
 from vllm_eagle_ext.memory.deployment import Deployment
 from vllm_eagle_ext.memory.state_scheme import (
     OPTION,
@@ -22,6 +24,9 @@ from vllm_eagle_ext.options import KEY, Options
 from vllm_eagle_ext.preflight.engine_deployment import read_deployment
 from vllm_eagle_ext.preflight.launch import Launch
 from vllm_eagle_ext.resolved_marker import write_marker
+
+if TYPE_CHECKING:
+    import torch
 
 logger = get_logger(__name__)
 
@@ -106,8 +111,9 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
         ),
         platform="cuda" if current_platform.is_cuda() else current_platform.device_name,
         capability=_gpu_capability() if current_platform.is_cuda() else None,
-        state_width=_state_width(launch),
+        state_width=_state_dtype(launch).itemsize,
         kernels=launch.options.replay_kernels,
+        not_chunked=_not_chunked(launch),
         prefix_caching=bool(engine_args.enable_prefix_caching),
         has_triton=HAS_TRITON,
         dtype=str(launch.target.dtype).removeprefix("torch."),
@@ -137,12 +143,20 @@ def _gpu_capability() -> tuple[int, int] | None:
     return None if found is None else (found.major, found.minor)
 
 
-def _state_width(launch: Launch) -> int:
-    """Bytes of an element of a recurrent state, as vLLM resolves its dtype on a GPU."""
+def _state_dtype(launch: Launch) -> torch.dtype:
+    """Of a recurrent state, as vLLM resolves it on a GPU."""
     from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
 
     asked = launch.engine_args.mamba_ssm_cache_dtype
     if asked == "auto":
         asked = launch.target_text.get("mamba_ssm_dtype") or "auto"
-    dtype = launch.target.dtype if asked == "auto" else STR_DTYPE_TO_TORCH_DTYPE[asked]
-    return int(dtype.itemsize)
+    return launch.target.dtype if asked == "auto" else STR_DTYPE_TO_TORCH_DTYPE[asked]
+
+
+def _not_chunked(launch: Launch) -> str | None:
+    """Why the chunked kernels cannot run the target's recurrent layers, if so."""
+    text = launch.target_text
+    # Without such layers there are no widths, and nothing hinders.
+    widths = text.get("linear_key_head_dim", 0), text.get("linear_value_head_dim", 0)
+    rows = 1 + launch.config.num_speculative_tokens
+    return hindrance(*widths, rows, str(launch.target.dtype), str(_state_dtype(launch)))

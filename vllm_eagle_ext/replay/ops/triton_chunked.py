@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import torch
 import triton  # type: ignore[import-untyped]
 
+from vllm_eagle_ext.memory import chunked_kernels
 from vllm_eagle_ext.replay.ops import triton as sequential
 from vllm_eagle_ext.replay.ops.triton_chunked_kernels import _apply_states, _verify
 from vllm_eagle_ext.replay.ops.triton_launch import launch_verify, layer_sizes, programs
@@ -24,12 +25,8 @@ from vllm_eagle_ext.replay.ops.types import Batch, Gating, Plan, Rows, StateCach
 
 __all__ = ["ApplyPlan", "hindrance", "plan", "verify"]
 
-LEAST = 16  # rows and columns of a tensor core's product
-MOST_ROWS = 64
-DTYPES = (torch.bfloat16, torch.float16)  # of rows; sums of three bf16 parts hold either exactly
-STATE_DTYPES = (torch.float32, *DTYPES)
 COLUMNS_AT_A_TIME = 32
-FEW_HEADS = 128  # value heads of all requests, below which a head is shared among more programs
+FEW_HEADS = 128  # value heads of a launch, below which a head is shared among more programs
 VERIFY = {"num_warps": 4, "STAGES": 3}
 COMMIT = {"num_warps": 4, "STAGES": 3}
 
@@ -38,29 +35,21 @@ def hindrance(
     key_width: int, value_width: int, rows: int, dtype: torch.dtype, state_dtype: torch.dtype
 ) -> str | None:
     """Why these kernels cannot run a layer, None if they can. rows: of a request, 1 + K at most."""
-    if key_width % LEAST or value_width % LEAST:
-        return f"heads are {key_width} and {value_width} wide, allowed are multiples of {LEAST}"
-    if rows > MOST_ROWS:
-        return f"a step has up to {rows} rows of a request, allowed are {MOST_ROWS}"
-    if dtype not in DTYPES:
-        return f"rows are {dtype}, allowed are bfloat16 and float16"
-    if state_dtype not in STATE_DTYPES:
-        return f"states are {state_dtype}, allowed are float32, bfloat16 and float16"
-    return None
+    return chunked_kernels.hindrance(key_width, value_width, rows, str(dtype), str(state_dtype))
 
 
-def _sizes_for(cache: StateCache, requests: int) -> dict[str, int]:
-    """Sizes of a layer and of a program's tile, by the kernels' names. A launch's tile depends on the
-    padded number of requests alone, so that a graph may hold it."""
+def _sizes_for(cache: StateCache, requests: int, layers: int = 1) -> dict[str, int]:
+    """Sizes of a layer and of a program's tile, by the kernels' names. A launch's tile depends on its
+    layers and the padded number of requests alone, so that a graph may hold it."""
     sizes = layer_sizes(cache)
     rows, DK, DV = cache.records.shape[1], sizes["DK"], sizes["DV"]
     reason = hindrance(DK, DV, rows, cache.records.dtype, cache.state.dtype)
     if reason:
         raise ValueError(reason)
-    BV = 128 if requests * sizes["HV"] >= FEW_HEADS else 32
+    BV = 128 if layers * requests * sizes["HV"] >= FEW_HEADS else 32
     return {
         **sizes,
-        "ROWS": max(triton.next_power_of_2(rows), LEAST),
+        "ROWS": max(triton.next_power_of_2(rows), chunked_kernels.LEAST_WIDTH),
         "BD": min(triton.next_power_of_2(DK), COLUMNS_AT_A_TIME),
         "BV": min(triton.next_power_of_2(DV), BV),
     }
@@ -95,7 +84,7 @@ class ApplyPlan(sequential.ApplyPlan):
 
     def _launch(self, batch: Batch, plan: Plan) -> None:
         first, gating, _ = self._layers[0]
-        sizes = _sizes_for(first, batch.state_blocks.shape[-1])
+        sizes = _sizes_for(first, batch.state_blocks.shape[-1], len(self._layers))
         _apply_states[(programs(batch, sizes), len(self._layers))](
             self._table,
             first.state,

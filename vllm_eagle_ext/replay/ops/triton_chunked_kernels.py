@@ -24,8 +24,8 @@ from vllm_eagle_ext.replay.ops.triton_chunked_math import (
     decays_between,
     dot,
     dot_fp32,
+    dot_rounded,
     dot_rows,
-    dot_square,
     inverse,
     places,
     row_decays,
@@ -137,7 +137,7 @@ def _verify(
     k_unit, q_unit = tl.rsqrt(k_squares + 1e-6), tl.rsqrt(q_squares + 1e-6) * scale
     s, t = places(ROWS)
     M = tl.where(s <= t, between * k_unit[:, None] * k_q * q_unit[None, :], 0.0)
-    from_errors = dot_square(_solution(k_k, k_unit, between, b_b), M)
+    from_errors = dot_rounded(_solution(k_k, k_unit, between, b_b), M)
     errors = tl.trans(b_v).to(tl.float32) - h_k * (before * k_unit)[None, :]
     outputs = h_q * (before * q_unit)[None, :] + dot_fp32(errors, from_errors)
     to = (out + first * out_row + i_hv * DV) + o[None, :] * out_row + o_v[:, None]
@@ -165,7 +165,7 @@ def _store_states(
     here = o < length
     decay = tl.sum(tl.where(o == length - 1, before, 0.0), 0)
     after = tl.where(here, column(between, length - 1), 0.0)
-    written = dot_fp32(errors, solution * (after * k_unit)[None, :])
+    written = dot_rounded(errors, solution * (after * k_unit)[None, :])
     for d in tl.range(0, DK, BD, num_stages=STAGES):
         o_k = (d + tl.arange(0, BD))[None, :]
         mask = mask_v[:, None] & (o_k < DK)

@@ -72,9 +72,9 @@ def dot_fp32(x: tl.tensor, y: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def dot_square(x: tl.tensor, y: tl.tensor) -> tl.tensor:
-    """x y of [ROWS, ROWS]: the least are done in plain fp32, which is as fast there."""
-    if x.shape[0] == 16:
+def dot_rounded(x: tl.tensor, y: tl.tensor) -> tl.tensor:
+    """x y with y [ROWS, ROWS]: of 16 rows in plain fp32, which rounds where tensor cores truncate."""
+    if y.shape[0] == 16:
         return tl.dot(x, y, input_precision="ieee")
     else:
         return dot_fp32(x, y)
@@ -110,12 +110,11 @@ def column(matrix: tl.tensor, number: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def _widened(result: tl.tensor, strict: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:
-    """From the inverses of diagonal blocks of WIDTH rows to those of blocks twice as wide."""
+def _widened(result: tl.tensor, strict: tl.tensor, bits: tl.tensor) -> tl.tensor:
+    """From the inverses of diagonal blocks of 2^bits rows to those of blocks twice as wide."""
     s, t = places(strict.shape[0])
-    block = (s // WIDTH != t // WIDTH) & (s // (2 * WIDTH) == t // (2 * WIDTH))
-    corner = tl.where(block, -strict, 0.0)
-    return result + dot_square(result, dot_square(corner, result))
+    corner = tl.where((s ^ t) >> bits == 1, -strict, 0.0)
+    return result + dot_rounded(result, dot_rounded(corner, result))
 
 
 @triton.jit
@@ -128,9 +127,11 @@ def inverse(strict: tl.tensor) -> tl.tensor:
     """
     s, t = places(strict.shape[0])
     result = tl.where(s == t, 1.0, 0.0) - tl.where(s // 2 == t // 2, strict, 0.0)
-    result = _widened(_widened(_widened(result, strict, 2), strict, 4), strict, 8)
-    if strict.shape[0] >= 32:
-        result = _widened(result, strict, 16)
-    if strict.shape[0] >= 64:
-        result = _widened(result, strict, 32)
+    if strict.shape[0] == 64:  # its products side by side would not fit in registers
+        for bits in tl.range(1, 6, num_stages=1):
+            result = _widened(result, strict, bits)
+    else:
+        result = _widened(_widened(_widened(result, strict, 1), strict, 2), strict, 3)
+        if strict.shape[0] == 32:
+            result = _widened(result, strict, 4)
     return result

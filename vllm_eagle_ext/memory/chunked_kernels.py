@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says which layers the chunked kernels of replay can run; whoever compares their times must know."""
+
+from __future__ import annotations
+
+LEAST_WIDTH = 16  # rows and columns of a tensor core's product
+MOST_ROWS = 64
+DTYPES = ("bfloat16", "float16")  # of rows; sums of three bf16 parts hold either exactly
+STATE_DTYPES = ("float32", *DTYPES)
+
+
+def hindrance(key_width: int, value_width: int, rows: int, dtype: str, state_dtype: str) -> str | None:
+    """Say why they cannot run a layer; None: they can.
+
+    Args:
+        rows: of a request in a step, 1 + K at most.
+        dtype: of rows, as torch calls it, with or without its prefix.
+    """
+    if key_width % LEAST_WIDTH or value_width % LEAST_WIDTH:
+        return f"heads are {key_width} and {value_width} wide, allowed are multiples of {LEAST_WIDTH}"
+    if rows > MOST_ROWS:
+        return f"a step has up to {rows} rows of a request, allowed are {MOST_ROWS}"
+    if dtype.removeprefix("torch.") not in DTYPES:
+        return f"rows are {dtype}, allowed are bfloat16 and float16"
+    if state_dtype.removeprefix("torch.") not in STATE_DTYPES:
+        return f"states are {state_dtype}, allowed are float32, bfloat16 and float16"
+    return None
