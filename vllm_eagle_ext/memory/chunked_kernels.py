@@ -9,19 +9,22 @@ DTYPES = ("bfloat16", "float16")  # of rows; sums of three bf16 parts hold eithe
 STATE_DTYPES = ("float32", *DTYPES)
 
 
-def hindrance(key_width: int, value_width: int, rows: int, dtype: str, state_dtype: str) -> str | None:
+def hindrance(
+    key_width: int, value_width: int, rows: int, dtype: object, state_dtype: object
+) -> str | None:
     """Say why they cannot run a layer; None: they can.
 
     Args:
         rows: of a request in a step, 1 + K at most.
-        dtype: of rows, as torch calls it, with or without its prefix.
+        dtype: of rows, torch's or its name.
+        state_dtype: the same, of states.
     """
     if key_width % LEAST_WIDTH or value_width % LEAST_WIDTH:
         return f"heads are {key_width} and {value_width} wide, allowed are multiples of {LEAST_WIDTH}"
     if rows > MOST_ROWS:
         return f"a step has up to {rows} rows of a request, allowed are {MOST_ROWS}"
-    if dtype.removeprefix("torch.") not in DTYPES:
+    if str(dtype).removeprefix("torch.") not in DTYPES:
         return f"rows are {dtype}, allowed are bfloat16 and float16"
-    if state_dtype.removeprefix("torch.") not in STATE_DTYPES:
+    if str(state_dtype).removeprefix("torch.") not in STATE_DTYPES:
         return f"states are {state_dtype}, allowed are float32, bfloat16 and float16"
     return None

@@ -159,4 +159,4 @@ def _not_chunked(launch: Launch) -> str | None:
     # Without such layers there are no widths, and nothing hinders.
     widths = text.get("linear_key_head_dim", 0), text.get("linear_value_head_dim", 0)
     rows = 1 + launch.config.num_speculative_tokens
-    return hindrance(*widths, rows, str(launch.target.dtype), str(_state_dtype(launch)))
+    return hindrance(*widths, rows, launch.target.dtype, _state_dtype(launch))

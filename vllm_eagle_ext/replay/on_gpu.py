@@ -9,6 +9,7 @@ import torch
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update
 
+from vllm_eagle_ext.memory import chunked_kernels
 from vllm_eagle_ext.replay.cache_groups import CacheGroups
 from vllm_eagle_ext.replay.ops import triton, triton_blocks, triton_chunked
 from vllm_eagle_ext.replay.ops.types import (
@@ -27,7 +28,7 @@ from vllm_eagle_ext.replay.warm_up import compile_later_batches
 
 class GpuOps:
     candidates = (
-        Implementation("chunked", triton_chunked, exact=False, obstacle=triton_chunked.hindrance),
+        Implementation("chunked", triton_chunked, exact=False, obstacle=chunked_kernels.hindrance),
         Implementation("sequential", triton, exact=True),
     )
     scratch_blocks = 0

@@ -23,7 +23,7 @@ from vllm_eagle_ext.replay.ops.triton_launch import launch_verify, layer_sizes, 
 from vllm_eagle_ext.replay.ops.triton_plan import plan, steps
 from vllm_eagle_ext.replay.ops.types import Batch, Gating, Plan, Rows, StateCache
 
-__all__ = ["ApplyPlan", "hindrance", "plan", "verify"]
+__all__ = ["ApplyPlan", "plan", "verify"]
 
 COLUMNS_AT_A_TIME = 32
 FEW_HEADS = 128  # value heads of a launch, below which a head is shared among more programs
@@ -31,19 +31,12 @@ VERIFY = {"num_warps": 4, "STAGES": 3}
 COMMIT = {"num_warps": 4, "STAGES": 3}
 
 
-def hindrance(
-    key_width: int, value_width: int, rows: int, dtype: torch.dtype, state_dtype: torch.dtype
-) -> str | None:
-    """Why these kernels cannot run a layer, None if they can. rows: of a request, 1 + K at most."""
-    return chunked_kernels.hindrance(key_width, value_width, rows, str(dtype), str(state_dtype))
-
-
 def _sizes_for(cache: StateCache, requests: int, layers: int = 1) -> dict[str, int]:
     """Sizes of a layer and of a program's tile, by the kernels' names. A launch's tile depends on its
     layers and the padded number of requests alone, so that a graph may hold it."""
     sizes = layer_sizes(cache)
     rows, DK, DV = cache.records.shape[1], sizes["DK"], sizes["DV"]
-    reason = hindrance(DK, DV, rows, cache.records.dtype, cache.state.dtype)
+    reason = chunked_kernels.hindrance(DK, DV, rows, cache.records.dtype, cache.state.dtype)
     if reason:
         raise ValueError(reason)
     BV = 128 if layers * requests * sizes["HV"] >= FEW_HEADS else 32

@@ -9,6 +9,7 @@ import torch
 
 from tests.unit.replay.cases import PADDING, Case, Shape, bits, case, replay
 from tests.unit.replay.grouped import assert_equals_one_by_one
+from vllm_eagle_ext.memory.chunked_kernels import hindrance
 from vllm_eagle_ext.replay.ops import triton as sequential
 from vllm_eagle_ext.replay.ops import triton_chunked as chunked
 from vllm_eagle_ext.replay.ops.types import Align
@@ -132,6 +133,6 @@ def test_what_they_cannot_run_is_refused(shape, reason):
     with pytest.raises(ValueError, match=reason):
         chunked.ApplyPlan([(step.cache, step.gating, 0)], 3)
     widths, dtypes = (shape.DK, shape.DV), (shape.model, shape.state)
-    assert reason in chunked.hindrance(*widths, shape.T, *dtypes)
+    assert reason in hindrance(*widths, shape.T, *dtypes)
     right = replace(shape, DK=16, DV=16, T=64, model=torch.bfloat16)
-    assert chunked.hindrance(right.DK, right.DV, right.T, right.model, right.state) is None
+    assert hindrance(right.DK, right.DV, right.T, right.model, right.state) is None
