@@ -9,7 +9,9 @@ DTYPES = ("bfloat16", "float16")  # of rows; sums of three bf16 parts hold eithe
 STATE_DTYPES = ("float32", *DTYPES)
 
 
-def hindrance(key_width: int, value_width: int, rows: int, dtype: str, state_dtype: str) -> str | None:
+def chunked_obstacle(
+    key_width: int, value_width: int, rows: int, dtype: str, state_dtype: str
+) -> str | None:
     """Say why they cannot run a layer; None: they can.
 
     Args:

@@ -10,7 +10,7 @@ from vllm_eagle_ext import compat, metrics
 from vllm_eagle_ext.checkpoint.families.registry import method_drafts_in_parallel
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.log import get_logger, log_once
-from vllm_eagle_ext.memory.chunked_kernels import hindrance
+from vllm_eagle_ext.memory.chunked_kernels import chunked_obstacle
 from vllm_eagle_ext.memory.deployment import Deployment
 from vllm_eagle_ext.memory.state_scheme import (
     OPTION,
@@ -150,4 +150,4 @@ def _not_chunked(launch: Launch) -> str | None:
     # Without such layers there are no widths, and nothing hinders.
     widths = text.get("linear_key_head_dim", 0), text.get("linear_value_head_dim", 0)
     rows = 1 + launch.config.num_speculative_tokens
-    return hindrance(*widths, rows, str(launch.target.dtype), str(_state_dtype(launch)))
+    return chunked_obstacle(*widths, rows, str(launch.target.dtype), str(_state_dtype(launch)))

@@ -8,7 +8,7 @@ import pytest
 
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.memory import kernel_times
-from vllm_eagle_ext.memory.chunked_kernels import hindrance
+from vllm_eagle_ext.memory.chunked_kernels import chunked_obstacle
 from vllm_eagle_ext.memory.modelled_times import LIKELY_US
 from vllm_eagle_ext.memory.state_scheme import (
     REPLAYING_TARGETS,
@@ -124,7 +124,7 @@ def test_kernels_that_are_asked_for_are_judged():
 @pytest.mark.usefixtures("modelled")
 def test_layers_that_chunked_kernels_cannot_run_are_judged_by_the_sequential_ones():
     """On sm_120 their times alone speak for replay."""
-    reason = hindrance(20, 16, 4, "torch.bfloat16", "torch.float32")
+    reason = chunked_obstacle(20, 16, 4, "torch.bfloat16", "torch.float32")
     choice = choose(replace(PLAIN, capability=(12, 0), k=3, not_chunked=reason), "auto")
     assert not choice.replays
     assert f"3 draft tokens, no chunked kernels ({reason}): on sm_120 {AT} 2.25" in choice.reason

@@ -35,7 +35,7 @@ def hindrance(
     key_width: int, value_width: int, rows: int, dtype: torch.dtype, state_dtype: torch.dtype
 ) -> str | None:
     """Why these kernels cannot run a layer, None if they can. rows: of a request, 1 + K at most."""
-    return chunked_kernels.hindrance(key_width, value_width, rows, str(dtype), str(state_dtype))
+    return chunked_kernels.chunked_obstacle(key_width, value_width, rows, str(dtype), str(state_dtype))
 
 
 def _sizes_for(cache: StateCache, requests: int, layers: int = 1) -> dict[str, int]:
