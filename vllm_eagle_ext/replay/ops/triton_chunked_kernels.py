@@ -165,7 +165,11 @@ def _store_states(
     here = o < length
     decay = tl.sum(tl.where(o == length - 1, before, 0.0), 0)
     after = tl.where(here, column(between, length - 1), 0.0)
-    written = dot_rounded(errors, solution * (after * k_unit)[None, :])
+    weights = solution * (after * k_unit)[None, :]
+    if target.dtype.element_ty == tl.float32:
+        written = dot_rounded(errors, weights)
+    else:  # a state's rounding to 16 bits is far above what tensor cores truncate
+        written = dot_fp32(errors, weights)
     for d in tl.range(0, DK, BD, num_stages=STAGES):
         o_k = (d + tl.arange(0, BD))[None, :]
         mask = mask_v[:, None] & (o_k < DK)
