@@ -14,7 +14,7 @@ LIKELY_US: dict[int, dict[str, dict[int, dict[str, dict[int, float]]]]] = {
         "A100": {
             2: {
                 "sequential": {3: 5.56, 7: 9.55, 15: 16.95},
-                "chunked": {3: 3.92, 7: 3.92, 15: 3.92},
+                "chunked": {3: 3.5, 7: 3.5, 15: 3.5},
                 "per_token": {3: 4.67, 7: 8.47, 15: 14.86},
             },
             4: {
@@ -28,7 +28,7 @@ LIKELY_US: dict[int, dict[str, dict[int, dict[str, dict[int, float]]]]] = {
         "H100": {
             2: {
                 "sequential": {3: 3.31, 7: 5.4, 15: 9.29},
-                "chunked": {3: 2.38, 7: 2.38, 15: 2.38},
+                "chunked": {3: 2.08, 7: 2.08, 15: 2.08},
                 "per_token": {3: 2.92, 7: 5.26, 15: 9.04},
             },
             4: {
@@ -40,7 +40,7 @@ LIKELY_US: dict[int, dict[str, dict[int, dict[str, dict[int, float]]]]] = {
         "H200": {
             2: {
                 "sequential": {3: 3.31, 7: 5.4, 15: 9.29},
-                "chunked": {3: 2.38, 7: 2.38, 15: 2.38},
+                "chunked": {3: 2.08, 7: 2.08, 15: 2.08},
                 "per_token": {3: 2.92, 7: 5.26, 15: 8.12},
             },
             4: {
@@ -54,7 +54,7 @@ LIKELY_US: dict[int, dict[str, dict[int, dict[str, dict[int, float]]]]] = {
         "B200": {
             2: {
                 "sequential": {3: 2.73, 7: 4.45, 15: 7.68},
-                "chunked": {3: 2.35, 7: 2.35, 15: 2.35},
+                "chunked": {3: 2.1, 7: 2.1, 15: 2.1},
                 "per_token": {3: 2.42, 7: 4.54, 15: 6.71},
             },
             4: {

@@ -130,8 +130,11 @@ def verify(runner: Runner) -> None:
         layer_module.ReplayGatedDeltaNetAttention._verify(layer, x, b, a, out, step=built)
 
 
-def test_chunked_steps_of_few_and_of_many_requests_are_compiled():
-    setting = Setting(QWEN_27B, 3, k=15, requests=13, mode="align", device="cpu", kernels=triton_chunked)
+@pytest.mark.parametrize(("layers", "commits"), [(48, 1), (2, 2)])
+def test_chunked_steps_of_few_and_of_many_requests_are_compiled(layers, commits):
+    """A commit's tiles depend on all of its layers, a verify's on those of one."""
+    delta = replace(QWEN_27B, layers=layers)
+    setting = Setting(delta, 2, k=15, requests=13, mode="align", device="cpu", kernels=triton_chunked)
     runner = Runner(setting, replays=True)
     with variants() as warmed:
         step(runner, setting)
@@ -139,9 +142,9 @@ def test_chunked_steps_of_few_and_of_many_requests_are_compiled():
         for requests, prompts in ((1, 0), (2, 0), (12, 0), (13, 0), (2, 1), (12, 4)):
             step(runner, replace(setting, requests=requests, prompts=prompts))
             verify(runner)
-    for name in ("_verify", "_apply_states"):
+    for name, expected in (("_verify", 2), ("_apply_states", commits)):
         asked = [{key for key in found if key[0] == name} for found in (warmed, later)]
-        assert len(asked[1]) == 2, name
+        assert len(asked[1]) == expected, name
         assert asked[1] <= asked[0], name
 
 
