@@ -65,6 +65,16 @@ class Options(BaseModel):
         'start passes), "sequential" (row by row, bit for bit what vLLM\'s own kernel computes) or '
         '"chunked" (all rows of a step at once on tensor cores, rounding differently; GPUs alone)',
     )
+    draft_length: Literal["fixed", "auto"] = Field(
+        default="fixed",
+        description='"fixed" (each step drafts num_speculative_tokens, or what vLLM\'s own schedule '
+        'says) or "auto" (each step drafts as many as pay, by measured step times and acceptance)',
+    )
+    draft_lengths: list[Annotated[int, Field(ge=0)]] | None = Field(
+        default=None,
+        description='with draft_length "auto", a list of the lengths to choose from, 0 for no draft; '
+        "num_speculative_tokens must be among them",
+    )
 
 
 def parse_options(additional_config: object) -> Options:

@@ -66,7 +66,7 @@ class DraftLengthController:
         self.acceptance = Acceptance(self.menu)
         self._table = CostTable(self.menu)
         self._level = LoadLevel()
-        self._bucket: tuple[int, int] | None = None
+        self._bucket = (-1, -1)  # none yet
         self._costs = StepCosts()
         self._probe: _Probe | None = None
         self._learning = 0  # measured steps left in which the length in force is timed itself

@@ -1,8 +1,8 @@
 """Recorded decode steps, and a plain server that is simulated from them.
 
 Goodput in tokens per CPU-second over an engine without a draft, by requests, of both tiny pairs
-(vLLM 0.32, V1 runner, two cores): EAGLE-3 with K = 4, DFlash with K = 7 on the hybrid target with replay,
-K = 0 with the draft's cache kept. Beside it the share of drafts accepted up to each position.
+(vLLM 0.32, V1 runner, two cores): EAGLE-3 with K = 4, DFlash with K = 7 on the hybrid target with
+replay. Beside it the share of drafts accepted up to each position.
 """
 
 from __future__ import annotations
