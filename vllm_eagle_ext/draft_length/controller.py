@@ -17,9 +17,9 @@ from vllm_eagle_ext.draft_length.step_costs import RING, CostTable, LoadLevel, S
 
 HYSTERESIS = 1.01  # another length must promise so much more goodput
 DECIDE_EVERY = 4  # measured steps
-PROBE_MEASURED = 4  # measured steps of a probe; the first after a change of K is not measured
-PROBE_LONGEST = 12  # steps, where prompts keep steps from being measured
-PROBE_APART = 50  # steps between probes
+PROBE_MEASURED = 6  # measured steps of a probe; the first after a change of K is not measured
+PROBE_LONGEST = 16  # steps, where prompts keep steps from being measured
+PROBE_APART = 25  # steps between probes
 PROBE_APART_UNTIMED = 10  # steps before a length that was never timed in the bucket
 PROBE_SHARE = 0.01  # of all steps, what probes may lose against the length in force
 _LEAST_LOSS = 0.03  # of a probe; its own estimate may be wrong
@@ -41,7 +41,7 @@ class Change:
 
     before: int
     after: int
-    bucket: tuple[int, int]  # binary logarithms of requests and of their context
+    bucket: tuple[int, int]  # of `step_costs.bucket_of`
     figures: tuple[Figure, ...]
 
 
@@ -181,7 +181,8 @@ class DraftLengthController:
     def _consider_probe(self) -> None:
         unknown = [k for k in self.menu if k not in self._costs.known]
         if unknown:
-            if self._costs.samples(self.in_force) >= LoadLevel.ENOUGH:
+            own = self._costs.samples(self.in_force)
+            if own >= LoadLevel.ENOUGH or self.in_force in self._costs.prior:
                 self._begin(max(unknown))
         elif self._step - self._last_probe >= PROBE_APART_UNTIMED:
             self._probe_affordable()

@@ -22,8 +22,18 @@ Key = tuple[int, int]
 
 
 def bucket_of(requests: int, context: int) -> Key:
-    """Return the powers of two in which the requests and their tokens of context together lie."""
-    return max(requests, 1).bit_length() - 1, max(context, 1).bit_length() - 1
+    """Return the power of two in which the requests lie, and the power of four of their context.
+
+    Args:
+        context: tokens of all requests together, which grow with every step.
+    """
+    return max(requests, 1).bit_length() - 1, (max(context, 1).bit_length() - 1) // 2
+
+
+def ranges_of(key: Key) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the least and the most requests of a bucket, and tokens of context."""
+    requests, context = 1 << key[0], 1 << 2 * key[1]
+    return (requests, 2 * requests - 1), (context, 4 * context - 1)
 
 
 @dataclass(slots=True)

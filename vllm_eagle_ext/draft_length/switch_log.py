@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from vllm_eagle_ext.draft_length.controller import Change
+from vllm_eagle_ext.draft_length.step_costs import ranges_of
 from vllm_eagle_ext.log import get_logger
 
 logger = get_logger(__name__)
@@ -12,7 +13,7 @@ APART_S = 60.0  # between two lines on one bucket of load
 
 
 class SwitchLog:
-    """Remembers when it spoke of each bucket last; as many as there are powers of two of load."""
+    """Remembers when it spoke of each bucket last; of which there are few."""
 
     def __init__(self) -> None:
         self._spoken: dict[tuple[int, int], float] = {}
@@ -33,7 +34,7 @@ class SwitchLog:
 
 def describe(change: Change) -> str:
     """Make one line: the load, the choice, and per length milliseconds of a step and tokens from it."""
-    requests, context = (f"{1 << power} to {(2 << power) - 1}" for power in change.bucket)
+    requests, context = (f"{least} to {most}" for least, most in ranges_of(change.bucket))
     figures = "; ".join(
         f"K={f.length}: {'not timed' if f.seconds is None else f'{f.seconds * 1e3:.3g} ms'}, "
         f"{f.tokens:.2f} tokens per request"
