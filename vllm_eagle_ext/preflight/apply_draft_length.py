@@ -11,7 +11,7 @@ from vllm_eagle_ext.checkpoint.families.registry import methods
 from vllm_eagle_ext.draft_length.menu import complete_menu, schedule_of
 from vllm_eagle_ext.errors import EagleExtError, OptionsError, SpeculativeConfigError
 from vllm_eagle_ext.log import get_logger, log_once
-from vllm_eagle_ext.options import KEY
+from vllm_eagle_ext.options import KEY, Options
 from vllm_eagle_ext.preflight.launch import Launch
 
 logger = get_logger(__name__)
@@ -36,17 +36,29 @@ def refuse_draft_length(launch: Launch) -> None:
         OptionsError: a menu without `"auto"`, or `"auto"` without a draft that this package serves.
         SpeculativeConfigError: something else of the engine's that does not go with it.
     """
-    if launch.options.draft_length != "auto":
-        if launch.options.draft_lengths is not None:
-            raise OptionsError(
-                field=_MENU,
-                value=launch.options.draft_lengths,
-                allowed='a list beside draft_length "auto" alone',
-                remedy='set {"draft_length": "auto"}, or leave the list out',
-            )
-        return
-    for problem in _problems(launch):
-        raise problem
+    k = launch.request.num_speculative_tokens if launch.request else None
+    refuse_menu(launch.options, k if isinstance(k, int) else None)
+    if launch.options.draft_length == "auto":
+        for problem in _problems(launch):
+            raise problem
+
+
+def refuse_menu(options: Options, k: int | None) -> None:
+    """Refuse lengths that nobody reads, or that do not fit K, where it is known.
+
+    Raises:
+        OptionsError: as said.
+    """
+    if options.draft_length == "auto":
+        if k is not None:
+            _menu(options.draft_lengths, k)
+    elif options.draft_lengths is not None:
+        raise OptionsError(
+            field=_MENU,
+            value=options.draft_lengths,
+            allowed='a list beside draft_length "auto" alone',
+            remedy='set {"draft_length": "auto"}, or leave the list out',
+        )
 
 
 def apply_draft_length(launch: Launch) -> None:
