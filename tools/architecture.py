@@ -70,7 +70,7 @@ LAYERS = (
     ),
     Layer(
         "start",
-        ("failed_start", "resolved_marker", "metrics"),
+        ("failed_start", "resolved_marker", "metrics", "shared_figures"),
         "what a start leaves behind: its last line, the resolved-config marker, gauges",
         ("base", "checkpoint", "memory"),
     ),
@@ -90,7 +90,7 @@ LAYERS = (
         "draft_length",
         ("draft_length",),
         "a scheduler that chooses K for each step, and the controller that it asks",
-        ("base",),
+        ("base", "start"),
         without=("torch",),
     ),
     Layer(

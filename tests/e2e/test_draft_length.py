@@ -1,4 +1,4 @@
-"""`draft_length: "auto"` on real engines, V1 runner, float32: K changes from step to step, texts do not.
+"""`draft_length: "auto"` on real engines, V1 runner: K changes from step to step, texts do not.
 
 A dense pair with a chain of drafts, and a hybrid pair with a parallel drafter and replay. Batches whose
 name begins with `cycled` get a random length of the menu in each step.
@@ -16,20 +16,21 @@ from tests.support.draft_lengths import auto, run_auto
 from tests.support.engine import TINY
 from tests.support.hybrid import TARGET as HYBRID
 from tests.support.kinds import COMPACT, SCHEMA
-from tests.support.near_ties import near_tie_gaps
+from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 CHUNK, BLOCK = 16, 32
 MENUS = {"dense": (0, 1, 2, 4), "hybrid": (0, 1, 3, 7)}
-COMMON = {"dtype": "float32", "max_num_seqs": 8, "structured_outputs_config": COMPACT}
-DENSE = COMMON | {"block_size": BLOCK, "max_model_len": 160}
+COMMON = {"max_num_seqs": 8, "structured_outputs_config": COMPACT}
+DENSE = COMMON | {"dtype": "float32", "block_size": BLOCK, "max_model_len": 160}
 ROOMY = DENSE | {"enable_prefix_caching": True}
 NARROW = DENSE | {"max_num_batched_tokens": CHUNK, "max_num_seqs": 3, "num_gpu_blocks_override": 8}
 WIDE = COMMON | {"max_model_len": 512, "enable_prefix_caching": True}
 JSON = {"json": SCHEMA, "max_tokens": 96, "ignore_eos": False}
 SAMPLED = {"temperature": 1.0}  # without a seed, which a chunked prompt does not bear on a CPU (0.32)
-TIE = 1e-3  # float32: sums of batches of other shapes
+# Sums of batches of other shapes; vLLM's CPU kernels of gated delta nets take bf16 alone.
+TIES = {"dense": 1e-3, "hybrid": NEAR_TIE_GAP}
 
 
 def batches(prompts):
@@ -73,9 +74,10 @@ def menu_of(engine):
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("engine", DRAFTED)
 def test_greedy_texts_are_those_without_a_draft(engines, engine, batch):
-    """Near-ties of float32 apart; a sampled request draws other numbers where K differs."""
+    """Near-ties apart; a sampled request draws other numbers where K differs."""
     results, _ = engines
-    plain, drafted = results[f"{engine.partition(',')[0]}, no draft"][batch], results[engine][batch]
+    pair = engine.partition(",")[0]
+    plain, drafted = results[f"{pair}, no draft"][batch], results[engine][batch]
     greedy = [i for i in range(len(plain["tokens"])) if batch != "cycled kinds" or i % 3 < 2]
     texts, logprobs, own = (
         [of[key][i] for i in greedy]
@@ -84,7 +86,7 @@ def test_greedy_texts_are_those_without_a_draft(engines, engine, batch):
     assert plain["prompts"] == drafted["prompts"]
     gaps = near_tie_gaps(texts, logprobs, own)
     print(f"\n{len(gaps)} of {len(texts)} texts diverge, at gaps up to {max(gaps, default=0):.4f}")
-    assert max(gaps, default=0) <= TIE
+    assert max(gaps, default=0) <= TIES[pair]
 
 
 @pytest.mark.parametrize("engine", DRAFTED)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vllm_eagle_ext.draft_length.acceptance import Acceptance
+from vllm_eagle_ext.draft_length.position_acceptance import PositionAcceptance
 from vllm_eagle_ext.draft_length.step_costs import RING, CostTable, LoadLevel, StepCosts, bucket_of
 
 HYSTERESIS = 1.01  # another length must promise so much more goodput
@@ -63,7 +63,7 @@ class DraftLengthController:
         self.menu = tuple(sorted(set(menu)))
         self.in_force = self.menu[-1]
         self.last_change: Change | None = None
-        self.acceptance = Acceptance(self.menu)
+        self.acceptance = PositionAcceptance(self.menu)
         self._table = CostTable(self.menu)
         self._level = LoadLevel()
         self._bucket = (-1, -1)  # none yet
@@ -99,7 +99,7 @@ class DraftLengthController:
         return self.in_force
 
     def observe_drafts(self, length: int, outcomes: Sequence[tuple[int, int]]) -> None:
-        """Take what became of the drafts of one step; see `Acceptance.observe`."""
+        """Take what became of the drafts of one step; see `PositionAcceptance.observe`."""
         if outcomes:
             self.acceptance.observe(length, outcomes)
 
@@ -123,6 +123,12 @@ class DraftLengthController:
             )
             for k in self.menu
         )
+
+    def draft_gain(self) -> float:
+        """Goodput of the best length but 0 over that of 0; 0 where either is not known."""
+        drafted = max(self._goodput(k) for k in self.menu if k)
+        plain = self._goodput(0) if self.menu[0] == 0 else 0.0
+        return drafted / plain if plain else 0.0
 
     def _enter(self, key: tuple[int, int]) -> None:
         """Go on in another bucket, whose level of load is not known yet."""

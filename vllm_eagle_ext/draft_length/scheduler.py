@@ -17,6 +17,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from vllm_eagle_ext.draft_length.controller import DraftLengthController
+from vllm_eagle_ext.draft_length.length_figures import LengthFigures
 from vllm_eagle_ext.draft_length.menu import menu_of
 from vllm_eagle_ext.draft_length.switch_log import SwitchLog
 
@@ -32,6 +33,7 @@ class _ChoosesDraftLength:
         schedule = vllm_config.speculative_config.num_speculative_tokens_per_batch_size
         self.controller = DraftLengthController(menu_of(schedule))
         self._switch_log = SwitchLog()
+        self._figures = LengthFigures(self.controller.menu)
         self._context = 0  # tokens of the requests that were scheduled last
         self._finished_at = 0.0  # when the last step's output arrived, in seconds
         self._last_decode: int | None = None  # its K, if it had decodes alone
@@ -45,6 +47,7 @@ class _ChoosesDraftLength:
             self._context = sum(requests[name].num_computed_tokens for name in scheduled)
             length = self.controller.next_length(len(scheduled), self._context)
             scheduler_output.num_spec_tokens_to_schedule = length
+            self._figures.count(length)
         super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
@@ -68,6 +71,7 @@ class _ChoosesDraftLength:
         if (change := self.controller.last_change) is not None:
             self.controller.last_change = None
             self._switch_log.record(change, now)
+        self._figures.write(self.controller)
 
     @staticmethod
     def _length_of(drafted: dict[str, list[int]]) -> int:

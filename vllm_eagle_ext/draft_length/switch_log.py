@@ -29,10 +29,10 @@ class SwitchLog:
         spoken = self._spoken.get(change.bucket)
         if spoken is None or now - spoken >= APART_S:
             self._spoken[change.bucket] = now
-            logger.info(describe(change))
+            logger.info(switch_line(change))
 
 
-def describe(change: Change) -> str:
+def switch_line(change: Change) -> str:
     """Make one line: the load, the choice, and per length milliseconds of a step and tokens from it."""
     requests, context = (f"{least} to {most}" for least, most in ranges_of(change.bucket))
     figures = "; ".join(

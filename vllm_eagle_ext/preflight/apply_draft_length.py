@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vllm_eagle_ext import metrics
 from vllm_eagle_ext.checkpoint.families.registry import methods
 from vllm_eagle_ext.draft_length.menu import complete_menu, schedule_of
 from vllm_eagle_ext.errors import EagleExtError, OptionsError, SpeculativeConfigError
@@ -85,6 +86,7 @@ def apply_draft_length(launch: Launch) -> None:
         )
     config.num_speculative_tokens_per_batch_size = schedule_of(menu)
     engine_args.scheduler_cls = SCHEDULER
+    metrics.publish_draft_length(engine_args, launch.target, menu)
     log_once(
         logger, logging.INFO, f"Draft length: chosen for each step among {', '.join(map(str, menu))}."
     )

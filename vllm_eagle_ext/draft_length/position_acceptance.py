@@ -37,7 +37,7 @@ class _Reached:
             self.accepted[position] += times
 
 
-class Acceptance:
+class PositionAcceptance:
     """Keeps conditional acceptance per position, for drafts of each length and for all together."""
 
     def __init__(self, menu: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from vllm_eagle_ext.draft_length.acceptance import FOLD_EVERY, Acceptance
+from vllm_eagle_ext.draft_length.position_acceptance import FOLD_EVERY, PositionAcceptance
 
 RATES = (0.8, 0.7, 0.6, 0.5)  # conditional
 
@@ -20,7 +20,7 @@ def draw_accepted(drafted, rates, draw):
 
 def filled(length, steps, rates=RATES, *, into=None, seed=0, requests=16):
     draw = random.Random(seed)
-    found = into or Acceptance((0, 1, 2, 4))
+    found = into or PositionAcceptance((0, 1, 2, 4))
     for _ in range(steps):
         found.observe(length, [(length, draw_accepted(length, rates, draw)) for _ in range(requests)])
     return found
@@ -64,11 +64,11 @@ def test_old_texts_are_forgotten(requests):
 
 
 def test_nothing_seen_is_even_odds():
-    assert Acceptance((0, 2)).rates(2) == [0.5, 0.5]
+    assert PositionAcceptance((0, 2)).rates(2) == [0.5, 0.5]
 
 
 def test_drafts_longer_than_the_menu_are_cut():
-    found = Acceptance((0, 2))
+    found = PositionAcceptance((0, 2))
     for _ in range(FOLD_EVERY):
         found.observe(5, [(5, 5)])
     assert found.rates(2)[0] > 0.9
