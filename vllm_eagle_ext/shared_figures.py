@@ -21,8 +21,8 @@ FIGURES = "EAGLE_EXT_FIGURES"  # environment variable; vLLM warns of unknown one
 class SharedFigures:
     """Holds `count` floating-point numbers, 0 at first; another process sees each as it is set."""
 
-    def __init__(self, file: Any, count: int) -> None:
-        self._file = file
+    def __init__(self, file: Any, count: int, *, is_own: bool = False) -> None:
+        self._own = file if is_own else None  # gone once it is closed
         self._map = mmap.mmap(file.fileno(), 8 * count)
         self._view = memoryview(self._map).cast("d")
 
@@ -42,7 +42,8 @@ class SharedFigures:
     def close(self) -> None:
         self._view.release()
         self._map.close()
-        self._file.close()
+        if self._own is not None:
+            self._own.close()
 
 
 def create_figures(count: int) -> SharedFigures:
@@ -54,12 +55,11 @@ def create_figures(count: int) -> SharedFigures:
     file = tempfile.NamedTemporaryFile(prefix="vllm-eagle-ext-figures-")  # noqa: SIM115 - kept open
     file.truncate(8 * count)
     os.environ[FIGURES] = file.name
-    return SharedFigures(file, count)
+    return SharedFigures(file, count, is_own=True)
 
 
 def inherited_figures(count: int) -> SharedFigures | None:
     """Open the file that the front end made; None where there is none of this size."""
-    with contextlib.suppress(OSError, KeyError, ValueError):
-        file = open(os.environ[FIGURES], "r+b")  # noqa: SIM115 - kept open
+    with contextlib.suppress(OSError, KeyError, ValueError), open(os.environ[FIGURES], "r+b") as file:
         return SharedFigures(file, count)
     return None

@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.test_scheduling import CROWD, LENGTHS, PER_POSITION, cut
 from tests.support.batches import Batch, Engine, eagle3
-from tests.support.draft_lengths import auto, run_auto
+from tests.support.draft_lengths import CYCLED, auto, run_auto
 from tests.support.engine import TINY
 from tests.support.hybrid import TARGET as HYBRID
 from tests.support.kinds import COMPACT, SCHEMA
@@ -26,7 +26,7 @@ COMMON = {"max_num_seqs": 8, "structured_outputs_config": COMPACT}
 DENSE = COMMON | {"dtype": "float32", "block_size": BLOCK, "max_model_len": 160}
 ROOMY = DENSE | {"enable_prefix_caching": True}
 NARROW = DENSE | {"max_num_batched_tokens": CHUNK, "max_num_seqs": 3, "num_gpu_blocks_override": 8}
-WIDE = COMMON | {"max_model_len": 512, "enable_prefix_caching": True}
+WIDE = COMMON | {"max_model_len": 512, "max_num_batched_tokens": 128}  # V1 caches no prefix of states
 JSON = {"json": SCHEMA, "max_tokens": 96, "ignore_eos": False}
 SAMPLED = {"temperature": 1.0}  # without a seed, which a chunked prompt does not bear on a CPU (0.32)
 # Sums of batches of other shapes; vLLM's CPU kernels of gated delta nets take bf16 alone.
@@ -41,8 +41,8 @@ def batches(prompts):
         Batch("chosen", short, max_tokens=40, cold=True, logprobs=5),
         Batch("chosen again", short, max_tokens=40, concurrency=3, cold=True, logprobs=5),
         Batch("cycled", short, max_tokens=40, cold=True, logprobs=5),
+        Batch("cycled again", short, max_tokens=30, logprobs=5),
         Batch("cycled crowd", cut(prompts, CROWD), max_tokens=80, cold=True, logprobs=5),
-        Batch("cycled turn", follows="chosen", then=prompts[50][:3], max_tokens=30, logprobs=5),
         Batch("cycled kinds", [p[:20] for p in prompts[:9]], max_tokens=40, asked=mixed, logprobs=5),
     ]
 
@@ -64,7 +64,7 @@ def engines(prompts):
 
 
 DRAFTED = ["dense, roomy", "dense, narrow", "hybrid, wide"]
-BATCHES = ["chosen", "chosen again", "cycled", "cycled crowd", "cycled turn", "cycled kinds"]
+BATCHES = ["chosen", "chosen again", "cycled", "cycled again", "cycled crowd", "cycled kinds"]
 
 
 def menu_of(engine):
@@ -106,7 +106,8 @@ def test_counters_are_those_of_the_lengths(engines, engine, batch):
     counters, longest = results[engine][batch]["counters"], max(menu_of(engine))
     drafts, tokens = counters["spec_decode_num_drafts"], counters["spec_decode_num_draft_tokens"]
     per_position = counters[PER_POSITION]
-    assert 0 < drafts < tokens < drafts * longest
+    assert 0 < drafts < tokens <= drafts * longest
+    assert tokens < drafts * longest or not batch.startswith(CYCLED)
     assert len(per_position) == longest
     assert per_position == sorted(per_position, reverse=True)
     assert sum(per_position) == counters["spec_decode_num_accepted_tokens"] <= tokens
@@ -125,8 +126,7 @@ def test_chunks_preemptions_and_the_prefix_cache_were_met(engines):
     narrow, roomy = results["dense, narrow"], results["dense, roomy"]
     assert narrow["cycled crowd"]["counters"]["num_preemptions"] >= 1
     assert max(narrow["cycled"]["rows"]) > max(roomy["cycled"]["rows"])
-    assert sum(roomy["cycled turn"]["cached"]) > 0
-    assert sum(results["hybrid, wide"]["cycled turn"]["cached"]) >= 0
+    assert sum(roomy["cycled again"]["cached"]) > 0
 
 
 @pytest.mark.parametrize("engine", DRAFTED)

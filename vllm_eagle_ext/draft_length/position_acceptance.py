@@ -8,9 +8,10 @@ teaches the first positions of a long one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
-MEMORY_DRAFTS = 256  # drafts after which an observation has lost about two thirds of its weight ..
+MEMORY_DRAFTS = 256  # reaching a position, after which one has lost about two thirds of its weight ..
 MEMORY_STEPS = 32  # .. but not before so many steps, whose drafts are of the same texts
 FOLD_EVERY = 8  # steps
 # Drafts of other lengths count as so many of a length's own: a parallel drafter's acceptance at a
@@ -26,9 +27,9 @@ class _Reached:
         self.reached = [0.0] * longest
         self.accepted = [0.0] * longest
 
-    def discount(self, factor: float) -> None:
-        self.reached = [count * factor for count in self.reached]
-        self.accepted = [count * factor for count in self.accepted]
+    def discount(self, kept: Sequence[float]) -> None:
+        self.reached = [count * share for count, share in zip(self.reached, kept, strict=True)]
+        self.accepted = [count * share for count, share in zip(self.accepted, kept, strict=True)]
 
     def add(self, drafted: int, accepted: int, times: int) -> None:
         for position in range(min(accepted + 1, drafted)):
@@ -44,7 +45,7 @@ class PositionAcceptance:
         self._longest = max(menu)
         self._all = _Reached(self._longest)
         self._own = {k: _Reached(self._longest) for k in menu if k}
-        self._seen: dict[tuple[int, int, int], int] = {}  # since the last fold
+        self._seen: Counter[tuple[int, int, int]] = Counter()  # since the last fold
         self._steps = 0
 
     def observe(self, length: int, outcomes: Sequence[tuple[int, int]]) -> None:
@@ -54,17 +55,21 @@ class PositionAcceptance:
             length: K in force when they were drafted.
             outcomes: per request with drafts, how many were verified and how many of them accepted.
         """
-        seen = self._seen
-        for drafted, accepted in outcomes:
-            key = (length, min(drafted, self._longest), min(accepted, drafted, self._longest))
-            seen[key] = seen.get(key, 0) + 1
+        for (drafted, accepted), times in Counter(outcomes).items():
+            drafted = min(drafted, self._longest)
+            self._seen[length, drafted, min(accepted, drafted)] += times
         self._steps += 1
         if self._steps >= FOLD_EVERY:
             self._fold()
 
     def _fold(self) -> None:
-        drafts = sum(self._seen.values())
-        kept = 1.0 - min(drafts / MEMORY_DRAFTS, self._steps / MEMORY_STEPS)
+        """Add what was seen; a position forgets as much as it was reached anew. Short drafts that go on
+        for long thus leave the positions behind them as they were known last."""
+        fresh = _Reached(self._longest)
+        for (_, drafted, accepted), times in self._seen.items():
+            fresh.add(drafted, accepted, times)
+        least = 1.0 - self._steps / MEMORY_STEPS
+        kept = [max(1.0 - reached / MEMORY_DRAFTS, least) for reached in fresh.reached]
         for counts in (self._all, *self._own.values()):
             counts.discount(kept)
         for (length, drafted, accepted), times in self._seen.items():

@@ -51,6 +51,12 @@ class StepCosts:
     def samples(self, length: int) -> int:
         return len(self.rings.get(length, ()))
 
+    def expect(self, length: int, fresh: int) -> None:
+        """Forget so many old times that `fresh` new ones will be most of them."""
+        ring = self.rings.get(length)
+        while ring and len(ring) >= fresh:
+            ring.popleft()
+
     def add(self, length: int, cost: float, step: int) -> None:
         self.timed_at[length] = step
         ring = self.rings.setdefault(length, deque(maxlen=RING))

@@ -47,6 +47,12 @@ def test_a_short_draft_says_nothing_of_positions_behind_it():
     assert after[1:] == pytest.approx(before[1:], abs=0.01)
 
 
+def test_nor_do_many_short_ones_make_it_forget_them():
+    found = filled(4, 400, (0.9, 0.9, 0.1, 0.1))
+    filled(2, 2000, (0.9, 0.9), into=found)
+    assert found.rates(4)[2] == pytest.approx(0.1, abs=0.08)
+
+
 def test_drafts_that_draft_otherwise_where_they_are_shorter():
     """A parallel drafter's first position may be worse with fewer positions behind it."""
     found = filled(4, 200)

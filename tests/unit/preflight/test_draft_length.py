@@ -11,7 +11,6 @@ from tests.support.hybrid import TARGET as HYBRID
 from tests.support.hybrid import ngram
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError
-from vllm_eagle_ext.options import parse_options
 from vllm_eagle_ext.preflight.apply_draft_length import SCHEDULER
 
 AUTO = {"draft_length": "auto"}
@@ -138,9 +137,3 @@ def test_v1_on_a_gpu_is_refused(configure, monkeypatch):
 def test_turned_off_with_the_package(configure):
     engine_args, _ = configure(AUTO | {"enabled": False}, None)
     assert engine_args.scheduler_cls is None
-
-
-@pytest.mark.parametrize("given", [{"draft_length": "adaptive"}, {"draft_lengths": [-1]}])
-def test_values_are_checked(given):
-    with pytest.raises(OptionsError):
-        parse_options({"eagle_ext": given})
