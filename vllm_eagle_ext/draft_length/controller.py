@@ -9,7 +9,6 @@ are steps, all times seconds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,7 @@ PROBE_MEASURED = 6  # measured steps of a probe; the first after a change of K i
 PROBE_LONGEST = 16  # steps, where prompts keep steps from being measured
 PROBE_APART = 25  # steps between probes
 PROBE_APART_UNTIMED = 10  # steps before a length that was never timed in the bucket
-STALE = 300  # steps after which a length's times may be those of another world
+STALE = 1000  # steps after which a length's times may be those of another world
 PROBE_SHARE = 0.01  # of all steps, what probes may lose against the length in force
 _LEAST_LOSS = 0.03  # of a probe; its own estimate may be wrong
 _MOST_CREDIT = 10.0  # steps
@@ -200,8 +199,8 @@ class DraftLengthController:
         timed_at = self._costs.timed_at
         length = max(
             (k for k in self.menu if k != self.in_force),
-            # Where a probe of k costs c(k), ages go by the root of c(k) for the least age altogether.
-            key=lambda k: (self._step - timed_at.get(k, 0)) / math.sqrt(self._price(k)),
+            # Ages weighed by 1 / price lose least, by its root they are youngest altogether.
+            key=lambda k: (self._step - timed_at.get(k, 0)) / self._price(k) ** 0.75,
         )
         apart = PROBE_APART if length in timed_at else PROBE_APART_UNTIMED
         if self._step - self._last_probe >= apart and self._credit >= self._price(length):

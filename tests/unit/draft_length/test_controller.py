@@ -14,7 +14,7 @@ from tests.unit.draft_length.recorded import PAIRS, Pair, Server
 from vllm_eagle_ext.draft_length.controller import PROBE_SHARE, DraftLengthController
 from vllm_eagle_ext.draft_length.step_costs import MOST_BUCKETS, RING
 
-STEPS, SEEDS = 3000, 8
+STEPS, SEEDS = 3000, 12
 SHARE, WORST = 0.97, 0.90  # of the best fixed length: mean of the seeds, and each of them
 MENU = (0, 1, 2, 4)
 
