@@ -23,8 +23,8 @@ PROBE_APART = 25  # steps between probes
 PROBE_APART_UNTIMED = 10  # steps before a length that was never timed in the bucket
 STALE = 1000  # steps after which a length's times may be those of another world
 PROBE_SHARE = 0.01  # of all steps, what probes may lose against the length in force
-_LEAST_LOSS = 0.03  # of a probe; its own estimate may be wrong
-_MOST_CREDIT = 10.0  # steps
+_LEAST_LOSS, _MOST_LOSS = 0.03, 0.5  # of a probe; its own estimate may be wrong
+_FIRST_CREDIT, _MOST_CREDIT = 5.0, 10.0  # steps; the first times of an engine are its worst
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class DraftLengthController:
         self._costs = StepCosts()
         self._probe: _Probe | None = None
         self._learning = 0  # measured steps left in which the length in force is timed itself
-        self._credit = 0.0
+        self._credit = _FIRST_CREDIT
         self._step = 0
         self._measured = 0  # steps of the length in force
         self._last_probe = 0
@@ -144,14 +144,14 @@ class DraftLengthController:
     def _time_in_force(self, seconds: float) -> None:
         if self.in_force not in self._costs.known and not self._level.is_known:
             self._level.define()
-            self._learning = RING
+            self._learning = LoadLevel.ENOUGH
         if self._learning:
             self._learning -= 1
             self._add(self.in_force, seconds)
         else:
             self._level.add(seconds, self._costs.known[self.in_force])
         self._measured += 1
-        if self._measured % DECIDE_EVERY == 0 and self._level.is_known:
+        if self._measured % DECIDE_EVERY == 0 and self._level.is_fresh:
             self._decide()
             self._consider_probe()
 
@@ -167,6 +167,7 @@ class DraftLengthController:
 
     def _end_probe(self) -> None:
         self._probe, self._last_probe = None, self._step
+        self._level.renew()
 
     def _goodput(self, length: int) -> float:
         """Tokens of a request per unit of cost; 0 where no step was timed."""
@@ -188,9 +189,7 @@ class DraftLengthController:
     def _consider_probe(self) -> None:
         unknown = [k for k in self.menu if k not in self._costs.known]
         if unknown:
-            own = self._costs.samples(self.in_force)
-            if own >= LoadLevel.ENOUGH or self.in_force in self._costs.prior:
-                self._begin(max(unknown))
+            self._begin(max(unknown))
         elif self._step - self._last_probe >= PROBE_APART_UNTIMED:
             self._probe_affordable()
 
@@ -215,4 +214,4 @@ class DraftLengthController:
     def _price(self, length: int) -> float:
         """Steps' worth of tokens that a probe is expected to lose."""
         lost = 1.0 - self._goodput(length) / self._goodput(self.in_force)
-        return (1 + PROBE_MEASURED) * max(lost, _LEAST_LOSS)
+        return (1 + PROBE_MEASURED) * min(max(lost, _LEAST_LOSS), _MOST_LOSS)

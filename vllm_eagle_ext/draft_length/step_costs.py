@@ -77,22 +77,30 @@ class LoadLevel:
     def __init__(self) -> None:
         self._ring: deque[float] = deque(maxlen=RING)
         self.value = 1.0
+        self.is_known = False  # for the present bucket
 
     @property
-    def is_known(self) -> bool:
+    def is_fresh(self) -> bool:
+        """Whether enough steps were timed since the last probe to compare another one with."""
         return len(self._ring) >= self.ENOUGH
+
+    def renew(self) -> None:
+        """Start over, with the present value until there is a new one: a machine that was slow for a
+        while must not make what is timed next look fast."""
+        self._ring.clear()
 
     def forget(self) -> None:
         self._ring.clear()
+        self.is_known = False
 
     def define(self) -> None:
         """Let one unit of cost be one second, where nothing was measured before."""
-        self.value = 1.0
-        self._ring.extend([1.0] * self.ENOUGH)
+        self.value, self.is_known = 1.0, True
 
     def add(self, seconds: float, cost: float) -> None:
         self._ring.append(seconds / cost)
-        self.value = median(self._ring)
+        if self.is_fresh:
+            self.value, self.is_known = median(self._ring), True
 
 
 class CostTable:

@@ -92,7 +92,7 @@ def linear(k):
 def test_it_begins_with_the_longest_and_tries_each_once():
     controller, run = world(4, linear)
     assert run(5) == [4] * 5
-    assert set(run(40)) == set(MENU)
+    assert set(run(60)) == set(MENU)
     assert controller.in_force == 4
 
 
@@ -144,7 +144,22 @@ def test_a_new_load_starts_from_its_neighbours():
     controller, run = world(0, linear)
     run(200)
     assert controller.in_force == 0
-    assert run(20, n=8, context=8000) == [0] * 20
+    lengths = run(60, n=8, context=8000)
+    assert lengths[:8] == [0] * 8
+    assert controller.in_force == 0
+    assert 0 < lengths.count(1) < 10, "a neighbour in the menu is timed soon"
+
+
+def test_a_machine_that_was_slow_at_the_start_makes_no_length_look_slow():
+    """Whatever else ran in the first steps, such as warming up, is forgotten as soon as probes tell."""
+    controller, run = world(4, linear)
+    run(12, cost=lambda k: 5.0 * linear(k))
+    run(400)
+    assert controller.in_force == 4
+    controller, run = world(4, linear)
+    run(20, cost=lambda k: 5.0 * linear(k))
+    run(400)
+    assert controller.in_force == 4
 
 
 def test_a_straggler_does_not_move_it():
