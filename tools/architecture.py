@@ -70,7 +70,7 @@ LAYERS = (
     ),
     Layer(
         "start",
-        ("failed_start", "resolved_marker", "metrics"),
+        ("failed_start", "resolved_marker", "metrics", "shared_figures"),
         "what a start leaves behind: its last line, the resolved-config marker, gauges",
         ("base", "checkpoint", "memory"),
     ),
@@ -87,10 +87,17 @@ LAYERS = (
         ("base", "memory", "compat", "start"),
     ),
     Layer(
+        "draft_length",
+        ("draft_length",),
+        "a scheduler that chooses K for each step, and the controller that it asks",
+        ("base", "start"),
+        without=("torch",),
+    ),
+    Layer(
         "preflight",
         ("preflight",),
         "what happens between the command line and vLLM's SpeculativeConfig",
-        ("base", "checkpoint", "options", "memory", "compat", "start", "drafters"),
+        ("base", "checkpoint", "options", "memory", "compat", "start", "drafters", "draft_length"),
     ),
     Layer(
         "plugin",

@@ -8,8 +8,10 @@ installed, also for servers started with --disable-log-stats.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.log import get_logger
@@ -23,6 +25,7 @@ from vllm_eagle_ext.memory.footprint import (
 )
 from vllm_eagle_ext.memory.geometry import Attention, Target, read_target
 from vllm_eagle_ext.memory.state_blocks import Scheme
+from vllm_eagle_ext.shared_figures import SharedFigures, create_figures
 from vllm_eagle_ext.version import __version__
 
 if TYPE_CHECKING:
@@ -34,13 +37,21 @@ logger = get_logger(__name__)
 DRAFT_INFO = "vllm_eagle_ext:draft_info"
 STATE_BYTES = "vllm_eagle_ext:request_state_bytes"
 STATE_BLOCKS = "vllm_eagle_ext:request_state_blocks"
+DRAFT_LENGTH = "vllm_eagle_ext:draft_length"
+DRAFT_GAIN = "vllm_eagle_ext:draft_gain"
+LENGTH_STEPS = "vllm_eagle_ext:draft_length_steps"
 
 _HELP = {
     DRAFT_INFO: "The draft that is served, how it was read, and by which drafter. Always 1.",
     STATE_BYTES: "Bytes of one request's recurrent state on one rank, in whole KV-cache blocks.",
     STATE_BLOCKS: "KV-cache blocks of recurrent state that one request takes in each recurrent layer.",
+    DRAFT_LENGTH: "K in force under the present load, probes of others left out. 0: drafting is off.",
+    DRAFT_GAIN: "Goodput of the best length but 0 over that of no draft, as measured under the present "
+    "load; below 1 drafting is off for that reason. 0: not measured.",
+    LENGTH_STEPS: "Steps since the start that drafted this many tokens per request.",
 }
 _gauges: dict[str, Any] = {}
+_shared: list[SharedFigures] = []  # what the gauges of the draft length read
 _state_labels: dict[str, str] = {}  # of the gauges of the state, where this process has them
 
 
@@ -77,6 +88,28 @@ def publish_state(
         logger.warning("The state's size is missing in /metrics: %s", error)
 
 
+def publish_draft_length(engine_args: Any, target_model_config: Any, menu: Sequence[int]) -> None:
+    """Publish which length the engine core's scheduler has in force. Never raises.
+
+    `draft_length.length_figures` writes the figures: K in force, the gain, then steps per length.
+    """
+    try:
+        figures = create_figures(2 + len(menu))
+        _shared.append(figures)
+        labels = _set(engine_args, target_model_config, {DRAFT_LENGTH: menu[-1], DRAFT_GAIN: 0}, {})
+        if not labels:
+            return
+        for index, name in enumerate((DRAFT_LENGTH, DRAFT_GAIN)):
+            _gauges[name].labels(**labels).set_function(partial(figures.__getitem__, index))
+        for index, length in enumerate(menu, start=2):
+            labels = _set(
+                engine_args, target_model_config, {LENGTH_STEPS: 0}, {"num_draft_tokens": str(length)}
+            )
+            _gauges[LENGTH_STEPS].labels(**labels).set_function(partial(figures.__getitem__, index))
+    except Exception as error:  # noqa: BLE001
+        logger.warning("The draft length is missing in /metrics: %s", error)
+
+
 def correct_state(state: int, state_blocks: int) -> None:
     """Set the gauges of the state to what the engine that was built in this process reserves.
 
@@ -101,6 +134,8 @@ def withdraw() -> None:
         _, gauge = _gauges.popitem()
         with suppress(KeyError):  # somebody cleared the registry
             REGISTRY.unregister(gauge)
+    while _shared:
+        _shared.pop().close()
 
 
 def state_footprint(

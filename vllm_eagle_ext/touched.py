@@ -176,6 +176,23 @@ TOUCHED = (
         remove_when="vLLM lets a plugin choose the architecture",
     ),
     Touch(
+        name="vllm.engine.arg_utils:EngineArgs.scheduler_cls",
+        kind="attribute set",
+        place="preflight.apply_draft_length.apply_draft_length",
+        when='in the front end, with `draft_length: "auto"`; with it the SpeculativeConfig\'s '
+        "num_speculative_tokens_per_batch_size",
+        why="K follows the batch size alone, by a table made by hand",
+        remove_when="vLLM chooses K by measured step times and acceptance",
+    ),
+    Touch(
+        name="the environment variable EAGLE_EXT_FIGURES",
+        kind="process hook",
+        place="shared_figures.create_figures",
+        when='when an engine with `draft_length: "auto"` is configured',
+        why="vLLM's statistics carry no values of a plugin's out of the engine core",
+        remove_when="SchedulerStats has a place for them",
+    ),
+    Touch(
         name="methods of a running model runner and speculator",
         kind="attribute set",
         place="measure.engine.probe.StepClock",

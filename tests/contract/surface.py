@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.contract.name import Name
 from tests.contract.surface_bench import BENCH
+from tests.contract.surface_draft_length import DRAFT_LENGTH
 from tests.contract.surface_hybrid import HYBRID
 from tests.contract.surface_metrics import METRICS
 from tests.contract.surface_serving import SERVING
@@ -291,4 +292,4 @@ TESTS = (
     ),
 )
 
-SURFACE = PACKAGE + HYBRID + METRICS + SERVING + BENCH + TESTS
+SURFACE = PACKAGE + DRAFT_LENGTH + HYBRID + METRICS + SERVING + BENCH + TESTS

@@ -30,6 +30,7 @@ ENGINES = [
     SampledEngine("post-norm, greedy drafts", "post-norm", draws=[ONE, SETTINGS[3]]),
     SampledEngine("post-norm, sampled drafts", "post-norm", "probabilistic", SETTINGS + FAULTS),
     SampledEngine("DFlash, sampled drafts", "dflash", "probabilistic"),
+    SampledEngine("drafts of changing length", "post-norm", "probabilistic", menu=(0, 1, 2)),
 ]
 MORE = [
     SampledEngine("gated, greedy drafts", "gated", draws=SETTINGS),

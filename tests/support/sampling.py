@@ -42,6 +42,7 @@ class SampledEngine:
     draft: str | None  # a family of drafts.py
     how: str = "greedy"  # or "probabilistic": draft_sample_method
     draws: Sequence[Draw] = field(default_factory=lambda: [Draw("T=1")])
+    menu: Sequence[int] | None = None  # each step drafts a random one of these lengths
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.support.draft_lengths import Watched, auto
 from tests.support.families_process import write_random_target
 from tests.support.hybrid_process import counters
 from tests.support.in_process import close, keep_kernels
@@ -68,6 +69,7 @@ def build(target: Path, draft: Path | None, engine: dict[str, Any]) -> Any:
         gpu_memory_utilization=0.2,
         disable_log_stats=False,
         speculative_config=speculative,
+        additional_config={"eagle_ext": auto(engine["menu"])} if engine["menu"] else {},
     )
 
 
@@ -94,6 +96,9 @@ def run(target: Path, draft: Path | None, job: dict[str, Any], engine: dict[str,
     from vllm.v1.sample import rejection_sampler
 
     llm, samples = build(target, draft, engine), {}
+    if engine["menu"]:
+        scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+        scheduler.controller = Watched(scheduler.controller, cycled=True)
     for draw in engine["draws"]:
         with pytest.MonkeyPatch.context() as patch:  # the worker lives in this process
             if draw["broken"] is not None:

@@ -180,3 +180,29 @@ def test_a_method_without_a_draft_has_a_state_but_no_draft():
     configure(TARGET, speculative_config=ngram(7), enable_prefix_caching=False)
     assert samples(metrics.DRAFT_INFO) == {}
     assert len(samples(metrics.STATE_BYTES)) == 1
+
+
+def test_the_draft_length_is_read_where_the_engine_core_writes_it():
+    from vllm_eagle_ext.draft_length.controller import DraftLengthController
+    from vllm_eagle_ext.draft_length.length_figures import EVERY, LengthFigures
+
+    configure(additional_config={"eagle_ext": {"draft_length": "auto"}})
+    assert list(samples(metrics.DRAFT_LENGTH).values()) == [0.0]
+    controller = DraftLengthController((0, 1, 2, 4))
+    figures = LengthFigures(controller.menu)
+    for length in (4, 4, 1):
+        figures.count(length)
+        figures.write(controller)
+    assert list(samples(metrics.DRAFT_LENGTH).values()) == [4.0]
+    for _ in range(EVERY):
+        figures.write(controller)
+    steps = {dict(labels)["num_draft_tokens"]: v for labels, v in samples(metrics.LENGTH_STEPS).items()}
+    assert steps == {"0": 0.0, "1": 1.0, "2": 0.0, "4": 2.0}
+    assert list(samples(metrics.DRAFT_GAIN).values()) == [0.0]
+    configure()
+    assert samples(metrics.DRAFT_LENGTH) == {}
+
+
+def test_without_statistics_no_draft_length_is_shown():
+    configure(additional_config={"eagle_ext": {"draft_length": "auto"}}, disable_log_stats=True)
+    assert samples(metrics.DRAFT_LENGTH) == {}

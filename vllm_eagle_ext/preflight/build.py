@@ -15,6 +15,7 @@ from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_scheme import refuse_without_states
 from vllm_eagle_ext.options import Options, parse_options
 from vllm_eagle_ext.preflight.apply import apply_spec
+from vllm_eagle_ext.preflight.apply_draft_length import apply_draft_length, refuse_draft_length
 from vllm_eagle_ext.preflight.apply_scheme import apply_hybrid_state, require_drafts
 from vllm_eagle_ext.preflight.draft_checks import inspect_launch, inspect_requested
 from vllm_eagle_ext.preflight.draft_request import read_request
@@ -49,6 +50,7 @@ def build_speculative_config(
     if launch.request is not None:
         failed_start.watch()
     launch = inspect_launch(launch)  # before vLLM builds, whose own errors would come first
+    refuse_draft_length(launch)
     launch = _build(launch, build)
     _apply(launch)
     return launch.config
@@ -71,6 +73,7 @@ def _apply(launch: Launch) -> None:
         return
     if launch.inspection is not None and launch.config.method in methods():
         _apply_draft(launch)
+    apply_draft_length(launch)
     apply_hybrid_state(launch)
 
 

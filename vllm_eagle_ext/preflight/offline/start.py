@@ -27,6 +27,7 @@ from vllm_eagle_ext.memory.state_scheme import (
     refuse_without_states,
 )
 from vllm_eagle_ext.options import Options
+from vllm_eagle_ext.preflight.apply_draft_length import refuse_menu
 from vllm_eagle_ext.preflight.capture import refuse_embeddings
 from vllm_eagle_ext.preflight.kv_groups import refuse_scattered
 from vllm_eagle_ext.preflight.multimodal import NAMED, no_image_token
@@ -119,7 +120,10 @@ def _runner(platform: Platform, case: Case | None) -> Runner:
 
 def _of_options(architecture: str, wishes: EngineWishes) -> dict[str, Check]:
     asked = wishes.options.hybrid_state
-    return {"replay_needs_states": partial(refuse_without_states, architecture, asked)}
+    return {
+        "replay_needs_states": partial(refuse_without_states, architecture, asked),
+        "draft_lengths_fit": partial(refuse_menu, wishes.options, wishes.k),
+    }
 
 
 def _of_the_pair(

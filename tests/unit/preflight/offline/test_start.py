@@ -28,6 +28,16 @@ def test_replay_on_a_target_without_states(check, draft):
     assert "Would be refused: 1 error.\n" in result.stdout
 
 
+def test_draft_lengths_that_do_not_fit(check, draft):
+    fits = '{"draft_length": "auto", "draft_lengths": [0, 4]}'
+    assert check(draft, "-k", "4", "--eagle-ext", fits).exit_code == 0
+    result = check(draft, "-k", "3", "--eagle-ext", fits)
+    assert result.exit_code == 1
+    assert "error draft_lengths_fit: additional_config.eagle_ext.draft_lengths is [0, 4]" in (
+        result.stdout
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "flags"),
     [

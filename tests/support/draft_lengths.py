@@ -1,0 +1,66 @@
+"""Engines with `draft_length: "auto"`, and the lengths that their steps were given.
+
+A batch whose name begins with `cycled` is given a random length of the menu in each step, whatever was
+measured: what a controller may do at worst. Others get the controller's own choice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tests.support.batches import TIMEOUT_S, Engine
+from tests.support.engine import IN_PROCESS, EngineFailedError, engine_environment, run_child
+
+CYCLED = "cycled"
+
+
+def auto(menu: Sequence[int]) -> dict[str, Any]:
+    return {"draft_length": "auto", "draft_lengths": list(menu)}
+
+
+class Watched:
+    """Hands everything to a controller, notes the lengths, and cycles them where it is told to."""
+
+    def __init__(self, controller: Any, cycled: bool) -> None:
+        self._controller = controller
+        self._draw = random.Random(0) if cycled else None
+        self.lengths: list[int] = []
+
+    def next_length(self, requests: int, context: int) -> int:
+        length = self._controller.next_length(requests, context)
+        if self._draw is not None:
+            length = self._draw.choice(self._controller.menu)
+        self.lengths.append(length)
+        return length
+
+    @property
+    def last_change(self) -> Any:
+        return self._controller.last_change
+
+    @last_change.setter
+    def last_change(self, value: Any) -> None:
+        self._controller.last_change = value
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._controller, name)
+
+
+def run_auto(engines: Sequence[Engine], runner: str = "v1") -> tuple[dict[str, Any], str]:
+    """Engine -> batch -> result, as `run_engines` has them, with `lengths`; and what was printed.
+
+    Raises:
+        EngineFailedError: the process ended without results, or an engine failed.
+    """
+    results, log = run_child(
+        "draft_lengths_process",
+        [asdict(engine) for engine in engines],
+        environment=engine_environment(runner) | IN_PROCESS,
+        timeout_s=TIMEOUT_S,
+    )
+    for name, found in results.items():
+        if "error" in found:
+            raise EngineFailedError(f"{log[-3000:]}\n{name}: {found['trace']}")
+    return results, log

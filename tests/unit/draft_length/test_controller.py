@@ -1,0 +1,230 @@
+"""The controller on recorded step times, with noise and stragglers, and on whatever else may come."""
+
+from __future__ import annotations
+
+import math
+import random
+from statistics import mean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.draft_length.recorded import PAIRS, Pair, Server
+from vllm_eagle_ext.draft_length.controller import PROBE_SHARE, DraftLengthController
+from vllm_eagle_ext.draft_length.step_costs import MOST_BUCKETS, RING
+
+STEPS, SEEDS = 3000, 12
+SHARE, WORST = 0.97, 0.90  # of the best fixed length: mean of the seeds, and each of them
+MENU = (0, 1, 2, 4)
+
+
+def served(pair: Pair, loads, seed: int) -> float:
+    """Serve loads of so many requests, one a step: tokens per second over the best fixed length's.
+
+    Tokens are expected ones of the lengths that were chosen, so that the draws do not count.
+    """
+    draw = random.Random(seed)
+    server = Server(DraftLengthController(pair.menu), draw)
+    tokens = best = 0.0
+    for n in loads:
+        k = server.step(n, 500 * n, lambda k, n=n: seconds(pair, n, k),
+                        lambda k: pair.draw_accepted(k, draw))  # fmt: skip
+        tokens += n * pair.tokens(k)
+        best += seconds(pair, n, k) * max(n * pair.tokens(k) / seconds(pair, n, k) for k in pair.menu)
+    return tokens / best
+
+
+def seconds(pair: Pair, n: int, k: int) -> float:
+    """Between recorded numbers of requests, a straight line of logarithms."""
+    recorded = sorted(pair.goodput)
+    above = next(r for r in recorded if r >= n)
+    if above == n:
+        return pair.seconds(n, k)
+    below = max(r for r in recorded if r < n)
+    share = math.log(n / below) / math.log(above / below)
+    low, high = math.log(pair.seconds(below, k)), math.log(pair.seconds(above, k))
+    return math.exp(low + share * (high - low))
+
+
+@pytest.mark.parametrize("requests", [1, 4, 16, 32])
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+def test_it_comes_near_the_best_fixed_length(pair, requests):
+    shares = [served(pair, [requests] * STEPS, seed) for seed in range(SEEDS)]
+    print(f"\n{pair.name}, {requests}: {mean(shares):.3f}, worst {min(shares):.3f}")
+    assert mean(shares) >= SHARE
+    assert min(shares) >= WORST
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+def test_it_follows_a_ramp(pair):
+    """1 to 32 requests and back, 80 steps at each number: against the best length of each number."""
+    ramp = [n for n in (*range(1, 33), *range(31, 0, -1)) for _ in range(80)]
+    shares = [served(pair, ramp, seed) for seed in range(SEEDS)]
+    print(f"\n{pair.name}: {mean(shares):.3f}, worst {min(shares):.3f}")
+    assert mean(shares) >= SHARE
+
+
+def world(accepts, cost):
+    """A server without noise: `accepts` tokens of each draft, `cost` of each length in seconds."""
+    controller = DraftLengthController(MENU)
+    previous = None
+
+    def run(steps, n=4, context=4000, accepts=accepts, cost=cost):
+        nonlocal previous
+        lengths = []
+        for _ in range(steps):
+            k = controller.next_length(n, context)
+            controller.observe_drafts(k, [(k, min(accepts, k))] * n if k else [])
+            if k == previous:
+                controller.observe_step(n, context, k, cost(k))
+            previous = k
+            lengths.append(k)
+        return lengths
+
+    return controller, run
+
+
+def linear(k):
+    return 0.01 * (1 + 0.3 * k)
+
+
+def test_it_begins_with_the_longest_and_tries_each_once():
+    controller, run = world(4, linear)
+    assert run(5) == [4] * 5
+    assert set(run(60)) == set(MENU)
+    assert controller.in_force == 4
+
+
+@pytest.mark.parametrize(("accepts", "best"), [(0, 0), (1, 1), (2, 2), (4, 4)])
+def test_it_settles(accepts, best):
+    controller, run = world(accepts, linear)
+    run(120)
+    assert controller.in_force == best
+
+
+def test_it_comes_back_when_the_texts_change():
+    controller, run = world(0, linear)
+    run(400)
+    assert controller.in_force == 0
+    run(1500, accepts=4)
+    assert controller.in_force == 4
+    run(400, accepts=0)
+    assert controller.in_force == 0
+
+
+def test_it_follows_costs_that_change():
+    controller, run = world(2, linear)
+    run(200)
+    assert controller.in_force == 2
+    run(3000, cost=lambda k: 0.01 * (1 + 3.0 * k))
+    assert controller.in_force == 0
+
+
+def test_a_machine_that_becomes_slower_changes_nothing():
+    controller, run = world(2, linear)
+    run(200)
+    run(300, cost=lambda k: 3.0 * linear(k))
+    assert controller.in_force == 2
+    run(300, cost=lambda k: 0.5 * linear(k))
+    assert controller.in_force == 2
+
+
+def test_probes_cost_a_share_that_is_bounded():
+    controller, run = world(4, linear)
+    run(200)
+    goodput = {k: (1 + k) / linear(k) for k in MENU}
+    lengths = run(5000)
+    lost = sum(1 - goodput[k] / goodput[4] for k in lengths)
+    assert 0 < lost <= 1.5 * PROBE_SHARE * len(lengths)
+    assert set(lengths) == set(MENU), "none is forgotten"
+
+
+def test_a_new_load_starts_from_its_neighbours():
+    controller, run = world(0, linear)
+    run(200)
+    assert controller.in_force == 0
+    lengths = run(60, n=8, context=8000)
+    assert lengths[:8] == [0] * 8
+    assert controller.in_force == 0
+    assert 0 < lengths.count(1) < 10, "a neighbour in the menu is timed soon"
+
+
+def test_a_machine_that_was_slow_at_the_start_makes_no_length_look_slow():
+    """Whatever else ran in the first steps, such as warming up, is forgotten as soon as probes tell."""
+    controller, run = world(4, linear)
+    run(12, cost=lambda k: 5.0 * linear(k))
+    run(400)
+    assert controller.in_force == 4
+    controller, run = world(4, linear)
+    run(20, cost=lambda k: 5.0 * linear(k))
+    run(400)
+    assert controller.in_force == 4
+
+
+def test_a_straggler_does_not_move_it():
+    controller, run = world(2, linear)
+    run(200)
+    before = controller.in_force
+    for _ in range(20):
+        run(40)
+        run(1, cost=lambda k: 10.0)
+        assert controller.in_force == before
+
+
+def test_prompts_between_do_not_leave_a_probe_in_force():
+    """A probe whose steps are never timed ends."""
+    controller, run = world(4, linear)
+    run(30)
+    for _ in range(200):
+        controller.next_length(4, 4000)
+        if not controller.is_probing:
+            break
+    assert not controller.is_probing
+    assert {controller.next_length(4, 4000) for _ in range(50)} == {controller.in_force}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    menu=st.sets(st.integers(0, 16), min_size=2, max_size=6),
+    loads=st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 10**9)), min_size=1, max_size=40),
+    seed=st.integers(0, 2**32),
+)
+def test_whatever_comes_the_length_is_of_the_menu_and_memory_is_bounded(menu, loads, seed):
+    draw, controller = random.Random(seed), DraftLengthController(menu)
+    for _ in range(400):
+        n, context = draw.choice(loads)
+        k = controller.next_length(n, context)
+        assert k in menu
+        drafted = draw.randrange(20)
+        controller.observe_drafts(draw.choice(sorted(menu)), [(drafted, draw.randrange(21))] * 3)
+        controller.observe_step(n, context, draw.choice(sorted(menu)), 10 ** draw.uniform(-9, 4))
+    assert len(controller._table) <= MOST_BUCKETS
+    for costs in controller._table._buckets.values():
+        assert all(len(ring) <= RING for ring in costs.rings.values())
+        assert set(costs.known) <= menu
+    assert all(1.0 <= f.tokens <= 1.0 + f.length for f in controller.figures())
+
+
+def test_buckets_are_forgotten_last_used_last():
+    controller = DraftLengthController(MENU)
+    for power in range(40):
+        for context in (1, 10**3, 10**6, 10**9):
+            controller.next_length(1 << power, context)
+    assert len(controller._table) == MOST_BUCKETS
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    costs=st.lists(st.floats(0.2, 5.0), min_size=4, max_size=4),
+    accepts=st.integers(0, 4),
+    history=st.integers(0, 2**32),
+)
+def test_it_is_never_stuck(costs, accepts, history):
+    """After any past, it finds a length near the best once the world stands still."""
+    draw = random.Random(history)
+    controller, run = world(accepts, lambda k: costs[MENU.index(k)])
+    run(300, accepts=draw.randrange(5), cost=lambda k: draw.uniform(0.2, 5.0))
+    run(3000)
+    goodput = {k: (1 + min(accepts, k)) / costs[MENU.index(k)] for k in MENU}
+    assert goodput[controller.in_force] >= 0.9 * max(goodput.values())

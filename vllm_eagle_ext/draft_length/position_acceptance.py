@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimates how many tokens a step of a length yields, from drafts that were verified.
+
+At each position the estimate is the share of accepted drafts among those *reached*, whose earlier
+positions were all accepted. A rejected position says nothing of those behind it, and a short draft still
+teaches the first positions of a long one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+MEMORY_DRAFTS = 256  # reaching a position, after which one has lost about two thirds of its weight ..
+MEMORY_STEPS = 32  # .. but not before so many steps, whose drafts are of the same texts
+FOLD_EVERY = 8  # steps
+# Drafts of other lengths count as so many of a length's own: a parallel drafter's acceptance at a
+# position depends on how many it drafts behind it.
+_POOLED_WEIGHT = 32.0
+_UNKNOWN = 0.5  # where nothing was ever reached
+
+
+class _Reached:
+    """Discounted counts per position, 0 being the first draft token."""
+
+    def __init__(self, longest: int) -> None:
+        self.reached = [0.0] * longest
+        self.accepted = [0.0] * longest
+
+    def discount(self, kept: Sequence[float]) -> None:
+        self.reached = [count * share for count, share in zip(self.reached, kept, strict=True)]
+        self.accepted = [count * share for count, share in zip(self.accepted, kept, strict=True)]
+
+    def add(self, drafted: int, accepted: int, times: int) -> None:
+        for position in range(min(accepted + 1, drafted)):
+            self.reached[position] += times
+        for position in range(accepted):
+            self.accepted[position] += times
+
+
+class PositionAcceptance:
+    """Keeps conditional acceptance per position, for drafts of each length and for all together."""
+
+    def __init__(self, menu: Sequence[int]) -> None:
+        self._longest = max(menu)
+        self._all = _Reached(self._longest)
+        self._own = {k: _Reached(self._longest) for k in menu if k}
+        self._seen: Counter[tuple[int, int, int]] = Counter()  # since the last fold
+        self._steps = 0
+
+    def observe(self, length: int, outcomes: Sequence[tuple[int, int]]) -> None:
+        """Take the drafts of one step.
+
+        Args:
+            length: K in force when they were drafted.
+            outcomes: per request with drafts, how many were verified and how many of them accepted.
+        """
+        for (drafted, accepted), times in Counter(outcomes).items():
+            drafted = min(drafted, self._longest)
+            self._seen[length, drafted, min(accepted, drafted)] += times
+        self._steps += 1
+        if self._steps >= FOLD_EVERY:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Add what was seen; a position forgets as much as it was reached anew. Short drafts that go on
+        for long thus leave the positions behind them as they were known last."""
+        fresh = _Reached(self._longest)
+        for (_, drafted, accepted), times in self._seen.items():
+            fresh.add(drafted, accepted, times)
+        least = 1.0 - self._steps / MEMORY_STEPS
+        kept = [max(1.0 - reached / MEMORY_DRAFTS, least) for reached in fresh.reached]
+        for counts in (self._all, *self._own.values()):
+            counts.discount(kept)
+        for (length, drafted, accepted), times in self._seen.items():
+            self._all.add(drafted, accepted, times)
+            if length in self._own:
+                self._own[length].add(drafted, accepted, times)
+        self._seen.clear()
+        self._steps = 0
+
+    def rates(self, length: int) -> list[float]:
+        """Return the conditional acceptance at each position of a draft of this length."""
+        own, pooled, rates = self._own.get(length), _UNKNOWN, []
+        for position in range(length):
+            if (reached := self._all.reached[position]) >= 1.0:
+                pooled = self._all.accepted[position] / reached
+            hits = own.accepted[position] if own else 0.0
+            tries = own.reached[position] if own else 0.0
+            rates.append((hits + _POOLED_WEIGHT * pooled) / (tries + _POOLED_WEIGHT))
+        return rates
+
+    def tokens(self, length: int) -> float:
+        """Return the expected tokens of a step and request, the target's own token included."""
+        expected = reach = 1.0
+        for rate in self.rates(length):
+            reach *= rate
+            expected += reach
+        return expected

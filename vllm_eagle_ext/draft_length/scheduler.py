@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's schedulers with K chosen for each step, and the function that `scheduler_cls` names.
+
+A step carries its K in `SchedulerOutput.num_spec_tokens_to_schedule`, which both runners obey: so many
+tokens are drafted behind the step and verified in the next one. Requests may hold drafts of different
+lengths meanwhile; vLLM's scheduler and runners count each request's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from vllm_eagle_ext.draft_length.controller import DraftLengthController
+from vllm_eagle_ext.draft_length.length_figures import LengthFigures
+from vllm_eagle_ext.draft_length.menu import menu_of
+from vllm_eagle_ext.draft_length.switch_log import SwitchLog
+
+
+class _ChoosesDraftLength:
+    """Overrides what a scheduler does behind its own decisions; both parents are vLLM's."""
+
+    requests: dict[str, Any]
+    clock: Callable[[], float] = staticmethod(time.perf_counter)
+
+    def __init__(self, *args: Any, vllm_config: Any, **kwargs: Any) -> None:
+        super().__init__(*args, vllm_config=vllm_config, **kwargs)  # type: ignore[call-arg]
+        schedule = vllm_config.speculative_config.num_speculative_tokens_per_batch_size
+        self.controller = DraftLengthController(menu_of(schedule))
+        self._switch_log = SwitchLog()
+        self._figures = LengthFigures(self.controller.menu)
+        self._context = 0  # tokens of the requests that were scheduled last
+        self._finished_at = 0.0  # when the last step's output arrived, in seconds
+        self._last_decode: int | None = None  # its K, if it had decodes alone
+
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
+        """Set the step's K before the parent does, which under async scheduling makes so many
+        placeholders for the next step's drafts."""
+        scheduled = scheduler_output.num_scheduled_tokens
+        if scheduled:
+            requests = self.requests
+            self._context = sum(requests[name].num_computed_tokens for name in scheduled)
+            length = self.controller.next_length(len(scheduled), self._context)
+            scheduler_output.num_spec_tokens_to_schedule = length
+            self._figures.count(length)
+        super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
+
+    def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
+        """Observe the step before the parent, which cuts the tokens of a request that ends."""
+        self._observe(scheduler_output, model_runner_output)
+        return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+
+    def _observe(self, step: SchedulerOutput, output: Any) -> None:
+        """Time the step from the previous one's output to its own: with async scheduling, too, that is
+        what the device needs for one, and nothing waits for it."""
+        now = self.clock()
+        drafted, length = step.scheduled_spec_decode_tokens, step.num_spec_tokens_to_schedule
+        if drafted and output.sampled_token_ids:
+            self.controller.observe_drafts(self._length_of(drafted), _outcomes(drafted, output))
+        is_decode = _has_decodes_alone(step)
+        if is_decode and self._last_decode == length:
+            self.controller.observe_step(
+                len(step.num_scheduled_tokens), self._context, length, now - self._finished_at
+            )
+        self._finished_at, self._last_decode = now, length if is_decode else None
+        if (change := self.controller.last_change) is not None:
+            self.controller.last_change = None
+            self._switch_log.record(change, now)
+        self._figures.write(self.controller)
+
+    @staticmethod
+    def _length_of(drafted: dict[str, list[int]]) -> int:
+        """K of the step that drafted them; a grammar or the longest context may have cut some."""
+        return max(map(len, drafted.values()))
+
+
+class DraftLengthScheduler(_ChoosesDraftLength, Scheduler):
+    """Chooses K without async scheduling."""
+
+
+class AsyncDraftLengthScheduler(_ChoosesDraftLength, AsyncScheduler):
+    """Chooses K one step ahead: a step is scheduled while the one before it runs."""
+
+
+def build_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> Scheduler:
+    """Build the subclass of the scheduler that vLLM would have built; vLLM calls this for a class."""
+    is_async = vllm_config.scheduler_config.async_scheduling
+    chosen = AsyncDraftLengthScheduler if is_async else DraftLengthScheduler
+    return chosen(*args, vllm_config=vllm_config, **kwargs)
+
+
+def _outcomes(drafted: dict[str, list[int]], output: Any) -> list[tuple[int, int]]:
+    """Return, per request with drafts, how many were verified and how many of them accepted.
+
+    A request that was not sampled, such as one that was aborted, has no outcome.
+    """
+    sampled, rows = output.sampled_token_ids, output.req_id_to_index
+    return [
+        (len(tokens), len(sampled[row]) - 1)
+        for name, tokens in drafted.items()
+        if (row := rows.get(name)) is not None and sampled[row]
+    ]
+
+
+def _has_decodes_alone(step: SchedulerOutput) -> bool:
+    """Find out whether each request has one row beside its drafts, and none of them just came."""
+    if not step.num_scheduled_tokens or step.scheduled_new_reqs:
+        return False
+    drafts = sum(map(len, step.scheduled_spec_decode_tokens.values()))
+    return step.total_num_scheduled_tokens == len(step.num_scheduled_tokens) + drafts

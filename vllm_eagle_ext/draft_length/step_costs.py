@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps what a decode step of each length costs, per bucket of load.
+
+Costs of a bucket are relative to each other: `LoadLevel` tracks how long a step takes now, so that
+neither the drift of load within a bucket nor a machine that becomes slower looks like a property of one
+length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+RING = 15  # times per length; a median of so many is not moved by a straggler
+MOST_BUCKETS = 64
+_PRIOR_WEIGHT = 3.0  # neighbouring buckets count as so many times of a bucket's own
+
+Key = tuple[int, int]
+
+
+def bucket_of(requests: int, context: int) -> Key:
+    """Return the power of two in which the requests lie, and the power of four of their context.
+
+    Args:
+        context: tokens of all requests together, which grow with every step.
+    """
+    return max(requests, 1).bit_length() - 1, (max(context, 1).bit_length() - 1) // 2
+
+
+def ranges_of(key: Key) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the least and the most requests of a bucket, and tokens of context."""
+    requests, context = 1 << key[0], 1 << 2 * key[1]
+    return (requests, 2 * requests - 1), (context, 4 * context - 1)
+
+
+@dataclass(slots=True)
+class StepCosts:
+    """Holds the costs of one bucket: a ring per length, and what neighbouring buckets suggest."""
+
+    prior: dict[int, float] = field(default_factory=dict)
+    rings: dict[int, deque[float]] = field(default_factory=dict)
+    known: dict[int, float] = field(default_factory=dict)  # the estimates, kept up to date
+    timed_at: dict[int, int] = field(default_factory=dict)  # the last step that was timed
+
+    def __post_init__(self) -> None:
+        self.known.update(self.prior)
+
+    def samples(self, length: int) -> int:
+        return len(self.rings.get(length, ()))
+
+    def expect(self, length: int, fresh: int) -> None:
+        """Forget so many old times that `fresh` new ones will be most of them."""
+        ring = self.rings.get(length)
+        while ring and len(ring) >= fresh:
+            ring.popleft()
+
+    def add(self, length: int, cost: float, step: int) -> None:
+        self.timed_at[length] = step
+        ring = self.rings.setdefault(length, deque(maxlen=RING))
+        ring.append(cost)
+        own, prior = median(ring), self.prior.get(length)
+        if prior is None:
+            self.known[length] = own
+            return
+        weight = _PRIOR_WEIGHT / (_PRIOR_WEIGHT + len(ring))
+        self.known[length] = math.exp(weight * math.log(prior) + (1.0 - weight) * math.log(own))
+
+
+class LoadLevel:
+    """Tracks seconds per unit of cost while the length in force stays the same."""
+
+    ENOUGH = 5
+
+    def __init__(self) -> None:
+        self._ring: deque[float] = deque(maxlen=RING)
+        self.value = 1.0
+        self.is_known = False  # for the present bucket
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether enough steps were timed since the last probe to compare another one with."""
+        return len(self._ring) >= self.ENOUGH
+
+    def renew(self) -> None:
+        """Start over, with the present value until there is a new one: a machine that was slow for a
+        while must not make what is timed next look fast."""
+        self._ring.clear()
+
+    def forget(self) -> None:
+        self._ring.clear()
+        self.is_known = False
+
+    def define(self) -> None:
+        """Let one unit of cost be one second, where nothing was measured before."""
+        self.value, self.is_known = 1.0, True
+
+    def add(self, seconds: float, cost: float) -> None:
+        self._ring.append(seconds / cost)
+        if self.is_fresh:
+            self.value, self.is_known = median(self._ring), True
+
+
+class CostTable:
+    """Holds the buckets that were used last; a new one starts from its neighbours."""
+
+    def __init__(self, menu: Sequence[int]) -> None:
+        self._menu = tuple(menu)
+        self._buckets: OrderedDict[Key, StepCosts] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def enter(self, key: Key) -> StepCosts:
+        if key not in self._buckets:
+            self._buckets[key] = StepCosts(prior=self._interpolated(key))
+        self._buckets.move_to_end(key)
+        while len(self._buckets) > MOST_BUCKETS:
+            self._buckets.popitem(last=False)
+        return self._buckets[key]
+
+    def _interpolated(self, key: Key) -> dict[int, float]:
+        """Average the logarithms of relative costs, near buckets and those with own times first.
+
+        Until one bucket knows all lengths, what the last one knows is taken over.
+        """
+        complete = [
+            (other, costs)
+            for other, costs in self._buckets.items()
+            if all(costs.known.get(k, 0.0) > 0.0 for k in self._menu)
+        ]
+        if not complete:
+            last = next(reversed(self._buckets.values()), None)
+            return dict(last.known) if last else {}
+        sums, weights = dict.fromkeys(self._menu, 0.0), dict.fromkeys(self._menu, 0.0)
+        for other, costs in complete:
+            scale = _geometric_mean(costs.known[k] for k in self._menu)
+            distance = abs(other[0] - key[0]) + abs(other[1] - key[1])
+            for k in self._menu:
+                weight = (1.0 + costs.samples(k)) / distance**3
+                sums[k] += weight * math.log(costs.known[k] / scale)
+                weights[k] += weight
+        return {k: math.exp(sums[k] / weights[k]) for k in self._menu}
+
+
+def _geometric_mean(values: Iterable[float]) -> float:
+    logarithms = [math.log(value) for value in values]
+    return math.exp(sum(logarithms) / len(logarithms))
