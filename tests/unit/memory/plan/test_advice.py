@@ -54,7 +54,7 @@ def test_few_drafts_are_planned_as_auto_takes_them(said):
     assert found["hybrid_state"]["auto"] == "per_token"
     assert found["line"] == (
         "Recurrent state: per_token, 3 state blocks per request, 450 MiB: 1 draft token: on sm_90 "
-        "chunked verify and commit are modelled at 1.12 to 1.45 of the time of vLLM's own kernel. "
+        "chunked verify and commit are modelled at 1.12 to 1.59 of the time of vLLM's own kernel. "
         "Replay would take 2 state blocks instead of 3: ask for it with "
         "additional_config.eagle_ext.hybrid_state 'replay' if requests wait for memory. "
         "Replay would take 2 state blocks, 300 MiB. "

@@ -21,7 +21,7 @@ BLOCKS, CACHED = "state blocks per request (committed state", "block boundary of
     ("asked", "k", "kept"),
     [
         ("auto", "1", f"per_token, 3 {BLOCKS}, 1 draft token, {CACHED}); 1 draft token: on sm_90"),
-        ("auto", "2", f"replay, 2 {BLOCKS}, {CACHED}); 2 draft tokens: on sm_90"),
+        ("auto", "3", f"replay, 2 {BLOCKS}, {CACHED}); 3 draft tokens: on sm_90"),
         ("per_token", "7", f"per_token, 9 {BLOCKS}, 7 draft tokens, {CACHED}); additional_config"),
         ("replay", "2", f"replay, 2 {BLOCKS}, {CACHED}); additional_config"),
     ],
