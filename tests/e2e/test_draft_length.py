@@ -39,7 +39,7 @@ def batches(prompts):
     mixed = [{}, JSON, SAMPLED] * 3
     return [
         Batch("chosen", short, max_tokens=40, cold=True, logprobs=5),
-        Batch("chosen again", short, max_tokens=40, concurrency=3, cold=True, logprobs=5),
+        Batch("chosen again", short, max_tokens=50, concurrency=2, cold=True, logprobs=5),
         Batch("cycled", short, max_tokens=40, cold=True, logprobs=5),
         Batch("cycled again", short, max_tokens=30, logprobs=5),
         Batch("cycled crowd", cut(prompts, CROWD), max_tokens=80, cold=True, logprobs=5),

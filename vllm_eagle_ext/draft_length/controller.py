@@ -22,9 +22,10 @@ PROBE_LONGEST = 16  # steps, where prompts keep steps from being measured
 PROBE_APART = 25  # steps between probes
 PROBE_APART_UNTIMED = 10  # steps before a length that was never timed in the bucket
 STALE = 1000  # steps after which a length's times may be those of another world
+WARM_UP = 16  # timed steps of a young engine that are not counted
 PROBE_SHARE = 0.01  # of all steps, what probes may lose against the length in force
 _LEAST_LOSS, _MOST_LOSS = 0.03, 0.5  # of a probe; its own estimate may be wrong
-_FIRST_CREDIT, _MOST_CREDIT = 5.0, 10.0  # steps; the first times of an engine are its worst
+_FIRST_CREDIT, _MOST_CREDIT = 3.0, 10.0  # steps; the first times of an engine are its worst
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ class DraftLengthController:
         self._bucket = (-1, -1)  # none yet
         self._costs = StepCosts()
         self._probe: _Probe | None = None
+        self._warming_up = WARM_UP
         self._learning = 0  # measured steps left in which the length in force is timed itself
         self._credit = _FIRST_CREDIT
         self._step = 0
@@ -107,6 +109,9 @@ class DraftLengthController:
     def observe_step(self, requests: int, context: int, length: int, seconds: float) -> None:
         """Take the time of a step of decodes alone that drafted and verified `length` tokens."""
         if seconds <= 0.0 or bucket_of(requests, context) != self._bucket:
+            return
+        if self._warming_up:
+            self._warming_up -= 1
             return
         if self._probe is not None and length == self._probe.length:
             self._time_probe(self._probe, seconds)

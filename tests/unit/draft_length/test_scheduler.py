@@ -125,7 +125,7 @@ def test_it_settles_on_the_best_length(scheduler, slope, accepted, best):
     )
     for number in range(4):
         scheduler.add_request(request(str(number), 10, 900))
-    loop.run(160)
+    loop.run(180)
     assert scheduler.controller.in_force == best
     lengths = [step.num_spec_tokens_to_schedule for step in loop.steps[-60:]]
     assert lengths.count(best) >= 45
