@@ -9,8 +9,9 @@ from pathlib import Path
 from tests.support.engine import ROOT
 
 README = ROOT / "README.md"
-USAGE, GATED, SERVING = (
-    ROOT / page for page in ("docs/usage.md", "docs/gated.md", "examples/serving/README.md")
+USAGE, GATED, ADAPTIVE, SERVING = (
+    ROOT / page
+    for page in ("docs/usage.md", "docs/gated.md", "docs/adaptive.md", "examples/serving/README.md")
 )
 # Everything that shows a user commands.
 GUIDES = (

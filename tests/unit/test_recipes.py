@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from tests.support.engine import ROOT
 from tests.support.published import materialise, published
-from tests.support.readme import GATED, README, SERVING, USAGE, blocks, commands, split
+from tests.support.readme import ADAPTIVE, GATED, README, SERVING, USAGE, blocks, commands, split
 from tests.unit.cli.output import serve_line
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.cli import app
 
 FIXTURES = ROOT / "tests/fixtures"
-GUIDES = (README, USAGE, GATED, SERVING)
+GUIDES = (README, USAGE, GATED, ADAPTIVE, SERVING)
 SERVED = [
     pytest.param(command, id=split(command)[1][2])
     for guide in GUIDES
@@ -97,6 +97,16 @@ def test_vllm_reads_the_command(command, monkeypatch, tmp_path):
     written = json.loads(words[words.index("--speculative-config") + 1])
     assert found.speculative_config == written
     assert set(written) == {"method", "model", "num_speculative_tokens"}
+
+
+def test_the_draft_length_of_the_page_is_served(monkeypatch):
+    """Up to the scheduler that vLLM is told to build, and the lengths that it makes graphs for."""
+    (command,) = (c for block in blocks("bash", ADAPTIVE) for c in commands(block))
+    monkeypatch.chdir(ROOT)
+    config = engine_arguments(split(command)[1]).create_engine_config()
+    assert config.scheduler_config.get_scheduler_cls().__name__ == "build_scheduler"
+    schedule = config.speculative_config.num_speculative_tokens_per_batch_size
+    assert {k for _, _, k in schedule} == {0, 1, 2, 4}
 
 
 def test_our_commands_are_read():
