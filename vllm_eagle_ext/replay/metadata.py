@@ -182,11 +182,16 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
 
     def _may_decode_plainly(self) -> bool:
         """Whether rows of a batch without any draft may step a state in its block: a committed state
-        has no offset of accepted rows. With prefix caching the commit alone moves states on at a block's
-        end; and a graph that is captured for rows of any number is captured without drafts."""
+        has no offset of accepted rows. Not without a K of 0 in vLLM's schedule: no graph would hold the
+        kernels, and the first such batch would wait for them to be compiled. With prefix caching the
+        commit alone moves states on at a block's end; and a graph that is captured for rows of any
+        number is captured without drafts."""
+        config = self.speculative_config
+        schedule = getattr(config, "num_speculative_tokens_per_batch_size", None) or ()
         is_aligned = self.kv_cache_spec.mamba_cache_mode == "align"
-        has_any_widths = bool(getattr(self.speculative_config, "enable_adaptive_verification", False))
-        return self.ops.steps_in_place and not is_aligned and not has_any_widths
+        has_any_widths = bool(getattr(config, "enable_adaptive_verification", False))
+        has_none = any(k == 0 for *_, k in schedule)
+        return has_none and self.ops.steps_in_place and not is_aligned and not has_any_widths
 
     def _recurrent_layers(self) -> list[str]:
         """The names of all layers of this kind, in the model's order."""
