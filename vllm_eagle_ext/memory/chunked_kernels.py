@@ -9,6 +9,11 @@ DTYPES = ("bfloat16", "float16")  # of rows; sums of three bf16 parts hold eithe
 STATE_DTYPES = ("float32", *DTYPES)
 
 
+def dtype_of_width(width: int) -> str:
+    """Name a dtype of states by its bytes: these kernels take both of 16 bits alike."""
+    return {2: "bfloat16", 4: "float32"}.get(width, f"{8 * width} bits wide")
+
+
 def hindrance(
     key_width: int, value_width: int, rows: int, dtype: object, state_dtype: object
 ) -> str | None:

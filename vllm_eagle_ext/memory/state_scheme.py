@@ -25,6 +25,8 @@ REPLAYING_TARGETS = {
 # Where no GPU's times are known. Below, 1 + K state blocks are few, and a commit costs what it saves.
 LEAST_K = 3
 OPTION = "additional_config.eagle_ext.hybrid_state"
+LENGTH_OPTION = "additional_config.eagle_ext.draft_length"
+SCHEDULE = "speculative_config.num_speculative_tokens_per_batch_size"
 ADAPTIVE_OPTION = "additional_config.eagle_ext.adaptive_verification"
 
 
@@ -49,6 +51,7 @@ class Situation:
     state_width: int = 4  # bytes of an element of a recurrent state
     kernels: str = "auto"  # the option `replay_kernels`
     not_chunked: str | None = None  # why the chunked kernels cannot run the layers, if so
+    chooses_k: bool = False  # the option `draft_length: "auto"`, which makes the schedule
     k_by_batch_size: object = None  # vLLM's schedule, where vLLM follows it
     short_drafts_crash: bool = False  # this vLLM's CPU kernels, with one state block per draft token
     adaptive_verification: bool = False  # vLLM's key, which trims drafts on the device
@@ -184,12 +187,12 @@ def refuse_uneven_drafts(situation: Situation, choice: Choice) -> None:
     s = situation
     if s.per_token_crashes and not choice.replays:
         raise HybridStateError(
-            field="speculative_config.num_speculative_tokens_per_batch_size",
-            value=s.k_by_batch_size,
-            allowed=f"no schedule for {s.architecture} with one state block per draft token on a CPU, "
+            field=LENGTH_OPTION if s.chooses_k else SCHEDULE,
+            value="auto" if s.chooses_k else s.k_by_batch_size,
+            allowed=f"a fixed K for {s.architecture} with one state block per draft token on a CPU, "
             "where this vLLM crashes or gives wrong texts in steps of fewer drafts (0.33 does not); the "
             f"scheme was chosen because: {choice.reason}",
-            remedy="leave the key out, or keep the states by replay: hybrid_state 'auto' takes it from "
+            remedy="leave it out, or keep the states by replay: hybrid_state 'auto' takes it from "
             f"{LEAST_K} draft tokens on, 'replay' asks for it",
         )
     if s.adaptive_verification and not (choice.replays and s.adaptive_verification_allowed):

@@ -125,6 +125,7 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
         lora=bool(engine_args.enable_lora),
         microbatches=bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1,
         prefill_exports=deployment.exports_states(launch.target_text.get("linear_key_head_dim", 0)),
+        chooses_k=launch.options.draft_length == "auto",
         # With data parallelism vLLM turns the schedule off.
         k_by_batch_size=config.num_speculative_tokens_per_batch_size
         if engine_args.data_parallel_size == 1

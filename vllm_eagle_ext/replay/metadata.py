@@ -90,7 +90,6 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         most = max(self.decode_cudagraph_max_bs, vllm_config.scheduler_config.max_num_seqs)
         self.ones = torch.ones(most, dtype=torch.int32, device=device)
         self.ops = replay_ops()
-        self.decodes_plainly = self._may_decode_plainly()
         self.pending: Step | None = None  # until `commit_on_v1` takes it
         self.joined: dict[CacheGroups, int] = {}  # to the number of this builder's group among them
         self.led: CacheGroups | None = None  # those of which it is the first
@@ -111,15 +110,11 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         self,
         common_prefix_len: int,
         common_attn_metadata: CommonAttentionMetadata,
-        num_accepted_tokens: torch.Tensor | None = None,
-        num_decode_draft_tokens_cpu: torch.Tensor | None = None,
+        *args: Any,
         **kwargs: Any,
     ) -> GDNAttentionMetadata:
         self.pending, common = None, common_attn_metadata
-        drafts = num_decode_draft_tokens_cpu
-        if drafts is not None and self.decodes_plainly and bool((drafts <= 0).all()):
-            drafts = None
-        metadata = super().build(common_prefix_len, common, num_accepted_tokens, drafts, **kwargs)
+        metadata = super().build(common_prefix_len, common, *args, **kwargs)
         if metadata.spec_sequence_masks is None:
             if not self._gathers_for_itself():
                 return metadata
@@ -179,19 +174,6 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         self.joined[self.led] = self.led.join(self.layer_names)
         self.group_commit = GroupCommit(self.led, self.vllm_config)
         return self.led
-
-    def _may_decode_plainly(self) -> bool:
-        """Whether rows of a batch without any draft may step a state in its block: a committed state
-        has no offset of accepted rows. Not without a K of 0 in vLLM's schedule: no graph would hold the
-        kernels, and the first such batch would wait for them to be compiled. With prefix caching the
-        commit alone moves states on at a block's end; and a graph that is captured for rows of any
-        number is captured without drafts."""
-        config = self.speculative_config
-        schedule = getattr(config, "num_speculative_tokens_per_batch_size", None) or ()
-        is_aligned = self.kv_cache_spec.mamba_cache_mode == "align"
-        has_any_widths = bool(getattr(config, "enable_adaptive_verification", False))
-        has_none = any(k == 0 for *_, k in schedule)
-        return has_none and self.ops.steps_in_place and not is_aligned and not has_any_widths
 
     def _recurrent_layers(self) -> list[str]:
         """The names of all layers of this kind, in the model's order."""

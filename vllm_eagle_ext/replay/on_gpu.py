@@ -32,7 +32,6 @@ class GpuOps:
         Implementation("sequential", triton, exact=True),
     )
     scratch_blocks = 0
-    steps_in_place = True
     gathers_by_address = True
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:

@@ -77,10 +77,6 @@ class ReplayOps(Protocol):
         """State blocks per request beside the one that holds its state."""
 
     @property
-    def steps_in_place(self) -> bool:
-        """Whether vLLM's plain decode can step a state in this package's state blocks."""
-
-    @property
     def gathers_by_address(self) -> bool:
         """Whether block tables are read where they stand, whatever tensor they were last seen in."""
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from vllm_eagle_ext.errors import OptionsError
+from vllm_eagle_ext.memory.chunked_kernels import dtype_of_width, hindrance
 from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, default_graphs
 from vllm_eagle_ext.memory.footprint import CacheSetting, Footprint, footprint
-from vllm_eagle_ext.memory.geometry import Attention, Target, read_target, served_dtype
+from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target, read_target, served_dtype
 from vllm_eagle_ext.memory.parameter_count import Estimate, estimate_weights
 from vllm_eagle_ext.memory.plan.assumptions import Assumptions, assume
 from vllm_eagle_ext.memory.plan.dense import (
@@ -267,7 +268,7 @@ def _settings(premises: Premises, ks: Sequence[int], own_length: int | None) -> 
 
 
 def _hybrid(premises: Premises, target: Target, setting: CacheSetting) -> HybridPlan:
-    auto, why = _auto(premises, setting, target.recurrent.state_bytes)
+    auto, why = _auto(premises, setting, target.recurrent)
     layers = premises.draft_layers
     return HybridPlan(
         premises=premises, target=target, setting=setting, auto=auto, why=why,
@@ -276,7 +277,7 @@ def _hybrid(premises: Premises, target: Target, setting: CacheSetting) -> Hybrid
     )  # fmt: skip
 
 
-def _auto(premises: Premises, setting: CacheSetting, state_width: int) -> tuple[Scheme, str]:
+def _auto(premises: Premises, setting: CacheSetting, recurrent: Recurrent) -> tuple[Scheme, str]:
     """Choose as an engine does on the runner that vLLM chooses by itself: V2 on a GPU, V1 on a CPU."""
     architecture, cpu = premises.architecture, setting.cpu
     if architecture and architecture not in REPLAYING_TARGETS:
@@ -285,9 +286,13 @@ def _auto(premises: Premises, setting: CacheSetting, state_width: int) -> tuple[
     choice = choose(
         Situation(
             architecture=architecture, k=setting.k, runner=runner, platform="cpu" if cpu else "cuda",
-            prefix_caching=setting.prefix_caching, state_width=state_width,
+            prefix_caching=setting.prefix_caching, state_width=recurrent.state_bytes,
             capability=premises.assumptions.deployment.capability,
             prefill_exports=setting.prefill_exports, dtype=premises.dtype,
+            not_chunked=hindrance(
+                recurrent.key_dim, recurrent.value_dim, 1 + setting.k, premises.dtype,
+                dtype_of_width(recurrent.state_bytes),
+            ),
         ),
         "auto",
     )  # fmt: skip

@@ -17,6 +17,7 @@ from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.compat import is_tested
 from vllm_eagle_ext.errors import EagleExtError, HybridStateError, SpeculativeConfigError
+from vllm_eagle_ext.memory.chunked_kernels import dtype_of_width, hindrance
 from vllm_eagle_ext.memory.geometry import served_dtype, served_state_bytes
 from vllm_eagle_ext.memory.state_scheme import (
     REPLAYING_TARGETS,
@@ -156,7 +157,7 @@ def _images(target: Mapping[str, Any], architecture: str) -> None:
 def _state(
     target: Mapping[str, Any], wishes: EngineWishes, start: Start
 ) -> tuple[str | None, tuple[Finding, ...]]:
-    deployment = find_deployment(start.platform)
+    deployment, text = find_deployment(start.platform), text_config(target)
     is_cuda = start.platform.name == "cuda"
     situation = Situation(
         architecture=published_architecture(target),
@@ -166,10 +167,17 @@ def _state(
         prefix_caching=start.prefix_caching is not False,
         has_triton=start.platform.name != "cpu",
         dtype=served_dtype(target),
-        prefill_exports=deployment.exports_states(text_config(target).get("linear_key_head_dim", 0)),
+        prefill_exports=deployment.exports_states(text.get("linear_key_head_dim", 0)),
         capability=deployment.capability if is_cuda else None,
         state_width=served_state_bytes(target),
         kernels=wishes.options.replay_kernels,
+        not_chunked=hindrance(
+            text.get("linear_key_head_dim", 0),
+            text.get("linear_value_head_dim", 0),
+            1 + wishes.k,
+            served_dtype(target),
+            dtype_of_width(served_state_bytes(target)),
+        ),
     )
     try:
         refuse_what_crashes(situation)

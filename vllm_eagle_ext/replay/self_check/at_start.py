@@ -167,8 +167,10 @@ def _refuse_or_say(failed: Sequence[str], *, must_replay: bool, speaks: bool) ->
         raise HybridStateError(
             field="self-check of replay's kernels",
             value=found,
-            allowed=f"kernels that compute on this device what vLLM's own do, with {OPTION} 'replay'",
-            remedy=f"{OPTION} 'auto' or 'per_token'. {ASK}",
+            allowed="kernels that compute on this device what vLLM's own do, where states must be kept "
+            f"by replay: with {OPTION} 'replay', replay_kernels or enable_adaptive_verification, and on "
+            "a CPU with vLLM 0.32 where K changes (a schedule of K, draft_length 'auto')",
+            remedy=f"leave out what of these is set: {OPTION} is 'per_token' then. {ASK}",
         )
     if speaks:
         logger.log(
