@@ -192,7 +192,8 @@ def refuse_uneven_drafts(situation: Situation, choice: Choice) -> None:
             allowed=f"a fixed K for {s.architecture} with one state block per draft token on a CPU, "
             "where this vLLM crashes or gives wrong texts in steps of fewer drafts (0.33 does not); the "
             f"scheme was chosen because: {choice.reason}",
-            remedy="leave it out, or keep the states by replay: hybrid_state 'auto' takes it from "
+            remedy=('set it to "fixed"' if s.chooses_k else "leave the key out")
+            + ", or keep the states by replay: hybrid_state 'auto' takes it from "
             f"{LEAST_K} draft tokens on, 'replay' asks for it",
         )
     if s.adaptive_verification and not (choice.replays and s.adaptive_verification_allowed):
