@@ -191,3 +191,10 @@ def test_where_full_graphs_end(said, plan, options, ends, wanted):
     assert graphs["max_cudagraph_capture_size"] == wanted
     advice = f"--max-cudagraph-capture-size {wanted} captures all"
     assert (advice in plan(*H200, *options).stdout) is (wanted is not None)
+
+
+def test_heads_that_chunked_kernels_cannot_run_are_planned_by_the_sequential_ones(tmp_path, said):
+    """As a start counts, which knows the same widths."""
+    target = write_config(tmp_path / "other", config("qwen3_6_27b", linear_key_head_dim=120))
+    found = said("-k", "3", "--gpu-mem", "140", "--device", "sm_90", of=target)
+    assert "no chunked kernels (heads are 120 and 128 wide" in found["hybrid_state"]["why"]

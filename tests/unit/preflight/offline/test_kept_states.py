@@ -66,3 +66,12 @@ def test_as_many_state_blocks_as_the_plan_counts(
     assert blocks == 2 + (exports and device != "sm_80")
     assert shown["recurrent_state"].startswith(f"{planned.auto}, {blocks} state blocks per request (")
     assert shown["recurrent_state"].endswith(planned.why)
+
+
+def test_heads_that_chunked_kernels_cannot_run(check, tmp_path):
+    """As a start counts, which knows the same widths."""
+    config = json.loads((TINY / "hybrid_target/config.json").read_text())
+    config.get("text_config", config)["linear_key_head_dim"] = 24
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    result = check(TINY / "dflash", "--target", str(tmp_path), "-k", "3", "--json")
+    assert "no chunked kernels (heads are 24" in json.loads(result.stdout)["recurrent_state"]
