@@ -76,5 +76,7 @@ def test_an_explicit_choice_is_refused_on_all_ranks(ranks):
         assert error.startswith("HybridStateError: vllm-eagle-ext: self-check of replay's kernels is ")
         assert "rank 1: sequential kernels" in error
         assert "values differ, by up to " in error
-        assert "'auto' or 'per_token'" in error
+        assert "hybrid_state 'replay', replay_kernels or enable_adaptive_verification" in error
+        assert "leave out what of these is set" in error
+        assert "hybrid_state is 'per_token' then" in error
     print(f"\n{ranks[0]['replay']['error']}")
