@@ -12,15 +12,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vllm_eagle_ext.draft_length.load_buckets import Key, bucket_of, stays_in
 from vllm_eagle_ext.draft_length.position_acceptance import PositionAcceptance
-from vllm_eagle_ext.draft_length.step_costs import RING, CostTable, LoadLevel, StepCosts, bucket_of
+from vllm_eagle_ext.draft_length.prompt_cost import PromptCost
+from vllm_eagle_ext.draft_length.step_costs import RING, CostTable, LoadLevel, StepCosts
 
 HYSTERESIS = 1.01  # another length must promise so much more goodput
 DECIDE_EVERY = 4  # measured steps
 PROBE_MEASURED = 6  # measured steps of a probe; the first after a change of K is not measured
-PROBE_LONGEST = 16  # steps, where prompts keep steps from being measured
+PROBE_LONGEST = 16  # steps, where some are not measured
 PROBE_APART = 25  # steps between probes
 PROBE_APART_UNTIMED = 10  # steps before a length that was never timed in the bucket
+MOST_FAILURES = 6  # probes without a time, each of which doubles the wait for the next one
+LEVEL_LASTS = 100  # steps in other buckets after which a bucket's level of load is measured anew
 STALE = 1000  # steps after which a length's times may be those of another world
 WARM_UP = 16  # timed steps of a young engine that are not counted
 PROBE_SHARE = 0.01  # of all steps, what probes may lose against the length in force
@@ -43,7 +47,7 @@ class Change:
 
     before: int
     after: int
-    bucket: tuple[int, int]  # of `step_costs.bucket_of`
+    bucket: Key
     figures: tuple[Figure, ...]
 
 
@@ -67,16 +71,15 @@ class DraftLengthController:
         self.last_change: Change | None = None
         self.acceptance = PositionAcceptance(self.menu)
         self._table = CostTable(self.menu)
-        self._level = LoadLevel()
-        self._bucket = (-1, -1)  # none yet
-        self._costs = StepCosts()
+        self._prompts = PromptCost()
+        self._bucket: Key | None = None
+        self._costs = StepCosts()  # of the present bucket
         self._probe: _Probe | None = None
         self._warming_up = WARM_UP
-        self._learning = 0  # measured steps left in which the length in force is timed itself
         self._credit = _FIRST_CREDIT
         self._step = 0
-        self._measured = 0  # steps of the length in force
         self._last_probe = 0
+        self._failures = 0  # probes in a row in which nothing was timed
 
     @property
     def is_probing(self) -> bool:
@@ -90,13 +93,14 @@ class DraftLengthController:
             context: their tokens of context together.
         """
         self._step += 1
-        key = bucket_of(requests, context)
-        if key != self._bucket:
-            self._enter(key)
+        if self._bucket is None or not stays_in(self._bucket, requests, context):
+            self._enter(bucket_of(requests, context))
         if self._probe is not None:
             self._probe.steps_left -= 1
             if self._probe.steps_left >= 0:
                 return self._probe.length
+            if self._probe.measured_left == PROBE_MEASURED:
+                self._failures = min(self._failures + 1, MOST_FAILURES)
             self._end_probe()
         self._credit = min(self._credit + PROBE_SHARE, _MOST_CREDIT)
         return self.in_force
@@ -106,13 +110,21 @@ class DraftLengthController:
         if outcomes:
             self.acceptance.observe(length, outcomes)
 
-    def observe_step(self, requests: int, context: int, length: int, seconds: float) -> None:
-        """Take the time of a step of decodes alone that drafted and verified `length` tokens."""
-        if seconds <= 0.0 or bucket_of(requests, context) != self._bucket:
+    def observe_step(
+        self, requests: int, context: int, length: int, seconds: float, prompt_tokens: int = 0
+    ) -> None:
+        """Take the time of a step that drafted and verified `length` tokens.
+
+        Args:
+            prompt_tokens: rows of the step that are neither drafts nor the one row of each request.
+        """
+        if seconds <= 0.0 or self._bucket is None or not stays_in(self._bucket, requests, context):
             return
         if self._warming_up:
             self._warming_up -= 1
             return
+        self._prompts.observe(self._bucket, length, prompt_tokens, seconds)
+        seconds = self._prompts.without_prompts(prompt_tokens, seconds)
         if self._probe is not None and length == self._probe.length:
             self._time_probe(self._probe, seconds)
         elif self._probe is None and length == self.in_force:
@@ -120,7 +132,7 @@ class DraftLengthController:
 
     def figures(self) -> tuple[Figure, ...]:
         """Return what is known of every length in the present bucket."""
-        level, known = self._level.value, self._costs.known
+        level, known = self._costs.level.value, self._costs.known
         return tuple(
             Figure(
                 length=k,
@@ -136,34 +148,42 @@ class DraftLengthController:
         plain = self._goodput(0) if self.menu[0] == 0 else 0.0
         return drafted / plain if plain else 0.0
 
-    def _enter(self, key: tuple[int, int]) -> None:
-        """Go on in another bucket, whose level of load is not known yet."""
-        if self._probe is not None:
-            self._end_probe()
+    def _enter(self, key: Key) -> None:
+        """Go on in another bucket, at the level of load that it had if that was not long ago.
+
+        A probe goes on, too, where its times can be compared: the number of requests may cross an edge
+        in every step.
+        """
+        self._costs.left_at = self._step
         self._bucket = key
         self._costs = self._table.enter(key)
-        self._learning = 0
-        self._level.forget()
+        if self._step - self._costs.left_at > LEVEL_LASTS:
+            self._costs.learning = 0
+            self._costs.level.forget()
+        if self._probe is not None and not self._costs.level.is_known:
+            self._end_probe()
         self._decide()
 
     def _time_in_force(self, seconds: float) -> None:
-        if self.in_force not in self._costs.known and not self._level.is_known:
-            self._level.define()
-            self._learning = LoadLevel.ENOUGH
-        if self._learning:
-            self._learning -= 1
+        costs = self._costs
+        if self.in_force not in costs.known and not costs.level.is_known:
+            costs.level.define()
+            costs.learning = LoadLevel.ENOUGH
+        if costs.learning or self.in_force not in costs.known:
+            costs.learning = max(costs.learning - 1, 0)
             self._add(self.in_force, seconds)
         else:
-            self._level.add(seconds, self._costs.known[self.in_force])
-        self._measured += 1
-        if self._measured % DECIDE_EVERY == 0 and self._level.is_fresh:
+            costs.level.add(seconds, costs.known[self.in_force])
+        costs.measured += 1
+        if costs.measured % DECIDE_EVERY == 0 and costs.level.is_fresh:
             self._decide()
             self._consider_probe()
 
     def _add(self, length: int, seconds: float) -> None:
-        self._costs.add(length, seconds / self._level.value, self._step)
+        self._costs.add(length, seconds / self._costs.level.value, self._step)
 
     def _time_probe(self, probe: _Probe, seconds: float) -> None:
+        self._failures = 0
         self._add(probe.length, seconds)
         probe.measured_left -= 1
         if not probe.measured_left:
@@ -172,7 +192,7 @@ class DraftLengthController:
 
     def _end_probe(self) -> None:
         self._probe, self._last_probe = None, self._step
-        self._level.renew()
+        self._costs.level.renew()
 
     def _goodput(self, length: int) -> float:
         """Tokens of a request per unit of cost; 0 where no step was timed."""
@@ -189,13 +209,15 @@ class DraftLengthController:
             before=self.in_force, after=best, bucket=self._bucket, figures=self.figures()
         )
         self.in_force = best
-        self._learning = RING if self._level.is_known else 0
+        self._costs.learning = RING if self._costs.level.is_known else 0
 
     def _consider_probe(self) -> None:
         unknown = [k for k in self.menu if k not in self._costs.known]
+        since = self._step - self._last_probe
         if unknown:
-            self._begin(max(unknown))
-        elif self._step - self._last_probe >= PROBE_APART_UNTIMED:
+            if not self._failures or since >= PROBE_APART_UNTIMED << self._failures:
+                self._begin(max(unknown))
+        elif since >= PROBE_APART_UNTIMED:
             self._probe_affordable()
 
     def _probe_affordable(self) -> None:

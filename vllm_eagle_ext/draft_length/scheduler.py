@@ -36,7 +36,7 @@ class _ChoosesDraftLength:
         self._figures = LengthFigures(self.controller.menu)
         self._context = 0  # tokens of the requests that were scheduled last
         self._finished_at = 0.0  # when the last step's output arrived, in seconds
-        self._last_decode: int | None = None  # its K, if it had decodes alone
+        self._last_length: int | None = None  # its K; None: the engine was idle
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         """Set the step's K before the parent does, which under async scheduling makes so many
@@ -53,7 +53,10 @@ class _ChoosesDraftLength:
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
         """Observe the step before the parent, which cuts the tokens of a request that ends."""
         self._observe(scheduler_output, model_runner_output)
-        return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        if not self.has_unfinished_requests():  # type: ignore[attr-defined]
+            self._last_length = None
+        return outputs
 
     def _observe(self, step: SchedulerOutput, output: Any) -> None:
         """Time the step from the previous one's output to its own: with async scheduling, too, that is
@@ -62,12 +65,12 @@ class _ChoosesDraftLength:
         drafted, length = step.scheduled_spec_decode_tokens, step.num_spec_tokens_to_schedule
         if drafted and output.sampled_token_ids:
             self.controller.observe_drafts(self._length_of(drafted), _outcomes(drafted, output))
-        is_decode = _has_decodes_alone(step)
-        if is_decode and self._last_decode == length:
+        requests = len(step.num_scheduled_tokens)
+        if requests and self._last_length == length:
             self.controller.observe_step(
-                len(step.num_scheduled_tokens), self._context, length, now - self._finished_at
+                requests, self._context, length, now - self._finished_at, _prompt_tokens(step)
             )
-        self._finished_at, self._last_decode = now, length if is_decode else None
+        self._finished_at, self._last_length = now, length if requests else None
         if (change := self.controller.last_change) is not None:
             self.controller.last_change = None
             self._switch_log.record(change, now)
@@ -107,9 +110,7 @@ def _outcomes(drafted: dict[str, list[int]], output: Any) -> list[tuple[int, int
     ]
 
 
-def _has_decodes_alone(step: SchedulerOutput) -> bool:
-    """Find out whether each request has one row beside its drafts, and none of them just came."""
-    if not step.num_scheduled_tokens or step.scheduled_new_reqs:
-        return False
+def _prompt_tokens(step: SchedulerOutput) -> int:
+    """Return how many rows a step has beside the one of each request and its drafts."""
     drafts = sum(map(len, step.scheduled_spec_decode_tokens.values()))
-    return step.total_num_scheduled_tokens == len(step.num_scheduled_tokens) + drafts
+    return step.total_num_scheduled_tokens - len(step.num_scheduled_tokens) - drafts

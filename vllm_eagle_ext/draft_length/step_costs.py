@@ -3,7 +3,7 @@
 
 Costs of a bucket are relative to each other: `LoadLevel` tracks how long a step takes now, so that
 neither the drift of load within a bucket nor a machine that becomes slower looks like a property of one
-length.
+length. A bucket keeps its level for a while, since the number of requests may cross an edge all the time.
 """
 
 from __future__ import annotations
@@ -14,70 +14,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from vllm_eagle_ext.draft_length.load_buckets import Key
+
 RING = 15  # times per length; a median of so many is not moved by a straggler
 MOST_BUCKETS = 64
 _PRIOR_WEIGHT = 3.0  # neighbouring buckets count as so many times of a bucket's own
 
-Key = tuple[int, int]
-
-
-def bucket_of(requests: int, context: int) -> Key:
-    """Return the power of two in which the requests lie, and the power of four of their context.
-
-    Args:
-        context: tokens of all requests together, which grow with every step.
-    """
-    return max(requests, 1).bit_length() - 1, (max(context, 1).bit_length() - 1) // 2
-
-
-def ranges_of(key: Key) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the least and the most requests of a bucket, and tokens of context."""
-    requests, context = 1 << key[0], 1 << 2 * key[1]
-    return (requests, 2 * requests - 1), (context, 4 * context - 1)
-
-
-@dataclass(slots=True)
-class StepCosts:
-    """Holds the costs of one bucket: a ring per length, and what neighbouring buckets suggest."""
-
-    prior: dict[int, float] = field(default_factory=dict)
-    rings: dict[int, deque[float]] = field(default_factory=dict)
-    known: dict[int, float] = field(default_factory=dict)  # the estimates, kept up to date
-    timed_at: dict[int, int] = field(default_factory=dict)  # the last step that was timed
-
-    def __post_init__(self) -> None:
-        self.known.update(self.prior)
-
-    def samples(self, length: int) -> int:
-        return len(self.rings.get(length, ()))
-
-    def expect(self, length: int, fresh: int) -> None:
-        """Forget so many old times that `fresh` new ones will be most of them."""
-        ring = self.rings.get(length)
-        while ring and len(ring) >= fresh:
-            ring.popleft()
-
-    def add(self, length: int, cost: float, step: int) -> None:
-        self.timed_at[length] = step
-        ring = self.rings.setdefault(length, deque(maxlen=RING))
-        ring.append(cost)
-        own, prior = median(ring), self.prior.get(length)
-        if prior is None:
-            self.known[length] = own
-            return
-        weight = _PRIOR_WEIGHT / (_PRIOR_WEIGHT + len(ring))
-        self.known[length] = math.exp(weight * math.log(prior) + (1.0 - weight) * math.log(own))
-
 
 class LoadLevel:
-    """Tracks seconds per unit of cost while the length in force stays the same."""
+    """Tracks seconds per unit of a bucket's cost, from steps of the length in force."""
 
     ENOUGH = 5
 
     def __init__(self) -> None:
         self._ring: deque[float] = deque(maxlen=RING)
         self.value = 1.0
-        self.is_known = False  # for the present bucket
+        self.is_known = False
 
     @property
     def is_fresh(self) -> bool:
@@ -101,6 +53,43 @@ class LoadLevel:
         self._ring.append(seconds / cost)
         if self.is_fresh:
             self.value, self.is_known = median(self._ring), True
+
+
+@dataclass(slots=True)
+class StepCosts:
+    """Holds the costs of one bucket: a ring per length, and what neighbouring buckets suggest."""
+
+    prior: dict[int, float] = field(default_factory=dict)
+    rings: dict[int, deque[float]] = field(default_factory=dict)
+    known: dict[int, float] = field(default_factory=dict)  # the estimates, kept up to date
+    timed_at: dict[int, int] = field(default_factory=dict)  # the last step that was timed
+    level: LoadLevel = field(default_factory=LoadLevel)
+    learning: int = 0  # steps left in which the length in force is timed itself, at the level there is
+    measured: int = 0  # steps of the length in force
+    left_at: int = 0  # the last step in the bucket
+
+    def __post_init__(self) -> None:
+        self.known.update(self.prior)
+
+    def samples(self, length: int) -> int:
+        return len(self.rings.get(length, ()))
+
+    def expect(self, length: int, fresh: int) -> None:
+        """Forget so many old times that `fresh` new ones will be most of them."""
+        ring = self.rings.get(length)
+        while ring and len(ring) >= fresh:
+            ring.popleft()
+
+    def add(self, length: int, cost: float, step: int) -> None:
+        self.timed_at[length] = step
+        ring = self.rings.setdefault(length, deque(maxlen=RING))
+        ring.append(cost)
+        own, prior = median(ring), self.prior.get(length)
+        if prior is None:
+            self.known[length] = own
+            return
+        weight = _PRIOR_WEIGHT / (_PRIOR_WEIGHT + len(ring))
+        self.known[length] = math.exp(weight * math.log(prior) + (1.0 - weight) * math.log(own))
 
 
 class CostTable:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from vllm_eagle_ext.draft_length.controller import Change
-from vllm_eagle_ext.draft_length.step_costs import ranges_of
+from vllm_eagle_ext.draft_length.load_buckets import ranges_of
 from vllm_eagle_ext.log import get_logger
 
 logger = get_logger(__name__)

@@ -131,8 +131,8 @@ def test_it_settles_on_the_best_length(scheduler, slope, accepted, best):
     assert lengths.count(best) >= 45
 
 
-def test_what_is_timed_are_decodes_of_one_length(scheduler, monkeypatch):
-    """Steps with prompts, and the first step after a change of K, are not."""
+def test_what_is_timed_are_steps_of_one_length(scheduler, monkeypatch):
+    """The first step after a change of K is not; of steps with prompts it is said how many tokens."""
     timed = []
     controller = scheduler.controller
     monkeypatch.setattr(controller, "observe_step", lambda *step: timed.append(step))
@@ -142,14 +142,29 @@ def test_what_is_timed_are_decodes_of_one_length(scheduler, monkeypatch):
     loop = stepper(scheduler, seconds=lambda n, k: seconds[k])
     scheduler.add_request(request("0", 10, 500))
     loop.run(13)
-    assert [k for _, _, k, _ in timed][:9] == [4, 4, 4, 1, 1, 1, 0, 0, 0][: len(timed)]
-    assert all(t == pytest.approx(seconds[k]) for _, _, k, t in timed)
-    before = len(timed)
-    scheduler.add_request(request("1", 200, 500))  # four chunks
-    loop.run(5)
-    assert len(timed) - before <= 2
-    loop.run(5)
+    assert [k for _, _, k, _, _ in timed][:9] == [4, 4, 4, 4, 1, 1, 1, 0, 0]
+    assert all(t == pytest.approx(seconds[k]) for _, _, k, t, _ in timed)
+    assert not any(prompt for *_, prompt in timed), "the first step, which has a prompt, follows none"
+    del timed[:]
+    scheduler.add_request(request("1", 200, 500))  # in chunks
+    loop.run(10)
+    chunks = [prompt for *_, prompt in timed if prompt]
+    assert len(chunks) > 1
+    assert max(chunks) < sum(chunks) < 200
     assert timed[-1][0] == 2
+
+
+def test_time_without_requests_is_no_steps_time(scheduler, monkeypatch):
+    timed = []
+    monkeypatch.setattr(scheduler.controller, "observe_step", lambda *step: timed.append(step))
+    loop = stepper(scheduler, seconds=lambda n, k: 0.01)
+    for number in range(3):
+        scheduler.add_request(request(str(number), 10, 20))
+        loop.run(40)
+        assert not scheduler.requests
+        loop.now += 1000.0
+    assert timed
+    assert all(step[3] == pytest.approx(0.01) for step in timed)
 
 
 def test_the_switch_is_logged_with_its_figures(scheduler, vllm_log):
