@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from vllm_eagle_ext.draft_length.load_buckets import Key, bucket_of, stays_in
 from vllm_eagle_ext.draft_length.position_acceptance import PositionAcceptance
 from vllm_eagle_ext.draft_length.prompt_cost import PromptCost
-from vllm_eagle_ext.draft_length.step_costs import RING, CostTable, LoadLevel, StepCosts
+from vllm_eagle_ext.draft_length.step_costs import RING, CostTable, LoadLevel
 
 HYSTERESIS = 1.01  # another length must promise so much more goodput
 DECIDE_EVERY = 4  # measured steps
@@ -72,8 +72,8 @@ class DraftLengthController:
         self.acceptance = PositionAcceptance(self.menu)
         self._table = CostTable(self.menu)
         self._prompts = PromptCost()
-        self._bucket: Key | None = None
-        self._costs = StepCosts()  # of the present bucket
+        self._bucket = bucket_of(0, 0)
+        self._costs = self._table.enter(self._bucket)
         self._probe: _Probe | None = None
         self._warming_up = WARM_UP
         self._credit = _FIRST_CREDIT
@@ -93,7 +93,7 @@ class DraftLengthController:
             context: their tokens of context together.
         """
         self._step += 1
-        if self._bucket is None or not stays_in(self._bucket, requests, context):
+        if not stays_in(self._bucket, requests, context):
             self._enter(bucket_of(requests, context))
         if self._probe is not None:
             self._probe.steps_left -= 1
@@ -118,7 +118,7 @@ class DraftLengthController:
         Args:
             prompt_tokens: rows of the step that are neither drafts nor the one row of each request.
         """
-        if seconds <= 0.0 or self._bucket is None or not stays_in(self._bucket, requests, context):
+        if seconds <= 0.0 or not stays_in(self._bucket, requests, context):
             return
         if self._warming_up:
             self._warming_up -= 1

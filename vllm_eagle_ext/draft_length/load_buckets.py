@@ -23,7 +23,7 @@ def ranges_of(key: Key) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def stays_in(key: Key, requests: int, context: int) -> bool:
-    """Find out whether a load is in the bucket or so little beyond its edges that it may soon be back."""
+    """Find out whether a load is in the bucket or so little beyond an edge that it may soon be back."""
     return all(
         least - least // _MARGIN <= max(value, 1) <= most + least // _MARGIN
         for value, (least, most) in zip((requests, context), ranges_of(key), strict=True)

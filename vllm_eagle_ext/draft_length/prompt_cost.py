@@ -4,8 +4,8 @@
 A busy server has prompts in most steps. Two steps of one bucket and one K differ by their prompts alone:
 the difference of their times over that of their prompt tokens is one slope. The weighted median of the
 slopes (Sen 1968; weights: the tokens between the two, since noise of a slope falls with them) is the
-estimate; it holds where no step is free of prompts. Where all steps have equally many prompt tokens there
-is no slope, and their part stays in every length's time alike.
+estimate; it holds where no step is free of prompts. Where all steps have equally many prompt tokens
+there is no slope, and their part stays in every length's time alike.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 
 Costs of a bucket are relative to each other: `LoadLevel` tracks how long a step takes now, so that
 neither the drift of load within a bucket nor a machine that becomes slower looks like a property of one
-length. A bucket keeps its level for a while, since the number of requests may cross an edge all the time.
+length. A bucket keeps its level for a while: the number of requests may cross an edge all the time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Busy servers, simulated: clients that come back with a new prompt as soon as they have their answer."""
+"""Busy servers, simulated: clients that come back with a new prompt once they have their answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Load:
     chunk_tokens: tuple[int, int] = (250, 500)  # least and most
 
     def __str__(self) -> str:
-        return f"{self.clients} clients, answers of {self.answer}, {self.away} away, {self.chunks} chunks"
+        return f"{self.clients} clients, {self.answer} tokens each, {self.away} away, {self.chunks} chunks"
 
 
 @dataclass
