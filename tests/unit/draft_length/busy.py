@@ -22,7 +22,7 @@ class Load:
     chunk_tokens: tuple[int, int] = (250, 500)  # least and most
 
     def __str__(self) -> str:
-        return f"{self.clients} clients, {self.answer} tokens each, {self.away} away, {self.chunks} chunks"
+        return f"{self.clients} clients, {self.answer} tokens each, {self.away} away, {self.chunks}"
 
 
 @dataclass
