@@ -16,7 +16,7 @@ from tests.support.hybrid import TARGET
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.v2,
-    pytest.mark.full,
+    pytest.mark.long,
     pytest.mark.skipif(has_gpu(), reason="its stand-ins are a CPU's"),
 ]
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.engine import IN_PROCESS, ROOT, TINY, engine_environment, has_gpu
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 ENGINE = {"max_model_len": 1024, "enforce_eager": True}
 
@@ -86,7 +86,6 @@ def test_no_draft_and_ours_side_by_side(tmp_path):
     assert rows(out) == found
 
 
-@pytest.mark.long
 def test_an_interrupted_bench_goes_on(tmp_path):
     """A measurement of the stock engine is taken away: that one alone is made again."""
     out = tmp_path / "bench"
@@ -104,7 +103,6 @@ def test_an_interrupted_bench_goes_on(tmp_path):
     bench(out, "--concurrency", "1", "--num-prompts", "8", status=2)
 
 
-@pytest.mark.long
 def test_a_gated_draft_drafts_worse_in_stock_vllm(tmp_path):
     """Stock loads half of q_proj and says nothing; the acceptance does."""
     out = tmp_path / "bench"
@@ -113,7 +111,6 @@ def test_a_gated_draft_drafts_worse_in_stock_vllm(tmp_path):
     assert found["ours", 1]["acceptance_length"] > found["stock", 1]["acceptance_length"] + 0.5
 
 
-@pytest.mark.long
 def test_the_command_of_the_page(tmp_path):
     """As it stands in docs/bench.md, with the environment of a user."""
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/bench.md").read_text(), re.DOTALL)

@@ -57,12 +57,14 @@ def test_v1(v1, name):
     check(v1[0], name, (V1 | LATENT)[name])
 
 
+@pytest.mark.long
 @pytest.mark.v2
 @pytest.mark.parametrize("name", [*V2, *LATENT])
 def test_v2(v2, name):
     check(v2[0], name, (V2 | LATENT)[name])
 
 
+@pytest.mark.long
 @pytest.mark.v2
 @pytest.mark.parametrize("name", ["p-eagle", "no_aux"])
 def test_what_the_v2_runner_cannot_draft_is_refused_before_it_starts(v2, name):

@@ -7,7 +7,7 @@ import pytest
 from tests.support.engine import IN_PROCESS, TIMEOUT_S, engine_environment, run_child
 from tests.support.parallel_process import KV_HEADS, LAYOUTS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

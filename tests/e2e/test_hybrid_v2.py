@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full]
 
 K, BLOCK = 7, 256
 CHUNK = 32  # of a prompt, a step
+STATES = ("per_token", "replay")
 KERNELS = ("sequential", "chunked")  # Triton's, under the interpreter
 BROKEN = ("one row short", "stale conv state")
 ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
@@ -97,28 +98,44 @@ def plain(turns, chunked, tails):
 
 
 @pytest.fixture(scope="module")
-def v2(turns, chunked, tails, grouped, plain):
+def followed(turns, chunked, tails, plain):
+    """Runs whose drafts are what the engine without drafts said."""
     oracle = {
         name: {"speculative": ngram(K), "follow": result["texts"]} for name, result in plain.items()
     }
     cut = {"engine_args": {"long_prefill_token_threshold": CHUNK}}
-    chunked, tails = chunked | oracle["chunked"] | cut, tails | oracle["tails"] | cut
-    few = chunked | {"max_tokens": 24}
-    first = turns | oracle["turns"] | {"engine_args": CACHED}
+    return {
+        "chunked": chunked | oracle["chunked"] | cut,
+        "tails": tails | oracle["tails"] | cut,
+        "turns": turns | oracle["turns"] | {"engine_args": CACHED},
+    }
+
+
+@pytest.fixture(scope="module")
+def v2(followed):
     # Texts of two runners diverge at near-tied logits, behind which every draft would be wrong and no
     # step crosses a block boundary: the runs that are compared follow what this runner says.
-    turns = first | {"follow": "turns first"}
-    states = ("per_token", "replay")
+    turns = followed["turns"] | {"follow": "turns first"}
     runs = [
-        *(HybridRun(f"chunked {state}", state=state, **chunked) for state in states),
-        HybridRun("tails replay", state="replay", **tails),
-        HybridRun("turns first", state="per_token", **first),
-        *(HybridRun(f"turns {state}", state=state, **turns) for state in states),
+        *(HybridRun(f"chunked {state}", state=state, **followed["chunked"]) for state in STATES),
+        HybridRun("tails replay", state="replay", **followed["tails"]),
+        HybridRun("turns first", state="per_token", **followed["turns"]),
+        *(HybridRun(f"turns {state}", state=state, **turns) for state in STATES),
+    ]
+    return started(runs, "v2")
+
+
+@pytest.fixture(scope="module")
+def more(followed, grouped, v2):
+    """Engines that only `make test-long` starts."""
+    turns = followed["turns"] | {"follow": v2["turns first"]["texts"]}
+    few = followed["chunked"] | {"max_tokens": 24}
+    runs = [
         HybridRun("turns refused", state="auto", broken_at_start="other beta", **turns),
-        *(HybridRun(f"grouped {state}", state=state, **grouped) for state in states),
+        *(HybridRun(f"grouped {state}", state=state, **grouped) for state in STATES),
         *(HybridRun(f"{name} kernels", state="replay", kernels=name, **few) for name in KERNELS),
         HybridRun(NO_BLOCK_END, state="replay", broken=NO_BLOCK_END, **turns),
-    ]  # fmt: skip
+    ]
     return started(runs, "v2")
 
 
@@ -132,7 +149,7 @@ def accepted(counters) -> list[int]:
 
 @pytest.mark.parametrize("name", ["chunked", "turns"])
 def test_replay_equals_one_state_block_per_token(v2, name):
-    per_token, replay = (v2[f"{name} {state}"] for state in ("per_token", "replay"))
+    per_token, replay = (v2[f"{name} {state}"] for state in STATES)
     tokens = sum(map(len, replay["tokens"] + replay["second_turn"]))
     histogram = accepted(replay["counters"])
     print(f"\n{name}: {tokens} tokens; drafts by accepted tokens 0 to {K}: {histogram}")
@@ -144,17 +161,19 @@ def test_replay_equals_one_state_block_per_token(v2, name):
         assert replay[part] == per_token[part], part
 
 
-def test_each_recurrent_layer_in_a_group_of_its_own(v2):
-    per_token, replay = (v2[f"grouped {state}"] for state in ("per_token", "replay"))
+@pytest.mark.long
+def test_each_recurrent_layer_in_a_group_of_its_own(more):
+    per_token, replay = (more[f"grouped {state}"] for state in STATES)
     assert len(replay["state_blocks"]["groups"]) == 6
     for part in ("steps", "tokens", "logprobs", "second_turn", "second_logprobs", "counters", "cached"):
         assert replay[part] == per_token[part], part
     assert replay["counters"]["spec_decode_num_accepted_tokens"] > 20
 
 
-def test_chunked_kernels_accept_and_say_what_sequential_ones_do(v2):
+@pytest.mark.long
+def test_chunked_kernels_accept_and_say_what_sequential_ones_do(more):
     """Up to near-ties, behind which texts may differ."""
-    want, got = (v2[f"{kernels} kernels"] for kernels in KERNELS)
+    want, got = (more[f"{kernels} kernels"] for kernels in KERNELS)
     gaps = near_tie_gaps(want["tokens"], want["logprobs"], got["tokens"])
     apart = [largest_difference(a, b) for a, b in zip(want["logprobs"], got["logprobs"], strict=True)]
     histograms = [accepted(result["counters"]) for result in (want, got)]
@@ -214,9 +233,10 @@ def test_a_hit_changes_no_text(v2, plain):
     assert max(gaps, default=0) <= NEAR_TIE_GAP
 
 
-def test_kernels_that_fail_at_start_are_not_served_with(v2):
+@pytest.mark.long
+def test_kernels_that_fail_at_start_are_not_served_with(v2, more):
     """With prefix caching, where vLLM keeps a state block more than one per draft token."""
-    left, per_token = v2["turns refused"], v2["turns per_token"]
+    left, per_token = more["turns refused"], v2["turns per_token"]
     for part in ("steps", "tokens", "logprobs", "second_turn", "second_logprobs", "counters"):
         assert left[part] == per_token[part], part
     assert left["state_blocks"] == per_token["state_blocks"]
@@ -224,9 +244,10 @@ def test_kernels_that_fail_at_start_are_not_served_with(v2):
     assert {len(group["dtypes"]) for group in groups} == {2}  # no recorded inputs
 
 
-def test_a_state_at_a_block_boundary_that_is_not_written_is_seen(v2):
+@pytest.mark.long
+def test_a_state_at_a_block_boundary_that_is_not_written_is_seen(v2, more):
     """Only by those who read it: first turns are right."""
-    right, broken = v2["turns replay"], v2[NO_BLOCK_END]
+    right, broken = v2["turns replay"], more[NO_BLOCK_END]
     assert broken["tokens"] == right["tokens"]
     assert broken["second_cached"] == right["second_cached"]
     gaps = [

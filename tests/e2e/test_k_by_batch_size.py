@@ -15,7 +15,7 @@ from tests.support.batches import Batch, Engine, drafts_of, eagle3, run_engines
 from tests.support.hybrid import TARGET
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 K, EAGLE_K = 7, 4
 JOINS = [0, 0, 6, 8, 10, 12, 40, 41, 42, 70, 90, 91]
@@ -124,7 +124,6 @@ def v2(prompts):
     return {name: result["waves"] for name, result in run_engines(engines, "v2").items()}
 
 
-@pytest.mark.long
 @pytest.mark.v2
 @pytest.mark.parametrize(("draft", "k"), [("dflash", K), ("eagle3", EAGLE_K)])
 def test_a_schedule_on_v2(v2, draft, k):

@@ -47,7 +47,7 @@ def failed(kernels: Kernels) -> set[str]:
     return {part.name for part in result.parts if not part.ok}
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", ["sequential", pytest.param("chunked", marks=pytest.mark.long)])
 def test_cache_groups(name):
     assert failed(KERNELS[name]) == set()
 
