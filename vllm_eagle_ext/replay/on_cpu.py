@@ -24,6 +24,12 @@ class CpuOps:
     scratch_blocks = 1  # the C++ kernel has no other working memory
     gathers_by_address = False
 
+    @property
+    def least_plain_decodes(self) -> int | None:
+        """None with the kernels for AMX and Arm, which are given conv states of all W - 1 + K columns.
+        The others refuse one request, whose convolution's output they find not contiguous (0.32)."""
+        return None if _has_fast_convolution() else 2
+
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
         cpu.gather_blocks(tables, places, out)
 
@@ -67,8 +73,11 @@ def _row_of(tables: HostTables) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _has_native(layer: QwenGatedDeltaNetAttention) -> bool:
     """As vLLM chooses for verify rows, so that results are those of the per-token scheme bit for bit."""
-    is_fast = torch.cpu._is_amx_tile_supported() or stock.is_arm_bf16()
-    return is_fast and layer.conv1d.weight.size(-1) == 4
+    return _has_fast_convolution() and layer.conv1d.weight.size(-1) == 4
+
+
+def _has_fast_convolution() -> bool:
+    return torch.cpu._is_amx_tile_supported() or stock.is_arm_bf16()
 
 
 def _convolve_native(

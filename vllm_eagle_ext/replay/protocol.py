@@ -77,6 +77,11 @@ class ReplayOps(Protocol):
         """State blocks per request beside the one that holds its state."""
 
     @property
+    def least_plain_decodes(self) -> int | None:
+        """The fewest requests of a batch whose states vLLM's plain decode steps in this package's state
+        blocks; None where it cannot."""
+
+    @property
     def gathers_by_address(self) -> bool:
         """Whether block tables are read where they stand, whatever tensor they were last seen in."""
 

@@ -25,6 +25,7 @@ from vllm_eagle_ext.replay.ops import cpu
 
 K, MOST, BLOCK, GROUPS = 3, 64, 16, 5
 MOST_ROWS, COLUMNS = 8, {"none": 1, "align": 4}  # of a block table
+OFF_FOR_MANY = [(1, 4, K), (5, 64, 0)]  # vLLM's schedule of K
 STAGED = (
     "non_spec_state_indices_tensor", "spec_token_indx", "non_spec_token_indx", "spec_query_start_loc",
     "non_spec_query_start_loc", "num_accepted_tokens",
@@ -34,7 +35,7 @@ STAGED = (
 class Ops:
     """`CpuOps` without the tables for its C++ kernel, or reading block tables where they stand."""
 
-    scratch_blocks = 0
+    scratch_blocks, least_plain_decodes = 0, 1
 
     def __init__(self, *, by_address: bool = False) -> None:
         self.gathers_by_address, self.gathers = by_address, []
@@ -66,7 +67,14 @@ class Commits:
         self.seen.append((step, num_sampled))
 
 
-def builder(mode: str, *, graphs: bool, ops: Ops | None = None) -> ReplayMetadataBuilder:
+def builder(
+    mode: str,
+    *,
+    graphs: bool,
+    ops: Ops | None = None,
+    adaptive: bool = False,
+    schedule: list[tuple[int, int, int]] | None = None,
+) -> ReplayMetadataBuilder:
     """Without the constructor, which wants an engine."""
     made = ReplayMetadataBuilder.__new__(ReplayMetadataBuilder)
     shapes = ((3, 4), (1, 2, 2), (4, 8))
@@ -85,6 +93,10 @@ def builder(mode: str, *, graphs: bool, ops: Ops | None = None) -> ReplayMetadat
         setattr(made, name, torch.empty(MOST * (K + 1) + 1, dtype=torch.int32))
     made.ones = torch.ones(MOST, dtype=torch.int32)
     made.pending, made.joined, made.ops = None, {}, ops or Ops()
+    made.speculative_config = SimpleNamespace(
+        enable_adaptive_verification=adaptive, num_speculative_tokens_per_batch_size=schedule
+    )
+    made.least_plain_decodes = made._least_plain_decodes()
     made.layer_names = [f"layer of {id(made)}"]
     made.led, made.group_commit = CacheGroups(GROUPS, MOST, torch.device("cpu"), made.ops), Commits()
     made.joined[made.led] = made.led.join(made.layer_names)
@@ -174,10 +186,45 @@ def test_a_batch_without_verify_rows_is_vllms_own():
     assert made.pending is None
 
 
-def test_steps_without_a_draft_are_verify_rows():
-    """Their one row takes the committed state, as every row does."""
-    made = builder("none", graphs=False)
-    step = build(made, batch([1, 1], [20, 30], "none"), [0, 0]).step
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_batch_without_a_draft_decodes_plainly(graphs):
+    """Its requests' states stand in their blocks: nothing is verified, nothing to commit."""
+    made = builder("none", graphs=graphs, schedule=OFF_FOR_MANY)
+    metadata = build(made, batch([1, 1, 0], [20, 30, 0], "none"), [0, 0, -1])
+    assert not isinstance(metadata, ReplayMetadata)
+    assert made.pending is None
+    assert (metadata.num_decodes, metadata.num_prefills, metadata.num_spec_decodes) == (3, 0, 0)
+    blocks = block_table(0, "none")[:2, 0].tolist()
+    assert metadata.non_spec_state_indices_tensor[:2].tolist() == blocks
+
+
+def test_one_request_is_verified_where_the_plain_decode_needs_two():
+    ops = Ops()
+    ops.least_plain_decodes = 2
+    made = builder("none", graphs=False, ops=ops, schedule=OFF_FOR_MANY)
+    assert build(made, batch([1], [20], "none"), [0]).step.num_rows == 1
+    beside_a_prompt = build(made, batch([1, 6], [20, 30], "none"), [0, -1])
+    assert beside_a_prompt.step.num_rows == 1
+    assert not isinstance(build(made, batch([1, 1], [20, 30], "none"), [0, 0]), ReplayMetadata)
+    assert not isinstance(build(made, batch([6], [6], "none"), [-1]), ReplayMetadata)
+
+
+def test_one_draft_makes_all_decodes_verify_rows():
+    made = builder("none", graphs=False, schedule=OFF_FOR_MANY)
+    step = build(made, batch([1, 2], [20, 30], "none"), [0, 1]).step
+    assert step.num_rows == 3
+    assert step.batch.starts.tolist() == [0, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("mode", "adaptive", "schedule"),
+    [("align", False, OFF_FOR_MANY), ("none", True, OFF_FOR_MANY), ("none", False, None)],
+)
+def test_rows_without_a_draft_are_verified(mode, adaptive, schedule):
+    """Where the commit alone moves a state on at a block's end; where a graph that is captured without
+    drafts is replayed with any number of them; and where they are so rare that no graph holds them."""
+    made = builder(mode, graphs=adaptive, adaptive=adaptive, schedule=schedule)
+    step = build(made, batch([1, 1], [20, 30], mode), [0, 0]).step
     assert step.num_rows == 2
     assert step.batch.starts.tolist() == [0, 1, 2]
 
@@ -229,7 +276,7 @@ def test_rows_are_those_of_the_device(case, mode, graphs):
 @pytest.mark.parametrize("mode", ["none", "align"])
 def test_a_graph_captured_on_one_row_each_serves_any_widths(mode):
     """vLLM captures graphs of varying widths with as many requests as tokens."""
-    made = builder(mode, graphs=True)
+    made = builder(mode, graphs=True, adaptive=True)
     captured = made.build_for_cudagraph_capture(batch([1] * 8, [20] * 8, mode)).step
     trimmed = evenly(
         batch([4, 1, 2, 1, 0, 0, 0, 0], [20, 15, 12, 30, 0, 0, 0, 0], mode), [2] * 4 + [0] * 4
