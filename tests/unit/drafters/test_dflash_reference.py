@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from vllm.forward_context import override_forward_context
 
 from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS
 from tests.support.drafting import BOUND, ROWS, STEPS, Probe, difference, load, module_logits
@@ -83,3 +85,20 @@ def test_logits(change, tmp_path):
     assert difference(theirs, logits(draft, path, probe)) < BOUND
     plain = logits(valid_draft("dflash"), tmp_path / "plain", probe)
     assert difference(theirs, plain) > 10 * BOUND
+
+
+@pytest.mark.parametrize("rows", [1, 1 + STEPS])
+def test_a_block_without_masks_runs_no_layer(tmp_path, monkeypatch, rows):
+    """V1's with K = 0, of which nothing is read."""
+    drafter, *_ = load(tmp_path, valid_draft("dflash"))
+    ran: list[int] = []
+    monkeypatch.setattr(drafter.model, "forward", lambda ids, *_: ran.append(len(ids)) or ids)
+    metadata = {
+        name: SimpleNamespace(max_query_len=rows) for name in drafter.get_draft_kv_cache_layer_names()
+    }
+    blocks = torch.zeros(3 * rows, dtype=torch.int64)
+    with override_forward_context(SimpleNamespace(attn_metadata=metadata)):
+        hidden = drafter(blocks, blocks)
+    assert ran == ([] if rows == 1 else [3 * rows])
+    if rows == 1:
+        assert hidden[torch.empty(0, dtype=torch.int32)].shape == (0, HIDDEN)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import torch
 from vllm import _custom_ops as ops
 from vllm.config import VllmConfig
+from vllm.forward_context import get_forward_context, is_forward_context_available
 from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM, DFlashQwen3Model
 
 from vllm_eagle_ext.drafters.resolved import ResolvedDraft
@@ -48,3 +49,20 @@ class DFlashEagleExtQwen3ForCausalLM(ResolvedDraft, DFlashQwen3ForCausalLM):
     """DFlash on Qwen3 layers, with scaled embeddings."""
 
     model_cls = DFlashEagleExtQwen3Model
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
+    ) -> torch.Tensor:  # [T], [T] -> [T, H]; without masks [0, H]
+        """V1 lays out blocks of 1 + K rows. With K = 0 nothing is read of them, and what later blocks
+        read of the cache are the context's keys and values, which are stored by now."""
+        if _has_no_masks():
+            return self.lm_head.weight.new_empty(0, self.config.hidden_size)
+        return super().forward(input_ids, positions, inputs_embeds)
+
+
+def _has_no_masks() -> bool:
+    """Whether all blocks of a step have one row; without attention's metadata that is not known."""
+    layers = get_forward_context().attn_metadata if is_forward_context_available() else None
+    if not isinstance(layers, dict) or not layers:
+        return False
+    return all(getattr(layer, "max_query_len", None) == 1 for layer in layers.values())
