@@ -91,9 +91,18 @@ class AsyncDraftLengthScheduler(_ChoosesDraftLength, AsyncScheduler):
 
 
 def build_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> Scheduler:
-    """Build the subclass of the scheduler that vLLM would have built; vLLM calls this for a class."""
+    """Build the subclass of the scheduler that vLLM would have built; vLLM calls this for a class.
+
+    Without a schedule, as where engine arguments outlive the option, there is nothing to choose from, and
+    vLLM's own is built.
+    """
     is_async = vllm_config.scheduler_config.async_scheduling
-    chosen = AsyncDraftLengthScheduler if is_async else DraftLengthScheduler
+    speculative = vllm_config.speculative_config
+    chosen: type[Scheduler]
+    if speculative is None or not speculative.num_speculative_tokens_per_batch_size:
+        chosen = AsyncScheduler if is_async else Scheduler
+    else:
+        chosen = AsyncDraftLengthScheduler if is_async else DraftLengthScheduler
     return chosen(*args, vllm_config=vllm_config, **kwargs)
 
 

@@ -30,6 +30,13 @@ _VLLMS_OWN = {
 }
 
 
+def withdraw_scheduler(engine_args: Any) -> None:
+    """Take back the scheduler that an earlier start with these arguments named: they may be used again
+    without the option."""
+    if engine_args.scheduler_cls == SCHEDULER:
+        engine_args.scheduler_cls = None
+
+
 def refuse_draft_length(launch: Launch) -> None:
     """Refuse `"auto"` where it cannot be served, before vLLM builds its config.
 
@@ -117,7 +124,7 @@ def _problems(launch: Launch) -> Iterator[EagleExtError]:
             "request for another's where a step asks for fewer",
             _FIXED,
         )
-    if engine_args.scheduler_cls not in (None, SCHEDULER):
+    if engine_args.scheduler_cls is not None:
         yield _problem(
             "--scheduler-cls",
             engine_args.scheduler_cls,
