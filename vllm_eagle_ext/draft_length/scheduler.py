@@ -93,8 +93,8 @@ class AsyncDraftLengthScheduler(_ChoosesDraftLength, AsyncScheduler):
 def build_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> Scheduler:
     """Build the subclass of the scheduler that vLLM would have built; vLLM calls this for a class.
 
-    Without a schedule, as where engine arguments outlive the option, there is nothing to choose from, and
-    vLLM's own is built.
+    Without a schedule, as where engine arguments outlive the option, there is nothing to choose from,
+    and vLLM's own is built.
     """
     is_async = vllm_config.scheduler_config.async_scheduling
     speculative = vllm_config.speculative_config

@@ -126,14 +126,19 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
         microbatches=bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1,
         prefill_exports=deployment.exports_states(launch.target_text.get("linear_key_head_dim", 0)),
         chooses_k=launch.options.draft_length == "auto",
-        # With data parallelism vLLM turns the schedule off.
-        k_by_batch_size=config.num_speculative_tokens_per_batch_size
-        if engine_args.data_parallel_size == 1
-        else None,
+        k_by_batch_size=_schedule(launch),
         short_drafts_crash=compat.cpu_needs_all_drafts(),
         adaptive_verification=bool(config.enable_adaptive_verification),
         adaptive_verification_allowed=launch.options.adaptive_verification,
     )
+
+
+def _schedule(launch: Launch) -> list[list[int]] | None:
+    """As a user writes it, if vLLM follows it: with data parallelism it does not."""
+    given = launch.config.num_speculative_tokens_per_batch_size
+    if not given or launch.engine_args.data_parallel_size > 1:
+        return None
+    return [list(step) for step in given]
 
 
 def _gpu_capability() -> tuple[int, int] | None:
