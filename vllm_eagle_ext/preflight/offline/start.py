@@ -19,6 +19,7 @@ from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.compat import cpu_needs_all_drafts, is_tested
 from vllm_eagle_ext.draft_length.menu import schedule_of
 from vllm_eagle_ext.errors import EagleExtError, HybridStateError, OptionsError, SpeculativeConfigError
+from vllm_eagle_ext.memory.adaptive_option import refuse_without_use
 from vllm_eagle_ext.memory.chunked_kernels import dtype_of_width, hindrance
 from vllm_eagle_ext.memory.geometry import served_dtype, served_state_bytes
 from vllm_eagle_ext.memory.state_scheme import (
@@ -48,6 +49,7 @@ from vllm_eagle_ext.preflight.untested import refuse_gaps
 Runner = Literal["v1", "v2"]
 Check = Callable[[], object]  # raises an EagleExtError
 _GUESSES = {"images_are_known_to_v1"}
+_WARNINGS = _GUESSES | {"adaptive_option_is_used"}  # a start logs them
 _ANY_LENGTH = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _LENIENT = {"draft_cache_lies_in_one_group"}  # `strict: false` makes a warning of it
 
@@ -157,6 +159,12 @@ def _of_options(
     checks: dict[str, Check] = {
         "replay_needs_states": partial(refuse_without_states, architecture, asked),
         "draft_lengths_fit": partial(refuse_menu, wishes.options, wishes.k),
+        "adaptive_option_is_used": partial(
+            refuse_without_use,
+            architecture,
+            option=wishes.options.adaptive_verification,
+            key=bool(wishes.speculative.get("enable_adaptive_verification")),
+        ),
     }
     if wishes.chooses_k and (case is not None or wishes.left_to_vllm):
         checks["engine_chooses_lengths"] = partial(_refuse_auto, case, wishes, start)
@@ -264,5 +272,5 @@ def _refused_start(name: str, check: Check) -> Iterator[Finding]:
 
 def _finding(name: str, error: EagleExtError) -> Finding:
     problem = Problem(field=error.field, value=error.value, allowed=error.allowed, remedy=error.remedy)
-    severity = Severity.WARNING if name in _GUESSES else Severity.ERROR
-    return Finding(name, severity, problem, name in _GUESSES | _LENIENT)
+    severity = Severity.WARNING if name in _WARNINGS else Severity.ERROR
+    return Finding(name, severity, problem, name in _WARNINGS | _LENIENT)

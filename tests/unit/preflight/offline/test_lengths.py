@@ -66,3 +66,20 @@ def test_short_drafts_on_a_cpu_by_release(check, monkeypatch, release, served):
     assert result.exit_code == int(not served), result.stdout
     assert ("error state_can_be_kept: additional_config.eagle_ext.draft_length is 'auto'"
             in result.stdout) is not served  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "key", "warned"),
+    [("target", False, True), ("target", True, True), ("hybrid_target", False, True),
+     ("hybrid_target", True, False)],
+)  # fmt: skip
+def test_adaptive_verification_without_use_is_a_warning(target, key, warned):
+    draft = {"target": "postnorm", "hybrid_target": "dflash"}[target]
+    request = CheckRequest(
+        draft=str(TINY / draft), target=str(TINY / target), platform="cuda",
+        options={"adaptive_verification": True}, speculative={"enable_adaptive_verification": key},
+    )  # fmt: skip
+    result = run_check(request)
+    assert result.exit_code == 0, result.inspection.errors
+    found = [f.rule for f in result.inspection.warnings]
+    assert ("adaptive_option_is_used" in found) is warned
