@@ -8,7 +8,9 @@ installed, also for servers started with --disable-log-stats.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -91,21 +93,20 @@ def publish_state(
 def publish_draft_length(engine_args: Any, target_model_config: Any, menu: Sequence[int]) -> None:
     """Publish which length the engine core's scheduler has in force. Never raises.
 
-    `draft_length.length_figures` writes the figures: K in force, the gain, then steps per length.
+    `draft_length.length_figures` writes the figures: K in force, the gain, then steps per length. Before
+    it does they are not a number. Several API servers show none: what they answer comes from files, in
+    which a gauge's value is what was set last, in a process that is not the engine core's.
     """
+    if engine_args.disable_log_stats or "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        return
     try:
         figures = create_figures(2 + len(menu))
         _shared.append(figures)
-        labels = _set(engine_args, target_model_config, {DRAFT_LENGTH: menu[-1], DRAFT_GAIN: 0}, {})
-        if not labels:
-            return
-        for index, name in enumerate((DRAFT_LENGTH, DRAFT_GAIN)):
+        shown: list[tuple[str, dict[str, str]]] = [(DRAFT_LENGTH, {}), (DRAFT_GAIN, {})]
+        shown += [(LENGTH_STEPS, {"num_draft_tokens": str(length)}) for length in menu]
+        for index, (name, own) in enumerate(shown):
+            labels = _set(engine_args, target_model_config, {name: math.nan}, own)
             _gauges[name].labels(**labels).set_function(partial(figures.__getitem__, index))
-        for index, length in enumerate(menu, start=2):
-            labels = _set(
-                engine_args, target_model_config, {LENGTH_STEPS: 0}, {"num_draft_tokens": str(length)}
-            )
-            _gauges[LENGTH_STEPS].labels(**labels).set_function(partial(figures.__getitem__, index))
     except Exception as error:  # noqa: BLE001
         logger.warning("The draft length is missing in /metrics: %s", error)
 
@@ -189,7 +190,7 @@ def _target(engine_args: Any, target_model_config: Any, *, cpu: bool) -> Target:
 
 
 def _set(
-    engine_args: Any, target_model_config: Any, values: dict[str, int], labels: dict[str, str]
+    engine_args: Any, target_model_config: Any, values: Mapping[str, float], labels: dict[str, str]
 ) -> dict[str, str]:
     if engine_args.disable_log_stats:
         return {}

@@ -1,30 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures that the engine core's process writes and the process that answers /metrics reads.
 
-vLLM's statistics carry no values of a plugin's from one to the other. A temporary file of a few numbers,
-mapped into both, does, and a write is a store to memory. Its path is inherited in the environment; an
-engine core on another node has none, and writes nothing.
+vLLM's statistics carry no values of a plugin's from one to the other. A few numbers in anonymous memory,
+mapped into both, do, and a write is a store. Linux frees them with the last process that maps them,
+however it ends. A child opens them by the front end's descriptor, which the environment names; an engine
+core on another node has none, and writes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
-import tempfile
 from collections.abc import Sequence
-from typing import Any
 
 FIGURES = "EAGLE_EXT_FIGURES"  # environment variable; vLLM warns of unknown ones that begin with VLLM_
+_NAME = "vllm-eagle-ext-figures"
 
 
 class SharedFigures:
-    """Holds `count` floating-point numbers, 0 at first; another process sees each as it is set."""
+    """Holds `count` floating-point numbers; another process sees each as it is set."""
 
-    def __init__(self, file: Any, count: int, *, is_own: bool = False) -> None:
-        self._own = file if is_own else None  # gone once it is closed
-        self._map = mmap.mmap(file.fileno(), 8 * count)
+    def __init__(self, descriptor: int, count: int, *, path: str | None = None) -> None:
+        """
+        Args:
+            path: by which children find them; the descriptor is then closed with this object.
+        """
+        self._map = mmap.mmap(descriptor, 8 * count)
         self._view = memoryview(self._map).cast("d")
+        self._descriptor = None if path is None else descriptor
+        self._path = path
 
     def __getitem__(self, index: int) -> float:
         return self._view[index]
@@ -40,26 +46,42 @@ class SharedFigures:
             self._view[index] = value
 
     def close(self) -> None:
+        """Unmap them, and no longer name them to children."""
         self._view.release()
         self._map.close()
-        if self._own is not None:
-            self._own.close()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            if os.environ.get(FIGURES) == self._path:
+                del os.environ[FIGURES]
 
 
 def create_figures(count: int) -> SharedFigures:
-    """Make the file, which goes with the returned object, and name it to this process's children.
+    """Make them, not a number until they are written, and name them to this process's children.
 
     Raises:
-        OSError: no temporary file can be written.
+        OSError: not on Linux, or no memory.
     """
-    file = tempfile.NamedTemporaryFile(prefix="vllm-eagle-ext-figures-")  # noqa: SIM115 - kept open
-    file.truncate(8 * count)
-    os.environ[FIGURES] = file.name
-    return SharedFigures(file, count, is_own=True)
+    if not hasattr(os, "memfd_create"):
+        raise OSError("figures are shared between processes on Linux alone")
+    descriptor = os.memfd_create(_NAME)
+    os.ftruncate(descriptor, 8 * count)
+    path = f"/proc/{os.getpid()}/fd/{descriptor}"
+    figures = SharedFigures(descriptor, count, path=path)
+    figures.set([math.nan] * count)
+    os.environ[FIGURES] = path
+    return figures
 
 
 def inherited_figures(count: int) -> SharedFigures | None:
-    """Open the file that the front end made; None where there is none of this size."""
-    with contextlib.suppress(OSError, KeyError, ValueError), open(os.environ[FIGURES], "r+b") as file:
-        return SharedFigures(file, count)
+    """Open those that the front end made; None where there are none of this number."""
+    with contextlib.suppress(OSError, KeyError):
+        path = os.environ[FIGURES]
+        if not os.readlink(path).startswith(f"/memfd:{_NAME} "):
+            return None  # another process has the number of one that ended
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            if os.fstat(descriptor).st_size == 8 * count:
+                return SharedFigures(descriptor, count)
+        finally:
+            os.close(descriptor)
     return None

@@ -58,7 +58,7 @@ class Device:
     multiprocessors: int
     clock: float  # Hz, boost
     bandwidth: float  # bytes/s, peak
-    cache: float  # bytes/s of the second-level cache, about what others measured
+    cache: float  # bytes/s of the second-level cache; an assumption
 
     @property
     def arch(self) -> Arch:

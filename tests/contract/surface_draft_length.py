@@ -23,6 +23,19 @@ DRAFT_LENGTH = (
     ),
     Name(
         _SCHEDULER,
+        "Scheduler.update_draft_token_ids",
+        "where a grammar cuts drafts; what is left of one are its request's spec_token_ids",
+        parameters=("self", "draft_token_ids"),
+        contains=("request.spec_token_ids = self.structured_output_manager.validate_tokens(",),
+    ),
+    Name(
+        _SCHEDULER,
+        "Scheduler.update_draft_token_ids_in_output",
+        "with async scheduling the tokens that a grammar refuses stay in the step as -1",
+        contains=("spec_token_ids.extend([-1] * num_invalid_tokens)",),
+    ),
+    Name(
+        _SCHEDULER,
         "Scheduler.schedule",
         "vLLM's own choice of K, which ours comes behind; with a schedule no request is padded to K",
         contains=(

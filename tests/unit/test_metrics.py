@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +17,7 @@ from vllm_eagle_ext import __version__, metrics, plugin
 from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
 from vllm_eagle_ext.memory.geometry import Attention, read_target
 from vllm_eagle_ext.preflight import engine_deployment
+from vllm_eagle_ext.shared_figures import FIGURES
 
 
 @pytest.fixture(autouse=True)
@@ -187,7 +190,8 @@ def test_the_draft_length_is_read_where_the_engine_core_writes_it():
     from vllm_eagle_ext.draft_length.length_figures import EVERY, LengthFigures
 
     configure(additional_config={"eagle_ext": {"draft_length": "auto"}})
-    assert list(samples(metrics.DRAFT_LENGTH).values()) == [0.0]
+    for name, count in ((metrics.DRAFT_LENGTH, 1), (metrics.DRAFT_GAIN, 1), (metrics.LENGTH_STEPS, 4)):
+        assert [math.isnan(value) for value in samples(name).values()] == [True] * count, "not yet known"
     controller = DraftLengthController((0, 1, 2, 4))
     figures = LengthFigures(controller.menu)
     for length in (4, 4, 1):
@@ -203,6 +207,24 @@ def test_the_draft_length_is_read_where_the_engine_core_writes_it():
     assert samples(metrics.DRAFT_LENGTH) == {}
 
 
-def test_without_statistics_no_draft_length_is_shown():
+def test_without_statistics_nothing_is_made_for_the_draft_length():
     configure(additional_config={"eagle_ext": {"draft_length": "auto"}}, disable_log_stats=True)
     assert samples(metrics.DRAFT_LENGTH) == {}
+    assert FIGURES not in os.environ
+
+
+def test_several_api_servers_show_no_draft_length(monkeypatch, tmp_path):
+    """They read files of each process, in which no figure of the engine core's is."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    configure(additional_config={"eagle_ext": {"draft_length": "auto"}})
+    assert samples(metrics.DRAFT_LENGTH) == samples(metrics.LENGTH_STEPS) == {}
+    assert len(samples(metrics.DRAFT_INFO)) == 1
+    assert FIGURES not in os.environ
+
+
+@pytest.mark.parametrize("option", [{}, {"draft_length": "fixed"}, {"enabled": False}], ids=str)
+def test_a_second_engine_without_it_is_not_told_of_the_figures(option):
+    configure(additional_config={"eagle_ext": {"draft_length": "auto"}})
+    assert FIGURES in os.environ
+    configure(additional_config={"eagle_ext": option})
+    assert FIGURES not in os.environ

@@ -15,11 +15,13 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.outputs import DraftTokenIds
 
 from vllm_eagle_ext.draft_length.controller import DraftLengthController
 from vllm_eagle_ext.draft_length.length_figures import LengthFigures
 from vllm_eagle_ext.draft_length.menu import menu_of
 from vllm_eagle_ext.draft_length.switch_log import SwitchLog
+from vllm_eagle_ext.draft_length.verified_drafts import VerifiedDraft, VerifiedDrafts
 
 
 class _ChoosesDraftLength:
@@ -34,6 +36,7 @@ class _ChoosesDraftLength:
         self.controller = DraftLengthController(menu_of(schedule))
         self._switch_log = SwitchLog()
         self._figures = LengthFigures(self.controller.menu)
+        self._drafts = VerifiedDrafts()
         self._context = 0  # tokens of the requests that were scheduled last
         self._finished_at = 0.0  # when the last step's output arrived, in seconds
         self._last_length: int | None = None  # its K; None: the engine was idle
@@ -62,9 +65,9 @@ class _ChoosesDraftLength:
         """Time the step from the previous one's output to its own: with async scheduling, too, that is
         what the device needs for one, and nothing waits for it."""
         now = self.clock()
-        drafted, length = step.scheduled_spec_decode_tokens, step.num_spec_tokens_to_schedule
-        if drafted and output.sampled_token_ids:
-            self.controller.observe_drafts(self._length_of(drafted), _outcomes(drafted, output))
+        (made_at, drafts), length = self._drafts.take(step), step.num_spec_tokens_to_schedule
+        if drafts and output.sampled_token_ids:
+            self.controller.observe_drafts(made_at, _outcomes(drafts, output))
         requests = len(step.num_scheduled_tokens)
         if requests and self._last_length == length:
             self.controller.observe_step(
@@ -76,10 +79,10 @@ class _ChoosesDraftLength:
             self._switch_log.record(change, now)
         self._figures.write(self.controller)
 
-    @staticmethod
-    def _length_of(drafted: dict[str, list[int]]) -> int:
-        """K of the step that drafted them; a grammar or the longest context may have cut some."""
-        return max(map(len, drafted.values()))
+    def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
+        """Note which drafts a grammar cuts; vLLM calls this without async scheduling alone."""
+        super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
+        self._drafts.note_cuts(draft_token_ids, self.requests)
 
 
 class DraftLengthScheduler(_ChoosesDraftLength, Scheduler):
@@ -91,21 +94,30 @@ class AsyncDraftLengthScheduler(_ChoosesDraftLength, AsyncScheduler):
 
 
 def build_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> Scheduler:
-    """Build the subclass of the scheduler that vLLM would have built; vLLM calls this for a class."""
+    """Build the subclass of the scheduler that vLLM would have built; vLLM calls this for a class.
+
+    Without a schedule, as where engine arguments outlive the option, there is nothing to choose from,
+    and vLLM's own is built.
+    """
     is_async = vllm_config.scheduler_config.async_scheduling
-    chosen = AsyncDraftLengthScheduler if is_async else DraftLengthScheduler
+    speculative = vllm_config.speculative_config
+    chosen: type[Scheduler]
+    if speculative is None or not speculative.num_speculative_tokens_per_batch_size:
+        chosen = AsyncScheduler if is_async else Scheduler
+    else:
+        chosen = AsyncDraftLengthScheduler if is_async else DraftLengthScheduler
     return chosen(*args, vllm_config=vllm_config, **kwargs)
 
 
-def _outcomes(drafted: dict[str, list[int]], output: Any) -> list[tuple[int, int]]:
-    """Return, per request with drafts, how many were verified and how many of them accepted.
+def _outcomes(drafts: dict[str, VerifiedDraft], output: Any) -> list[tuple[int, int]]:
+    """Return, per request with drafts, how many were judged and how many of them accepted.
 
     A request that was not sampled, such as one that was aborted, has no outcome.
     """
     sampled, rows = output.sampled_token_ids, output.req_id_to_index
     return [
-        (len(tokens), len(sampled[row]) - 1)
-        for name, tokens in drafted.items()
+        draft.outcome(len(sampled[row]) - 1)
+        for name, draft in drafts.items()
         if (row := rows.get(name)) is not None and sampled[row]
     ]
 

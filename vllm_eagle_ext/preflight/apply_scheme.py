@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from vllm_eagle_ext import compat, metrics
 from vllm_eagle_ext.checkpoint.families.registry import method_drafts_in_parallel
-from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.log import get_logger, log_once
+from vllm_eagle_ext.memory.adaptive_option import refuse_without_drafts, refuse_without_use
 from vllm_eagle_ext.memory.chunked_kernels import hindrance
 from vllm_eagle_ext.memory.deployment import Deployment
 from vllm_eagle_ext.memory.state_scheme import (
@@ -38,6 +39,7 @@ def apply_hybrid_state(launch: Launch) -> None:
         HybridStateError: replay is asked for and cannot be had, or vLLM would crash.
     """
     architecture = launch.target.architecture
+    _warn_of_unused_option(launch)
     if architecture not in REPLAYING_TARGETS:
         return
     deployment = read_deployment(launch.engine_args)
@@ -65,6 +67,17 @@ def apply_hybrid_state(launch: Launch) -> None:
         compat.use_architecture(launch.target, REPLAYING_TARGETS[architecture])
 
 
+def _warn_of_unused_option(launch: Launch) -> None:
+    try:
+        refuse_without_use(
+            launch.target.architecture,
+            option=launch.options.adaptive_verification,
+            key=bool(launch.config.enable_adaptive_verification),
+        )
+    except OptionsError as error:
+        log_once(logger, logging.WARNING, f"{error}. It is ignored.")
+
+
 def _refuse_kernels(platform: str, asked: str) -> None:
     if platform == "cpu" and asked == "chunked":
         raise HybridStateError(
@@ -76,11 +89,13 @@ def _refuse_kernels(platform: str, asked: str) -> None:
 
 
 def require_drafts(options: Options) -> None:
-    """Refuse replay in a run without drafts, which has nothing to replay.
+    """Refuse what is of no use in a run without drafts, which has nothing to replay or verify.
 
     Raises:
         HybridStateError: replay is asked for.
+        OptionsError: adaptive verification is.
     """
+    refuse_without_drafts(option=options.adaptive_verification)
     if options.hybrid_state == "replay":
         raise HybridStateError(
             field=OPTION,
@@ -126,14 +141,19 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
         microbatches=bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1,
         prefill_exports=deployment.exports_states(launch.target_text.get("linear_key_head_dim", 0)),
         chooses_k=launch.options.draft_length == "auto",
-        # With data parallelism vLLM turns the schedule off.
-        k_by_batch_size=config.num_speculative_tokens_per_batch_size
-        if engine_args.data_parallel_size == 1
-        else None,
+        k_by_batch_size=_schedule(launch),
         short_drafts_crash=compat.cpu_needs_all_drafts(),
         adaptive_verification=bool(config.enable_adaptive_verification),
         adaptive_verification_allowed=launch.options.adaptive_verification,
     )
+
+
+def _schedule(launch: Launch) -> list[list[int]] | None:
+    """As a user writes it, if vLLM follows it: with data parallelism it does not."""
+    given = launch.config.num_speculative_tokens_per_batch_size
+    if not given or launch.engine_args.data_parallel_size > 1:
+        return None
+    return [list(step) for step in given]
 
 
 def _gpu_capability() -> tuple[int, int] | None:

@@ -15,7 +15,11 @@ from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_scheme import refuse_without_states
 from vllm_eagle_ext.options import Options, parse_options
 from vllm_eagle_ext.preflight.apply import apply_spec
-from vllm_eagle_ext.preflight.apply_draft_length import apply_draft_length, refuse_draft_length
+from vllm_eagle_ext.preflight.apply_draft_length import (
+    apply_draft_length,
+    refuse_draft_length,
+    withdraw_scheduler,
+)
 from vllm_eagle_ext.preflight.apply_scheme import apply_hybrid_state, require_drafts
 from vllm_eagle_ext.preflight.draft_checks import inspect_launch, inspect_requested
 from vllm_eagle_ext.preflight.draft_request import read_request
@@ -44,6 +48,7 @@ def build_speculative_config(
     """
     launch = read_launch(engine_args, target_model_config)
     metrics.withdraw()
+    withdraw_scheduler(engine_args)
     if not launch.options.enabled:
         return build()
     refuse_without_states(target_model_config.architecture, launch.options.hybrid_state)

@@ -172,3 +172,12 @@ def test_the_page_is_written_from_the_results(data):
 
 def test_the_plugins_table_is_written_from_the_results(data):
     assert plugin_table.MODULE.read_text(encoding="utf-8") == plugin_table.module_text(data)
+
+
+def test_the_page_says_what_is_assumed_of_the_second_level_cache(data):
+    prose = " ".join(page.PAGE.read_text(encoding="utf-8").split())
+    assumed = prose.partition("an assumption, without a source: ")[2].partition(". It bounds")[0]
+    for device in DEVICES:
+        assert f"{device.name} {device.cache / 1e12:g}" in assumed
+    assert "It bounds no time on this page" in prose
+    assert not any("second-level cache" in text for _, text in page.parts(data))

@@ -1,6 +1,6 @@
 """vLLM's real schedulers, stepped as its engine core steps them, with arithmetic in place of a model.
 
-What is replaced: the worker, whose outputs are made here (tokens 7 for ever; of a request's drafts as
+What is replaced: the worker, whose outputs are made here (one token for ever; of a request's drafts as
 many accepted as `accepts` says), and the clock. What is vLLM's: scheduling, KV-cache blocks, requests.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 BLOCK = 16
+TOKEN = 7
 
 
 def make_scheduler(config: Any, *, blocks: int = 512) -> Any:
@@ -34,11 +35,11 @@ def make_scheduler(config: Any, *, blocks: int = 512) -> Any:
     )
 
 
-def request(name: str, prompt: int, tokens: int) -> Any:
+def request(name: str, prompt: int, tokens: int, **asked: Any) -> Any:
     from vllm import SamplingParams
     from vllm.v1.request import Request
 
-    params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
+    params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True, **asked)
     return Request(name, [1] * prompt, params, None)
 
 
@@ -50,15 +51,21 @@ class Stepper:
         scheduler: Any,
         seconds: Callable[[int, int], float],
         accepts: Callable[[int], int],
+        drafts: Callable[[int], list[int]] = lambda k: [TOKEN] * k,
+        token: int = TOKEN,
     ) -> None:
         """
         Args:
             seconds: requests and K -> time of a step.
             accepts: number of a request's drafts -> how many of them are accepted.
+            drafts: K -> tokens that are drafted.
+            token: that is sampled.
         """
         self.scheduler = scheduler
         self.seconds = seconds
         self.accepts = accepts
+        self.drafts = drafts
+        self.token = token
         self.is_async = scheduler.vllm_config.scheduler_config.async_scheduling
         self.now = 0.0
         scheduler.clock = lambda: self.now
@@ -96,7 +103,7 @@ class Stepper:
             request = self.scheduler.requests.get(name)
             drafts = len(step.scheduled_spec_decode_tokens.get(name, ()))
             in_prompt = request is not None and request.is_prefill_chunk
-            sampled.append([] if in_prompt else [7] * (1 + self.accepts(drafts)))
+            sampled.append([] if in_prompt else [self.token] * (1 + self.accepts(drafts)))
         return ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: row for row, name in enumerate(names)},
@@ -106,5 +113,5 @@ class Stepper:
     def _hand_over(self, step: Any, names: list[str]) -> None:
         from vllm.v1.outputs import DraftTokenIds
 
-        drafts = [[7] * step.num_spec_tokens_to_schedule for _ in names]
+        drafts = [self.drafts(step.num_spec_tokens_to_schedule) for _ in names]
         self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafts))

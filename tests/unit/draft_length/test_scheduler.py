@@ -6,6 +6,7 @@ import random
 
 import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
 
 from tests.support.draft_lengths import Watched, auto
 from tests.support.engine import TINY
@@ -60,6 +61,17 @@ def test_the_subclass_of_the_scheduler_that_vllm_would_take(config, scheduler):
     assert type(scheduler) is (AsyncDraftLengthScheduler if is_async else DraftLengthScheduler)
     assert isinstance(scheduler, AsyncScheduler) is is_async
     assert scheduler.controller.menu == MENU
+
+
+@pytest.mark.parametrize("taken", ["schedule", "speculative config"])
+def test_vllms_own_without_a_schedule(config, monkeypatch, taken):
+    """As where the name of this package's function outlives the option."""
+    if taken == "schedule":
+        monkeypatch.setattr(config.speculative_config, "num_speculative_tokens_per_batch_size", None)
+    else:
+        monkeypatch.setattr(config, "speculative_config", None)
+    is_async = config.scheduler_config.async_scheduling
+    assert type(make_scheduler(config)) is (AsyncScheduler if is_async else Scheduler)
 
 
 def test_drafts_have_the_length_of_the_step_that_made_them(scheduler):

@@ -7,7 +7,7 @@ import pytest
 from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
 from tests.support.releases import is_release
-from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.log import log_once
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
@@ -21,12 +21,12 @@ def configure(monkeypatch):
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
     monkeypatch.setattr(vllm.plugins, "plugins_loaded", False)
 
-    def make(k=7, target=TARGET, keys=None, **changes):
+    def make(k=7, target=TARGET, keys=None, drafts=True, **changes):
         options = changes.pop("options", {})
         arguments = {"enable_prefix_caching": False, "max_model_len": 1024} | changes
         return EngineArgs(
             model=str(target),
-            speculative_config=ngram(k) | (keys or {}),
+            speculative_config=ngram(k) | (keys or {}) if drafts else None,
             additional_config={"eagle_ext": options},
             **arguments,
         ).create_engine_config()
@@ -129,6 +129,37 @@ def test_adaptive_verification_wants_its_option(configure, options):
     # With it, what vLLM itself asks for comes next.
     with pytest.raises(ValueError, match="full CUDA graphs|V2 model runner|adaptive draft"):
         configure(keys=adaptive, options={"adaptive_verification": True})
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (
+            TARGET,
+            ["enable_adaptive_verification, which it permits", '{"enable_adaptive_verification": true}'],
+        ),
+        (TINY / "target", ["false for LlamaForCausalLM", "leave the option out"]),
+    ],
+    ids=["no key of vLLM's", "dense"],
+)
+def test_the_option_without_use_is_named(configure, vllm_log, target, words):
+    about = "additional_config.eagle_ext.adaptive_verification is True"
+    configure(target=target)
+    assert not vllm_log.containing(about)
+    configure(target=target, options={"adaptive_verification": True})
+    (record,) = vllm_log.containing(about)
+    assert record.levelname == "WARNING"
+    assert record.getMessage().endswith(". It is ignored.")
+    for word in words:
+        assert word in record.getMessage()
+
+
+def test_the_option_without_a_draft_is_refused(configure):
+    with pytest.raises(
+        OptionsError, match="adaptive_verification is True.*without a speculative config"
+    ):
+        configure(drafts=False, options={"adaptive_verification": True})
+    configure(drafts=False)
 
 
 def test_the_option_parts_compile_caches(configure):

@@ -66,6 +66,29 @@ def test_the_engines_config_has_them(configure):
         assert made.speculative_config.uses_dynamic_speculative_decoding()
 
 
+@pytest.mark.parametrize(
+    ("option", "speculative"),
+    [
+        ({}, EAGLE3),
+        ({}, EAGLE3 | {"num_speculative_tokens_per_batch_size": [[1, 8, 2]]}),
+        ({"draft_length": "fixed"}, EAGLE3),
+        ({"enabled": False}, None),
+        ({}, None),
+    ],
+    ids=["no option", "vLLM's schedule", "fixed", "turned off", "no draft"],
+)
+def test_arguments_used_again_without_the_option_have_vllms_scheduler(configure, option, speculative):
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    engine_args, _ = configure(AUTO)
+    engine_args.additional_config = {"eagle_ext": option}
+    engine_args.speculative_config = speculative and dict(speculative)
+    made = engine_args.create_engine_config()
+    assert engine_args.scheduler_cls is None
+    assert made.scheduler_config.get_scheduler_cls() in (Scheduler, AsyncScheduler)
+
+
 def test_without_the_option_nothing_is_set(configure):
     engine_args, config = configure({})
     assert engine_args.scheduler_cls is None

@@ -44,6 +44,7 @@ def check(
     platform: _Platform = "auto",
     tp: _Ranks = 1,
     prefix_caching: _Caching = None,
+    speculative: parameters.Speculative = "{}",
     eagle_ext: _Options = "{}",
     weights: _Weights = False,
     everything: _All = False,
@@ -56,10 +57,11 @@ def check(
     from vllm_eagle_ext.preflight.offline.run import CheckRequest
 
     ours = json_object(eagle_ext, "--eagle-ext")
+    further = json_object(speculative, "--speculative")
     request = CheckRequest(
         draft=draft, target=target, k=k, method=method, max_model_len=max_model_len, revision=revision,
         download_dir=download_dir, options=ours, platform=platform, tp=tp,
-        prefix_caching=prefix_caching, subfolders=True,
+        prefix_caching=prefix_caching, subfolders=True, speculative=further,
     )  # fmt: skip
     try:
         result = _run(request, weights=weights)

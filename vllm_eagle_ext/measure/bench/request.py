@@ -106,7 +106,7 @@ def _checked(draft: str, request: BenchRequest) -> CheckResult:
     for k in sorted(set(request.ks)):
         asked = CheckRequest.for_engine(
             request.engine, draft=draft, draft_field="--draft", target=request.target, k=k,
-            method=request.method, options=request.eagle_ext,
+            method=request.method, options=request.eagle_ext, speculative=request.speculative,
         )  # fmt: skip
         result = run_check(asked)
         if "ours" in request.kinds and (errors := result.inspection.errors):

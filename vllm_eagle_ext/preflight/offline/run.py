@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from vllm_eagle_ext.checkpoint.findings import relax
 from vllm_eagle_ext.checkpoint.sources import FolderSource
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.options import KEY, current_spelling, parse_options
+from vllm_eagle_ext.preflight.auto_rules import speculative_keys
 from vllm_eagle_ext.preflight.draft_checks import inspect_files
 from vllm_eagle_ext.preflight.offline.platform import find_platform
 from vllm_eagle_ext.preflight.offline.serve import usual_k
@@ -47,6 +48,8 @@ class CheckRequest:
     tp: int = 1
     prefix_caching: bool | None = None  # None: vLLM's default
     subfolders: bool = False  # read a folder of a repository, which vLLM does not take
+    speculative: Mapping[str, Any] = field(default_factory=dict)  # further keys of speculative_config
+    engine: Mapping[str, Any] = field(default_factory=dict)  # further keywords of LLM()
 
     @classmethod
     def for_engine(cls, engine: Mapping[str, Any], **asked: Any) -> CheckRequest:
@@ -61,7 +64,8 @@ class CheckRequest:
         """
         return cls(
             max_model_len=engine.get("max_model_len"), download_dir=engine.get("download_dir"),
-            tp=_ranks(engine), prefix_caching=engine.get("enable_prefix_caching"), **asked,
+            tp=_ranks(engine), prefix_caching=engine.get("enable_prefix_caching"), engine=engine,
+            **asked,
         )  # fmt: skip
 
 
@@ -116,6 +120,8 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     wishes = EngineWishes(
         k=request.k or usual_k(spec), tp=request.tp, prefix_caching=request.prefix_caching,
         options=options, max_model_len=request.max_model_len,
+        left_to_vllm=inspection.is_passed_through,
+        speculative=speculative_keys(request.speculative), engine=request.engine,
     )  # fmt: skip
     start = plan_start(config, inspection.case, wishes, platform)
     refusals = start.refusals if options.strict else tuple(relax(start.refusals))

@@ -69,7 +69,7 @@ def speculative_config(result: CheckResult) -> dict[str, Any]:
         found["revision"] = request.revision
     if spec and spec.record.asks_for_parallel_drafting:
         found["parallel_drafting"] = True
-    return found
+    return {**request.speculative, **found}
 
 
 def as_decided(engine: Mapping[str, Any], checked: Iterable[CheckResult]) -> dict[str, Any]:
