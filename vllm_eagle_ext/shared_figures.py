@@ -56,7 +56,7 @@ class SharedFigures:
 
 
 def create_figures(count: int) -> SharedFigures:
-    """Make them, not a number until they are written, and name them to this process's children.
+    """Make them, NaN until they are written, and name them to this process's children.
 
     Raises:
         OSError: not on Linux, or no memory.

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from vllm_eagle_ext.draft_length.controller import DraftLengthController
 from vllm_eagle_ext.shared_figures import inherited_figures
 
@@ -12,15 +10,19 @@ EVERY = 16  # steps
 
 
 class LengthFigures:
-    """Counts steps per length; writes K in force, the gain of drafting, and these counts."""
+    """Counts steps per length and drafted tokens; writes these, K in force and the gain of drafting."""
 
-    def __init__(self, menu: Sequence[int]) -> None:
-        self._steps = dict.fromkeys(menu, 0)
-        self._shared = inherited_figures(2 + len(menu))
+    def __init__(self, controller: DraftLengthController) -> None:
+        self._steps = dict.fromkeys(controller.menu, 0)
+        self._drafted = 0
+        self._shared = inherited_figures(3 + len(self._steps))
         self._until = 0
+        self.write(controller)
 
-    def count(self, length: int) -> None:
+    def count(self, length: int, requests: int) -> None:
+        """Count a step that drafts `length` tokens for each of `requests`."""
         self._steps[length] += 1
+        self._drafted += length * requests
 
     def write(self, controller: DraftLengthController) -> None:
         """Write once in EVERY calls: metrics are scraped every few seconds."""
@@ -29,4 +31,5 @@ class LengthFigures:
         self._until -= 1
         if self._until < 0:
             self._until = EVERY - 1
-            self._shared.set((controller.in_force, controller.draft_gain(), *self._steps.values()))
+            gain = controller.draft_gain()
+            self._shared.set((controller.in_force, gain, self._drafted, *self._steps.values()))

@@ -35,7 +35,7 @@ class _ChoosesDraftLength:
         schedule = vllm_config.speculative_config.num_speculative_tokens_per_batch_size
         self.controller = DraftLengthController(menu_of(schedule))
         self._switch_log = SwitchLog()
-        self._figures = LengthFigures(self.controller.menu)
+        self._figures = LengthFigures(self.controller)
         self._drafts = VerifiedDrafts()
         self._context = 0  # tokens of the requests that were scheduled last
         self._finished_at = 0.0  # when the last step's output arrived, in seconds
@@ -50,7 +50,7 @@ class _ChoosesDraftLength:
             self._context = sum(requests[name].num_computed_tokens for name in scheduled)
             length = self.controller.next_length(len(scheduled), self._context)
             scheduler_output.num_spec_tokens_to_schedule = length
-            self._figures.count(length)
+            self._figures.count(length, len(scheduled))
         super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:

@@ -120,7 +120,7 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     wishes = EngineWishes(
         k=request.k or usual_k(spec), tp=request.tp, prefix_caching=request.prefix_caching,
         options=options, max_model_len=request.max_model_len,
-        left_to_vllm=inspection.is_passed_through,
+        passed_through=inspection.is_passed_through,
         speculative=speculative_keys(request.speculative), engine=request.engine,
     )  # fmt: skip
     start = plan_start(config, inspection.case, wishes, platform)

@@ -63,12 +63,12 @@ class EngineWishes:
     prefix_caching: bool | None  # None: vLLM's default
     options: Options
     max_model_len: int | None = None  # None: the target's
-    left_to_vllm: bool = False  # the draft, which is of another kind
+    passed_through: bool = False  # the draft, which is of another kind
     speculative: Mapping[str, Any] = field(default_factory=dict)  # further keys, spelt as vLLM does
     engine: Mapping[str, Any] = field(default_factory=dict)  # further keywords of LLM()
 
     def ranks(self, keyword: str) -> int:
-        """Read a number of ranks; one that is no number is left to vLLM."""
+        """Read a number of ranks; one that is no number is passed through to vLLM."""
         given = self.engine.get(keyword)
         return given if isinstance(given, int) else 1
 
@@ -166,7 +166,7 @@ def _of_options(
             key=bool(wishes.speculative.get("enable_adaptive_verification")),
         ),
     }
-    if wishes.chooses_k and (case is not None or wishes.left_to_vllm):
+    if wishes.chooses_k and (case is not None or wishes.passed_through):
         checks["engine_chooses_lengths"] = partial(_refuse_auto, case, wishes, start)
     return checks
 
