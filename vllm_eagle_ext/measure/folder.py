@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -67,10 +67,8 @@ class RunFolder(Generic[_Settings]):
         whole.replace(file)
 
     def settings(self) -> _Settings:
-        found: Any = self._valid(
-            self.SETTINGS_RECORD, json.dumps(self._header().get("settings")), self.HEADER
-        )
-        return found  # type: ignore[no-any-return]
+        text = json.dumps(self._header().get("settings"))
+        return cast(_Settings, self._valid(self.SETTINGS_RECORD, text, self.HEADER))
 
     def context(self) -> Context:
         return self._valid(Context, json.dumps(self._header().get("context")), self.HEADER)
