@@ -113,7 +113,15 @@ def test_our_commands_are_read():
     group = typer.main.get_command(app)
     shown = [split(c)[1] for guide in GUIDES for b in blocks("bash", guide) for c in commands(b)]
     ours = [words for words in shown if words[0] == "vllm-eagle"]
-    assert {words[1] for words in ours} == {"check", "plan", "verify", "bench", "status", "selftest"}
+    assert {words[1] for words in ours} == {
+        "check",
+        "plan",
+        "verify",
+        "bench",
+        "tune",
+        "status",
+        "selftest",
+    }
     for words in ours:
         command = group.get_command(None, words[1])
         command.make_context(words[1], words[2:])  # an unknown or missing option would raise

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.measure.bench.results import Variant
 from vllm_eagle_ext.measure.bench.rows import BenchReport, Row, labels
-from vllm_eagle_ext.measure.plot_style import COLOURS, new_figure
+from vllm_eagle_ext.measure.figure_style import COLOURS, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

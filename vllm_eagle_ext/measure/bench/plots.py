@@ -21,7 +21,7 @@ from vllm_eagle_ext.measure.bench.plot_style import (
 )
 from vllm_eagle_ext.measure.bench.results import Variant
 from vllm_eagle_ext.measure.bench.rows import PLAIN, BenchReport, Row, labels, variant_name
-from vllm_eagle_ext.measure.plot_style import GREY, STYLE
+from vllm_eagle_ext.measure.figure_style import GREY, STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's schedulers with the K that the requests ask for, so that one engine measures every K.
 
-    LLM(scheduler_cls="vllm_eagle_ext.measure.engine.held_length.build_scheduler")
+    LLM(scheduler_cls="vllm_eagle_ext.measure.engine.held_length.build_holding_scheduler")
 
 beside a schedule of vLLM's own, `num_speculative_tokens_per_batch_size`, that mentions each K: vLLM
 captures CUDA graphs for those. Only the engines that `tune` starts name it.
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler
 
-SCHEDULER = "vllm_eagle_ext.measure.engine.held_length.build_scheduler"
+SCHEDULER = "vllm_eagle_ext.measure.engine.held_length.build_holding_scheduler"
 ASKED = "eagle_ext_draft_length"  # of SamplingParams.extra_args
 
 
-def build_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> Scheduler:
+def build_holding_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> Scheduler:
     """Build a subclass of the scheduler that vLLM would have built; vLLM calls this for a class."""
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler

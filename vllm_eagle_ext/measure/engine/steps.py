@@ -30,14 +30,14 @@ def time_steps(llm: Any, load: StepLoad, *, detokenize: bool) -> TimedSteps:
     for name, prompt in zip(names, load.prompts, strict=True):
         engine.add_request(name, {"prompt_token_ids": prompt}, _sampling(load, detokenize))
     try:
-        return _timed(engine, load)
+        return _collected(engine, load)
     finally:
         engine.abort_request(names)
         while engine.has_unfinished_requests():
             engine.step()
 
 
-def _timed(engine: Any, load: StepLoad) -> TimedSteps:
+def _collected(engine: Any, load: StepLoad) -> TimedSteps:
     begun: set[str] = set()
     seconds: list[float] = []
     tokens = context = 0

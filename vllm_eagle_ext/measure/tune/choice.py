@@ -12,10 +12,10 @@ from typing import Protocol
 
 from vllm_eagle_ext.draft_length.controller import HYSTERESIS
 from vllm_eagle_ext.measure.intervals import Interval
-from vllm_eagle_ext.measure.tune.results import NONE, Load, Schedule, Served, TuneSettings
+from vllm_eagle_ext.measure.tune.results import NONE, Schedule, ServedConfig, ServedLoad, TuneSettings
 from vllm_eagle_ext.measure.tune.surface import mean_gain
 
-Gains = Mapping[tuple[Served, Load], Interval]
+Gains = Mapping[tuple[ServedConfig, ServedLoad], Interval]
 
 
 class HasGain(Protocol):
@@ -25,15 +25,15 @@ class HasGain(Protocol):
     def gain(self) -> float | None: ...
 
 
-Surface = Mapping[tuple[Load, int], HasGain]
+Surface = Mapping[tuple[ServedLoad, int], HasGain]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class TunedChoice:
     """What is printed, and where it is slower than no draft by more than the interval."""
 
-    served: Served
-    slower: tuple[Load, ...] = ()
+    served: ServedConfig
+    slower: tuple[ServedLoad, ...] = ()
     with_zero: Schedule = ()  # K = 0 where it is slower, and less slow; empty: it would not help
 
     @property
@@ -60,7 +60,7 @@ def best_by_requests(surface: Surface, lengths: Sequence[int], levels: Sequence[
     return chosen
 
 
-def schedule_of(best: Mapping[int, int]) -> Schedule:
+def merged_schedule(best: Mapping[int, int]) -> Schedule:
     """Make a schedule as vLLM reads it, `num_speculative_tokens_per_batch_size`.
 
     Between two measured numbers of requests the K of the larger one holds: there it was shown to pay.
@@ -77,21 +77,21 @@ def schedule_of(best: Mapping[int, int]) -> Schedule:
     return tuple(found)
 
 
-def candidates(settings: TuneSettings, surface: Surface) -> list[Served]:
+def worth_serving(settings: TuneSettings, surface: Surface) -> list[ServedConfig]:
     """What may be printed; nothing where no K pays at any load."""
     fixed = best_fixed(surface, settings.drafted)
     best = best_by_requests(surface, settings.lengths, settings.requests)
     found = []
     if any(gain > 1 for gain in _gains(surface, fixed)) or any(best.values()):
-        found.append(Served(name="fixed", k=fixed))
+        found.append(ServedConfig(name="fixed", k=fixed))
     if any(best.values()) and set(best.values()) != {fixed}:
-        found.append(Served(name="schedule", schedule=schedule_of(best)))
+        found.append(ServedConfig(name="schedule", schedule=merged_schedule(best)))
     if settings.auto:
-        found.append(Served(name="auto"))
+        found.append(ServedConfig(name="auto"))
     return found
 
 
-def choose(settings: TuneSettings, measured: Gains, surface: Surface) -> Choice:
+def choose_config(settings: TuneSettings, measured: Gains, surface: Surface) -> TunedChoice:
     """Print what is slower than no draft at the fewest loads, and of those what gains most.
 
     Args:
@@ -99,34 +99,38 @@ def choose(settings: TuneSettings, measured: Gains, surface: Surface) -> Choice:
     """
     served = list(dict.fromkeys(one for one, _ in measured))
     if not served:
-        return Choice(served=NONE)
+        return TunedChoice(served=NONE)
     best = served[0]
     for one in served[1:]:
         if _rank(one, measured) > _rank(best, measured):
             best = one
     slower = slower_at(best, measured)
-    return Choice(
+    return TunedChoice(
         served=best, slower=slower, with_zero=_with_zero(settings, best, slower, measured, surface)
     )
 
 
-def slower_at(served: Served, measured: Gains) -> tuple[Load, ...]:
+def slower_at(served: ServedConfig, measured: Gains) -> tuple[ServedLoad, ...]:
     """Loads at which the whole interval of the gain lies below 1."""
     return tuple(load for (one, load), gain in measured.items() if one == served and gain.high < 1)
 
 
-def measured_mean(served: Served, measured: Gains) -> float:
+def measured_mean(served: ServedConfig, measured: Gains) -> float:
     return mean_gain(gain.median for (one, _), gain in measured.items() if one == served)
 
 
-def _rank(served: Served, measured: Gains) -> tuple[int, float]:
+def _rank(served: ServedConfig, measured: Gains) -> tuple[int, float]:
     """What is experimental must gain more than what is not."""
     mean = measured_mean(served, measured)
     return -len(slower_at(served, measured)), mean / HYSTERESIS if served.name == "auto" else mean
 
 
 def _with_zero(
-    settings: TuneSettings, served: Served, slower: Sequence[Load], measured: Gains, surface: Surface
+    settings: TuneSettings,
+    served: ServedConfig,
+    slower: Sequence[ServedLoad],
+    measured: Gains,
+    surface: Surface,
 ) -> Schedule:
     """The printed lengths, with 0 at the numbers of requests where that is less slow."""
     if served.name == "auto":
@@ -137,7 +141,7 @@ def _with_zero(
         if levels[level] and mean_gain(_gains(surface, 0, level)) > now:
             levels[level] = 0
     changed = any(levels[level] != (served.k_at(level) or 0) for level in levels)
-    return schedule_of(levels) if changed else ()
+    return merged_schedule(levels) if changed else ()
 
 
 def _gains(surface: Surface, k: int, level: int | None = None) -> list[float]:

@@ -12,13 +12,13 @@ from typing import Any
 from vllm_eagle_ext.draft_length.menu import schedule_of
 from vllm_eagle_ext.measure.engine.client import EngineProcess
 from vllm_eagle_ext.measure.engine.held_length import SCHEDULER
-from vllm_eagle_ext.measure.tune.results import Served, TuneSettings
+from vllm_eagle_ext.measure.tune.results import ServedConfig, TuneSettings
 from vllm_eagle_ext.options import KEY
 
 SCHEDULE_KEY = "num_speculative_tokens_per_batch_size"
 
 
-def speculative_of(settings: TuneSettings, served: Served) -> dict[str, Any] | None:
+def speculative_of(settings: TuneSettings, served: ServedConfig) -> dict[str, Any] | None:
     """Give the speculative config of what is served."""
     own = dict(settings.speculative)
     if served.name == "none":
@@ -33,7 +33,7 @@ def speculative_of(settings: TuneSettings, served: Served) -> dict[str, Any] | N
     return own
 
 
-def additional_of(settings: TuneSettings, served: Served) -> dict[str, Any] | None:
+def additional_of(settings: TuneSettings, served: ServedConfig) -> dict[str, Any] | None:
     """Give the additional config of what is served; None where there is nothing to say."""
     own = dict(settings.eagle_ext)
     if served.name == "auto":
@@ -42,7 +42,7 @@ def additional_of(settings: TuneSettings, served: Served) -> dict[str, Any] | No
 
 
 def arguments_of(
-    settings: TuneSettings, served: Served, engine: Mapping[str, Any] | None = None
+    settings: TuneSettings, served: ServedConfig, engine: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Give the keywords of LLM().
 
@@ -75,11 +75,11 @@ class Engines:
         settings: TuneSettings,
         logs: Path,
         engine: Mapping[str, Any],
-        starting: Callable[[Served], None],
+        starting: Callable[[ServedConfig], None],
     ) -> None:
         self.settings, self.logs, self.engine, self.starting = settings, logs, engine, starting
         self.spent_s = 0.0  # in starts
-        self._running: dict[Served, EngineProcess] = {}
+        self._running: dict[ServedConfig, EngineProcess] = {}
 
     def __enter__(self) -> Engines:
         self.logs.mkdir(exist_ok=True)
@@ -94,7 +94,7 @@ class Engines:
         for served in list(self._running):
             self._running.pop(served).__exit__(kind, error, trace)
 
-    def of(self, served: Served) -> EngineProcess:
+    def of(self, served: ServedConfig) -> EngineProcess:
         """The engine that serves this; it is started where it does not run."""
         key = served.engine
         if key not in self._running:
@@ -109,7 +109,7 @@ class Engines:
             self.spent_s += time.perf_counter() - began
         return self._running[key]
 
-    def keep(self, served: Collection[Served]) -> None:
+    def keep(self, served: Collection[ServedConfig]) -> None:
         """End those that serve nothing of this."""
         wanted = {one.engine for one in served}
         for key in [one for one in self._running if one not in wanted]:

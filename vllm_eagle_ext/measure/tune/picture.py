@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.measure.bench.rows import labels
-from vllm_eagle_ext.measure.plot_style import COLOURS, GREY, STYLE, new_figure
+from vllm_eagle_ext.measure.figure_style import COLOURS, GREY, STYLE, new_figure
 from vllm_eagle_ext.measure.tune.report import SurfaceRow, TuneReport
-from vllm_eagle_ext.measure.tune.results import NONE, Load, Served
+from vllm_eagle_ext.measure.tune.results import NONE, ServedConfig, ServedLoad
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ _LEAST_SPREAD = math.log2(1.25)  # of the colours: noise is not drawn as dark as
 Cell = tuple[int, int]  # row and column
 
 
-def draw(report: TuneReport, path: Path) -> Path:
+def draw_tune(report: TuneReport, path: Path) -> Path:
     """Draw the break-even surface, and beside it tokens/s where a closing round was measured."""
     import matplotlib as mpl
 
@@ -53,7 +53,7 @@ def _draw_surface(report: TuneReport, panel: Axes, drafted: Sequence[int]) -> No
     found: dict[Cell, SurfaceRow] = {}
     for place, (context, k) in enumerate(names):
         for column, requests in enumerate(settings.requests):
-            if row := report.row(Load(requests=requests, context=context), k):
+            if row := report.row(ServedLoad(requests=requests, context=context), k):
                 found[place, column] = row
     values = np.full((len(names), len(settings.requests)), np.nan)
     for cell, row in found.items():
@@ -114,7 +114,7 @@ def _draw_rates(report: TuneReport, panel: Axes) -> None:
             rows = [
                 row
                 for requests in settings.requests
-                if (row := report.closed(served, Load(requests=requests, context=context)))
+                if (row := report.closed(served, ServedLoad(requests=requests, context=context)))
             ]
             label = _name_of(report, served) if line == _LINES[0] else None
             at = [row.load.requests for row in rows]
@@ -132,10 +132,10 @@ def _draw_rates(report: TuneReport, panel: Axes) -> None:
     panel.set_xlabel("requests at a time")
     panel.set_ylabel("tokens/s of decoding")
     panel.set_title("as served")
-    panel.legend(loc="upper left")
+    panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
 
 
-def _name_of(report: TuneReport, served: Served) -> str:
+def _name_of(report: TuneReport, served: ServedConfig) -> str:
     gains = [row.gain.median for row in report.closing if row.served == served and row.gain]
     if served == NONE or not gains:
         return served.shown

@@ -6,27 +6,29 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-
-from vllm_eagle_ext.measure.extra import INSTALL, is_installed
 from vllm_eagle_ext.measure.folder import Context, Record
 from vllm_eagle_ext.measure.intervals import Interval
-from vllm_eagle_ext.measure.tune.choice import Choice, choose, measured_mean
+from vllm_eagle_ext.measure.tune.choice import TunedChoice, choose_config, measured_mean
 from vllm_eagle_ext.measure.tune.engines import additional_of, speculative_of
-from vllm_eagle_ext.measure.tune.results import NONE, Cell, Load, Served, TuneFolder, TuneSettings
+from vllm_eagle_ext.measure.tune.results import (
+    NONE,
+    Cell,
+    ServedConfig,
+    ServedLoad,
+    TuneFolder,
+    TuneSettings,
+)
 from vllm_eagle_ext.measure.tune.surface import (
     gains_of,
     rates_by_position,
     surface_of,
 )
 
-REPORT, PICTURE = "report.json", "tune.png"
-
 
 class SurfaceRow(Record):
     """One K at one load."""
 
-    load: Load
+    load: ServedLoad
     k: int
     plain_ms: float  # a step without a draft, median over the rounds
     step_ms: float
@@ -39,8 +41,8 @@ class SurfaceRow(Record):
 class ServedRow(Record):
     """What may be served, at one load, as the closing round measured it."""
 
-    served: Served
-    load: Load
+    served: ServedConfig
+    load: ServedLoad
     tokens_per_s: float
     gain: Interval | None  # over no draft; None of no draft itself
     predicted: float | None  # by the sweep
@@ -59,22 +61,22 @@ class TuneReport(Record):
     surface: list[SurfaceRow]
     acceptance: list[float]  # per position, of the largest K
     closing: list[ServedRow] = []
-    served: Served | None = None  # what is printed; None with --surface-only
+    served: ServedConfig | None = None  # what is printed; None with --surface-only
     config: Config | None = None
     mean_gain: float | None = None  # measured, geometric mean over the loads
-    slower: list[Load] = []  # than no draft, by more than the interval
+    slower: list[ServedLoad] = []  # than no draft, by more than the interval
     with_zero: Config | None = None  # the same with K = 0 there, where that is less slow
     other_cores: float = 0.0  # at most, that other processes kept busy
     exit_code: int
 
-    def row(self, load: Load, k: int) -> SurfaceRow | None:
+    def row(self, load: ServedLoad, k: int) -> SurfaceRow | None:
         return next((row for row in self.surface if (row.load, row.k) == (load, k)), None)
 
-    def closed(self, served: Served, load: Load) -> ServedRow | None:
+    def closed(self, served: ServedConfig, load: ServedLoad) -> ServedRow | None:
         return next((row for row in self.closing if (row.served, row.load) == (served, load)), None)
 
     @property
-    def compared(self) -> list[Served]:
+    def compared(self) -> list[ServedConfig]:
         """What the closing round measured, no draft first."""
         found = dict.fromkeys(row.served for row in self.closing)
         return sorted(found, key=lambda served: served != NONE)
@@ -92,7 +94,7 @@ def report_of(folder: TuneFolder) -> TuneReport:
     rows = [
         SurfaceRow(
             load=load, k=k, plain_ms=1000 * times[NONE, load],
-            step_ms=1000 * times[Served(name="held", k=k), load], needed=point.needed,
+            step_ms=1000 * times[ServedConfig(name="held", k=k), load], needed=point.needed,
             needed_rate=point.needed_rate, length=point.length, gain=point.gain,
         )
         for (load, k), point in sorted(surface.items(), key=lambda one: (_order(one[1].load), one[1].k))
@@ -109,7 +111,7 @@ def report_of(folder: TuneFolder) -> TuneReport:
 def _with_choice(report: TuneReport, closing: list[Cell]) -> TuneReport:
     settings, measured = report.settings, gains_of(closing)
     surface = {(row.load, row.k): row for row in report.surface}
-    choice = choose(settings, measured, surface)
+    choice = choose_config(settings, measured, surface)
     return report.model_copy(update={
         "closing": _served_rows(report, closing),
         "served": choice.served,
@@ -123,60 +125,46 @@ def _with_choice(report: TuneReport, closing: list[Cell]) -> TuneReport:
 
 def _served_rows(report: TuneReport, closing: list[Cell]) -> list[ServedRow]:
     gains = gains_of(closing)
-    rates: dict[tuple[Served, Load], list[float]] = {}
+    rates: dict[tuple[ServedConfig, ServedLoad], list[float]] = {}
     for cell in closing:
         rates.setdefault((cell.served, cell.load), []).append(cell.tokens_per_s)
     rows = [
         ServedRow(
             served=served, load=load, tokens_per_s=median(found),
-            gain=gains.get((served, load)), predicted=_predicted(report, served, load),
+            gain=gains.get((served, load)), predicted=_swept_gain(report, served, load),
         )
         for (served, load), found in rates.items()
     ]  # fmt: skip
     return sorted(rows, key=lambda row: _order(row.load))
 
 
-def _predicted(report: TuneReport, served: Served, load: Load) -> float | None:
+def _swept_gain(report: TuneReport, served: ServedConfig, load: ServedLoad) -> float | None:
     k = served.k_at(load.requests)
     row = None if k is None else report.row(load, k)
     return row.gain if row else None
 
 
-def _config(settings: TuneSettings, served: Served) -> Config:
+def _config(settings: TuneSettings, served: ServedConfig) -> Config:
     return Config(
         speculative_config=speculative_of(settings, served),
         additional_config=None if served == NONE else additional_of(settings, served),
     )
 
 
-def _zero_config(settings: TuneSettings, choice: Choice) -> Config | None:
+def _zero_config(settings: TuneSettings, choice: TunedChoice) -> Config | None:
     if not choice.with_zero:
         return None
     if not any(k for _, _, k in choice.with_zero):
         return _config(settings, NONE)
-    return _config(settings, Served(name="schedule", schedule=choice.with_zero))
+    return _config(settings, ServedConfig(name="schedule", schedule=choice.with_zero))
 
 
-def _medians(cells: list[Cell]) -> dict[tuple[Served, Load], float]:
-    found: dict[tuple[Served, Load], list[float]] = {}
+def _medians(cells: list[Cell]) -> dict[tuple[ServedConfig, ServedLoad], float]:
+    found: dict[tuple[ServedConfig, ServedLoad], list[float]] = {}
     for cell in cells:
         found.setdefault((cell.served, cell.load), []).append(cell.step_s)
     return {key: median(times) for key, times in found.items()}
 
 
-def _order(load: Load) -> tuple[int, int]:
+def _order(load: ServedLoad) -> tuple[int, int]:
     return load.context, load.requests
-
-
-def write_report(report: TuneReport, folder: TuneFolder, console: Console) -> None:
-    """Write report.json and the picture into the folder, and print tables and config."""
-    from vllm_eagle_ext.measure.tune.table import print_tune
-
-    (folder.path / REPORT).write_text(report.model_dump_json(indent=1) + "\n")
-    print_tune(report, console)
-    drawn = f"no picture: matplotlib is missing, {INSTALL}"
-    if is_installed("matplotlib"):
-        from vllm_eagle_ext.measure.tune.picture import draw
-
-        drawn = draw(report, folder.path / PICTURE).name
-    console.print(f"{folder.path}: {REPORT}, {drawn}", markup=False)

@@ -13,7 +13,7 @@ from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.bench.results import sha256_of
 from vllm_eagle_ext.measure.engine.arguments import refuse_reserved, require_served
 from vllm_eagle_ext.measure.prompts import load_tokenizer, read_texts, token_ids
-from vllm_eagle_ext.measure.tune.prompts import with_context
+from vllm_eagle_ext.measure.tune.context_prompts import with_context
 from vllm_eagle_ext.measure.tune.results import TuneSettings
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
 from vllm_eagle_ext.preflight.offline.serve import as_decided, speculative_config, usual_k
@@ -51,7 +51,7 @@ class TuneRequest:
     eagle_ext: Mapping[str, Any] = field(default_factory=dict)
 
 
-def settle(request: TuneRequest) -> tuple[TuneSettings, Prompts]:
+def settle_tune(request: TuneRequest) -> tuple[TuneSettings, Prompts]:
     """Settings with nothing left open, and the token ids of the prompts by context.
 
     Raises:
@@ -59,13 +59,13 @@ def settle(request: TuneRequest) -> tuple[TuneSettings, Prompts]:
     """
     refuse_reserved(request.engine)
     _refuse_chosen(request)
-    checked = _checked(request)
+    checked = _checked_draft(request)
     served = speculative_config(checked)
     lengths = _lengths(request, served["num_speculative_tokens"])
     levels = _levels(request)
-    found, read = _prompts(request, max(levels))
+    found, read = _prompts_by_context(request, max(levels))
     limit = request.engine.get("max_model_len") or checked.target.max_position_embeddings
-    _require_room(request, found, max(lengths), max(levels), limit)
+    _require_room_for_steps(request, found, max(lengths), max(levels), limit)
     same = ("target", "draft", "rounds", "steps", "surface_only", "auto", "temperature", "seed")
     return TuneSettings(
         **{name: getattr(request, name) for name in same},
@@ -73,7 +73,7 @@ def settle(request: TuneRequest) -> tuple[TuneSettings, Prompts]:
         lengths=lengths,
         requests=levels,
         contexts=sorted(found),
-        together=_on_cpu() if request.together is None else request.together,
+        together=_runs_on_cpu() if request.together is None else request.together,
         prompts=read.source,
         num_prompts=len(read.ids),
         prompts_sha256=sha256_of([ids for context in sorted(found) for ids in found[context]]),
@@ -137,7 +137,7 @@ def _refuse_chosen(request: TuneRequest) -> None:
         )  # fmt: skip
 
 
-def _checked(request: TuneRequest) -> CheckResult:
+def _checked_draft(request: TuneRequest) -> CheckResult:
     asked = CheckRequest.for_engine(
         request.engine, draft=request.draft, draft_field="DRAFT", target=request.target, k=request.k,
         method=request.method, options=request.eagle_ext,
@@ -149,7 +149,7 @@ def _checked(request: TuneRequest) -> CheckResult:
     return result
 
 
-def _prompts(request: TuneRequest, most: int) -> tuple[dict[int, list[list[int]]], Any]:
+def _prompts_by_context(request: TuneRequest, most: int) -> tuple[dict[int, list[list[int]]], Any]:
     texts = read_texts(
         request.prompts, count=request.num_prompts, dataset_path=request.dataset_path,
         target=request.target, seed=request.seed,
@@ -172,7 +172,9 @@ def _prompts(request: TuneRequest, most: int) -> tuple[dict[int, list[list[int]]
     return found, read
 
 
-def _require_room(request: TuneRequest, found: Prompts, k: int, most: int, limit: int | None) -> None:
+def _require_room_for_steps(
+    request: TuneRequest, found: Prompts, k: int, most: int, limit: int | None
+) -> None:
     """Require room for texts that go on until enough steps of the busiest load were timed."""
     longest = max(len(ids) for prompts in found.values() for ids in prompts)
     needed = longest + most_steps(request.steps, most) * (k + 1)
@@ -190,7 +192,7 @@ def most_steps(timed: int, requests: int) -> int:
     return timed + 4 + requests // 2
 
 
-def _on_cpu() -> bool:
+def _runs_on_cpu() -> bool:
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cpu())

@@ -15,7 +15,7 @@ Stage = Literal["sweep", "closing"]
 HEADER, CELLS = "tune.json", "cells.jsonl"
 
 
-class Served(Record):
+class ServedConfig(Record):
     """What an engine serves."""
 
     name: Name
@@ -23,9 +23,9 @@ class Served(Record):
     schedule: Schedule = ()
 
     @property
-    def engine(self) -> Served:
+    def engine(self) -> ServedConfig:
         """What tells engines apart: one holds every K."""
-        return Served(name="held") if self.name == "held" else self
+        return ServedConfig(name="held") if self.name == "held" else self
 
     def k_at(self, requests: int) -> int | None:
         """K that so many requests get; None where it is chosen while serving."""
@@ -45,7 +45,7 @@ def k_at(schedule: Schedule, requests: int) -> int:
     return next((k for _, last, k in schedule if requests <= last), schedule[-1][2])
 
 
-NONE = Served(name="none")
+NONE = ServedConfig(name="none")
 
 
 class TuneSettings(Record):
@@ -83,7 +83,7 @@ class TuneSettings(Record):
         return [k for k in self.lengths if k]
 
 
-class Load(Record):
+class ServedLoad(Record):
     """How busy an engine is: requests that decode together, and the context that they began with."""
 
     requests: int
@@ -94,8 +94,8 @@ class Cell(Record):
     """One load of one engine, in one round."""
 
     stage: Stage
-    served: Served
-    load: Load
+    served: ServedConfig
+    load: ServedLoad
     round: int
     step_s: float  # median over the steps
     steps: int

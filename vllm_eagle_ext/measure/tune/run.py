@@ -11,21 +11,22 @@ from rich.console import Console
 from vllm_eagle_ext.measure.announce import busy_warning, duration
 from vllm_eagle_ext.measure.context import run_context
 from vllm_eagle_ext.measure.engine.memory_share import with_memory
-from vllm_eagle_ext.measure.tune.choice import candidates
-from vllm_eagle_ext.measure.tune.display import TuneDisplay
+from vllm_eagle_ext.measure.tune.choice import worth_serving
 from vllm_eagle_ext.measure.tune.engines import Engines
-from vllm_eagle_ext.measure.tune.report import TuneReport, report_of, write_report
-from vllm_eagle_ext.measure.tune.request import Prompts, TuneRequest, settle
-from vllm_eagle_ext.measure.tune.results import NONE, Served, TuneFolder, TuneSettings
-from vllm_eagle_ext.measure.tune.schedule import (
+from vllm_eagle_ext.measure.tune.measuring import Measuring
+from vllm_eagle_ext.measure.tune.order import (
     engines_to_start,
-    guessed_s,
-    outstanding,
+    missing_turns,
     start_s,
     swept,
+    turns_s,
 )
+from vllm_eagle_ext.measure.tune.progress import TuneDisplay
+from vllm_eagle_ext.measure.tune.publish import publish
+from vllm_eagle_ext.measure.tune.report import TuneReport, report_of
+from vllm_eagle_ext.measure.tune.request import Prompts, TuneRequest, settle_tune
+from vllm_eagle_ext.measure.tune.results import NONE, ServedConfig, TuneFolder, TuneSettings
 from vllm_eagle_ext.measure.tune.surface import surface_of
-from vllm_eagle_ext.measure.tune.turns import Measuring
 
 
 def run_tune(request: TuneRequest, path: Path, arguments: Sequence[str], console: Console) -> TuneReport:
@@ -37,18 +38,20 @@ def run_tune(request: TuneRequest, path: Path, arguments: Sequence[str], console
     Raises:
         EagleExtError: the request cannot be met, or an engine failed.
     """
-    settings, prompts = settle(request)
+    settings, prompts = settle_tune(request)
     folder = TuneFolder(path)
     folder.begin(settings, run_context(arguments))
-    for line in announced(settings, folder):
+    for line in forecast(settings, folder):
         console.print(line, markup=False)
-    _measure(folder, settings, prompts, console)
+    _measure_stages(folder, settings, prompts, console)
     report = report_of(folder)
-    write_report(report, folder, console)
+    publish(report, folder, console)
     return report
 
 
-def _measure(folder: TuneFolder, settings: TuneSettings, prompts: Prompts, console: Console) -> None:
+def _measure_stages(
+    folder: TuneFolder, settings: TuneSettings, prompts: Prompts, console: Console
+) -> None:
     beside = 2 + (not settings.surface_only) + settings.auto if settings.together else 1
     if not _is_missing(settings, folder):
         return
@@ -63,28 +66,28 @@ def _measure(folder: TuneFolder, settings: TuneSettings, prompts: Prompts, conso
                 measuring.run("closing", closing)
 
 
-def closing_of(settings: TuneSettings, folder: TuneFolder) -> list[Served]:
+def closing_of(settings: TuneSettings, folder: TuneFolder) -> list[ServedConfig]:
     """What the closing round compares, from a whole sweep; nothing where no K pays anywhere."""
     if settings.surface_only:
         return []
-    found = candidates(settings, surface_of(folder.cells("sweep")))
+    found = worth_serving(settings, surface_of(folder.cells("sweep")))
     return [NONE, *found] if found else []
 
 
 def _is_missing(settings: TuneSettings, folder: TuneFolder) -> bool:
-    if outstanding(settings, swept(settings), folder.cells("sweep")):
+    if missing_turns(settings, swept(settings), folder.cells("sweep")):
         return True
     closing = closing_of(settings, folder)
-    return bool(outstanding(settings, closing, folder.cells("closing")))
+    return bool(missing_turns(settings, closing, folder.cells("closing")))
 
 
-def announced(settings: TuneSettings, folder: TuneFolder) -> Iterator[str]:
+def forecast(settings: TuneSettings, folder: TuneFolder) -> Iterator[str]:
     """How much is measured, how long it will take, and what would spoil it."""
     lengths = ", ".join(map(str, settings.lengths))
     template = "with" if settings.chat_template else "without"
     prompts = f"{settings.num_prompts} prompts ({settings.prompts}), {template} chat template"
     yield f"K of {lengths} and no draft; {prompts}; results in {folder.path}"
-    if seconds := _guessed_s(settings, folder):
+    if seconds := _stages_s(settings, folder):
         yield (
             f"A small model on a CPU takes about {duration(seconds)}; told again from its own times. "
             "Fewer --rounds, --concurrency and --context take less."
@@ -92,15 +95,15 @@ def announced(settings: TuneSettings, folder: TuneFolder) -> Iterator[str]:
     yield from busy_warning()
 
 
-def _guessed_s(settings: TuneSettings, folder: TuneFolder) -> float:
+def _stages_s(settings: TuneSettings, folder: TuneFolder) -> float:
     """Seconds of both stages; what the closing round compares is known when the sweep has ended."""
-    seconds, sweep = 0.0, outstanding(settings, swept(settings), folder.cells("sweep"))
+    seconds, sweep = 0.0, missing_turns(settings, swept(settings), folder.cells("sweep"))
     closing = closing_of(settings, folder) if not sweep else []
     if sweep:
-        seconds += guessed_s(settings, sweep) + engines_to_start(settings, "sweep") * start_s(settings)
+        seconds += turns_s(settings, sweep) + engines_to_start(settings, "sweep") * start_s(settings)
         if not settings.surface_only:
-            closing = [NONE, Served(name="fixed", k=settings.k), Served(name="schedule")]
-            closing += [Served(name="auto")] * settings.auto
-    if left := outstanding(settings, closing, folder.cells("closing")):
-        seconds += guessed_s(settings, left) + engines_to_start(settings, "closing") * start_s(settings)
+            closing = [NONE, ServedConfig(name="fixed", k=settings.k), ServedConfig(name="schedule")]
+            closing += [ServedConfig(name="auto")] * settings.auto
+    if left := missing_turns(settings, closing, folder.cells("closing")):
+        seconds += turns_s(settings, left) + engines_to_start(settings, "closing") * start_s(settings)
     return seconds

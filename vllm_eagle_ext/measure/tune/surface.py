@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vllm_eagle_ext.measure.intervals import Interval, paired
-from vllm_eagle_ext.measure.tune.results import NONE, Cell, Load, Served
+from vllm_eagle_ext.measure.tune.results import NONE, Cell, ServedConfig, ServedLoad
 
 _BISECTIONS = 50
 
@@ -24,7 +24,7 @@ _BISECTIONS = 50
 class Point:
     """One K at one load."""
 
-    load: Load
+    load: ServedLoad
     k: int
     needed: Interval  # acceptance length: step times over those without a draft, paired by round
     length: float | None  # acceptance length that was measured; None where only times were
@@ -36,7 +36,7 @@ class Point:
         return None if self.length is None else self.length / self.needed.median
 
 
-Surface = Mapping[tuple[Load, int], Point]
+Surface = Mapping[tuple[ServedLoad, int], Point]
 
 
 def surface_of(cells: Sequence[Cell], *, with_lengths: bool = True) -> Surface:
@@ -104,7 +104,7 @@ def rates_by_position(cells: Iterable[Cell], k: int) -> list[float]:
     ]
 
 
-def gains_of(cells: Sequence[Cell]) -> dict[tuple[Served, Load], Interval]:
+def gains_of(cells: Sequence[Cell]) -> dict[tuple[ServedConfig, ServedLoad], Interval]:
     """Tokens per second over those without a draft, paired by round."""
     rates = _by_round(cells, lambda cell: cell.tokens_per_s)
     found = {}
@@ -123,8 +123,8 @@ def mean_gain(gains: Iterable[float]) -> float:
 
 def _by_round(
     cells: Sequence[Cell], value: Callable[[Cell], float]
-) -> dict[tuple[Served, Load], dict[int, float]]:
-    found: dict[tuple[Served, Load], dict[int, float]] = {}
+) -> dict[tuple[ServedConfig, ServedLoad], dict[int, float]]:
+    found: dict[tuple[ServedConfig, ServedLoad], dict[int, float]] = {}
     for cell in cells:
         found.setdefault((cell.served, cell.load), {})[cell.round] = value(cell)
     return found

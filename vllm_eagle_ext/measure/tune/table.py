@@ -13,16 +13,17 @@ from rich.table import Table
 from vllm_eagle_ext.measure.engine.machine import BUSY, DISTURBED
 from vllm_eagle_ext.measure.intervals import Interval
 from vllm_eagle_ext.measure.tune.report import Config, SurfaceRow, TuneReport
-from vllm_eagle_ext.measure.tune.results import NONE, Load
+from vllm_eagle_ext.measure.tune.results import NONE, ServedLoad
 from vllm_eagle_ext.measure.tune.surface import mean_gain
 
 TABLE_WIDTH = 110  # characters
 PAYS, UNSURE = "*", "~"
+_SHORTER = 0.95  # of a step without a draft: less than noise
 _BREAK_EVEN = "acceptance length from which drafting K tokens pays: T(K) / T(no draft)"
 
 
 def print_tune(report: TuneReport, console: Console) -> None:
-    for line in _premises(report):
+    for line in _preamble(report):
         console.print(line, markup=False)
     for context in report.settings.contexts:
         _print(console, f"{_BREAK_EVEN}, context {context}", _surface(report, context))
@@ -36,7 +37,7 @@ def print_tune(report: TuneReport, console: Console) -> None:
             markup=False,
         )
     console.print()
-    for line in _verdict(report):
+    for line in _recommendation(report):
         console.print(line, markup=False, soft_wrap=True)
 
 
@@ -48,7 +49,7 @@ def _print(console: Console, title: str, table: Table) -> None:
     console.width = width
 
 
-def _premises(report: TuneReport) -> Iterator[str]:
+def _preamble(report: TuneReport) -> Iterator[str]:
     settings, context = report.settings, report.context
     versions = ", ".join(f"{name} {version}" for name, version in context.versions.items())
     yield f"{settings.target} with {settings.draft} on {context.device}"
@@ -61,13 +62,22 @@ def _premises(report: TuneReport) -> Iterator[str]:
             f"Other work ran on this machine (load average {context.load_average or 0:.1f} before, up "
             f"to {report.other_cores:.1f} cores busy with it): measure again when it is idle."
         )
+    drafted = [row for row in report.surface if row.k]
+    shorter = [row for row in drafted if row.needed.median < _SHORTER]
+    if shorter:
+        yield (
+            f"TOO NOISY: in {len(shorter)} of {len(drafted)} cases a step that drafts was timed shorter "
+            "than one that does not. Nothing below can be relied on."
+        )
 
 
 def _surface(report: TuneReport, context: int) -> Table:
-    table = _new("requests", "no draft", *(f"K={k}" for k in report.settings.lengths), "each accepted")
+    table = _empty_table(
+        "requests", "no draft", *(f"K={k}" for k in report.settings.lengths), "each accepted"
+    )
     rows: dict[int, float] = {}
     for requests in report.settings.requests:
-        load = Load(requests=requests, context=context)
+        load = ServedLoad(requests=requests, context=context)
         found = [row for k in report.settings.lengths if (row := report.row(load, k))]
         if found:
             cells = [f"{row.needed.median:.2f}{_mark(row)}" for row in found]
@@ -106,32 +116,32 @@ def _legend(report: TuneReport) -> Iterator[str]:
 
 
 def _closing(report: TuneReport, context: int) -> Table:
-    table = _new("requests", "no draft", *(one.shown for one in report.compared if one != NONE))
+    table = _empty_table("requests", "no draft", *(one.shown for one in report.compared if one != NONE))
     for requests in report.settings.requests:
-        load = Load(requests=requests, context=context)
+        load = ServedLoad(requests=requests, context=context)
         plain = report.closed(NONE, load)
         cells = []
         for served in report.compared:
             row = report.closed(served, load)
             if served != NONE:
                 predicted = f"; {row.predicted:.2f}" if row and row.predicted else ""
-                cells.append(f"{_interval(row.gain, predicted)}" if row and row.gain else "-")
+                cells.append(f"{_gain_text(row.gain, predicted)}" if row and row.gain else "-")
         if plain:
             table.add_row(str(requests), f"{plain.tokens_per_s:.4g}", *cells)
     return table
 
 
-def _interval(gain: Interval, more: str) -> str:
+def _gain_text(gain: Interval, more: str) -> str:
     return f"{gain.median:.2f}x ({gain.low:.2f} to {gain.high:.2f}{more})"
 
 
-def _verdict(report: TuneReport) -> Iterator[str]:
+def _recommendation(report: TuneReport) -> Iterator[str]:
     if report.served is None or report.config is None:
         return
     if report.served == NONE:
         yield "No K pays at any load that was measured: serve without a draft."
         return
-    yield from _flags(report, report.config)
+    yield from _flag_lines(report, report.config)
     yield f"Over no draft: {_described(report)}."
     for other in report.compared:
         if other not in (NONE, report.served):
@@ -147,11 +157,11 @@ def _verdict(report: TuneReport) -> Iterator[str]:
         assert row.gain is not None
         yield (
             f"SLOWER than no draft with {load.requests} requests at context {load.context}: "
-            f"{_interval(row.gain, '')}."
+            f"{_gain_text(row.gain, '')}."
         )
     if report.with_zero:
         yield "Less slow there, by the sweep, with K=0:"
-        yield from _flags(report, report.with_zero)
+        yield from _flag_lines(report, report.with_zero)
     elif report.slower:
         yield (
             "K=0 there would be no faster: the drafter runs all the same. Keep such loads off this "
@@ -164,7 +174,7 @@ def _verdict(report: TuneReport) -> Iterator[str]:
         )
 
 
-def _flags(report: TuneReport, config: Config) -> Iterator[str]:
+def _flag_lines(report: TuneReport, config: Config) -> Iterator[str]:
     if config.speculative_config is None:
         yield "  no --speculative-config: no draft"
         return
@@ -195,7 +205,7 @@ def _span(first: int, last: int) -> str:
     return f"{named} request{'s' * (last > 1)}"
 
 
-def _new(*columns: str) -> Table:
+def _empty_table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)

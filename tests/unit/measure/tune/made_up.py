@@ -8,24 +8,24 @@ from pathlib import Path
 from random import Random
 
 from vllm_eagle_ext.measure.folder import Context
+from vllm_eagle_ext.measure.tune.order import loads, swept
 from vllm_eagle_ext.measure.tune.report import TuneReport, report_of
 from vllm_eagle_ext.measure.tune.results import (
     NONE,
     Cell,
-    Load,
-    Served,
+    ServedConfig,
+    ServedLoad,
     Stage,
     TuneFolder,
     TuneSettings,
 )
 from vllm_eagle_ext.measure.tune.run import closing_of
-from vllm_eagle_ext.measure.tune.schedule import loads, swept
 from vllm_eagle_ext.measure.tune.surface import expected_length
 
 STEPS = 1000  # so many that lengths are hardly rounded
 
 
-def memory_bound(load: Load, k: int) -> float:
+def memory_bound(load: ServedLoad, k: int) -> float:
     """A step is as long as the longer of reading weights and computing rows; the draft on top."""
     rows = load.requests * (k + 1)
     return max(0.008, 0.001 * rows) + 0.0005 * k + 1e-6 * load.context
@@ -45,7 +45,7 @@ class MadeUp:
     auto: bool = False
     noise: float = 0.3
     own_noise: float = 0.01
-    step_s: Callable[[Load, int], float] = memory_bound
+    step_s: Callable[[ServedLoad, int], float] = memory_bound
     awake_s: float = 0.0005  # what the drafter takes at K = 0
     auto_gain: float = 1.0  # over the best K
     random: Random = field(default_factory=lambda: Random(0))
@@ -69,7 +69,7 @@ class MadeUp:
             device="a processor, 2 cores", environment={}, cores=2, load_average=0.1,
         )  # fmt: skip
 
-    def cells(self, stage: Stage, served: Iterable[Served]) -> list[Cell]:
+    def cells(self, stage: Stage, served: Iterable[ServedConfig]) -> list[Cell]:
         served, found = list(served), []
         for number in range(self.rounds):
             for load in loads(self.settings()):
@@ -77,7 +77,9 @@ class MadeUp:
                 found += [self._cell(stage, one, load, number, machine) for one in served]
         return found
 
-    def _cell(self, stage: Stage, served: Served, load: Load, number: int, machine: float) -> Cell:
+    def _cell(
+        self, stage: Stage, served: ServedConfig, load: ServedLoad, number: int, machine: float
+    ) -> Cell:
         k = served.k_at(load.requests)
         if k is None:
             k = max(self.lengths, key=lambda k: expected_length(self.rate, k) / self.step_s(load, k))

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from tests.unit.measure.tune.made_up import MadeUp, memory_bound
 from vllm_eagle_ext.measure.tune.engines import arguments_of
-from vllm_eagle_ext.measure.tune.report import PICTURE, REPORT, TuneReport, write_report
-from vllm_eagle_ext.measure.tune.results import NONE, Served
+from vllm_eagle_ext.measure.tune.publish import PICTURE, REPORT, publish
+from vllm_eagle_ext.measure.tune.report import TuneReport
+from vllm_eagle_ext.measure.tune.results import NONE, ServedConfig
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -23,7 +24,7 @@ def shown(made, path):
 
     console = Console(record=True, width=80, soft_wrap=True)
     report = report_of(folder)
-    write_report(report, folder, console)
+    publish(report, folder, console)
     return report, console.export_text()
 
 
@@ -56,7 +57,7 @@ def test_nowhere_slower(tmp_path):
 
 def test_a_length_for_every_load_needs_no_schedule(tmp_path):
     report, text = shown(MadeUp(step_s=lambda load, k: 0.01 + 0.0001 * k), tmp_path)
-    assert report.served == Served(name="fixed", k=4)
+    assert report.served == ServedConfig(name="fixed", k=4)
     assert flags(text)["--speculative-config"]["num_speculative_tokens"] == 4
     assert "num_speculative_tokens_per_batch_size" not in text
     assert report.exit_code == 0
@@ -113,10 +114,17 @@ def test_what_engines_are_started_with():
     settings = MadeUp().settings().model_copy(update={"engine": {"max_num_seqs": 8}})
     plain = arguments_of(settings, NONE)
     assert plain == {"seed": 0, "max_num_seqs": 8, "model": "org/target"}
-    held = arguments_of(settings, Served(name="held"))
+    held = arguments_of(settings, ServedConfig(name="held"))
     mentioned = {k for _, _, k in held["speculative_config"]["num_speculative_tokens_per_batch_size"]}
     assert mentioned == set(settings.lengths)
-    assert held["scheduler_cls"].endswith("held_length.build_scheduler")
-    fixed = arguments_of(settings, Served(name="fixed", k=2))
+    assert held["scheduler_cls"].endswith("held_length.build_holding_scheduler")
+    fixed = arguments_of(settings, ServedConfig(name="fixed", k=2))
     assert fixed["speculative_config"]["num_speculative_tokens"] == 2
     assert "scheduler_cls" not in fixed
+
+
+def test_a_machine_that_is_too_noisy_is_said_so(tmp_path):
+    _, text = shown(MadeUp(step_s=lambda load, k: 0.01 - 0.001 * k), tmp_path / "noisy")
+    assert "TOO NOISY: in 18 of 18 cases" in text
+    _, text = shown(MadeUp(), tmp_path / "quiet")
+    assert "TOO NOISY" not in text

@@ -13,32 +13,32 @@ from typer.testing import CliRunner
 from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.measure.tune.prompts import with_context
-from vllm_eagle_ext.measure.tune.request import TuneRequest, settle, usual_lengths
+from vllm_eagle_ext.measure.tune.context_prompts import with_context
+from vllm_eagle_ext.measure.tune.request import TuneRequest, settle_tune, usual_lengths
 
 REQUEST = TuneRequest(draft=str(TINY / "postnorm"), target=str(TINY / "target"), k=4)
 
 
 def test_nothing_is_left_open():
-    settled, prompts = settle(REQUEST)
+    settled, prompts = settle_tune(REQUEST)
     assert settled.lengths == [0, 1, 2, 3, 4]
     assert settled.requests == [1, 2, 4, 8, 16, 32]
     assert settled.contexts == [64, 512] == sorted(prompts)
     assert settled.speculative["method"] == "eagle3"
     assert all(len(ids) >= context for context, found in prompts.items() for ids in found)
     assert settled.prompt_tokens[512] < 640
-    assert settle(REQUEST)[0] == settled
+    assert settle_tune(REQUEST)[0] == settled
 
 
 def test_a_hybrid_target_runs_without_prefix_caching_on_a_cpu():
     hybrid = replace(REQUEST, target=str(TINY / "hybrid_target"), draft=str(TINY / "dflash"), k=7)
-    settled, _ = settle(hybrid)
+    settled, _ = settle_tune(hybrid)
     assert settled.engine["enable_prefix_caching"] is False
     assert settled.lengths == [0, 1, 2, 3, 4, 6, 7]
 
 
 def test_the_usual_loads_keep_to_the_engine():
-    assert settle(replace(REQUEST, engine={"max_num_seqs": 8}))[0].requests == [1, 2, 4, 8]
+    assert settle_tune(replace(REQUEST, engine={"max_num_seqs": 8}))[0].requests == [1, 2, 4, 8]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_usual_loads_keep_to_the_engine():
 )
 def test_what_is_refused(change, said):
     with pytest.raises(EagleExtError) as refused:
-        settle(replace(REQUEST, **change))
+        settle_tune(replace(REQUEST, **change))
     assert said in str(refused.value)
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.measure.tune.made_up import MadeUp, memory_bound
-from vllm_eagle_ext.measure.tune.results import NONE, Load, Served
-from vllm_eagle_ext.measure.tune.schedule import loads, swept
+from vllm_eagle_ext.measure.tune.order import loads, swept
+from vllm_eagle_ext.measure.tune.results import NONE, ServedConfig, ServedLoad
 from vllm_eagle_ext.measure.tune.surface import (
     acceptance_lengths,
     expected_length,
@@ -51,7 +51,7 @@ def test_times_alone_give_the_surface():
 
 def test_nothing_is_said_of_a_load_without_a_step_time_without_a_draft():
     made = MadeUp()
-    busiest = Load(requests=16, context=512)
+    busiest = ServedLoad(requests=16, context=512)
     cells = [c for c in swept_cells(made) if (c.served, c.load) != (NONE, busiest)]
     assert {load for load, _ in surface_of(cells)} == set(loads(made.settings())) - {busiest}
 
@@ -104,7 +104,7 @@ def test_the_mean_of_gains_is_geometric(gains):
 
 def test_gains_are_those_of_the_same_round():
     made = MadeUp(noise=2.0, own_noise=0.0)
-    served = Served(name="fixed", k=2)
+    served = ServedConfig(name="fixed", k=2)
     for (one, load), gain in gains_of(made.cells("closing", [NONE, served])).items():
         assert one == served
         expected = expected_length(made.rate, 2) * memory_bound(load, 0) / memory_bound(load, 2)

@@ -12,27 +12,34 @@ from typing import Protocol
 from vllm_eagle_ext.measure.engine.load import StepLoad, TimedSteps
 from vllm_eagle_ext.measure.engine.machine import OtherWork
 from vllm_eagle_ext.measure.tune.engines import Engines
-from vllm_eagle_ext.measure.tune.request import Prompts
-from vllm_eagle_ext.measure.tune.results import Cell, Load, Served, Stage, TuneFolder, TuneSettings
-from vllm_eagle_ext.measure.tune.schedule import (
+from vllm_eagle_ext.measure.tune.order import (
     LEARNING_STEPS,
-    Turn,
+    CellTurn,
     by_engines,
-    guessed_s,
-    outstanding,
+    missing_turns,
     prompts_of,
+    turns_s,
+)
+from vllm_eagle_ext.measure.tune.request import Prompts
+from vllm_eagle_ext.measure.tune.results import (
+    Cell,
+    ServedConfig,
+    ServedLoad,
+    Stage,
+    TuneFolder,
+    TuneSettings,
 )
 
 _WARM_STEPS = 4
 _TELL_AFTER = 0.1  # of a stage
 
 
-class Display(Protocol):
+class TuneProgress(Protocol):
     """What a user sees meanwhile."""
 
     def stage(self, name: str, cells: int) -> None: ...
 
-    def cell(self, served: Served, load: Load) -> None: ...
+    def cell(self, served: ServedConfig, load: ServedLoad) -> None: ...
 
     def done(self) -> None: ...
 
@@ -48,17 +55,17 @@ class Measuring:
         settings: TuneSettings,
         prompts: Prompts,
         engines: Engines,
-        display: Display,
+        display: TuneProgress,
     ) -> None:
         self.folder, self.settings, self.prompts = folder, settings, prompts
         self.engines, self.display = engines, display
-        self._warm: set[tuple[Served, Load]] = set()
+        self._warm: set[tuple[ServedConfig, ServedLoad]] = set()
 
-    def run(self, stage: Stage, served: Sequence[Served]) -> None:
+    def run(self, stage: Stage, served: Sequence[ServedConfig]) -> None:
         """Measure what is not in the folder yet."""
-        left = outstanding(self.settings, served, self.folder.cells(stage))
+        left = missing_turns(self.settings, served, self.folder.cells(stage))
         self.display.stage(stage, sum(len(turn.served) for turn in left))
-        whole, ended, spent, told = guessed_s(self.settings, left), 0.0, 0.0, False
+        whole, ended, spent, told = turns_s(self.settings, left), 0.0, 0.0, False
         for turns in by_engines(self.settings, left):
             self.engines.keep([one for turn in turns for one in turn.served])
             for turn in turns:
@@ -68,12 +75,12 @@ class Measuring:
                 began = time.perf_counter()
                 self._take(stage, turn)
                 spent += time.perf_counter() - began
-                ended += guessed_s(self.settings, [turn])
+                ended += turns_s(self.settings, [turn])
                 if not told and ended > _TELL_AFTER * whole:
                     self.display.left(spent * (whole - ended) / ended)
                     told = True
 
-    def _take(self, stage: Stage, turn: Turn) -> None:
+    def _take(self, stage: Stage, turn: CellTurn) -> None:
         waves = prompts_of(turn, self.prompts[turn.load.context])
         for served in turn.served:
             self.display.cell(served, turn.load)
@@ -83,7 +90,7 @@ class Measuring:
             self.folder.add(cell_of(stage, served, turn, found, others.cores))
             self.display.done()
 
-    def _warm_up(self, served: Served, load: Load, prompts: list[list[int]]) -> None:
+    def _warm_up(self, served: ServedConfig, load: ServedLoad, prompts: list[list[int]]) -> None:
         """Run what is compiled at first use; the controller tries its lengths at this load."""
         if (served, load) in self._warm:
             return
@@ -94,7 +101,7 @@ class Measuring:
         else:
             self._timed(served, prompts, _WARM_STEPS)
 
-    def _timed(self, served: Served, prompts: list[list[int]], steps: int) -> TimedSteps:
+    def _timed(self, served: ServedConfig, prompts: list[list[int]], steps: int) -> TimedSteps:
         load = StepLoad(
             prompts,
             steps,
@@ -105,7 +112,7 @@ class Measuring:
 
 
 def cell_of(
-    stage: Stage, served: Served, turn: Turn, found: Sequence[TimedSteps], other_cores: float
+    stage: Stage, served: ServedConfig, turn: CellTurn, found: Sequence[TimedSteps], other_cores: float
 ) -> Cell:
     """Put the waves of a cell together."""
     seconds = [second for one in found for second in one.seconds]

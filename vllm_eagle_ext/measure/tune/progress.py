@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from vllm_eagle_ext.measure.announce import duration
 from vllm_eagle_ext.measure.engine.memory_share import Share
-from vllm_eagle_ext.measure.tune.results import Load, Served
+from vllm_eagle_ext.measure.tune.results import ServedConfig, ServedLoad
 
 _STAGES = {"sweep": "each K", "closing": "what may be served"}
 
@@ -37,11 +37,11 @@ class TuneDisplay:
         self._name = _STAGES[name]
         self._task = self.progress.add_task(self._name, total=cells, visible=cells > 0)
 
-    def starting(self, served: Served) -> None:
+    def starting(self, served: ServedConfig) -> None:
         what = "every K" if served.name == "held" else served.shown
         self._describe(f"starting the engine of {what}")
 
-    def cell(self, served: Served, load: Load) -> None:
+    def cell(self, served: ServedConfig, load: ServedLoad) -> None:
         self._describe(f"{served.shown}, {load.requests} requests, context {load.context}")
 
     def done(self) -> None:

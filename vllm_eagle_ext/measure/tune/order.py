@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vllm_eagle_ext.measure.bench.estimate import COMPILED_S, EAGER_S
 from vllm_eagle_ext.measure.tune.request import most_steps
-from vllm_eagle_ext.measure.tune.results import NONE, Cell, Load, Served, Stage, TuneSettings
+from vllm_eagle_ext.measure.tune.results import NONE, Cell, ServedConfig, ServedLoad, Stage, TuneSettings
 
 LEAST_PROMPTS = 4  # of a cell: fewer requests decode several loads behind each other
 LEARNING_STEPS = 240  # in which the controller of "auto" tries each length
@@ -19,19 +19,21 @@ _STEP_S, _PER_REQUEST, _PER_K, _PROMPT_TOKENS_PER_S = 0.007, 1 / 20, 0.12, 10_00
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class CellTurn:
     """What takes turns at one load, in one round: its ratios are of one time."""
 
-    load: Load
+    load: ServedLoad
     round: int
-    served: tuple[Served, ...]
+    served: tuple[ServedConfig, ...]
 
 
-def swept(settings: TuneSettings) -> list[Served]:
-    return [NONE, *(Served(name="held", k=k) for k in settings.lengths)]
+def swept(settings: TuneSettings) -> list[ServedConfig]:
+    return [NONE, *(ServedConfig(name="held", k=k) for k in settings.lengths)]
 
 
-def outstanding(settings: TuneSettings, served: Sequence[Served], cells: Collection[Cell]) -> list[Turn]:
+def missing_turns(
+    settings: TuneSettings, served: Sequence[ServedConfig], cells: Collection[Cell]
+) -> list[CellTurn]:
     """What a folder lacks; engines beside each other measure a turn anew where one of them lacks it."""
     done = {(cell.served, cell.load, cell.round) for cell in cells}
     found = []
@@ -40,26 +42,26 @@ def outstanding(settings: TuneSettings, served: Sequence[Served], cells: Collect
             missing = [one for one in served if (one, load, number) not in done]
             wanted = list(served) if settings.together and missing else missing
             if wanted:
-                found.append(Turn(load, number, tuple(wanted[:: -1 if number % 2 else 1])))
+                found.append(CellTurn(load, number, tuple(wanted[:: -1 if number % 2 else 1])))
     return found
 
 
-def loads(settings: TuneSettings) -> list[Load]:
+def loads(settings: TuneSettings) -> list[ServedLoad]:
     return [
-        Load(requests=requests, context=context)
+        ServedLoad(requests=requests, context=context)
         for context in settings.contexts
         for requests in settings.requests
     ]
 
 
-def by_engines(settings: TuneSettings, turns: Sequence[Turn]) -> Iterator[list[Turn]]:
+def by_engines(settings: TuneSettings, turns: Sequence[CellTurn]) -> Iterator[list[CellTurn]]:
     """Turns of all engines, or those of each engine behind each other."""
     if settings.together:
         yield list(turns)
         return
     for engine in dict.fromkeys(one.engine for turn in turns for one in turn.served):
         own = [
-            Turn(turn.load, turn.round, tuple(one for one in turn.served if one.engine == engine))
+            CellTurn(turn.load, turn.round, tuple(one for one in turn.served if one.engine == engine))
             for turn in turns
         ]
         yield [turn for turn in own if turn.served]
@@ -70,7 +72,7 @@ def waves(requests: int) -> int:
     return math.ceil(LEAST_PROMPTS / requests)
 
 
-def prompts_of(turn: Turn, prompts: Sequence[list[int]]) -> list[list[list[int]]]:
+def prompts_of(turn: CellTurn, prompts: Sequence[list[int]]) -> list[list[list[int]]]:
     """The prompts of each wave: others in each round, the same for all that take turns."""
     requests = turn.load.requests
     first = turn.round * waves(requests) * requests
@@ -80,7 +82,7 @@ def prompts_of(turn: Turn, prompts: Sequence[list[int]]) -> list[list[list[int]]
     ]
 
 
-def guessed_s(settings: TuneSettings, turns: Sequence[Turn]) -> float:
+def turns_s(settings: TuneSettings, turns: Sequence[CellTurn]) -> float:
     """Seconds of these turns, of a small model on two cores, without the starts of engines."""
     return sum(_cell_s(settings, turn, served) for turn in turns for served in turn.served)
 
@@ -96,7 +98,7 @@ def engines_to_start(settings: TuneSettings, stage: Stage) -> int:
     return 2 + settings.auto + (not settings.together)
 
 
-def _cell_s(settings: TuneSettings, turn: Turn, served: Served) -> float:
+def _cell_s(settings: TuneSettings, turn: CellTurn, served: ServedConfig) -> float:
     load = turn.load
     k = {"none": 0, "held": served.k, "fixed": served.k}.get(served.name, settings.k)
     step_s = _STEP_S * (1 + _PER_REQUEST * load.requests) * (1 + _PER_K * k)
