@@ -41,6 +41,10 @@ def test_the_surface_is_the_ratio_of_step_times():
         assert point.needed.low <= point.needed.median <= point.needed.high
         assert point.length == pytest.approx(expected_length(made.rate, k), rel=1e-3)
         assert point.gain == pytest.approx(point.length / point.needed.median)
+        if point.needed_rate is None:
+            assert point.needed.median > k + 1
+        else:
+            assert expected_length(point.needed_rate, k) == pytest.approx(point.needed.median) or not k
 
 
 def test_times_alone_give_the_surface():
