@@ -62,7 +62,7 @@ def _draw_surface(report: TuneReport, panel: Axes, drafted: Sequence[int]) -> No
     spread = max(_LEAST_SPREAD, float(np.nanmax(np.abs(values))) if found else 0)
     colours: dict[str, Any] = {"cmap": "RdYlGn", "vmin": -spread, "vmax": spread}
     if not is_measured:
-        colours = {"cmap": "YlOrRd", "vmin": 0, "vmax": spread}
+        colours = {"cmap": "YlOrRd", "vmin": 0, "vmax": 1.6 * spread}  # black figures stay legible
     panel.imshow(values, aspect="auto", alpha=0.75, **colours)
     for (place, column), row in found.items():
         pays = bool(row.gain and row.gain > 1)
