@@ -108,8 +108,8 @@ LAYERS = (
     Layer(
         "measure",
         ("measure",),
-        "bench, verify, selftest and their references; no engine that a user serves with imports it",
-        ("base", "checkpoint", "options", "memory", "replay", "preflight"),
+        "bench, tune, verify, selftest and their references; no engine that serves a user imports it",
+        ("base", "checkpoint", "options", "memory", "replay", "draft_length", "preflight"),
     ),
     Layer(
         "cli",

@@ -1,4 +1,4 @@
-"""What `vllm-eagle bench` and `verify` ask of an engine, from outside and within its worker."""
+"""What `vllm-eagle bench`, `tune` and `verify` ask of an engine, from outside and within its worker."""
 
 from __future__ import annotations
 
@@ -31,6 +31,18 @@ _ENGINE = (
         parameters=("self",),
     ),
     Name(
+        "vllm.v1.engine.llm_engine",
+        "LLMEngine.abort_request",
+        "ends a load once its steps were timed",
+        accepts=("request_ids",),
+    ),
+    Name(
+        "vllm.v1.engine.llm_engine",
+        "LLMEngine.has_unfinished_requests",
+        "the next load waits for the end of the last",
+        parameters=("self",),
+    ),
+    Name(
         "vllm.outputs",
         "RequestOutput.__init__",
         "what a step says of a request",
@@ -42,7 +54,7 @@ _ENGINE = (
         "vllm.sampling_params",
         "SamplingParams",
         "settings of a load",
-        contains=("output_kind:", "ignore_eos:", "detokenize:", "logprobs:", "seed:"),
+        contains=("output_kind:", "ignore_eos:", "detokenize:", "logprobs:", "seed:", "extra_args:"),
     ),
     Name(
         "vllm.v1.spec_decode.metrics",

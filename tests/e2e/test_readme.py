@@ -46,6 +46,7 @@ RUN_BY = {
     "vllm-eagle plan": "tests/e2e/test_readme.py",
     "vllm-eagle verify": "tests/e2e/test_verify.py",
     "vllm-eagle bench": "tests/e2e/test_bench.py",
+    "vllm-eagle tune": "tests/e2e/test_tune.py",
 }
 
 

@@ -101,7 +101,8 @@ def test_vllm_reads_the_command(command, monkeypatch, tmp_path):
 
 def test_the_draft_length_of_the_page_is_served(monkeypatch):
     """Up to the scheduler that vLLM is told to build, and the lengths that it makes graphs for."""
-    (command,) = (c for block in blocks("bash", ADAPTIVE) for c in commands(block))
+    shown = (c for block in blocks("bash", ADAPTIVE) for c in commands(block))
+    (command,) = (c for c in shown if c.startswith("vllm serve"))
     monkeypatch.chdir(ROOT)
     config = engine_arguments(split(command)[1]).create_engine_config()
     assert config.scheduler_config.get_scheduler_cls().__name__ == "build_scheduler"
@@ -113,7 +114,15 @@ def test_our_commands_are_read():
     group = typer.main.get_command(app)
     shown = [split(c)[1] for guide in GUIDES for b in blocks("bash", guide) for c in commands(b)]
     ours = [words for words in shown if words[0] == "vllm-eagle"]
-    assert {words[1] for words in ours} == {"check", "plan", "verify", "bench", "status", "selftest"}
+    assert {words[1] for words in ours} == {
+        "check",
+        "plan",
+        "verify",
+        "bench",
+        "tune",
+        "status",
+        "selftest",
+    }
     for words in ours:
         command = group.get_command(None, words[1])
         command.make_context(words[1], words[2:])  # an unknown or missing option would raise

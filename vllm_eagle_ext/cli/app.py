@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands of `vllm-eagle`.
 
-What measures is imported when `bench` or `verify` runs, so that the other commands need no extra.
+What measures is imported when a command that needs it runs, so that the others need no extra.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from vllm_eagle_ext.cli.check.command import check
 from vllm_eagle_ext.cli.plan.command import plan
 from vllm_eagle_ext.cli.selftest.command import selftest
 from vllm_eagle_ext.cli.terminal import console
+from vllm_eagle_ext.cli.tune.command import tune
 from vllm_eagle_ext.cli.verify.command import verify_draft
 from vllm_eagle_ext.version import __version__
 
@@ -27,6 +28,7 @@ app.add_typer(bench, name="bench")
 app.command()(check)
 app.command()(plan)
 app.command()(selftest)
+app.command()(tune)
 app.command("verify")(verify_draft)
 
 

@@ -98,3 +98,32 @@ Synthetic = Annotated[
 ]
 Dummy = Annotated[bool, typer.Option("--dummy", help="Dummy weights of the target.")]
 Out = Annotated[Path | None, typer.Option(help="Default ./bench-<time>; goes on in one.")]
+Lengths = Annotated[
+    str | None,
+    typer.Option(help="Lengths to measure, such as 1,2,4; default every K up to 4, then fewer."),
+]
+Levels = Annotated[
+    str | None,
+    typer.Option("--concurrency", help="Requests at a time. Default 1,2,4,8,16,32."),
+]
+Contexts = Annotated[
+    str, typer.Option("--context", help="Tokens that prompts have at least: texts are put together.")
+]
+TuneRounds = Annotated[int, typer.Option(min=1, help="Measurements at each load; from 6 on: 95 %.")]
+Steps = Annotated[int, typer.Option(min=4, help="Decoding steps timed at each load.")]
+SurfaceOnly = Annotated[
+    bool,
+    typer.Option(
+        "--surface-only",
+        help="Only the acceptance length that pays, from step times: any draft of the shape will do.",
+    ),
+]
+Auto = Annotated[
+    bool, typer.Option("--auto", help='Measure draft_length "auto", experimental, as well.')
+]
+Beside = Annotated[
+    bool | None,
+    typer.Option("--together/--apart", help="Engines beside each other. Default: on a CPU."),
+]
+AllPrompts = Annotated[int | None, typer.Option(min=1, help="The first of them. Default: all.")]
+TuneOut = Annotated[Path | None, typer.Option(help="Default ./tune-<time>; goes on in one.")]

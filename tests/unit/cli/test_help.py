@@ -58,7 +58,17 @@ def test_required_options_are_marked(shown):
 
 def test_the_commands_are_known():
     names = {" ".join(path) for path in COMMANDS}
-    assert names == {"", "bench", "bench report", "check", "plan", "selftest", "status", "verify"}
+    assert names == {
+        "",
+        "bench",
+        "bench report",
+        "check",
+        "plan",
+        "selftest",
+        "status",
+        "tune",
+        "verify",
+    }
 
 
 def test_version():

@@ -63,6 +63,7 @@ def test_a_serving_process():
         pytest.param(["--help"], id="help"),
         pytest.param(["verify", "--help"], id="help of verify"),
         pytest.param(["bench", "--help"], id="help of bench"),
+        pytest.param(["tune", "--help"], id="help of tune"),
         pytest.param(["check", str(TINY / "postnorm"), "--target", str(TINY / "target")], id="check"),
         pytest.param(
             ["plan", "--target", str(TINY / "hybrid_target"), "-k", "7", "--gpu-mem", "80"], id="plan"

@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from vllm_eagle_ext.measure.bench.intervals import COVERAGE, Interval
 from vllm_eagle_ext.measure.bench.results import Variant, VariantKind
 from vllm_eagle_ext.measure.bench.rows import BenchReport, Pooled, Row, labels, variant_name
 from vllm_eagle_ext.measure.bench.theory import best_k, predicted_speedups
 from vllm_eagle_ext.measure.engine.machine import BUSY, DISTURBED
+from vllm_eagle_ext.measure.intervals import COVERAGE, Interval
 
 LOW_ACCEPTANCE = 0.4  # of the first position
 COSTLY_VERIFY = 1.4  # steps without a draft

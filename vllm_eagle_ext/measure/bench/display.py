@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from vllm_eagle_ext.measure.bench.estimate import duration
+from vllm_eagle_ext.measure.announce import duration
 from vllm_eagle_ext.measure.bench.results import Variant
 from vllm_eagle_ext.measure.engine.memory_share import Share
 

@@ -27,12 +27,6 @@ def left_s(settings: Settings, ended: Sequence[Turn], spent_s: float, left: Sequ
     return spent_s * guessed_s(settings, left) / guessed_s(settings, ended)
 
 
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds / 10)) * 10} seconds"
-    return f"{round(seconds / 60)} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
-
-
 def _waves(settings: Settings, level: int) -> int:
     """Count the texts behind each other."""
     return math.ceil(settings.num_prompts / level)

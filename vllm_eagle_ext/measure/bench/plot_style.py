@@ -3,29 +3,20 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.measure.bench.results import Variant
 from vllm_eagle_ext.measure.bench.rows import BenchReport, Row, labels
+from vllm_eagle_ext.measure.figure_style import COLOURS, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito: told apart by colour-blind eyes.
-_DRAFTS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-GREY = "#777777"  # no draft
 PARTS = {"target": "#4C78A8", "draft": "#F58518", "rest": "#C7C7C7"}
 _MARKERS = "osD^vPX*"
 _MOST_PANELS = 4
-_LETTERS = 10  # of a title, per inch
-STYLE: Any = {  # of rcParams
-    "axes.grid": True, "grid.color": "#E4E4E4", "axes.axisbelow": True, "axes.spines.top": False,
-    "axes.spines.right": False, "font.size": 10, "axes.titlesize": 11, "legend.frameon": False,
-    "legend.fontsize": 9, "figure.dpi": 110,
-}  # fmt: skip
 
 
 def panels_of(
@@ -38,16 +29,10 @@ def panels_of(
     sharex: bool = True,
     sharey: bool = True,
 ) -> tuple[Figure, list[Axes]]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     width = 7.0 if columns == 1 else min(16.0, 4.6 * columns)
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
     target = labels([report.settings.target])[report.settings.target]
-    device = textwrap.fill(report.context.device, int(_LETTERS * width))
-    figure.suptitle(f"{title}: {target}\n{device}", fontsize=12)
+    figure = new_figure(f"{title}: {target}", report.context.device, width=width, height=height)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
     return figure, list(axes.flat)
 
 
@@ -65,7 +50,7 @@ def line_style(report: BenchReport, variant: Variant, by_k: bool = False) -> dic
     place = ks.index(variant.k) if variant.k in ks else 0
     drafted = drafts.index(str(variant.draft)) if variant.draft in drafts else 0
     depth = 1.0 if by_k else 0.45 + 0.55 * (place + 1) / len(ks)
-    color = _lighter(_DRAFTS[drafted % len(_DRAFTS)], depth)
+    color = _lighter(COLOURS[drafted % len(COLOURS)], depth)
     ours = variant.kind == "ours"
     named = label_of(report, str(variant.draft)) if by_k else f"K={variant.k}"
     return {

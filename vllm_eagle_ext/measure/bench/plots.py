@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.measure.bench.advice import LEAST_STEPS
 from vllm_eagle_ext.measure.bench.plot_style import (
-    GREY,
     PARTS,
-    STYLE,
     drafts_in,
     from_zero,
     label_of,
@@ -23,6 +21,7 @@ from vllm_eagle_ext.measure.bench.plot_style import (
 )
 from vllm_eagle_ext.measure.bench.results import Variant
 from vllm_eagle_ext.measure.bench.rows import PLAIN, BenchReport, Row, labels, variant_name
+from vllm_eagle_ext.measure.figure_style import GREY, STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
+from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.bench.results import KINDS, Settings, VariantKind, sha256_of
-from vllm_eagle_ext.measure.engine.arguments import refuse_reserved
+from vllm_eagle_ext.measure.engine.arguments import refuse_reserved, require_served
 from vllm_eagle_ext.measure.prompts import BUILT_IN, PromptSet, random_ids, read_texts, token_ids
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
@@ -109,12 +109,8 @@ def _checked(draft: str, request: BenchRequest) -> CheckResult:
             method=request.method, options=request.eagle_ext, speculative=request.speculative,
         )  # fmt: skip
         result = run_check(asked)
-        if "ours" in request.kinds and (errors := result.inspection.errors):
-            first = errors[0].problem
-            raise UnsupportedDraftError(
-                field=f"--draft {draft}, K={k}: {first.field}", value=first.value,
-                allowed=first.allowed, remedy=first.remedy,
-            )  # fmt: skip
+        if "ours" in request.kinds:
+            require_served(result, f"--draft {draft}, K={k}")
     return result
 
 

@@ -5,22 +5,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, Field
 
-from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.measure.folder import Record, RunFolder
 
 VariantKind = Literal["none", "stock", "ours"]  # no draft, stock vLLM, this package
 KINDS: tuple[VariantKind, ...] = get_args(VariantKind)
 
 SETTINGS, ENGINES, MEASUREMENTS = "bench.json", "engines.jsonl", "measurements.jsonl"
-
-
-class Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def named(name: str, former: str, **more: Any) -> Any:
@@ -73,18 +67,6 @@ class Settings(Record):
     def runs(self) -> int:
         """Measurements of one variant at one concurrency."""
         return self.repeats * self.rounds
-
-
-class Context(Record):
-    """What it ran on."""
-
-    command: str
-    started: str  # ISO 8601, UTC
-    versions: dict[str, str]
-    device: str
-    environment: dict[str, str]  # VLLM_*, OMP_*, CUDA_VISIBLE_DEVICES
-    cores: int | None = None
-    load_average: float | None = None  # of one minute, before the first engine
 
 
 class Traffic(Record):
@@ -161,104 +143,24 @@ class Measurement(Record):
         return self.tokens / self.seconds
 
 
-_Record = TypeVar("_Record", bound=Record)
-
-
-class Folder:
+class Folder(RunFolder[Settings]):
     """The folder of a bench."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def begin(self, settings: Settings, context: Context) -> None:
-        """Start in the folder, or go on where it holds the same settings.
-
-        Raises:
-            SpeculativeConfigError: it holds another bench.
-        """
-        self.path.mkdir(parents=True, exist_ok=True)
-        file = self.path / SETTINGS
-        if file.exists():
-            self._same(self.settings(), settings, Settings.model_fields)
-            self._same(self.context(), context, ("versions", "device", "environment"))
-            self._drop_cut_lines()
-            return
-        written = {"settings": settings.model_dump(), "context": context.model_dump()}
-        whole = file.with_suffix(".part")
-        whole.write_text(json.dumps(written, indent=1) + "\n")
-        whole.replace(file)
-
-    def settings(self) -> Settings:
-        return self._valid(Settings, json.dumps(self._header().get("settings")), SETTINGS)
-
-    def context(self) -> Context:
-        return self._valid(Context, json.dumps(self._header().get("context")), SETTINGS)
+    COMMAND = "bench"
+    HEADER = SETTINGS
+    LINES = (ENGINES, MEASUREMENTS)
+    SETTINGS_RECORD = Settings
 
     def engines(self) -> list[EngineRecord]:
-        return self._read(ENGINES, EngineRecord)
+        return self.read(ENGINES, EngineRecord)
 
     def measurements(self) -> list[Measurement]:
         """Read all measurements; of what was measured twice, the later."""
-        found = self._read(MEASUREMENTS, Measurement)
+        found = self.read(MEASUREMENTS, Measurement)
         return list({(m.variant, m.repeat, m.concurrency): m for m in found}.values())
 
     def add(self, record: EngineRecord | Measurement) -> None:
-        name = ENGINES if isinstance(record, EngineRecord) else MEASUREMENTS
-        with (self.path / name).open("a") as file:
-            file.write(record.model_dump_json() + "\n")
-
-    def _header(self) -> dict[str, Any]:
-        """What bench.json holds.
-
-        Raises:
-            SpeculativeConfigError: no bench is here.
-        """
-        file = self.path / SETTINGS
-        try:
-            found: dict[str, Any] = json.loads(file.read_text())
-        except (OSError, ValueError) as error:
-            raise SpeculativeConfigError(
-                field="the bench's folder", value=str(self.path), allowed=f"one with {SETTINGS}",
-                remedy=f"name the --out of an earlier `vllm-eagle bench` ({error})",
-            ) from None  # fmt: skip
-        return found
-
-    def _read(self, name: str, kind: type[_Record]) -> list[_Record]:
-        """A last line that was cut off, by a bench that was killed, is left out."""
-        file = self.path / name
-        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-        return [self._valid(kind, line, name) for line in lines if line.endswith("\n")]
-
-    def _valid(self, kind: type[_Record], text: str, name: str) -> _Record:
-        """The record that a line holds.
-
-        Raises:
-            SpeculativeConfigError: it is of another release, or damaged.
-        """
-        try:
-            return kind.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise SpeculativeConfigError(
-                field=f"{self.path / name}: {'.'.join(map(str, first['loc']))}", value=first["type"],
-                allowed=f"what this release writes ({first['msg']})",
-                remedy="measure again into another folder",
-            ) from None  # fmt: skip
-
-    def _drop_cut_lines(self) -> None:
-        for name in (ENGINES, MEASUREMENTS):
-            file = self.path / name
-            if file.exists() and not (text := file.read_text()).endswith("\n"):
-                file.write_text(text[: text.rfind("\n") + 1])
-
-    def _same(self, found: Record, wanted: Record, names: Iterable[str]) -> None:
-        for name in names:
-            here, there = getattr(wanted, name), getattr(found, name)
-            if here != there:
-                raise SpeculativeConfigError(
-                    field=f"--out {self.path}: {name}", value=here, allowed=f"{there}, as it began",
-                    remedy="name another folder, or go on with what it began with",
-                )  # fmt: skip
+        self.write(ENGINES if isinstance(record, EngineRecord) else MEASUREMENTS, record)
 
 
 def sha256_of(ids: list[list[int]]) -> str:

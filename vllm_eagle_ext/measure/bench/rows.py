@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from vllm_eagle_ext.measure.bench.intervals import Interval
 from vllm_eagle_ext.measure.bench.results import (
-    Context,
     ContextBin,
     Record,
     Settings,
@@ -20,6 +18,8 @@ from vllm_eagle_ext.measure.bench.results import (
     named,
 )
 from vllm_eagle_ext.measure.bench.theory import Theory
+from vllm_eagle_ext.measure.folder import Context
+from vllm_eagle_ext.measure.intervals import Interval
 
 PLAIN = Variant(kind="none")
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vllm_eagle_ext.measure.bench.context import bench_context
+from vllm_eagle_ext.measure.announce import busy_warning, duration
 from vllm_eagle_ext.measure.bench.display import ProgressDisplay
-from vllm_eagle_ext.measure.bench.estimate import duration, guessed_s
+from vllm_eagle_ext.measure.bench.estimate import guessed_s
 from vllm_eagle_ext.measure.bench.report import write_report
 from vllm_eagle_ext.measure.bench.request import BenchRequest, settle
 from vllm_eagle_ext.measure.bench.results import Folder, Settings
 from vllm_eagle_ext.measure.bench.schedule import Turn, outstanding, variants
 from vllm_eagle_ext.measure.bench.turns import run_turns
-from vllm_eagle_ext.measure.engine.machine import BUSY, cores, load_average
+from vllm_eagle_ext.measure.context import run_context
 
 
 def run_bench(request: BenchRequest, path: Path, arguments: Sequence[str], console: Console) -> int:
@@ -33,7 +33,7 @@ def run_bench(request: BenchRequest, path: Path, arguments: Sequence[str], conso
     """
     settings, prompts = settle(request)
     folder = Folder(path)
-    folder.begin(settings, bench_context(arguments))
+    folder.begin(settings, run_context(arguments))
     _measure_missing(folder, prompts.ids, console)
     write_report(folder, console)
     measured = {m.variant for m in folder.measurements()}
@@ -66,9 +66,4 @@ def announced(settings: Settings, left: Sequence[Turn]) -> Iterator[str]:
             f"{duration(guessed_s(settings, left))}; told again after the first. More --repeats, "
             "--num-prompts and --max-tokens take longer and tell more surely."
         )
-    load = load_average()
-    if load is not None and load > BUSY * cores():
-        yield (
-            f"Warning: load average {load:.1f} on {cores()} cores. Other work runs on this machine, and "
-            "the times will be its as well."
-        )
+    yield from busy_warning()

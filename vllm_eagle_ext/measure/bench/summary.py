@@ -7,9 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from vllm_eagle_ext.measure.bench.intervals import paired
 from vllm_eagle_ext.measure.bench.results import (
-    Context,
     EngineRecord,
     Measurement,
     Settings,
@@ -29,6 +27,8 @@ from vllm_eagle_ext.measure.bench.rows import (
 )
 from vllm_eagle_ext.measure.bench.schedule import variants
 from vllm_eagle_ext.measure.bench.theory import Theory, theory
+from vllm_eagle_ext.measure.folder import Context
+from vllm_eagle_ext.measure.intervals import paired
 
 
 def summarise(

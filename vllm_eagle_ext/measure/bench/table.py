@@ -11,9 +11,9 @@ from rich.table import Table
 
 from vllm_eagle_ext.failure_causes import cause_of
 from vllm_eagle_ext.measure.bench.advice import LEAST_STEPS
-from vllm_eagle_ext.measure.bench.intervals import COVERAGE, Interval
 from vllm_eagle_ext.measure.bench.results import Variant
 from vllm_eagle_ext.measure.bench.rows import BenchReport, labels, variant_name
+from vllm_eagle_ext.measure.intervals import COVERAGE, Interval
 
 TABLE_WIDTH = 110  # characters
 _DRAFT_WIDTH = 18

@@ -17,7 +17,7 @@ from typing import Any
 
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.failure_causes import cause_of
-from vllm_eagle_ext.measure.engine.load import Load, Measured
+from vllm_eagle_ext.measure.engine.load import Load, Measured, StepLoad, TimedSteps
 
 OURS = "eagle_ext"  # this package's entry point
 PROBE = "vllm_eagle_ext.measure.engine.probe.StepProbe"  # for worker_extension_cls
@@ -73,6 +73,10 @@ class EngineProcess:
     def load(self, load: Load, progress: Callable[[int], None] | None = None) -> Measured:
         """Decode a load; `progress` is called with the number of requests that have ended."""
         return Measured.from_json(self._ask({"do": "load", **load.to_json()}, progress))
+
+    def steps(self, load: StepLoad) -> TimedSteps:
+        """Time decode steps of requests that decode together."""
+        return TimedSteps(**self._ask({"do": "steps", **load.to_json()}))
 
     def logprobs(self, prompts: Sequence[Sequence[int]], top: int) -> list[dict[int, float]]:
         """The `top` likeliest next tokens of each prompt at temperature 1, and their logprobs."""

@@ -22,6 +22,33 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class StepLoad:
+    """Prompts that begin together and decode together until `steps` steps of all of them were timed.
+
+    Each text goes on past its end, and is ended from outside, so that a step is never cut.
+    """
+
+    prompts: list[list[int]]  # token ids
+    steps: int
+    draft_length: int | None = None  # K, for an engine with `held_length`; None: the engine's own
+    temperature: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSteps:
+    """What the timed steps of a StepLoad were."""
+
+    seconds: list[float]  # of each
+    tokens: int  # of all requests in all of them
+    context: int  # tokens of all requests together in the middle step, drafts left out
+    drafts: int = 0  # of all steps, those before the first that was timed too
+    accepted: list[int] = field(default_factory=list)  # of them, per position
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     prompt_tokens: int
     tokens: list[int]

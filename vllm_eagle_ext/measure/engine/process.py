@@ -17,10 +17,12 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import count
 from typing import Any, TextIO
 
-from vllm_eagle_ext.measure.engine.load import Answer, Load, Measured
+from vllm_eagle_ext.measure.engine.load import Answer, Load, Measured, StepLoad
+from vllm_eagle_ext.measure.engine.steps import time_steps
 
 _REPORTS_PER_LOAD = 100
 _TRIES = 20
@@ -49,11 +51,14 @@ class Engine:
         started = time.perf_counter()
         answers = self._decode(wanted)
         seconds = time.perf_counter() - started
-        after = self._counters()
-        drafts, drafted = (after[name] - before[name] for name in ("drafts", "drafted"))
-        earlier = before["accepted"] or [0] * len(after["accepted"])
-        accepted = [now - then for now, then in zip(after["accepted"], earlier, strict=True)]
-        return Measured(seconds, answers, drafts, drafted, accepted).to_json()
+        return Measured(seconds, answers, **self._counted_since(before)).to_json()
+
+    def steps(self, **load: Any) -> dict[str, Any]:
+        """A `StepLoad`, with what the prefix cache holds: a `TimedSteps`."""
+        before = self._counters()
+        found = asdict(time_steps(self.llm, StepLoad(**load), detokenize=self._detokenize))
+        counted = self._counted_since(before)
+        return found | {name: counted[name] for name in ("drafts", "accepted")}
 
     def logprobs(self, prompts: list[list[int]], top: int) -> list[dict[int, float]]:
         """The `top` likeliest next tokens of each prompt at temperature 1, and their logprobs."""
@@ -113,6 +118,13 @@ class Engine:
         self.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, params)
         return name
 
+    def _counted_since(self, before: dict[str, Any]) -> dict[str, Any]:
+        after = self._counters()
+        earlier = before["accepted"] or [0] * len(after["accepted"])
+        accepted = [now - then for now, then in zip(after["accepted"], earlier, strict=True)]
+        found = {name: after[name] - before[name] for name in ("drafts", "drafted")}
+        return found | {"accepted": accepted}
+
     def _counters(self) -> dict[str, Any]:
         found: dict[str, Any] = {"drafts": 0, "drafted": 0, "accepted": []}
         names = {"vllm:spec_decode_num_drafts": "drafts"}
@@ -151,7 +163,7 @@ class _Running:
         return Answer(self.prompt_tokens, self.tokens, self.steps, ttft, decode)
 
 
-COMMANDS = ("load", "logprobs", "rpc")
+COMMANDS = ("load", "steps", "logprobs", "rpc")
 
 
 def serve(lines: TextIO, say: Callable[[dict[str, Any]], None]) -> None:

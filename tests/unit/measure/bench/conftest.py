@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_eagle_ext.measure.bench.results import Context
+from vllm_eagle_ext.measure.folder import Context
 
 
 @pytest.fixture

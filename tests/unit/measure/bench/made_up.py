@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from random import Random
 
 from vllm_eagle_ext.measure.bench.results import (
-    Context,
     ContextBin,
     EngineRecord,
     Folder,
@@ -18,6 +17,7 @@ from vllm_eagle_ext.measure.bench.results import (
 )
 from vllm_eagle_ext.measure.bench.schedule import variants
 from vllm_eagle_ext.measure.bench.summary import summarise
+from vllm_eagle_ext.measure.folder import Context
 
 FAST, SLOW = "org/fast-draft", "org/slow-draft"
 _CORE = "(EngineCore pid=9) ERROR 01-01 [core.py:1] "

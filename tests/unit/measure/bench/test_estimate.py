@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.measure.bench.made_up import MadeUp
-from vllm_eagle_ext.measure.bench import run
+from vllm_eagle_ext.measure import announce
+from vllm_eagle_ext.measure.announce import duration
 from vllm_eagle_ext.measure.bench.estimate import (
     COMPILED_S,
     EAGER_S,
     TOKENS_PER_S,
-    duration,
     guessed_s,
     left_s,
 )
@@ -70,7 +70,7 @@ def test_said(seconds, text):
 
 @pytest.mark.parametrize(("load", "warned"), [(0.0, False), (1e6, True), (None, False)])
 def test_what_is_said_before_the_first_engine(monkeypatch, load, warned):
-    monkeypatch.setattr(run, "load_average", lambda: load)
+    monkeypatch.setattr(announce, "load_average", lambda: load)
     lines = list(announced(*turns(repeats=1)))
     assert lines[0].startswith("Engines to start: 3. A small model on a CPU takes about ")
     assert any(line.startswith("Warning: load average 1000000.0 on ") for line in lines) == warned

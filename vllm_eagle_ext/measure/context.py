@@ -8,14 +8,14 @@ import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from vllm_eagle_ext.measure.bench.results import Context
 from vllm_eagle_ext.measure.engine.machine import cores, gpus, load_average, processor, versions
+from vllm_eagle_ext.measure.folder import Context
 
 _PREFIXES = ("VLLM_", "OMP_", "TRITON_", "CUDA_VISIBLE_DEVICES")
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
-def bench_context(arguments: Sequence[str]) -> Context:
+def run_context(arguments: Sequence[str]) -> Context:
     """Describe this machine and its software.
 
     Args:

@@ -1,0 +1,91 @@
+"""vLLM's own schedulers, with and without async scheduling, draft what the requests ask for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.engine import TINY
+from tests.unit.draft_length.stepping import Stepper, make_scheduler, request
+from vllm_eagle_ext import plugin
+from vllm_eagle_ext.draft_length.menu import schedule_of
+from vllm_eagle_ext.measure.engine.held_length import ASKED, SCHEDULER, asked_length
+
+MENU = (0, 1, 2, 4)
+
+
+@pytest.fixture(scope="module")
+def configured():
+    from vllm.engine.arg_utils import EngineArgs
+
+    plugin.register()
+    return EngineArgs(
+        model=str(TINY / "target"),
+        speculative_config={
+            "method": "eagle3", "model": str(TINY / "postnorm"), "num_speculative_tokens": 4,
+            "num_speculative_tokens_per_batch_size": schedule_of(MENU),
+        },
+        scheduler_cls=SCHEDULER,
+        max_num_seqs=8,
+        max_num_batched_tokens=64,
+        max_model_len=1024,
+        enable_prefix_caching=False,
+    ).create_engine_config()  # fmt: skip
+
+
+@pytest.fixture(params=["sync", "async"])
+def scheduler(request, configured):
+    configured.scheduler_config.async_scheduling = request.param == "async"
+    return make_scheduler(configured)
+
+
+def asking(name, length):
+    made = request(name, 8, 400)
+    made.sampling_params.extra_args = None if length is None else {ASKED: length}
+    return made
+
+
+def lengths(steps):
+    return [step.num_spec_tokens_to_schedule for step in steps if step.num_scheduled_tokens]
+
+
+@pytest.mark.parametrize("k", MENU)
+def test_each_length_is_held_from_the_first_step_on(scheduler, k):
+    """Eight requests, of which vLLM's own schedule would draft four tokens each."""
+    for number in range(8):
+        scheduler.add_request(asking(f"r{number}", k))
+    run = Stepper(scheduler, lambda n, k: 0.01, lambda drafts: 0)
+    run.run(12)
+    assert set(lengths(run.steps)) == {k}
+    last = run.steps[-1]
+    assert {len(tokens) for tokens in last.scheduled_spec_decode_tokens.values()} == (
+        {k} if k else set()
+    )
+    assert last.total_num_scheduled_tokens == 8 * (k + 1)
+
+
+def test_lengths_follow_each_other_in_one_engine(scheduler):
+    for k in (4, 0, 2):
+        scheduler.add_request(asking(f"r{k}", k))
+        run = Stepper(scheduler, lambda n, k: 0.01, lambda drafts: 0)
+        run.run(6)
+        assert set(lengths(run.steps)) == {k}
+        from vllm.v1.request import RequestStatus
+
+        scheduler.finish_requests([f"r{k}"], RequestStatus.FINISHED_ABORTED)
+
+
+def test_requests_that_ask_for_nothing_leave_it_to_vllm(scheduler):
+    """Its schedule says 1 for two requests."""
+    for name in ("a", "b"):
+        scheduler.add_request(asking(name, None))
+    run = Stepper(scheduler, lambda n, k: 0.01, lambda drafts: 0)
+    run.run(6)
+    assert set(lengths(run.steps)) == {1}
+
+
+def test_other_arguments_ask_for_nothing():
+    class Sampling:
+        extra_args = {"another": 3}  # noqa: RUF012
+
+    assert asked_length(Sampling()) is None
+    assert asked_length(None) is None

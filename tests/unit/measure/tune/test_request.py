@@ -1,0 +1,115 @@
+"""What `vllm-eagle tune` refuses before an engine is started, and what it settles."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from tests.support.engine import TINY
+from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.errors import EagleExtError
+from vllm_eagle_ext.measure.tune.context_prompts import with_context
+from vllm_eagle_ext.measure.tune.request import TuneRequest, settle_tune, usual_lengths
+
+REQUEST = TuneRequest(draft=str(TINY / "postnorm"), target=str(TINY / "target"), k=4)
+
+
+def test_nothing_is_left_open():
+    settled, prompts = settle_tune(REQUEST)
+    assert settled.lengths == [0, 1, 2, 3, 4]
+    assert settled.requests == [1, 2, 4, 8, 16, 32]
+    assert settled.contexts == [64, 512] == sorted(prompts)
+    assert settled.speculative["method"] == "eagle3"
+    assert all(len(ids) >= context for context, found in prompts.items() for ids in found)
+    assert settled.prompt_tokens[512] < 640
+    assert settle_tune(REQUEST)[0] == settled
+
+
+def test_a_hybrid_target_runs_without_prefix_caching_on_a_cpu():
+    hybrid = replace(REQUEST, target=str(TINY / "hybrid_target"), draft=str(TINY / "dflash"), k=7)
+    settled, _ = settle_tune(hybrid)
+    assert settled.engine["enable_prefix_caching"] is False
+    assert settled.lengths == [0, 1, 2, 3, 4, 6, 7]
+
+
+def test_the_usual_loads_keep_to_the_engine():
+    assert settle_tune(replace(REQUEST, engine={"max_num_seqs": 8}))[0].requests == [1, 2, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"engine": {"model": "x"}}, "--engine is ['model']"),
+        ({"draft": "nowhere/at/all"}, "DRAFT is 'nowhere/at/all'"),
+        ({"k": 4, "target": str(TINY / "hybrid_target")}, "K=4"),
+        ({"lengths": [5]}, "--lengths is [5]. Allowed: lengths from 0 to 4"),
+        ({"lengths": [1, 2]}, "with 4 among them"),
+        ({"requests": [64]}, "at most the 40 prompts"),
+        ({"requests": [16], "engine": {"max_num_seqs": 8}}, "at most max_num_seqs, 8"),
+        ({"contexts": [4000]}, "max_model_len is 2048. Allowed: at least"),
+        ({"engine": {"max_model_len": 512}}, "shorten --context or --steps"),
+        ({"speculative": {"enable_adaptive_verification": True}}, "--speculative is"),
+        ({"speculative": {"num_speculative_tokens_per_batch_size": [[1, 8, 2]]}}, "finds the schedule"),
+        ({"eagle_ext": {"draft_length": "auto"}}, "--auto measures"),
+        ({"eagle_ext": {"enabled": False}}, "--eagle-ext: enabled is False"),
+        ({"prompts": "nothing.txt"}, "--prompts is 'nothing.txt'"),
+    ],
+)
+def test_what_is_refused(change, said):
+    with pytest.raises(EagleExtError) as refused:
+        settle_tune(replace(REQUEST, **change))
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--context", "none"], "--context"),
+        (["--concurrency", "0"], "--concurrency"),
+        (["--lengths", "1,x"], "--lengths"),
+        (["--engine", "[]"], "--engine"),
+        (["--rounds", "0"], "--rounds"),
+        (["--lengths", "9"], "--lengths is [9]"),
+        (["-k", "4", "--context", "9000"], "max_model_len is 2048"),
+    ],
+)
+def test_bad_input_exits_with_2(words, said, tmp_path):
+    command = ["tune", REQUEST.draft, "--target", REQUEST.target, "--out", str(tmp_path / "o"), *words]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert not (tmp_path / "o").exists()
+
+
+def test_errors_are_json_where_json_is_asked_for(tmp_path):
+    command = ["tune", "nowhere/at/all", "--target", REQUEST.target, "--out", str(tmp_path), "--json"]
+    result = CliRunner().invoke(app, command)
+    assert json.loads(result.stdout.splitlines()[-1])["exit_code"] == 2
+
+
+@settings(deadline=None)
+@given(st.integers(1, 32))
+def test_usual_lengths(k):
+    found = usual_lengths(k)
+    assert found == sorted(set(found))
+    assert {0, 1, k} <= set(found)
+    assert set(range(min(k, 4) + 1)) <= set(found)
+    assert len(found) <= 12
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.integers(1, 300))
+def test_texts_are_put_together_until_they_are_long_enough(tokens, least):
+    texts = [f"text {number}" for number in range(len(tokens))]
+    found = with_context(texts, tokens, least)
+    for text, whole in zip(texts, found, strict=True):
+        parts = whole.split("\n\n")
+        counted = [tokens[texts.index(part)] for part in parts]
+        assert parts[-1] == text  # what is to be answered stays last
+        assert sum(counted) >= least
+        assert sum(counted[1:]) < least  # and no more than needed
