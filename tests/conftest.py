@@ -27,9 +27,20 @@ class _Messages(logging.Handler):
         return [record for record in self.records if words in record.getMessage()]
 
 
+def _configure_logging() -> None:
+    """vLLM 0.33 configures it with the first engine's config of a process, and drops other handlers."""
+    from vllm import logger
+
+    if hasattr(logger, "configure_logging_if_needed"):
+        from vllm.config.logging import LoggingConfig
+
+        logger.configure_logging_if_needed(LoggingConfig())
+
+
 @pytest.fixture
 def vllm_log():
     """What is logged under `vllm`, whose messages do not reach pytest's own capture."""
+    _configure_logging()
     handler, logger = _Messages(), logging.getLogger("vllm")
     level = logger.level
     logger.addHandler(handler)

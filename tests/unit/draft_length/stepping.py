@@ -77,11 +77,14 @@ class Stepper:
         for _ in range(steps):
             step = self.scheduler.schedule()
             self.steps.append(step)
-            self._running.append(step)
+            requests = self.scheduler.requests
+            # As the worker knows them: an asynchronous loop schedules the next step before the output.
+            in_prompt = {n for n in step.num_scheduled_tokens if requests[n].is_prefill_chunk}
+            self._running.append((step, in_prompt))
             if not self.is_async or len(self._running) > 1:
-                self._finish(self._running.popleft())
+                self._finish(*self._running.popleft())
 
-    def _finish(self, step: Any) -> None:
+    def _finish(self, step: Any, in_prompt: set[str]) -> None:
         scheduler, n = self.scheduler, len(step.num_scheduled_tokens)
         self.now += self.seconds(n, step.num_spec_tokens_to_schedule)
         drafted = {
@@ -89,21 +92,19 @@ class Stepper:
             for name in step.num_scheduled_tokens
             if name in scheduler.requests
         }
-        output = self._output(step)
+        output = self._output(step, in_prompt)
         self.outputs.append(scheduler.update_from_output(step, output))
         if not self.is_async:
             self._hand_over(step, [name for name in drafted if name in scheduler.requests])
 
-    def _output(self, step: Any) -> Any:
+    def _output(self, step: Any, in_prompt: set[str]) -> Any:
         from vllm.v1.outputs import ModelRunnerOutput
 
         names = list(step.num_scheduled_tokens)
         sampled = []
         for name in names:
-            request = self.scheduler.requests.get(name)
             drafts = len(step.scheduled_spec_decode_tokens.get(name, ()))
-            in_prompt = request is not None and request.is_prefill_chunk
-            sampled.append([] if in_prompt else [self.token] * (1 + self.accepts(drafts)))
+            sampled.append([] if name in in_prompt else [self.token] * (1 + self.accepts(drafts)))
         return ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: row for row, name in enumerate(names)},
