@@ -8,7 +8,6 @@ what stays describes prompts and plain decodes alone, as if no row were speculat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -91,7 +90,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         most = max(self.decode_cudagraph_max_bs, vllm_config.scheduler_config.max_num_seqs)
         self.ones = torch.ones(most, dtype=torch.int32, device=device)
         self.ops = replay_ops()
-        self.least_plain_decodes = self._least_plain_decodes()
+        self.steps_plain_decodes = self._steps_plain_decodes()
         self.pending: Step | None = None  # until `commit_on_v1` takes it
         self.joined: dict[CacheGroups, int] = {}  # to the number of this builder's group among them
         self.led: CacheGroups | None = None  # those of which it is the first
@@ -118,13 +117,15 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
     ) -> GDNAttentionMetadata:
         self.pending, common = None, common_attn_metadata
         drafts = num_decode_draft_tokens_cpu
-        build = partial(super().build, common_prefix_len, common, num_accepted_tokens, **kwargs)
-        if drafts is None or self.least_plain_decodes is None or bool((drafts > 0).any()):
-            metadata = build(num_decode_draft_tokens_cpu=drafts)
-        else:
-            metadata = build()
-            if 0 < metadata.num_decodes < self.least_plain_decodes:
-                metadata = build(num_decode_draft_tokens_cpu=drafts)
+        if drafts is not None and self.steps_plain_decodes and not bool((drafts > 0).any()):
+            drafts = None
+        metadata = super().build(
+            common_prefix_len,
+            common,
+            num_accepted_tokens,
+            num_decode_draft_tokens_cpu=drafts,
+            **kwargs,
+        )
         if metadata.spec_sequence_masks is None:
             if not self._gathers_for_itself():
                 return metadata
@@ -185,19 +186,18 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         self.group_commit = GroupCommit(self.led, self.vllm_config)
         return self.led
 
-    def _least_plain_decodes(self) -> int | None:
-        """From how many requests on rows of a batch without any draft step a state in its block, since a
-        committed state has no offset of accepted rows; None: never. Not without a K of 0 in vLLM's
-        schedule: no graph would hold the kernels, and the first such batch would wait for them to be
-        compiled. With prefix caching the commit alone moves states on at a block's end; and a graph that
-        is captured for rows of any number is captured without drafts."""
+    def _steps_plain_decodes(self) -> bool:
+        """Whether the rows of a batch without any draft step a state in its block, since a committed
+        state has no offset of accepted rows. Not without a K of 0 in vLLM's schedule: no graph would
+        hold the kernels, and the first such batch would wait for them to be compiled. With prefix
+        caching the commit alone moves states on at a block's end; and a graph that is captured for rows
+        of any number is captured without drafts."""
         config = self.speculative_config
         schedule = getattr(config, "num_speculative_tokens_per_batch_size", None) or ()
         is_aligned = self.kv_cache_spec.mamba_cache_mode == "align"
         has_any_widths = bool(getattr(config, "enable_adaptive_verification", False))
         has_none = any(k == 0 for *_, k in schedule)
-        may = has_none and not is_aligned and not has_any_widths
-        return self.ops.least_plain_decodes if may else None
+        return has_none and not is_aligned and not has_any_widths and self.ops.steps_plain_decodes
 
     def _recurrent_layers(self) -> list[str]:
         """The names of all layers of this kind, in the model's order."""

@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 import torch.nn.functional as F
+from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
+from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 from vllm.model_executor.layers.mamba.ops.cpu import gdn_attention as stock
+from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadata
 
 from vllm_eagle_ext.replay.ops import cpu
 from vllm_eagle_ext.replay.ops.types import (
@@ -25,10 +30,9 @@ class CpuOps:
     gathers_by_address = False
 
     @property
-    def least_plain_decodes(self) -> int | None:
-        """None with the kernels for AMX and Arm, which are given conv states of all W - 1 + K columns.
-        The others refuse one request, whose convolution's output they find not contiguous (0.32)."""
-        return None if _has_fast_convolution() else 2
+    def steps_plain_decodes(self) -> bool:
+        """Not with the kernels for AMX and Arm, which are given conv states of all W - 1 + K columns."""
+        return not _has_fast_convolution()
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
         cpu.gather_blocks(tables, places, out)
@@ -63,7 +67,41 @@ class CpuOps:
         a: torch.Tensor,
         core_attn_out: torch.Tensor,
     ) -> None:
-        stock.cpu_gdn_attention_core(mixed_qkv, b, a, core_attn_out, layer.prefix)
+        metadata = _metadata_of(layer)
+        if metadata is None or metadata.num_prefills or not _packs_convolution(layer):
+            stock.cpu_gdn_attention_core(mixed_qkv, b, a, core_attn_out, layer.prefix)
+        else:
+            stock._cpu_gdn_attention_nonspec(
+                _narrow_view(layer), metadata, mixed_qkv, b, a, core_attn_out
+            )
+
+
+def _metadata_of(layer: QwenGatedDeltaNetAttention) -> GDNAttentionMetadata | None:
+    """The metadata of the layer's group in a step with rows, its state blocks readable by the kernels.
+
+    They read the blocks as if they stood next to each other. For one request they stand in a column
+    of the block table whose stride PyTorch takes for contiguous, and vLLM's `.contiguous()` leaves.
+    """
+    found = get_forward_context().attn_metadata
+    metadata = found.get(layer.prefix) if isinstance(found, dict) else None
+    if metadata is None or not metadata.num_actual_tokens:
+        return None
+    blocks = metadata.non_spec_state_indices_tensor
+    if blocks is not None and blocks.stride(0) != 1:
+        metadata.non_spec_state_indices_tensor = blocks.clone(memory_format=torch.contiguous_format)
+    return metadata
+
+
+def _narrow_view(layer: QwenGatedDeltaNetAttention) -> QwenGatedDeltaNetAttention:
+    """The layer, its conv state cut to the W - 1 columns of an engine without drafts, for which vLLM
+    runs its compiled convolution with the weights as they were packed; kept until a cache is bound."""
+    conv, state, _ = layer.kv_cache
+    view = layer.__dict__.get("narrow_view")
+    if view is None or view.kv_cache[1] is not state:
+        view = layer.__dict__["narrow_view"] = copy(layer)
+        columns = layer.conv1d.weight.size(-1) - 1
+        view.kv_cache = (conv.narrow(-1 if is_conv_state_dim_first() else -2, 0, columns), state)
+    return view
 
 
 def _row_of(tables: HostTables) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,6 +112,11 @@ def _row_of(tables: HostTables) -> tuple[torch.Tensor, torch.Tensor]:
 def _has_native(layer: QwenGatedDeltaNetAttention) -> bool:
     """As vLLM chooses for verify rows, so that results are those of the per-token scheme bit for bit."""
     return _has_fast_convolution() and layer.conv1d.weight.size(-1) == 4
+
+
+def _packs_convolution(layer: QwenGatedDeltaNetAttention) -> bool:
+    """vLLM keeps the weights as they were beside those that it packed."""
+    return hasattr(layer.conv1d, "_cpu_unpacked_conv_weight")
 
 
 def _has_fast_convolution() -> bool:

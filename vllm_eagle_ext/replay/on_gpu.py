@@ -32,7 +32,7 @@ class GpuOps:
         Implementation("sequential", triton, exact=True),
     )
     scratch_blocks = 0
-    least_plain_decodes = 1
+    steps_plain_decodes = True
     gathers_by_address = True
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:

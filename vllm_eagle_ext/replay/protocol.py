@@ -77,9 +77,8 @@ class ReplayOps(Protocol):
         """State blocks per request beside the one that holds its state."""
 
     @property
-    def least_plain_decodes(self) -> int | None:
-        """The fewest requests of a batch whose states vLLM's plain decode steps in this package's state
-        blocks; None where it cannot."""
+    def steps_plain_decodes(self) -> bool:
+        """Whether vLLM's plain decode can step states in this package's state blocks."""
 
     @property
     def gathers_by_address(self) -> bool:

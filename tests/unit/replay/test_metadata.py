@@ -35,7 +35,7 @@ STAGED = (
 class Ops:
     """`CpuOps` without the tables for its C++ kernel, or reading block tables where they stand."""
 
-    scratch_blocks, least_plain_decodes = 0, 1
+    scratch_blocks, steps_plain_decodes = 0, True
 
     def __init__(self, *, by_address: bool = False) -> None:
         self.gathers_by_address, self.gathers = by_address, []
@@ -96,7 +96,7 @@ def builder(
     made.speculative_config = SimpleNamespace(
         enable_adaptive_verification=adaptive, num_speculative_tokens_per_batch_size=schedule
     )
-    made.least_plain_decodes = made._least_plain_decodes()
+    made.steps_plain_decodes = made._steps_plain_decodes()
     made.layer_names = [f"layer of {id(made)}"]
     made.led, made.group_commit = CacheGroups(GROUPS, MOST, torch.device("cpu"), made.ops), Commits()
     made.joined[made.led] = made.led.join(made.layer_names)
@@ -198,14 +198,13 @@ def test_a_batch_without_a_draft_decodes_plainly(graphs):
     assert metadata.non_spec_state_indices_tensor[:2].tolist() == blocks
 
 
-def test_one_request_is_verified_where_the_plain_decode_needs_two():
+def test_rows_are_verified_where_no_plain_decode_can_step_their_states():
     ops = Ops()
-    ops.least_plain_decodes = 2
+    ops.steps_plain_decodes = False
     made = builder("none", graphs=False, ops=ops, schedule=OFF_FOR_MANY)
     assert build(made, batch([1], [20], "none"), [0]).step.num_rows == 1
     beside_a_prompt = build(made, batch([1, 6], [20, 30], "none"), [0, -1])
     assert beside_a_prompt.step.num_rows == 1
-    assert not isinstance(build(made, batch([1, 1], [20, 30], "none"), [0, 0]), ReplayMetadata)
     assert not isinstance(build(made, batch([6], [6], "none"), [-1]), ReplayMetadata)
 
 

@@ -47,3 +47,35 @@ def test_rows_of_the_convolution(monkeypatch, counts):
     out = made.out()
     cpu.verify(made.rows._replace(**qkv), made.gating, cache, batch, out)
     assert out[: sum(counts)].abs().sum() > 0
+
+
+def test_a_layer_without_drafts_has_the_first_columns_of_its_cache():
+    """Until another cache is bound, as after a sleep of the engine."""
+    conv, state = torch.randn(5, WIDTH - 1 + 7, 6), torch.randn(5, 2, 3, 4)
+    layer = torch.nn.Module()
+    layer.conv1d = torch.nn.Conv1d(6, 6, WIDTH, groups=6)
+    layer.kv_cache = conv, state, torch.empty(5)
+    view = on_cpu._narrow_view(layer)
+    assert on_cpu._narrow_view(layer) is view
+    view.kv_cache[0][2] = 1.0
+    assert (conv[2, : WIDTH - 1] == 1.0).all()
+    assert (conv[2, WIDTH - 1 :] != 1.0).all()
+    assert view.kv_cache[1] is state
+    assert view.conv1d is layer.conv1d
+    assert layer.kv_cache[0] is conv
+    layer.kv_cache = conv.clone(), state.clone(), torch.empty(5)
+    assert on_cpu._narrow_view(layer).kv_cache[1] is layer.kv_cache[1]
+
+
+def test_the_state_block_of_one_request_stands_by_itself(monkeypatch):
+    """A column of one row is contiguous to PyTorch, whatever its stride, which vLLM's kernels read."""
+    table = torch.arange(12, dtype=torch.int32).view(1, 12)
+    metadata = SimpleNamespace(num_actual_tokens=1, non_spec_state_indices_tensor=table[:, 3])
+    assert table[:, 3].is_contiguous()
+    context = SimpleNamespace(attn_metadata={"a layer": metadata})
+    monkeypatch.setattr(on_cpu, "get_forward_context", lambda: context)
+    found = on_cpu._metadata_of(SimpleNamespace(prefix="a layer"))
+    assert found is metadata
+    blocks = metadata.non_spec_state_indices_tensor
+    assert blocks.tolist() == [3]
+    assert blocks.stride() == (1,)
