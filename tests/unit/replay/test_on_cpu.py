@@ -14,6 +14,10 @@ from tests.unit.replay.test_cpu_ops import FP32, cpu_case, of_size
 if has_gpu():
     pytest.skip("vLLM's CPU kernels", allow_module_level=True)
 
+from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
+from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadata
+
 from vllm_eagle_ext.replay import on_cpu
 from vllm_eagle_ext.replay.ops import cpu
 
@@ -79,3 +83,75 @@ def test_the_state_block_of_one_request_stands_by_itself(monkeypatch):
     blocks = metadata.non_spec_state_indices_tensor
     assert blocks.tolist() == [3]
     assert blocks.stride() == (1,)
+
+
+class OneLayer:
+    """A gated delta net without projections: what vLLM's CPU code reads of one, with packed weights."""
+
+    H, HV, DK, DV, COLUMNS = 2, 4, 32, 32, WIDTH - 1 + 7
+    prefix, tp_size, activation = "a layer", 1, "silu"
+
+    def __init__(self, blocks: int) -> None:
+        torch.manual_seed(3)
+        self.key_dim, self.value_dim = self.H * self.DK, self.HV * self.DV
+        self.head_k_dim, self.head_v_dim = self.DK, self.DV
+        dim = 2 * self.key_dim + self.value_dim
+        self.conv1d = torch.nn.Module()
+        weight = torch.randn(dim, 1, WIDTH, dtype=torch.bfloat16) / 2
+        self.conv1d.weight = torch.nn.Parameter(weight, requires_grad=False)
+        self.conv1d.bias = None
+        dispatch_cpu_unquantized_gemm(self.conv1d, remove_weight=False)
+        self.A_log, self.dt_bias = torch.rand(self.HV), torch.rand(self.HV, dtype=torch.bfloat16)
+        conv = torch.randn(blocks, self.COLUMNS, dim, dtype=torch.bfloat16)
+        state = torch.randn(blocks, self.HV, self.DV, self.DK)
+        self.kv_cache = conv, state, torch.empty(blocks)
+
+    def rearrange_mixed_qkv(self, mixed_qkv):
+        return QwenGatedDeltaNetAttention.rearrange_mixed_qkv(self, mixed_qkv)
+
+    def decode(self, forward, table, steps, monkeypatch):
+        """Decode rows of random inputs, a few steps; outputs [steps, R, HV, DV] and the caches."""
+        rows, outputs = len(table), []
+        for step in range(steps):
+            torch.manual_seed(50 + step)
+            x = torch.randn(rows, self.conv1d._cpu_unpacked_conv_weight.shape[0], dtype=torch.bfloat16)
+            b, a = torch.randn(2, rows, self.HV, dtype=torch.bfloat16)
+            metadata = GDNAttentionMetadata(
+                num_prefills=0, num_prefill_tokens=0, num_decodes=rows, num_decode_tokens=rows,
+                num_spec_decodes=0, num_spec_decode_tokens=0, num_actual_tokens=rows,
+                non_spec_query_start_loc=torch.arange(rows + 1, dtype=torch.int32),
+                non_spec_state_indices_tensor=table[:, 0],
+            )  # fmt: skip
+            context = SimpleNamespace(
+                attn_metadata={self.prefix: metadata}, no_compile_layers={self.prefix: self}
+            )
+            for module in (on_cpu, on_cpu.stock):
+                monkeypatch.setattr(module, "get_forward_context", lambda context=context: context)
+            out = torch.zeros(rows, self.HV, self.DV, dtype=torch.bfloat16)
+            forward(self, x, b, a, out)
+            outputs.append(out)
+        return torch.stack(outputs), *self.kv_cache[:2]
+
+
+def wide(layer, x, b, a, out):
+    """vLLM's own way with a wide conv state, which needs a block table without strides."""
+    metadata = on_cpu.get_forward_context().attn_metadata[layer.prefix]
+    blocks = metadata.non_spec_state_indices_tensor.clone(memory_format=torch.contiguous_format)
+    metadata.non_spec_state_indices_tensor = blocks
+    on_cpu.stock.cpu_gdn_attention_core(x, b, a, out, layer.prefix)
+
+
+@pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="vLLM packs no convolution here")
+@pytest.mark.parametrize("requests", [1, 2, 5])
+def test_the_packed_convolution_steps_states_as_the_wide_one(monkeypatch, requests):
+    """Through six steps, more than the convolution is wide; columns behind its own are not touched."""
+    table = 1 + torch.randperm(7)[:requests].int().unsqueeze(1).repeat(1, 9)
+    expected = OneLayer(8).decode(wide, table, 6, monkeypatch)
+    layer = OneLayer(8)
+    before = layer.kv_cache[0].clone()
+    found = layer.decode(on_cpu.CpuOps().forward_committed, table, 6, monkeypatch)
+    assert torch.equal(found[1], expected[1])
+    assert torch.equal(found[1][:, WIDTH - 1 :], before[:, WIDTH - 1 :])
+    for outputs in (0, 2):
+        assert torch.allclose(found[outputs].float(), expected[outputs].float(), atol=2e-2, rtol=2e-2)
+    assert found[0].abs().sum() > 0
