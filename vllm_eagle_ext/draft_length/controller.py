@@ -103,6 +103,8 @@ class DraftLengthController:
                 self._failures = min(self._failures + 1, MOST_FAILURES)
             self._end_probe()
         self._credit = min(self._credit + PROBE_SHARE, _MOST_CREDIT)
+        if not self.in_force:
+            self.acceptance.rest()
         return self.in_force
 
     def observe_drafts(self, length: int, outcomes: Sequence[tuple[int, int]]) -> None:

@@ -8,12 +8,17 @@ teaches the first positions of a long one.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
 MEMORY_DRAFTS = 256  # reaching a position, after which one has lost about two thirds of its weight ..
 MEMORY_STEPS = 32  # .. but not before so many steps, whose drafts are of the same texts
 FOLD_EVERY = 8  # steps
+# Steps without drafts after which what was known has lost two thirds of its weight: requests and texts
+# are others by then, and the few drafts of a probe must be able to tell.
+MEMORY_RESTS = 100
+FOLD_AFTER = 3  # steps without drafts; those of the last step with drafts are judged one or two later
 # Drafts of other lengths count as so many of a length's own: a parallel drafter's acceptance at a
 # position depends on how many it drafts behind it.
 _POOLED_WEIGHT = 32.0
@@ -47,6 +52,7 @@ class PositionAcceptance:
         self._own = {k: _Reached(self._longest) for k in menu if k}
         self._seen: Counter[tuple[int, int, int]] = Counter()  # since the last fold
         self._steps = 0
+        self._rests = 0
 
     def observe(self, length: int, outcomes: Sequence[tuple[int, int]]) -> None:
         """Take the drafts of one step.
@@ -55,12 +61,26 @@ class PositionAcceptance:
             length: K in force when they were drafted.
             outcomes: per request with drafts, how many were verified and how many of them accepted.
         """
+        if self._rests > FOLD_AFTER:
+            self._age(self._rests)
+        self._rests = 0
         for (drafted, accepted), times in Counter(outcomes).items():
             drafted = min(drafted, self._longest)
             self._seen[length, drafted, min(accepted, drafted)] += times
         self._steps += 1
         if self._steps >= FOLD_EVERY:
             self._fold()
+
+    def rest(self) -> None:
+        """Take note of a step that drafts nothing."""
+        self._rests += 1
+        if self._rests == FOLD_AFTER and self._seen:
+            self._fold()
+
+    def _age(self, rests: int) -> None:
+        kept = [math.exp(-rests / MEMORY_RESTS)] * self._longest
+        for counts in (self._all, *self._own.values()):
+            counts.discount(kept)
 
     def _fold(self) -> None:
         """Add what was seen; a position forgets as much as it was reached anew. Short drafts that go on

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from vllm_eagle_ext.draft_length.position_acceptance import FOLD_EVERY, PositionAcceptance
+from vllm_eagle_ext.draft_length.position_acceptance import FOLD_AFTER, FOLD_EVERY, PositionAcceptance
 
 RATES = (0.8, 0.7, 0.6, 0.5)  # conditional
 
@@ -78,3 +78,32 @@ def test_drafts_longer_than_the_menu_are_cut():
     for _ in range(FOLD_EVERY):
         found.observe(5, [(5, 5)])
     assert found.rates(2)[0] > 0.9
+
+
+def test_what_was_known_ages_while_nothing_is_drafted():
+    """A probe of few drafts then tells what holds now, also of texts that were refused for long."""
+
+    def after(rests):
+        acceptance = PositionAcceptance([4])
+        for _ in range(80):
+            acceptance.observe(4, [(4, 0)] * 8)
+        for _ in range(rests):
+            acceptance.rest()
+        for _ in range(6):
+            acceptance.observe(4, [(4, 4)] * 8)
+        for _ in range(FOLD_AFTER):
+            acceptance.rest()
+        return acceptance.tokens(4)
+
+    assert after(0) < after(100) < after(400)
+    assert after(0) < 2.0
+    assert after(400) > 4.0
+
+
+def test_the_drafts_of_a_probe_count_without_waiting_for_more():
+    acceptance = PositionAcceptance([4])
+    acceptance.observe(4, [(4, 4)] * 64)
+    before = acceptance.tokens(4)
+    for _ in range(FOLD_AFTER):
+        acceptance.rest()
+    assert acceptance.tokens(4) > before
