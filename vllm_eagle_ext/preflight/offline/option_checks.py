@@ -12,9 +12,11 @@ from vllm_eagle_ext.memory.state_scheme import refuse_without_states
 from vllm_eagle_ext.preflight.auto_rules import (
     AutoEngine,
     chosen_menu,
+    has_fixed_blocks,
     refuse_engine,
     refuse_few_requests,
     refuse_menu,
+    refuse_shorter_blocks,
 )
 from vllm_eagle_ext.preflight.offline.wishes import EngineWishes, Runner
 
@@ -38,6 +40,12 @@ def checks_of_options(
         checks["engine_chooses_lengths"] = partial(
             _refuse_auto, case, wishes, runner=runner, on_cpu=on_cpu
         )
+    if case is not None and has_fixed_blocks(
+        case.spec.method, in_parallel=case.spec.record.asks_for_parallel_drafting, runner=runner
+    ):
+        checks["shorter_drafts_stay_apart"] = partial(
+            refuse_shorter_blocks, wishes.options, wishes.k, wishes.schedule
+        )
     return checks
 
 
@@ -53,7 +61,6 @@ def _refuse_auto(case: Case | None, wishes: EngineWishes, *, runner: Runner, on_
         AutoEngine(
             has_draft=case is not None,
             method=case.spec.method if case else None,
-            parallel_drafting=case is not None and case.spec.record.asks_for_parallel_drafting,
             runner=runner,
             on_cpu=on_cpu,
             keys=wishes.speculative,

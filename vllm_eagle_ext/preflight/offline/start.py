@@ -17,7 +17,7 @@ from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.compat import cpu_needs_all_drafts, is_tested
 from vllm_eagle_ext.errors import EagleExtError, HybridStateError, SpeculativeConfigError
-from vllm_eagle_ext.memory.chunked_kernels import dtype_of_width, hindrance
+from vllm_eagle_ext.memory.chunked_kernels import dtype_of_width, hindrance, refuse_on_cpu
 from vllm_eagle_ext.memory.geometry import served_dtype, served_state_bytes
 from vllm_eagle_ext.memory.state_scheme import (
     REPLAYING_TARGETS,
@@ -173,6 +173,8 @@ def _state(
         refuse_what_crashes(situation)
         choice = choose(situation, wishes.options.hybrid_state)
         refuse_uneven_drafts(situation, choice)
+        if choice.replays:
+            refuse_on_cpu(situation.platform, situation.kernels)
     except HybridStateError as error:
         return None, (_finding("state_can_be_kept", error),)
     return str(choice), ()
