@@ -40,7 +40,7 @@ def settle_config(
     given = _given(path, target)
     own = speculative_keys(given[_SPECULATIVE])
     k = _whole_k(path, own)
-    draft = _draft(path, own.get("model"), drafts)
+    draft = _named_draft(path, own.get("model"), drafts)
     _require_schedule(path, own.get(SCHEDULE), k)
     additional = given[_ADDITIONAL]
     options = additional.get(KEY, {})
@@ -104,7 +104,7 @@ def _of_report(path: Path, report: dict[str, Any], target: str) -> dict[str, Any
     return config
 
 
-def _draft(path: Path, named: object, drafts: Sequence[str]) -> str:
+def _named_draft(path: Path, named: object, drafts: Sequence[str]) -> str:
     """The draft as the command names it."""
     for draft in drafts:
         if _is_same(named, draft):

@@ -67,7 +67,7 @@ def settle(request: BenchRequest) -> tuple[Settings, PromptSet]:
     drafts = list(dict.fromkeys(request.drafts))
     checked = {draft: _checked(draft, request) for draft in drafts}
     served = {draft: speculative_config(result) for draft, result in checked.items()}
-    config = _config(request, drafts)
+    config = _file_config(request, drafts)
     found = _prompts(request)
     limits = [result.target.max_position_embeddings for result in checked.values()]
     most = max([*request.ks, config.variant.k if config else 0], default=0)
@@ -110,7 +110,7 @@ def _require_drafts(request: BenchRequest) -> None:
         )  # fmt: skip
 
 
-def _config(request: BenchRequest, drafts: Sequence[str]) -> GivenConfig | None:
+def _file_config(request: BenchRequest, drafts: Sequence[str]) -> GivenConfig | None:
     """The config of the file, checked.
 
     Raises:

@@ -111,7 +111,7 @@ def _lengths(request: TuneRequest, k: int, checked: CheckResult) -> list[int]:
             field="--lengths", value=list(request.lengths),
             allowed=f"0 and {k}: one engine holds every K, and vLLM's V1 runner always makes {k} tokens "
             "of an EAGLE-3 draft with parallel_drafting",
-            remedy=f"leave the option out, or tune again with another -k",
+            remedy="leave the option out, or tune again with another -k",
         )  # fmt: skip
     return list(found)
 
