@@ -111,6 +111,25 @@ def test_a_gated_draft_drafts_worse_in_stock_vllm(tmp_path):
     assert found["ours", 1]["acceptance_length"] > found["stock", 1]["acceptance_length"] + 0.5
 
 
+def test_a_config_is_one_more_variant(tmp_path):
+    """A schedule with K = 4 for one request and 1 for more: as many tokens are drafted in a step."""
+    key = "num_speculative_tokens_per_batch_size"
+    config = {"method": "eagle3", "model": str(TINY / "postnorm"), "num_speculative_tokens": 4}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"speculative_config": config | {key: [[1, 1, 4], [2, 8, 1]]}}))
+    out = tmp_path / "bench"
+    common = ("--variants", "none", "--config", str(file), "--concurrency", "1,4", "--num-prompts", "8")
+    output = bench(out, *common)
+    assert set(found := rows(out)) == {("none", 1), ("none", 4), ("config", 1), ("config", 4)}
+    alone, together = found["config", 1], found["config", 4]
+    assert alone["acceptance_length"] > 2.4 > 2 >= together["acceptance_length"] > 1
+    assert sum(together["accepted"][1:]) < 0.1 * sum(together["accepted"])  # the last request is alone
+    assert all(row["measured"] == 1 and row["speedup"] for row in (alone, together))
+    assert re.search(r"^config +postnorm +4/1 ", output, re.MULTILINE)
+    drawn = [json.loads(line)["variant"]["kind"] for line in lines(out / "engines.jsonl")]
+    assert drawn == ["none", "config"]
+
+
 def test_the_command_of_the_page(tmp_path):
     """As it stands in docs/bench.md, with the environment of a user."""
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/bench.md").read_text(), re.DOTALL)

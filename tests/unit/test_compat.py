@@ -67,7 +67,8 @@ def test_acts_once_after_a_later_import(monkeypatch, tmp_path):
     import eagle_ext_late  # noqa: F401
 
     assert sorted(seen, key=str) == [7, "another"]
-    assert not any(isinstance(f, after_import._AfterImport) for f in sys.meta_path)
+    waiting = [f.name for f in sys.meta_path if isinstance(f, after_import._AfterImport)]
+    assert "eagle_ext_late" not in waiting  # a registered plugin may wait for modules of vLLM's
     monkeypatch.delitem(sys.modules, "eagle_ext_late")
 
 

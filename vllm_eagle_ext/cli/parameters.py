@@ -89,6 +89,10 @@ Method = Annotated[str | None, typer.Option(help="As in --speculative-config.")]
 Variants = Annotated[
     str, typer.Option(help="Of none (no draft), stock (vLLM alone), ours (with this package).")
 ]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(help="A config that `vllm-eagle tune` printed, its report.json: one more variant."),
+]
 FormerVariants = Annotated[str | None, typer.Option("--ways", hidden=True)]
 Engine = Annotated[str, typer.Option(help="Further arguments of LLM() as JSON.")]
 Speculative = Annotated[str, typer.Option(help="Further keys of speculative_config.")]

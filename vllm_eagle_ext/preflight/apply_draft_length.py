@@ -12,10 +12,12 @@ from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.preflight.auto_rules import (
     AutoEngine,
     chosen_menu,
+    has_fixed_blocks,
     no_draft,
     refuse_engine,
     refuse_few_requests,
     refuse_menu,
+    refuse_shorter_blocks,
     speculative_keys,
 )
 from vllm_eagle_ext.preflight.launch import Launch
@@ -49,7 +51,6 @@ def refuse_draft_length(launch: Launch) -> None:
         AutoEngine(
             has_draft=request is not None,
             method=request.method if request else None,
-            parallel_drafting=request is not None and request.parallel_drafting,
             runner=launch.case.setting.runner if launch.case else None,
             on_cpu=_on_cpu(),
             keys=speculative_keys(engine_args.speculative_config),
@@ -65,8 +66,10 @@ def apply_draft_length(launch: Launch) -> None:
 
     Raises:
         OptionsError: a menu that does not fit K, or a draft that this package does not serve.
-        SpeculativeConfigError: fewer requests than lengths on the V2 runner.
+        SpeculativeConfigError: fewer requests than lengths on the V2 runner, or lengths that a parallel
+            EAGLE-3 draft cannot have.
     """
+    _refuse_shorter_blocks(launch)
     if launch.options.draft_length != "auto":
         return
     if launch.case is None:  # the method was taken from the draft's name
@@ -80,6 +83,19 @@ def apply_draft_length(launch: Launch) -> None:
     log_once(
         logger, logging.INFO, f"Draft length: chosen for each step among {', '.join(map(str, menu))}."
     )
+
+
+def _refuse_shorter_blocks(launch: Launch) -> None:
+    config, case = launch.config, launch.case
+    runner = case.setting.runner if case else None
+    if case is None or not has_fixed_blocks(
+        config.method, in_parallel=bool(config.parallel_drafting), runner=runner
+    ):
+        return
+    is_followed = launch.engine_args.data_parallel_size == 1
+    schedule = config.num_speculative_tokens_per_batch_size if is_followed else None
+    given = schedule and [list(entry) for entry in schedule]
+    refuse_shorter_blocks(launch.options, config.num_speculative_tokens, given)
 
 
 def _on_cpu() -> bool:

@@ -11,7 +11,7 @@ from vllm_eagle_ext.checkpoint.families.registry import method_drafts_in_paralle
 from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.memory.adaptive_option import refuse_without_drafts, refuse_without_use
-from vllm_eagle_ext.memory.chunked_kernels import hindrance
+from vllm_eagle_ext.memory.chunked_kernels import hindrance, refuse_on_cpu
 from vllm_eagle_ext.memory.deployment import Deployment
 from vllm_eagle_ext.memory.state_scheme import (
     OPTION,
@@ -21,7 +21,7 @@ from vllm_eagle_ext.memory.state_scheme import (
     refuse_uneven_drafts,
     refuse_what_crashes,
 )
-from vllm_eagle_ext.options import KEY, Options
+from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.preflight.engine_deployment import read_deployment
 from vllm_eagle_ext.preflight.launch import Launch
 from vllm_eagle_ext.resolved_marker import write_marker
@@ -58,7 +58,7 @@ def apply_hybrid_state(launch: Launch) -> None:
         and not all(layer.causal for layer in launch.case.spec.layers),
     )
     if choice.replays:
-        _refuse_kernels(situation.platform, launch.options.replay_kernels)
+        refuse_on_cpu(situation.platform, launch.options.replay_kernels)
         write_marker(
             launch.target.hf_config,
             must_replay=launch.options.hybrid_state == "replay" or situation.needs_replay,
@@ -76,16 +76,6 @@ def _warn_of_unused_option(launch: Launch) -> None:
         )
     except OptionsError as error:
         log_once(logger, logging.WARNING, f"{error}. It is ignored.")
-
-
-def _refuse_kernels(platform: str, asked: str) -> None:
-    if platform == "cpu" and asked == "chunked":
-        raise HybridStateError(
-            field=f"additional_config.{KEY}.replay_kernels",
-            value=asked,
-            allowed="'auto' or 'sequential' on a CPU, where replay runs vLLM's C++ kernel",
-            remedy="leave the option out",
-        )
 
 
 def require_drafts(options: Options) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +14,11 @@ from vllm_eagle_ext.options import KEY, Options
 
 _OPTION = f"additional_config.{KEY}.draft_length"
 _MENU = f"additional_config.{KEY}.draft_lengths"
+_SCHEDULE = "num_speculative_tokens_per_batch_size"
 _FIXED = f'leave {_OPTION} out, or set it to "fixed"'
 # Keys of vLLM's that choose how much is drafted or verified as well, and what they say.
 _VLLMS_OWN = {
-    "num_speculative_tokens_per_batch_size": "which says by batch size what is measured here",
+    _SCHEDULE: "which says by batch size what is measured here",
     "enable_adaptive_verification": "which shortens drafts behind the scheduler's back, so that neither "
     "a length's step time nor its acceptance could be told",
 }
@@ -31,7 +32,6 @@ class AutoEngine:
     method: str | None  # None: taken from the draft's name later
     runner: str | None  # "v1" or "v2"; None: not known
     on_cpu: bool
-    parallel_drafting: bool = False
     keys: Mapping[str, Any] = field(default_factory=dict)  # further ones of the speculative config
     scheduler_cls: Any = None
     data_parallel_size: int = 1
@@ -107,6 +107,59 @@ def refuse_few_requests(menu: tuple[int, ...], runner: str | None, max_num_seqs:
         )
 
 
+def has_fixed_blocks(method: str | None, *, in_parallel: bool, runner: str | None) -> bool:
+    """Find out whether a draft always makes K tokens in one pass, and is read as if it made fewer.
+
+    vLLM 0.32's V1 runner fills K masks per request for EAGLE-3 (`llm_base_proposer.py`), and views what
+    they give as rows of the step's length: tokens of one request become another's. DFlash fills as many
+    masks as the step asks for. With 0 nothing of the pass is read.
+    """
+    return method == "eagle3" and in_parallel and runner != "v2"
+
+
+def refuse_shorter_blocks(options: Options, k: int, schedule: object) -> None:
+    """Refuse lengths between 0 and K, for a draft that `has_fixed_blocks`.
+
+    Args:
+        schedule: vLLM's, as a user gives it; None where vLLM follows none.
+
+    Raises:
+        OptionsError: such a length in the menu of `"auto"`.
+        SpeculativeConfigError: such a length in vLLM's schedule.
+    """
+    allowed = (
+        f"0 and {k}, no length between: vLLM's V1 runner always makes {k} tokens of an EAGLE-3 draft "
+        "with parallel_drafting, and takes those of one request for another's in a step of fewer"
+    )
+    if options.draft_length == "auto":
+        menu = chosen_menu(options.draft_lengths, k)
+        if _between(menu, k):
+            raise OptionsError(
+                field=_MENU,
+                value=list(menu),
+                allowed=allowed,
+                remedy=f"set {_MENU} to [0, {k}], or {_FIXED}",
+            )
+    elif _between(_lengths_of(schedule), k):
+        raise SpeculativeConfigError(
+            field=f"speculative_config.{_SCHEDULE}",
+            value=schedule,
+            allowed=allowed,
+            remedy=f"name 0 and {k} alone in the schedule, or leave the key out",
+        )
+
+
+def _between(lengths: Iterable[int], k: int) -> bool:
+    return any(0 < length < k for length in lengths)
+
+
+def _lengths_of(schedule: object) -> list[int]:
+    """Read the lengths of a schedule, as far as it is one: vLLM has its own word on the rest."""
+    entries = schedule if isinstance(schedule, Sequence) and not isinstance(schedule, str) else ()
+    lasts = (entry[-1] for entry in entries if isinstance(entry, Sequence) and entry)
+    return [last for last in lasts if type(last) is int]
+
+
 def no_draft() -> OptionsError:
     """Say that there is no draft whose length could be chosen."""
     return OptionsError(
@@ -121,14 +174,6 @@ def _problems(engine: AutoEngine) -> Iterator[EagleExtError]:
     """List what does not go with `"auto"`, first things first."""
     if not engine.has_draft or (engine.method is not None and engine.method not in methods()):
         yield no_draft()
-    if engine.parallel_drafting and engine.method == "eagle3":
-        yield _problem(
-            "speculative_config.parallel_drafting",
-            True,
-            "false: vLLM's V1 runner always makes K tokens of such a draft, and takes those of one "
-            "request for another's where a step asks for fewer",
-            _FIXED,
-        )
     if engine.scheduler_cls is not None:
         yield _problem(
             "--scheduler-cls",

@@ -135,14 +135,19 @@ def test_refused_with_field_value_and_remedy(configure, options, changes, kind, 
         assert word in str(caught.value)
 
 
-def test_parallel_drafts_of_eagle3_are_refused(configure, tmp_path):
-    """V1 always makes K of them, and reads them as rows of fewer."""
+def test_shorter_drafts_of_parallel_eagle3_are_refused(configure, tmp_path):
+    """V1 always makes K of them, and reads them as rows of fewer; with 0 it reads none."""
     target = write_target(tmp_path / "target")
     draft = {"method": "eagle3", "model": str(write(valid_draft("p-eagle"), tmp_path / "draft"))}
     parallel = draft | {"num_speculative_tokens": 4, "parallel_drafting": True}
-    configure({}, parallel, target)
-    with pytest.raises(SpeculativeConfigError, match="parallel_drafting is True"):
+    key = "num_speculative_tokens_per_batch_size"
+    for served in ({}, {key: [[1, 8, 4], [9, 32, 0]]}):
+        configure({}, parallel | served, target)
+    configure(AUTO | {"draft_lengths": [0, 4]}, parallel, target)
+    with pytest.raises(OptionsError, match=r"draft_lengths is \[0, 1, 2, 4\].*\[0, 4\]"):
         configure(AUTO, parallel, target)
+    with pytest.raises(SpeculativeConfigError, match=r"batch_size is \[\[1, 8, 4\], \[9, 32, 2\]\]"):
+        configure({}, parallel | {key: [[1, 8, 4], [9, 32, 2]]}, target)
 
 
 def test_v1_on_a_gpu_is_refused(configure, monkeypatch):

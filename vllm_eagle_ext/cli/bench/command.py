@@ -44,6 +44,7 @@ def bench(
     method: parameters.Method = None,
     variants: parameters.Variants = _VARIANTS,
     ways: parameters.FormerVariants = None,
+    config: parameters.ConfigFile = None,
     engine: parameters.Engine = "{}",
     speculative: parameters.Speculative = "{}",
     eagle_ext: parameters.EagleExt = "{}",
@@ -54,7 +55,8 @@ def bench(
     """Measure a target without a draft, with stock vLLM and with this package, in turns.
 
     Every engine is a fresh one. The same command with the same --out goes on where it ended. Exits with
-    0, with 1 if the target alone or ours could not be served, with 2 if the request cannot be met.
+    0, with 1 if the target alone, ours or the config could not be served, with 2 if the request cannot
+    be met.
     """
     if context.invoked_subcommand is None:
         raise typer.Exit(_run_bench(_bench_request(context.params), out))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.measure.bench.results import Variant
-from vllm_eagle_ext.measure.bench.rows import BenchReport, Row, labels
+from vllm_eagle_ext.measure.bench.rows import BenchReport, Row, labels, shown_k
 from vllm_eagle_ext.measure.figure_style import COLOURS, new_figure
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PARTS = {"target": "#4C78A8", "draft": "#F58518", "rest": "#C7C7C7"}
-_MARKERS = "osD^vPX*"
+_MARKERS, _CONFIG = "osD^vPX", "*"
 _MOST_PANELS = 4
 
 
@@ -45,20 +45,21 @@ def label_of(report: BenchReport, draft: str) -> str:
 
 
 def line_style(report: BenchReport, variant: Variant, by_k: bool = False) -> dict[str, Any]:
-    """Draw ours solid, stock dashed with hollow marks; the colour names the draft, its depth the K."""
+    """Draw ours solid, stock dashed with hollow marks, a config with stars; the colour names the draft,
+    its depth the K."""
     ks, drafts = report.settings.ks, report.settings.drafts
     place = ks.index(variant.k) if variant.k in ks else 0
     drafted = drafts.index(str(variant.draft)) if variant.draft in drafts else 0
     depth = 1.0 if by_k else 0.45 + 0.55 * (place + 1) / len(ks)
     color = _lighter(COLOURS[drafted % len(COLOURS)], depth)
-    ours = variant.kind == "ours"
-    named = label_of(report, str(variant.draft)) if by_k else f"K={variant.k}"
+    ours, config = variant.has_plugin, variant.kind == "config"
+    named = label_of(report, str(variant.draft)) if by_k else f"K={shown_k(report.settings, variant)}"
     return {
         "color": color,
         "label": f"{variant.kind} {named}",
-        "linestyle": "-" if ours else "--",
+        "linestyle": "-." if config else "-" if ours else "--",
         "linewidth": 1.6,
-        "marker": _MARKERS[(drafted if by_k else place) % len(_MARKERS)],
+        "marker": _CONFIG if config else _MARKERS[(drafted if by_k else place) % len(_MARKERS)],
         "markersize": 4.5 if ours else 7.5,
         "markerfacecolor": color if ours else "none",
     }

@@ -20,7 +20,7 @@ from vllm_eagle_ext.measure.bench.plot_style import (
     some_of,
 )
 from vllm_eagle_ext.measure.bench.results import Variant
-from vllm_eagle_ext.measure.bench.rows import PLAIN, BenchReport, Row, labels, variant_name
+from vllm_eagle_ext.measure.bench.rows import PLAIN, BenchReport, Row, labels, shown_k, variant_name
 from vllm_eagle_ext.measure.figure_style import GREY, STYLE
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _plot_speedup(report: BenchReport) -> Figure | None:
             panel.set_xlim(-0.5, len(levels) - 0.5)
             panel.set_xlabel("concurrency (requests at a time)")
         else:  # no line to follow: each point is named where it stands
-            panel.set_xticks(list(places.values()), [f"{v.kind}\nK={v.k}" for v in places])
+            panel.set_xticks(list(places.values()), [_tick(report, v) for v in places])
             panel.set_xlim(-0.3, 0.3)
             panel.set_xlabel(f"at concurrency {levels[0]}")
     panels[0].set_ylabel("tokens/s / tokens/s without a draft")
@@ -76,6 +76,10 @@ def _plot_speedup(report: BenchReport) -> Figure | None:
     if len(levels) > 1:
         legends(panels)
     return figure
+
+
+def _tick(report: BenchReport, variant: Variant) -> str:
+    return f"{variant.kind}\nK={shown_k(report.settings, variant)}"
 
 
 def _with_intervals(panel: Axes, at: Sequence[float], rows: Sequence[Row], line: dict[str, Any]) -> None:
@@ -180,7 +184,8 @@ def _step_legend(figure: Figure, rows: Sequence[Row]) -> None:
 
 
 def _plot_by_k(report: BenchReport) -> Figure | None:
-    rows = [row for row in report.rows if row.variant.k and row.tokens_per_s]
+    fixed = [row for row in report.rows if row.variant.kind != "config"]
+    rows = [row for row in fixed if row.variant.k and row.tokens_per_s]
     if len({row.variant.k for row in rows}) < 2:
         return None
     levels = some_of(sorted({row.concurrency for row in rows}))

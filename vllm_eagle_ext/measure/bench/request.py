@@ -5,10 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.bench.results import KINDS, Settings, VariantKind, sha256_of
+from vllm_eagle_ext.measure.bench.config_file import settle_config
+from vllm_eagle_ext.measure.bench.results import (
+    KINDS,
+    ComparedKind,
+    GivenConfig,
+    Settings,
+    VariantKind,
+    sha256_of,
+)
 from vllm_eagle_ext.measure.engine.arguments import refuse_reserved, require_served
 from vllm_eagle_ext.measure.prompts import BUILT_IN, PromptSet, random_ids, read_texts, token_ids
 from vllm_eagle_ext.options import KEY
@@ -43,7 +52,8 @@ class BenchRequest:
     eagle_ext: Mapping[str, Any] = field(default_factory=dict)
     synthetic_acceptance: Sequence[float] = ()
     dummy: bool = False
-    kinds: Sequence[VariantKind] = KINDS
+    kinds: Sequence[ComparedKind] = KINDS
+    config: Path | None = None  # a file, of one more variant
 
 
 def settle(request: BenchRequest) -> tuple[Settings, PromptSet]:
@@ -57,9 +67,11 @@ def settle(request: BenchRequest) -> tuple[Settings, PromptSet]:
     drafts = list(dict.fromkeys(request.drafts))
     checked = {draft: _checked(draft, request) for draft in drafts}
     served = {draft: speculative_config(result) for draft, result in checked.items()}
+    config = _file_config(request, drafts)
     found = _prompts(request)
     limits = [result.target.max_position_embeddings for result in checked.values()]
-    _require_room(request, found, request.engine.get("max_model_len") or next(iter(limits), None))
+    most = max([*request.ks, config.variant.k if config else 0], default=0)
+    _require_room(request, found, most, request.engine.get("max_model_len") or next(iter(limits), None))
     same = ("target", "repeats", "rounds", "together", "max_tokens", "temperature", "seed", "dummy")
     settings = Settings(
         **{name: getattr(request, name) for name in same},
@@ -80,6 +92,7 @@ def settle(request: BenchRequest) -> tuple[Settings, PromptSet]:
         eagle_ext=dict(request.eagle_ext),
         synthetic_acceptance=_synthetic(request),
         kinds=[kind for kind in KINDS if kind in request.kinds],
+        config=config,
     )
     return settings, found
 
@@ -95,6 +108,23 @@ def _require_drafts(request: BenchRequest) -> None:
             field="--eagle-ext: enabled", value=False, allowed="true: ours is with this package",
             remedy="use --variants none,stock to measure vLLM without it",
         )  # fmt: skip
+
+
+def _file_config(request: BenchRequest, drafts: Sequence[str]) -> GivenConfig | None:
+    """The config of the file, checked.
+
+    Raises:
+        EagleExtError: it cannot be served, or was measured with what --dummy makes up.
+    """
+    if request.config is None:
+        return None
+    if request.dummy or request.synthetic_acceptance:
+        raise SpeculativeConfigError(
+            field="--config", value=str(request.config),
+            allowed="real weights and acceptance: what a config gains follows from both",
+            remedy="leave --dummy and --synthetic-acceptance out, or --config",
+        )  # fmt: skip
+    return settle_config(request.config, target=request.target, drafts=drafts, engine=request.engine)
 
 
 def _checked(draft: str, request: BenchRequest) -> CheckResult:
@@ -114,7 +144,7 @@ def _checked(draft: str, request: BenchRequest) -> CheckResult:
     return result
 
 
-def _require_room(request: BenchRequest, found: PromptSet, limit: int | None) -> None:
+def _require_room(request: BenchRequest, found: PromptSet, k: int, limit: int | None) -> None:
     """Require room for the longest text, and for the drafts of its last step; past the end stock stops
     drafting for a whole batch, and a low acceptance would be the draft's fault."""
     most, seats = max(request.concurrency), request.engine.get("max_num_seqs")
@@ -125,7 +155,7 @@ def _require_room(request: BenchRequest, found: PromptSet, limit: int | None) ->
             remedy="give more --prompts or --num-prompts: repeated ones would be too easy to draft",
         )  # fmt: skip
     longest = max(map(len, found.ids))
-    needed = longest + request.max_tokens + 2 * (max(request.ks, default=0) + 1)
+    needed = longest + request.max_tokens + 2 * (k + 1)
     if limit is not None and needed > limit:
         raise SpeculativeConfigError(
             field="max_model_len", value=limit,
@@ -220,6 +250,11 @@ def synthetic_keys(settings: Settings, k: int) -> dict[str, Any]:
 def engine_arguments(settings: Settings, kind: VariantKind, draft: str | None, k: int) -> dict[str, Any]:
     """Give the keywords of LLM()."""
     found: dict[str, Any] = {"seed": settings.seed, **settings.engine, "model": settings.target}
+    if kind == "config" and settings.config is not None:
+        found["speculative_config"] = settings.config.speculative_config
+        if settings.config.additional_config:
+            found["additional_config"] = settings.config.additional_config
+        return found
     speculative = dict(settings.speculative)
     if settings.dummy:
         found |= {"load_format": "dummy", "skip_tokenizer_init": True}

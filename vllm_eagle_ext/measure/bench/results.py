@@ -11,8 +11,9 @@ from pydantic import AliasChoices, Field
 
 from vllm_eagle_ext.measure.folder import Record, RunFolder
 
-VariantKind = Literal["none", "stock", "ours"]  # no draft, stock vLLM, this package
-KINDS: tuple[VariantKind, ...] = get_args(VariantKind)
+ComparedKind = Literal["none", "stock", "ours"]  # no draft, stock vLLM, this package
+VariantKind = Literal[ComparedKind, "config"]  # the last: this package, with the config of a file
+KINDS: tuple[ComparedKind, ...] = get_args(ComparedKind)
 
 SETTINGS, ENGINES, MEASUREMENTS = "bench.json", "engines.jsonl", "measurements.jsonl"
 
@@ -27,11 +28,29 @@ class Variant(Record):
 
     kind: VariantKind = named("kind", "way")
     draft: str | None = None  # None without a draft
-    k: int = 0
+    k: int = 0  # of a config the largest
+
+    @property
+    def has_plugin(self) -> bool:
+        """Whether this package serves it."""
+        return self.kind in ("ours", "config")
 
     @property
     def name(self) -> str:
         return self.kind if self.draft is None else f"{self.kind} {self.draft} K={self.k}"
+
+
+class GivenConfig(Record):
+    """A config as `vllm-eagle tune` prints it."""
+
+    draft: str  # as the command names it
+    speculative_config: dict[str, Any]
+    additional_config: dict[str, Any]
+
+    @property
+    def variant(self) -> Variant:
+        k = self.speculative_config["num_speculative_tokens"]
+        return Variant(kind="config", draft=self.draft, k=k)
 
 
 class Settings(Record):
@@ -61,7 +80,8 @@ class Settings(Record):
     eagle_ext: dict[str, Any]
     synthetic_acceptance: list[float] | None  # per position, for the largest K; or [acceptance length]
     dummy: bool
-    kinds: list[VariantKind] = named("kinds", "ways")  # of variants
+    kinds: list[ComparedKind] = named("kinds", "ways")  # of variants
+    config: GivenConfig | None = None  # one more variant
 
     @property
     def runs(self) -> int:

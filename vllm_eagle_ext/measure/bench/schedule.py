@@ -26,6 +26,8 @@ def variants(settings: Settings) -> list[Variant]:
         for k in settings.ks:
             kinds = [kind for kind in settings.kinds if kind != "none"]
             found += [Variant(kind=kind, draft=draft, k=k) for kind in kinds]
+    if settings.config is not None:
+        found.append(settings.config.variant)
     return found
 
 

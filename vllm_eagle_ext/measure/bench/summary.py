@@ -152,6 +152,8 @@ class _Bench:
     def _theory(self, row: Row, runs: Sequence[Measurement]) -> Theory | None:
         traffic = self._traffic(row.variant)
         plain_step_s = self._plain_step_s(row.concurrency)
+        if row.variant.kind == "config":  # whose K may change from step to step
+            return None
         if not (row.variant.k and row.acceptance_length and row.split and traffic and plain_step_s):
             return None
         return theory(

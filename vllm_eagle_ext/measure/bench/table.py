@@ -12,7 +12,7 @@ from rich.table import Table
 from vllm_eagle_ext.failure_causes import cause_of
 from vllm_eagle_ext.measure.bench.advice import LEAST_STEPS
 from vllm_eagle_ext.measure.bench.results import Variant
-from vllm_eagle_ext.measure.bench.rows import BenchReport, labels, variant_name
+from vllm_eagle_ext.measure.bench.rows import BenchReport, labels, shown_k, variant_name
 from vllm_eagle_ext.measure.intervals import COVERAGE, Interval
 
 TABLE_WIDTH = 110  # characters
@@ -105,7 +105,11 @@ def _new(*columns: str) -> Table:
 def _cells_of(report: BenchReport, variant: Variant) -> tuple[str, str, str]:
     if variant.draft is None:
         return variant.kind, "", ""
-    return variant.kind, labels(report.settings.drafts).get(variant.draft, variant.draft), str(variant.k)
+    return variant.kind, _label(report, variant.draft), shown_k(report.settings, variant)
+
+
+def _label(report: BenchReport, draft: str) -> str:
+    return labels(report.settings.drafts).get(draft, draft)
 
 
 def _main_table(report: BenchReport, level: int) -> Table:

@@ -103,7 +103,7 @@ class _Turn:
             arguments | {"worker_extension_cls": PROBE},
             folder.path / "logs" / log_name(settings, turn),
             name=variant.name,
-            plugin=variant.kind == "ours",
+            plugin=variant.has_plugin,
         )
 
     def start(self, stack: ExitStack) -> None:
@@ -113,7 +113,7 @@ class _Turn:
             stack.enter_context(self.engine)
             self.start_s = time.perf_counter() - started
             self.found["facts"] = facts = self.engine.rpc("eagle_ext_facts")[0]
-            if facts["plugin"] != (self.turn.variant.kind == "ours"):
+            if facts["plugin"] != self.turn.variant.has_plugin:
                 self.error = f"this package was loaded: {facts['plugin']}; `vllm-eagle status` says why"
 
     def warm(self, level: int) -> None:

@@ -94,11 +94,14 @@ def worth_serving(settings: TuneSettings, surface: Surface) -> list[ServedConfig
 def choose_config(settings: TuneSettings, measured: Gains, surface: Surface) -> TunedChoice:
     """Print what is slower than no draft at the fewest loads, and of those what gains most.
 
+    No draft is printed where everything is slower at every load: K = 0 there, with a drafter that runs
+    all the same, would be so as well.
+
     Args:
         measured: of the closing round; empty where nothing was worth one.
     """
     served = list(dict.fromkeys(one for one, _ in measured))
-    if not served:
+    if not served or loses_everywhere(measured):
         return TunedChoice(served=NONE)
     best = served[0]
     for one in served[1:]:
@@ -113,6 +116,12 @@ def choose_config(settings: TuneSettings, measured: Gains, surface: Surface) -> 
 def slower_at(served: ServedConfig, measured: Gains) -> tuple[ServedLoad, ...]:
     """Loads at which the whole interval of the gain lies below 1."""
     return tuple(load for (one, load), gain in measured.items() if one == served and gain.high < 1)
+
+
+def loses_everywhere(measured: Gains) -> bool:
+    """Whether nothing gains at any load, and something is slower by more than the interval."""
+    found = list(measured.values())
+    return all(gain.median < 1 for gain in found) and any(gain.high < 1 for gain in found)
 
 
 def measured_mean(served: ServedConfig, measured: Gains) -> float:

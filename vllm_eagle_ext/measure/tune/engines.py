@@ -12,10 +12,8 @@ from typing import Any
 from vllm_eagle_ext.draft_length.menu import schedule_of
 from vllm_eagle_ext.measure.engine.client import EngineProcess
 from vllm_eagle_ext.measure.engine.held_length import SCHEDULER
-from vllm_eagle_ext.measure.tune.results import ServedConfig, TuneSettings
+from vllm_eagle_ext.measure.tune.results import SCHEDULE_KEY, ServedConfig, TuneSettings
 from vllm_eagle_ext.options import KEY
-
-SCHEDULE_KEY = "num_speculative_tokens_per_batch_size"
 
 
 def speculative_of(settings: TuneSettings, served: ServedConfig) -> dict[str, Any] | None:

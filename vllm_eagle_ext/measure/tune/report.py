@@ -116,7 +116,7 @@ def _with_choice(report: TuneReport, closing: list[Cell]) -> TuneReport:
         "closing": _served_rows(report, closing),
         "served": choice.served,
         "config": _config(settings, choice.served),
-        "mean_gain": measured_mean(choice.served, measured) if measured else None,
+        "mean_gain": None if choice.served == NONE else measured_mean(choice.served, measured),
         "slower": sorted(choice.slower, key=_order),
         "with_zero": _zero_config(settings, choice),
         "exit_code": choice.exit_code,

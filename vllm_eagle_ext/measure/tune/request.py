@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from vllm_eagle_ext.draft_length.menu import complete_menu
+from vllm_eagle_ext.draft_length.menu import complete_menu, schedule_of
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.bench.results import sha256_of
 from vllm_eagle_ext.measure.engine.arguments import refuse_reserved, require_served
 from vllm_eagle_ext.measure.prompts import load_tokenizer, read_texts, token_ids
 from vllm_eagle_ext.measure.tune.context_prompts import with_context
-from vllm_eagle_ext.measure.tune.results import TuneSettings
+from vllm_eagle_ext.measure.tune.results import SCHEDULE_KEY, TuneSettings
+from vllm_eagle_ext.preflight.auto_rules import has_fixed_blocks
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
 from vllm_eagle_ext.preflight.offline.serve import as_decided, speculative_config, usual_k
 
@@ -61,7 +62,8 @@ def settle_tune(request: TuneRequest) -> tuple[TuneSettings, Prompts]:
     _refuse_chosen(request)
     checked = _checked_draft(request)
     served = speculative_config(checked)
-    lengths = _lengths(request, served["num_speculative_tokens"])
+    lengths = _lengths(request, served["num_speculative_tokens"], checked)
+    _check_as_started(request, lengths)
     levels = _levels(request)
     found, read = _prompts_by_context(request, max(levels))
     limit = request.engine.get("max_model_len") or checked.target.max_position_embeddings
@@ -93,16 +95,32 @@ def usual_lengths(k: int) -> list[int]:
     return sorted({*found, k})
 
 
-def _lengths(request: TuneRequest, k: int) -> list[int]:
+def _lengths(request: TuneRequest, k: int, checked: CheckResult) -> list[int]:
+    has_blocks = _has_fixed_blocks(checked)
     if request.lengths is None:
-        return usual_lengths(k)
+        return [0, k] if has_blocks else usual_lengths(k)
     try:
-        return list(complete_menu([0, *request.lengths], k))
+        found = complete_menu([0, *request.lengths], k)
     except ValueError as error:
         raise SpeculativeConfigError(
             field="--lengths", value=list(request.lengths), allowed=str(error),
             remedy=f"name lengths up to {k}, or another -k, or leave the option out",
         ) from None  # fmt: skip
+    if has_blocks and len(found) > 2:
+        raise SpeculativeConfigError(
+            field="--lengths", value=list(request.lengths),
+            allowed=f"0 and {k}: one engine holds every K, and vLLM's V1 runner always makes {k} tokens "
+            "of an EAGLE-3 draft with parallel_drafting",
+            remedy="leave the option out, or tune again with another -k",
+        )  # fmt: skip
+    return list(found)
+
+
+def _has_fixed_blocks(checked: CheckResult) -> bool:
+    spec = checked.inspection.spec
+    return spec is not None and has_fixed_blocks(
+        spec.method, in_parallel=spec.record.asks_for_parallel_drafting, runner=checked.start.runner
+    )
 
 
 def _levels(request: TuneRequest) -> list[int]:
@@ -147,6 +165,24 @@ def _checked_draft(request: TuneRequest) -> CheckResult:
         result = run_check(replace(asked, k=usual_k(result.inspection.spec)))
     require_served(result, f"{request.draft}, K={result.request.k}")
     return result
+
+
+def _check_as_started(request: TuneRequest, lengths: list[int]) -> None:
+    """Check what is started beyond one K: an engine that holds every length, and that of --auto.
+
+    Raises:
+        UnsupportedDraftError: a start would refuse it.
+    """
+    asked = CheckRequest.for_engine(
+        request.engine, draft=request.draft, draft_field="DRAFT", target=request.target, k=max(lengths),
+        method=request.method, options=request.eagle_ext,
+        speculative={**request.speculative, SCHEDULE_KEY: list(map(list, schedule_of(lengths)))},
+    )  # fmt: skip
+    require_served(run_check(asked), f"--lengths {','.join(map(str, lengths))}")
+    if request.auto:
+        options = {**request.eagle_ext, "draft_length": "auto", "draft_lengths": lengths}
+        auto = replace(asked, options=options, speculative=request.speculative)
+        require_served(run_check(auto), "--auto")
 
 
 def _prompts_by_context(request: TuneRequest, most: int) -> tuple[dict[int, list[list[int]]], Any]:

@@ -12,6 +12,7 @@ Schedule = tuple[tuple[int, int, int], ...]  # first and last number of requests
 Name = Literal["none", "held", "fixed", "schedule", "auto"]
 Stage = Literal["sweep", "closing"]
 
+SCHEDULE_KEY = "num_speculative_tokens_per_batch_size"
 HEADER, CELLS = "tune.json", "cells.jsonl"
 
 

@@ -140,6 +140,9 @@ def _recommendation(report: TuneReport) -> Iterator[str]:
         return
     if report.served == NONE:
         yield "No K pays at any load that was measured: serve without a draft."
+        for other in report.compared:
+            if other != NONE:
+                yield f"As served, {other.shown} over no draft: {_range(report, other)}."
         return
     yield from _flag_lines(report, report.config)
     yield f"Over no draft: {_described(report)}."

@@ -27,7 +27,8 @@ from vllm_eagle_ext.preflight.auto_rules import speculative_keys
 from vllm_eagle_ext.preflight.draft_checks import inspect_files
 from vllm_eagle_ext.preflight.offline.platform import find_platform
 from vllm_eagle_ext.preflight.offline.serve import usual_k
-from vllm_eagle_ext.preflight.offline.start import EngineWishes, Start, plan_start
+from vllm_eagle_ext.preflight.offline.start import Start, plan_start
+from vllm_eagle_ext.preflight.offline.wishes import EngineWishes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case, Finding, Severity
 from vllm_eagle_ext.checkpoint.draft_config import published_architecture
@@ -17,10 +16,8 @@ from vllm_eagle_ext.checkpoint.rope_config import read_rope, rope_problems
 from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.compat import cpu_needs_all_drafts, is_tested
-from vllm_eagle_ext.draft_length.menu import schedule_of
-from vllm_eagle_ext.errors import EagleExtError, HybridStateError, OptionsError, SpeculativeConfigError
-from vllm_eagle_ext.memory.adaptive_option import refuse_without_use
-from vllm_eagle_ext.memory.chunked_kernels import dtype_of_width, hindrance
+from vllm_eagle_ext.errors import EagleExtError, HybridStateError, SpeculativeConfigError
+from vllm_eagle_ext.memory.chunked_kernels import dtype_of_width, hindrance, refuse_on_cpu
 from vllm_eagle_ext.memory.geometry import served_dtype, served_state_bytes
 from vllm_eagle_ext.memory.state_scheme import (
     REPLAYING_TARGETS,
@@ -29,62 +26,21 @@ from vllm_eagle_ext.memory.state_scheme import (
     planned_prefix_caching,
     refuse_uneven_drafts,
     refuse_what_crashes,
-    refuse_without_states,
-)
-from vllm_eagle_ext.options import Options
-from vllm_eagle_ext.preflight.auto_rules import (
-    AutoEngine,
-    chosen_menu,
-    refuse_engine,
-    refuse_few_requests,
-    refuse_menu,
 )
 from vllm_eagle_ext.preflight.capture import refuse_embeddings
 from vllm_eagle_ext.preflight.kv_groups import refuse_scattered
 from vllm_eagle_ext.preflight.multimodal import NAMED, no_image_token
+from vllm_eagle_ext.preflight.offline.option_checks import checks_of_options
 from vllm_eagle_ext.preflight.offline.platform import Platform, find_deployment
+from vllm_eagle_ext.preflight.offline.wishes import EngineWishes, Runner
 from vllm_eagle_ext.preflight.parallel import check_ranks
 from vllm_eagle_ext.preflight.untested import refuse_gaps
 
-Runner = Literal["v1", "v2"]
 Check = Callable[[], object]  # raises an EagleExtError
 _GUESSES = {"images_are_known_to_v1"}
 _WARNINGS = _GUESSES | {"adaptive_option_is_used"}  # a start logs them
 _ANY_LENGTH = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _LENIENT = {"draft_cache_lies_in_one_group"}  # `strict: false` makes a warning of it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineWishes:
-    """Holds what the user asks of the engine."""
-
-    k: int
-    tp: int
-    prefix_caching: bool | None  # None: vLLM's default
-    options: Options
-    max_model_len: int | None = None  # None: the target's
-    passed_through: bool = False  # the draft, which is of another kind
-    speculative: Mapping[str, Any] = field(default_factory=dict)  # further keys, spelt as vLLM does
-    engine: Mapping[str, Any] = field(default_factory=dict)  # further keywords of LLM()
-
-    def ranks(self, keyword: str) -> int:
-        """Read a number of ranks; one that is no number is passed through to vLLM."""
-        given = self.engine.get(keyword)
-        return given if isinstance(given, int) else 1
-
-    @property
-    def chooses_k(self) -> bool:
-        return self.options.enabled and self.options.draft_length == "auto"
-
-    @property
-    def schedule(self) -> object:
-        """vLLM's schedule of K as a start hands it over; with data parallelism vLLM turns it off."""
-        if self.ranks("data_parallel_size") > 1:
-            return None
-        if self.chooses_k:
-            with suppress(OptionsError):  # which a check of its own reports
-                return schedule_of(chosen_menu(self.options.draft_lengths, self.k))
-        return self.speculative.get("num_speculative_tokens_per_batch_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +68,10 @@ def plan_start(
     caches = planned_prefix_caching(architecture, platform.name, wishes.prefix_caching)
     start = Start(platform=platform, runner=_runner(platform, case), tp=wishes.tp, prefix_caching=caches)
     checks: dict[str, Check] = {"the_target_is_as_long": partial(_refuse_length, target, wishes)}
-    checks |= _of_options(architecture, case, wishes, start) if wishes.options.enabled else {}
+    if wishes.options.enabled:
+        checks |= checks_of_options(
+            architecture, case, wishes, runner=start.runner, on_cpu=platform.name == "cpu"
+        )
     if case is not None:
         checks |= _of_the_pair(target, architecture, case, wishes, start)
     found = [finding for name, check in checks.items() for finding in _refused_start(name, check)]
@@ -150,50 +109,6 @@ def _runner(platform: Platform, case: Case | None) -> Runner:
         return "v1"
     wanted = wanted_runner(case.spec) if case else None
     return wanted[0] if wanted else "v2"
-
-
-def _of_options(
-    architecture: str, case: Case | None, wishes: EngineWishes, start: Start
-) -> dict[str, Check]:
-    asked = wishes.options.hybrid_state
-    checks: dict[str, Check] = {
-        "replay_needs_states": partial(refuse_without_states, architecture, asked),
-        "draft_lengths_fit": partial(refuse_menu, wishes.options, wishes.k),
-        "adaptive_option_is_used": partial(
-            refuse_without_use,
-            architecture,
-            option=wishes.options.adaptive_verification,
-            key=bool(wishes.speculative.get("enable_adaptive_verification")),
-        ),
-    }
-    if wishes.chooses_k and (case is not None or wishes.passed_through):
-        checks["engine_chooses_lengths"] = partial(_refuse_auto, case, wishes, start)
-    return checks
-
-
-def _refuse_auto(case: Case | None, wishes: EngineWishes, start: Start) -> None:
-    """Refuse what a start with `draft_length: "auto"` does.
-
-    Raises:
-        OptionsError: no draft that this package serves.
-        SpeculativeConfigError: something of the engine's that does not go with it.
-    """
-    engine = wishes.engine
-    refuse_engine(
-        AutoEngine(
-            has_draft=case is not None,
-            method=case.spec.method if case else None,
-            parallel_drafting=case is not None and case.spec.record.asks_for_parallel_drafting,
-            runner=start.runner,
-            on_cpu=start.platform.name == "cpu",
-            keys=wishes.speculative,
-            scheduler_cls=engine.get("scheduler_cls"),
-            data_parallel_size=wishes.ranks("data_parallel_size"),
-            pipeline_parallel_size=wishes.ranks("pipeline_parallel_size"),
-        )
-    )
-    menu = chosen_menu(wishes.options.draft_lengths, wishes.k)
-    refuse_few_requests(menu, start.runner, engine.get("max_num_seqs"))
 
 
 def _of_the_pair(
@@ -258,6 +173,8 @@ def _state(
         refuse_what_crashes(situation)
         choice = choose(situation, wishes.options.hybrid_state)
         refuse_uneven_drafts(situation, choice)
+        if choice.replays:
+            refuse_on_cpu(situation.platform, situation.kernels)
     except HybridStateError as error:
         return None, (_finding("state_can_be_kept", error),)
     return str(choice), ()

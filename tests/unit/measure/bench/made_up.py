@@ -9,6 +9,7 @@ from vllm_eagle_ext.measure.bench.results import (
     ContextBin,
     EngineRecord,
     Folder,
+    GivenConfig,
     Measurement,
     Settings,
     Split,
@@ -64,6 +65,7 @@ class MadeUp:
     together: bool = False
     temperature: float = 0.0
     kinds: tuple[str, ...] = ("none", "stock", "ours")
+    config: GivenConfig | None = None
     stock_error: str | None = None
     probe_error: str | None = None
     synthetic: list[float] | None = None
@@ -104,6 +106,7 @@ class MadeUp:
             synthetic_acceptance=self.synthetic,
             dummy=False,
             kinds=list(self.kinds),
+            config=self.config,
         )
 
     def context(self) -> Context:

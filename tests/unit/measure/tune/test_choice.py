@@ -136,10 +136,27 @@ def test_slower_somewhere_is_said_with_a_length_of_zero_where_it_helps():
 
 @pytest.mark.parametrize("high", [0.999, 1.0])
 def test_slower_is_the_whole_interval(high):
-    made = MadeUp(requests=(1,), contexts=(64,))
-    load = ServedLoad(requests=1, context=64)
-    gains = {(FIXED, load): median_interval([0.9, high])}
+    made = MadeUp(requests=(1, 4), contexts=(64,))
+    one, four = (ServedLoad(requests=requests, context=64) for requests in (1, 4))
+    gains = {(FIXED, one): median_interval([0.9, high]), (FIXED, four): median_interval([1.1, 1.2])}
     assert choose_config(made.settings(), gains, surface(made)).exit_code == (high < 1)
+
+
+@pytest.mark.parametrize(
+    ("gains", "printed"),
+    [
+        ({"fixed": {1: 0.9, 4: 0.8, 16: 0.5}, "schedule": {1: 0.99, 4: 0.98, 16: 0.9}}, None),
+        ({"fixed": {1: 1.1, 4: 0.8, 16: 0.5}, "schedule": {1: 0.99, 4: 0.98, 16: 0.9}}, FIXED),
+        ({"fixed": {1: 1.2, 4: 0.9, 16: 0.9}}, FIXED),
+    ],
+)
+def test_no_draft_where_every_config_loses_at_every_load(gains, printed):
+    """A gain at one load is kept, and said to be slower elsewhere."""
+    made = MadeUp()
+    choice = choose_config(made.settings(), measured(made.settings(), **gains), surface(made))
+    assert (choice.served == NONE) is (printed is None)
+    assert choice.exit_code == (printed is not None)
+    assert printed is not None or (choice.slower, choice.with_zero) == ((), ())
 
 
 def test_no_length_pays():

@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.unit.measure.tune.made_up import MadeUp, memory_bound
 from vllm_eagle_ext.measure.tune.engines import arguments_of
 from vllm_eagle_ext.measure.tune.publish import PICTURE, REPORT, publish
-from vllm_eagle_ext.measure.tune.report import TuneReport
+from vllm_eagle_ext.measure.tune.report import TuneReport, report_of
 from vllm_eagle_ext.measure.tune.results import NONE, ServedConfig
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -20,8 +20,6 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 def shown(made, path):
     folder = made.folder(path)
-    from vllm_eagle_ext.measure.tune.report import report_of
-
     console = Console(record=True, width=80, soft_wrap=True)
     report = report_of(folder)
     publish(report, folder, console)
@@ -87,6 +85,27 @@ def test_no_draft_where_nothing_pays(tmp_path):
     assert report.exit_code == 0
     assert "serve without a draft" in text
     assert "never" in text  # K+1 tokens are not enough at any acceptance
+
+
+def test_no_draft_where_what_promised_to_pay_is_slower_as_served(tmp_path):
+    """The closing round decides: its table is shown, and no config is."""
+    made = MadeUp()
+    folder = made.folder(tmp_path)
+    file = tmp_path / "cells.jsonl"
+    cells = [json.loads(line) for line in file.read_text().splitlines()]
+    for cell in cells:
+        if cell["stage"] == "closing" and cell["served"]["name"] != "none":
+            cell["step_s"] *= 5
+    file.write_text("".join(json.dumps(cell) + "\n" for cell in cells))
+    console = Console(record=True, width=80, soft_wrap=True)
+    report = report_of(folder)
+    publish(report, folder, console)
+    text = console.export_text()
+    assert (report.served, report.exit_code, report.mean_gain) == (NONE, 0, None)
+    assert report.config.speculative_config is None
+    assert "serve without a draft" in text
+    assert "As served, schedule over no draft: 0." in text
+    assert "--speculative-config" not in text
 
 
 def test_auto_is_printed_where_it_gains_more(tmp_path):

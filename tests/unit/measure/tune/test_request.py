@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.support.checkpoints import write_target
+from tests.support.drafts import valid_draft, write
 from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.errors import EagleExtError
@@ -64,6 +66,34 @@ def test_what_is_refused(change, said):
     with pytest.raises(EagleExtError) as refused:
         settle_tune(replace(REQUEST, **change))
     assert said in str(refused.value)
+
+
+@pytest.fixture
+def parallel(tmp_path):
+    """A request with a draft whose tokens vLLM's V1 runner always makes K of."""
+    draft = write(valid_draft("p-eagle"), tmp_path / "draft")
+    target = write_target(tmp_path / "target")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (target / file).write_bytes((TINY / "target" / file).read_bytes())
+    return replace(REQUEST, draft=str(draft), target=str(target))
+
+
+def test_lengths_of_drafts_that_are_made_in_parallel(parallel):
+    allowed = replace(parallel, contexts=(64,), requests=(1,))
+    assert settle_tune(allowed)[0].lengths == [0, 4]
+    assert settle_tune(replace(allowed, lengths=[4], auto=True))[0].lengths == [0, 4]
+    with pytest.raises(EagleExtError, match=r"--lengths is \[2, 4\]\. Allowed: 0 and 4"):
+        settle_tune(replace(allowed, lengths=[2, 4]))
+
+
+def test_what_is_started_is_checked_with_every_length():
+    """One state block per draft token: vLLM 0.32's CPU kernels need all drafts."""
+    hybrid = replace(REQUEST, target=str(TINY / "hybrid_target"), draft=str(TINY / "dflash"), k=7)
+    settle_tune(hybrid)
+    with pytest.raises(EagleExtError, match="--lengths 0,1,2,3,4,6,7: speculative_config"):
+        settle_tune(replace(hybrid, eagle_ext={"hybrid_state": "per_token"}))
+    with pytest.raises(EagleExtError, match="--auto: --scheduler-cls"):
+        settle_tune(replace(REQUEST, auto=True, engine={"scheduler_cls": "my.Scheduler"}))
 
 
 @pytest.mark.parametrize(

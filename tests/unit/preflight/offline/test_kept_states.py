@@ -42,6 +42,19 @@ def test_how_states_are_kept_on_a_cpu(check):
     assert kept in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("state", "kernels", "served"),
+    [("replay", "chunked", False), ("replay", "sequential", True), ("per_token", "chunked", True)],
+)
+def test_chunked_kernels_on_a_cpu(check, state, kernels, served):
+    """A start refuses them where it replays; with one state block per draft token nobody asks."""
+    options = json.dumps({"hybrid_state": state, "replay_kernels": kernels})
+    result = check(TINY / "dflash", *HYBRID, "--platform", "cpu", "-k", "7", "--eagle-ext", options)
+    assert result.exit_code == int(not served), result.stdout
+    said = "error state_can_be_kept: additional_config.eagle_ext.replay_kernels is 'chunked'"
+    assert (said in result.stdout) is not served
+
+
 @pytest.mark.parametrize(("release", "exports"), [("0.32.0", False), ("0.33.0", True)])
 @pytest.mark.parametrize(
     ("gpu", "device"), [(None, "sm_90"), ("8.0", "sm_80"), ("12.0", "sm_120"), ("[N/A]", "sm_90")]

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Foresees what a start would make of the options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from vllm_eagle_ext.checkpoint import Case
+from vllm_eagle_ext.memory.adaptive_option import refuse_without_use
+from vllm_eagle_ext.memory.state_scheme import refuse_without_states
+from vllm_eagle_ext.preflight.auto_rules import (
+    AutoEngine,
+    chosen_menu,
+    has_fixed_blocks,
+    refuse_engine,
+    refuse_few_requests,
+    refuse_menu,
+    refuse_shorter_blocks,
+)
+from vllm_eagle_ext.preflight.offline.wishes import EngineWishes, Runner
+
+
+def checks_of_options(
+    architecture: str, case: Case | None, wishes: EngineWishes, *, runner: Runner, on_cpu: bool
+) -> dict[str, Callable[[], object]]:
+    """List what a start asks of the options, name by name; a check raises an EagleExtError."""
+    asked = wishes.options.hybrid_state
+    checks: dict[str, Callable[[], object]] = {
+        "replay_needs_states": partial(refuse_without_states, architecture, asked),
+        "draft_lengths_fit": partial(refuse_menu, wishes.options, wishes.k),
+        "adaptive_option_is_used": partial(
+            refuse_without_use,
+            architecture,
+            option=wishes.options.adaptive_verification,
+            key=bool(wishes.speculative.get("enable_adaptive_verification")),
+        ),
+    }
+    if wishes.chooses_k and (case is not None or wishes.passed_through):
+        checks["engine_chooses_lengths"] = partial(
+            _refuse_auto, case, wishes, runner=runner, on_cpu=on_cpu
+        )
+    if case is not None and has_fixed_blocks(
+        case.spec.method, in_parallel=case.spec.record.asks_for_parallel_drafting, runner=runner
+    ):
+        checks["shorter_drafts_stay_apart"] = partial(
+            refuse_shorter_blocks, wishes.options, wishes.k, wishes.schedule
+        )
+    return checks
+
+
+def _refuse_auto(case: Case | None, wishes: EngineWishes, *, runner: Runner, on_cpu: bool) -> None:
+    """Refuse what a start with `draft_length: "auto"` does.
+
+    Raises:
+        OptionsError: no draft that this package serves.
+        SpeculativeConfigError: something of the engine's that does not go with it.
+    """
+    engine = wishes.engine
+    refuse_engine(
+        AutoEngine(
+            has_draft=case is not None,
+            method=case.spec.method if case else None,
+            runner=runner,
+            on_cpu=on_cpu,
+            keys=wishes.speculative,
+            scheduler_cls=engine.get("scheduler_cls"),
+            data_parallel_size=wishes.ranks("data_parallel_size"),
+            pipeline_parallel_size=wishes.ranks("pipeline_parallel_size"),
+        )
+    )
+    menu = chosen_menu(wishes.options.draft_lengths, wishes.k)
+    refuse_few_requests(menu, runner, engine.get("max_num_seqs"))
