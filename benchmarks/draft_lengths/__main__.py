@@ -34,6 +34,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pair", choices=PAIRS, required=True)
     parser.add_argument("--rounds", type=int, default=usual.rounds)
     parser.add_argument("--tokens", type=int, default=usual.tokens, help="of a request and load")
+    parser.add_argument("--texts", type=int, default=usual.texts, help="of a cell, at least")
     parser.add_argument("--loads", type=_numbers, default=usual.requests, help="requests, as in 1,4,16")
     parser.add_argument("--contexts", type=_numbers, default=usual.contexts, help="as in 64,512")
     parser.add_argument(
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.update({"OMP_NUM_THREADS": "1", **ENVIRONMENT})
     amount = Amount(
         requests=options.loads, contexts=options.contexts, rounds=options.rounds, tokens=options.tokens,
-        first_steps=options.steps,
+        texts=options.texts, first_steps=options.steps,
     )  # fmt: skip
     settings, tune, prompts = settle_pair(options.pair, amount)
     for line in busy_warning():
@@ -77,6 +78,7 @@ def _command(options: argparse.Namespace) -> str:
     for name, value, other in (
         ("--loads", options.loads, usual.requests),
         ("--contexts", options.contexts, usual.contexts),
+        ("--texts", (options.texts,), (usual.texts,)),
         ("--steps", (options.steps,), (usual.first_steps,)),
     ):
         if value != other:

@@ -55,6 +55,7 @@ def draw_lengths(result: LengthsResult, path: Path) -> Path:
         below[0].set_ylabel("over no draft")
         for panel in below:
             panel.axhline(1, color=GREY, linewidth=1.8, zorder=1)
+        _same_range(above[: len(steady)])
         _same_range(below)
         handles, names = above[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=len(names))
@@ -127,6 +128,7 @@ def _set_requests(rate: Axes, ratio: Axes, requests: Sequence[int]) -> None:
 
 
 def _same_range(panels: Sequence[Axes]) -> None:
-    top = max(panel.get_ylim()[1] for panel in panels)
+    """From the lowest to the highest figure of all; ratios from 0."""
+    low, high = zip(*(panel.get_ylim() for panel in panels), strict=True)
     for panel in panels:
-        panel.set_ylim(0, top)
+        panel.set_ylim(min(low) if panel.get_yscale() == "log" else 0, max(high))

@@ -49,6 +49,7 @@ class LengthsSettings(Record):
     contexts: list[int]
     rounds: int
     tokens: int  # of a request and phase
+    texts: int  # of a cell, at least
     first_steps: int  # of "auto" at each load, before it is measured
 
     @property

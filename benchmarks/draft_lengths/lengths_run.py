@@ -16,23 +16,27 @@ from vllm_eagle_ext.measure.engine.machine import OtherWork
 from vllm_eagle_ext.measure.tune.order import CellTurn, start_s, turns_s
 from vllm_eagle_ext.measure.tune.order import waves as tuned_waves
 from vllm_eagle_ext.measure.tune.request import Prompts
-from vllm_eagle_ext.measure.tune.results import ServedConfig, ServedLoad, TuneSettings
+from vllm_eagle_ext.measure.tune.results import NONE, ServedConfig, ServedLoad, TuneSettings
 
+_FEWER_STEPS = 0.6  # of those without a draft; the median of the lengths, half of the texts sampled
+_FIRST_S = 15  # of a load, in which "auto" learns
 _WARM_TOKENS = 4  # of a request, where nothing is learnt: what is compiled at first use
 
 
 def forecast_s(settings: LengthsSettings, tune: TuneSettings) -> float:
     """Seconds of a run on two cores."""
-    turns, served = 0.0, tuple(settings.served)
+    seconds = 3 * start_s(tune)
+    drafted = tuple(settings.served[1:])
     for load in settings.loads:
-        for number in range(settings.rounds):
-            for level in load.phases:
-                one = ServedLoad(requests=level, context=load.context)
-                # In the first round "auto" learns, once for a load.
-                round_ = 1 if number or load.ramp else 0
-                times = 1 if load.ramp else waves(load) / tuned_waves(level)
-                turns += times * turns_s(tune, [CellTurn(one, round_, served)])
-    return turns + 3 * start_s(tune)
+        times = waves(load, settings.texts)
+        for level in load.phases:
+            one = ServedLoad(requests=level, context=load.context)
+            plain, other = (
+                turns_s(tune, [CellTurn(one, 1, served)]) / tuned_waves(level)
+                for served in ((NONE,), drafted)
+            )
+            seconds += settings.rounds * times * (plain + _FEWER_STEPS * other)
+    return seconds + _FIRST_S * len(settings.loads)
 
 
 class LengthsRun:
@@ -103,7 +107,8 @@ class LengthsRun:
         self, served: ServedConfig, load: LoadShape, number: int, tokens: int
     ) -> list[PhasedLoad]:
         length = served.k if served.name == "held" else None
-        return loads_of_cell(load, number, self.prompts[load.context], tokens, length)
+        prompts, texts = self.prompts[load.context], self.settings.texts
+        return loads_of_cell(load, number, prompts, length, tokens=tokens, texts=texts)
 
     def _decoded(
         self, served: ServedConfig, loads: list[PhasedLoad]

@@ -18,8 +18,6 @@ from benchmarks.performance import ENGINE, SHORT
 from vllm_eagle_ext.measure.tune.request import Prompts, TuneRequest, settle_tune
 from vllm_eagle_ext.measure.tune.results import TuneSettings
 
-LEAST_TEXTS = 16  # of a cell: sampled texts differ from variant to variant
-
 
 @dataclass(frozen=True, slots=True)
 class TinyPair:
@@ -47,6 +45,7 @@ class Amount:
     contexts: Sequence[int] = (64, 512)
     rounds: int = 5
     tokens: int = 48
+    texts: int = 8  # of a cell, at least: sampled ones differ from variant to variant
     first_steps: int = 240
 
 
@@ -67,27 +66,36 @@ def settle_pair(name: str, amount: Amount) -> tuple[LengthsSettings, TuneSetting
     same = ("target", "draft", "k", "lengths", "eagle_ext", "engine", "prompts", "prompt_tokens",
             "requests", "contexts", "rounds")  # fmt: skip
     settings = LengthsSettings(
-        pair=name, tokens=amount.tokens, first_steps=amount.first_steps,
+        pair=name, tokens=amount.tokens, texts=amount.texts, first_steps=amount.first_steps,
         **{field: getattr(tune, field) for field in same},
     )  # fmt: skip
     return settings, tune, prompts
 
 
-def waves(load: LoadShape) -> int:
-    """Loads of one cell, behind each other."""
-    return math.ceil(LEAST_TEXTS / load.requests)
+def waves(load: LoadShape, texts: int) -> int:
+    """Loads of one cell, behind each other, so that it has as many texts."""
+    return math.ceil(texts / load.requests)
 
 
 def loads_of_cell(
-    load: LoadShape, number: int, prompts: Sequence[list[int]], tokens: int, draft_length: int | None
+    load: LoadShape,
+    number: int,
+    prompts: Sequence[list[int]],
+    draft_length: int | None,
+    *,
+    tokens: int,
+    texts: int,
 ) -> list[PhasedLoad]:
     """Make the waves of a cell: other prompts in each round, the same for all that take turns.
 
     Args:
         number: of the round.
+        tokens: of a request and phase.
+        texts: of the cell, at least.
     """
-    found, texts = [], load.requests * waves(load)
-    for wave in range(waves(load)):
+    found, count = [], waves(load, texts)
+    texts = load.requests * count
+    for wave in range(count):
         places = range(wave * load.requests, (wave + 1) * load.requests)
         chosen = [prompts[(number * texts + place) % len(prompts)] for place in places]
         temperatures = [float(place % 2) for place in places]
