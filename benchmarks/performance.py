@@ -26,7 +26,7 @@ PICTURES = Path("docs/performance")
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 SHORT = "examples/tiny/prompts.jsonl"
-_ENGINE = {
+ENGINE = {
     "max_model_len": 2048,
     "enforce_eager": True,
     "gpu_memory_utilization": 0.3,
@@ -70,7 +70,7 @@ def run(bench: str, out: Path) -> int:
         Its exit status.
     """
     shutil.rmtree(out, ignore_errors=True)
-    engine = _ENGINE | ({"enable_prefix_caching": False} if "hybrid_target" in bench else {})
+    engine = ENGINE | ({"enable_prefix_caching": False} if "hybrid_target" in bench else {})
     command = [str(Path(sys.executable).parent / "vllm-eagle"), "bench", *bench.split()]
     command += ["--engine", json.dumps(engine), "--out", str(out)]
     return subprocess.run(command, env=os.environ | ENVIRONMENT, check=False).returncode

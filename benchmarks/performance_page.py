@@ -21,6 +21,15 @@ PICTURES = Path("docs/performance")
 Row = dict[str, Any]
 
 
+def with_part(text: str, name: str, made: str, page: Path) -> str:
+    """The page's text, with what was made between the markers of that name."""
+    pattern = rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)"
+    text, found = re.subn(pattern, lambda m: m[1] + made + "\n" + m[2], text, flags=re.DOTALL)
+    if not found:
+        raise SystemExit(f"{page} has no place for {name}")
+    return text
+
+
 def rows(name: str) -> list[Row]:
     """The rows of a committed report, read as `vllm-eagle bench report` reads those of any release."""
     file = RESULTS / f"{name}.json"
@@ -140,14 +149,7 @@ def main() -> None:
     pictures()
     text = PAGE.read_text()
     for write in (side_by_side, by_concurrency, by_k, by_prompt, gated):
-        name = write.__name__
-        pattern = rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)"
-        made = write()
-        text, found = re.subn(
-            pattern, lambda m, made=made: m[1] + made + "\n" + m[2], text, flags=re.DOTALL
-        )
-        if not found:
-            raise SystemExit(f"{PAGE} has no place for {name}")
+        text = with_part(text, write.__name__, write(), PAGE)
     PAGE.write_text(text)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.failure_causes import cause_of
@@ -42,6 +42,8 @@ class EngineProcess:
         EngineFailedError: with the engine's own error and the end of its log.
     """
 
+    PROGRAM: ClassVar[str] = "vllm_eagle_ext.measure.engine.process"  # a module
+
     def __init__(
         self, arguments: Mapping[str, Any], log: Path, *, name: str = "the engine", plugin: bool = True
     ) -> None:
@@ -51,7 +53,7 @@ class EngineProcess:
     def __enter__(self) -> EngineProcess:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "vllm_eagle_ext.measure.engine.process"],
+                [sys.executable, "-m", self.PROGRAM],
                 env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                 text=True, bufsize=1, start_new_session=True,
             )  # fmt: skip

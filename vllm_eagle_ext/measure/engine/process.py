@@ -3,8 +3,8 @@
 
     python -m vllm_eagle_ext.measure.engine.process
 
-The first line holds the keywords of LLM(); each later one a command of COMMANDS under "do", with
-its arguments. Answers: {"progress": n} any number of times, then {"result": ..} or {"error": ".."}.
+The first line holds the keywords of LLM(); each later one a command of `Engine.COMMANDS` under "do",
+with its arguments. Answers: {"progress": n} any number of times, then {"result": ..} or {"error": ".."}.
 It ends when its input does.
 """
 
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import count
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 from vllm_eagle_ext.measure.engine.load import Answer, Load, Measured, StepLoad
 from vllm_eagle_ext.measure.engine.steps import time_steps
@@ -34,6 +34,8 @@ class Engine:
     Args:
         report: called with the number of requests that have ended.
     """
+
+    COMMANDS: ClassVar[tuple[str, ...]] = ("load", "steps", "logprobs", "rpc")
 
     def __init__(self, arguments: dict[str, Any], report: Callable[[int], None]) -> None:
         from vllm import LLM
@@ -163,21 +165,18 @@ class _Running:
         return Answer(self.prompt_tokens, self.tokens, self.steps, ttft, decode)
 
 
-COMMANDS = ("load", "steps", "logprobs", "rpc")
-
-
-def serve(lines: TextIO, say: Callable[[dict[str, Any]], None]) -> None:
+def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Engine] = Engine) -> None:
     engine = None
     for line in lines:
         asked = json.loads(line)
         try:
             if engine is None:
-                engine = Engine(asked, lambda ended: say({"progress": ended}))
+                engine = kind(asked, lambda ended: say({"progress": ended}))
                 say({"result": None})
                 continue
             name = asked.pop("do")
-            if name not in COMMANDS:
-                raise ValueError(f"no command {name!r}; there are {', '.join(COMMANDS)}")
+            if name not in kind.COMMANDS:
+                raise ValueError(f"no command {name!r}; there are {', '.join(kind.COMMANDS)}")
             say({"result": getattr(engine, name)(**asked)})
         except Exception as error:  # noqa: BLE001 (the parent tells the user)
             traceback.print_exc()
@@ -186,11 +185,11 @@ def serve(lines: TextIO, say: Callable[[dict[str, Any]], None]) -> None:
                 sys.exit(1)
 
 
-def main() -> None:
+def main(kind: type[Engine] = Engine) -> None:
     # vLLM and its children print to descriptor 1; the answers keep the real one for themselves.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    serve(sys.stdin, lambda found: print(json.dumps(found), file=answers))
+    serve(sys.stdin, lambda found: print(json.dumps(found), file=answers), kind)
 
 
 if __name__ == "__main__":

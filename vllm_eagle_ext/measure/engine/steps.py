@@ -28,7 +28,8 @@ def time_steps(llm: Any, load: StepLoad, *, detokenize: bool) -> TimedSteps:
     engine = llm.llm_engine
     names = [f"steps-{next(_NUMBERS)}" for _ in load.prompts]
     for name, prompt in zip(names, load.prompts, strict=True):
-        engine.add_request(name, {"prompt_token_ids": prompt}, _sampling(load, detokenize))
+        sampling = endless_sampling(load.draft_length, load.temperature, detokenize=detokenize)
+        engine.add_request(name, {"prompt_token_ids": prompt}, sampling)
     try:
         return _collected(engine, load)
     finally:
@@ -63,15 +64,20 @@ def _collected(engine: Any, load: StepLoad) -> TimedSteps:
     return TimedSteps(seconds, tokens, context)
 
 
-def _sampling(load: StepLoad, detokenize: bool) -> Any:
+def endless_sampling(draft_length: int | None, temperature: float, *, detokenize: bool) -> Any:
+    """Make the SamplingParams of a text that goes on past its end, until it is aborted.
+
+    Args:
+        draft_length: K to ask an engine with `held_length` for; None: the engine's own.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     return SamplingParams(
-        temperature=load.temperature,
+        temperature=temperature,
         max_tokens=None,  # as many as max_model_len leaves
         ignore_eos=True,
         detokenize=detokenize,
         output_kind=RequestOutputKind.DELTA,
-        extra_args=None if load.draft_length is None else {ASKED: load.draft_length},
+        extra_args=None if draft_length is None else {ASKED: draft_length},
     )

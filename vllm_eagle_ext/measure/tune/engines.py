@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm_eagle_ext.draft_length.menu import schedule_of
 from vllm_eagle_ext.measure.engine.client import EngineProcess
@@ -68,6 +68,8 @@ class Engines:
         EngineFailedError: one did not start.
     """
 
+    PROCESS: ClassVar[type[EngineProcess]] = EngineProcess
+
     def __init__(
         self,
         settings: TuneSettings,
@@ -101,7 +103,7 @@ class Engines:
             arguments = arguments_of(self.settings, key, self.engine)
             log = self.logs / f"{key.name}.log"
             # Without a draft, too: what is compared differs in the draft alone.
-            engine = EngineProcess(arguments, log, name=f"the engine of {key.name}")
+            engine = self.PROCESS(arguments, log, name=f"the engine of {key.name}")
             engine.__enter__()
             self._running[key] = engine
             self.spent_s += time.perf_counter() - began

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine is asked to decode in phases, and what it measured. Imports neither vLLM nor torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PhasedLoad:
+    """Requests that decode together, as many as each phase says, until they have so many tokens.
+
+    The first requests leave first where a phase has fewer than the one before it. Texts go on past their
+    end, and are ended from outside, so that a step is never cut.
+    """
+
+    prompts: list[list[int]]  # token ids, in the order in which they begin
+    temperatures: list[float]  # of each
+    phases: list[int]  # requests at a time
+    tokens: int  # of a request and phase, the mean over its requests
+    draft_length: int | None = None  # K, for an engine with `held_length`; None: the engine's own
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PhasedSteps:
+    """What the steps of decoding alone were, all phases together."""
+
+    cpu_s: float  # processor time of the engine's process, its core among it
+    wall_s: float
+    steps: int
+    of_prompt: list[tuple[int, int]]  # tokens of each, and the steps in which it got them
+    decoded: int  # steps of each request behind its first token, those beside prompts too
+    drafts: int = 0  # of these
+    drafted: int = 0  # tokens of them
+    accepted: list[int] = field(default_factory=list)  # of them, per position
