@@ -80,6 +80,12 @@ class Options(BaseModel):
         description='with draft_length "auto", a list of the lengths to choose from, 0 for no draft; '
         "num_speculative_tokens must be among them",
     )
+    draft_off: Literal["keep", "sleep"] | None = Field(
+        default=None,
+        description='what a draft does in steps that draft nothing: "keep" (it runs, for its cache), '
+        '"sleep" (it does not run, and its cache is filled before the next drafts), or null ("sleep" '
+        "where it can be had)",
+    )
 
 
 def parse_options(additional_config: object) -> Options:

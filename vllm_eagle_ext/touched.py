@@ -62,8 +62,9 @@ TOUCHED = (
         kind="name wrapped",
         place="compat.install_cpu_workarounds",
         when=f"{BUILT}, on a CPU",
-        why="behind a chunk of a prompt V1 drafts from the wrong token",
-        remove_when="`prepare_next_token_ids_padded` goes by the rows of the step, or V1 goes",
+        why="behind a chunk of a prompt V1 drafts from the wrong token; with K = 0 it runs the draft",
+        remove_when="`prepare_next_token_ids_padded` goes by the rows of the step, and V1's proposers "
+        "skip steps without drafts and fill their caches later, or V1 goes",
     ),
     Touch(
         name=f"{_REJECTION}:expand_batch_to_tokens",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.contract.name import Name
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
+_V1_RUNNER = "vllm.v1.worker.gpu_model_runner"
 
 DRAFT_LENGTH = (
     Name(
@@ -96,5 +97,50 @@ DRAFT_LENGTH = (
         "GPUModelRunner.sample_tokens",
         "V2 does, and hands over no more",
         contains=("num_speculative_tokens=num_spec_tokens",),
+    ),
+    Name(
+        _V1_RUNNER,
+        "GPUModelRunner.propose_draft_token_ids",
+        "a sleeping draft finds the aux states sixth and its group's metadata eighth",
+        parameters=(
+            "self",
+            "scheduler_output",
+            "sampled_token_ids",
+            "sampling_metadata",
+            "hidden_states",
+            "sample_hidden_states",
+            "aux_hidden_states",
+            "spec_decode_metadata",
+            "common_attn_metadata",
+            "slot_mappings",
+        ),
+    ),  # fmt: skip
+    Name(
+        _V1_RUNNER,
+        "GPUModelRunner._get_positions",
+        "positions of the rows that a sleeping draft keeps",
+        parameters=("self", "num_tokens"),
+    ),
+    Name(
+        _V1_RUNNER,
+        "GPUModelRunner._update_states",
+        "a request's list of blocks grows in place, and is another one once it is resumed",
+        contains=(
+            "self.requests.pop(req_id, None)",
+            "block_ids.extend(new_ids)",
+            "req_state.block_ids = new_block_ids",
+        ),
+    ),
+    Name(
+        "vllm.v1.spec_decode.llm_base_proposer",
+        "SpecDecodeBaseProposer.initialize_attn_backend",
+        "the KV-cache group of the draft's layers, and its window",
+        contains=("self.draft_attn_groups", "kv_cache_spec=layer_kv_cache_spec"),
+    ),
+    Name(
+        "vllm.utils.torch_utils",
+        "async_tensor_h2d",
+        "which rows are written, without waiting for the device",
+        accepts=("data", "device", "dtype"),
     ),
 )

@@ -1,7 +1,8 @@
 """Engines with `draft_length: "auto"`, and the lengths that their steps were given.
 
 A batch whose name begins with `cycled` is given a random length of the menu in each step, whatever was
-measured: what a controller may do at worst. Others get the controller's own choice.
+measured: what a controller may do at worst. One that begins with `phased` keeps to a length for some
+steps, and half of the time to none at all. Others get the controller's own choice.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from tests.support.batches import TIMEOUT_S, Engine
 from tests.support.engine import IN_PROCESS, EngineFailedError, engine_environment, run_child
 
-CYCLED = "cycled"
+CYCLED, PHASED = "cycled", "phased"
 
 
 def auto(menu: Sequence[int]) -> dict[str, Any]:
@@ -24,17 +25,28 @@ def auto(menu: Sequence[int]) -> dict[str, Any]:
 class Watched:
     """Hands everything to a controller, notes the lengths, and cycles them where it is told to."""
 
-    def __init__(self, controller: Any, cycled: bool) -> None:
+    def __init__(self, controller: Any, batch: str) -> None:
         self._controller = controller
-        self._draw = random.Random(0) if cycled else None
+        self._draw = random.Random(0)
+        self._cycles, self._phases = batch.startswith(CYCLED), batch.startswith(PHASED)
+        self._left = 0  # steps of the present phase
         self.lengths: list[int] = []
 
     def next_length(self, requests: int, context: int) -> int:
         length = self._controller.next_length(requests, context)
-        if self._draw is not None:
+        if self._cycles:
             length = self._draw.choice(self._controller.menu)
+        elif self._phases:
+            length = self._in_phase()
         self.lengths.append(length)
         return length
+
+    def _in_phase(self) -> int:
+        if not self._left:
+            self._left = self._draw.randint(1, 9)
+            self._length = self._draw.choice([0, self._draw.choice(self._controller.menu)])
+        self._left -= 1
+        return self._length
 
     @property
     def last_change(self) -> Any:

@@ -9,20 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.batches_process import run_batch
-from tests.support.draft_lengths import CYCLED, Watched
+from tests.support.draft_lengths import Watched
+from tests.support.filled import UNFILLED
 from tests.support.in_process import build, close, keep_kernels
 
 
 def serve(engine: dict[str, Any]) -> dict[str, Any]:
-    llm = build(engine, "tests.support.placed.Placed", engine["options"])
+    llm = build(engine, "tests.support.filled.Filled", engine["options"])
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
     own = getattr(scheduler, "controller", None)
     results: dict[str, Any] = {}
     for batch in engine["batches"]:
         if own is not None:
-            scheduler.controller = Watched(own, batch["name"].startswith(CYCLED))
+            scheduler.controller = Watched(own, batch["name"])
         drafts = engine["speculative"] is not None
+        if drafts:
+            llm.collective_rpc("start_filling", args=(UNFILLED in batch["name"],))
         result = run_batch(llm, batch, results, drafts)
+        result["filled"] = llm.collective_rpc("take_filled")[0] if drafts else []
         result["lengths"] = scheduler.controller.lengths if own is not None else []
         results[batch["name"]] = result
     close(llm)

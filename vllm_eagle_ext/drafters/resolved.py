@@ -28,6 +28,7 @@ class ResolvedDraft(StrictWeights):
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         compat.install_in_worker()
         self.loading_plan = LoadingPlan(**marker["weights"])
+        self.may_sleep = bool(marker.get("may_sleep", False))  # while nothing is drafted
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Arguments and shapes: the drafter's own.

@@ -17,11 +17,12 @@ from vllm_eagle_ext.resolved_marker import write_marker
 _SECTIONS = ("mrope_section", "mrope_interleaved", "xdrope_section")
 
 
-def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
+def apply_spec(config: Any, case: Case, *, strict: bool = True, may_sleep: bool = False) -> None:
     """Write the decisions of a supported draft into its config.
 
     Args:
         config: vLLM's SpeculativeConfig, whose draft config is changed in place.
+        may_sleep: the draft does not run in steps that draft nothing.
     """
     hf_config = config.draft_model_config.hf_config
     spec = case.spec
@@ -38,7 +39,8 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
     if config.parallel_drafting:
         _drop_rope_sections(hf_config)
     resolve_name(spec.record.config_writer)(config, case)
-    write_marker(hf_config, weights=asdict(loading_plan(case, strict=strict)))
+    plan = asdict(loading_plan(case, strict=strict))
+    write_marker(hf_config, weights=plan, may_sleep=may_sleep)
     hf_config.architectures = [spec.drafter]
     config.update_arch_()
 

@@ -21,6 +21,7 @@ from vllm_eagle_ext.preflight.apply_draft_length import (
     withdraw_scheduler,
 )
 from vllm_eagle_ext.preflight.apply_scheme import apply_hybrid_state, require_drafts
+from vllm_eagle_ext.preflight.apply_sleep import choose_sleep
 from vllm_eagle_ext.preflight.draft_checks import inspect_launch, inspect_requested
 from vllm_eagle_ext.preflight.draft_request import read_request
 from vllm_eagle_ext.preflight.launch import Launch, read_launch
@@ -73,21 +74,22 @@ def _build(launch: Launch, build: Callable[[], Any]) -> Launch:
 
 
 def _apply(launch: Launch) -> None:
+    may_sleep = choose_sleep(launch)
     if launch.config is None:
         require_drafts(launch.options)
         return
     if launch.inspection is not None and launch.config.method in methods():
-        _apply_draft(launch)
+        _apply_draft(launch, may_sleep)
     apply_draft_length(launch)
     apply_hybrid_state(launch)
 
 
-def _apply_draft(launch: Launch) -> None:
+def _apply_draft(launch: Launch, may_sleep: bool) -> None:
     config, inspection = launch.config, launch.inspection
     if inspection is None or inspection.case is None:
         logger.warning("Draft %r is of another kind: not checked; loaded by stock vLLM.", config.model)
         return
-    apply_spec(config, inspection.case, strict=launch.options.strict)
+    apply_spec(config, inspection.case, strict=launch.options.strict, may_sleep=may_sleep)
     log_inspection(inspection, launch.target.get_total_num_hidden_layers())
     spec, k = inspection.case.spec, config.num_speculative_tokens
     metrics.publish_draft(launch.engine_args, launch.target, spec, k)

@@ -23,6 +23,7 @@ from vllm.forward_context import get_forward_context, is_forward_context_availab
 from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM, DFlashQwen3Model
 
 from vllm_eagle_ext.drafters.resolved import ResolvedDraft
+from vllm_eagle_ext.drafters.sleeping_draft import SleepingDraft
 
 
 class DFlashEagleExtQwen3Model(DFlashQwen3Model):
@@ -45,10 +46,20 @@ class DFlashEagleExtQwen3Model(DFlashQwen3Model):
         return normed
 
 
-class DFlashEagleExtQwen3ForCausalLM(ResolvedDraft, DFlashQwen3ForCausalLM):
+class DFlashEagleExtQwen3ForCausalLM(SleepingDraft, ResolvedDraft, DFlashQwen3ForCausalLM):
     """DFlash on Qwen3 layers, with scaled embeddings."""
 
     model_cls = DFlashEagleExtQwen3Model
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        if self.may_sleep:
+            self.allow_sleep(vllm_config, self.model.fc.input_size, self.lm_head.weight.device)
+
+    def fill_cache(self, states: torch.Tensor, positions: torch.Tensor, places: torch.Tensor) -> None:
+        """A row's keys and values need no attention, so that rows of any requests make one pass."""
+        combined = self.combine_hidden_states(states)
+        self.precompute_and_store_context_kv(combined, positions, places)
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from vllm_eagle_ext.checkpoint import Case
@@ -19,10 +19,17 @@ from vllm_eagle_ext.preflight.auto_rules import (
     refuse_shorter_blocks,
 )
 from vllm_eagle_ext.preflight.offline.wishes import EngineWishes, Runner
+from vllm_eagle_ext.preflight.sleep_rules import SleepEngine, has_zero, refuse_sleep, warn_of_no_zero
 
 
 def checks_of_options(
-    architecture: str, case: Case | None, wishes: EngineWishes, *, runner: Runner, on_cpu: bool
+    architecture: str,
+    case: Case | None,
+    wishes: EngineWishes,
+    *,
+    runner: Runner,
+    on_cpu: bool,
+    prefix_caching: bool,
 ) -> dict[str, Callable[[], object]]:
     """List what a start asks of the options, name by name; a check raises an EagleExtError."""
     asked = wishes.options.hybrid_state
@@ -36,7 +43,10 @@ def checks_of_options(
             key=bool(wishes.speculative.get("enable_adaptive_verification")),
         ),
     }
-    if wishes.chooses_k and (case is not None or wishes.passed_through):
+    has_draft = case is not None or wishes.passed_through
+    if has_draft:
+        checks |= _checks_of_sleep(case, wishes, runner, on_cpu, prefix_caching)
+    if wishes.chooses_k and has_draft:
         checks["engine_chooses_lengths"] = partial(
             _refuse_auto, case, wishes, runner=runner, on_cpu=on_cpu
         )
@@ -47,6 +57,30 @@ def checks_of_options(
             refuse_shorter_blocks, wishes.options, wishes.k, wishes.schedule
         )
     return checks
+
+
+def _checks_of_sleep(
+    case: Case | None, wishes: EngineWishes, runner: Runner, on_cpu: bool, prefix_caching: bool
+) -> dict[str, Callable[[], object]]:
+    engine = SleepEngine(
+        has_draft=case is not None,
+        method=case.spec.method if case else None,
+        runner=runner,
+        on_cpu=on_cpu,
+        prefix_caching=prefix_caching,
+        kv_connector=_named_connector(wishes.engine.get("kv_transfer_config")),
+    )
+    asked = wishes.options.draft_off
+    return {
+        "drafter_may_sleep": partial(refuse_sleep, asked, engine),
+        "draft_off_is_used": partial(warn_of_no_zero, asked, zero=has_zero(wishes.schedule)),
+    }
+
+
+def _named_connector(given: object) -> str | None:
+    if isinstance(given, Mapping):
+        given = given.get("kv_connector")
+    return str(given) if given else None
 
 
 def _refuse_auto(case: Case | None, wishes: EngineWishes, *, runner: Runner, on_cpu: bool) -> None:

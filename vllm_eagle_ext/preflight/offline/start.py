@@ -38,7 +38,7 @@ from vllm_eagle_ext.preflight.untested import refuse_gaps
 
 Check = Callable[[], object]  # raises an EagleExtError
 _GUESSES = {"images_are_known_to_v1"}
-_WARNINGS = _GUESSES | {"adaptive_option_is_used"}  # a start logs them
+_WARNINGS = _GUESSES | {"adaptive_option_is_used", "draft_off_is_used"}  # a start logs them
 _ANY_LENGTH = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _LENIENT = {"draft_cache_lies_in_one_group"}  # `strict: false` makes a warning of it
 
@@ -70,7 +70,12 @@ def plan_start(
     checks: dict[str, Check] = {"the_target_is_as_long": partial(_refuse_length, target, wishes)}
     if wishes.options.enabled:
         checks |= checks_of_options(
-            architecture, case, wishes, runner=start.runner, on_cpu=platform.name == "cpu"
+            architecture,
+            case,
+            wishes,
+            runner=start.runner,
+            on_cpu=platform.name == "cpu",
+            prefix_caching=start.prefix_caching is not False,
         )
     if case is not None:
         checks |= _of_the_pair(target, architecture, case, wishes, start)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A drafter that sleeps while nothing is drafted, on the V1 runner.
+
+With K = 0 vLLM runs the drafter over each step's rows all the same, so that its cache has no holes when
+drafting goes on. Here such rows are kept, and written in one pass before the next step that drafts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+
+from vllm_eagle_ext.drafters.deferred_context import DeferredContext, StepRows
+from vllm_eagle_ext.drafters.row_owners import HeldBlocks, Owner
+
+# Steps of a full batch that are kept: a pass over so many costs little more than one step's.
+_STEPS = 16
+
+
+def rows_to_keep(max_num_seqs: int, max_num_batched_tokens: int) -> int:
+    """Return how many rows a buffer holds: at least a step's, and no more than vLLM's largest pass."""
+    return max(max_num_seqs, min(_STEPS * max_num_seqs, max_num_batched_tokens))
+
+
+class SleepingDraft:
+    """Mixed into a drafter class whose cache can be filled from the target's rows alone.
+
+    `compat` asks `sleep_through` before each step's drafting.
+    """
+
+    deferred: DeferredContext | None = None
+
+    def fill_cache(self, states: torch.Tensor, positions: torch.Tensor, places: torch.Tensor) -> None:
+        """Write the draft's keys and values of rows: states [T, n * Ht], positions [T], places [T]."""
+        raise NotImplementedError
+
+    def allow_sleep(self, vllm_config: VllmConfig, width: int, device: torch.device) -> None:
+        """Allocate the buffer, before vLLM measures how much memory is left for the caches."""
+        scheduler = vllm_config.scheduler_config
+        rows = rows_to_keep(scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
+        self.deferred = DeferredContext(rows, width, vllm_config.model_config.dtype, device)
+
+    def sleep_through(
+        self, runner: Any, step: Any, states: list[torch.Tensor], metadata: Any
+    ) -> torch.Tensor | None:
+        """Keep a step's rows instead of drafting, where nothing is drafted behind it.
+
+        Steps with prompts, or with drafts of which some are rejected, take vLLM's way with K = 0: what
+        they write and what is kept are different rows.
+
+        Args:
+            runner: vLLM's V1 runner.
+            step: its SchedulerOutput.
+            states: per aux layer of the target [>= rows, Ht].
+            metadata: CommonAttentionMetadata of the draft's KV-cache group.
+
+        Returns:
+            No drafts [requests, 0], or None where the drafter has to run.
+        """
+        if self.deferred is None:
+            return None
+        names = runner.input_batch.req_ids
+        if step.num_spec_tokens_to_schedule > 0:
+            if self.deferred.has_rows_of(names):
+                self._fill_afterwards(runner, names)
+            return None
+        if step.total_num_scheduled_tokens != len(names):
+            return None
+        if not self.deferred.has_room(len(names)):
+            self._fill_afterwards(runner, names)
+        if not self.deferred.has_room(len(names)):  # full of rows whose requests may never go on
+            self.deferred.clear()
+        self.deferred.keep(_step_rows(runner, names, states, metadata))
+        return torch.empty(len(names), 0, dtype=torch.int64, device=metadata.slot_mapping.device)
+
+    def _fill_afterwards(self, runner: Any, names: list[str]) -> None:
+        assert self.deferred is not None
+        spec = runner.drafter.draft_attn_groups[0].kv_cache_spec
+        held = HeldBlocks(runner.requests, names, getattr(spec, "sliding_window", None))
+        self.deferred.flush(held.stand, self.fill_cache)
+
+
+def _step_rows(runner: Any, names: list[str], states: list[torch.Tensor], metadata: Any) -> StepRows:
+    rows = len(names)
+    positions = runner._get_positions(rows)  # with M-RoPE [3, rows], of which drafts take the first
+    requests = [runner.requests[name] for name in names]
+    return StepRows(
+        states=states,
+        positions=positions if positions.dim() == 1 else positions[0],
+        places=metadata.slot_mapping[:rows],
+        owners=[
+            Owner(name, request.block_ids, request.num_computed_tokens)
+            for name, request in zip(names, requests, strict=True)
+        ],
+    )
