@@ -5,11 +5,14 @@ The draft has no adapter: it reads the target's states, which have.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.e2e.test_scheduling import PLAIN, differing
 from tests.support.adapters import write_adapter
-from tests.support.batches import Batch, Engine, eagle3, run_engines
+from tests.support.batches import Batch, Engine, eagle3
+from tests.support.draft_lengths import CYCLED, auto, run_auto
 from tests.support.engine import TINY
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
@@ -18,6 +21,7 @@ K, TOKENS = 4, 24
 PROJECTIONS = ("q_proj", "v_proj")
 LORA = PLAIN | {"enable_lora": True, "max_loras": 3, "max_lora_rank": 8}
 ALL = ("base", "adapted", "embeddings", "mixed")
+MENU = (0, 1, 2, K)
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +45,32 @@ def lora(prompts, adapters):
         Batch("embeddings", texts, max_tokens=TOKENS, lora=[embeddings] * 4),
         Batch("mixed", texts, max_tokens=TOKENS, lora=[embeddings, None, second, first]),
     ]
-    return run_engines(
+    cycled = [replace(batch, name=f"{CYCLED} {batch.name}") for batch in batches]
+    results, _ = run_auto(
         [
             Engine("plain", batches, engine_args=LORA),
             Engine("drafted", batches, eagle3("postnorm", K), engine_args=LORA),
             Engine("without", batches[:1], eagle3("postnorm", K), engine_args=PLAIN),
+            Engine("changing length", cycled, eagle3("postnorm", K), LORA, auto(MENU)),
         ]
     )
+    return results
 
 
 @pytest.mark.parametrize("batch", ALL)
 def test_adapted_texts_are_those_without_a_draft(lora, batch):
     assert lora["drafted"][batch]["tokens"] == lora["plain"][batch]["tokens"]
     assert lora["drafted"][batch]["counters"]["spec_decode_num_accepted_tokens"] >= 30
+
+
+@pytest.mark.parametrize("batch", ALL)
+def test_a_length_that_changes_with_each_step_changes_no_adapted_text(lora, batch):
+    found = lora["changing length"][f"{CYCLED} {batch}"]
+    assert found["tokens"] == lora["plain"][batch]["tokens"]
+    assert set(found["lengths"]) == set(MENU)
+    counters = found["counters"]
+    drafts, tokens = counters["spec_decode_num_drafts"], counters["spec_decode_num_draft_tokens"]
+    assert 0 < counters["spec_decode_num_accepted_tokens"] < tokens < drafts * K
 
 
 def test_the_adapters_differ(lora):

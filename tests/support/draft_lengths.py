@@ -2,7 +2,8 @@
 
 A batch whose name begins with `cycled` is given a random length of the menu in each step, whatever was
 measured: what a controller may do at worst. One that begins with `phased` keeps to a length for some
-steps, and half of the time to none at all. Others get the controller's own choice.
+steps, and half of the time to none at all; one that begins with `in turn` is given all lengths one after
+the other. Others get the controller's own choice.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from tests.support.batches import TIMEOUT_S, Engine
 from tests.support.engine import IN_PROCESS, EngineFailedError, engine_environment, run_child
 
-CYCLED, PHASED = "cycled", "phased"
+CYCLED, PHASED, IN_TURN = "cycled", "phased", "in turn"
 
 
 def auto(menu: Sequence[int]) -> dict[str, Any]:
@@ -23,21 +24,24 @@ def auto(menu: Sequence[int]) -> dict[str, Any]:
 
 
 class Watched:
-    """Hands everything to a controller, notes the lengths, and cycles them where it is told to."""
+    """Hands everything to a controller, notes the lengths, and chooses them as a batch's name says."""
 
     def __init__(self, controller: Any, batch: str) -> None:
         self._controller = controller
         self._draw = random.Random(0)
-        self._cycles, self._phases = batch.startswith(CYCLED), batch.startswith(PHASED)
+        self._rule = next((r for r in (CYCLED, PHASED, IN_TURN) if batch.startswith(r)), None)
         self._left = 0  # steps of the present phase
         self.lengths: list[int] = []
 
     def next_length(self, requests: int, context: int) -> int:
         length = self._controller.next_length(requests, context)
-        if self._cycles:
-            length = self._draw.choice(self._controller.menu)
-        elif self._phases:
+        menu = self._controller.menu
+        if self._rule == CYCLED:
+            length = self._draw.choice(menu)
+        elif self._rule == PHASED:
             length = self._in_phase()
+        elif self._rule == IN_TURN:
+            length = menu[len(self.lengths) % len(menu)]
         self.lengths.append(length)
         return length
 

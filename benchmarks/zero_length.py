@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step costs at K=0 on a CPU, against an engine that has no draft: the hybrid pair, V1 runner.
+
+    python -m benchmarks.zero_length [--write]
+
+Engines of one thread take turns, each in a process of its own. Each decodes with 32 requests and with
+one; a step's CPU time is the median of its decode steps. Parts are timed around vLLM's methods, in a
+generation of their own, so that the watches are in no step's total.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import process_time
+from typing import Any
+from unittest import mock
+
+from benchmarks.machine import machine
+from tests.support.engine import IN_PROCESS, TINY, engine_environment
+
+RESULT = Path(__file__).parent / "results" / "zero_length_cpu.json"
+TURNS, TOKENS, WARM_UP, REQUESTS = 3, 120, 20, (32, 1)
+DRAFT = {
+    "method": "dflash",
+    "model": str(TINY / "dflash"),
+    "num_speculative_tokens": 7,
+    "num_speculative_tokens_per_batch_size": [[1, 64, 0], [65, 256, 7]],
+}
+REPLAY = {"hybrid_state": "replay"}
+ENGINES: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
+    "no draft": (None, {}),
+    "K=0": (DRAFT, REPLAY),
+}
+# Part -> methods of the runner or the scheduler that it is made of, none of which calls another's.
+RUNNER = {
+    "drafter": ("propose_draft_token_ids",),
+    "sampler": ("_sample",),
+    "draft metadata": ("_calc_spec_decode_metadata",),
+    "attention metadata": ("_build_attention_metadata",),
+    "bookkeeping": ("_bookkeeping_sync",),
+}
+SCHEDULER = {"scheduler": ("schedule", "update_from_output", "update_draft_token_ids")}
+RECURRENT = "recurrent layers"
+
+
+class Watch:
+    """CPU seconds of each part in the step that runs."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = defaultdict(float)
+
+    def around(self, part: str, method: Any) -> Any:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begin = process_time()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self.spent[part] += process_time() - begin
+
+        return timed
+
+    @contextmanager
+    def on(self, engine: Any) -> Iterator[None]:
+        """The parts of this engine are timed, until the end."""
+        from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
+
+        core = engine.engine_core.engine_core
+        runner = core.model_executor.driver_worker.worker.model_runner
+        layers = runner.compilation_config.static_forward_context.values()
+        watched = [(runner, RUNNER), (core.scheduler, SCHEDULER)]
+        recurrent = {RECURRENT: ("forward",)}
+        watched += [(x, recurrent) for x in layers if isinstance(x, QwenGatedDeltaNetAttention)]
+        patches = [
+            mock.patch.object(owner, name, self.around(part, getattr(owner, name)))
+            for owner, parts in watched
+            for part, names in parts.items()
+            for name in names
+        ]
+        for patch in patches:
+            patch.start()
+        try:
+            yield
+        finally:
+            for patch in patches:
+                patch.stop()
+
+
+def decode(engine: Any, name: str, requests: int, watch: Watch | None) -> list[dict[str, float]]:
+    """Milliseconds of each decode step behind the first ones, whole and by part."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, detokenize=False)
+    for number in range(requests):
+        prompt = [1 + (7 * number + 13 * i) % 1500 for i in range(16)]
+        engine.add_request(f"{name} {number}", {"prompt_token_ids": prompt}, params)
+    steps: list[dict[str, float]] = []
+    while engine.has_unfinished_requests():
+        spent = watch.spent if watch else {}
+        spent.clear()
+        begin = process_time()
+        engine.step()
+        steps.append({"step": process_time() - begin, **spent})
+    return [{part: 1e3 * s for part, s in step.items()} for step in steps[WARM_UP:-2]]
+
+
+def medians(steps: list[dict[str, float]]) -> dict[str, float]:
+    parts = sorted({part for step in steps for part in step})
+    return {part: statistics.median(step.get(part, 0.0) for step in steps) for part in parts}
+
+
+def measure(kind: str) -> dict[str, Any]:
+    """Of one engine: requests -> milliseconds."""
+    from tests.support.in_process import build, close
+
+    speculative, options = ENGINES[kind]
+    job = {"target": str(TINY / "hybrid_target"), "speculative": speculative, "engine_args": {}}
+    llm = build(job, "", options)
+    engine, found = llm.llm_engine, {}
+    for requests in REQUESTS:
+        decode(engine, f"warm-up {requests}", requests, None)
+        whole = medians(decode(engine, f"whole {requests}", requests, None))
+        watch = Watch()
+        with watch.on(engine):
+            parts = medians(decode(engine, f"parts {requests}", requests, watch))
+        found[str(requests)] = {**parts, "step, timed in parts": parts["step"], **whole}
+    close(llm)
+    return found
+
+
+def in_turn() -> dict[str, list[dict[str, Any]]]:
+    """Engine -> what each of its processes measured.
+
+    Raises:
+        CalledProcessError: an engine failed; its output stands above.
+    """
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ENGINES}
+    environment = engine_environment("v1") | IN_PROCESS | {"OMP_NUM_THREADS": "1"}
+    environment |= {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR")}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "result.json")
+        for turn in range(TURNS):
+            for kind in list(ENGINES)[:: 1 if turn % 2 == 0 else -1]:
+                command = [sys.executable, "-m", "benchmarks.zero_length", "--engine", kind, str(out)]
+                subprocess.run(command, env=environment, check=True)
+                found[kind].append(json.loads(out.read_text()))
+    return found
+
+
+def summary(found: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Requests -> part -> engine -> milliseconds a step, the median of its turns."""
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    for requests in map(str, REQUESTS):
+        parts = {part for turns in found.values() for turn in turns for part in turn[requests]}
+        table[requests] = {
+            part: {
+                kind: round(statistics.median(turn[requests].get(part, 0.0) for turn in turns), 3)
+                for kind, turns in found.items()
+            }
+            for part in sorted(parts)
+        }
+    return table
+
+
+def show(table: dict[str, dict[str, dict[str, float]]]) -> None:
+    for requests, parts in table.items():
+        print(f"\nms of CPU time a step, {requests} requests".ljust(40), *ENGINES, sep="  ")
+        for part, by_engine in parts.items():
+            cells = [f"{by_engine[kind]:{len(kind)}.2f}" for kind in ENGINES]
+            print(part.ljust(39), *cells, sep="  ")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the figures under results/")
+    parser.add_argument("--engine", nargs=2, metavar=("KIND", "RESULT"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.engine:
+        kind, result = arguments.engine
+        Path(result).write_text(json.dumps(measure(kind)))
+        return
+    table = summary(in_turn())
+    show(table)
+    if arguments.write:
+        document = {"command": "python -m benchmarks.zero_length --write", "machine": machine()}
+        document |= {"turns": TURNS, "tokens": TOKENS, "milliseconds": table}
+        RESULT.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
