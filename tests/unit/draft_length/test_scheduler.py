@@ -8,7 +8,7 @@ import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from tests.support.draft_lengths import Watched, auto
+from tests.support.draft_lengths import CYCLED, Watched, auto
 from tests.support.engine import TINY
 from tests.unit.draft_length.stepping import Stepper, make_scheduler, request
 from vllm_eagle_ext import plugin
@@ -76,7 +76,7 @@ def test_vllms_own_without_a_schedule(config, monkeypatch, taken):
 
 def test_drafts_have_the_length_of_the_step_that_made_them(scheduler):
     """K rises and falls at random, while requests come, go on and end."""
-    scheduler.controller = Watched(scheduler.controller, cycled=True)
+    scheduler.controller = Watched(scheduler.controller, CYCLED)
     loop = stepper(scheduler)
     draw = random.Random(1)
     for number in range(6):
@@ -99,7 +99,7 @@ def test_drafts_have_the_length_of_the_step_that_made_them(scheduler):
 
 
 def test_requests_get_the_tokens_that_were_sampled(scheduler):
-    scheduler.controller = Watched(scheduler.controller, cycled=True)
+    scheduler.controller = Watched(scheduler.controller, CYCLED)
     loop = stepper(scheduler)
     for number in range(5):
         scheduler.add_request(request(str(number), 10 + number, 50))
@@ -114,7 +114,7 @@ def test_requests_get_the_tokens_that_were_sampled(scheduler):
 
 def test_a_preempted_request_is_drafted_for_again(config):
     scheduler = make_scheduler(config, blocks=12)
-    scheduler.controller = Watched(scheduler.controller, cycled=True)
+    scheduler.controller = Watched(scheduler.controller, CYCLED)
     loop = stepper(scheduler)
     for number in range(4):
         scheduler.add_request(request(str(number), 30, 60))
