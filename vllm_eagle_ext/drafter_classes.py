@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _EAGLE3, _DFLASH = "vllm_eagle_ext.drafters.eagle3", "vllm_eagle_ext.drafters.dflash"
+_VLLM = "vllm.model_executor.models"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +31,17 @@ class Backbone:
 class Drafter:
     """One drafter class, registered with vLLM by its name, and the published drafts that it serves."""
 
-    architecture: str  # begins with vLLM's name for the method, then `EagleExt`
+    architecture: str  # vLLM's own, or one that begins with vLLM's name for the method, then `EagleExt`
     package: str  # has the class as an attribute; vLLM hashes the whole folder of a package
     method: str  # of speculative_config
     backbone: Backbone
     published: tuple[str, ...]  # architectures in config.json
     speculators: tuple[tuple[str, str], ...] = ()  # (speculators_model_type, model_type of the layer)
+    # Names that are also those of other drafts: (architecture, model_type) in config.json.
+    published_with_type: tuple[tuple[str, str], ...] = ()
+    leaves: tuple[str, ...] = ()  # architectures of these speculators types that go to vLLM unchecked
+    is_vllms: bool = False  # vLLM's own class, on a config that the preflight has resolved
+    may_lie_in_the_target: bool = False  # a draft of the method may be a part of the target's files
     # Registered too: names that vLLM looks up before the config is resolved, and does not know.
     aliases: tuple[str, ...] = ()
     can_gate: bool = False  # builds gated attention
@@ -108,5 +114,31 @@ DFLASH_DRAFTER = Drafter(
     renumbers_exclusions=True,
 )
 
+DFLASH2_DRAFTER = Drafter(
+    architecture="DFlash2DraftModel",
+    package=f"{_VLLM}.qwen3_dflash2",
+    method="dflash",
+    backbone=QWEN3,
+    published=("DFlash2DraftModel",),
+    speculators=(("dflash2", "qwen3"),),
+    renumbers_exclusions=True,
+    is_vllms=True,
+)
+DSPARK_DRAFTER = Drafter(
+    architecture="Qwen3DSparkModel",
+    package=f"{_VLLM}.qwen3_dspark",
+    method="dspark",
+    backbone=QWEN3,
+    published=("Qwen3DSparkModel",),
+    speculators=(("dspark", "qwen3"),),
+    published_with_type=(("DSparkDraftModel", "qwen3"),),  # DeepSeek-V4's drafts say so too
+    leaves=("Qwen3OmniDSparkModel",),  # which vLLM checks by itself
+    renumbers_exclusions=True,
+    is_vllms=True,
+    may_lie_in_the_target=True,
+)
+
 # In the order in which tables list them; `register_families` adds the classes of other families.
-DRAFTERS = [LLAMA_DRAFTER, QWEN3_DRAFTER, DEEPSEEK_DRAFTER, DFLASH_DRAFTER]
+DRAFTERS = [
+    LLAMA_DRAFTER, QWEN3_DRAFTER, DEEPSEEK_DRAFTER, DFLASH_DRAFTER, DFLASH2_DRAFTER, DSPARK_DRAFTER,
+]  # fmt: skip

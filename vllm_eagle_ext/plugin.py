@@ -17,13 +17,13 @@ TARGETS = {
 
 
 def registered_drafters() -> dict[str, str]:
-    """The drafter class of every family, by the architecture that a resolved config names.
+    """This package's drafter classes, by the architecture that a resolved config names.
 
     Names contain `EagleExt`, so that a node without this package fails with a name that tells, and
     start with vLLM's own name for the method, so that its rewriting of draft architectures leaves them
     alone. Paths are those of packages: vLLM hashes the whole folder into its model-info cache only then.
     """
-    return {drafter.architecture: drafter.registration for drafter in DRAFTERS}
+    return {each.architecture: each.registration for each in DRAFTERS if not each.is_vllms}
 
 
 def aliases() -> dict[str, str]:

@@ -7,6 +7,7 @@ from tests.contract.surface_bench import BENCH
 from tests.contract.surface_draft_length import DRAFT_LENGTH
 from tests.contract.surface_hybrid import HYBRID
 from tests.contract.surface_metrics import METRICS
+from tests.contract.surface_second_heads import SECOND_HEADS
 from tests.contract.surface_serving import SERVING
 
 _MODELS = "vllm.model_executor.models"
@@ -292,4 +293,4 @@ TESTS = (
     ),
 )
 
-SURFACE = PACKAGE + DRAFT_LENGTH + HYBRID + METRICS + SERVING + BENCH + TESTS
+SURFACE = PACKAGE + SECOND_HEADS + DRAFT_LENGTH + HYBRID + METRICS + SERVING + BENCH + TESTS

@@ -237,6 +237,6 @@ NOT_COMPARED = {
     "engines on the hybrid target": "every draft starts there, P-EAGLE and DFlash ones without their "
     "M-RoPE sections; but vLLM's linear attention on a CPU is bf16 alone, where near-ties diverge",
     "SafeAILab EAGLE": "is not in the package index (eagle-llm there is EAGLE-1)",
-    "speculators DSpark, DFlash2": "are passed through to vLLM, and drafted by its V2 runner alone",
+    "speculators DSpark, DFlash2": "are drafted with by vLLM's own classes on its V2 runner alone",
     "speculators XPress, MTP": "vLLM 0.32 has neither type",
 }

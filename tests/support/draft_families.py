@@ -46,7 +46,7 @@ def _post_norm(seed: int) -> Draft:
 def _qwen3(seed: int) -> Draft:
     draft = _native(seed)
     draft.config |= {"architectures": ["Eagle3Qwen3ForCausalLM"], "model_type": "qwen3"}
-    draft.tensors |= {f"midlayer.self_attn.{name}_norm.weight": _scale(HEAD_DIM) for name in "qk"}
+    draft.tensors |= {f"midlayer.self_attn.{name}_norm.weight": scales(HEAD_DIM) for name in "qk"}
     return draft
 
 
@@ -54,7 +54,7 @@ def _gated(seed: int) -> Draft:
     """Post-norm, five aux layers, the gate's rows behind each head's query."""
     draft = _post_norm(seed)
     draft.config |= {"attn_output_gate": True, "gate_layout": "interleaved"}
-    draft.tensors["midlayer.self_attn.q_proj.weight"] = _matrix(2 * HEADS * HEAD_DIM, 2 * HIDDEN)
+    draft.tensors["midlayer.self_attn.q_proj.weight"] = matrix(2 * HEADS * HEAD_DIM, 2 * HIDDEN)
     return draft
 
 
@@ -97,13 +97,13 @@ def _mla(seed: int) -> Draft:
     }
     del draft.config["head_dim"]
     attention = {
-        "q_a_proj": _matrix(LATENT, 2 * HIDDEN),
-        "q_a_layernorm": _scale(LATENT),
-        "q_b_proj": _matrix(HEADS * (NOPE + ROTARY), LATENT),
-        "kv_a_proj_with_mqa": _matrix(LATENT + ROTARY, 2 * HIDDEN),
-        "kv_a_layernorm": _scale(LATENT),
-        "kv_b_proj": _matrix(HEADS * (NOPE + VALUE), LATENT),
-        "o_proj": _matrix(HIDDEN, HEADS * VALUE),
+        "q_a_proj": matrix(LATENT, 2 * HIDDEN),
+        "q_a_layernorm": scales(LATENT),
+        "q_b_proj": matrix(HEADS * (NOPE + ROTARY), LATENT),
+        "kv_a_proj_with_mqa": matrix(LATENT + ROTARY, 2 * HIDDEN),
+        "kv_a_layernorm": scales(LATENT),
+        "kv_b_proj": matrix(HEADS * (NOPE + VALUE), LATENT),
+        "o_proj": matrix(HIDDEN, HEADS * VALUE),
     }
     kept = {
         name: tensor
@@ -111,14 +111,14 @@ def _mla(seed: int) -> Draft:
         if "self_attn." not in name and name not in ("d2t", "t2d")
     }
     mla = {f"midlayer.self_attn.{name}.weight": tensor for name, tensor in attention.items()}
-    draft.tensors = kept | mla | {"lm_head.weight": _matrix(VOCAB, HIDDEN)}
+    draft.tensors = kept | mla | {"lm_head.weight": matrix(VOCAB, HIDDEN)}
     return draft
 
 
 def _norm_before_fc(seed: int) -> Draft:
     draft = _native(seed)
     draft.config["norm_before_fc"] = True
-    draft.tensors["input_norm.weight"] = _scale(3 * HIDDEN)
+    draft.tensors["input_norm.weight"] = scales(3 * HIDDEN)
     return draft
 
 
@@ -144,7 +144,7 @@ def _speculators(seed: int) -> Draft:
     draft.tensors = {
         name.replace("midlayer.", "layers.0."): tensor for name, tensor in draft.tensors.items()
     }
-    draft.tensors["embed_tokens.weight"] = _matrix(VOCAB, HIDDEN)
+    draft.tensors["embed_tokens.weight"] = matrix(VOCAB, HIDDEN)
     return draft
 
 
@@ -157,7 +157,7 @@ def _p_eagle(seed: int) -> Draft:
         "mask_token_id": MASK_TOKEN,
     }
     draft.config[LAYER]["num_hidden_layers"] = 2
-    draft.tensors["mask_hidden"] = _matrix(1, 3 * HIDDEN)[None]
+    draft.tensors["mask_hidden"] = matrix(1, 3 * HIDDEN)[None]
     draft.tensors |= _layer(1)
     return draft
 
@@ -197,13 +197,13 @@ def _dflash(_seed: int) -> Draft:
     )
     del config["eagle_config"], config["draft_vocab_size"]
     tensors = {
-        "fc.weight": _matrix(HIDDEN, 3 * HIDDEN),
-        "hidden_norm.weight": _scale(HIDDEN),
-        "norm.weight": _scale(HIDDEN),
+        "fc.weight": matrix(HIDDEN, 3 * HIDDEN),
+        "hidden_norm.weight": scales(HIDDEN),
+        "norm.weight": scales(HIDDEN),
     }
     for layer in range(2):
         tensors |= _layer(layer)
-        tensors |= {f"layers.{layer}.self_attn.{name}_norm.weight": _scale(HEAD_DIM) for name in "qk"}
+        tensors |= {f"layers.{layer}.self_attn.{name}_norm.weight": scales(HEAD_DIM) for name in "qk"}
     return Draft(config, tensors, "dflash", BLOCK - 1)
 
 
@@ -239,16 +239,16 @@ def _layer(index: int) -> dict[str, torch.Tensor]:
         "mlp.up_proj": (INTER, HIDDEN),
         "mlp.down_proj": (HIDDEN, INTER),
     }
-    tensors = {name: _matrix(*shape) for name, shape in shapes.items()}
-    tensors |= {name: _scale(HIDDEN) for name in ("input_layernorm", "post_attention_layernorm")}
+    tensors = {name: matrix(*shape) for name, shape in shapes.items()}
+    tensors |= {name: scales(HIDDEN) for name in ("input_layernorm", "post_attention_layernorm")}
     return {f"layers.{index}.{name}.weight": tensor for name, tensor in tensors.items()}
 
 
-def _matrix(rows: int, columns: int) -> torch.Tensor:
+def matrix(rows: int, columns: int) -> torch.Tensor:
     return (torch.randn(rows, columns) * columns**-0.5).bfloat16()
 
 
-def _scale(size: int) -> torch.Tensor:
+def scales(size: int) -> torch.Tensor:
     return (1 + 0.3 * torch.randn(size)).bfloat16()
 
 

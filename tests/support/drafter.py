@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -96,6 +97,32 @@ def resolve(
         speculative_config={"model": str(draft), **speculative},
         additional_config={"eagle_ext": options},
     ).create_engine_config()
+
+
+def resolve_for_v2(
+    draft: Path, target: Path, dtype: torch.dtype, speculative: dict[str, Any], **options: Any
+) -> Any:
+    """The same for drafts of the V2 runner, which a CPU lacks: the engine's config is that without a
+    draft, and the speculative config what a start on V2 makes."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    plugin.register()
+    settings: dict[str, Any] = {
+        "model": str(target), "skip_tokenizer_init": True, "enforce_eager": True, "max_model_len": 64,
+        "dtype": dtype,
+    }  # fmt: skip
+    config = EngineArgs(**settings).create_engine_config()
+    asked = EngineArgs(
+        **settings,
+        speculative_config={"model": str(draft), **speculative},
+        additional_config={"eagle_ext": options},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+        config.speculative_config = asked.create_speculative_config(
+            config.model_config, config.parallel_config
+        )
+    return config
 
 
 def construct(vllm_config: Any, dtype: torch.dtype) -> Any:

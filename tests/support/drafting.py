@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB, write_target
-from tests.support.drafter import build, resolve
-from tests.support.drafts import MASK_TOKEN, Draft, write
+from tests.support.drafter import build, resolve, resolve_for_v2
+from tests.support.drafts import MASK_TOKEN, VLLMS, Draft, write
 from tests.support.mla_reference import MlaReference
 from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
@@ -68,7 +68,14 @@ def resolve_draft(
     if kind == "peagle" or (kind is None and draft.config.get("architectures") == ["PEagleDraftModel"]):
         speculative["parallel_drafting"] = True
     target = write_target(folder / "target")
-    return resolve(path, target, dtype_of(draft), speculative, **options), path
+    made_by = resolve_for_v2 if is_vllms(draft) else resolve
+    return made_by(path, target, dtype_of(draft), speculative, **options), path
+
+
+def is_vllms(draft: Draft) -> bool:
+    """Whether vLLM's own class serves it, which is drafted with on its V2 runner alone."""
+    named = draft.config.get("architectures") == ["DFlash2DraftModel"]
+    return draft.method == "dspark" or named
 
 
 def load(
@@ -89,6 +96,8 @@ def module_logits(drafter: Any, family: str, layer_ids: Sequence[int], probe: Pr
     """[ROWS + STEPS - 1, V]; of a DFlash draft [STEPS, V]."""
     states = torch.cat(probe.aux(layer_ids), dim=-1)[:ROWS]
     states = states.to(drafter.model.embed_tokens.weight.dtype)
+    if family in VLLMS:
+        return _second_head_logits(drafter, family, states, probe)
     if family.startswith("dflash"):
         context = drafter.combine_hidden_states(states)
         drafter.precompute_and_store_context_kv(context, torch.arange(ROWS), torch.arange(ROWS))
@@ -107,6 +116,23 @@ def module_logits(drafter: Any, family: str, layer_ids: Sequence[int], probe: Pr
         hidden, state = drafter(token, torch.tensor([ROWS - 1 + step]), state)
         logits.append(drafter.compute_logits(hidden))
     return torch.cat(logits)
+
+
+def _second_head_logits(drafter: Any, family: str, states: torch.Tensor, probe: Probe) -> torch.Tensor:
+    """Of DFlash2 the scores [STEPS, top k, top k], of DSpark the logits [STEPS, Vd], of given tokens."""
+    context = drafter.combine_hidden_states(states)
+    drafter.precompute_and_store_context_kv(context, torch.arange(ROWS), torch.arange(ROWS))
+    first = int(family != "dspark")  # row that is drafted
+    block = torch.cat([probe.tokens[:1], torch.full((STEPS + first - 1,), MASK_TOKEN)])
+    hidden = drafter(block, torch.arange(ROWS, ROWS + len(block)))[first:]
+    if family == "dflash2":
+        ids, unary = drafter.compute_candidates(hidden)
+        selector = drafter.model.candidate_selector
+        return selector(ids[None], unary[None], hidden[None], probe.tokens[:1])[0]
+    bias = drafter.markov_bias(drafter.markov_embed(probe.tokens[:STEPS]))
+    return drafter.map_draft_to_target(torch.arange(bias.shape[-1])) * 1e-3 + (
+        drafter.compute_draft_logits(hidden) + bias
+    )
 
 
 @torch.inference_mode()

@@ -21,6 +21,7 @@ from tests.support.draft_families import (
     Draft,
     as_specforge,
 )
+from tests.support.second_heads import SECOND_HEADS
 from vllm_eagle_ext.checkpoint import Inspection, Setting, TargetFacts, inspect_draft, read_draft_files
 
 __all__ = [
@@ -30,15 +31,19 @@ __all__ = [
     "LAYER",
     "MASK_TOKEN",
     "NOPE",
+    "OURS",
     "ROTARY",
     "TARGET",
     "VALUE",
+    "VLLMS",
     "Draft",
     "as_specforge",
     "inspect",
     "valid_draft",
     "write",
 ]
+
+_BUILDERS = {**BUILDERS, **SECOND_HEADS}
 
 TARGET: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -55,7 +60,7 @@ def valid_draft(family: str, seed: int = 0) -> Draft:
     """A fresh copy."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return BUILDERS[family](seed)
+        return _BUILDERS[family](seed)
 
 
 def write(draft: Draft, folder: Path) -> Path:
@@ -87,4 +92,6 @@ def inspect(
     return inspect_draft(read_draft_files(str(write(draft, folder))), facts, Setting(**asked), **options)
 
 
-FAMILIES = tuple(BUILDERS)
+FAMILIES = tuple(_BUILDERS)
+VLLMS = tuple(SECOND_HEADS)  # served by vLLM's own classes, on V2 alone
+OURS = tuple(family for family in FAMILIES if family not in VLLMS)

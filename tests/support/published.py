@@ -25,7 +25,7 @@ class Published:
     checkpoint: str  # owner/name, or where a training template lives
     known: dict[str, Literal["S", "R", "I"]]
     unknown: list[str]
-    method: Literal["eagle3", "dflash"]
+    method: Literal["eagle3", "dflash", "dspark"]
     k: int
     config: dict[str, Any]
     target: dict[str, Any]  # the target's config.json

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from vllm_eagle_ext.checkpoint.case import Case, Setting
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles, read_config, read_draft_files
-from vllm_eagle_ext.checkpoint.families import dflash, eagle3
+from vllm_eagle_ext.checkpoint.families import dflash, dflash2, eagle3
 from vllm_eagle_ext.checkpoint.families.registry import register_families
 from vllm_eagle_ext.checkpoint.findings import Finding, Severity
 from vllm_eagle_ext.checkpoint.inspection import Inspection, inspect_draft
@@ -26,4 +26,4 @@ __all__ = [
     "read_draft_files",
 ]
 
-register_families(*eagle3.FAMILIES, *dflash.FAMILIES)
+register_families(*eagle3.FAMILIES, *dflash.FAMILIES, *dflash2.FAMILIES)

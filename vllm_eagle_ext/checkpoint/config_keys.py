@@ -39,6 +39,7 @@ UNCOMPUTED: Mapping[str, KeyEffect] = {
     "shift_label": KeyEffect("moves each position's prediction by one", _UNSET),
     "pure_draft_prefix_len": KeyEffect("mixes the logits of a second head", _UNSET),
     "projector_type": KeyEffect("corrects the logits by a second head", (None, "dflash")),
+    "dspark_backbone_conv_enabled": KeyEffect("adds convolutions to the layers", _UNSET),
     "attention_mode": KeyEffect("is another kind of attention", (None, "gqa")),
 }
 # Monotone: the likeliest token stays the likeliest, and a greedy draft the same.
@@ -61,7 +62,8 @@ _ROPE_NUMBERS = frozenset(
 _READ = frozenset(
     {
         *DraftConfig.model_fields, *DFlashConfig.model_fields, *NestedConfig.model_fields, IDS_KEY,
-        OUTPUT_IDS_KEY, ANGELSLIM_KEY, "aux_hidden_state_layer_ids", "rope_theta", "rope_scaling",
+        OUTPUT_IDS_KEY, f"dspark_{OUTPUT_IDS_KEY}", ANGELSLIM_KEY, "aux_hidden_state_layer_ids",
+        "rope_theta", "rope_scaling",
         "rope_parameters", "partial_rotary_factor", "speculators_model_type", "transformer_layer_config",
     }
 )  # fmt: skip
@@ -87,19 +89,19 @@ _OF_NO_ACCOUNT = frozenset(
         "use_bfloat16", "use_cache", "use_return_dict",
         # training
         "attention_dropout", "dropout", "embed_requires_grad", "embd_pdrop", "hidden_dropout",
-        "initializer_range", "num_anchors", "pretraining_tp", "resid_pdrop",
+        "initializer_range", "max_anchors", "num_anchors", "pretraining_tp", "resid_pdrop",
         # of the target's layers, or with weights that tell
         "_sliding_window_pattern", "aux_loss_alpha", "confidence_head_alpha",
-        "confidence_head_with_markov", "conv_group_size", "conv_kernel_size", "decoder_sparse_step",
-        "emb_dim", "enable_confidence_head", "ep_size", "experts_per_token", "first_k_dense_replace",
+        "decoder_sparse_step",
+        "emb_dim", "ep_size", "experts_per_token", "first_k_dense_replace",
         "full_attention_interval", "gru_hidden_dim", "initial_context_length",
         "linear_conv_kernel_dim", "linear_key_head_dim", "linear_num_key_heads",
-        "linear_num_value_heads", "linear_value_head_dim", "mamba_ssm_dtype", "markov_head_type",
-        "markov_rank", "mlp_only_layers", "modal_type", "moe_intermediate_size", "moe_layer_freq",
+        "linear_num_value_heads", "linear_value_head_dim", "mamba_ssm_dtype",
+        "mlp_only_layers", "modal_type", "moe_intermediate_size", "moe_layer_freq",
         "moe_layers", "mtp_num_hidden_layers", "n_group", "n_routed_experts", "n_shared_experts",
         "norm_topk_prob", "num_experts", "num_experts_per_tok", "num_local_experts",
         "num_nextn_predict_layers", "output_router_logits", "qk_head_dim", "routed_scaling_factor",
-        "router_aux_loss_coef", "scoring_func", "selector_rank", "selector_top_k", "seq_aux",
+        "router_aux_loss_coef", "scoring_func", "seq_aux",
         "shared_expert_intermediate_size", "swiglu_alpha", "swiglu_limit", "topk_group", "topk_method",
         "use_qk_norm",
         # vLLM's multi-head latent attention takes rotated channels in pairs, as those configs say

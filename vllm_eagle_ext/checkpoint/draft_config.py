@@ -59,7 +59,31 @@ class NestedConfig(_Strict):
     )
 
 
-class DFlashConfig(_Strict):
+class ProposalHeads(_Strict):
+    """What corrects the logits of a block: keys at top level, in `dflash_config`, in `dspark_config`."""
+
+    conv_kernel_size: Count | None = Field(default=None, description="DFlash2: taps of a convolution")
+    conv_group_size: Count | None = Field(default=None, description="DFlash2: channels of a group")
+    selector_rank: Count | None = Field(default=None, description="DFlash2: width of the codebooks")
+    selector_top_k: Count | None = Field(default=None, description="DFlash2: candidates per position")
+    output_multiplier: Positive | None = Field(default=None, description="DFlash2: factor of the logits")
+    final_logit_softcapping: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="DFlash2: bound of the logits; 0: none"
+    )
+    markov_rank: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="DSpark: width of the Markov head; 0: none"
+    )
+    markov_head_type: str | None = Field(default=None, description="DSpark: null is vanilla")
+    enable_confidence_head: bool | None = Field(
+        default=None, description="DSpark: estimates the acceptance of each token"
+    )
+    confidence_head_with_markov: bool | None = Field(
+        default=None, description="DSpark: that head reads the Markov embedding too"
+    )
+    projector_type: str | None = Field(default=None, description="SpecForge: the kind of second head")
+
+
+class DFlashConfig(ProposalHeads):
     """`dflash_config`: keys of drafts that fill in a block; most also occur at top level."""
 
     block_size: Count | None = Field(default=None, description="positions, of which the first is given")
@@ -87,7 +111,7 @@ class DFlashConfig(_Strict):
     use_aux_hidden_state: bool | None = None
 
 
-class DraftConfig(NestedConfig):
+class DraftConfig(NestedConfig, ProposalHeads):
     """What is read of a config; layer ids are read by `layer_ids.py`, rope by `rope_config.py`."""
 
     architectures: Annotated[list[str], Field(fail_fast=True)] | None = None
@@ -136,7 +160,13 @@ class DraftConfig(NestedConfig):
     v_head_dim: Count | None = None
     # drafts that fill in a block
     dflash_config: DFlashConfig | None = None
+    dspark_config: ProposalHeads | None = None
     block_size: Count | None = None
+    dspark_block_size: Count | None = None
+    dspark_bonus_anchor: bool | None = Field(default=None, description="not sample_from_anchor")
+    dspark_draft_topk: Count | None = Field(
+        default=None, description="candidates that the Markov head corrects; null: all"
+    )
     input_embedding_scale: Positive | None = None
     is_causal: bool | None = Field(
         default=None, description="of all layers, before dflash_config.causal"
@@ -159,6 +189,16 @@ class DraftConfig(NestedConfig):
     def block_config(self) -> DFlashConfig:
         """`dflash_config`, or one that states nothing."""
         return self.dflash_config or DFlashConfig()
+
+    def heads_stated(self, key: str) -> dict[str, Any]:
+        """Dotted place -> value of a key of `ProposalHeads`, in the order in which they are tried."""
+        holders = {"": self, "dflash_config.": self.dflash_config, "dspark_config.": self.dspark_config}
+        found = {place + key: getattr(holder, key) for place, holder in holders.items() if holder}
+        return {place: value for place, value in found.items() if value is not None}
+
+    def of_heads(self, key: str) -> Any:
+        """The first of them; None where none is stated."""
+        return next(iter(self.heads_stated(key).values()), None)
 
     @field_validator("max_position_embeddings", mode="before")
     @classmethod

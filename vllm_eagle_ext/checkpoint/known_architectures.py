@@ -11,13 +11,15 @@ PLAIN_MODELS = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 # Served by vLLM itself, under their own names and rules.
 PASSED_THROUGH = frozenset(
     {
-        "DFlash2BeamDraftModel", "DFlash2DraftModel", "DFlashLagunaForCausalLM",
+        "DFlash2BeamDraftModel", "DFlashLagunaForCausalLM",
         "DFlashMuseGlimmerAssistantModel", "DFlashQwen3XPressModel", "DSparkDraftModel",
         "DSparkV41DraftModel", "Gemma4DSparkModel", "K3DSparkModel", "LiLiCorrDraftModel",
-        "MuseGlimmerAssistantModel", "Qwen3DSparkModel", "Qwen3OmniDSparkModel",
+        "MuseGlimmerAssistantModel", "Qwen3OmniDSparkModel",
     }
 )  # fmt: skip
-SPECULATORS_PASSED_THROUGH = frozenset({"dflash2", "dspark", "eagle"})
+SPECULATORS_PASSED_THROUGH = frozenset({"eagle"})
+# vLLM looks for a DSpark draft of any other name inside the target, and takes these types for such.
+IN_THE_TARGET, IN_TARGETS_OF = "DSparkDraftModel", frozenset({"deepseek_v4", "deepseek_v41"})
 
 # Not what their names promise.
 REFUSED: Mapping[str, str] = {

@@ -137,6 +137,7 @@ def _places(config: Mapping[str, Any]) -> dict[str, Any]:
         ANGELSLIM_KEY: config.get(ANGELSLIM_KEY),
         **{place: _nested(config, *place.split(".")) for place in id_places()},
         OUTPUT_IDS_KEY: config.get(OUTPUT_IDS_KEY),
+        f"dspark_{OUTPUT_IDS_KEY}": config.get(f"dspark_{OUTPUT_IDS_KEY}"),
     }
 
 

@@ -57,6 +57,7 @@ class DraftSpec:
     head: Presence
     rope: Rope
     block_size: int | None
+    samples_anchor: bool  # the first position of a block is drafted too
     mask_token_id: int | None
     embedding_scale: float  # of the embeddings, its own or the target's
     trained_k: int | None  # drafted tokens in training, where the config says so
@@ -66,6 +67,11 @@ class DraftSpec:
     @property
     def fuses_aux_states(self) -> bool:
         return bool(self.aux_layers.layer_ids)
+
+    @property
+    def most_drafted(self) -> int | None:
+        """Tokens of a trained block; None where its size is not known."""
+        return self.block_size and self.block_size - (not self.samples_anchor)
 
     @property
     def flags(self) -> Mapping[str, Flag]:
@@ -115,6 +121,7 @@ def build_spec(
         layers=family.read_layers(config, drafter.backbone, format_),
         aux_layers=aux_layers,
         gate=gate,
+        samples_anchor=family.samples_the_anchor(config, format_),
         vocabulary=_read_vocabulary(files, config, target),
         target_hidden_size=target.hidden_size,
         **(_from_files(files, flat, config) | flags),
@@ -159,7 +166,7 @@ def _from_files(files: DraftFiles, flat: Mapping[str, Any], config: DraftConfig)
         "embeddings": _presence(files, "embed_tokens"),
         "head": _presence(files, "lm_head"),
         "rope": rope,
-        "block_size": config.block_size or config.block_config.block_size,
+        "block_size": _block_size(config),
         "mask_token_id": _mask_token(config),
         "embedding_scale": _embedding_scale(config),
         "trained_k": _trained_k(config),
@@ -192,6 +199,10 @@ def _presence(files: DraftFiles, module: str) -> Presence:
     if files.weights == "bin":
         return "unknown"
     return "own" if any(f"{module}.{kind}" in files.tensors for kind in HOLDS_WEIGHTS) else "shared"
+
+
+def _block_size(config: DraftConfig) -> int | None:
+    return config.block_size or config.block_config.block_size or config.dspark_block_size
 
 
 def _mask_token(config: DraftConfig) -> int | None:

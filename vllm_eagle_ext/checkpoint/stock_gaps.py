@@ -14,9 +14,13 @@ def stock_gaps(case: Case) -> list[str]:
     gaps = [*_layer_gaps(case), *_weights(case)]
     if case.spec.record.has_flags:
         gaps += _flags(case)
-    elif case.spec.format == "speculators" and case.config.sliding_window_non_causal is False:
+    elif case.spec.method == "dflash" and _is_made_causal(case):
         gaps.append("sliding_window_non_causal is taken to mean that every layer is causal")
     return gaps
+
+
+def _is_made_causal(case: Case) -> bool:
+    return case.spec.format == "speculators" and case.config.sliding_window_non_causal is False
 
 
 def _layer_gaps(case: Case) -> Iterator[str]:
@@ -48,7 +52,7 @@ def _weights(case: Case) -> Iterator[str]:
         yield "d2t is read as offsets"
     if "d2t" in case.files.tensors and not case.is_reduced:
         yield "a draft with a whole vocabulary and a d2t is not loaded"
-    if case.spec.embedding_scale != 1:
+    if case.spec.embedding_scale != 1 and not case.spec.served_by.is_vllms:
         yield "input_embedding_scale is read for DFlash 2 only"
     if case.spec.gate:
         yield "the gate of the attention output is dropped"

@@ -39,8 +39,9 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True, may_sleep: bool 
     if config.parallel_drafting:
         _drop_rope_sections(hf_config)
     resolve_name(spec.record.config_writer)(config, case)
-    plan = asdict(loading_plan(case, strict=strict))
-    write_marker(hf_config, weights=plan, may_sleep=may_sleep)
+    if not spec.served_by.is_vllms:  # whose classes load the weights by themselves
+        plan = asdict(loading_plan(case, strict=strict))
+        write_marker(hf_config, weights=plan, may_sleep=may_sleep)
     hf_config.architectures = [spec.drafter]
     config.update_arch_()
 

@@ -72,7 +72,7 @@ def apply_draft_length(launch: Launch) -> None:
     _refuse_shorter_blocks(launch)
     if launch.options.draft_length != "auto":
         return
-    if launch.case is None:  # the method was taken from the draft's name
+    if launch.case is None or launch.case.spec.served_by.is_vllms:
         raise no_draft()
     config, engine_args = launch.config, launch.engine_args
     menu = chosen_menu(launch.options.draft_lengths, config.num_speculative_tokens)

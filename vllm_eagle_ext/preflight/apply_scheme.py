@@ -105,7 +105,7 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
         engine_args.kv_offloading_size and engine_args.kv_offloading_backend
     )
     # vLLM sets the key itself for these methods, whose V2 runner drafts in parallel.
-    by_method = method_drafts_in_parallel(config.method) or config.method == "dspark"
+    by_method = method_drafts_in_parallel(config.method)
     return Situation(
         architecture=launch.target.architecture,
         k=config.num_speculative_tokens,

@@ -165,7 +165,7 @@ def no_draft() -> OptionsError:
     return OptionsError(
         field=_OPTION,
         value="auto",
-        allowed=f'"fixed" without a draft of method {" or ".join(methods())} that this package serves',
+        allowed='"fixed" without a draft of method eagle3 or dflash that a class of this package serves',
         remedy=_FIXED,
     )
 

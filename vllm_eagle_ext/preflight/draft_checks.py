@@ -18,7 +18,12 @@ from vllm_eagle_ext.checkpoint import (
     read_config,
     read_draft_files,
 )
-from vllm_eagle_ext.checkpoint.families.registry import drafter_of, methods, own_model_types
+from vllm_eagle_ext.checkpoint.families.registry import (
+    drafter_of,
+    method_may_lie_in_the_target,
+    methods,
+    own_model_types,
+)
 from vllm_eagle_ext.checkpoint.known_architectures import PLAIN_MODELS
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.log import get_logger
@@ -62,6 +67,8 @@ def inspect_requested(launch: Launch, request: DraftRequest) -> Inspection | Non
         EagleExtError: the request or the checkpoint cannot be served rightly.
     """
     if request.method not in methods() and not _may_be_mistaken(launch, request):
+        return None
+    if method_may_lie_in_the_target(request.method) and request.model in (None, launch.target.model):
         return None
     if request.method in methods():
         check_request(request)

@@ -63,12 +63,12 @@ def describe(spec: DraftSpec, num_target_layers: int) -> str:
     norms = [name for name in ("fc_norm", "norm_output") if spec.flags[name]]
     if spec.norm_before_fc:
         norms.append("input_norm")
-    layers = spec.aux_layers
+    layers, whose = spec.aux_layers, "vLLM's own " if spec.served_by.is_vllms else ""
     return (
         f"Draft {spec.model!r} ({spec.title}, norms: {', '.join(norms) or 'none'}, from "
         f"{_source(spec)}) reads the inputs of target layers {list(layers.layer_ids)} of "
         f"{num_target_layers}; rule: {layers.rule}; {f'gate: {spec.gate}; ' if spec.gate else ''}"
-        f"served by {spec.drafter}."
+        f"served by {whose}{spec.drafter}."
     )
 
 

@@ -10,8 +10,19 @@ import torch
 
 from tests.support.checkpoints import HIDDEN
 from tests.support.drafts import valid_draft
-from tests.support.mutations.mutant import DFLASH, SPECULATORS, Change, Mutant, fresh
+from tests.support.mutations.mutant import DFLASH, SPECULATORS, ZLAB, Change, Mutant, fresh
 
+# Keys of a second head beside those that the draft has.
+SECOND_HEADS: dict[str, dict[str, Any]] = {
+    "dflash2": {"second selector": {"selector_rank": 5}, "reduced": {"draft_vocab_size": 96}},
+    "dspark": {
+        "second Markov head": {"markov_rank": 3},
+        "gated Markov head": {"dflash_config": {"markov_head_type": "gated"}},
+        "many candidates": {"dspark_draft_topk": 999},
+        "no anchor": {"dspark_bonus_anchor": True, "sample_from_anchor": True},
+        "convolutions": {"dflash_config": {"dspark_backbone_conv_enabled": True}},
+    },
+}
 BLOCKS = ("eagle_config", "dflash_config", "transformer_layer_config", "rope_parameters")
 
 
@@ -107,9 +118,9 @@ def flag(family: str) -> Iterator[Change]:
 
 
 def layer_ids(family: str) -> Iterator[Change]:
-    key = {"dflash": "target_layer_ids", "dflash-speculators": "aux_hidden_state_layer_ids"}.get(
-        family, "eagle_aux_hidden_state_layer_ids"
-    )
+    key = "eagle_aux_hidden_state_layer_ids"
+    if family in DFLASH:
+        key = "target_layer_ids" if family in ZLAB else "aux_hidden_state_layer_ids"
     for name, change in (
         ("repeated", lambda ids: [*ids[:-1], ids[0]]),
         ("beyond N", lambda ids: [*ids[:-1], 40]),
@@ -204,7 +215,8 @@ def other_keys(family: str) -> Iterator[Change]:
     }
     if family in DFLASH:
         extra["block of 1"] = {"block_size": 1}
-    if family == "dflash":
+    extra |= SECOND_HEADS.get(family, {})
+    if family in ZLAB:
         extra |= {
             "nested block_size": {"dflash_config": {"block_size": 9}},
             "second mask token": {"mask_token_id": 3},

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.drafts import TARGET, Draft, valid_draft
+from tests.support.drafts import TARGET, VLLMS, Draft, valid_draft
 
 Change = tuple[str, "Mutant"]
-DFLASH = ("dflash", "dflash-speculators")
-SPECULATORS = ("speculators", "p-eagle", "dflash-speculators")
+ZLAB = ("dflash", "dflash2", "dspark")
+DFLASH = (*ZLAB, "dflash-speculators", "dspark-speculators")
+SPECULATORS = ("speculators", "p-eagle", "dflash-speculators", "dspark-speculators")
 
 
 @dataclass
@@ -35,4 +36,4 @@ class Mutant:
 
 
 def fresh(family: str) -> Mutant:
-    return Mutant(family, valid_draft(family))
+    return Mutant(family, valid_draft(family), runner="v2" if family in VLLMS else "v1")

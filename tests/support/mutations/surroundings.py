@@ -20,8 +20,8 @@ def surroundings(family: str) -> Iterator[Change]:
     mutant.draft.k += 5
     yield "K", mutant
     mutant = fresh(family)
-    mutant.runner = "v2"
-    yield "V2 runner", mutant
+    mutant.runner = "v1" if mutant.runner == "v2" else "v2"
+    yield "the other runner", mutant
     mutant = fresh(family)
     mutant.runner = None
     yield "runner not known", mutant

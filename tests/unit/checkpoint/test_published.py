@@ -65,7 +65,7 @@ def test_every_key_of_its_config_is_known(draft):
 def test_the_fixtures_cover_every_family_format_and_verdict():
     served = [draft.expect for draft in DRAFTS if draft.expect["verdict"] == "served"]
     families = {expect["family"] for expect in served}
-    assert families == {"native", "post-norm", "gated", "mla", "p-eagle", "dflash"}
+    assert families == {"native", "post-norm", "gated", "mla", "p-eagle", "dflash", "dflash2", "dspark"}
     assert {expect["format"] for expect in served} == {"published", "speculators"}
     assert {draft.expect["verdict"] for draft in DRAFTS} == {"served", "refused", "left"}
     assert all(draft.unknown for draft in DRAFTS if "S" not in draft.known.values())

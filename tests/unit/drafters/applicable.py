@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from tests.support.drafts import FAMILIES
+from tests.support.drafts import FAMILIES, VLLMS
 
 ALL = FAMILIES
-DFLASH = ("dflash", "dflash-speculators")
-ZLAB = ("dflash",)
+ZLAB = ("dflash", "dflash2", "dspark")
+DFLASH = (*ZLAB, "dflash-speculators", "dspark-speculators")
+DSPARK = ("dspark", "dspark-speculators")
 EAGLE3 = tuple(family for family in ALL if family not in DFLASH)
-SPECULATORS = ("speculators", "p-eagle", "dflash-speculators")
+SPECULATORS = ("speculators", "p-eagle", "dflash-speculators", "dspark-speculators")
 SPECULATORS_EAGLE3 = ("speculators", "p-eagle")
 PUBLISHED = tuple(family for family in ALL if family not in SPECULATORS)
 PUBLISHED_EAGLE3 = tuple(family for family in EAGLE3 if family not in SPECULATORS)
-REDUCED = tuple(family for family in EAGLE3 if family != "mla")  # in their vocabulary
+NAMED = tuple(family for family in PUBLISHED if family != "dspark")  # by architecture alone
+REDUCED = (*(family for family in EAGLE3 if family != "mla"), "dspark-speculators")  # vocabularies
+WHOLE = ("mla", *ZLAB, "dflash-speculators")
 FUSES = tuple(family for family in ALL if family != "no_aux")  # aux states, by an fc
 NESTED_IDS = ("native", "post-norm", "gated", "qwen3", "mla", "norm_before_fc")
 FUSED_QKV = tuple(family for family in ALL if family != "mla")
@@ -27,9 +30,10 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("architecture_is_served", "identity"): ALL,
     ("speculators_type_is_named", "drop key"): SPECULATORS,
     ("speculators_type_is_named", "null key"): SPECULATORS,
-    ("model_type_is_readable", "drop key"): PUBLISHED,
-    ("model_type_is_readable", "null key"): ALL,
-    ("model_type_is_readable", "identity"): PUBLISHED,
+    ("dspark_is_no_part_of_the_target", "identity"): ("dspark",),
+    ("model_type_is_readable", "drop key"): NAMED,
+    ("model_type_is_readable", "null key"): tuple(f for f in ALL if f not in DSPARK),
+    ("model_type_is_readable", "identity"): NAMED,
     ("method_fits_the_architecture", "identity"): ALL,
     ("config_is_well_formed", "drop key"): ALL,
     ("config_is_well_formed", "null key"): ALL,
@@ -87,8 +91,8 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("d2t_present_iff_reduced", "drop tensor"): REDUCED,
     ("d2t_present_iff_reduced", "rename tensor"): REDUCED,
     ("d2t_present_iff_reduced", "drop key"): REDUCED,
-    ("d2t_present_iff_reduced", "add tensor"): ("mla", *DFLASH),
-    ("t2d_marks_a_whole_vocabulary", "add tensor"): ("mla", *DFLASH),
+    ("d2t_present_iff_reduced", "add tensor"): WHOLE,
+    ("t2d_marks_a_whole_vocabulary", "add tensor"): WHOLE,
     ("t2d_marks_a_whole_vocabulary", "drop key"): REDUCED,
     ("d2t_is_a_map", "vocabulary map"): REDUCED,
     ("d2t_is_a_map", "reshape tensor"): REDUCED,
@@ -126,9 +130,9 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("quantised_weights_are_there", "other keys"): tuple(f for f in ALL if f != "quantised"),
     ("bias_is_called_attention_bias", "other keys"): ("native", "post-norm", "norm_before_fc"),
     ("d2t_ascends", "vocabulary map"): REDUCED,
-    ("runner_serves_it", "surroundings"): ("p-eagle", "no_aux"),
-    ("runner_is_particular", "surroundings"): ("p-eagle", "no_aux"),
-    ("model_type_is_usual", "identity"): PUBLISHED,
+    ("runner_serves_it", "surroundings"): ("p-eagle", "no_aux", *VLLMS),
+    ("runner_is_particular", "surroundings"): ("p-eagle", "no_aux", *VLLMS),
+    ("model_type_is_usual", "identity"): NAMED,
     ("k_is_within_the_block", "surroundings"): DFLASH,
     ("block_size_is_stated", "drop key"): DFLASH,
     ("block_size_is_consistent", "other keys"): DFLASH,
@@ -136,12 +140,28 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("mask_token_is_in_the_vocabulary", "number"): MASKED,
     ("mask_token_is_unambiguous", "other keys"): ZLAB,
     ("causality_is_per_layer", "flag"): ("dflash-speculators",),
-    ("anchor_is_not_sampled", "other keys"): DFLASH,
+    ("anchor_is_not_sampled", "other keys"): tuple(f for f in DFLASH if f not in DSPARK),
     ("dflash_reads_aux_states", "other keys"): DFLASH,
+    ("heads_are_unambiguous", "other keys"): ("dflash2", "dspark"),
+    ("selector_is_stated", "drop key"): ("dflash2",),
+    ("selector_is_stated", "number"): ("dflash2",),
+    ("selector_knows_every_token", "other keys"): ("dflash2",),
+    ("markov_head_is_computed", "drop key"): DSPARK,
+    ("markov_head_is_computed", "number"): DSPARK,
+    ("markov_head_is_computed", "other keys"): ("dspark",),
+    ("markov_candidates_fit", "other keys"): ("dspark",),
+    ("confidence_head_is_whole", "drop tensor"): DSPARK,
+    ("confidence_head_is_whole", "rename tensor"): DSPARK,
+    ("anchor_is_unambiguous", "other keys"): ("dspark",),
+    ("names_are_as_vllm_reads_them", "alias tensor"): VLLMS,
+    ("fc_is_in_the_order_of_the_layers", "layer ids"): ("dflash2", "dspark"),
+    ("d2t_is_as_vllm_reads_it", "add tensor"): ("dflash2", "dspark"),
+    ("d2t_is_as_vllm_reads_it", "vocabulary map"): ("dspark-speculators",),
+    ("plain_parts_are_plain", "retype tensor"): VLLMS,
     ("parallel_drafting_is_asked_for", "surroundings"): ("p-eagle",),
     ("keys_are_computed", "other keys"): ALL,
     ("rope_is_computed", "other keys"): tuple(f for f in ALL if f not in SPECULATORS_EAGLE3),
-    ("logits_keep_their_order", "other keys"): ALL,
+    ("logits_keep_their_order", "other keys"): tuple(f for f in ALL if f != "dflash2"),
     ("mathematical_keys_are_known", "other keys"): ALL,
     ("keys_are_known", "other keys"): ALL,
 }

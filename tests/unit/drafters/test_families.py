@@ -18,7 +18,7 @@ from tests.support.drafting import (
     reference_logits,
     resolve_draft,
 )
-from tests.support.drafts import FAMILIES, as_specforge, valid_draft, write
+from tests.support.drafts import OURS, VLLMS, as_specforge, valid_draft, write
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
@@ -42,12 +42,28 @@ BY_LAYER = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", OURS)
 def test_logits_equal_the_references(tmp_path, family):
     drafter, layer_ids, path, probe = load(tmp_path, valid_draft(family))
     mine = module_logits(drafter, family, layer_ids, probe)
     assert difference(mine, reference_logits(path, family, layer_ids, probe)) < bound_of(family)
     assert "EagleExt" in type(drafter).__name__
+
+
+@pytest.mark.parametrize("family", VLLMS)
+def test_vllms_own_class_loads_what_the_rules_let_pass(tmp_path, family):
+    """Every tensor arrives: each one that is changed changes the draft."""
+    draft = valid_draft(family)
+    drafter, layer_ids, _, probe = load(tmp_path / "valid", draft)
+    assert "EagleExt" not in type(drafter).__name__
+    mine = module_logits(drafter, family, layer_ids, probe)
+    for index, (name, tensor) in enumerate(draft.tensors.items()):
+        if name in ("t2d", "d2t") or "confidence" in name:
+            continue
+        changed = valid_draft(family)
+        changed.tensors[name] = tensor.flip(0) if tensor.ndim > 1 else tensor * 1.5
+        other, *_ = load(tmp_path / str(index), changed)
+        assert difference(module_logits(other, family, layer_ids, probe), mine) > 1e-6, name
 
 
 def _listed_out_of_order(draft, place, key, shift):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.support.checkpoints import draft_config, draft_tensors, tiny_draft, write_draft
-from tests.support.drafts import FAMILIES, valid_draft, write
+from tests.support.drafts import OURS, valid_draft, write
 from tests.unit.preflight.configs import DRAFTER, speculative_config
 from vllm_eagle_ext import __version__
 
@@ -150,7 +150,7 @@ def test_speculators_without_norm_before_residual_get_their_own_default(target, 
     assert vllm_log.containing("norm_before_residual")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", OURS)
 def test_the_resolved_config_travels(target, tmp_path, family):
     """It goes to workers as a pickle, into hashes and logs as JSON."""
     import pickle

@@ -64,37 +64,37 @@ def _dflash_tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int
     return table
 
 
-FAMILIES = (
-    Family(
-        name="dflash",
-        title="DFlash",
-        drafters=(DFLASH_DRAFTER,),
-        layer_ids=IdConvention(place=f"dflash_config.{OUTPUT_IDS_KEY}", is_required=True),
-        read_layers=_block_layers,
-        tensors=_dflash_tensors,
-        rules=(
-            blocks.k_is_within_the_block,
-            blocks.block_size_is_stated,
-            blocks.block_size_is_consistent,
-            blocks.mask_token_is_in_the_vocabulary,
-            blocks.mask_token_is_unambiguous,
-            blocks.causality_is_per_layer,
-            blocks.anchor_is_not_sampled,
-            blocks.dflash_reads_aux_states,
-            blocks.final_state_is_not_normed,
-        ),
-        own_keys={
-            "input_embedding_scale": KeyEffect("scales the embeddings", (None, 1)),
-            "attention_value_scale": KeyEffect("scales the values of attention", (None, 1)),
-            "use_swa": KeyEffect("gives each layer a window", (None, False, 0)),
-            "is_neox_style": KeyEffect("rotates neighbouring channels together", (None, True)),
-        },
-        asks_for_windows=lambda config: bool(config.block_config.use_swa),
-        drafts_in_parallel=True,
-        fills_a_block=True,
-        mixes_windows_on_v2_only=True,
-        config_writer=f"{_PACKAGE}.config_writer:write",
-        model_types={"dflash": f"{_PACKAGE}.config:register"},  # TorchSpec's
-        reference="vllm_eagle_ext.measure.reference.published:load_dflash",
+DFLASH = Family(
+    name="dflash",
+    title="DFlash",
+    drafters=(DFLASH_DRAFTER,),
+    layer_ids=IdConvention(place=f"dflash_config.{OUTPUT_IDS_KEY}", is_required=True),
+    read_layers=_block_layers,
+    tensors=_dflash_tensors,
+    rules=(
+        blocks.k_is_within_the_block,
+        blocks.block_size_is_stated,
+        blocks.block_size_is_consistent,
+        blocks.mask_token_is_in_the_vocabulary,
+        blocks.mask_token_is_unambiguous,
+        blocks.causality_is_per_layer,
+        blocks.anchor_is_not_sampled,
+        blocks.dflash_reads_aux_states,
+        blocks.final_state_is_not_normed,
     ),
+    own_keys={
+        "input_embedding_scale": KeyEffect("scales the embeddings", (None, 1)),
+        "attention_value_scale": KeyEffect("scales the values of attention", (None, 1)),
+        "use_swa": KeyEffect("gives each layer a window", (None, False, 0)),
+        "is_neox_style": KeyEffect("rotates neighbouring channels together", (None, True)),
+    },
+    asks_for_windows=lambda config: bool(config.block_config.use_swa),
+    drafts_in_parallel=True,
+    fills_a_block=True,
+    mixes_windows_on_v2_only=True,
+    config_writer=f"{_PACKAGE}.config_writer:write",
+    model_types={"dflash": f"{_PACKAGE}.config:register"},  # TorchSpec's
+    reference="vllm_eagle_ext.measure.reference.published:load_dflash",
 )
+
+FAMILIES = (DFLASH,)

@@ -51,8 +51,13 @@ class IdConvention:
     """How aux layer ids are read that are nested in a block of config.json."""
 
     place: str  # dotted key
+    also: tuple[str, ...] = ()  # further ones
     is_required: bool = False  # a draft that names no layers is refused; else EAGLE-3's are taken
     names_inputs_without: int | None = None  # nested ids without this one name inputs, not outputs
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        return (self.place, *self.also)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +78,20 @@ class Family:
     tensors: Callable[[DraftSpec, DraftConfig, int], dict[str, Expected]]
     rules: tuple[Rule, ...] = ()
     own_keys: Mapping[str, KeyEffect] = field(default_factory=dict)  # that it alone computes with
+    # Values of keys that say what the family is, and others are refused for.
+    says_of_itself: Mapping[str, Any] = field(default_factory=dict)
+    scales_logits: frozenset[str] = frozenset()  # keys that rescale logits, which it computes
+    plain_modules: tuple[str, ...] = ()  # that its class builds without quantisation
     asks_for_windows: Callable[[DraftConfig], bool] = lambda config: False  # beside layer_types
     # How it drafts.
     has_flags: bool = False  # EAGLE-3's, on norms and on what is fed back
     runs_without_aux_states: bool = False
     drafts_in_parallel: bool = False  # all tokens in one pass
     fills_a_block: bool = False  # that it was trained on; vLLM drafts so without `parallel_drafting`
+    samples_the_anchor: Callable[[DraftConfig, Format], bool] = lambda config, format_: False
+    runs_on_v2_only: bool = False
     mixes_windows_on_v2_only: bool = False
+    widens_inputs: bool = False  # its own embeddings may have more rows than the target's vocabulary
     omits_mask_token: bool = False  # published configs may lack `mask_token_id`
     # Hooks in other layers of the package.
     config_writer: str  # (SpeculativeConfig, Case): writes into the draft's hf_config

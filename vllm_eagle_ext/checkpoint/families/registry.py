@@ -53,11 +53,15 @@ def speculators() -> dict[tuple[str, str], Drafter]:
 def drafter_of(config: Mapping[str, Any], layer_model_type: object) -> Drafter | None:
     """The drafter class that serves a draft, or None where none does. A speculators draft is named by
     its type, others by their architecture."""
-    type_ = config.get("speculators_model_type")
+    type_, architecture = config.get("speculators_model_type"), published_architecture(config)
     if isinstance(type_, str):
         layer = layer_model_type if isinstance(layer_model_type, str) else "llama"
-        return speculators().get((type_, layer))
-    return published().get(published_architecture(config))
+        found = speculators().get((type_, layer))
+        return None if found and architecture in found.leaves else found
+    typed = (architecture, config.get("model_type"))
+    return next((one for one in drafters() if typed in one.published_with_type), None) or (
+        published().get(architecture)
+    )
 
 
 def choose_family(drafter: Drafter, evidence: Evidence) -> Family:
@@ -74,6 +78,11 @@ def methods() -> tuple[str, ...]:
     return _distinct(drafter.method for drafter in drafters())
 
 
+def method_may_lie_in_the_target(method: str | None) -> bool:
+    """Whether a draft of the method needs no name, because it may be a part of the target's files."""
+    return any(drafter.method == method and drafter.may_lie_in_the_target for drafter in drafters())
+
+
 def method_drafts_in_parallel(method: str | None) -> bool:
     """Whether vLLM drafts all tokens in one pass for the method alone, without `parallel_drafting`."""
     return any(family.method == method and family.fills_a_block for family in FAMILIES.values())
@@ -86,7 +95,7 @@ def config_blocks() -> tuple[str, ...]:
 
 def id_places() -> tuple[str, ...]:
     """Nested keys that name aux layers."""
-    return _distinct(family.layer_ids.place for family in FAMILIES.values())
+    return _distinct(place for family in FAMILIES.values() for place in family.layer_ids.places)
 
 
 def own_keys() -> dict[str, KeyEffect]:

@@ -16,8 +16,10 @@ from vllm_eagle_ext.checkpoint.rules import (
     keys,
     norms,
     pairing,
+    proposal_heads,
     quantised,
     tensors,
+    vllms_loader,
     vocabulary,
     weights,
 )
@@ -34,6 +36,8 @@ RULES = (
     *quantised.RULES,
     *vocabulary.RULES,
     *blocks.RULES,
+    *proposal_heads.RULES,
+    *vllms_loader.RULES,
     *keys.RULES,
     *weights.RULES,
 )

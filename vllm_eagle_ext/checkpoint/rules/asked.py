@@ -100,6 +100,8 @@ def wanted_runner(
 ) -> tuple[Literal["v1", "v2"], str] | None:
     """The one runner of vLLM's that can draft with it, and why; None: both can."""
     family, windows = spec.record, {layer.window for layer in spec.layers}
+    if family.runs_on_v2_only:
+        return "v2", "vLLM computes its second head on the V2 runner alone"
     if not spec.fuses_aux_states and v2_needs_aux_states:
         return "v1", "vLLM's V2 runner hands aux states to every EAGLE-3 drafter"
     if family.asks_for_parallel_drafting and parallel_drafting:

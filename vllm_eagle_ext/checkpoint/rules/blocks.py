@@ -12,14 +12,16 @@ from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 @rule(Severity.ERROR, can_run=True, for_all=False)
 def k_is_within_the_block(case: Case) -> Iterable[Problem]:
     """The first position of a block holds the last sampled token; vLLM checks nothing."""
-    block, k = case.spec.block_size, case.setting.k
-    if block is not None and k is not None and k > block - 1:
+    most, k = case.spec.most_drafted, case.setting.k
+    anchor = (
+        "" if case.spec.samples_anchor else ", of which the first position holds the last sampled token"
+    )
+    if most is not None and k is not None and k > most:
         yield Problem(
             field="num_speculative_tokens",
             value=k,
-            allowed=f"up to {block - 1}: the draft was trained on blocks of {block}, of which the first "
-            "position holds the last sampled token",
-            remedy=f'write "num_speculative_tokens": {block - 1} or less',
+            allowed=f"up to {most}: the draft was trained on blocks of {case.spec.block_size}{anchor}",
+            remedy=f'write "num_speculative_tokens": {most} or less',
         )
 
 
@@ -29,19 +31,26 @@ def block_size_is_stated(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="block_size of the draft's config.json",
             value=None,
-            allowed="the size of the trained block, which bounds num_speculative_tokens to one less",
-            remedy="ask the publisher; 16 is usual",
+            allowed="the size of the trained block, which bounds num_speculative_tokens"
+            + ("" if case.spec.samples_anchor else " to one less"),
+            remedy="ask the publisher; 7, 8 and 16 are usual",
         )
 
 
 @rule(Severity.ERROR, for_all=False)
 def block_size_is_consistent(case: Case) -> Iterable[Problem]:
-    nested = case.config.block_config.block_size
-    if nested and case.config.block_size and nested != case.config.block_size:
+    config = case.config
+    places = {
+        "at top level": config.block_size,
+        "in dflash_config": config.block_config.block_size,
+        "as dspark_block_size": config.dspark_block_size,
+    }
+    stated = {place: size for place, size in places.items() if size}
+    if len(set(stated.values())) > 1:
         yield Problem(
-            field="block_size at top level and in dflash_config",
-            value=(case.config.block_size, nested),
-            allowed="the same value in both places",
+            field=f"block_size {' and '.join(stated)}",
+            value=tuple(stated.values()),
+            allowed="the same value everywhere",
             remedy="ask the publisher which one the draft was trained with, and correct config.json",
         )
     if case.spec.block_size == 1:
@@ -53,13 +62,15 @@ def block_size_is_consistent(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, for_all=False)
 def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
-    token = case.spec.mask_token_id
-    if token is None or not 0 <= token < case.target.vocab_size:
+    token, size = case.spec.mask_token_id, case.target.vocab_size
+    if case.spec.record.widens_inputs and case.spec.embeddings == "own":
+        size = max(size, case.config.vocab_size)
+    if token is None or not 0 <= token < size:
         omits = case.spec.record.omits_mask_token and case.spec.format == "published"
         yield Problem(
             field="mask_token_id of the draft's config.json",
             value=token,
-            allowed=f"a token id from 0 to {case.target.vocab_size - 1}",
+            allowed=f"a token id from 0 to {size - 1}",
             remedy="SpecForge leaves it out: add the id that the draft was trained with, which is the "
             "tokenizer's mask token, else the first id that the tokenizer does not use, else its "
             "padding token"
@@ -70,13 +81,18 @@ def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, for_all=False)
 def mask_token_is_unambiguous(case: Case) -> Iterable[Problem]:
-    nested = case.config.block_config.mask_token_id
-    top = case.config.mask_token_id
-    if nested is not None and top is not None and nested != top:
+    config = case.config
+    places = {
+        "mask_token_id at top level": config.mask_token_id,
+        "mask_token_id in dflash_config": config.block_config.mask_token_id,
+        "dspark_noise_token_id": config.dspark_noise_token_id,
+    }
+    stated = {place: token for place, token in places.items() if token is not None}
+    if len(set(stated.values())) > 1:
         yield Problem(
-            field="mask_token_id at top level and in dflash_config",
-            value=(top, nested),
-            allowed="the same token in both places",
+            field=" and ".join(stated),
+            value=tuple(stated.values()),
+            allowed="the same token everywhere",
             remedy="ask the publisher which one the draft was trained with, and correct config.json",
         )
 
@@ -112,7 +128,7 @@ def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="use_aux_hidden_state of the draft's config.json",
             value=False,
-            allowed="true: a DFlash draft is conditioned on aux states alone",
+            allowed=f"true: a {case.spec.title} draft is conditioned on aux states alone",
             remedy="use the config.json that was published with the draft",
         )
 

@@ -13,6 +13,8 @@ from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.families import registry
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.known_architectures import (
+    IN_TARGETS_OF,
+    IN_THE_TARGET,
     PASSED_THROUGH,
     PLAIN_MODELS,
     REFUSED,
@@ -45,7 +47,9 @@ class Candidate:
     def is_passed_through(self) -> bool:
         type_ = self.speculators_type
         if type_ is not None:
-            return isinstance(type_, str) and type_ in SPECULATORS_PASSED_THROUGH
+            left = {name for one in registry.drafters() for name in one.leaves}
+            is_left = isinstance(type_, str) and type_ in SPECULATORS_PASSED_THROUGH
+            return is_left or self.architecture in left
         if self.drafter is not None:
             return False
         if self.setting.method not in (None, *registry.methods()):
@@ -63,7 +67,7 @@ class Candidate:
 
 def _prefixes() -> dict[str, str]:
     """Method -> vLLM's name for it in architectures."""
-    return {drafter.method: drafter.prefix for drafter in registry.drafters()}
+    return {each.method: each.prefix for each in registry.drafters() if not each.is_vllms}
 
 
 @rule(Severity.ERROR)
@@ -114,6 +118,21 @@ def architecture_is_served(draft: Candidate) -> Iterable[Problem]:
             value=draft.architecture,
             allowed=", ".join(sorted(registry.published())),
             remedy=f"{reason}; use another draft, or correct the name if the export wrote a wrong one",
+        )
+
+
+@rule(Severity.ERROR)
+def dspark_is_no_part_of_the_target(draft: Candidate) -> Iterable[Problem]:
+    """vLLM goes by the model type, and would look for the weights among those of the target."""
+    model_type = draft.files.config.get("model_type")
+    is_named_so = draft.architecture == IN_THE_TARGET and draft.speculators_type is None
+    if is_named_so and draft.drafter is None and str(model_type) not in IN_TARGETS_OF:
+        yield Problem(
+            field=f"model_type of the draft's config.json beside {IN_THE_TARGET!r}",
+            value=model_type,
+            allowed="'qwen3': vLLM takes other drafts of this name for a part of a DeepSeek-V4 target",
+            remedy='if its layers are those of Qwen3, edit config.json: "model_type": "qwen3"; if not, '
+            "no drafter of vLLM computes it",
         )
 
 
@@ -179,6 +198,7 @@ RULES = (
     architecture_is_named,
     speculators_type_is_named,
     architecture_is_served,
+    dspark_is_no_part_of_the_target,
     model_type_is_readable,
     model_type_is_usual,
     method_fits_the_architecture,

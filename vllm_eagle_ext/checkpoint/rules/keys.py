@@ -32,6 +32,8 @@ def keys_are_computed(case: Case) -> Iterable[Problem]:
     drafter = "no drafter computes" if own else "no EAGLE-3 drafter computes"
     for place, key, value in stated_keys(case.flat):
         known = uncomputed.get(key)
+        if value == case.spec.record.says_of_itself.get(key, known):
+            continue
         in_place = key == "query_pre_attn_scalar" and value == case.spec.heads.dim
         if known is None or known.is_neutral(value) or in_place:
             continue
@@ -60,7 +62,8 @@ def rope_is_computed(case: Case) -> Iterable[Problem]:
 def logits_keep_their_order(case: Case) -> Iterable[Problem]:
     """Sampled drafts are drawn from the logits as they are, which costs acceptance, not correctness."""
     for place, key, value in stated_keys(case.flat):
-        if key in RESCALES_LOGITS and value not in RESCALES_LOGITS[key]:
+        computed = key in case.spec.record.scales_logits
+        if key in RESCALES_LOGITS and not computed and value not in RESCALES_LOGITS[key]:
             yield Problem(
                 field=f"{place} {_CONFIG}",
                 value=value,

@@ -14,8 +14,18 @@ from vllm_eagle_ext.checkpoint.vocabulary_map import ascends, is_identity, targe
 _BELONGS = "check that config.json belongs to the weights"
 
 
+def is_widened(case: Case) -> bool:
+    """Whether the draft has rows of its own behind those of the target's tokens, such as a mask's."""
+    spec, size = case.spec, case.target.vocab_size
+    has_head = spec.head == "own" or spec.vocabulary.size == size
+    is_able = spec.record.widens_inputs and spec.embeddings == "own" and has_head
+    return is_able and case.config.vocab_size > size
+
+
 @rule(Severity.ERROR)
 def draft_vocabulary_fits(case: Case) -> Iterable[Problem]:
+    if is_widened(case):
+        return
     if case.config.vocab_size != case.target.vocab_size:
         yield Problem(
             field="vocab_size of the draft's config.json",

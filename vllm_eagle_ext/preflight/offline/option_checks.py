@@ -63,7 +63,7 @@ def _checks_of_sleep(
     case: Case | None, wishes: EngineWishes, runner: Runner, on_cpu: bool, prefix_caching: bool
 ) -> dict[str, Callable[[], object]]:
     engine = SleepEngine(
-        has_draft=case is not None,
+        has_draft=case is not None and not case.spec.served_by.is_vllms,
         method=case.spec.method if case else None,
         runner=runner,
         on_cpu=on_cpu,
@@ -93,7 +93,7 @@ def _refuse_auto(case: Case | None, wishes: EngineWishes, *, runner: Runner, on_
     engine = wishes.engine
     refuse_engine(
         AutoEngine(
-            has_draft=case is not None,
+            has_draft=case is not None and not case.spec.served_by.is_vllms,
             method=case.spec.method if case else None,
             runner=runner,
             on_cpu=on_cpu,

@@ -111,7 +111,7 @@ def _is_inside(request: CheckRequest) -> bool:
 def usual_k(spec: DraftSpec | None) -> int:
     if spec is None:
         return 3
-    most = spec.block_size - 1 if spec.block_size else None
+    most = spec.most_drafted
     usual = spec.trained_k or most or 3
     return min(usual, most) if most else usual
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.drafts import FAMILIES, inspect, valid_draft
+from tests.support.drafts import FAMILIES, VLLMS, inspect, valid_draft
 from tests.unit.checkpoint.rules.broken import inspect_broken, names
 from tests.unit.checkpoint.rules.cases import CASES
 from vllm_eagle_ext.checkpoint import Severity
@@ -17,6 +17,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "architecture_is_named": ("error", False),
     "speculators_type_is_named": ("error", False),
     "architecture_is_served": ("error", False),
+    "dspark_is_no_part_of_the_target": ("error", False),
     "model_type_is_readable": ("error", False),
     "model_type_is_usual": ("warning", True),
     "method_fits_the_architecture": ("error", False),
@@ -99,6 +100,19 @@ TABLE: dict[str, tuple[str, bool]] = {
     "dflash_reads_aux_states": ("error", False),
     "final_state_is_not_normed": ("warning", True),
     "parallel_drafting_is_asked_for": ("warning", True),
+    "heads_are_unambiguous": ("error", False),
+    "selector_is_stated": ("error", False),
+    "selector_knows_every_token": ("error", False),
+    "markov_head_is_computed": ("error", False),
+    "markov_candidates_fit": ("error", False),
+    "confidence_head_is_there": ("warning", True),
+    "confidence_head_is_whole": ("error", False),
+    "anchor_is_unambiguous": ("error", False),
+    "vocabulary_is_widened": ("warning", True),
+    "names_are_as_vllm_reads_them": ("error", False),
+    "fc_is_in_the_order_of_the_layers": ("error", False),
+    "d2t_is_as_vllm_reads_it": ("error", False),
+    "plain_parts_are_plain": ("error", False),
     "keys_are_computed": ("error", True),
     "rope_is_computed": ("error", False),
     "logits_keep_their_order": ("note", True),
@@ -116,7 +130,8 @@ WITHOUT_A_FUNCTION = {
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_valid_draft_has_no_finding(tmp_path, family, seed):
-    assert inspect(valid_draft(family, seed), tmp_path, setting={"runner": "v1"}).findings == ()
+    runner = "v2" if family in VLLMS else "v1"
+    assert inspect(valid_draft(family, seed), tmp_path, setting={"runner": runner}).findings == ()
 
 
 @pytest.mark.parametrize("broken", CASES)

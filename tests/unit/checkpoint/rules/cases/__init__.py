@@ -9,6 +9,7 @@ from tests.unit.checkpoint.rules.cases import (
     norms,
     quantisation,
     runners,
+    second_heads,
     target,
     tensors,
     vocabulary,
@@ -25,5 +26,6 @@ CASES = [
     *quantisation.CASES,
     *runners.CASES,
     *blocks.CASES,
+    *second_heads.CASES,
     *keys.CASES,
 ]

@@ -22,7 +22,7 @@ CASES = [
     ),
     case(
         "speculators_type_is_named", "missing", "native", key("speculators_config", {}),
-        words=("speculators_model_type", "missing", "eagle3, peagle or dflash"),
+        words=("speculators_model_type", "missing", "eagle3, peagle, dflash, dflash2 or dspark"),
     ),
     case(
         "architecture_is_served", "gated_by_depth", "native",

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about what corrects the logits of a block: DFlash2's selector, DSpark's Markov and confidence
+heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.draft_config import ProposalHeads
+from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.rules.vocabulary import is_widened
+
+_PUBLISHED = "use the config.json that was published with the draft"
+SELECTOR = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+CONFIDENCE = "confidence_head.proj"
+
+
+@rule(Severity.ERROR, for_all=False)
+def heads_are_unambiguous(case: Case) -> Iterable[Problem]:
+    """vLLM's classes read one place each."""
+    for key in ProposalHeads.model_fields:
+        stated = case.config.heads_stated(key)
+        if len(set(stated.values())) > 1:
+            yield Problem(
+                field=" and ".join(stated),
+                value=tuple(stated.values()),
+                allowed="the same value everywhere",
+                remedy="ask the publisher which one the draft was trained with, and correct config.json",
+            )
+
+
+@rule(Severity.ERROR, for_all=False)
+def selector_is_stated(case: Case) -> Iterable[Problem]:
+    """vLLM has no defaults; the sizes decide the shapes of the tensors, k does not."""
+    width = case.spec.hidden_size
+    for key in SELECTOR:
+        if case.config.of_heads(key) is None:
+            yield Problem(
+                field=f"{key} of the draft's config.json", value=None,
+                allowed="a positive integer, in dflash_config", remedy=_PUBLISHED,
+            )  # fmt: skip
+    group = case.config.of_heads("conv_group_size")
+    if group and width % group:
+        yield Problem(
+            field="conv_group_size of the draft's config.json", value=group,
+            allowed=f"a divisor of hidden_size, {width}", remedy=_PUBLISHED,
+        )  # fmt: skip
+    most = case.config.of_heads("selector_top_k")
+    if most and most > case.target.vocab_size:
+        yield Problem(
+            field="selector_top_k of the draft's config.json", value=most,
+            allowed=f"at most {case.target.vocab_size}, the target's vocabulary", remedy=_PUBLISHED,
+        )  # fmt: skip
+
+
+@rule(Severity.ERROR, for_all=False)
+def selector_knows_every_token(case: Case) -> Iterable[Problem]:
+    """Candidates are looked up in the codebooks as they come from the head, without d2t."""
+    if case.is_reduced:
+        yield Problem(
+            field="draft_vocab_size of the draft's config.json",
+            value=case.spec.vocabulary.size,
+            allowed=f"{case.target.vocab_size}, the target's vocabulary: vLLM's selector takes draft "
+            "ids for target ids",
+            remedy="use a draft with the whole vocabulary",
+        )
+
+
+@rule(Severity.ERROR, for_all=False)
+def markov_head_is_computed(case: Case) -> Iterable[Problem]:
+    rank, kind = case.config.of_heads("markov_rank"), case.config.of_heads("markov_head_type")
+    if not rank:
+        yield Problem(
+            field="markov_rank of the draft's config.json", value=rank,
+            allowed="a positive integer: a draft without a Markov head is a DFlash draft, whose "
+            'architecture is "DFlashDraftModel"',
+            remedy=_PUBLISHED,
+        )  # fmt: skip
+    if kind not in (None, "vanilla"):
+        yield Problem(
+            field="markov_head_type of the draft's config.json", value=kind,
+            allowed='"vanilla": vLLM\'s class computes no other and does not read the key',
+            remedy="use another draft",
+        )  # fmt: skip
+
+
+@rule(Severity.ERROR, for_all=False)
+def markov_candidates_fit(case: Case) -> Iterable[Problem]:
+    most, size = case.config.dspark_draft_topk, case.spec.vocabulary.size
+    if most is not None and most > size:
+        yield Problem(
+            field="dspark_draft_topk of the draft's config.json", value=most,
+            allowed=f"at most {size}, the draft's vocabulary", remedy="lower it, or remove the key",
+        )  # fmt: skip
+
+
+@rule(Severity.WARNING, for_all=False)
+def confidence_head_is_there(case: Case) -> Iterable[Problem]:
+    """Without one vLLM's adaptive verification goes by an estimate that it learns while it serves."""
+    has = f"{CONFIDENCE}.weight" in case.files.tensors
+    if case.config.of_heads("enable_confidence_head") and case.has_tensors and not has:
+        yield Problem(
+            field=f"{CONFIDENCE}.weight of the draft",
+            value=None,
+            allowed="a tensor, because enable_confidence_head is true; nothing else changes without it, "
+            "but enable_adaptive_verification goes by an estimate",
+            remedy="if you use enable_adaptive_verification, download all files of the draft",
+        )
+
+
+@rule(Severity.ERROR, for_all=False)
+def confidence_head_is_whole(case: Case) -> Iterable[Problem]:
+    """vLLM would leave the rest as the memory was."""
+    parts = [f"{CONFIDENCE}.{part}" for part in ("weight", "bias")]
+    missing = [name for name in parts if name not in case.files.tensors]
+    if case.config.of_heads("enable_confidence_head") and case.has_tensors and len(missing) == 1:
+        yield Problem(
+            field="confidence head of the draft", value=f"without {missing[0]}",
+            allowed="weight and bias, or neither", remedy="download all files of the draft",
+        )  # fmt: skip
+
+
+@rule(Severity.ERROR, for_all=False)
+def anchor_is_unambiguous(case: Case) -> Iterable[Problem]:
+    """Whether a block's first position is drafted, or holds the last sampled token."""
+    config = case.config
+    bonus = config.dspark_bonus_anchor
+    places = {
+        "sample_from_anchor at top level": config.sample_from_anchor,
+        "sample_from_anchor in dflash_config": config.block_config.sample_from_anchor,
+        "dspark_bonus_anchor, its opposite,": None if bonus is None else not bonus,
+    }
+    stated = {place: value for place, value in places.items() if value is not None}
+    if len(set(stated.values())) > 1:
+        yield Problem(
+            field=" and ".join(stated),
+            value=tuple(stated.values()),
+            allowed="one meaning",
+            remedy="ask the publisher which one the draft was trained with, and correct config.json",
+        )
+
+
+@rule(Severity.WARNING, for_all=False)
+def vocabulary_is_widened(case: Case) -> Iterable[Problem]:
+    if is_widened(case):
+        yield Problem(
+            field="vocab_size of the draft's config.json",
+            value=case.config.vocab_size,
+            allowed=f"{case.target.vocab_size}, the target's, or more if the rows behind are padding or "
+            "a mask token: the target never accepts such an id",
+            remedy="if the target is not the one that it was trained for, serve it with that one",
+        )
+
+
+RULES = (
+    heads_are_unambiguous,
+    selector_is_stated,
+    selector_knows_every_token,
+    markov_head_is_computed,
+    markov_candidates_fit,
+    confidence_head_is_there,
+    confidence_head_is_whole,
+    anchor_is_unambiguous,
+    vocabulary_is_widened,
+)
