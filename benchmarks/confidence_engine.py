@@ -136,6 +136,7 @@ def start(pair: Pair, requests: int) -> tuple[Any, Any]:
             **pair.speculative,
             "num_speculative_tokens_per_batch_size": [list(entry) for entry in schedule_of(menu)],
         },
+        additional_config={"eagle_ext": {"draft_off": "keep"}},
     )
     core = llm.llm_engine.engine_core.engine_core
     scheduler = core.scheduler

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step costs at K=0 on a CPU, against an engine that has no draft: the hybrid pair, V1 runner.
+"""What a step costs at K=0 on a CPU, its draft asleep and awake, against an engine that has no draft:
+the hybrid pair, V1 runner.
 
     python -m benchmarks.zero_length [--write]
 
@@ -40,6 +41,7 @@ REPLAY = {"hybrid_state": "replay"}
 ENGINES: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
     "no draft": (None, {}),
     "K=0": (DRAFT, REPLAY),
+    "K=0, draft awake": (DRAFT, REPLAY | {"draft_off": "keep"}),
 }
 # Part -> methods of the runner or the scheduler that it is made of, none of which calls another's.
 RUNNER = {

@@ -98,6 +98,7 @@ def _narrow_view(layer: QwenGatedDeltaNetAttention) -> QwenGatedDeltaNetAttentio
     conv, state, _ = layer.kv_cache
     view = layer.__dict__.get("narrow_view")
     if view is None or view.kv_cache[1] is not state:
+        layer.__dict__.pop("narrow_view", None)  # of a cache that is no more
         view = layer.__dict__["narrow_view"] = copy(layer)
         columns = layer.conv1d.weight.size(-1) - 1
         view.kv_cache = (conv.narrow(-1 if is_conv_state_dim_first() else -2, 0, columns), state)

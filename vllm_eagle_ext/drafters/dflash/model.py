@@ -54,7 +54,7 @@ class DFlashEagleExtQwen3ForCausalLM(SleepingDraft, ResolvedDraft, DFlashQwen3Fo
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         if self.may_sleep:
-            self.allow_sleep(vllm_config, self.model.fc.input_size, self.lm_head.weight.device)
+            self.allow_sleep(vllm_config, self.model.fc.input_size, next(self.parameters()).device)
 
     def fill_cache(self, states: torch.Tensor, positions: torch.Tensor, places: torch.Tensor) -> None:
         """A row's keys and values need no attention, so that rows of any requests make one pass."""

@@ -94,8 +94,7 @@ def worth_serving(settings: TuneSettings, surface: Surface) -> list[ServedConfig
 def choose_config(settings: TuneSettings, measured: Gains, surface: Surface) -> TunedChoice:
     """Print what is slower than no draft at the fewest loads, and of those what gains most.
 
-    No draft is printed where everything is slower at every load: K = 0 there, with a drafter that runs
-    all the same, would be so as well.
+    No draft is printed where everything is slower at every load, K = 0 in an engine with a draft too.
 
     Args:
         measured: of the closing round; empty where nothing was worth one.

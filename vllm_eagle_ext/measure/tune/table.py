@@ -167,8 +167,8 @@ def _recommendation(report: TuneReport) -> Iterator[str]:
         yield from _flag_lines(report, report.with_zero)
     elif report.slower:
         yield (
-            "K=0 there would be no faster: the drafter runs all the same. Keep such loads off this "
-            "server, or serve them without a draft."
+            "K=0 there would be no faster, by the sweep. Keep such loads off this server, or serve them "
+            "without a draft."
         )
     if not report.settings.auto:
         yield (

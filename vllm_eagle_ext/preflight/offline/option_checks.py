@@ -68,7 +68,10 @@ def _checks_of_sleep(
         runner=runner,
         on_cpu=on_cpu,
         prefix_caching=prefix_caching,
-        kv_connector=_named_connector(wishes.engine.get("kv_transfer_config")),
+        kv_connector=_named_connector(
+            wishes.engine.get("kv_transfer_config")
+            or (wishes.engine.get("kv_offloading_size") and wishes.engine.get("kv_offloading_backend"))
+        ),
     )
     asked = wishes.options.draft_off
     return {

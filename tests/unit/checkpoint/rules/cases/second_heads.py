@@ -113,9 +113,9 @@ CASES = [
         words=("model.norm.weight", 'without "model."'),
     ),
     case(
-        "names_are_as_vllm_reads_them", "constants", "dflash2",
-        more("layers.0.self_attn.rotary_emb.inv_freq", 16, dtype=torch.float32),
-        words=("rotary_emb.inv_freq", "no constants of rope"),
+        "names_are_as_vllm_reads_them", "map", "dspark-speculators",
+        lambda draft: draft.tensors.update({"draft_id_to_target_id": draft.tensors.pop("d2t")}),
+        words=("draft_id_to_target_id", "d2t for a map"),
     ),
     case(
         "fc_is_in_the_order_of_the_layers", "by_the_list", "dflash2",
