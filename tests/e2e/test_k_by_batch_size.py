@@ -141,9 +141,8 @@ def test_a_schedule_on_v2(v2, draft, k):
     print(f"\nwidth: drafts, differing from those of K={k}: {widths}")
     assert {2, k} <= widths.keys()
     assert widths[k][0] >= 10
-    # A plain decode and its packed convolution round otherwise than a verify row: near-ties of the
-    # draft's may fall otherwise. That states are stepped rightly is held by replay/test_on_cpu.py.
-    assert sum(differ for _, differ in widths.values()) <= (2 if draft == "dflash" else 0)
+    # A plain decode rounds otherwise than a verify row: near-ties of the draft's may fall otherwise.
+    assert sum(differ for _, differ in widths.values()) <= (1 if draft == "dflash" else 0)
     apart = largest_gap(fixed["logprobs"], result["logprobs"])
     print(f"log-probabilities of the texts differ by up to {apart:.3f}")
     assert apart <= NEAR_TIE_GAP

@@ -68,7 +68,9 @@ def test_a_layer_without_drafts_has_the_first_columns_of_its_cache():
     assert view.conv1d is layer.conv1d
     assert layer.kv_cache[0] is conv
     layer.kv_cache = conv.clone(), state.clone(), torch.empty(5)
-    assert on_cpu._narrow_view(layer).kv_cache[1] is layer.kv_cache[1]
+    renewed = on_cpu._narrow_view(layer)
+    assert renewed.kv_cache[1] is layer.kv_cache[1]
+    assert "narrow_view" not in renewed.__dict__, "the older cache would live on in it"
 
 
 def test_the_state_block_of_one_request_stands_by_itself(monkeypatch):

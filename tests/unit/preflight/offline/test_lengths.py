@@ -102,3 +102,25 @@ def test_adaptive_verification_without_use_is_a_warning(target, key, warned):
     assert result.exit_code == 0, result.inspection.errors
     found = [f.rule for f in result.inspection.warnings]
     assert ("adaptive_option_is_used" in found) is warned
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ({}, None),
+        ({"kv_transfer_config": {"kv_connector": "LMCacheConnector"}}, "with LMCacheConnector"),
+        ({"kv_offloading_size": 1.0, "kv_offloading_backend": "native"}, "with native"),
+    ],
+    ids=["none", "connector", "offloading"],
+)
+def test_a_draft_whose_cache_is_moved_may_not_sleep(engine, words):
+    """As `bench` and `verify` check it; vLLM makes a connector of offloading at the start."""
+    request = CheckRequest.for_engine(
+        engine | {"enable_prefix_caching": False},
+        options={"draft_length": "auto", "draft_off": "sleep"},
+        draft=str(TINY / "dflash"), target=str(TINY / "hybrid_target"), k=7, platform="cpu",
+    )  # fmt: skip
+    found = [str(finding.problem) for finding in run_check(request).inspection.errors]
+    asleep = [problem for problem in found if "draft_off" in problem]
+    assert len(asleep) == (words is not None)
+    assert all(words in problem for problem in asleep)
