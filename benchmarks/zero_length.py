@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a step costs at K=0 on a CPU, its draft asleep and awake, against an engine that has no draft:
-the hybrid pair, V1 runner.
+both tiny pairs, V1 runner.
 
-    python -m benchmarks.zero_length [--write]
+    python -m benchmarks.zero_length [--pair hybrid] [--write]
 
 Engines of one thread take turns, each in a process of its own. Each decodes with 32 requests and with
 one; a step's CPU time is the median of its decode steps. Parts are timed around vLLM's methods, in a
@@ -31,17 +31,15 @@ from tests.support.engine import IN_PROCESS, TINY, engine_environment
 
 RESULT = Path(__file__).parent / "results" / "zero_length_cpu.json"
 TURNS, TOKENS, WARM_UP, REQUESTS = 3, 120, 20, (32, 1)
-DRAFT = {
-    "method": "dflash",
-    "model": str(TINY / "dflash"),
-    "num_speculative_tokens": 7,
-    "num_speculative_tokens_per_batch_size": [[1, 64, 0], [65, 256, 7]],
+# Pair -> target, and method, draft and K, which is never drafted.
+PAIRS = {
+    "hybrid": ("hybrid_target", "dflash", "dflash", 7),
+    "dense": ("target", "eagle3", "postnorm", 4),
 }
-REPLAY = {"hybrid_state": "replay"}
-ENGINES: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
-    "no draft": (None, {}),
-    "K=0": (DRAFT, REPLAY),
-    "K=0, draft awake": (DRAFT, REPLAY | {"draft_off": "keep"}),
+ENGINES: dict[str, dict[str, Any] | None] = {
+    "no draft": None,
+    "K=0": {},
+    "K=0, draft awake": {"draft_off": "keep"},
 }
 # Part -> methods of the runner or the scheduler that it is made of, none of which calls another's.
 RUNNER = {
@@ -120,13 +118,22 @@ def medians(steps: list[dict[str, float]]) -> dict[str, float]:
     return {part: statistics.median(step.get(part, 0.0) for step in steps) for part in parts}
 
 
-def measure(kind: str) -> dict[str, Any]:
+def measure(pair: str, kind: str) -> dict[str, Any]:
     """Of one engine: requests -> milliseconds."""
     from tests.support.in_process import build, close
 
-    speculative, options = ENGINES[kind]
-    job = {"target": str(TINY / "hybrid_target"), "speculative": speculative, "engine_args": {}}
-    llm = build(job, "", options)
+    options = ENGINES[kind]
+    target, method, draft, k = PAIRS[pair]
+    speculative = {
+        "method": method, "model": str(TINY / draft), "num_speculative_tokens": k,
+        "num_speculative_tokens_per_batch_size": [[1, 64, 0], [65, 256, k]],
+    }  # fmt: skip
+    job = {"target": str(TINY / target), "speculative": speculative, "engine_args": {}}
+    if options is None:
+        job["speculative"] = None
+    elif pair == "hybrid":
+        options = options | {"hybrid_state": "replay"}
+    llm = build(job, "", options or {})
     engine, found = llm.llm_engine, {}
     for requests in REQUESTS:
         decode(engine, f"warm-up {requests}", requests, None)
@@ -139,7 +146,7 @@ def measure(kind: str) -> dict[str, Any]:
     return found
 
 
-def in_turn() -> dict[str, list[dict[str, Any]]]:
+def in_turn(pair: str) -> dict[str, list[dict[str, Any]]]:
     """Engine -> what each of its processes measured.
 
     Raises:
@@ -152,7 +159,15 @@ def in_turn() -> dict[str, list[dict[str, Any]]]:
         out = Path(folder, "result.json")
         for turn in range(TURNS):
             for kind in list(ENGINES)[:: 1 if turn % 2 == 0 else -1]:
-                command = [sys.executable, "-m", "benchmarks.zero_length", "--engine", kind, str(out)]
+                command = [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.zero_length",
+                    "--engine",
+                    pair,
+                    kind,
+                    str(out),
+                ]
                 subprocess.run(command, env=environment, check=True)
                 found[kind].append(json.loads(out.read_text()))
     return found
@@ -173,29 +188,31 @@ def summary(found: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, dict[
     return table
 
 
-def show(table: dict[str, dict[str, dict[str, float]]]) -> None:
+def show(pair: str, table: dict[str, dict[str, dict[str, float]]]) -> None:
     for requests, parts in table.items():
-        print(f"\nms of CPU time a step, {requests} requests".ljust(40), *ENGINES, sep="  ")
+        print(f"\n{pair}: ms of CPU time a step, {requests} requests".ljust(49), *ENGINES, sep="  ")
         for part, by_engine in parts.items():
             cells = [f"{by_engine[kind]:{len(kind)}.2f}" for kind in ENGINES]
-            print(part.ljust(39), *cells, sep="  ")
+            print(part.ljust(48), *cells, sep="  ")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pair", choices=PAIRS, help="one of them; default: both")
     parser.add_argument("--write", action="store_true", help="write the figures under results/")
-    parser.add_argument("--engine", nargs=2, metavar=("KIND", "RESULT"), help=argparse.SUPPRESS)
+    parser.add_argument("--engine", nargs=3, metavar=("PAIR", "KIND", "RESULT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.engine:
-        kind, result = arguments.engine
-        Path(result).write_text(json.dumps(measure(kind)))
+        pair, kind, result = arguments.engine
+        Path(result).write_text(json.dumps(measure(pair, kind)))
         return
-    table = summary(in_turn())
-    show(table)
+    tables = {pair: summary(in_turn(pair)) for pair in PAIRS if arguments.pair in (None, pair)}
+    for pair, table in tables.items():
+        show(pair, table)
     if arguments.write:
-        document = {"command": "python -m benchmarks.zero_length --write", "machine": machine()}
-        document |= {"turns": TURNS, "tokens": TOKENS, "milliseconds": table}
-        RESULT.write_text(json.dumps(document, indent=1) + "\n")
+        document = {"command": " ".join(["python -m benchmarks.zero_length", *sys.argv[1:]]),
+                    "machine": machine(), "turns": TURNS, "tokens": TOKENS}  # fmt: skip
+        RESULT.write_text(json.dumps(document | {"milliseconds": tables}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

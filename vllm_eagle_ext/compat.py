@@ -281,8 +281,8 @@ def _sleeps_through(runner: Any, step: Any, args: tuple[Any, ...]) -> Any:
     sleep_through = getattr(draft, "sleep_through", None)
     if sleep_through is None:
         return None
-    _, _, _, _, aux_states, _, metadata, *_ = args
-    return sleep_through(runner, step, aux_states, metadata)
+    sampled, _, _, _, aux_states, _, metadata, *_ = args
+    return sleep_through(runner, step, sampled, aux_states, metadata)
 
 
 def use_architecture(model_config: Any, architecture: str) -> None:

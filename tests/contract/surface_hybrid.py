@@ -17,6 +17,8 @@ _TARGETS = {
         "Qwen3_5ForConditionalGeneration",
         "Qwen3_5MoeForConditionalGeneration",
     ),
+    "interns2_preview": ("InternS2PreviewForConditionalGeneration",),
+    "interns2_mobius": ("InternS2MobiusForConditionalGeneration",),
 }
 
 HYBRID = (

@@ -1,5 +1,6 @@
 """The trained draft on the V2 runner behind a hit in vLLM's prefix cache: it accepts as much, and
-changes no text. How runs with the cache on are made, `test_hybrid_v2.py` says."""
+changes no text, with the hit's last block and without, with states of every block boundary or of the end
+of a prompt alone. How runs with the cache on are made, `test_hybrid_v2.py` says."""
 
 from __future__ import annotations
 
@@ -25,11 +26,23 @@ def trained(prompts):
         "then": turns["then"],
         "logprobs": 5,
     }
+    dropped = run | {"speculative": dflash(K) | {"disable_eagle_block_drop": False}}
+    at_ends = CACHED | {"prefix_cache_retention_interval": 0}  # vLLM's default
     runs = [
         HybridRun("off", engine_args={"enable_prefix_caching": False}, **texts, **run),
         HybridRun("on", engine_args=CACHED, **texts, **run),
+        HybridRun("dropped", engine_args=CACHED, **texts, **dropped),
+        HybridRun("at ends", engine_args=at_ends, **texts, **run),
+        HybridRun("at ends, dropped", engine_args=at_ends, **texts, **dropped),
     ]
     return started(runs, "v2") | started([HybridRun("plain", **texts)], "v1")
+
+
+CACHES = ("off", "on", "dropped", "at ends", "at ends, dropped")
+
+
+def of_turns(trained) -> dict[str, tuple[int, list[int]]]:
+    return {name: of_second_turn(trained[name]) for name in CACHES}
 
 
 def of_second_turn(result) -> tuple[int, list[int]]:
@@ -53,7 +66,20 @@ def test_a_trained_draft_accepts_as_much_after_a_hit(trained):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["off", "on"])
+def test_a_hit_keeps_its_last_block(trained):
+    """Of texts of two whole blocks and more; a state is kept at the end of the prompt, if nowhere else."""
+    cached = {name: trained[name]["second_cached"] for name in CACHES}
+    lengths = {name: 1 + sum(per) / drafts for name, (drafts, per) in of_turns(trained).items()}
+    for name in CACHES:
+        print(f"\n{name}: cached {cached[name]}, acceptance length {lengths[name]:.2f}", end="")
+    assert cached["on"] == [2 * BLOCK] * 2
+    assert cached["dropped"] == [BLOCK] * 2
+    assert min(cached["at ends"]) >= max(cached["at ends, dropped"])
+    assert min(lengths.values()) > 0.9 * lengths["off"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CACHES)
 def test_a_trained_draft_changes_no_text(trained, name):
     plain, drafted = trained["plain"], trained[name]
     gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], drafted["tokens"])

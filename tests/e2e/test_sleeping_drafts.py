@@ -1,8 +1,8 @@
 """`draft_off`: a draft that slept goes on as one that was kept awake, V1 runner.
 
-K changes from step to step, with phases of none. A random DFlash draft beside a dense target in float32,
-whose drafts are wrong but tell their context: those behind a phase are compared one by one. And the
-trained pair with a hybrid target.
+K changes from step to step, with phases of none. Random DFlash and EAGLE-3 drafts beside a dense target
+in float32, whose drafts are wrong but tell their context: those behind a phase are compared one by one.
+And the trained pair with a hybrid target.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WIDE = {
 NARROW = WIDE | {"max_num_batched_tokens": 16 + 3 * K, "max_num_seqs": 3, "num_gpu_blocks_override": 8}
 LENGTHS, CROWD = (1, 1 + K, BLOCK, 2 * BLOCK - 1, 70, 40), (40, 60, 70, 50, 33)
 TOKENS, TO_THE_END = 70, (120, 64, 145)
-SETTINGS = ["wide", "narrow", "windowed"]
+SETTINGS = ["wide", "narrow", "windowed", "chain", "gated"]
 
 
 def texts(*lengths: int) -> list[list[int]]:
@@ -55,13 +55,16 @@ def batches() -> list[Batch]:
 def engines(tmp_path_factory, prompts):
     folder = tmp_path_factory.mktemp("dense")
     target, drafts = write_random_target(folder / "target"), {}
-    for name in ("full", "windowed"):
-        draft = valid_draft("dflash")
+    families = {"full": "dflash", "windowed": "dflash", "chain": "native", "gated": "gated"}
+    for name, family in families.items():
+        draft = valid_draft(family)
         if name == "windowed":
             draft.config |= {"layer_types": ["sliding_attention"] * 2, "sliding_window": WINDOW}
         model = str(write(draft, folder / name))
-        drafts[name] = {"method": "dflash", "model": model, "num_speculative_tokens": K}
+        drafts[name] = {"method": draft.method, "model": model, "num_speculative_tokens": K}
     around = {
+        "chain": (drafts["chain"], WIDE),
+        "gated": (drafts["gated"], NARROW),
         "wide": (drafts["full"], WIDE),
         "narrow": (drafts["full"], NARROW),
         "windowed": (drafts["windowed"], WIDE),

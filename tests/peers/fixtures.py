@@ -62,6 +62,8 @@ FIXTURES = [
     _speculators("eagle3", "eagle3", **_REDUCED),
     _speculators("peagle", "peagle", **_REDUCED),
     _speculators("dflash_yarn", "dflash", rope_parameters=_YARN),
+    _speculators("dflash2", "dflash2", conv_group_size=32, selector_rank=8, selector_top_k=4),
+    _speculators("dspark", "dspark", markov_rank=8, **_REDUCED),
     _specforge("eagle31", "eagle3", {"norm_output": False}, fc_norm=True, norm_output=True, **_REDUCED),
     _specforge("peagle", "peagle", num_hidden_layers=1, mask_token_id=of_specforge.MASK, **_REDUCED),
     _specforge("full_vocabulary", "eagle3", draft_vocab_size=1536),

@@ -23,6 +23,7 @@ from tests.peers.weights import perturb, vocabulary_maps
 K = 3
 BLOCK = 8
 MASK = 1  # a token that the texts do not hold
+_ON_BLOCKS = ("dflash", "dflash2", "dspark")
 
 
 def write(folder: Path, algorithm: str, *, verifier: str = TARGET, **flags: Any) -> Path:
@@ -31,7 +32,7 @@ def write(folder: Path, algorithm: str, *, verifier: str = TARGET, **flags: Any)
 
     layer = {
         "num_layers": 1,
-        "draft_arch": "qwen3" if algorithm == "dflash" else "llama",
+        "draft_arch": "qwen3" if algorithm in _ON_BLOCKS else "llama",
         "sliding_window": 2048,
         "full_attention_indices": [],
     }
@@ -79,12 +80,15 @@ def convert(folder: Path, source: str, algorithm: str, verifier: str = TARGET) -
 
 def _class(algorithm: str) -> Any:
     from speculators.models.dflash.core import DFlashDraftModel
+    from speculators.models.dflash2.core import DFlash2DraftModel
+    from speculators.models.dspark.core import DSparkDraftModel
     from speculators.models.eagle3.core import Eagle3DraftModel
     from speculators.models.peagle.core import PEagleDraftModel
 
-    return {"eagle3": Eagle3DraftModel, "peagle": PEagleDraftModel, "dflash": DFlashDraftModel}[
-        algorithm
-    ]
+    return {
+        "eagle3": Eagle3DraftModel, "peagle": PEagleDraftModel, "dflash": DFlashDraftModel,
+        "dflash2": DFlash2DraftModel, "dspark": DSparkDraftModel,
+    }[algorithm]  # fmt: skip
 
 
 def load(folder: Path) -> Any:
@@ -109,7 +113,10 @@ def draft(folder: Path, tokens: tuple[int, ...], verifier: str = TARGET) -> Chai
     # Training states are an engine's, which collects in the order of the layers (README of the library).
     inputs = states(tokens, sorted(layers), verifier)
     algorithm = model.config.speculators_model_type
-    return {"eagle3": _eagle3, "peagle": _peagle, "dflash": _dflash}[algorithm](model, inputs, tokens)
+    by_algorithm = {
+        "eagle3": _eagle3, "peagle": _peagle, "dflash": _dflash, "dflash2": _walked, "dspark": _walked,
+    }  # fmt: skip
+    return by_algorithm[algorithm](model, inputs, tokens)
 
 
 def _target_ids(model: Any) -> torch.Tensor:
@@ -170,19 +177,53 @@ def _peagle(model: Any, inputs: torch.Tensor, tokens: tuple[int, ...]) -> Chains
 
 @torch.no_grad()
 def _dflash(model: Any, inputs: torch.Tensor, tokens: tuple[int, ...]) -> Chains:
+    logits = until_logits(
+        model, model.lm_head, *_blocks(model, inputs, tokens), max_anchors=_anchors(model, tokens)
+    )
+    logits = logits.view(-1, model.block_size, logits.shape[-1])
+    return Chains.of_logits(logits[:, 1:], _target_ids(model))
+
+
+def _blocks(model: Any, inputs: torch.Tensor, tokens: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
     """A block behind every token but the first, up to those whose block ends with the text."""
-    block, size = model.block_size, len(tokens)
     if model.uses_sliding_window_attn:
-        model._create_attention_mask = _block_masks(model.sliding_window, block)
-    allowed = torch.ones(1, size)
+        model._create_attention_mask = _block_masks(model.sliding_window, model.block_size)
+    allowed = torch.ones(1, len(tokens))
     allowed[:, 0] = 0
     text = torch.tensor([tokens])
     last = target().config.hidden_size
-    logits = until_logits(
-        model, model.lm_head, inputs, text, allowed, inputs[..., :last], torch.zeros_like(text),
-        max_anchors=size - 1 - block,
-    )  # fmt: skip
-    return Chains.of_logits(logits.view(-1, block, logits.shape[-1])[:, 1:], _target_ids(model))
+    return inputs, text, allowed, inputs[..., :last], torch.zeros_like(text)
+
+
+def _anchors(model: Any, tokens: tuple[int, ...]) -> int:
+    return len(tokens) - 1 - int(model.block_size)
+
+
+@torch.no_grad()
+def _walked(model: Any, inputs: torch.Tensor, tokens: tuple[int, ...]) -> Chains:
+    """Its second head along the draft's own tokens, where training reads the text's."""
+    anchors = _anchors(model, tokens)
+    hidden, logits, *_ = model._backbone_forward(*_blocks(model, inputs, tokens), max_anchors=anchors)
+    hidden, logits = (each.view(anchors, model.block_size, -1) for each in (hidden, logits))
+    before, ids = torch.tensor(tokens[1 : 1 + anchors]), _target_ids(model)
+    columns = []
+    for slot in range(0 if model.config.sample_from_anchor else 1, model.block_size):
+        named, scores = _scored(model, hidden[:, slot], logits[:, slot], before, ids)
+        best = scores.topk(2, dim=-1)
+        before = named.gather(1, best.indices[:, :1])[:, 0]
+        columns.append((before, best.values[:, 0], best.values[:, 0] - best.values[:, 1]))
+    return Chains(*(torch.stack(parts, dim=1) for parts in zip(*columns, strict=True)))
+
+
+def _scored(
+    model: Any, hidden: torch.Tensor, logits: torch.Tensor, before: torch.Tensor, ids: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The target ids [n, C] that a slot chooses from, and what each scores behind `before`."""
+    if model.config.speculators_model_type == "dflash2":
+        named, scores = model.candidate_selector.select(logits, hidden, before)
+        return named, scores
+    bias = model.markov_head.block_bias(prev_token_ids=before[:, None], hidden_states=hidden[:, None])
+    return ids.expand(len(logits), -1), logits + bias[:, 0]
 
 
 def _block_masks(window: int, block: int) -> Callable[..., torch.Tensor]:

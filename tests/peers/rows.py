@@ -58,7 +58,7 @@ _BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}
 def _speculators(
     algorithm: str, name: str, *warnings: str, flags: Mapping[str, Any] | None = None, **settings: Any
 ) -> Row:
-    chained, target = algorithm == "eagle3", settings.get("target", TARGET)
+    chained, target = algorithm in ("eagle3", "dflash2", "dspark"), settings.get("target", TARGET)
     write = partial(of_speculators.write, algorithm=algorithm, verifier=target, **flags or {})
     title = f"speculators {algorithm}: {name}"
     return _row(title, SPECULATORS, write, of_speculators.draft, *warnings, chained=chained, **settings)
@@ -126,6 +126,27 @@ SPECULATORS_DFLASH = [
         "sample_from_anchor", flags={"sample_from_anchor": True},
         refused=("sample_from_anchor",), engine=None,
     ),
+]  # fmt: skip
+
+
+def _second_head(algorithm: str, name: str, *warnings: str, **settings: Any) -> Row:
+    """vLLM's own classes draft with it, on the V2 runner alone, whose kernels are no CPU's."""
+    flags = {"num_layers": 2} | settings.pop("flags", {})
+    return _speculators(algorithm, name, *warnings, flags=flags, engine=None, **settings)
+
+
+SPECULATORS_SECOND_HEADS = [
+    _second_head("dflash2", "defaults"),
+    _second_head(
+        "dflash2", "four taps, eight candidates",
+        flags={"conv_kernel_size": 4, "conv_group_size": 8, "selector_rank": 32, "selector_top_k": 8},
+    ),
+    _second_head("dflash2", "hybrid target", target=HYBRID),
+    _second_head("dspark", "defaults"),
+    _second_head("dspark", "d2t", flags=_REDUCED),
+    _second_head("dspark", "the first slot is not drafted", flags={"sample_from_anchor": False}),
+    _second_head("dspark", "no confidence head", flags={"enable_confidence_head": False}),
+    _second_head("dspark", "hybrid target", target=HYBRID),
 ]  # fmt: skip
 
 
@@ -226,6 +247,7 @@ ROWS = [
     *SPECULATORS_EAGLE3,
     *SPECULATORS_PEAGLE,
     *SPECULATORS_DFLASH,
+    *SPECULATORS_SECOND_HEADS,
     *CONVERTED,
     *SPECFORGE_ROWS,
     *ZLAB_ROWS,
@@ -237,6 +259,7 @@ NOT_COMPARED = {
     "engines on the hybrid target": "every draft starts there, P-EAGLE and DFlash ones without their "
     "M-RoPE sections; but vLLM's linear attention on a CPU is bf16 alone, where near-ties diverge",
     "SafeAILab EAGLE": "is not in the package index (eagle-llm there is EAGLE-1)",
-    "speculators DSpark, DFlash2": "are drafted with by vLLM's own classes on its V2 runner alone",
+    "engines of DSpark and DFlash2": "vLLM's own classes draft with them, on its V2 runner alone: "
+    "tests/e2e/test_second_heads.py",
     "speculators XPress, MTP": "vLLM 0.32 has neither type",
 }

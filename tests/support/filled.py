@@ -19,10 +19,10 @@ class Filled(Placed):
             return
         fill = type(draft).fill_cache
 
-        def counting(states: Any, positions: Any, places: Any) -> None:
-            self.filled.append((len(places), int((places >= 0).sum())))
+        def counting(rows: Any) -> None:
+            self.filled.append((len(rows.places), int((rows.places >= 0).sum())))
             if not leave_out:
-                fill(draft, states, positions, places)
+                fill(draft, rows)
 
         draft.fill_cache = counting
 

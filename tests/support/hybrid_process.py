@@ -7,6 +7,7 @@ name an earlier one whose texts its oracle drafts are to follow.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import traceback
@@ -108,6 +109,9 @@ def counters(llm: Any) -> dict[str, Any]:
 
 def serve(run: dict[str, Any], earlier: dict[str, Any], patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """`patch`: of this process, in which the worker lives."""
+    triton_on_cpu.norm_each_layers_keys(patch.setattr)
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        triton_on_cpu.take_masks_of_scalars(patch.setattr)
     if run["kernels"] is not None:
         triton_on_cpu.use(run["kernels"], patch.setattr)
     if run["broken_at_start"] is not None:

@@ -39,7 +39,7 @@ class Recorder:
             "drafter": type(drafter.model).__name__,
             "layer_ids": list(draft.eagle_aux_hidden_state_layer_ids),
             "options": (config.additional_config or {}).get("eagle_ext"),
-            "marker": draft.eagle_ext["version"],
+            "marker": getattr(draft, "eagle_ext", {}).get("version"),  # none of a class of vLLM's
             "version": vllm_eagle_ext.__version__,
         }
 

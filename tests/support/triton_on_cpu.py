@@ -66,3 +66,35 @@ def use(name: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
     # The self-check holds them to the C++ kernel's error, not to its bits.
     turned = kernels._replace(recurrence=turning(kernels.recurrence), exact=False)
     set_attribute(CpuOps, "candidates", (turned,))
+
+
+def take_masks_of_scalars(set_attribute: Callable[[Any, str, Any], None]) -> None:
+    """Let the interpreter load and store under a block's mask that was combined with a scalar's, as
+    DFlash2's walk does: it makes a mask of another kind of integer of the two, and refuses it."""
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    def boolean(mask: Any) -> Any:
+        return TensorHandle(mask.data.astype(bool), mask.dtype)
+
+    load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+    set_attribute(
+        InterpreterBuilder,
+        "create_masked_load",
+        lambda self, ptrs, mask, *others: load(self, ptrs, boolean(mask), *others),
+    )
+    set_attribute(
+        InterpreterBuilder,
+        "create_masked_store",
+        lambda self, ptrs, value, mask, *others: store(self, ptrs, value, boolean(mask), *others),
+    )
+
+
+def norm_each_layers_keys(set_attribute: Callable[[Any, str, Any], None]) -> None:
+    """Let vLLM's own DFlash2 and DSpark norm the context's keys of each layer by its own weights: on a
+    CPU they take the first layer's for all, which the package repairs in classes of its own alone."""
+    from vllm.model_executor.models.qwen3_dflash import DFlashQwen3Model
+
+    from vllm_eagle_ext.drafters.dflash.model import DFlashEagleExtQwen3Model
+
+    repaired = DFlashEagleExtQwen3Model._normalize_context_k
+    set_attribute(DFlashQwen3Model, "_normalize_context_k", repaired)

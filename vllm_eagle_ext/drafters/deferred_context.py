@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of the target whose keys and values a sleeping draft has not written into its cache yet.
 
-Each row is a token of a request: the target's hidden states, its position and its place in the draft's
-cache. All stay on the device, in a buffer that is allocated with the model; what the host knows of a
-row is whose it is. A row whose blocks its request has lost is written nowhere.
+Each row is a token of a request: the target's hidden states, the token behind it, its position and its
+place in the draft's cache. All stay on the device, in a buffer that is allocated with the model; what the
+host knows of a row is whose it is. A row whose blocks its request has lost is written nowhere.
 """
 
 from __future__ import annotations
@@ -16,9 +16,20 @@ from vllm.utils.torch_utils import async_tensor_h2d
 
 from vllm_eagle_ext.drafters.row_owners import Owner, RowOwners, Standing
 
-# States [rows, width], positions [rows], places in the cache [rows], -1 for none.
-Fill = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 _NOWHERE = -1  # vLLM's, for a row that is not written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextRows:
+    """What a draft makes keys and values of, and where it puts them."""
+
+    states: torch.Tensor  # [rows, width]
+    next_tokens: torch.Tensor  # [rows]
+    positions: torch.Tensor  # [rows]
+    places: torch.Tensor  # [rows], -1 for none
+
+
+Fill = Callable[[ContextRows], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +37,7 @@ class StepRows:
     """One row per request of a step, as the target's pass left them on the device."""
 
     states: Sequence[torch.Tensor]  # per aux layer [>= rows, Ht]
+    next_tokens: torch.Tensor  # [rows], those that the step sampled
     positions: torch.Tensor  # [rows]
     places: torch.Tensor  # [rows]
     owners: Sequence[Owner]  # [rows]
@@ -42,6 +54,7 @@ class DeferredContext:
 
     def __init__(self, rows: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
         self.states = torch.zeros(rows, width, dtype=dtype, device=device)
+        self._next_tokens = torch.zeros(rows, dtype=torch.int64, device=device)
         self._positions = torch.zeros(rows, dtype=torch.int64, device=device)
         self._places = torch.zeros(rows, dtype=torch.int64, device=device)
         self._owners = RowOwners()
@@ -60,6 +73,7 @@ class DeferredContext:
             width = states.shape[-1]
             self.states[first:end, column : column + width] = states[: end - first]
             column += width
+        self._next_tokens[first:end] = step.next_tokens
         self._positions[first:end] = step.positions
         self._places[first:end] = step.places
         self._owners.add(step.owners)
@@ -84,16 +98,19 @@ class DeferredContext:
             if any(left_out):
                 lost = async_tensor_h2d(left_out, places.device, torch.bool)
                 places = places.masked_fill(lost, _NOWHERE)
-            fill(self.states[:count], self._positions[:count], places)
+            rows = ContextRows(
+                states=self.states[:count],
+                next_tokens=self._next_tokens[:count],
+                positions=self._positions[:count],
+                places=places,
+            )
+            fill(rows)
         self._retain([row for row, standing in enumerate(standings) if standing is Standing.WAITING])
-
-    def clear(self) -> None:
-        self._owners.retain([])
 
     def _retain(self, rows: list[int]) -> None:
         self._owners.retain(rows)
         if not rows:
             return
         indices = async_tensor_h2d(rows, self.states.device, torch.int64)
-        for buffer in (self.states, self._positions, self._places):
+        for buffer in (self.states, self._next_tokens, self._positions, self._places):
             buffer[: len(rows)] = buffer[indices]

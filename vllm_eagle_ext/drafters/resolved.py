@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from vllm.config import VllmConfig
 from vllm.lora.layers.base import BaseLayerWithLoRA
 
@@ -31,13 +32,18 @@ class ResolvedDraft(StrictWeights):
         self.may_sleep = bool(marker.get("may_sleep", False))  # while nothing is drafted
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Arguments and shapes: the drafter's own.
+        """Arguments and shapes: the drafter's own."""
+        self._share_plainly()
+        return super().forward(*args, **kwargs)  # type: ignore[misc]
 
-        V1 shares the target's embeddings together with its adapters, which go by the tokens of the
+    def plain_embeddings(self, tokens: torch.Tensor) -> torch.Tensor:  # [T] -> [T, H]
+        self._share_plainly()
+        return self.model.embed_input_ids(tokens)  # type: ignore[attr-defined, no-any-return]
+
+    def _share_plainly(self) -> None:
+        """V1 shares the target's embeddings together with its adapters, which go by the tokens of the
         target's batch: the draft has others. V2 shares them plain, as done here. REMOVE WHEN V1's
-        `_maybe_share_embeddings` does, or goes.
-        """
+        `_maybe_share_embeddings` does, or goes."""
         inner = self.model  # type: ignore[attr-defined]
         if isinstance(inner.embed_tokens, BaseLayerWithLoRA):
             inner.embed_tokens = inner.embed_tokens.base_layer
-        return super().forward(*args, **kwargs)  # type: ignore[misc]

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 from vllm.config import VllmConfig
+from vllm.utils.torch_utils import async_tensor_h2d
 
-from vllm_eagle_ext.drafters.deferred_context import DeferredContext, StepRows
+from vllm_eagle_ext.drafters.deferred_context import ContextRows, DeferredContext, StepRows
 from vllm_eagle_ext.drafters.row_owners import HeldBlocks, Owner
 
 # Steps of a full batch that are kept: a pass over so many costs little more than one step's.
@@ -32,8 +33,8 @@ class SleepingDraft:
 
     deferred: DeferredContext | None = None
 
-    def fill_cache(self, states: torch.Tensor, positions: torch.Tensor, places: torch.Tensor) -> None:
-        """Write the draft's keys and values of rows: states [T, n * Ht], positions [T], places [T]."""
+    def fill_cache(self, rows: ContextRows) -> None:
+        """Write the draft's keys and values of rows, whose states are [T, n * Ht]."""
         raise NotImplementedError
 
     def allow_sleep(self, vllm_config: VllmConfig, width: int, device: torch.device) -> None:
@@ -43,16 +44,18 @@ class SleepingDraft:
         self.deferred = DeferredContext(rows, width, vllm_config.model_config.dtype, device)
 
     def sleep_through(
-        self, runner: Any, step: Any, states: list[torch.Tensor], metadata: Any
+        self, runner: Any, step: Any, sampled: Any, states: list[torch.Tensor], metadata: Any
     ) -> torch.Tensor | None:
         """Keep a step's rows instead of drafting, where nothing is drafted behind it.
 
         Steps with prompts, or with drafts of which some are rejected, take vLLM's way with K = 0: what
-        they write and what is kept are different rows.
+        they write and what is kept are different rows. So do chunks of one token of a prompt, behind
+        which nothing is sampled.
 
         Args:
             runner: vLLM's V1 runner.
             step: its SchedulerOutput.
+            sampled: the step's tokens, [requests, >= 1] or a list per request.
             states: per aux layer of the target [>= rows, Ht].
             metadata: CommonAttentionMetadata of the draft's KV-cache group.
 
@@ -66,13 +69,14 @@ class SleepingDraft:
             if self.deferred.has_rows_of(names):
                 self._fill_afterwards(runner, names)
             return None
-        if step.total_num_scheduled_tokens != len(names):
+        inside_prompt = runner.discard_request_mask.np[: len(names)]
+        if step.total_num_scheduled_tokens != len(names) or inside_prompt.any():
             return None
         if not self.deferred.has_room(len(names)):
             self._fill_afterwards(runner, names)
-        if not self.deferred.has_room(len(names)):  # full of rows whose requests may never go on
-            self.deferred.clear()
-        self.deferred.keep(_step_rows(runner, names, states, metadata))
+        if not self.deferred.has_room(len(names)):  # full of rows of requests that are not in the step
+            return None
+        self.deferred.keep(_step_rows(runner, names, sampled, states, metadata))
         return torch.empty(len(names), 0, dtype=torch.int64, device=metadata.slot_mapping.device)
 
     def _fill_afterwards(self, runner: Any, names: list[str]) -> None:
@@ -82,12 +86,17 @@ class SleepingDraft:
         self.deferred.flush(held.stand, self.fill_cache)
 
 
-def _step_rows(runner: Any, names: list[str], states: list[torch.Tensor], metadata: Any) -> StepRows:
-    rows = len(names)
+def _step_rows(
+    runner: Any, names: list[str], sampled: Any, states: list[torch.Tensor], metadata: Any
+) -> StepRows:
+    rows, device = len(names), metadata.slot_mapping.device
+    if not isinstance(sampled, torch.Tensor):  # with `disable_padded_drafter_batch`
+        sampled = async_tensor_h2d([row[:1] for row in sampled], device, torch.int64)
     positions = runner._get_positions(rows)  # with M-RoPE [3, rows], of which drafts take the first
     requests = [runner.requests[name] for name in names]
     return StepRows(
         states=states,
+        next_tokens=sampled[:rows, 0],
         positions=positions if positions.dim() == 1 else positions[0],
         places=metadata.slot_mapping[:rows],
         owners=[

@@ -21,6 +21,8 @@ REPLAYING_TARGETS = {
     "Qwen3_5MoeForCausalLM": "Qwen3_5MoeEagleExtForCausalLM",
     "Qwen3_5ForConditionalGeneration": "Qwen3_5EagleExtForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeEagleExtForConditionalGeneration",
+    "InternS2PreviewForConditionalGeneration": "InternS2PreviewEagleExtForConditionalGeneration",
+    "InternS2MobiusForConditionalGeneration": "InternS2MobiusEagleExtForConditionalGeneration",
 }
 # Where no GPU's times are known. Below, 1 + K state blocks are few, and a commit costs what it saves.
 LEAST_K = 3

@@ -52,7 +52,7 @@ def _engine(launch: Launch) -> SleepEngine:
     engine_args, case = launch.engine_args, launch.case
     return SleepEngine(
         has_draft=case is not None and not case.spec.served_by.is_vllms,
-        method=case.spec.method if case else None,
+        caches_without_attention=case is not None and case.spec.caches_without_attention,
         runner=case.setting.runner if case else None,
         on_cpu=bool(current_platform.is_cpu()),
         prefix_caching=bool(engine_args.enable_prefix_caching),

@@ -20,6 +20,7 @@ from vllm_eagle_ext.preflight.apply_draft_length import (
     refuse_draft_length,
     withdraw_scheduler,
 )
+from vllm_eagle_ext.preflight.apply_prefix_hits import keep_last_block
 from vllm_eagle_ext.preflight.apply_scheme import apply_hybrid_state, require_drafts
 from vllm_eagle_ext.preflight.apply_sleep import choose_sleep
 from vllm_eagle_ext.preflight.draft_checks import inspect_launch, inspect_requested
@@ -80,6 +81,7 @@ def _apply(launch: Launch) -> None:
         return
     if launch.inspection is not None and launch.config.method in methods():
         _apply_draft(launch, may_sleep)
+        keep_last_block(launch)
     apply_draft_length(launch)
     apply_hybrid_state(launch)
 

@@ -30,6 +30,9 @@ NAMED = (
     "Step3p7ForConditionalGeneration",
 )
 
+# Whose class takes the config's `image_token_id` for it, before the draft is loaded.
+STATING_IT = ("InternS2MobiusForConditionalGeneration",)
+
 
 def check_multimodal(target_model_config: Any, runner: Literal["v1", "v2"] | None) -> None:
     """Refuse a target whose image token V1 cannot find. V2 drafts for any target, from its text.
@@ -40,7 +43,7 @@ def check_multimodal(target_model_config: Any, runner: Literal["v1", "v2"] | Non
     if runner != "v1" or not target_model_config.is_multimodal_model:
         return
     model = served_class(target_model_config)
-    if model in NAMED or hasattr(target_model_config.hf_config, "image_token_index"):
+    if model in (*NAMED, *STATING_IT) or hasattr(target_model_config.hf_config, "image_token_index"):
         return
     raise no_image_token(target_model_config.architecture, model)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError
 from vllm_eagle_ext.options import KEY
 
-SLEEPING_METHODS = ("dflash",)
 _OPTION = f"additional_config.{KEY}.draft_off"
 _LEAVE = f"leave {_OPTION} out for a draft that sleeps where it can"
 
@@ -18,8 +17,8 @@ _LEAVE = f"leave {_OPTION} out for a draft that sleeps where it can"
 class SleepEngine:
     """Holds what of an engine decides whether its draft may sleep."""
 
-    method: str | None  # of a draft that this package serves; None: there is none, or not yet known
     has_draft: bool
+    caches_without_attention: bool  # the draft, which this package serves
     runner: str | None  # "v1" or "v2"; None: not known
     on_cpu: bool
     prefix_caching: bool
@@ -70,10 +69,11 @@ def why_awake(engine: SleepEngine) -> str | None:
 def _hindrances(engine: SleepEngine) -> Iterator[str]:
     if not engine.has_draft:
         yield "without a draft that this package serves"
-    elif engine.method is not None and engine.method not in SLEEPING_METHODS:
+    elif not engine.caches_without_attention:
         yield (
-            f"beside a draft of method {engine.method}, whose keys and values take a whole pass; those "
-            f"of {' and '.join(SLEEPING_METHODS)} come from the target's hidden states alone"
+            "beside a draft whose keys and values take a whole pass; those of DFlash drafts, and of "
+            "EAGLE-3 drafts of one layer without latent attention that read aux layers, come from the "
+            "target's hidden states and the texts alone"
         )
     if engine.runner == "v2":
         yield "on the V2 runner, which does with K = 0 what vLLM has for it"

@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
-from vllm.model_executor.models import qwen3_5, qwen3_next
+from vllm.model_executor.models import interns2_mobius, interns2_preview, qwen3_5, qwen3_next
 
 from vllm_eagle_ext import compat
 from vllm_eagle_ext.memory.recorded_inputs import record_width
@@ -94,4 +94,16 @@ class Qwen3_5ForConditionalGeneration(_Replay, qwen3_5.Qwen3_5ForConditionalGene
 
 
 class Qwen3_5MoeForConditionalGeneration(_Replay, qwen3_5.Qwen3_5MoeForConditionalGeneration):
+    pass
+
+
+class InternS2PreviewForConditionalGeneration(
+    _Replay, interns2_preview.InternS2PreviewForConditionalGeneration
+):
+    pass
+
+
+class InternS2MobiusForConditionalGeneration(
+    _Replay, interns2_mobius.InternS2MobiusForConditionalGeneration
+):
     pass

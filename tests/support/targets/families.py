@@ -121,7 +121,7 @@ _FAMILIES = (
     ),
     Family(
         "qwen3.5",
-        "Qwen3.5",
+        "Qwen3.5, Qwen3.6, Qwen3.8-27B",
         "Qwen3_5ForConditionalGeneration",
         (
             Pair("post-norm", LLAMA, "post-norm"),
@@ -132,8 +132,24 @@ _FAMILIES = (
     ),
     Family(
         "qwen3.5-moe",
-        "Qwen3.5 MoE",
+        "Qwen3.5 MoE, Qwen3.6 MoE",
         "Qwen3_5MoeForConditionalGeneration",
+        (Pair("post-norm", LLAMA, "post-norm"),),
+        "bfloat16",
+        DELTA_NET_ENGINE | TEXT_ONLY,
+    ),
+    Family(
+        "intern-s2-preview",
+        "Intern-S2-Preview",
+        "InternS2PreviewForConditionalGeneration",
+        (Pair("post-norm", LLAMA, "post-norm"),),
+        "bfloat16",
+        DELTA_NET_ENGINE | TEXT_ONLY,
+    ),
+    Family(
+        "intern-s2-mobius",
+        "Intern-S2-Mobius",
+        "InternS2MobiusForConditionalGeneration",
         (Pair("post-norm", LLAMA, "post-norm"),),
         "bfloat16",
         DELTA_NET_ENGINE | TEXT_ONLY,

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, INTER, KV_HEADS, LAYERS, VOCAB
 from tests.support.families_process import LATENT_SIZES
 
 EXPERTS, EXPERTS_PER_TOKEN = 4, 2
+INTERN_S2 = {
+    "intern-s2-preview": "InternS2PreviewForConditionalGeneration",
+    "intern-s2-mobius": "InternS2MobiusForConditionalGeneration",
+}
 _SIZES: dict[str, Any] = {
     "hidden_size": HIDDEN,
     "intermediate_size": INTER,
@@ -85,8 +92,45 @@ def write_target(family: str, folder: Path, dtype: torch.dtype) -> Path:
         else:
             deviation = 0.03 if name.endswith("bias") else 0.2
             parameter.data += deviation * torch.randn_like(parameter)
+    if family == "intern-s2-mobius":
+        _share_experts(model)
     model.save_pretrained(folder)
     return folder
+
+
+def as_served(family: str, folder: Path) -> Path:
+    """The target's folder as vLLM is to read it: Intern-S2's models are Qwen3.5 MoE models, and Hugging
+    Face's transformers has none of that name."""
+    if family not in INTERN_S2:
+        return folder
+    served = folder.with_name(f"{folder.name}-served")
+    served.mkdir()
+    config = json.loads((folder / "config.json").read_text())
+    config["architectures"] = [INTERN_S2[family]]
+    tensors = load_file(folder / "model.safetensors")
+    if family == "intern-s2-mobius":
+        config["text_config"]["num_blocks"] = LAYERS // 2
+        tensors = dict(_in_banks(tensors))
+    (served / "config.json").write_text(json.dumps(config))
+    save_file(tensors, served / "model.safetensors")
+    return served
+
+
+def _in_banks(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Routed experts stand beside the layers; layers i and i + LAYERS / 2 share theirs."""
+    for name, tensor in tensors.items():
+        routed = re.fullmatch(r"(.*)layers\.(\d+)\.mlp\.((?:gate|experts)\..*)", name)
+        if routed is None:
+            yield name, tensor
+        elif int(routed[2]) < LAYERS // 2:
+            yield f"{routed[1]}meta_mlp.{routed[2]}.{routed[3]}", tensor
+
+
+def _share_experts(model: Any) -> None:
+    layers = model.model.language_model.layers
+    for layer, twin in zip(layers, layers[LAYERS // 2 :], strict=False):
+        twin.mlp.gate.load_state_dict(layer.mlp.gate.state_dict())
+        twin.mlp.experts.load_state_dict(layer.mlp.experts.state_dict())
 
 
 def _deviation(name: str, parameter: torch.Tensor) -> float:
@@ -238,4 +282,5 @@ _BUILDERS: dict[str, Callable[[], Any]] = {
     "qwen3-next": _qwen3_next,
     "qwen3.5": _qwen3_5,
     "qwen3.5-moe": _qwen3_5_moe,
+    **dict.fromkeys(INTERN_S2, _qwen3_5_moe),
 }

@@ -30,7 +30,7 @@ from tests.support.near_ties import near_tie_gaps
 from tests.support.replay import replay
 from tests.support.targets.drafts import write_draft
 from tests.support.targets.families import FAMILIES, Family, Pair
-from tests.support.targets.models import write_target
+from tests.support.targets.models import as_served, write_target
 from vllm_eagle_ext.measure.reference.target_states import layers_of, load_target, residual_stream
 from vllm_eagle_ext.measure.reference.walk import DFlashWalk
 
@@ -41,7 +41,8 @@ STATES_PROMPT = list(range(1, 40))
 
 
 def serve_family(family: Family, folder: Path, ranks: int) -> dict[str, Any]:
-    target = write_target(family.name, folder / family.name, getattr(torch, family.dtype))
+    hugging_face = write_target(family.name, folder / family.name, getattr(torch, family.dtype))
+    target = as_served(family.name, hugging_face)
     started = time.perf_counter()
     # The oracle's drafts reach up to K tokens beyond the text that is asked for.
     longest = NEW_TOKENS + max(pair.k for pair in family.pairs)
@@ -61,6 +62,7 @@ def serve_family(family: Family, folder: Path, ranks: int) -> dict[str, Any]:
         parallel = {"tensor_parallel_size": ranks} if ranks > 1 else {}
         try:
             found = serve_pair(family, pair, target, folder / pair.name, texts, **parallel)
+            found |= compare_with_hugging_face(found, pair, load_target(hugging_face), texts)
         except Exception as error:  # noqa: BLE001 - the next pair must have its turn
             found = failure(error)
         pairs[pair.title] = found | {"seconds": time.perf_counter() - started}
@@ -86,12 +88,19 @@ def serve_pair(
         **({} if os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1" else pair.on_v1),
         **parallel,
     )
-    model = load_target(target)
-    if draft.method == "dflash":
-        found["reference"] = compare_drafts(
-            found["own"], DFlashWalk.load(path, model), model, pair, texts
-        )
-    return found | state_errors(found.pop("states"), model, pair.layer_ids)
+    return found | {"draft": str(path) if draft.method == "dflash" else None}
+
+
+def compare_with_hugging_face(
+    found: dict[str, Any], pair: Pair, model: Any, texts: list[Text]
+) -> dict[str, Any]:
+    """The states that the drafter was handed, and what a DFlash drafter made of them."""
+    errors = state_errors(found.pop("states"), model, pair.layer_ids)
+    path = found.pop("draft")
+    if path is None:
+        return errors
+    walk = DFlashWalk.load(Path(path), model)
+    return errors | {"reference": compare_drafts(found["own"], walk, model, pair, texts)}
 
 
 def compare_drafts(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import pytest
 import torch
 from vllm.sampling_params import SamplingParams
@@ -10,11 +12,12 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState
 from tests.support.drafting import load
 from tests.support.drafts import valid_draft
 from tests.support.engine import has_gpu
-from vllm_eagle_ext.drafters.deferred_context import DeferredContext, StepRows
+from vllm_eagle_ext.drafters.deferred_context import ContextRows, DeferredContext, StepRows
 from vllm_eagle_ext.drafters.row_owners import HeldBlocks, Owner, Standing
 from vllm_eagle_ext.drafters.sleeping_draft import rows_to_keep
 
 ROWS, HIDDEN = 8, 4
+EAGLE3_OF_ONE_LAYER = ("native", "post-norm", "norm_before_fc", "qwen3", "gated", "speculators")
 GROUP = 1
 
 
@@ -75,7 +78,9 @@ def step(first: int, *owners: Owner) -> StepRows:
     numbers = torch.arange(first, first + len(owners) + 2, dtype=torch.float32)  # padded by two
     states = [numbers[:, None].expand(-1, HIDDEN // 2) + half for half in (0.0, 0.5)]
     rows = numbers[: len(owners)].long()
-    return StepRows(states=states, positions=rows, places=rows + 50, owners=owners)
+    return StepRows(
+        states=states, next_tokens=rows + 20, positions=rows, places=rows + 50, owners=owners
+    )
 
 
 def written(_: Owner) -> Standing:
@@ -93,11 +98,12 @@ class TestDeferredContext:
         context.keep(step(0, a, b))
         context.keep(step(2, b))
         filled = []
-        context.flush(written, lambda *rows: filled.append(rows))
-        ((states, positions, places),) = filled
-        assert positions.tolist() == [0, 1, 2]
-        assert places.tolist() == [50, 51, 52]
-        assert states.tolist() == [[n, n, n + 0.5, n + 0.5] for n in (0.0, 1.0, 2.0)]
+        context.flush(written, filled.append)
+        (rows,) = filled
+        assert rows.positions.tolist() == [0, 1, 2]
+        assert rows.next_tokens.tolist() == [20, 21, 22]
+        assert rows.places.tolist() == [50, 51, 52]
+        assert rows.states.tolist() == [[n, n, n + 0.5, n + 0.5] for n in (0.0, 1.0, 2.0)]
         assert len(context) == 0
 
     def test_a_lost_row_goes_nowhere(self, context):
@@ -105,8 +111,8 @@ class TestDeferredContext:
         context.keep(step(0, a, b, a))
         filled = []
         lost = {id(b): Standing.LOST}
-        context.flush(lambda one: lost.get(id(one), Standing.WRITTEN), lambda *rows: filled.append(rows))
-        assert filled[0][2].tolist() == [50, -1, 52]
+        context.flush(lambda one: lost.get(id(one), Standing.WRITTEN), filled.append)
+        assert filled[0].places.tolist() == [50, -1, 52]
         assert len(context) == 0
 
     def test_a_waiting_row_is_written_later(self, context):
@@ -114,19 +120,17 @@ class TestDeferredContext:
         context.keep(step(0, a, b, a, b))
         waits = {id(b): Standing.WAITING}
         filled = []
-        context.flush(
-            lambda one: waits.get(id(one), Standing.WRITTEN), lambda *rows: filled.append(rows)
-        )
-        assert filled[0][2].tolist() == [50, -1, 52, -1]
+        context.flush(lambda one: waits.get(id(one), Standing.WRITTEN), filled.append)
+        assert filled[0].places.tolist() == [50, -1, 52, -1]
         assert len(context) == 2
         assert context.has_rows_of(["b"])
         assert not context.has_rows_of(["a"])
         context.keep(step(7, a))
-        context.flush(written, lambda *rows: filled.append(rows))
-        states, positions, places = filled[1]
-        assert positions.tolist() == [1, 3, 7]
-        assert places.tolist() == [51, 53, 57]
-        assert states[:, 0].tolist() == [1, 3, 7]
+        context.flush(written, filled.append)
+        assert filled[1].positions.tolist() == [1, 3, 7]
+        assert filled[1].next_tokens.tolist() == [21, 23, 27]
+        assert filled[1].places.tolist() == [51, 53, 57]
+        assert filled[1].states[:, 0].tolist() == [1, 3, 7]
 
     def test_without_a_row_left_there_is_no_pass(self, context):
         context.keep(step(0, owner(request(3))))
@@ -140,7 +144,7 @@ class TestDeferredContext:
             context.keep(step(first, a, a))
         assert not context.has_room(1)
         filled = []
-        context.flush(written, lambda *rows: filled.append(rows[1].tolist()))
+        context.flush(written, lambda rows: filled.append(rows.positions.tolist()))
         assert filled == [list(range(ROWS))]
         assert context.has_room(ROWS)
 
@@ -163,17 +167,42 @@ def test_rows_to_keep(requests, tokens, rows):
 
 @pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform")
 @pytest.mark.usefixtures("single_process_group")
-def test_many_rows_in_one_pass_are_written_as_one_after_the_other(tmp_path):
-    """vLLM's DFlash module; only its paged attention is replaced, by a list."""
+class TestFilling:
+    """vLLM's modules; only their paged attention is replaced, by a list."""
+
+    def test_many_rows_in_one_pass_are_written_as_one_after_the_other(self, tmp_path):
+        torch.manual_seed(0)
+        one, *_ = load(tmp_path / "one", valid_draft("dflash"))
+        many, *_ = load(tmp_path / "many", valid_draft("dflash"))
+        rows = context_rows(one.model.fc.input_size)
+        for row in range(ROWS):
+            one.fill_cache(replace(rows, **{name: value[row : row + 1] for name, value in each(rows)}))
+        many.fill_cache(rows)
+        for left, right in zip(one.model.layers, many.model.layers, strict=True):
+            assert_same_cache(right.self_attn.attn, left.self_attn.attn)
+
+    @pytest.mark.parametrize("family", EAGLE3_OF_ONE_LAYER)
+    def test_what_is_written_is_what_a_pass_of_the_draft_writes(self, family, tmp_path):
+        awake, *_ = load(tmp_path / "awake", valid_draft(family))
+        asleep, *_ = load(tmp_path / "asleep", valid_draft(family))
+        rows = context_rows(awake.model.fc_input_size)
+        awake(rows.next_tokens, rows.positions, awake.combine_hidden_states(rows.states))
+        asleep.fill_cache(rows)
+        ((layer,), (other,)) = awake.model.layers, asleep.model.layers
+        assert_same_cache(other.self_attn.attn, layer.self_attn.attn)
+
+
+def context_rows(width: int) -> ContextRows:
     torch.manual_seed(0)
-    one, *_ = load(tmp_path / "one", valid_draft("dflash"))
-    many, *_ = load(tmp_path / "many", valid_draft("dflash"))
-    states, positions = torch.randn(ROWS, one.model.fc.input_size), torch.arange(ROWS)
-    for row in range(ROWS):
-        one.fill_cache(states[row : row + 1], positions[row : row + 1], positions[row : row + 1])
-    many.fill_cache(states, positions, positions)
-    for left, right in zip(one.model.layers, many.model.layers, strict=True):
-        written, at_once = left.self_attn.attn, right.self_attn.attn
-        assert len(at_once.keys) == ROWS
-        torch.testing.assert_close(at_once.keys, written.keys)
-        torch.testing.assert_close(at_once.values, written.values)
+    states, rows = torch.randn(ROWS, width), torch.arange(ROWS)
+    return ContextRows(states=states, next_tokens=rows + 7, positions=rows, places=rows)
+
+
+def each(rows: ContextRows) -> list[tuple[str, torch.Tensor]]:
+    return [(field.name, getattr(rows, field.name)) for field in fields(rows)]
+
+
+def assert_same_cache(found, expected):
+    assert len(found.keys) == ROWS
+    torch.testing.assert_close(found.keys, expected.keys)
+    torch.testing.assert_close(found.values, expected.values)

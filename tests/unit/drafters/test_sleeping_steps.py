@@ -11,6 +11,7 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from vllm.sampling_params import SamplingParams
@@ -18,7 +19,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
-from vllm_eagle_ext.drafters.deferred_context import DeferredContext
+from vllm_eagle_ext.drafters.deferred_context import ContextRows, DeferredContext
 from vllm_eagle_ext.drafters.row_owners import HeldBlocks, Standing
 from vllm_eagle_ext.drafters.sleeping_draft import SleepingDraft
 
@@ -29,16 +30,19 @@ Entry = tuple[int, int, int]  # group, number of the request, position
 
 
 class Draft(SleepingDraft):
-    """Writes into a table; a row's states are the number of its request and its position."""
+    """Writes into a table; a row's states are the number of its request and its position, and the token
+    behind it is the position, too."""
 
     def __init__(self, cache: dict[int, Entry]) -> None:
         self.cache, self.passes = cache, 0
         self.deferred = DeferredContext(ROWS, 2, torch.float32, torch.device("cpu"))
 
-    def fill_cache(self, states: torch.Tensor, positions: torch.Tensor, places: torch.Tensor) -> None:
+    def fill_cache(self, rows: ContextRows) -> None:
         self.passes += 1
-        assert states[:, 1].long().tolist() == positions.tolist()
-        for (number, position), place in zip(states.long().tolist(), places.tolist(), strict=True):
+        assert rows.states[:, 1].long().tolist() == rows.positions.tolist()
+        assert rows.next_tokens.tolist() == rows.positions.tolist()
+        owned = zip(rows.states.long().tolist(), rows.places.tolist(), strict=True)
+        for (number, position), place in owned:
             if place >= 0:
                 self.cache[place] = (DRAFT, number, position)
 
@@ -105,7 +109,7 @@ class Machine:
             if name in self.waiting:
                 if self.draw.random() < 0.5:
                     continue
-                many = self.requests[name].num_computed_tokens
+                many = max(1, self.requests[name].num_computed_tokens)
                 self._resume(name)
             elif not self.requests[name].num_computed_tokens:
                 many = self.draw.randint(1, 6)
@@ -149,7 +153,8 @@ class Machine:
 
     def _propose(self, rows: dict[str, int], k: int) -> None:
         step, metadata, states, runner = self._as_vllm_hands_over(rows, k)
-        drafts = self.draft.sleep_through(runner, step, states, metadata)
+        sampled = states[1].long() if self.draw.random() < 0.5 else states[1].long().tolist()
+        drafts = self.draft.sleep_through(runner, step, sampled, states, metadata)
         self.asleep += drafts is not None
         for name, many in rows.items():
             first, number = self.requests[name].num_computed_tokens, self.numbers[name]
@@ -182,6 +187,7 @@ class Machine:
         runner = SimpleNamespace(
             requests=self.requests,
             input_batch=SimpleNamespace(req_ids=list(rows)),
+            discard_request_mask=SimpleNamespace(np=np.array(self.inside(rows))),
             drafter=SimpleNamespace(
                 draft_attn_groups=[SimpleNamespace(kv_cache_spec=spec)], kv_cache_gid=DRAFT
             ),
@@ -189,6 +195,10 @@ class Machine:
         )
         states = [torch.tensor(column, dtype=torch.float32)[:, None] for column in columns]
         return step, SimpleNamespace(slot_mapping=places), states, runner
+
+    def inside(self, rows: dict[str, int]) -> list[bool]:
+        """Whether a request's prompt goes on behind the step's rows."""
+        return [bool(self.draw.random() < 0.05) for _ in rows]
 
     def _nothing_is_missing(self, rows: dict[str, int]) -> None:
         for name in rows:

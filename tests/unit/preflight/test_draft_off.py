@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from tests.support.drafts import inspect, valid_draft
 from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET as HYBRID
 from vllm_eagle_ext import log, plugin
@@ -19,7 +20,8 @@ DFLASH = {"method": "dflash", "model": str(TINY / "dflash"), "num_speculative_to
 SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 4, 7], [5, 256, 0]]}
 AUTO = {"draft_length": "auto"}
 ENGINE = {
-    "method": "dflash", "has_draft": True, "runner": "v1", "on_cpu": True, "prefix_caching": False,
+    "has_draft": True, "caches_without_attention": True, "runner": "v1", "on_cpu": True,
+    "prefix_caching": False,
 }  # fmt: skip
 
 
@@ -56,7 +58,7 @@ def configure(monkeypatch):
         (AUTO | {"draft_lengths": [3, 7]}, DFLASH, HYBRID, False),
         ({}, DFLASH, HYBRID, False),
         ({}, DFLASH | SCHEDULE, HYBRID, True),
-        (AUTO, EAGLE3, TINY / "target", False),
+        (AUTO, EAGLE3, TINY / "target", True),
     ],
     ids=["auto", "asked", "kept", "no zero", "fixed", "vLLM's schedule", "eagle3"],
 )
@@ -64,27 +66,34 @@ def test_what_a_draft_does(configure, options, speculative, target, sleeps):
     assert configure(options, speculative, target) is sleeps
 
 
-@pytest.mark.parametrize(
-    ("speculative", "target", "changes", "words"),
-    [
-        (EAGLE3, TINY / "target", {}, "beside a draft of method eagle3"),
-        (None, TINY / "target", {}, "without a draft that this package serves"),
-    ],
-    ids=["eagle3", "no draft"],
-)
-def test_sleep_is_refused_before_anything_is_loaded(configure, speculative, target, changes, words):
-    with pytest.raises(SpeculativeConfigError, match=words) as caught:
-        configure({"draft_off": "sleep"}, speculative, target, **changes)
+def test_sleep_is_refused_before_anything_is_loaded(configure):
+    with pytest.raises(SpeculativeConfigError, match="without a draft that this package") as caught:
+        configure({"draft_off": "sleep"}, None, TINY / "target")
     assert "draft_off is 'sleep'" in str(caught.value)
     assert "leave additional_config.eagle_ext.draft_off out" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("family", "layers", "follows"),
+    [
+        ("native", 1, True), ("post-norm", 1, True), ("gated", 1, True), ("qwen3", 1, True),
+        ("native", 2, False), ("mla", 1, False), ("p-eagle", 1, False), ("dflash", 2, True),
+    ],
+)  # fmt: skip
+def test_whose_cache_follows_from_the_targets_states(family, layers, follows, tmp_path):
+    draft = valid_draft(family)
+    draft.config["num_hidden_layers"] = layers
+    spec = inspect(draft, tmp_path).spec
+    assert spec.num_layers == layers
+    assert spec.caches_without_attention is follows
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({}, None),
-        ({"has_draft": False, "method": None}, "without a draft"),
-        ({"method": "eagle3"}, "of method eagle3"),
+        ({"has_draft": False}, "without a draft"),
+        ({"caches_without_attention": False}, "take a whole pass"),
         ({"runner": "v2"}, "V2 runner"),
         ({"on_cpu": False}, "GPU's V1 runner"),
         ({"prefix_caching": True}, "prefix caching, where other requests"),

@@ -91,6 +91,7 @@ DFLASH = Family(
     asks_for_windows=lambda config: bool(config.block_config.use_swa),
     drafts_in_parallel=True,
     fills_a_block=True,
+    layers_without_attention=None,
     mixes_windows_on_v2_only=True,
     config_writer=f"{_PACKAGE}.config_writer:write",
     model_types={"dflash": f"{_PACKAGE}.config:register"},  # TorchSpec's

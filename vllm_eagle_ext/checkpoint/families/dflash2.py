@@ -14,6 +14,7 @@ from vllm_eagle_ext.checkpoint.spec import DraftSpec
 from vllm_eagle_ext.drafter_classes import DFLASH2_DRAFTER, DSPARK_DRAFTER
 
 _WRITERS = "vllm_eagle_ext.drafters.dflash.config_writer"
+_REFERENCES = "vllm_eagle_ext.measure.reference.published"
 
 
 def _dflash2_tensors(
@@ -84,7 +85,7 @@ DFLASH2 = replace(
     runs_on_v2_only=True,
     config_writer=f"{_WRITERS}:write_dflash2",
     model_types={},
-    reference=None,
+    reference=f"{_REFERENCES}:load_dflash2",
 )
 DSPARK = replace(
     DFLASH,
@@ -112,7 +113,7 @@ DSPARK = replace(
     widens_inputs=True,
     config_writer=f"{_WRITERS}:write_dspark",
     model_types={},
-    reference=None,
+    reference=f"{_REFERENCES}:load_dspark",
 )
 
 FAMILIES = (DFLASH2, DSPARK)

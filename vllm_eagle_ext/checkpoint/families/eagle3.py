@@ -97,6 +97,7 @@ NATIVE = Family(
     rules=(*_RULES, *_FEEDBACK_RULES, tensors.bias_is_called_attention_bias),
     has_flags=True,
     runs_without_aux_states=True,
+    layers_without_attention=1,
     config_writer="vllm_eagle_ext.drafters.eagle3.config_writer:write",
     reference="vllm_eagle_ext.measure.reference.published:load_eagle3",
 )
@@ -118,6 +119,7 @@ _MLA = replace(
     rules=(
         *_RULES, *_FEEDBACK_RULES, norms.mla_has_no_norm_before_fc, tensors.mla_sizes_are_stated,
     ),
+    layers_without_attention=0,
     reference=None,
 )  # fmt: skip
 _PARALLEL = replace(
@@ -133,6 +135,7 @@ _PARALLEL = replace(
         blocks.parallel_drafting_is_asked_for,
     ),
     drafts_in_parallel=True,
+    layers_without_attention=0,
     omits_mask_token=True,
 )
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -51,7 +51,7 @@ class DFlashReference:
         *,
         causal: Sequence[bool],
         windows: Sequence[int | None],
-    ) -> DFlashReference:
+    ) -> Self:
         config, tensors = read_draft_config(folder), read_tensors(folder)
         own = config.get("dflash_config") or {}
         rotary = replace(read_rotary(config), pairs=config.get("is_neox_style") is False)
@@ -65,10 +65,10 @@ class DFlashReference:
             head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
             eps=config["rms_norm_eps"],
             rotary=rotary,
-            mask_token=_first(own.get("mask_token_id"), config.get("mask_token_id")),
+            mask_token=first_stated(own.get("mask_token_id"), config.get("mask_token_id")),
             causal=causal,
             windows=windows,
-            value_scale=_first(own.get("attention_value_scale"), 1.0),
+            value_scale=first_stated(own.get("attention_value_scale"), 1.0),
         )
 
     def context(self, aux: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -78,12 +78,24 @@ class DFlashReference:
 
     def logits(self, context: torch.Tensor, anchor: int, k: int) -> torch.Tensor:
         """context [s, H] at positions 0..s-1 -> [K, Vd]."""
-        tokens = torch.tensor([anchor] + [self.mask_token] * k)
-        x = self.embed_tokens[tokens]
+        return self.hidden(context, anchor, k) @ self.lm_head.T
+
+    def choices(self, context: torch.Tensor, anchor: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What each token of a greedy draft is chosen by: scores [K, C], and the target ids [K, C]."""
+        logits = self.logits(context, anchor, k)
+        ids = torch.arange(logits.shape[-1]) if self.target_ids is None else self.target_ids
+        return logits, ids.expand(k, -1)
+
+    def hidden(self, context: torch.Tensor, anchor: int, k: int) -> torch.Tensor:
+        """The masks' rows, [K, H]."""
+        return self.block(context, anchor, k)[1:]
+
+    def block(self, context: torch.Tensor, anchor: int, masks: int) -> torch.Tensor:
+        """All rows of the block, [1 + masks, H]."""
+        x = self.embed_tokens[torch.tensor([anchor] + [self.mask_token] * masks)]
         for layer in range(self.layers):
             x = self.layer(layer, x, context)
-        x = rms_norm(x, self.weights["norm.weight"], self.eps)
-        return x[1:] @ self.lm_head.T
+        return rms_norm(x, self.weights["norm.weight"], self.eps)
 
     def layer(self, layer: int, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
         w = under(self.weights, f"layers.{layer}.")
@@ -127,6 +139,6 @@ class DFlashReference:
         return rms_norm(k, w["self_attn.k_norm.weight"], self.eps)
 
 
-def _first(*values: Any) -> Any:
+def first_stated(*values: Any) -> Any:
     """Pick the first value that is stated."""
     return next((value for value in values if value is not None), None)

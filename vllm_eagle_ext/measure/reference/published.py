@@ -18,6 +18,7 @@ from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
 from vllm_eagle_ext.measure.reference.p_eagle import PEagleReference
 from vllm_eagle_ext.measure.reference.rotary import Rotary, rope_obstacle
+from vllm_eagle_ext.measure.reference.second_heads import DFlash2Reference, DSparkReference
 from vllm_eagle_ext.measure.reference.walk import DFlashWalk, ReferenceDrafter, embeddings_and_head
 from vllm_eagle_ext.measure.reference.weight_files import Recorded, read_draft_config, read_tensors
 
@@ -81,8 +82,13 @@ def load_eagle3(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Eagle
     return replace(reference, **read)
 
 
-def load_dflash(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashWalk:
-    reference = DFlashWalk.load(folder, target, spec.layers).reference
+def load_dflash(
+    spec: DraftSpec,
+    folder: Path,
+    target: PreTrainedModel,
+    kind: type[DFlashReference] = DFlashReference,
+) -> DFlashWalk:
+    reference = DFlashWalk.load(folder, target, spec.layers, kind).reference
     read = _of_both(spec, reference) | {"layers": spec.num_layers, "mask_token": spec.mask_token_id}
     for field, name in (("embed_tokens", "embed_tokens.weight"), ("lm_head", "lm_head.weight")):
         if name in reference.weights:
@@ -92,6 +98,15 @@ def load_dflash(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlas
     if spec.vocabulary.map_kind is not None:
         read["target_ids"] = _target_ids(spec, folder, spec.vocabulary.size)
     return DFlashWalk(replace(reference, **read))
+
+
+def load_dflash2(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashWalk:
+    return load_dflash(spec, folder, target, DFlash2Reference)
+
+
+def load_dspark(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashWalk:
+    reference = load_dflash(spec, folder, target, DSparkReference).reference
+    return DFlashWalk(replace(reference, samples_anchor=spec.samples_anchor))  # type: ignore[call-arg]
 
 
 def _of_both(spec: DraftSpec, reference: Eagle3Reference | DFlashReference) -> dict[str, Any]:
@@ -148,4 +163,5 @@ def _unread(reference: Eagle3Reference | DFlashWalk, spec: DraftSpec) -> list[st
     unused = {*inner.weights} - recorded.read - set(_SHARED)
     # vLLM builds a hidden_norm for each layer, too, and uses the first layer's alone.
     kept = {name for name in unused if name.endswith(".hidden_norm.weight") and spec.record.has_flags}
+    kept |= {name for name in unused if name.startswith("confidence_head.")}  # chooses no token
     return sorted(name for name in unused - kept if not name.endswith(COMPUTED))

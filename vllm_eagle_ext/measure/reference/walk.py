@@ -34,12 +34,16 @@ class DFlashWalk:
 
     @classmethod
     def load(
-        cls, folder: Path, target: PreTrainedModel, layers: Sequence[LayerAttention] = _BOTH_WAYS
+        cls,
+        folder: Path,
+        target: PreTrainedModel,
+        layers: Sequence[LayerAttention] = _BOTH_WAYS,
+        kind: type[DFlashReference] = DFlashReference,
     ) -> DFlashWalk:
         """Load a draft that shares the target's embeddings and head."""
         causal, windows = [one.causal for one in layers], [one.window for one in layers]
         shared = embeddings_and_head(target)
-        return cls(DFlashReference.load(folder, *shared, causal=causal, windows=windows))
+        return cls(kind.load(folder, *shared, causal=causal, windows=windows))
 
     def true_rows(
         self, tokens: Sequence[int], aux: Sequence[torch.Tensor]
@@ -50,10 +54,10 @@ class DFlashWalk:
     def draft(self, start: int, k: int, rows: tuple[Sequence[int], torch.Tensor]) -> ReferenceDraft:
         """The block whose anchor is the token behind row `start`; it sees the rows up to `start`."""
         (tokens, context), anchor = rows, start + 1
-        best = self.reference.logits(context[:anchor], tokens[anchor], k).topk(2)
-        margins, drafted = best.values[:, 0] - best.values[:, 1], best.indices[:, 0]
-        ids = self.reference.target_ids
-        drafted = drafted if ids is None else ids[drafted]
+        scores, ids = self.reference.choices(context[:anchor], tokens[anchor], k)
+        best = scores.topk(2)
+        margins = best.values[:, 0] - best.values[:, 1]
+        drafted = ids.gather(1, best.indices[:, :1])[:, 0]
         return ReferenceDraft(drafted.tolist(), margins.tolist(), best.values[:, 0].tolist())
 
 

@@ -64,7 +64,7 @@ def _checks_of_sleep(
 ) -> dict[str, Callable[[], object]]:
     engine = SleepEngine(
         has_draft=case is not None and not case.spec.served_by.is_vllms,
-        method=case.spec.method if case else None,
+        caches_without_attention=case is not None and case.spec.caches_without_attention,
         runner=runner,
         on_cpu=on_cpu,
         prefix_caching=prefix_caching,

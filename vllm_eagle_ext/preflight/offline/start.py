@@ -29,7 +29,7 @@ from vllm_eagle_ext.memory.state_scheme import (
 )
 from vllm_eagle_ext.preflight.capture import refuse_embeddings
 from vllm_eagle_ext.preflight.kv_groups import refuse_scattered
-from vllm_eagle_ext.preflight.multimodal import NAMED, no_image_token
+from vllm_eagle_ext.preflight.multimodal import NAMED, STATING_IT, no_image_token
 from vllm_eagle_ext.preflight.offline.option_checks import checks_of_options
 from vllm_eagle_ext.preflight.offline.platform import Platform, find_deployment
 from vllm_eagle_ext.preflight.offline.wishes import EngineWishes, Runner
@@ -139,7 +139,7 @@ def _images(target: Mapping[str, Any], architecture: str) -> None:
     vLLM's class, whose name decides, may serve several architectures, and only vLLM knows which.
     """
     sees = any(isinstance(target.get(f"{sense}_config"), Mapping) for sense in ("vision", "audio"))
-    if sees and architecture not in NAMED and "image_token_index" not in target:
+    if sees and architecture not in (*NAMED, *STATING_IT) and "image_token_index" not in target:
         raise no_image_token(architecture, architecture)
 
 

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Acceptance and step time of a draft that attends to its last W tokens, over the length of the context.
+
+    python -m benchmarks.draft_window --target DIR --draft DIR [--windows 128,256] [--contexts 200,1000]
+
+One engine per window, each in a process of its own. Behind each context the same held-out texts are
+continued greedily: the text is the target's whatever the draft's window, so that all engines draft for
+the same tokens. A step's CPU time is the median of those in which all requests decode.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+from benchmarks.long_prompts import TINY, write_prompts
+from benchmarks.machine import machine
+from tests.support.engine import IN_PROCESS, engine_environment
+
+RESULTS = Path(__file__).parent / "results"
+FULL, NONE = "full", "no draft"
+ROOM = 80  # tokens behind the longest context
+
+
+def windowed(draft: Path, window: str, folder: Path) -> Path:
+    """The draft with this window in every layer; its own folder where it has none."""
+    if window in (FULL, NONE):
+        return draft
+    config = json.loads((draft / "config.json").read_text())
+    layers = ["sliding_attention"] * config["num_hidden_layers"]
+    config |= {"layer_types": layers, "sliding_window": int(window), "use_sliding_window": True}
+    if "dflash_config" in config:
+        config["dflash_config"] |= {"causal": False}  # else windowed layers are causal
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").symlink_to((draft / "model.safetensors").resolve())
+    return folder
+
+
+def decode(engine: Any, prompts: Sequence[list[int]], name: str, tokens: int) -> Iterator[float]:
+    """Milliseconds of each step in which every request decodes."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+    for number, prompt in enumerate(prompts):
+        engine.add_request(f"{name} {number}", {"prompt_token_ids": prompt}, params)
+    begun: set[str] = set()
+    while engine.has_unfinished_requests():
+        begin = process_time()
+        outputs = engine.step()
+        spent = 1e3 * (process_time() - begin)
+        if len(begun & {one.request_id for one in outputs}) == len(prompts):
+            yield spent
+        begun |= {one.request_id for one in outputs if one.outputs[0].token_ids}
+
+
+def counted(llm: Any) -> tuple[int, int]:
+    """Drafts and accepted drafts so far."""
+    found = {metric.name: metric for metric in llm.get_metrics()}
+    return tuple(
+        int(found[f"vllm:spec_decode_num_{name}"].value)
+        if f"vllm:spec_decode_num_{name}" in found
+        else 0
+        for name in ("drafts", "accepted_tokens")
+    )
+
+
+def measure(job: dict[str, Any], window: str) -> dict[str, Any]:
+    """Of one engine: context -> acceptance length, ms a step."""
+    from transformers import AutoTokenizer
+
+    from tests.support.in_process import build, close
+
+    tokenizer, found = AutoTokenizer.from_pretrained(job["target"]), {}
+    with tempfile.TemporaryDirectory() as folder:
+        draft = windowed(Path(job["draft"]), window, Path(folder, "draft"))
+        speculative = job["speculative"] | {"model": str(draft)} if window != NONE else None
+        length = max(job["contexts"]) + ROOM
+        llm = build(
+            {"target": job["target"], "speculative": speculative,
+             "engine_args": {"max_model_len": length, "max_num_batched_tokens": 2048} | job["engine"]},
+            "", job["options"] if speculative else {},
+        )  # fmt: skip
+        for context in job["contexts"]:
+            path = write_prompts(Path(folder, f"{context}.jsonl"), context, job["texts"])
+            texts = [json.loads(line)["text"] for line in path.read_text().splitlines()]
+            prompts = [tokenizer(text)["input_ids"][:context] for text in texts]
+            before = counted(llm)
+            steps = list(decode(llm.llm_engine, prompts, f"{window} {context}", job["tokens"]))
+            drafts, accepted = (a - b for a, b in zip(counted(llm), before, strict=True))
+            found[str(context)] = {
+                "length": 1 + accepted / drafts if drafts else 1.0, "drafts": drafts,
+                "ms": statistics.median(steps), "prompt": statistics.median(map(len, prompts)),
+            }  # fmt: skip
+        close(llm)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", default=str(TINY / "target"))
+    parser.add_argument("--draft", default=str(TINY / "postnorm"))
+    parser.add_argument("--method", default="eagle3")
+    parser.add_argument("-k", type=int, default=4)
+    parser.add_argument("--windows", default="no draft,full,128,256,512")
+    parser.add_argument("--contexts", default="200,500,1000,1500,1900")
+    parser.add_argument("--texts", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--engine", default="{}", help="further arguments of the engine, as JSON")
+    parser.add_argument("--options", default="{}", help="of additional_config.eagle_ext, as JSON")
+    parser.add_argument("--write", metavar="NAME", help="write the figures under results/")
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    job = {
+        "target": arguments.target, "draft": arguments.draft, "texts": arguments.texts,
+        "speculative": {"method": arguments.method, "num_speculative_tokens": arguments.k},
+        "contexts": [int(c) for c in arguments.contexts.split(",")], "tokens": arguments.tokens,
+        "engine": json.loads(arguments.engine), "options": json.loads(arguments.options),
+    }  # fmt: skip
+    if arguments.one:
+        Path(arguments.one[1]).write_text(json.dumps(measure(job, arguments.one[0])))
+        return
+    environment = engine_environment("v1") | IN_PROCESS
+    environment |= {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR")}
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for window in arguments.windows.split(","):
+            out = Path(folder, "out.json")
+            command = [sys.executable, "-m", "benchmarks.draft_window", *sys.argv[1:]]
+            subprocess.run([*command, "--one", window, str(out)], env=environment, check=True)
+            found[window] = json.loads(out.read_text())
+            print(window.ljust(10), *(f"{c}: {v['length']:.2f} {v['ms']:.1f} ms"
+                                      for c, v in found[window].items()), sep="  ", flush=True)  # fmt: skip
+    if arguments.write:
+        document = {"command": " ".join(["python -m benchmarks.draft_window", *sys.argv[1:]]),
+                    "machine": machine(), "windows": found}  # fmt: skip
+        (RESULTS / f"draft_window_{arguments.write}_cpu.json").write_text(
+            json.dumps(document, indent=1) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
