@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def windowed(draft: Path, window: str, folder: Path) -> Path:
         config["dflash_config"] |= {"causal": False}  # else windowed layers are causal
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.safetensors").symlink_to((draft / "model.safetensors").resolve())
+    shutil.copy(draft / "model.safetensors", folder)
     return folder
 
 
@@ -138,14 +139,13 @@ def main() -> None:
             command = [sys.executable, "-m", "benchmarks.draft_window", *sys.argv[1:]]
             subprocess.run([*command, "--one", window, str(out)], env=environment, check=True)
             found[window] = json.loads(out.read_text())
-            print(window.ljust(10), *(f"{c}: {v['length']:.2f} {v['ms']:.1f} ms"
-                                      for c, v in found[window].items()), sep="  ", flush=True)  # fmt: skip
+            said = (f"{c}: {v['length']:.2f} {v['ms']:.1f} ms" for c, v in found[window].items())
+            print(window.ljust(10), *said, sep="  ", flush=True)
     if arguments.write:
         document = {"command": " ".join(["python -m benchmarks.draft_window", *sys.argv[1:]]),
                     "machine": machine(), "windows": found}  # fmt: skip
-        (RESULTS / f"draft_window_{arguments.write}_cpu.json").write_text(
-            json.dumps(document, indent=1) + "\n"
-        )
+        path = RESULTS / f"draft_window_{arguments.write}_cpu.json"
+        path.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -49,6 +49,11 @@ class Options(BaseModel):
         default=None,
         description='"interleaved" (per head, query before gate) or "concat" (all queries first)',
     )
+    draft_window: Annotated[int, Field(ge=2)] | Literal["auto"] | None = Field(
+        default=None,
+        description="tokens that the draft's layers attend to, the last ones, where they were published "
+        'without a window; "auto" (as many as the draft was trained on) or null (all)',
+    )
     norm_output: Literal["checkpoint"] | bool = Field(
         default="checkpoint",
         description='"checkpoint" (the flag of its config), or true or false in its place',

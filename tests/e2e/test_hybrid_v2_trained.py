@@ -67,7 +67,7 @@ def test_a_trained_draft_accepts_as_much_after_a_hit(trained):
 
 @pytest.mark.long
 def test_a_hit_keeps_its_last_block(trained):
-    """Of texts of two whole blocks and more; a state is kept at the end of the prompt, if nowhere else."""
+    """Of texts of two whole blocks and more; a state is kept at a prompt's end, if nowhere else."""
     cached = {name: trained[name]["second_cached"] for name in CACHES}
     lengths = {name: 1 + sum(per) / drafts for name, (drafts, per) in of_turns(trained).items()}
     for name in CACHES:

@@ -1,5 +1,5 @@
 """DFlash2 and DSpark drafts, which vLLM's own classes serve, in engines on the V2 runner: the text is
-that without a draft, and what is drafted is what the unfused reference drafts.
+that without a draft, and what is drafted is what the plain PyTorch reference drafts.
 
 A random dense target with random drafts, in float32; the trained hybrid target with replay, whose
 trained DFlash draft got a second head.

@@ -207,8 +207,8 @@ def _walked(model: Any, inputs: torch.Tensor, tokens: tuple[int, ...]) -> Chains
     hidden, logits = (each.view(anchors, model.block_size, -1) for each in (hidden, logits))
     before, ids = torch.tensor(tokens[1 : 1 + anchors]), _target_ids(model)
     columns = []
-    for slot in range(0 if model.config.sample_from_anchor else 1, model.block_size):
-        named, scores = _scored(model, hidden[:, slot], logits[:, slot], before, ids)
+    for position in range(0 if model.config.sample_from_anchor else 1, model.block_size):
+        named, scores = _scored(model, hidden[:, position], logits[:, position], before, ids)
         best = scores.topk(2, dim=-1)
         before = named.gather(1, best.indices[:, :1])[:, 0]
         columns.append((before, best.values[:, 0], best.values[:, 0] - best.values[:, 1]))
@@ -218,7 +218,7 @@ def _walked(model: Any, inputs: torch.Tensor, tokens: tuple[int, ...]) -> Chains
 def _scored(
     model: Any, hidden: torch.Tensor, logits: torch.Tensor, before: torch.Tensor, ids: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The target ids [n, C] that a slot chooses from, and what each scores behind `before`."""
+    """The target ids [n, C] that a position chooses from, and what each scores behind `before`."""
     if model.config.speculators_model_type == "dflash2":
         named, scores = model.candidate_selector.select(logits, hidden, before)
         return named, scores

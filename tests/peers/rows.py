@@ -144,7 +144,7 @@ SPECULATORS_SECOND_HEADS = [
     _second_head("dflash2", "hybrid target", target=HYBRID),
     _second_head("dspark", "defaults"),
     _second_head("dspark", "d2t", flags=_REDUCED),
-    _second_head("dspark", "the first slot is not drafted", flags={"sample_from_anchor": False}),
+    _second_head("dspark", "the first position is not drafted", flags={"sample_from_anchor": False}),
     _second_head("dspark", "no confidence head", flags={"enable_confidence_head": False}),
     _second_head("dspark", "hybrid target", target=HYBRID),
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
+from vllm_eagle_ext.checkpoint.draft_window import WindowOption
 from vllm_eagle_ext.checkpoint.gate_layout import GateLayout
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
 from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
@@ -25,6 +26,7 @@ class Setting:
     v2_runner_needs_aux_states: bool = True
     parallel_drafting: bool | None = None
     gate_layout: GateLayout | None = None  # the option, whatever the checkpoint states
+    draft_window: WindowOption = None  # the option
     registered: frozenset[str] = frozenset()  # other architectures that this vLLM knows
     model_types: frozenset[str] | None = None  # that this vLLM can read the config of
 

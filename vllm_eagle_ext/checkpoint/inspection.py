@@ -11,6 +11,7 @@ from vllm_eagle_ext.checkpoint.case import Case, Setting
 from vllm_eagle_ext.checkpoint.consequences import told_by_cause
 from vllm_eagle_ext.checkpoint.draft_config import flatten, format_of, parse_config
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
+from vllm_eagle_ext.checkpoint.draft_window import WindowOption, asked_window
 from vllm_eagle_ext.checkpoint.families.registry import drafter_of
 from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity, relax
 from vllm_eagle_ext.checkpoint.flags import read_flag
@@ -19,7 +20,13 @@ from vllm_eagle_ext.checkpoint.layer_ids import NO_AUX_LAYERS, AuxLayers, Overri
 from vllm_eagle_ext.checkpoint.rope_config import rope_problems
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, rules_for
 from vllm_eagle_ext.checkpoint.rules.early import Candidate
-from vllm_eagle_ext.checkpoint.spec import DraftSpec, NormOutput, build_spec, family_of
+from vllm_eagle_ext.checkpoint.spec import (
+    DraftSpec,
+    NormOutput,
+    build_spec,
+    family_of,
+    trained_length,
+)
 from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
 from vllm_eagle_ext.drafter_classes import Drafter
 
@@ -61,6 +68,7 @@ def inspect_draft(
     aux_layers: Override = "auto",
     norm_output: NormOutput = "checkpoint",
     gate_layout: GateLayout | None = None,
+    draft_window: WindowOption = None,
     strict: bool = True,
 ) -> Inspection:
     """Apply every rule.
@@ -68,7 +76,7 @@ def inspect_draft(
     Args:
         strict: False makes warnings of errors that an engine would start with.
     """
-    setting = replace(setting, gate_layout=gate_layout)
+    setting = replace(setting, gate_layout=gate_layout, draft_window=draft_window)
     inspection = _inspect(files, target, setting, aux_layers, norm_output, gate_layout)
     if strict:
         return inspection
@@ -99,7 +107,9 @@ def _inspect(
         found = _errors("aux_layer_ids_exist", layers)
         told = told_by_cause(found, files.model, config, target, _layer_ids(layers[0]))
         return Inspection(None, told)
-    spec = build_spec(files, flat, config, drafter, target, layers, norm_output, gate_layout)
+    length = trained_length(flat, config)
+    window = asked_window(setting.draft_window, length, setting.max_model_len)
+    spec = build_spec(files, flat, config, drafter, target, layers, norm_output, gate_layout, window)
     case = Case(files=files, flat=flat, config=config, spec=spec, target=target, setting=setting)
     late = [finding for rule in rules_for(spec.record) for finding in rule.apply(case)]
     read = spec.aux_layers.layer_ids

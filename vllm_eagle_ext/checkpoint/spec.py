@@ -15,6 +15,7 @@ from vllm_eagle_ext.checkpoint.draft_config import (
     published_architecture,
 )
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
+from vllm_eagle_ext.checkpoint.draft_window import with_window
 from vllm_eagle_ext.checkpoint.families.record import Evidence, Family
 from vllm_eagle_ext.checkpoint.families.registry import FAMILIES, choose_family, find_drafter
 from vllm_eagle_ext.checkpoint.flags import FLAGS, Flag, read_flag
@@ -62,6 +63,7 @@ class DraftSpec:
     embedding_scale: float  # of the embeddings, its own or the target's
     trained_k: int | None  # drafted tokens in training, where the config says so
     trained_length: int | None  # positions
+    draft_window: int | None  # the option's, of the layers that were published without one
     quantisation: str | None
 
     @property
@@ -106,17 +108,20 @@ def build_spec(
     aux_layers: AuxLayers,
     norm_output: NormOutput,
     gate_layout: GateLayout | None = None,
+    window: int | None = None,
 ) -> DraftSpec:
     """Put together what the parts say; whether they fit each other is for the rules.
 
     Args:
         flat: `flatten(files.config)`.
+        window: of the layers that were published without one.
     """
     flags = _read_flags(files, norm_output)
     heads = read_heads(config, drafter.backbone)
     gate = read_gate(files, flat, heads, gate_layout) if drafter.can_gate else None
     family = family_of(flat, drafter, files, gate, norm_output=flags["norm_output"].value)
     format_ = format_of(files.config)
+    layers = family.read_layers(config, drafter.backbone, format_)
     return DraftSpec(
         format=format_,
         family=family.name,
@@ -124,7 +129,8 @@ def build_spec(
         method=drafter.method,
         drafter=drafter.architecture,
         heads=heads,
-        layers=family.read_layers(config, drafter.backbone, format_),
+        layers=layers if window is None else with_window(layers, window),
+        draft_window=window if any(layer.window is None for layer in layers) else None,
         aux_layers=aux_layers,
         gate=gate,
         samples_anchor=family.samples_the_anchor(config, format_),
@@ -176,9 +182,14 @@ def _from_files(files: DraftFiles, flat: Mapping[str, Any], config: DraftConfig)
         "mask_token_id": _mask_token(config),
         "embedding_scale": _embedding_scale(config),
         "trained_k": _trained_k(config),
-        "trained_length": rope.original_length or config.max_position_embeddings,
+        "trained_length": trained_length(flat, config),
         "quantisation": _quantisation(config),
     }
+
+
+def trained_length(flat: Mapping[str, Any], config: DraftConfig) -> int | None:
+    """Positions that a draft was trained on, as far as its config tells."""
+    return read_rope(flat).original_length or config.max_position_embeddings
 
 
 def _read_vocabulary(files: DraftFiles, config: DraftConfig, target: TargetFacts) -> Vocabulary:

@@ -2,8 +2,8 @@
 """Rows of the target whose keys and values a sleeping draft has not written into its cache yet.
 
 Each row is a token of a request: the target's hidden states, the token behind it, its position and its
-place in the draft's cache. All stay on the device, in a buffer that is allocated with the model; what the
-host knows of a row is whose it is. A row whose blocks its request has lost is written nowhere.
+place in the draft's cache. All stay on the device, in a buffer that is allocated with the model; what
+the host knows of a row is whose it is. A row whose blocks its request has lost is written nowhere.
 """
 
 from __future__ import annotations

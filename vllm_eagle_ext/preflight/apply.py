@@ -33,9 +33,7 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True, may_sleep: bool 
     if spec.fuses_aux_states:
         setattr(hf_config, IDS_KEY, list(spec.aux_layers.layer_ids))
         hf_config.num_aux_hidden_states = len(spec.aux_layers.layer_ids)
-    windows = [layer.window for layer in spec.layers if layer.window]
-    if windows:  # transformers drops the key where use_sliding_window is not set
-        hf_config.sliding_window = windows[0]
+    _write_windows(hf_config, spec)
     if config.parallel_drafting:
         _drop_rope_sections(hf_config)
     resolve_name(spec.record.config_writer)(config, case)
@@ -44,6 +42,14 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True, may_sleep: bool 
         write_marker(hf_config, weights=plan, may_sleep=may_sleep)
     hf_config.architectures = [spec.drafter]
     config.update_arch_()
+
+
+def _write_windows(hf_config: Any, spec: DraftSpec) -> None:
+    windows = [layer.window for layer in spec.layers if layer.window]
+    if windows:  # transformers drops the key where use_sliding_window is not set
+        hf_config.sliding_window = windows[0]
+    if spec.draft_window is not None:
+        hf_config.layer_types = ["sliding_attention"] * spec.num_layers
 
 
 def _drop_rope_sections(hf_config: Any) -> None:

@@ -98,6 +98,7 @@ def inspect_files(
         aux_layers=options.aux_layers,
         norm_output=options.norm_output,
         gate_layout=options.gate_layout,
+        draft_window=options.draft_window,
         strict=options.strict,
     )
 

@@ -68,8 +68,13 @@ def describe(spec: DraftSpec, num_target_layers: int) -> str:
         f"Draft {spec.model!r} ({spec.title}, norms: {', '.join(norms) or 'none'}, from "
         f"{_source(spec)}) reads the inputs of target layers {list(layers.layer_ids)} of "
         f"{num_target_layers}; rule: {layers.rule}; {f'gate: {spec.gate}; ' if spec.gate else ''}"
+        f"{_window(spec)}"
         f"served by {whose}{spec.drafter}."
     )
+
+
+def _window(spec: DraftSpec) -> str:
+    return f"attends to the last {spec.draft_window} tokens; " if spec.draft_window else ""
 
 
 def _source(spec: DraftSpec) -> str:

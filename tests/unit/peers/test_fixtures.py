@@ -22,6 +22,8 @@ VERDICTS = {
     "speculators_eagle3": ("post-norm", set()),
     "speculators_peagle": ("p-eagle", set()),
     "speculators_dflash_yarn": ("dflash", {ROPE, LENGTH}),
+    "speculators_dflash2": ("dflash2", set()),
+    "speculators_dspark": ("dspark", set()),
     "specforge_eagle31": ("post-norm", {LAYERS, FEEDBACK}),
     "specforge_peagle": ("p-eagle", {LAYERS}),
     "specforge_full_vocabulary": ("native", {LAYERS}),

@@ -22,6 +22,7 @@ from vllm_eagle_ext.checkpoint.rules import (
     vllms_loader,
     vocabulary,
     weights,
+    windows,
 )
 
 EARLY_RULES = early.RULES
@@ -29,6 +30,7 @@ EARLY_RULES = early.RULES
 RULES = (
     *pairing.RULES,
     *asked.RULES,
+    *windows.RULES,
     *norms.RULES,
     *aux_layers.RULES,
     *tensors.RULES,

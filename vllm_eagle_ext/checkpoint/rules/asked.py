@@ -16,14 +16,21 @@ MOST_USEFUL_K = 10  # of a draft that runs once per token
 @rule(Severity.WARNING)
 def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
     trained, wanted = case.spec.trained_length, case.setting.max_model_len
-    if trained is not None and wanted is not None and trained < wanted:
-        yield Problem(
-            field="positions that the draft was trained on",
-            value=trained,
-            allowed=f"at least max_model_len, {wanted}",
-            remedy=f"expect acceptance to fall beyond {trained} tokens; lower --max-model-len if no "
-            "request is longer",
-        )
+    if trained is None or wanted is None or trained >= wanted or _has_windows(case, trained):
+        return
+    yield Problem(
+        field="positions that the draft was trained on",
+        value=trained,
+        allowed=f"at least max_model_len, {wanted}",
+        remedy=f"expect acceptance to fall beyond {trained} tokens: compare it with the option "
+        '{"eagle_ext": {"draft_window": "auto"}}, with which the draft attends to its last '
+        f"{trained} tokens alone; lower --max-model-len if no request is longer",
+    )
+
+
+def _has_windows(case: Case, length: int) -> bool:
+    """Whether no layer attends further than that."""
+    return all(layer.window is not None and layer.window <= length for layer in case.spec.layers)
 
 
 @rule(Severity.NOTE)

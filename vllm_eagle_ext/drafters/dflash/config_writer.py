@@ -27,6 +27,9 @@ def write(config: Any, case: Case) -> None:
         nested.pop("causal", None)  # vLLM's blanket flag; without it causality goes by layer type
         if not any(layer.causal for layer in spec.layers):
             nested["causal"] = False
+    if spec.draft_window is not None:  # without the flag vLLM takes windowed layers for causal ones
+        nested["causal"] = spec.layers[0].causal
+        nested.pop("swa_window_size", None)
     hf_config.dflash_config = nested
     # vLLM 0.32 raises this for EAGLE-3 drafts only: positions beyond it lie outside the rope table.
     stated = getattr(hf_config, "max_position_embeddings", None) or 0

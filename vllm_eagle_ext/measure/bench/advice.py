@@ -169,7 +169,8 @@ def _fading(report: BenchReport) -> Iterator[str]:
             yield (
                 f"{_name(report, variant)}: the acceptance length falls with the context, {first:.2f} "
                 f"below {bins[0].end} tokens and {last:.2f} from {bins[-1].start}: measure at the "
-                "lengths you serve."
+                f"lengths you serve, and with --eagle-ext '{{\"draft_window\": {bins[0].end}}}', with "
+                "which the draft attends to its last tokens alone."
             )
 
 

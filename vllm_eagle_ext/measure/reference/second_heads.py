@@ -41,13 +41,22 @@ class DFlash2Reference(DFlashReference):
     soft_cap: float | None = None
 
     @classmethod
-    def load(cls, folder: Path, *shared: torch.Tensor, **layers: Sequence[Any]) -> Self:
+    def load(
+        cls,
+        folder: Path,
+        embed_tokens: torch.Tensor,
+        lm_head: torch.Tensor,
+        *,
+        causal: Sequence[bool],
+        windows: Sequence[int | None],
+    ) -> Self:
+        found = super().load(folder, embed_tokens, lm_head, causal=causal, windows=windows)
         sizes = _of_heads(
             folder, "conv_kernel_size", "conv_group_size", "selector_top_k",
             "output_multiplier", "final_logit_softcapping",
         )  # fmt: skip
         return replace(
-            super().load(folder, *shared, **layers),
+            found,
             taps=sizes["conv_kernel_size"],
             group=sizes["conv_group_size"],
             candidates=sizes["selector_top_k"],
@@ -93,8 +102,16 @@ class DSparkReference(DFlashReference):
     candidates: int | None = None  # only so many of a row's logits are walked
 
     @classmethod
-    def load(cls, folder: Path, *shared: torch.Tensor, **layers: Sequence[Any]) -> Self:
-        found = super().load(folder, *shared, **layers)
+    def load(
+        cls,
+        folder: Path,
+        embed_tokens: torch.Tensor,
+        lm_head: torch.Tensor,
+        *,
+        causal: Sequence[bool],
+        windows: Sequence[int | None],
+    ) -> Self:
+        found = super().load(folder, embed_tokens, lm_head, causal=causal, windows=windows)
         return replace(found, candidates=read_draft_config(folder).get("dspark_draft_topk"))
 
     def choices(self, context: torch.Tensor, anchor: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:

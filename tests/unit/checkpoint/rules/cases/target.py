@@ -114,6 +114,43 @@ CASES = [
         words=("gate_layout", "'concat'", "has no gate"),
     ),
     case(
+        "draft_window_is_computed", "latent_attention", "mla", options={"draft_window": 32},
+        words=("draft_window", "32", "latent attention"),
+    ),
+    case(
+        "draft_window_is_computed", "a_class_of_vllms", "dflash2", options={"draft_window": 32},
+        words=("draft_window", "32", "vLLM's own classes"),
+    ),
+    case(
+        "draft_window_is_computed", "another_window", "dflash", key("dflash_config.causal", False),
+        key("layer_types", ["sliding_attention", "full_attention"]), key("sliding_window", 16),
+        options={"draft_window": 32}, setting={"runner": "v2"},
+        words=("draft_window", "32", "16, the window of"),
+    ),
+    case(
+        "draft_window_is_computed", "causality", "dflash",
+        key("layer_types", ["sliding_attention", "full_attention"]), key("sliding_window", 16),
+        options={"draft_window": 32}, setting={"runner": "v2"},
+        words=("draft_window", "causal and bidirectional"),
+    ),
+    case(
+        "draft_window_holds_a_step", "narrow", "native", options={"draft_window": 4},
+        words=("draft_window", "4", "at least 5"),
+    ),
+    case(
+        "draft_window_is_used", "longer_than_texts", "native", options={"draft_window": "auto"},
+        words=("draft_window", "auto", "trained on 512"),
+    ),
+    case(
+        "draft_window_is_used", "not_stated", "native", no_key("max_position_embeddings"),
+        options={"draft_window": "auto"}, words=("draft_window", "no max_position_embeddings"),
+    ),
+    case(
+        "draft_window_is_used", "published", "native", key("layer_types", ["sliding_attention"]),
+        key("sliding_window", 16), options={"draft_window": 32},
+        words=("draft_window", "32", "which stays"),
+    ),
+    case(
         "k_is_within_the_trained_unroll", "beyond", "speculators", setting={"k": 4},
         words=("num_speculative_tokens", "4", "up to 3"),
     ),

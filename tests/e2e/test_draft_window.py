@@ -1,0 +1,139 @@
+"""`draft_window`: a draft attends to its last tokens alone. No text changes, what is drafted is what the
+reference with such a window drafts, and in texts longer than those of its training more is accepted.
+
+V1 runner; the trained EAGLE-3 pair in float32, and the trained DFlash pair on the hybrid target.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.long_prompts import write_prompts
+from tests.e2e.test_hybrid_dflash import dflash
+from tests.support.batches import Batch, Engine, eagle3, run_engines
+from tests.support.engine import TINY
+from tests.support.hybrid import TARGET as HYBRID
+from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
+from vllm_eagle_ext.checkpoint import (
+    Setting,
+    TargetFacts,
+    inspect_draft,
+    read_config,
+    read_draft_files,
+)
+from vllm_eagle_ext.measure.reference.published import load_reference
+from vllm_eagle_ext.measure.reference.target_states import residual_stream
+
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
+
+WINDOW, CONTEXT, TEXTS, TOKENS, CHECKED = 64, 1000, 6, 32, 3
+PAIRS = {
+    "eagle3": (TINY / "target", eagle3("postnorm", 4), {"dtype": "float32"}, {}),
+    "dflash": (HYBRID, dflash(7), {}, {"hybrid_state": "replay"}),
+}
+
+
+def long_texts(folder: Any) -> list[list[int]]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(TINY / "target")
+    lines = write_prompts(folder / "prompts.jsonl", CONTEXT, TEXTS).read_text().splitlines()
+    return [tokenizer(json.loads(line)["text"])["input_ids"][:CONTEXT] for line in lines]
+
+
+def serve(folder: Any, runner: str, pairs: tuple[str, ...], tokens: int, texts: int) -> dict[str, Any]:
+    batches = [Batch("long", long_texts(folder)[:texts], max_tokens=tokens, logprobs=5)]
+    engines = []
+    for name in pairs:
+        target, draft, arguments, options = PAIRS[name]
+        arguments = arguments | {"max_model_len": 1100}
+        windowed = options | {"draft_window": WINDOW}
+        engines += [
+            Engine(f"{name} plain", batches, None, arguments, {}, target),
+            Engine(f"{name} full", batches, draft, arguments, options, target),
+            Engine(f"{name} windowed", batches, draft, arguments, windowed, target),
+        ]
+    return {name: found["long"] for name, found in run_engines(engines, runner).items()}
+
+
+@pytest.fixture(scope="module")
+def v1(tmp_path_factory):
+    return serve(tmp_path_factory.mktemp("v1"), "v1", tuple(PAIRS), TOKENS, TEXTS)
+
+
+def acceptance_length(result: Any) -> float:
+    counters = result["counters"]
+    return 1 + counters["spec_decode_num_accepted_tokens"] / counters["spec_decode_num_drafts"]
+
+
+@pytest.mark.parametrize("kind", ["full", "windowed"])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_texts_are_those_without_a_draft(v1, pair, kind):
+    plain, drafted = v1[f"{pair} plain"], v1[f"{pair} {kind}"]
+    gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], drafted["tokens"])
+    assert max(gaps, default=0) <= (NEAR_TIE_GAP if pair == "dflash" else 0)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_more_is_accepted_behind_a_long_text(v1, pair):
+    """The drafts were trained on texts of 256 tokens."""
+    full, windowed = (acceptance_length(v1[f"{pair} {kind}"]) for kind in ("full", "windowed"))
+    print(f"\n{pair}, {CONTEXT} tokens: {full:.2f} tokens a step, {windowed:.2f} with a window")
+    assert windowed > (1.1 if pair == "eagle3" else 1.0) * full
+
+
+@pytest.mark.parametrize(
+    ("pair", "window", "equal"), [("eagle3", WINDOW, 1), ("dflash", WINDOW, 0.97), ("eagle3", None, 0)]
+)
+def test_drafts_are_those_of_a_reference_with_the_window(v1, request, pair, window, equal):
+    """The last is the negative control: a reference that attends to all tokens."""
+    target = request.getfixturevalue("target" if pair == "eagle3" else "hybrid_target")
+    folder, speculative, _, _ = PAIRS[pair]
+    facts = TargetFacts.from_config(read_config(str(folder)), folder)
+    setting = Setting(
+        method=speculative["method"], k=speculative["num_speculative_tokens"], max_model_len=1100
+    )
+    files = read_draft_files(speculative["model"])
+    spec = inspect_draft(files, facts, setting, draft_window=window).spec
+    found = same_drafts(
+        v1[f"{pair} windowed"], spec, load_reference(spec, Path(speculative["model"]), target), target
+    )
+    print(f"\n{pair}, window {window}: {found:.3f} of the drafted tokens are the reference's")
+    assert found >= equal if equal else found < 0.9
+
+
+def same_drafts(result: Any, spec: Any, reference: Any, target: Any) -> float:
+    same = compared = 0
+    texts = zip(result["prompts"], result["tokens"], result["placed"], strict=True)
+    for prompt, said, placed in list(texts)[:CHECKED]:
+        tokens = [*prompt, *said]
+        rows = reference.true_rows(tokens, residual_stream(target, tokens, spec.aux_layers.layer_ids))
+        for length, row in placed.items():
+            if int(length) > len(tokens):
+                continue
+            own = reference.draft(int(length) - 2, len(row), rows)
+            clear = len(row)
+            for place, margin in enumerate(own.margins):
+                if margin < 0.05:
+                    clear = place
+                    break
+            compared += clear
+            same += sum(a == b for a, b in zip(row[:clear], own.tokens[:clear], strict=True))
+    assert compared > 100
+    return same / compared
+
+
+@pytest.mark.v2
+@pytest.mark.long
+def test_v2(tmp_path_factory):
+    found = serve(tmp_path_factory.mktemp("v2"), "v2", ("dflash",), 10, 2)
+    plain, windowed = found["dflash plain"], found["dflash windowed"]
+    gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], windowed["tokens"])
+    lengths = {kind: acceptance_length(found[f"dflash {kind}"]) for kind in ("full", "windowed")}
+    print(f"\ntokens a step: {lengths}; gaps {gaps}")
+    assert max(gaps, default=0) <= NEAR_TIE_GAP
+    assert windowed["placed"] != found["dflash full"]["placed"]

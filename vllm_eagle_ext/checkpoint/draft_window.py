@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets a draft attend to the last tokens alone, whatever the length of the text.
+
+A window changes what is drafted, and so how much of it is accepted; it never changes the text, which the
+target verifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from vllm_eagle_ext.checkpoint.attention import LayerAttention
+
+WindowOption = int | Literal["auto"] | None
+OPTION = "additional_config.eagle_ext.draft_window"
+
+
+def asked_window(
+    option: WindowOption, trained_length: int | None, max_model_len: int | None
+) -> int | None:
+    """Return the tokens that the option asks for; None: the draft attends as it was published.
+
+    "auto" is what the draft was trained on, where its config says so and texts may be longer.
+    """
+    if option != "auto":
+        return option
+    if trained_length is None or (max_model_len is not None and max_model_len <= trained_length):
+        return None
+    return trained_length
+
+
+def with_window(layers: Sequence[LayerAttention], window: int) -> tuple[LayerAttention, ...]:
+    """Give a window to the layers that were published without one; published windows stay."""
+    return tuple(replace(layer, window=layer.window or window) for layer in layers)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about `draft_window`: which drafts vLLM can give a window that they were published without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.draft_window import OPTION
+from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+
+_LEAVE = "leave the option out: the draft then attends as it was published"
+
+
+def _refused(value: object, allowed: str, remedy: str = _LEAVE) -> Problem:
+    return Problem(field=OPTION, value=value, allowed=allowed, remedy=remedy)
+
+
+@rule(Severity.ERROR)
+def draft_window_is_computed(case: Case) -> Iterable[Problem]:
+    if case.setting.draft_window is not None:
+        yield from _obstacles(case)
+
+
+def _obstacles(case: Case) -> Iterator[Problem]:
+    spec, asked = case.spec, case.setting.draft_window
+    if not spec.served_by.backbone.has_kv_heads:
+        yield _refused(asked, "none for a draft with latent attention, for which vLLM has no windows")
+    if spec.served_by.is_vllms:
+        yield _refused(asked, "none for a draft that vLLM's own classes serve")
+    if len({layer.causal for layer in spec.layers}) > 1:
+        yield _refused(
+            asked,
+            "none for a draft of causal and bidirectional layers, which vLLM tells apart by windows",
+        )
+    elif len(windows := {layer.window for layer in spec.layers}) > 1:
+        published = min(window for window in windows if window and window != spec.draft_window)
+        yield _refused(
+            asked,
+            f"{published}, the window of the draft's other layers: vLLM has one for all",
+            f"ask for {published}, or {_LEAVE}",
+        )
+
+
+@rule(Severity.ERROR)
+def draft_window_holds_a_step(case: Case) -> Iterable[Problem]:
+    window, k = case.spec.draft_window, case.setting.k
+    if window is not None and k is not None and window <= k + 1:
+        yield _refused(
+            window, f"at least {k + 2}: a step's own rows are 1 + K", f"ask for {k + 2} tokens or more"
+        )
+
+
+@rule(Severity.WARNING)
+def draft_window_is_used(case: Case) -> Iterable[Problem]:
+    asked, spec = case.setting.draft_window, case.spec
+    if asked is None:
+        return
+    if asked == "auto" and spec.trained_length is None:
+        yield _refused(
+            asked,
+            "a number of tokens: the draft's config.json has no max_position_embeddings, which is taken "
+            "for the length that it was trained on",
+            "state the length of its training texts",
+        )
+    elif asked == "auto" and spec.draft_window is None:
+        yield _refused(
+            asked,
+            f"a number of tokens: by its config.json the draft was trained on {spec.trained_length}, "
+            "and no text is longer",
+            "if acceptance falls in long texts all the same, state the length of its training texts",
+        )
+    elif asked != "auto" and spec.draft_window is None:
+        yield _refused(asked, "no window: each layer was published with its own, which stays")
+
+
+RULES = (draft_window_is_computed, draft_window_holds_a_step, draft_window_is_used)
