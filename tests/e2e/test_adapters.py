@@ -1,4 +1,5 @@
-"""Requests with LoRA adapters: served with drafts, texts as without. V1, float32.
+"""Requests with LoRA adapters: served with drafts, texts as without. V1, float32; a hybrid target with
+replay, whose attention and gated delta nets have adapters, in bf16.
 
 The draft has no adapter: it reads the target's states, which have.
 """
@@ -9,11 +10,14 @@ from dataclasses import replace
 
 import pytest
 
+from tests.e2e.test_hybrid_dflash import dflash
 from tests.e2e.test_scheduling import PLAIN, differing
-from tests.support.adapters import write_adapter
-from tests.support.batches import Batch, Engine, eagle3
+from tests.support.adapters import write_adapter, write_hybrid_adapter
+from tests.support.batches import Batch, Engine, eagle3, run_engines
 from tests.support.draft_lengths import CYCLED, auto, run_auto
 from tests.support.engine import TINY
+from tests.support.hybrid import TARGET as HYBRID
+from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -93,3 +97,40 @@ def test_drafts_of_a_request_do_not_depend_on_the_adapters_beside_it(lora):
             )
             compared += 1
     assert compared >= 1
+
+
+@pytest.fixture(scope="module")
+def hybrid(prompts, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hybrid")
+    one, other = (
+        write_hybrid_adapter(folder / name, HYBRID, seed=seed, scale=0.08)
+        for seed, name in enumerate("ab")
+    )
+    asked = {"max_tokens": 40, "logprobs": 5}
+    batches = [
+        Batch("base", prompts[:4], **asked),
+        Batch("adapted", prompts[:4], lora=[one] * 4, **asked),
+        Batch("mixed", prompts[:4], lora=[one, None, other, one], **asked),
+    ]
+    arguments = {"enable_lora": True, "max_loras": 3, "max_lora_rank": 8}
+    return run_engines(
+        [
+            Engine("plain", batches, None, arguments, {}, HYBRID),
+            Engine("replay", batches, dflash(7), arguments, {"hybrid_state": "replay"}, HYBRID),
+        ]
+    )
+
+
+@pytest.mark.parametrize("batch", ["base", "adapted", "mixed"])
+def test_adapters_on_a_hybrid_target_that_replays(hybrid, batch):
+    plain, drafted = hybrid["plain"][batch], hybrid["replay"][batch]
+    gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], drafted["tokens"])
+    print(f"\n{batch}: gaps {gaps}")
+    assert max(gaps, default=0) <= NEAR_TIE_GAP
+    assert drafted["counters"]["spec_decode_num_accepted_tokens"] >= 60
+
+
+def test_the_adapters_of_the_hybrid_target_differ(hybrid):
+    base, adapted, mixed = (hybrid["plain"][batch]["tokens"] for batch in ("base", "adapted", "mixed"))
+    assert base[0] != adapted[0] == mixed[0]
+    assert mixed[2] not in (base[2], adapted[2])

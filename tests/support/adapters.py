@@ -6,10 +6,26 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 RANK = 4
+
+
+def write_hybrid_adapter(folder: Path, target: Path, *, seed: int, scale: float) -> Path:
+    """On projections of attention and of gated delta nets, by the shapes of the target's files."""
+    modules = ("q_proj", "v_proj", "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")
+    generator, tensors = torch.Generator().manual_seed(seed), {}
+    for file in sorted(target.glob("*.safetensors")):
+        for name, weight in load_file(file).items():
+            place = name.removesuffix(".weight")
+            if not place.endswith(modules) or "layers." not in place:
+                continue
+            rows, columns = weight.shape
+            for part, shape in (("A", (RANK, columns)), ("B", (rows, RANK))):
+                factor = torch.randn(*shape, generator=generator) * scale
+                tensors[f"base_model.model.{place}.lora_{part}.weight"] = factor.bfloat16()
+    return _save(folder, target, tensors, modules)
 
 
 def write_adapter(
@@ -40,6 +56,12 @@ def write_adapter(
     tensors = {
         (name if "embedding" in name else f"{name}.weight"): tensor for name, tensor in tensors.items()
     }
+    return _save(folder, target, tensors, modules)
+
+
+def _save(
+    folder: Path, target: Path, tensors: dict[str, torch.Tensor], modules: tuple[str, ...]
+) -> Path:
     folder.mkdir(parents=True)
     save_file(tensors, folder / "adapter_model.safetensors")
     adapter = {

@@ -67,7 +67,12 @@ class Situation:
     @property
     def needs_replay(self) -> bool:
         """Find out whether some steps verify fewer drafts than the per-token scheme could serve."""
-        return self.per_token_crashes or self.adaptive_verification
+        return self.per_token_crashes or self.per_token_misreads or self.adaptive_verification
+
+    @property
+    def per_token_misreads(self) -> bool:
+        """Find out whether vLLM's CPU kernels would read a convolution that LoRA wraps wrongly."""
+        return self.lora and self.platform == "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +112,6 @@ def obstacles(situation: Situation) -> Iterator[Obstacle]:
         yield Obstacle("context parallel size", s.context_parallel_size, "1", "use tensor parallelism")
     if s.kv_connector is not None:
         yield Obstacle("kv_transfer_config", s.kv_connector, "none", "serve without a KV connector")
-    if s.lora:
-        yield Obstacle("enable_lora", True, "false", "serve the adapters without replay")
     if s.microbatches:
         yield Obstacle("enable_dbo", True, "false", "serve without dual batch overlap")
 
@@ -197,6 +200,16 @@ def refuse_uneven_drafts(situation: Situation, choice: Choice) -> None:
             remedy=('set it to "fixed"' if s.chooses_k else "leave the key out")
             + ", or keep the states by replay: hybrid_state 'auto' takes it from "
             f"{LEAST_K} draft tokens on, 'replay' asks for it",
+        )
+    if s.per_token_misreads and not choice.replays:
+        raise HybridStateError(
+            field="enable_lora",
+            value=True,
+            allowed=f"false for {s.architecture} with drafts and one state block per draft token on a "
+            "CPU, where vLLM's kernels take packed weights of the convolution for plain ones and texts "
+            f"are wrong; the scheme was chosen because: {choice.reason}",
+            remedy="keep the states by replay: hybrid_state 'auto' takes it from "
+            f"{LEAST_K} draft tokens on, 'replay' asks for it; or serve without adapters",
         )
     if s.adaptive_verification and not (choice.replays and s.adaptive_verification_allowed):
         raise HybridStateError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.preflight.launch import Launch
@@ -29,11 +30,17 @@ def keep_last_block(launch: Launch) -> None:
     config, case = launch.config, launch.case
     if config is None or case is None or case.spec.record.layers_without_attention is not None:
         return
-    if not hasattr(config, KEY) or not config.use_eagle_block_drop() or _is_asked(launch):
+    if not hasattr(config, KEY) or not _drops(config) or _is_asked(launch):
         return
     config.disable_eagle_block_drop = True
     if launch.engine_args.enable_prefix_caching is not False:
         log_once(logger, logging.INFO, _ANNOUNCED.format(title=case.spec.title, key=KEY))
+
+
+def _drops(config: Any) -> bool:
+    """0.33 asks another method, which knows DFlash."""
+    asked = getattr(config, "needs_eagle_block_drop", None)
+    return bool((asked or config.use_eagle_block_drop)())
 
 
 def _is_asked(launch: Launch) -> bool:

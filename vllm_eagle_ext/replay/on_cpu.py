@@ -8,6 +8,7 @@ from copy import copy
 import torch
 import torch.nn.functional as F
 from vllm.forward_context import get_forward_context
+from vllm.lora.layers.base import BaseLayerWithLoRA
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 from vllm.model_executor.layers.mamba.ops.cpu import gdn_attention as stock
@@ -22,6 +23,8 @@ from vllm_eagle_ext.replay.ops.types import (
     StateCache,
 )
 from vllm_eagle_ext.replay.protocol import Implementation, Step
+
+_PLAIN_WEIGHTS = "_cpu_unpacked_conv_weight"
 
 
 class CpuOps:
@@ -48,6 +51,7 @@ class CpuOps:
     ) -> torch.Tensor:
         """Rows are padded to T per request: vLLM's own code, when a request has fewer (0.32), moves its
         conv state by the wrong number of inputs."""
+        _show_plain_weights(layer)
         (tables,) = step.batch.tables
         requests, rows = len(tables.state_blocks), tables.columns.shape[1] - 1
         is_full = len(x) == requests * rows
@@ -67,6 +71,7 @@ class CpuOps:
         a: torch.Tensor,
         core_attn_out: torch.Tensor,
     ) -> None:
+        _show_plain_weights(layer)
         metadata = _metadata_of(layer)
         if metadata is None or metadata.num_prefills or not _packs_convolution(layer):
             stock.cpu_gdn_attention_core(mixed_qkv, b, a, core_attn_out, layer.prefix)
@@ -74,6 +79,19 @@ class CpuOps:
             stock._cpu_gdn_attention_nonspec(
                 _narrow_view(layer), metadata, mixed_qkv, b, a, core_attn_out
             )
+
+
+def _show_plain_weights(layer: QwenGatedDeltaNetAttention) -> None:
+    """Let vLLM find the convolution's weights as they were before it packed them.
+
+    LoRA wraps the convolution, too, and vLLM looks on the wrapper for them (0.32,
+    `ops/cpu/gdn_attention.py:_unpacked_conv_weight`): it would take the packed ones for plain.
+    """
+    convolution = layer.conv1d
+    if isinstance(convolution, BaseLayerWithLoRA) and not hasattr(convolution, _PLAIN_WEIGHTS):
+        plain = getattr(convolution.base_layer, _PLAIN_WEIGHTS, None)
+        if plain is not None:
+            setattr(convolution, _PLAIN_WEIGHTS, plain)
 
 
 def _metadata_of(layer: QwenGatedDeltaNetAttention) -> GDNAttentionMetadata | None:
@@ -117,7 +135,7 @@ def _has_native(layer: QwenGatedDeltaNetAttention) -> bool:
 
 def _packs_convolution(layer: QwenGatedDeltaNetAttention) -> bool:
     """vLLM keeps the weights as they were beside those that it packed."""
-    return hasattr(layer.conv1d, "_cpu_unpacked_conv_weight")
+    return hasattr(layer.conv1d, _PLAIN_WEIGHTS)
 
 
 def _has_fast_convolution() -> bool:

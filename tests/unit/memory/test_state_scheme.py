@@ -34,7 +34,6 @@ IMPOSSIBLE = {
     "pipeline_parallel_size": {"pipeline_parallel_size": 2},
     "context parallel size": {"context_parallel_size": 2},
     "kv_transfer_config": {"kv_connector": "NixlConnector"},
-    "enable_lora": {"lora": True},
     "enable_dbo": {"microbatches": True},
 }
 
@@ -175,8 +174,8 @@ def test_what_is_impossible(field, request):
 
 
 def test_all_obstacles_are_named():
-    with pytest.raises(HybridStateError, match="also: enable_lora"):
-        choose(replace(PLAIN, pipeline_parallel_size=2, lora=True), "replay")
+    with pytest.raises(HybridStateError, match="also: enable_dbo"):
+        choose(replace(PLAIN, pipeline_parallel_size=2, microbatches=True), "replay")
 
 
 def test_prefix_caching_on_v1_without_triton_is_refused():
@@ -243,6 +242,29 @@ def test_a_schedule_that_can_be_served(changes, asked, needs_replay):
     assert situation.needs_replay is needs_replay
 
 
+@pytest.mark.parametrize(("k", "asked", "served"), [
+    (7, "auto", True), (2, "replay", True), (2, "auto", False), (7, "per_token", False),
+])  # fmt: skip
+def test_adapters_need_replay_on_a_cpu(k, asked, served):
+    """vLLM's own kernels take packed weights of a convolution that LoRA wraps for plain ones."""
+    situation = replace(PLAIN, **ON_CPU | {"k": k, "lora": True})
+    assert situation.needs_replay
+    if served:
+        refuse_uneven_drafts(situation, choose(situation, asked))
+        return
+    with pytest.raises(HybridStateError, match="enable_lora") as refusal:
+        refuse_uneven_drafts(situation, choose(situation, asked))
+    assert "keep the states by replay" in refusal.value.remedy
+
+
+@pytest.mark.parametrize("k", [2, 7])
+def test_adapters_on_a_gpu_leave_the_choice_as_it_is(k):
+    for asked in ("auto", "per_token"):
+        situation = replace(PLAIN, k=k, lora=True)
+        assert choose(situation, asked) == choose(replace(PLAIN, k=k), asked)
+        refuse_uneven_drafts(situation, choose(situation, asked))
+
+
 ADAPTIVE = {"adaptive_verification": True, "adaptive_verification_allowed": True}
 
 
@@ -252,7 +274,7 @@ ADAPTIVE = {"adaptive_verification": True, "adaptive_verification_allowed": True
         ({"adaptive_verification_allowed": False}, "replay"),
         ({"adaptive_verification_allowed": False}, "auto"),
         ({}, "per_token"),
-        ({"lora": True}, "auto"),
+        ({"microbatches": True}, "auto"),
     ],
     ids=str,
 )
