@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Acceptance and step time of a draft that attends to its last W tokens, over the length of the context.
+"""Acceptance and step time of a draft with `draft_window`, over the length of the context.
 
     python -m benchmarks.draft_window --target DIR --draft DIR [--windows 128,256] [--contexts 200,1000]
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -30,21 +29,6 @@ from tests.support.engine import IN_PROCESS, engine_environment
 RESULTS = Path(__file__).parent / "results"
 FULL, NONE = "full", "no draft"
 ROOM = 80  # tokens behind the longest context
-
-
-def windowed(draft: Path, window: str, folder: Path) -> Path:
-    """The draft with this window in every layer; its own folder where it has none."""
-    if window in (FULL, NONE):
-        return draft
-    config = json.loads((draft / "config.json").read_text())
-    layers = ["sliding_attention"] * config["num_hidden_layers"]
-    config |= {"layer_types": layers, "sliding_window": int(window), "use_sliding_window": True}
-    if "dflash_config" in config:
-        config["dflash_config"] |= {"causal": False}  # else windowed layers are causal
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
-    shutil.copy(draft / "model.safetensors", folder)
-    return folder
 
 
 def decode(engine: Any, prompts: Sequence[list[int]], name: str, tokens: int) -> Iterator[float]:
@@ -82,14 +66,16 @@ def measure(job: dict[str, Any], window: str) -> dict[str, Any]:
     from tests.support.in_process import build, close
 
     tokenizer, found = AutoTokenizer.from_pretrained(job["target"]), {}
+    speculative = job["speculative"] | {"model": job["draft"]} if window != NONE else None
+    options = (
+        job["options"] if window in (FULL, NONE) else job["options"] | {"draft_window": int(window)}
+    )
     with tempfile.TemporaryDirectory() as folder:
-        draft = windowed(Path(job["draft"]), window, Path(folder, "draft"))
-        speculative = job["speculative"] | {"model": str(draft)} if window != NONE else None
         length = max(job["contexts"]) + ROOM
         llm = build(
             {"target": job["target"], "speculative": speculative,
              "engine_args": {"max_model_len": length, "max_num_batched_tokens": 2048} | job["engine"]},
-            "", job["options"] if speculative else {},
+            "", options if speculative else {},
         )  # fmt: skip
         for context in job["contexts"]:
             path = write_prompts(Path(folder, f"{context}.jsonl"), context, job["texts"])

@@ -101,7 +101,7 @@ def make_draft(out: Path, steps: int, rows: int, progress: Progress) -> float:
     draft, loss = train_draft(
         target, shape, kept, text, stream, name="postnorm", steps=steps, seed=0, progress=progress
     )
-    save_draft(draft, kept, out / "postnorm", max_position_embeddings=text.shape[1])
+    save_draft(draft, kept, out / "postnorm", max_position_embeddings=POSITIONS)
     return loss
 
 

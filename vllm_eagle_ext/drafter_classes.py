@@ -46,7 +46,6 @@ class Drafter:
     aliases: tuple[str, ...] = ()
     can_gate: bool = False  # builds gated attention
     omits_self_attn: bool = False  # q, k and v are built without `self_attn.` in their names
-    renumbers_exclusions: bool = False  # of ModelOpt's lists, behind the target's layers
 
     @property
     def prefix(self) -> str:
@@ -111,7 +110,6 @@ DFLASH_DRAFTER = Drafter(
     backbone=QWEN3,
     published=("DFlashDraftModel",),
     speculators=(("dflash", "qwen3"),),
-    renumbers_exclusions=True,
 )
 
 DFLASH2_DRAFTER = Drafter(
@@ -121,7 +119,6 @@ DFLASH2_DRAFTER = Drafter(
     backbone=QWEN3,
     published=("DFlash2DraftModel",),
     speculators=(("dflash2", "qwen3"),),
-    renumbers_exclusions=True,
     is_vllms=True,
 )
 DSPARK_DRAFTER = Drafter(
@@ -133,7 +130,6 @@ DSPARK_DRAFTER = Drafter(
     speculators=(("dspark", "qwen3"),),
     published_with_type=(("DSparkDraftModel", "qwen3"),),  # DeepSeek-V4's drafts say so too
     leaves=("Qwen3OmniDSparkModel",),  # which vLLM checks by itself
-    renumbers_exclusions=True,
     is_vllms=True,
     may_lie_in_the_target=True,
 )

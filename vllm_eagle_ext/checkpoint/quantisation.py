@@ -1,29 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which modules of a quantised draft are quantised: in its files, and as vLLM will build them.
+"""Which modules of a quantised draft are quantised in its files, and how vLLM is told.
 
-vLLM decides by the names that modules have at run time: layers are numbered behind the target's, and
-the Qwen3 drafter leaves `self_attn.` out before q, k and v. Published ignore lists name modules as the
-checkpoint does.
+vLLM decides by the names that modules have at run time: layers are numbered behind the target's, q, k
+and v are one module, gate and up another, and the Qwen3 drafter leaves `self_attn.` out before q, k and
+v. Published lists name modules as the checkpoint does, and vLLM's drafter classes hand no table of fused
+modules to the quantisation's config.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatch
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
 
-# Methods whose lists are understood, and the keys that hold them.
+# Methods whose lists are understood, and the keys that hold what is left out.
 _LISTS = {
     "compressed-tensors": ("ignore",),
     "fp8": ("ignored_layers", "modules_to_not_convert"),
     "modelopt": ("exclude_modules", "ignore"),
     "modelopt_fp4": ("exclude_modules", "ignore"),
     "awq": ("modules_to_not_convert",),
+}
+# What vLLM fuses, and of what.
+FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
 }
 FLOATS = ("BF16", "F16", "F32", "F64")
 SCALE_NAMES = ("weight_scale", "weight_scale_inv", "scales")
@@ -56,13 +62,50 @@ def without_scales(tensors: Mapping[str, TensorHeader]) -> list[str]:
     ]
 
 
-def plain_but_not_left_out(case: Case) -> list[str]:
-    """Modules with plain weights that vLLM will build as quantised ones."""
-    config = case.config.quantization_config or {}
+def torn_modules(case: Case) -> dict[str, list[str]]:
+    """Fused modules of which some parts are quantised and others are not: name -> its plain parts."""
+    packed = quantised_weights(case.files.tensors)
+    plain: dict[str, list[str]] = {}
+    for module in _plain_linear(case):
+        plain.setdefault(runtime_name(module, case), []).append(module)
+    quantised = {runtime_name(module, case) for module in packed}
+    return {name: parts for name, parts in plain.items() if name in quantised}
+
+
+def named_for_vllm(case: Case) -> dict[str, Any]:
+    """The draft's `quantization_config`, with the names that its modules have at run time added.
+
+    What is left out follows from the files: the modules whose weights are plain there.
+    """
+    config = dict(case.config.quantization_config or {})
     method = config.get("quant_method")
-    if not isinstance(method, str) or method not in _LISTS:
-        return []
-    return [module for module in _plain_linear(case) if _is_quantised_at_run_time(module, case, config)]
+    if not isinstance(method, str) or method not in _LISTS or not case.has_tensors:
+        return config
+    keys = [key for key in _LISTS[method] if config.get(key)] or [_LISTS[method][0]]
+    listed = config.get(keys[0])
+    entries = [entry for entry in listed if isinstance(entry, str)] if isinstance(listed, list) else []
+    plain = sorted({runtime_name(module, case) for module in _plain_linear(case)} - set(entries))
+    config[keys[0]] = entries + plain
+    if isinstance(groups := config.get("config_groups"), Mapping):
+        config["config_groups"] = {name: _with_targets(group, case) for name, group in groups.items()}
+    return config
+
+
+def _with_targets(group: Any, case: Case) -> Any:
+    """A group of compressed-tensors that lists modules by name, with their names at run time."""
+    targets = group.get("targets") if isinstance(group, Mapping) else None
+    if not isinstance(targets, list) or "Linear" in targets:
+        return group
+    found = {
+        runtime_name(module, case)
+        for module, suffix in quantised_weights(case.files.tensors).items()
+        if any(
+            _matches(target, name)
+            for target in targets
+            for name in (module, case.files.tensors[module + suffix].published.removesuffix(suffix))
+        )
+    }
+    return {**group, "targets": [*targets, *sorted(found - set(targets))]}
 
 
 def _plain_linear(case: Case) -> Iterator[str]:
@@ -77,50 +120,24 @@ def _plain_linear(case: Case) -> Iterator[str]:
             yield module
 
 
-def _is_quantised_at_run_time(module: str, case: Case, config: Mapping[str, Any]) -> bool:
-    name = runtime_name(module, case)
-    method = str(config["quant_method"])
-    lists = [config[key] for key in _LISTS[method] if isinstance(config.get(key), list)]
-    first: list[Any] = next(
-        (names for names in lists if names), []
-    )  # vLLM takes the others where it is empty
-    entries = [entry for entry in first if isinstance(entry, str)]
-    names = [name]
-    if case.spec.served_by.renumbers_exclusions and method.startswith("modelopt"):
-        names.append(f"model.{module}")  # the drafter renumbers these entries itself
-    if any(_matches(entry, candidate, method) for entry in entries for candidate in names):
-        return False
-    targets = _targets(config)
-    return targets is None or any(_matches(target, name, method) for target in targets)
-
-
 def runtime_name(module: str, case: Case) -> str:
-    match = re.match(r"layers\.(\d+)\.(.*)", module)
+    """Name of the module that vLLM makes of it, alone or fused with others."""
+    place, dot, part = module.rpartition(".")
+    fused = next((whole for whole, parts in FUSED.items() if part in parts), part)
+    match = re.match(r"layers\.(\d+)\.(.*)", f"{place}{dot}{fused}")
     if match is None:
         return f"model.{module}"
     index, part = int(match[1]) + case.target.num_layers, match[2]
     if case.spec.served_by.omits_self_attn:
-        part = re.sub(r"^self_attn\.([qkv]_proj)$", r"\1", part)
+        part = part.replace("self_attn.qkv_proj", "qkv_proj")
     return f"model.layers.{index}.{part}"
 
 
-def _matches(entry: str, name: str, method: str) -> bool:
-    """As vLLM matches for this method: exactly, by pattern, or by a part of the name."""
-    if method == "compressed-tensors" and entry.startswith("re:"):
-        try:
-            return re.match(entry[3:], name) is not None
-        except re.error:
-            return False
-    if method in ("compressed-tensors", "fp8"):
+def _matches(entry: str, name: str) -> bool:
+    """As compressed-tensors matches names: exactly, or by a pattern from the name's beginning."""
+    if not entry.startswith("re:"):
         return entry == name
-    return entry in name or (method.startswith("modelopt") and fnmatch(name, entry))
-
-
-def _targets(config: Mapping[str, Any]) -> Sequence[str] | None:
-    """What compressed-tensors quantises, where it does not say every linear module."""
-    groups = config.get("config_groups")
-    if not isinstance(groups, Mapping):
-        return None
-    lists = [group.get("targets") for group in groups.values() if isinstance(group, Mapping)]
-    targets = [t for names in lists if isinstance(names, list) for t in names if isinstance(t, str)]
-    return None if not targets or "Linear" in targets else targets
+    try:
+        return re.match(entry[3:], name) is not None
+    except re.error:
+        return False

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from vllm_eagle_ext.checkpoint.quantisation import FUSED
 from vllm_eagle_ext.checkpoint.tensor_names import COMPUTED, canonical_name
 from vllm_eagle_ext.checkpoint.vocabulary_map import MapKind, is_identity, is_map, map_kind, target_ids
 from vllm_eagle_ext.errors import UnsupportedDraftError
@@ -23,12 +24,6 @@ logger = get_logger(__name__)
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _FILLED = (".weight", ".bias", ".attention_sink_bias")
-# What vLLM fuses, and of what.
-_FUSED = {
-    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
-    "gate_up_proj": ("gate_proj", "up_proj"),
-    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
-}
 # Made at run time, or with a meaning when absent: scales of the cache, the mask's own embedding, and
 # the norm that only the first layer uses.
 _NOT_FROM_FILES = ("attn", "mla_attn", "mask_embedding", "hidden_norm")
@@ -180,7 +175,7 @@ def _require_fed(model: torch.nn.Module, seen: set[str]) -> None:
         parent, _, part = module.rpartition(".")
         if _is_shared(f"{module}.{kind}", seen) or part in _NOT_FROM_FILES or kind in _NOT_FROM_FILES:
             continue
-        sources = [f"{parent}.{piece}" for piece in _FUSED.get(part, ())] or [module]
+        sources = [f"{parent}.{piece}" for piece in FUSED.get(part, ())] or [module]
         names = [f"{source}.{kind}".strip(".") for source in sources]
         missing += [each for each in names if each not in seen]
     if missing:

@@ -10,6 +10,7 @@ from typing import Any
 from vllm_eagle_ext.checkpoint import Case, DraftSpec
 from vllm_eagle_ext.checkpoint.expected_tensors import belongs_to_quantised, expected_tensors
 from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY
+from vllm_eagle_ext.checkpoint.quantisation import named_for_vllm
 from vllm_eagle_ext.drafters.eagle3.gate_rows import GatePlan
 from vllm_eagle_ext.drafters.strict_weights import LoadingPlan
 from vllm_eagle_ext.resolved_marker import write_marker
@@ -34,6 +35,8 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True, may_sleep: bool 
         setattr(hf_config, IDS_KEY, list(spec.aux_layers.layer_ids))
         hf_config.num_aux_hidden_states = len(spec.aux_layers.layer_ids)
     _write_windows(hf_config, spec)
+    if spec.quantisation is not None:
+        hf_config.quantization_config = named_for_vllm(case)
     if config.parallel_drafting:
         _drop_rope_sections(hf_config)
     resolve_name(spec.record.config_writer)(config, case)

@@ -11,9 +11,8 @@ from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import (
     FLOATS,
     SCALE_NAMES,
-    plain_but_not_left_out,
     quantised_weights,
-    runtime_name,
+    torn_modules,
     without_scales,
 )
 
@@ -84,17 +83,16 @@ def scales_fit_their_weights(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def quantisation_names_match(case: Case) -> Iterable[Problem]:
-    """Weights that are plain in the files would be loaded into quantised modules, as zeros."""
-    if not case.has_tensors or not quantised_weights(case.files.tensors):
+def fused_parts_agree(case: Case) -> Iterable[Problem]:
+    """vLLM makes one module of q, k and v, and one of gate and up."""
+    if case.spec.quantisation is None:
         return
-    if modules := plain_but_not_left_out(case):
-        names = [runtime_name(module, case) for module in modules]
+    for name, parts in torn_modules(case).items():
         yield Problem(
-            field="modules that quantization_config of the draft leaves out",
-            value=f"without {', '.join(modules)}, whose weights are plain",
-            allowed=f"each by the name that it has in vLLM: {', '.join(names)}, or by a pattern",
-            remedy="add these names to the list in quantization_config",
+            field=f"quantised parts of {name.rpartition('.')[2]}",
+            value=f"without {', '.join(parts)}, whose weights are plain",
+            allowed="all of its parts or none: vLLM computes them as one module",
+            remedy="quantise the draft again, with all of them or with none",
         )
 
 
@@ -131,7 +129,7 @@ RULES = (
     quantised_weights_have_scales,
     scales_are_numbers,
     scales_fit_their_weights,
-    quantisation_names_match,
+    fused_parts_agree,
     qweights_fit,
     quantised_fc_is_in_order,
 )

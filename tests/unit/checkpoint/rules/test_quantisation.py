@@ -10,19 +10,21 @@ from tests.support.drafts import inspect, valid_draft
 from tests.unit.checkpoint.rules.broken import names
 from tests.unit.checkpoint.rules.changes import ATTENTION, IGNORE, as_qwen3, key, plain, quantised_fc
 
+PLAIN_MLP = [plain(f"midlayer.mlp.{part}_proj.weight") for part in ("gate", "up")]
+PLAIN_ATTENTION = [plain(f"{ATTENTION}.{part}_proj.weight") for part in "qkv"]
+
 
 @pytest.mark.parametrize(
     ("changes", "ignored"),
     [
-        pytest.param([plain("midlayer.mlp.up_proj.weight")], "model.layers.8.mlp.up_proj", id="layer"),
-        pytest.param(
-            [as_qwen3, plain(f"{ATTENTION}.k_proj.weight")], "model.layers.8.k_proj", id="qwen3"
-        ),
-        pytest.param([plain("midlayer.mlp.up_proj.weight")], r"re:.*\.up_proj$", id="pattern"),
+        pytest.param(PLAIN_MLP, "model.layers.8.mlp.gate_up_proj", id="layer"),
+        pytest.param([as_qwen3, *PLAIN_ATTENTION], "model.layers.8.qkv_proj", id="qwen3"),
+        pytest.param(PLAIN_MLP, "model.layers.0.mlp.up_proj", id="as_the_checkpoint_names_it"),
+        pytest.param(PLAIN_MLP, r"re:.*\.up_proj$", id="pattern"),
         pytest.param([quantised_fc], "lm_head", id="fc_quantised_too"),
     ],
 )
-def test_left_out_by_run_time_names(tmp_path, changes, ignored):
+def test_left_out_by_any_name(tmp_path, changes, ignored):
     draft = valid_draft("quantised")
     key(IGNORE, ["lm_head", "model.fc", ignored])(draft)
     for change in changes:

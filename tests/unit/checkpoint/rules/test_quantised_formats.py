@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.checkpoints import VOCAB
 from tests.support.drafts import TARGET, valid_draft
-from tests.unit.checkpoint.rules.broken import names
 from vllm_eagle_ext.checkpoint import Inspection, Setting, TargetFacts, inspect_draft
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
+from vllm_eagle_ext.checkpoint.quantisation import named_for_vllm
 
 Headers = dict[str, tuple[str, tuple[int, ...]]]  # of what stands for one weight -> dtype and shape
 WIDTH, INNER, KV = 320, 1040, 160  # rows that are no multiple of 128, columns that 16 divides
@@ -147,6 +147,13 @@ def test_quantised_as_vllm_serves_it(scheme, quantisation):
     assert inspection.case
 
 
+FC = "model.fc"
+LISTS = {
+    "fp8": "ignored_layers", "modelopt": "exclude_modules", "awq": "modules_to_not_convert",
+    "compressed-tensors": "ignore",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("scheme", "quantisation"),
     [
@@ -162,6 +169,9 @@ def test_quantised_as_vllm_serves_it(scheme, quantisation):
         ),
     ],
 )
-def test_plain_fc_is_to_be_left_out(scheme, quantisation):
+def test_a_plain_fc_is_left_out_whatever_the_list_says(scheme, quantisation):
     inspection = inspect_headers(scheme, quantisation)
-    assert names(inspection.findings) == {"quantisation_names_match"}
+    assert inspection.findings == ()
+    written = named_for_vllm(inspection.case)[LISTS[quantisation["quant_method"]]]
+    assert FC in written
+    assert set(quantisation.get(LISTS[quantisation["quant_method"]], ())) < set(written)

@@ -8,7 +8,6 @@ from tests.unit.checkpoint.rules.broken import case
 from tests.unit.checkpoint.rules.changes import (
     ANGELSLIM,
     ATTENTION,
-    IGNORE,
     as_qwen3,
     key,
     more,
@@ -56,20 +55,17 @@ CASES = [
         twice("midlayer.mlp.down_proj.weight_scale"), words=("(128, 1)", "one per block of rows"),
     ),
     case(
-        "quantisation_names_match", "local_name_of_fc", "quantised", key(IGNORE, ["lm_head", "fc"]),
-        words=("without fc, whose weights are plain", "model.fc", "a pattern"),
+        "fused_parts_agree", "value", "quantised", plain(f"{ATTENTION}.v_proj.weight"),
+        words=("quantised parts of qkv_proj", "without layers.0.self_attn.v_proj", "all of its parts"),
     ),
     case(
-        "quantisation_names_match", "local_number", "quantised",
-        plain("midlayer.mlp.down_proj.weight"),
-        key(IGNORE, ["lm_head", "model.fc", "model.layers.0.mlp.down_proj"]),
-        words=("without layers.0.mlp.down_proj,", "model.layers.8.mlp.down_proj"),
+        "fused_parts_agree", "qwen3", "quantised",
+        as_qwen3, plain(f"{ATTENTION}.q_proj.weight"), plain(f"{ATTENTION}.k_proj.weight"),
+        words=("qkv_proj", "without layers.0.self_attn.q_proj, layers.0.self_attn.k_proj"),
     ),
     case(
-        "quantisation_names_match", "qwen3", "quantised",
-        as_qwen3, plain(f"{ATTENTION}.v_proj.weight"),
-        key(IGNORE, ["lm_head", "model.fc", "model.layers.8.self_attn.v_proj"]),
-        words=("without layers.0.self_attn.v_proj,", "model.layers.8.v_proj,"),
+        "fused_parts_agree", "gate", "quantised", plain("midlayer.mlp.gate_proj.weight"),
+        words=("quantised parts of gate_up_proj", "without layers.0.mlp.gate_proj"),
     ),
     case(
         "quantised_fc_is_in_order", "descending", "quantised",
