@@ -147,6 +147,11 @@ def quantisation(family: str) -> Iterator[Change]:
     mutant.draft.tensors[name] = (mutant.draft.tensors[name] * scale).bfloat16()
     yield "one module plain", mutant
     mutant = fresh(family)
+    name = "midlayer.mlp.up_proj.weight"
+    scale = mutant.draft.tensors.pop(f"{name}_scale")
+    mutant.draft.tensors[name] = (mutant.draft.tensors[name] * scale).bfloat16()
+    yield "one of two fused modules plain", mutant
+    mutant = fresh(family)
     ids = mutant.draft.config.pop("eagle_config")["eagle_aux_hidden_state_layer_ids"]
     mutant.draft.config["aux_hidden_states_layer_ids"] = ids[::-1]
     mutant.draft.config["quantization_config"]["ignore"] = ["lm_head"]

@@ -121,6 +121,8 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("layer_types_are_complete", "other keys"): ALL,
     ("trained_length_covers_max_model_len", "surroundings"): ALL,
     ("k_is_within_the_trained_unroll", "surroundings"): SPECULATORS_EAGLE3,
+    ("fused_parts_agree", "quantisation"): ("quantised",),
+    ("quantised_weights_fit_their_method", "other keys"): ("quantised",),
     ("quantised_fc_is_in_order", "quantisation"): ("quantised",),
     ("quantised_weights_have_scales", "drop tensor"): ("quantised",),
     ("quantised_weights_have_scales", "rename tensor"): ("quantised",),

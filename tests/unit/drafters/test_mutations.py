@@ -56,7 +56,8 @@ OF_OTHER_FORMATS = {"gated_rows_can_be_moved", "qweights_fit"}
 OF_THE_REQUEST = {
     "draft_is_no_plain_model", "gate_layout_has_a_gate", "k_is_worth_drafting",
     "k_leaves_room_in_the_context", "trained_length_covers_the_target", "trainer_rotates_the_same_part",
-    "confidence_head_is_there", "vocabulary_is_widened",
+    "confidence_head_is_there", "vocabulary_is_widened", "draft_window_is_computed",
+    "draft_window_holds_a_step", "draft_window_is_used",
 }  # fmt: skip
 # Values are read where they are asked for: preflight/offline/test_weights.py.
 OF_ALL_VALUES = {"weights_are_finite", "weights_are_not_all_zero", "weights_have_a_usual_scale"}

@@ -22,8 +22,9 @@ def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
         field="positions that the draft was trained on",
         value=trained,
         allowed=f"at least max_model_len, {wanted}",
-        remedy=f"expect acceptance to fall beyond {trained} tokens, and vLLM's V1 runner to draft nothing "
-        "where a text is longer than the draft's max_position_embeddings: compare it with the option "
+        remedy=f"expect acceptance to fall beyond {trained} tokens, and vLLM's V1 runner to draft "
+        "nothing where a text is longer than the draft's max_position_embeddings: compare it with the "
+        "option "
         '{"eagle_ext": {"draft_window": "auto"}}, with which the draft attends to its last '
         f"{trained} tokens alone; lower --max-model-len if no request is longer",
     )

@@ -16,6 +16,7 @@ from vllm_eagle_ext.checkpoint.quantisation import (
     without_scales,
 )
 
+_DTYPES = {"fp8": "F8"}  # of a method's weights, as headers begin
 _LEAST_BLOCK = 16  # rows; the usual are 32 and 128
 
 
@@ -28,6 +29,22 @@ def quantised_weights_are_there(case: Case) -> Iterable[Problem]:
             allowed="none, because every weight of the files is plain",
             remedy="remove it from config.json, or use the files that belong to it",
         )
+
+
+@rule(Severity.ERROR)
+def quantised_weights_fit_their_method(case: Case) -> Iterable[Problem]:
+    """Of the methods whose weights have one dtype."""
+    allowed = _DTYPES.get(case.spec.quantisation or "")
+    for module, suffix in quantised_weights(case.files.tensors).items():
+        header = case.files.tensors[module + suffix]
+        if allowed and not header.dtype.startswith(allowed):
+            yield Problem(
+                field=f"dtype of {header.published}",
+                value=header.dtype,
+                allowed=f"{allowed} for the quant_method {case.spec.quantisation}",
+                remedy="use the config.json that was published with the draft",
+            )
+            return
 
 
 @rule(Severity.ERROR)
@@ -126,6 +143,7 @@ def quantised_fc_is_in_order(case: Case) -> Iterable[Problem]:
 
 RULES = (
     quantised_weights_are_there,
+    quantised_weights_fit_their_method,
     quantised_weights_have_scales,
     scales_are_numbers,
     scales_fit_their_weights,

@@ -89,6 +89,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "quantised_weights_have_scales": ("error", False),
     "scales_are_numbers": ("error", False),
     "scales_fit_their_weights": ("error", False),
+    "quantised_weights_fit_their_method": ("error", False),
     "fused_parts_agree": ("error", False),
     "quantised_fc_is_in_order": ("error", False),
     "runner_serves_it": ("error", False),

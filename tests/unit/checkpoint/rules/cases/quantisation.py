@@ -55,6 +55,11 @@ CASES = [
         twice("midlayer.mlp.down_proj.weight_scale"), words=("(128, 1)", "one per block of rows"),
     ),
     case(
+        "quantised_weights_fit_their_method", "integers", "quantised",
+        key("quantization_config.quant_method", "fp8"),
+        words=("midlayer", "'I8'", "F8 for the quant_method fp8"),
+    ),
+    case(
         "fused_parts_agree", "value", "quantised", plain(f"{ATTENTION}.v_proj.weight"),
         words=("quantised parts of qkv_proj", "without layers.0.self_attn.v_proj", "all of its parts"),
     ),
