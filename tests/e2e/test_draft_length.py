@@ -106,8 +106,8 @@ def test_counters_are_those_of_the_lengths(engines, engine, batch):
     counters, longest = results[engine][batch]["counters"], max(menu_of(engine))
     drafts, tokens = counters["spec_decode_num_drafts"], counters["spec_decode_num_draft_tokens"]
     per_position = counters[PER_POSITION]
-    assert 0 < drafts < tokens <= drafts * longest
-    assert tokens < drafts * longest or not batch.startswith(CYCLED)
+    assert 0 < drafts <= tokens <= drafts * longest  # one token a draft may have been the best choice
+    assert drafts < tokens < drafts * longest or not batch.startswith(CYCLED)
     assert len(per_position) == longest
     assert per_position == sorted(per_position, reverse=True)
     assert sum(per_position) == counters["spec_decode_num_accepted_tokens"] <= tokens

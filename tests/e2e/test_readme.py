@@ -29,6 +29,7 @@ RUN_BY = {
     "make contract VLLM=0.33.0": "tests/e2e/test_readme.py",
     "make bench-guard": "tests/unit/benchmarks/test_guard.py",  # what it lets pass
     "make build": "tests/e2e/test_readme.py",
+    "vllm serve TARGET --speculative-config": "tests/e2e/test_draft_window.py",
     "pip install .[cuda]": "tests/e2e/test_packaging.py",
     "pip install .[cuda,measure]": "tests/e2e/test_packaging.py",
     "pip install .[measure]": "tests/e2e/test_packaging.py",
