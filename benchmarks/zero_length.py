@@ -5,8 +5,9 @@ both tiny pairs, V1 runner.
     python -m benchmarks.zero_length [--pair hybrid] [--write]
 
 Engines of one thread take turns, each in a process of its own. Each decodes with 32 requests and with
-one; a step's CPU time is the median of its decode steps. Parts are timed around vLLM's methods, in a
-generation of their own, so that the watches are in no step's total.
+one; a step's CPU time is the median of its decode steps, at the median speed of the processor
+(`machine_speed`). Parts are timed around vLLM's methods, in a generation of their own, so that the
+watches are in no step's total.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.machine import machine
+from benchmarks.machine_speed import ReferenceWork
 from tests.support.engine import IN_PROCESS, TINY, engine_environment
 
 RESULT = Path(__file__).parent / "results" / "zero_length_cpu.json"
@@ -43,6 +45,8 @@ ENGINES: dict[str, dict[str, Any] | None] = {
 }
 # Part -> methods of the runner or the scheduler that it is made of, none of which calls another's.
 RUNNER = {
+    "states": ("_update_states",),
+    "model": ("_model_forward",),
     "drafter": ("propose_draft_token_ids",),
     "sampler": ("_sample",),
     "draft metadata": ("_calc_spec_decode_metadata",),
@@ -51,6 +55,7 @@ RUNNER = {
 }
 SCHEDULER = {"scheduler": ("schedule", "update_from_output", "update_draft_token_ids")}
 RECURRENT = "recurrent layers"
+PIECE = "piece of reference work"
 
 
 class Watch:
@@ -96,7 +101,7 @@ class Watch:
 
 
 def decode(engine: Any, name: str, requests: int, watch: Watch | None) -> list[dict[str, float]]:
-    """Milliseconds of each decode step behind the first ones, whole and by part."""
+    """Milliseconds of each decode step behind the first ones, whole, by part, and of a piece of work."""
     from vllm import SamplingParams
 
     params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, detokenize=False)
@@ -104,12 +109,15 @@ def decode(engine: Any, name: str, requests: int, watch: Watch | None) -> list[d
         prompt = [1 + (7 * number + 13 * i) % 1500 for i in range(16)]
         engine.add_request(f"{name} {number}", {"prompt_token_ids": prompt}, params)
     steps: list[dict[str, float]] = []
+    work = ReferenceWork()
     while engine.has_unfinished_requests():
         spent = watch.spent if watch else {}
         spent.clear()
         begin = process_time()
         engine.step()
         steps.append({"step": process_time() - begin, **spent})
+        work.run()
+        steps[-1][PIECE] = work.last_s
     return [{part: 1e3 * s for part, s in step.items()} for step in steps[WARM_UP:-2]]
 
 
@@ -118,8 +126,14 @@ def medians(steps: list[dict[str, float]]) -> dict[str, float]:
     return {part: statistics.median(step.get(part, 0.0) for step in steps) for part in parts}
 
 
+def in_pieces(milliseconds: dict[str, float]) -> dict[str, float]:
+    """Times in pieces of reference work, that of a piece apart."""
+    piece = milliseconds[PIECE]
+    return {part: ms if part == PIECE else ms / piece for part, ms in milliseconds.items()}
+
+
 def measure(pair: str, kind: str) -> dict[str, Any]:
-    """Of one engine: requests -> milliseconds."""
+    """Of one engine: requests -> times in pieces of reference work, and milliseconds of a piece."""
     from tests.support.in_process import build, close
 
     options = ENGINES[kind]
@@ -141,6 +155,7 @@ def measure(pair: str, kind: str) -> dict[str, Any]:
         watch = Watch()
         with watch.on(engine):
             parts = medians(decode(engine, f"parts {requests}", requests, watch))
+        parts, whole = in_pieces(parts), in_pieces(whole)
         found[str(requests)] = {**parts, "step, timed in parts": parts["step"], **whole}
     close(llm)
     return found
@@ -177,10 +192,13 @@ def summary(found: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, dict[
     """Requests -> part -> engine -> milliseconds a step, the median of its turns."""
     table: dict[str, dict[str, dict[str, float]]] = {}
     for requests in map(str, REQUESTS):
-        parts = {part for turns in found.values() for turn in turns for part in turn[requests]}
+        parts = {part for turns in found.values() for turn in turns for part in turn[requests]} - {PIECE}
+        piece = statistics.median(turn[requests][PIECE] for turns in found.values() for turn in turns)
         table[requests] = {
             part: {
-                kind: round(statistics.median(turn[requests].get(part, 0.0) for turn in turns), 3)
+                kind: round(
+                    piece * statistics.median(turn[requests].get(part, 0.0) for turn in turns), 3
+                )
                 for kind, turns in found.items()
             }
             for part in sorted(parts)

@@ -33,6 +33,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.draft_lengths")
     parser.add_argument("--pair", choices=PAIRS, required=True)
     parser.add_argument("--rounds", type=int, default=usual.rounds)
+    parser.add_argument("--starts", type=int, default=usual.starts, help="of all engines")
     parser.add_argument("--tokens", type=int, default=usual.tokens, help="of a request and load")
     parser.add_argument("--texts", type=int, default=usual.texts, help="of a cell, at least")
     parser.add_argument("--loads", type=_numbers, default=usual.requests, help="requests, as in 1,4,16")
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # One thread, so that none waits for another in processor time, and the core in the engine's process.
     os.environ.update({"OMP_NUM_THREADS": "1", **ENVIRONMENT})
     amount = Amount(
-        requests=options.loads, contexts=options.contexts, rounds=options.rounds, tokens=options.tokens,
+        requests=options.loads, contexts=options.contexts, rounds=options.rounds,
+        starts=options.starts, tokens=options.tokens,
         texts=options.texts, first_steps=options.steps,
     )  # fmt: skip
     settings, tune, prompts = settle_pair(options.pair, amount)
@@ -73,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _command(options: argparse.Namespace) -> str:
     """The command that measures the same again."""
     words = ["python", "-m", "benchmarks.draft_lengths", "--pair", options.pair]
-    words += ["--rounds", str(options.rounds), "--tokens", str(options.tokens)]
+    words += ["--rounds", str(options.rounds), "--starts", str(options.starts)]
+    words += ["--tokens", str(options.tokens)]
     usual = Amount()
     for name, value, other in (
         ("--loads", options.loads, usual.requests),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 from vllm_eagle_ext.measure.engine.machine import DISTURBED
@@ -48,6 +49,7 @@ class LengthsSettings(Record):
     requests: list[int]
     contexts: list[int]
     rounds: int
+    starts: int = 1  # of all engines; the rounds are spread over them
     tokens: int  # of a request and phase
     texts: int  # of a cell, at least
     first_steps: int  # of "auto" at each load, before it is measured
@@ -63,6 +65,11 @@ class LengthsSettings(Record):
         top = max(self.requests)
         ramp = [LoadShape(requests=top, context=min(self.contexts), ramp=True)] if top > 1 else []
         return steady + ramp
+
+    @property
+    def fresh_rounds(self) -> set[int]:
+        """Those before which all engines are started."""
+        return {start * self.rounds // self.starts for start in range(self.starts)}
 
     @property
     def served(self) -> list[ServedConfig]:
@@ -86,6 +93,7 @@ class LengthsCell(Record):
     greedy: tuple[int, int]  # tokens of these requests, and the steps of each that gave them
     sampled: tuple[int, int]
     decoded: int  # steps of each request, those beside prompts too
+    piece_s: float  # CPU time of a piece of reference work between the steps, the mean
     drafts: int = 0  # of these
     drafted: int = 0  # tokens
     accepted: list[int] = []  # per position
@@ -95,9 +103,10 @@ class LengthsCell(Record):
     def tokens(self) -> int:
         return self.greedy[0] + self.sampled[0]
 
-    def rate(self, clock: Clock) -> float:
-        """Tokens per second."""
-        return self.tokens / (self.cpu_s if clock == "cpu" else self.wall_s)
+    def rate(self, clock: Clock, piece_s: float) -> float:
+        """Tokens per second at the speed at which a piece of reference work takes `piece_s`."""
+        seconds = self.cpu_s if clock == "cpu" else self.wall_s
+        return self.tokens / seconds * self.piece_s / piece_s
 
 
 class LengthsResult(Record):
@@ -113,6 +122,11 @@ class LengthsResult(Record):
     def disturbed(self) -> int:
         """Cells beside which other processes kept more than DISTURBED of the cores busy."""
         return sum(cell.other_cores > DISTURBED * self.cores for cell in self.cells)
+
+    @property
+    def piece_s(self) -> float:
+        """CPU time of a piece of reference work, the median of the cells: this machine's usual speed."""
+        return median(cell.piece_s for cell in self.cells)
 
     def save(self, path: Path) -> None:
         """Write it with a cell a line."""

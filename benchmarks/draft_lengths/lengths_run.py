@@ -25,7 +25,7 @@ _WARM_TOKENS = 4  # of a request, where nothing is learnt: what is compiled at f
 
 def forecast_s(settings: LengthsSettings, tune: TuneSettings) -> float:
     """Seconds of a run on two cores."""
-    seconds = 3 * start_s(tune)
+    seconds = settings.starts * (3 * start_s(tune) + _FIRST_S * len(settings.loads))
     drafted = tuple(settings.served[1:])
     for load in settings.loads:
         times = waves(load, settings.texts)
@@ -36,7 +36,7 @@ def forecast_s(settings: LengthsSettings, tune: TuneSettings) -> float:
                 for served in ((NONE,), drafted)
             )
             seconds += settings.rounds * times * (plain + _FEWER_STEPS * other)
-    return seconds + _FIRST_S * len(settings.loads)
+    return seconds
 
 
 class LengthsRun:
@@ -49,7 +49,7 @@ class LengthsRun:
         self._warming_s = 0.0
 
     def run(self, logs: Path) -> list[LengthsCell]:
-        """Start the three engines and measure.
+        """Start the three engines as often as the settings say, and measure.
 
         Raises:
             EngineFailedError: an engine failed.
@@ -57,17 +57,23 @@ class LengthsRun:
         starting = lambda served: print(f"starting the engine of {served.name}", flush=True)  # noqa: E731
         logs.mkdir(parents=True, exist_ok=True)
         with PhasedEngines(self.tune, logs, self.tune.engine, starting) as self.engines:
-            for served in self.settings.served:
-                self.engines.of(served)
-            began = time.perf_counter()
             for number in range(self.settings.rounds):
+                if number in self.settings.fresh_rounds:
+                    self._start_anew()
+                began, warming_s = time.perf_counter(), self._warming_s
                 for load in self.settings.loads:
                     self._take_turns(load, number)
-                spent = time.perf_counter() - began - self._warming_s
-                left = spent / (number + 1) * (self.settings.rounds - number - 1)
-                if left:
-                    print(f"about {duration(left)} left", flush=True)
+                spent = time.perf_counter() - began - (self._warming_s - warming_s)
+                if left := spent * (self.settings.rounds - number - 1):
+                    print(f"about {duration(left)} of rounds left", flush=True)
         return self.cells
+
+    def _start_anew(self) -> None:
+        """End all engines and start them: each process is a little faster or slower than the one before it."""
+        self.engines.keep([])
+        self._warm.clear()
+        for served in self.settings.served:
+            self.engines.of(served)
 
     def _take_turns(self, load: LoadShape, number: int) -> None:
         began = time.perf_counter()
@@ -135,6 +141,7 @@ def cell_of(
         greedy=_of_temperature(0.0, loads, found),
         sampled=_of_temperature(1.0, loads, found),
         decoded=sum(one.decoded for one in found),
+        piece_s=sum(one.piece_s * one.steps for one in found) / sum(one.steps for one in found),
         drafts=sum(one.drafts for one in found),
         drafted=sum(one.drafted for one in found),
         accepted=[

@@ -43,11 +43,12 @@ class Goal:
 
 def summary_of(result: LengthsResult, load: LoadShape, clock: Clock) -> LoadSummary:
     """Summarise a load that was measured."""
+    piece_s = result.piece_s
     cells = [cell for cell in result.cells if cell.load == load]
     rates: dict[ServedConfig, dict[int, float]] = {}
     for cell in cells:
         if not cell.is_first:
-            rates.setdefault(cell.served, {})[cell.round] = cell.rate(clock)
+            rates.setdefault(cell.served, {})[cell.round] = cell.rate(clock, piece_s)
     held = result.settings.held
     best = max(held, key=lambda one: median(rates[one].values()))
     first = next((cell for cell in cells if cell.is_first), None)
@@ -60,7 +61,7 @@ def summary_of(result: LengthsResult, load: LoadShape, clock: Clock) -> LoadSumm
         full=held[-1],
         auto_over_best=_ratio(rates[AUTO], rates[best]),
         auto_over_full=_ratio(rates[AUTO], rates[held[-1]]),
-        first_over_best=first.rate(clock) / rates[best][first.round] if first else None,
+        first_over_best=first.rate(clock, piece_s) / rates[best][first.round] if first else None,
         auto_length=sum(one.drafted for one in auto) / sum(one.decoded for one in auto),
     )
 

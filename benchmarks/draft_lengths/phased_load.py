@@ -34,6 +34,7 @@ class PhasedSteps:
     steps: int
     of_prompt: list[tuple[int, int]]  # tokens of each, and the steps in which it got them
     decoded: int  # steps of each request behind its first token, those beside prompts too
+    piece_s: float  # CPU time of a piece of reference work between these steps, the mean
     drafts: int = 0  # of these
     drafted: int = 0  # tokens of them
     accepted: list[int] = field(default_factory=list)  # of them, per position

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 from benchmarks.draft_lengths.phased_load import PhasedLoad, PhasedSteps
+from benchmarks.machine_speed import ReferenceWork
 from vllm_eagle_ext.measure.engine.steps import endless_sampling
 
 _NUMBERS = count()
@@ -17,8 +18,8 @@ _NUMBERS = count()
 class Phases:
     """One load; `run` decodes it.
 
-    A step counts where each request gets tokens, and none of them its first. It is timed from the output
-    before it to its own.
+    A step counts where each request gets tokens, and none of them its first. A piece of reference
+    work runs behind each of these, in neither's time.
 
     Args:
         llm: vLLM's LLM, with nothing to do, and its core in this process.
@@ -32,6 +33,7 @@ class Phases:
         self._of_prompt = [(0, 0)] * len(load.prompts)
         self._cpu_s = self._wall_s = 0.0
         self._steps = self._decoded = 0
+        self._work = ReferenceWork()
 
     def run(self) -> PhasedSteps:
         """Decode all phases.
@@ -47,7 +49,9 @@ class Phases:
             self.engine.abort_request(list(self._running))
             while self.engine.has_unfinished_requests():
                 self.engine.step()
-        return PhasedSteps(self._cpu_s, self._wall_s, self._steps, self._of_prompt, self._decoded)
+        return PhasedSteps(
+            self._cpu_s, self._wall_s, self._steps, self._of_prompt, self._decoded, self._work.piece_s
+        )
 
     def _let_in_or_out(self, requests: int) -> None:
         while len(self._running) > requests:
@@ -66,17 +70,17 @@ class Phases:
     def _decode(self, wanted: int) -> None:
         """Step until the requests have `wanted` tokens together from steps that count."""
         got = 0
-        cpu, wall = time.process_time(), time.perf_counter()
         while got < wanted:
-            outputs = self.engine.step()
-            cpu_before, wall_before = cpu, wall
             cpu, wall = time.process_time(), time.perf_counter()
+            outputs = self.engine.step()
+            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
             if any(output.finished for output in outputs if output.request_id in self._running):
                 raise RuntimeError("a text reached max_model_len before its phases had ended")
             tokens = {one.request_id: len(one.outputs[0].token_ids) for one in outputs}
             if self._counts(tokens):
-                self._cpu_s += cpu - cpu_before
-                self._wall_s += wall - wall_before
+                self._cpu_s += cpu
+                self._wall_s += wall
+                self._work.run()
                 self._steps += 1
                 got += sum(tokens.values())
                 self._add(tokens)

@@ -43,8 +43,9 @@ class Amount:
 
     requests: Sequence[int] = (1, 4, 16, 32)
     contexts: Sequence[int] = (64, 512)
-    rounds: int = 5
-    tokens: int = 48
+    rounds: int = 6
+    starts: int = 2
+    tokens: int = 32
     texts: int = 8  # of a cell, at least: sampled ones differ from variant to variant
     first_steps: int = 240
 
@@ -66,7 +67,8 @@ def settle_pair(name: str, amount: Amount) -> tuple[LengthsSettings, TuneSetting
     same = ("target", "draft", "k", "lengths", "eagle_ext", "engine", "prompts", "prompt_tokens",
             "requests", "contexts", "rounds")  # fmt: skip
     settings = LengthsSettings(
-        pair=name, tokens=amount.tokens, texts=amount.texts, first_steps=amount.first_steps,
+        pair=name, starts=amount.starts, tokens=amount.tokens, texts=amount.texts,
+        first_steps=amount.first_steps,
         **{field: getattr(tune, field) for field in same},
     )  # fmt: skip
     return settings, tune, prompts
