@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast the processor is right now: a fixed piece of work, timed between the steps of an engine.
 
-The cores of a virtual machine change their speed by a tenth and more within seconds, by the work of their
-neighbours. A piece that does what a decode step of a tiny model does, products of small matrices and many
-small operations of PyTorch, changes as a step does: over a second, steps of the tiny dense target varied
-by 13 %, and by 2 % in pieces of work.
+The cores of a virtual machine change their speed by a tenth and more within seconds, by the work of
+their neighbours. A piece that does what a decode step of a tiny model does, products of small matrices
+and many small operations of PyTorch, changes as a step does: over a second, steps of the tiny dense
+target varied by 13 %, and by 2 % in pieces of work.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class LengthsRun:
         return self.cells
 
     def _start_anew(self) -> None:
-        """End all engines and start them: each process is a little faster or slower than the one before it."""
+        """End all engines and start them: no process is quite as fast as the one before it."""
         self.engines.keep([])
         self._warm.clear()
         for served in self.settings.served:

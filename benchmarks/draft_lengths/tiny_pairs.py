@@ -43,7 +43,7 @@ class Amount:
 
     requests: Sequence[int] = (1, 4, 16, 32)
     contexts: Sequence[int] = (64, 512)
-    rounds: int = 6
+    rounds: int = 5
     starts: int = 2
     tokens: int = 32
     texts: int = 8  # of a cell, at least: sampled ones differ from variant to variant

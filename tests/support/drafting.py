@@ -59,17 +59,24 @@ def bound_of(family: str) -> float:
 
 
 def resolve_draft(
-    folder: Path, draft: Draft, *, as_bin: bool = False, **options: Any
+    folder: Path, draft: Draft, *, as_bin: bool = False, online: str | None = None, **options: Any
 ) -> tuple[Any, Path]:
-    """The engine's config with this draft, resolved by the preflight, and where the draft lies."""
+    """The engine's config with this draft, resolved by the preflight, and where the draft lies.
+
+    Args:
+        online: how vLLM is to quantise the draft while it loads it.
+    """
     path = write(replace(draft, tensors={}) if as_bin else draft, folder / "draft")
     speculative: dict[str, Any] = {"method": draft.method, "num_speculative_tokens": draft.k}
+    if online is not None:
+        speculative["quantization"] = online
     kind = draft.config.get("speculators_model_type")
     if kind == "peagle" or (kind is None and draft.config.get("architectures") == ["PEagleDraftModel"]):
         speculative["parallel_drafting"] = True
     target = write_target(folder / "target")
     made_by = resolve_for_v2 if is_vllms(draft) else resolve
-    return made_by(path, target, dtype_of(draft), speculative, **options), path
+    dtype = torch.bfloat16 if online else dtype_of(draft)
+    return made_by(path, target, dtype, speculative, **options), path
 
 
 def is_vllms(draft: Draft) -> bool:
@@ -87,7 +94,8 @@ def load(
         path = write(draft, folder / "safetensors")
     hf_config = config.speculative_config.draft_model_config.hf_config
     probe = make_probe()
-    drafter = build(config, path, dtype_of(draft), probe.embed_tokens, probe.lm_head)
+    dtype = torch.bfloat16 if options.get("online") else dtype_of(draft)
+    drafter = build(config, path, dtype, probe.embed_tokens, probe.lm_head)
     return drafter, getattr(hf_config, "eagle_aux_hidden_state_layer_ids", ()), path, probe
 
 

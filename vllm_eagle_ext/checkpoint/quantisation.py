@@ -17,14 +17,16 @@ from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
 
-# Methods whose lists are understood, and the keys that hold what is left out.
+# Methods whose lists are understood, and the keys that hold what is left out; vLLM reads the first.
 _LISTS = {
     "compressed-tensors": ("ignore",),
     "fp8": ("ignored_layers", "modules_to_not_convert"),
-    "modelopt": ("exclude_modules", "ignore"),
-    "modelopt_fp4": ("exclude_modules", "ignore"),
+    "modelopt": ("ignore", "exclude_modules"),
+    "modelopt_fp4": ("ignore", "exclude_modules"),
     "awq": ("modules_to_not_convert",),
 }
+# Methods that list what is quantised; where nothing is listed, vLLM lists the checkpoint's names.
+_POSITIVE_LISTS = {"gptq": "modules_in_block_to_quantize"}
 # What vLLM fuses, and of what.
 FUSED = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
@@ -79,16 +81,26 @@ def named_for_vllm(case: Case) -> dict[str, Any]:
     """
     config = dict(case.config.quantization_config or {})
     method = config.get("quant_method")
-    if not isinstance(method, str) or method not in _LISTS or not case.has_tensors:
+    if not isinstance(method, str) or not case.has_tensors:
         return config
-    keys = [key for key in _LISTS[method] if config.get(key)] or [_LISTS[method][0]]
-    listed = config.get(keys[0])
-    entries = [entry for entry in listed if isinstance(entry, str)] if isinstance(listed, list) else []
+    if method in _POSITIVE_LISTS:
+        return config | {_POSITIVE_LISTS[method]: _quantised_names(case)}
+    if method not in _LISTS:
+        return config
+    listed = [config[key] for key in _LISTS[method] if isinstance(config.get(key), list)]
+    entries = [entry for entries in listed for entry in entries if isinstance(entry, str)]
     plain = sorted({runtime_name(module, case) for module in _plain_linear(case)} - set(entries))
-    config[keys[0]] = entries + plain
+    config[_LISTS[method][0]] = entries + plain
     if isinstance(groups := config.get("config_groups"), Mapping):
         config["config_groups"] = {name: _with_targets(group, case) for name, group in groups.items()}
     return config
+
+
+def _quantised_names(case: Case) -> list[str]:
+    """Run-time names of what is quantised, of fused modules and of their parts."""
+    modules = quantised_weights(case.files.tensors)
+    found = {_part_name(module, case) for module in modules}
+    return sorted(found | {runtime_name(module, case) for module in modules})
 
 
 def _with_targets(group: Any, case: Case) -> Any:
@@ -124,12 +136,17 @@ def runtime_name(module: str, case: Case) -> str:
     """Name of the module that vLLM makes of it, alone or fused with others."""
     place, dot, part = module.rpartition(".")
     fused = next((whole for whole, parts in FUSED.items() if part in parts), part)
-    match = re.match(r"layers\.(\d+)\.(.*)", f"{place}{dot}{fused}")
+    return _part_name(f"{place}{dot}{fused}", case)
+
+
+def _part_name(module: str, case: Case) -> str:
+    """Name of a module behind the target's layers."""
+    match = re.match(r"layers\.(\d+)\.(.*)", module)
     if match is None:
         return f"model.{module}"
     index, part = int(match[1]) + case.target.num_layers, match[2]
     if case.spec.served_by.omits_self_attn:
-        part = part.replace("self_attn.qkv_proj", "qkv_proj")
+        part = re.sub(r"^self_attn\.((?:qkv|q|k|v)_proj)$", r"\1", part)
     return f"model.layers.{index}.{part}"
 
 

@@ -61,11 +61,12 @@ class StrictWeights:
         if getattr(self, "_has_loaded", False):  # an update may bring some of them only
             return super().load_weights(self.at_run_time(weights, set()))  # type: ignore[misc]
         seen: set[str] = set()
+        built = {name for name, _ in self.named_parameters()}
         _forget(self)
         loaded = super().load_weights(self.at_run_time(weights, seen))  # type: ignore[misc]
         _require_all(self.loading_plan, seen)
         _settle_unused(self, seen)
-        _require_fed(self, seen)
+        _require_fed(self, built, seen)
         _require_finite(self, seen)
         self._has_loaded = True
         return loaded
@@ -167,10 +168,16 @@ def _settle_unused(model: torch.nn.Module, seen: set[str]) -> None:
             parameter.data.fill_(1.0)
 
 
-def _require_fed(model: torch.nn.Module, seen: set[str]) -> None:
-    """Every parameter that vLLM built, scales and packed integers too, has its tensors in the files."""
+def _require_fed(model: torch.nn.Module, built: set[str], seen: set[str]) -> None:
+    """Every parameter that vLLM built, scales and packed integers too, has its tensors in the files.
+
+    Args:
+        built: before the load, in which vLLM quantises what is to be quantised there, and makes scales.
+    """
     missing = []
     for name, _ in model.named_parameters():
+        if name not in built:
+            continue
         module, _, kind = canonical_name(name).rpartition(".")
         parent, _, part = module.rpartition(".")
         if _is_shared(f"{module}.{kind}", seen) or part in _NOT_FROM_FILES or kind in _NOT_FROM_FILES:

@@ -34,6 +34,7 @@ from vllm_eagle_ext.preflight.kv_groups import check_kv_groups
 from vllm_eagle_ext.preflight.launch import Launch, draft_setting, target_facts
 from vllm_eagle_ext.preflight.messages import raise_errors
 from vllm_eagle_ext.preflight.multimodal import check_multimodal
+from vllm_eagle_ext.preflight.online_quantisation import check_online_quantisation
 from vllm_eagle_ext.preflight.parallel import check_pipeline, check_ranks
 
 logger = get_logger(__name__)
@@ -109,9 +110,16 @@ def _check_engine(launch: Launch, request: DraftRequest, case: Case) -> None:
     check_ranks(
         engine_args.tensor_parallel_size, launch.target_text, case, request.draft_tensor_parallel_size
     )
+    check_online_quantisation(request.quantization, case.spec, on_cpu=_is_on_cpu())
     check_multimodal(launch.target, runner)
     refuse_embeddings(launch.target.architecture, case.spec)
     check_kv_groups(launch, case)
+
+
+def _is_on_cpu() -> bool:
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
 
 
 def _may_be_mistaken(launch: Launch, request: DraftRequest) -> bool:

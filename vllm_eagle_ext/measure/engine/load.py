@@ -16,6 +16,7 @@ class Load:
     max_tokens: int = 128
     temperature: float = 0.0
     ignore_eos: bool = False
+    keeps_cache: bool = False  # what earlier loads left in the prefix cache may be found
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -55,6 +56,7 @@ class Answer:
     steps: list[int]  # tokens of each step of the target; the first step is the prompt's
     ttft_s: float  # from submission
     decode_s: float  # from the first token to the last
+    cached: int = 0  # prompt tokens that the prefix cache held
 
 
 @dataclass(frozen=True, slots=True)

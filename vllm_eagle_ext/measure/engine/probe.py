@@ -43,6 +43,16 @@ class StepProbe:
             "plugin": "vllm_eagle_ext.plugin" in sys.modules,
         }
 
+    def eagle_ext_prefix_cache(self) -> dict[str, int] | None:
+        """Tokens of the largest block, of which a hit is a multiple; None without prefix caching."""
+        if not self.vllm_config.cache_config.enable_prefix_caching:
+            return None
+        groups = self.model_runner.kv_cache_config.kv_cache_groups
+        return {
+            "block_size": max(group.kv_cache_spec.block_size for group in groups),
+            "max_model_len": self.vllm_config.model_config.max_model_len,
+        }
+
     def eagle_ext_traffic(self) -> dict[str, Any]:
         """The fields of `results.Traffic`."""
         runner, speculative = self.model_runner, self.vllm_config.speculative_config

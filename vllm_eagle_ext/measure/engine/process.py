@@ -46,9 +46,10 @@ class Engine:
         self._ids = count()
 
     def load(self, **load: Any) -> dict[str, Any]:
-        """A `Load`, from an empty prefix cache: a `Measured`."""
-        self._empty_prefix_cache()
+        """A `Load`, from an empty prefix cache unless it keeps it: a `Measured`."""
         wanted = Load(**load)
+        if not wanted.keeps_cache:
+            self._empty_prefix_cache()
         before = self._counters()
         started = time.perf_counter()
         answers = self._decode(wanted)
@@ -98,6 +99,7 @@ class Engine:
             for output in outputs:
                 request = running[output.request_id]
                 request.add(list(output.outputs[0].token_ids), now)
+                request.cached = output.num_cached_tokens or 0
                 if output.finished:
                     answers[request.index] = running.pop(output.request_id).answer()
                     ended += 1
@@ -148,6 +150,7 @@ class _Running:
         self.index, self.prompt_tokens = index, prompt_tokens
         self.tokens: list[int] = []
         self.steps: list[int] = []
+        self.cached = 0
         self.submitted = time.perf_counter()
         self.first = self.last = self.submitted
 
@@ -162,7 +165,7 @@ class _Running:
 
     def answer(self) -> Answer:
         ttft, decode = self.first - self.submitted, self.last - self.first
-        return Answer(self.prompt_tokens, self.tokens, self.steps, ttft, decode)
+        return Answer(self.prompt_tokens, self.tokens, self.steps, ttft, decode, self.cached)
 
 
 def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Engine] = Engine) -> None:

@@ -33,6 +33,7 @@ from vllm_eagle_ext.preflight.multimodal import NAMED, STATING_IT, no_image_toke
 from vllm_eagle_ext.preflight.offline.option_checks import checks_of_options
 from vllm_eagle_ext.preflight.offline.platform import Platform, find_deployment
 from vllm_eagle_ext.preflight.offline.wishes import EngineWishes, Runner
+from vllm_eagle_ext.preflight.online_quantisation import check_online_quantisation
 from vllm_eagle_ext.preflight.parallel import check_ranks
 from vllm_eagle_ext.preflight.untested import refuse_gaps
 
@@ -124,6 +125,12 @@ def _of_the_pair(
     checks: dict[str, Check] = {
         "target_hands_out_its_embeddings": partial(refuse_embeddings, architecture, case.spec),
         "ranks_share_evenly": partial(check_ranks, wishes.tp, text, case),
+        "draft_can_be_quantised": partial(
+            check_online_quantisation,
+            wishes.speculative.get("quantization"),
+            case.spec,
+            on_cpu=start.platform.name == "cpu",
+        ),
     }
     if start.runner == "v1":
         checks["draft_cache_lies_in_one_group"] = partial(refuse_scattered, text, case.spec)

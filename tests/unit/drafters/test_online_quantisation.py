@@ -1,0 +1,89 @@
+"""`"quantization"` in the speculative config: vLLM quantises a plain draft while it loads it."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from tests.support.drafter import build
+from tests.support.drafting import (
+    difference,
+    load,
+    make_probe,
+    module_logits,
+    reference_logits,
+    resolve_draft,
+)
+from tests.support.drafts import inspect, valid_draft, write
+from tests.support.engine import has_gpu
+from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.preflight import draft_checks
+from vllm_eagle_ext.preflight.online_quantisation import WITHOUT_CPU_KERNEL, check_online_quantisation
+
+pytestmark = [
+    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
+    pytest.mark.usefixtures("single_process_group"),
+]
+# Weights and activations have eight bits, of which three are the mantissa's.
+BOUND = 0.3
+
+
+@pytest.fixture
+def spec(tmp_path):
+    return inspect(valid_draft("native"), tmp_path / "inspected").spec
+
+
+@pytest.mark.parametrize("family", ["native", "gated", "mla", "qwen3", "dflash"])
+def test_fp8_per_channel(family, tmp_path):
+    drafter, layer_ids, path, probe = load(tmp_path, valid_draft(family), online="fp8_per_channel")
+    layer = drafter.model.layers[0].mlp
+    assert layer.down_proj.weight.dtype == torch.float8_e4m3fn
+    mine = module_logits(drafter, family, layer_ids, probe)
+    apart = difference(mine, reference_logits(path, family, layer_ids, probe))
+    print(f"\n{family}: {apart:.3f}")
+    assert 1e-3 < apart < BOUND
+
+
+def test_a_tensor_that_is_missing_is_still_seen(tmp_path):
+    draft = valid_draft("native")
+    config, path = resolve_draft(tmp_path, draft, online="fp8_per_channel")
+    del draft.tensors["midlayer.mlp.up_proj.weight"]
+    write(draft, path)
+    with pytest.raises(Exception, match="up_proj"):
+        build(config, path, torch.bfloat16, make_probe().embed_tokens)
+
+
+@pytest.mark.parametrize("asked", WITHOUT_CPU_KERNEL)
+def test_what_a_cpu_cannot_quantise_is_refused(asked, tmp_path):
+    with pytest.raises(SpeculativeConfigError, match="fp8_per_channel.*leave it out"):
+        resolve_draft(tmp_path, valid_draft("native"), online=asked)
+
+
+@pytest.mark.parametrize("asked", WITHOUT_CPU_KERNEL)
+def test_vllm_lacks_these_kernels_on_a_cpu(asked, monkeypatch, tmp_path):
+    """The reason of the refusal: it may go when this no longer raises."""
+    monkeypatch.setattr(draft_checks, "check_online_quantisation", lambda *_, **__: None)
+    with pytest.raises((RuntimeError, ValueError), match="static_scaled_fp8_quant|find a kernel"):
+        load(tmp_path, valid_draft("native"), online=asked)
+
+
+@pytest.mark.parametrize("asked", ["int8_per_channel_weight_only", "nvfp4_per_token"])
+def test_what_quantises_experts_alone_is_warned_of(asked, caplog, tmp_path):
+    caplog.set_level(logging.WARNING)
+    drafter, *_ = load(tmp_path, valid_draft("native"), online=asked)
+    assert drafter.model.layers[0].mlp.down_proj.weight.dtype == torch.bfloat16
+    assert "quantises experts alone" in caplog.text
+
+
+@pytest.mark.parametrize("asked", [None, "fp8_per_channel", "fp8_per_block", {}])
+def test_what_passes(asked, spec, caplog):
+    caplog.set_level(logging.WARNING)
+    check_online_quantisation(asked, spec, on_cpu=True)
+    assert not caplog.records
+
+
+def test_on_a_gpu_all_pass(spec):
+    for asked in WITHOUT_CPU_KERNEL:
+        check_online_quantisation(asked, spec, on_cpu=False)
