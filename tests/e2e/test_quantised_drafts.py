@@ -1,5 +1,5 @@
-"""Trained drafts quantised, beside targets that are not, and the other way round: texts are those without
-a draft, and about as much is accepted. compressed-tensors' own compressor writes the files."""
+"""Trained drafts quantised, beside targets that are not, and the other way round: texts are those
+without a draft, and about as much is accepted. compressed-tensors' own compressor writes the files."""
 
 from __future__ import annotations
 

@@ -32,30 +32,32 @@ RAMP = LoadShape(requests=8, context=64, ramp=True)
 def settings(pair: str) -> LengthsSettings:
     return LengthsSettings(
         pair=pair, target="t", draft="d", k=4, lengths=[0, 1, 4], eagle_ext={}, engine={}, prompts="p",
-        prompt_tokens={64: 80.0}, requests=[1, 8], contexts=[64], rounds=3, tokens=10, texts=8,
+        prompt_tokens={64: 80.0}, requests=[1, 8], contexts=[64], rounds=3, starts=2, tokens=10, texts=8,
         first_steps=240,
     )  # fmt: skip
 
 
 def cell(served: ServedConfig, load: LoadShape, number: int, rate: float, **more) -> LengthsCell:
-    """100 tokens at this rate over 10 per second; greedy requests have 4 tokens of a step, others 1."""
+    """100 tokens at this rate over 10 per second; greedy requests have 4 tokens of a step, others 1.
+
+    In each round all is twice as slow as in the one before, the piece of reference work, too.
+    """
+    slower = 2.0**number
     values = {
-        "cpu_s": 10 / rate, "wall_s": 20 / rate, "steps": 40, "greedy": (80, 20), "sampled": (20, 20),
-        "decoded": 50, "drafted": 125,
+        "cpu_s": 10 / rate * slower, "wall_s": 20 / rate * slower, "piece_s": 0.001 * slower,
+        "steps": 40, "greedy": (80, 20), "sampled": (20, 20), "decoded": 50, "drafted": 125,
     }  # fmt: skip
     return LengthsCell(served=served, load=load, round=number, **(values | more))
 
 
 def result(pair: str = "dense", auto: tuple[float, ...] = AUTO_OVER_BEST) -> LengthsResult:
-    """Each round is twice as fast as the one before it, for all variants: the machine drifts."""
     own = settings(pair)
     cells = []
     for load in own.loads:
         for number, over_best in enumerate(auto):
-            machine = 2.0**number
-            cells.append(cell(NONE, load, number, machine))
-            cells += [cell(k, load, number, machine * OVER_NONE[k.k]) for k in own.held]
-            cells.append(cell(AUTO, load, number, machine * 1.6 * over_best))
+            cells.append(cell(NONE, load, number, 1.0))
+            cells += [cell(k, load, number, OVER_NONE[k.k]) for k in own.held]
+            cells.append(cell(AUTO, load, number, 1.6 * over_best))
         cells.append(cell(AUTO, load, 0, 0.8, is_first=True))
     return LengthsResult(
         command="python -m benchmarks.draft_lengths", started="2026-11-23T00:00:00+00:00", cores=2,
@@ -74,8 +76,20 @@ def test_ratios_are_those_of_a_round():
     assert ratio.pairs == 3
     assert found.first_over_best == pytest.approx(0.5)
     assert found.auto_length == 2.5
-    assert found.rates[NONE].median == pytest.approx(20)
-    assert summary_of(result(), ONE, "wall").rates[NONE].median == pytest.approx(10)
+
+
+def test_times_are_told_at_the_usual_speed():
+    """That of the second round, in which 100 tokens take twice as long as in the first."""
+    found = summary_of(result(), ONE, "cpu").rates[NONE]
+    assert (found.low, found.median, found.high) == pytest.approx((5, 5, 5))
+    assert summary_of(result(), ONE, "wall").rates[NONE].median == pytest.approx(2.5)
+
+
+def test_all_engines_are_started_before_these_rounds():
+    own = settings("dense")
+    assert own.fresh_rounds == {0, 1}
+    assert own.model_copy(update={"rounds": 6}).fresh_rounds == {0, 3}
+    assert own.model_copy(update={"starts": 1}).fresh_rounds == {0}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +156,7 @@ class TestThePage:
             assert part_of(result(pair)) in text
             assert f"(images/{picture_file(pair).name})" in text
             assert (tmp_path / picture_file(pair)).read_bytes().startswith(b"\x89PNG")
-        assert "| 1 to 8 to 1, 64 | 20 | 4: 1.600 (1.600 to 1.600) |" in text
+        assert "| 1 to 8 to 1, 64 | 5 | 4: 1.600 (1.600 to 1.600) |" in text
         assert "1.000 (0.990 to 1.010) | 2.50 | 0.50 |" in text
 
     def test_a_pair_alone_leaves_the_others_part(self, tmp_path):
