@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from vllm_eagle_ext.checkpoint.attention import LayerAttention
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.checkpoint.spec import DraftSpec
 
 WindowOption = int | Literal["auto"] | None
 OPTION = "additional_config.eagle_ext.draft_window"
@@ -29,6 +32,11 @@ def asked_window(
     if trained_length is None or (max_model_len is not None and max_model_len <= trained_length):
         return None
     return trained_length
+
+
+def can_have_a_window(spec: DraftSpec) -> bool:
+    """Whether vLLM has windows for such a draft; latent attention and classes of its own have none."""
+    return spec.served_by.backbone.has_kv_heads and not spec.served_by.is_vllms
 
 
 def with_window(layers: Sequence[LayerAttention], window: int) -> tuple[LayerAttention, ...]:

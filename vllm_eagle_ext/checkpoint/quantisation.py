@@ -10,7 +10,7 @@ modules to the quantisation's config.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.case import Case
@@ -36,6 +36,7 @@ FUSED = {
 FLOATS = ("BF16", "F16", "F32", "F64")
 SCALE_NAMES = ("weight_scale", "weight_scale_inv", "scales")
 _PACKED = (".weight_packed", ".qweight")
+_NUMBERED = re.compile(r"layers\\?\.\d")
 _LOW_PRECISION = ("F8", "F4", "U8", "I8")
 _SCALES = {
     ".weight_packed": (".weight_scale",),
@@ -87,13 +88,28 @@ def named_for_vllm(case: Case) -> dict[str, Any]:
         return config | {_POSITIVE_LISTS[method]: _quantised_names(case)}
     if method not in _LISTS:
         return config
-    listed = [config[key] for key in _LISTS[method] if isinstance(config.get(key), list)]
-    entries = [entry for entries in listed for entry in entries if isinstance(entry, str)]
-    plain = sorted({runtime_name(module, case) for module in _plain_linear(case)} - set(entries))
-    config[_LISTS[method][0]] = entries + plain
+    config[_LISTS[method][0]] = names = _left_out(config, _LISTS[method], case)
+    if isinstance(nested := config.get("quantization"), Mapping):  # older files of ModelOpt
+        config["quantization"] = {**nested, "exclude_modules": names}
     if isinstance(groups := config.get("config_groups"), Mapping):
         config["config_groups"] = {name: _with_targets(group, case) for name, group in groups.items()}
     return config
+
+
+def _left_out(config: Mapping[str, Any], keys: Iterable[str], case: Case) -> list[str]:
+    """What is listed, and the names at run time of all that is plain in the files.
+
+    An entry with a layer's number may name another layer at run time, and is not needed.
+    """
+    nested = config.get("quantization")
+    blocks = [config, nested] if isinstance(nested, Mapping) else [config]
+    listed = [block[key] for block in blocks for key in keys if isinstance(block.get(key), list)]
+    entries = [entry for entries in listed for entry in entries if isinstance(entry, str)]
+    kept = list(dict.fromkeys(entry for entry in entries if not _NUMBERED.search(entry)))
+    plain = {runtime_name(module, case) for module in _plain_linear(case)}
+    if "lm_head" not in quantised_weights(case.files.tensors):
+        plain.add("lm_head")  # which some methods quantise unless it is listed
+    return kept + sorted(plain - set(kept))
 
 
 def _quantised_names(case: Case) -> list[str]:
@@ -121,7 +137,7 @@ def _with_targets(group: Any, case: Case) -> Any:
 
 
 def _plain_linear(case: Case) -> Iterator[str]:
-    """The head is never quantised by these methods, unless they name it."""
+    """Quantisable modules whose weights are plain; embeddings and head are none of them."""
     table = expected_tensors(case.spec, case.config, case.target.vocab_size)
     packed = quantised_weights(case.files.tensors)
     for name, expected in table.items():
@@ -143,7 +159,7 @@ def _part_name(module: str, case: Case) -> str:
     """Name of a module behind the target's layers."""
     match = re.match(r"layers\.(\d+)\.(.*)", module)
     if match is None:
-        return f"model.{module}"
+        return module if module == "lm_head" else f"model.{module}"
     index, part = int(match[1]) + case.target.num_layers, match[2]
     if case.spec.served_by.omits_self_attn:
         part = re.sub(r"^self_attn\.((?:qkv|q|k|v)_proj)$", r"\1", part)

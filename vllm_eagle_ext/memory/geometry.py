@@ -18,6 +18,11 @@ _LARGEST = 2**24  # of any size in a config; vocabularies have some 2**18
 # Bytes of an element as served: vLLM's `auto` serves a checkpoint in float32 as 16 bit.
 _MODEL_BYTES = {"bfloat16": 2, "float16": 2, "float32": 2}
 _STATE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+# Architectures of which vLLM does not read `mamba_ssm_dtype`: not in its MODELS_CONFIG_MAP.
+STATE_DTYPE_UNREAD = (
+    "InternS2PreviewForConditionalGeneration",
+    "InternS2MobiusForConditionalGeneration",
+)
 _LINEAR, _FULL = "linear_attention", "full_attention"
 _REMEDY = "name the target by the config.json it was published with"
 
@@ -115,7 +120,8 @@ def read_target(
     text = text_config(config)
     linear, full = _layer_kinds(text)
     model = model_bytes(dtype_of(config))
-    recurrent = _recurrent_layers(text, linear, model, 4 if fp32_state else model, tp)
+    wanted = stated_state_dtype(config)
+    recurrent = _recurrent_layers(text, linear, model, wanted, 4 if fp32_state else model, tp)
     attention = Attention(
         layers=full,
         kv_heads=size(text, "num_key_value_heads"),
@@ -132,9 +138,8 @@ def read_target(
 
 
 def _recurrent_layers(
-    text: Mapping[str, Any], layers: int, model: int, default_state: int, tp: int
+    text: Mapping[str, Any], layers: int, model: int, wanted: Any, default_state: int, tp: int
 ) -> Recurrent:
-    wanted = text.get("mamba_ssm_dtype")
     state = default_state
     if wanted not in (None, "auto"):
         state = _bytes(wanted, "mamba_ssm_dtype", _STATE_BYTES)
@@ -166,7 +171,13 @@ def served_dtype(config: Mapping[str, Any]) -> str:
 def served_state_bytes(config: Mapping[str, Any]) -> int:
     """Give the bytes of an element of a recurrent state on a GPU; any dtype that is none counts as the
     model's, which is of 16 bit."""
-    return _STATE_BYTES.get(str(text_config(config).get("mamba_ssm_dtype")), 2)
+    return _STATE_BYTES.get(str(stated_state_dtype(config)), 2)
+
+
+def stated_state_dtype(config: Mapping[str, Any]) -> Any:
+    """Read the dtype of recurrent states, where vLLM reads it; else None."""
+    unread = any(name in STATE_DTYPE_UNREAD for name in config.get("architectures") or ())
+    return None if unread else text_config(config).get("mamba_ssm_dtype")
 
 
 def model_bytes(dtype: Any) -> int:

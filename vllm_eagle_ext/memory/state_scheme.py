@@ -198,8 +198,7 @@ def refuse_uneven_drafts(situation: Situation, choice: Choice) -> None:
             "where this vLLM crashes or gives wrong texts in steps of fewer drafts (0.33 does not); the "
             f"scheme was chosen because: {choice.reason}",
             remedy=('set it to "fixed"' if s.chooses_k else "leave the key out")
-            + ", or keep the states by replay: hybrid_state 'auto' takes it from "
-            f"{LEAST_K} draft tokens on, 'replay' asks for it",
+            + ", or keep the states by replay: hybrid_state 'auto' or 'replay'",
         )
     if s.per_token_misreads and not choice.replays:
         raise HybridStateError(
@@ -208,8 +207,7 @@ def refuse_uneven_drafts(situation: Situation, choice: Choice) -> None:
             allowed=f"false for {s.architecture} with drafts and one state block per draft token on a "
             "CPU, where vLLM's kernels take packed weights of the convolution for plain ones and texts "
             f"are wrong; the scheme was chosen because: {choice.reason}",
-            remedy="keep the states by replay: hybrid_state 'auto' takes it from "
-            f"{LEAST_K} draft tokens on, 'replay' asks for it; or serve without adapters",
+            remedy="keep the states by replay, hybrid_state 'auto' or 'replay'; or serve no adapters",
         )
     if s.adaptive_verification and not (choice.replays and s.adaptive_verification_allowed):
         raise HybridStateError(
@@ -239,6 +237,8 @@ def _scheme(situation: Situation, asked: HybridState) -> tuple[Scheme, str]:
         return "replay", f"{OPTION} is 'replay'"
     if found:
         return "per_token", "replay is not possible: " + "; ".join(map(str, found))
+    if situation.per_token_crashes or situation.per_token_misreads:
+        return "replay", "vLLM's CPU kernels cannot serve one state block per draft token here"
     return _by_model(situation) or _by_k(situation.k)
 
 

@@ -13,6 +13,7 @@ from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.memory.adaptive_option import refuse_without_drafts, refuse_without_use
 from vllm_eagle_ext.memory.chunked_kernels import hindrance, refuse_on_cpu
 from vllm_eagle_ext.memory.deployment import Deployment
+from vllm_eagle_ext.memory.geometry import STATE_DTYPE_UNREAD
 from vllm_eagle_ext.memory.state_scheme import (
     OPTION,
     REPLAYING_TARGETS,
@@ -159,7 +160,7 @@ def _state_dtype(launch: Launch) -> torch.dtype:
     from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
 
     asked = launch.engine_args.mamba_ssm_cache_dtype
-    if asked == "auto":
+    if asked == "auto" and launch.target.architecture not in STATE_DTYPE_UNREAD:
         asked = launch.target_text.get("mamba_ssm_dtype") or "auto"
     return launch.target.dtype if asked == "auto" else STR_DTYPE_TO_TORCH_DTYPE[asked]
 

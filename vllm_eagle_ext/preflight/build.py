@@ -23,6 +23,7 @@ from vllm_eagle_ext.preflight.apply_draft_length import (
 from vllm_eagle_ext.preflight.apply_prefix_hits import keep_last_block
 from vllm_eagle_ext.preflight.apply_scheme import apply_hybrid_state, require_drafts
 from vllm_eagle_ext.preflight.apply_sleep import choose_sleep
+from vllm_eagle_ext.preflight.apply_window import share_the_targets_group
 from vllm_eagle_ext.preflight.draft_checks import inspect_launch, inspect_requested
 from vllm_eagle_ext.preflight.draft_request import read_request
 from vllm_eagle_ext.preflight.launch import Launch, read_launch
@@ -82,6 +83,7 @@ def _apply(launch: Launch) -> None:
     if launch.inspection is not None and launch.config.method in methods():
         _apply_draft(launch, may_sleep)
         keep_last_block(launch)
+        share_the_targets_group(launch)
     apply_draft_length(launch)
     apply_hybrid_state(launch)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case, DraftSpec
+from vllm_eagle_ext.checkpoint.draft_window import OPTION as WINDOW
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.preflight.launch import Launch
@@ -53,6 +54,8 @@ def refuse_scattered(text: Mapping[str, Any], spec: DraftSpec) -> None:
     kinds = Counter(text.get("layer_types") or ())
     if text.get("num_kv_shared_layers"):  # keep no cache of their own
         return
+    if spec.draft_window is not None and len(kinds) > 1:
+        _refuse_scattered_window(kinds, spec)
     if set(kinds) != {"full_attention", "sliding_attention"} or spec.num_layers == 1:
         return
     windowed = kinds["sliding_attention"]
@@ -69,6 +72,20 @@ def refuse_scattered(text: Mapping[str, Any], spec: DraftSpec) -> None:
         "layers must lie in one",
         remedy="start with --disable-hybrid-kv-cache-manager, or on the V2 runner",
     )
+
+
+def _refuse_scattered_window(kinds: Counter[str], spec: DraftSpec) -> None:
+    """With a window of its own the draft is a kind of its own, cut where it outgrows a group."""
+    sizes = [*kinds.values(), spec.num_layers]
+    group = max(sizes) if max(sizes) < 1.5 * min(sizes) else min(sizes)
+    if spec.num_layers > group:
+        raise UnsupportedDraftError(
+            field=WINDOW,
+            value=spec.draft_window,
+            allowed=f"no window, on vLLM's V1 runner beside a target of {dict(kinds)} layers: vLLM "
+            f"would cut the cache of the draft's {spec.num_layers} in groups of {group}",
+            remedy="leave the option out, or start on the V2 runner",
+        )
 
 
 def _shape_of_full_layers(text: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -196,7 +196,6 @@ KEY = "num_speculative_tokens_per_batch_size"
 @pytest.mark.parametrize(
     "changes",
     [
-        {"k": 2},
         {"dtype": "float32"},
         {"runner": "v1", "prefix_caching": True, "has_triton": True},
     ],
@@ -218,7 +217,7 @@ def test_a_length_that_the_package_chooses_is_refused_by_its_own_name():
     """Its schedule stands in no config of the user's."""
     situation = replace(PLAIN, **ON_CPU | SCHEDULE, k=2, chooses_k=True)
     with pytest.raises(HybridStateError, match="draft_length") as refusal:
-        refuse_uneven_drafts(situation, choose(situation, "auto"))
+        refuse_uneven_drafts(situation, choose(situation, "per_token"))
     assert refusal.value.value == "auto"
     assert "per_batch_size" not in str(refusal.value)
     assert 'set it to "fixed"' in refusal.value.remedy
@@ -229,6 +228,7 @@ def test_a_length_that_the_package_chooses_is_refused_by_its_own_name():
     [
         ({}, "replay", True),
         ({}, "auto", True),
+        ({"k": 2}, "auto", True),  # replay pays from 3 on; here nothing else serves
         ({"k_by_batch_size": None}, "per_token", False),
         ({"short_drafts_crash": False}, "per_token", False),
         ({"platform": "cuda", "runner": "v2"}, "per_token", False),
@@ -243,7 +243,8 @@ def test_a_schedule_that_can_be_served(changes, asked, needs_replay):
 
 
 @pytest.mark.parametrize(("k", "asked", "served"), [
-    (7, "auto", True), (2, "replay", True), (2, "auto", False), (7, "per_token", False),
+    (7, "auto", True), (2, "replay", True), (2, "auto", True), (2, "per_token", False),
+    (7, "per_token", False),
 ])  # fmt: skip
 def test_adapters_need_replay_on_a_cpu(k, asked, served):
     """vLLM's own kernels take packed weights of a convolution that LoRA wraps for plain ones."""

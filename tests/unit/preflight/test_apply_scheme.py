@@ -97,7 +97,7 @@ SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 4, 7], [5, 8, 0]]}
 
 @pytest.mark.skipif(not is_release("0.32"), reason="0.33 has repaired its CPU kernels")
 @pytest.mark.parametrize(
-    "changes", [{"options": {"hybrid_state": "per_token"}}, {"k": 2}, {"dtype": "float32"}], ids=str
+    "changes", [{"options": {"hybrid_state": "per_token"}}, {"dtype": "float32"}], ids=str
 )
 def test_a_schedule_is_refused_where_it_would_crash(configure, changes):
     with pytest.raises(HybridStateError, match="num_speculative_tokens_per_batch_size"):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.draft_window import can_have_a_window
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
 
@@ -23,11 +24,16 @@ def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
         value=trained,
         allowed=f"at least max_model_len, {wanted}",
         remedy=f"expect acceptance to fall beyond {trained} tokens, and vLLM's V1 runner to draft "
-        "nothing where a text is longer than the draft's max_position_embeddings: compare it with the "
-        "option "
-        '{"eagle_ext": {"draft_window": "auto"}}, with which the draft attends to its last '
-        f"{trained} tokens alone; lower --max-model-len if no request is longer",
+        "nothing where a text is longer than the draft's max_position_embeddings: "
+        + (_COMPARE.format(trained) if can_have_a_window(case.spec) else "")
+        + "lower --max-model-len if no request is longer",
     )
+
+
+_COMPARE = (
+    'compare it with the option {{"eagle_ext": {{"draft_window": "auto"}}}}, with which the draft '
+    "attends to its last {} tokens alone; "
+)
 
 
 def _has_windows(case: Case, length: int) -> bool:

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.draft_window import OPTION
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.rope_config import Rope
 
+_FIXED_TABLES = ("yarn", "deepseek_yarn")
 _LEAVE = "leave the option out: the draft then attends as it was published"
 
 
@@ -28,6 +30,14 @@ def _obstacles(case: Case) -> Iterator[Problem]:
         yield _refused(asked, "none for a draft with latent attention, for which vLLM has no windows")
     if spec.served_by.is_vllms:
         yield _refused(asked, "none for a draft that vLLM's own classes serve")
+    length, served = _rope_table(spec.rope), case.setting.max_model_len
+    if length is not None and served is not None and length < served:
+        yield _refused(
+            asked,
+            f"none for a {spec.rope.kind} rope whose table ends at {length} positions, where "
+            f"max_model_len is {served}: with a window drafts go on behind it",
+            f"lower --max-model-len to {length}, or {_LEAVE}",
+        )
     if len({layer.causal for layer in spec.layers}) > 1:
         yield _refused(
             asked,
@@ -40,6 +50,13 @@ def _obstacles(case: Case) -> Iterator[Problem]:
             f"{published}, the window of the draft's other layers: vLLM has one for all",
             f"ask for {published}, or {_LEAVE}",
         )
+
+
+def _rope_table(rope: Rope) -> int | None:
+    """Positions of the table that vLLM makes of a stretched rope; None: as many as it serves."""
+    if rope.kind not in _FIXED_TABLES or not (rope.factor and rope.original_length):
+        return None
+    return int(rope.factor * rope.original_length)
 
 
 @rule(Severity.ERROR)

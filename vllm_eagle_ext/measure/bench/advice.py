@@ -170,7 +170,7 @@ def _fading(report: BenchReport) -> Iterator[str]:
                 f"{_name(report, variant)}: the acceptance length falls with the context, {first:.2f} "
                 f"below {bins[0].end} tokens and {last:.2f} from {bins[-1].start}: measure at the "
                 f"lengths you serve, and with --eagle-ext '{{\"draft_window\": {bins[0].end}}}', with "
-                "which the draft attends to its last tokens alone."
+                "which an EAGLE-3 or DFlash draft attends to its last tokens alone."
             )
 
 

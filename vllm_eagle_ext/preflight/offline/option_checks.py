@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.memory.adaptive_option import refuse_without_use
@@ -68,10 +69,7 @@ def _checks_of_sleep(
         runner=runner,
         on_cpu=on_cpu,
         prefix_caching=prefix_caching,
-        kv_connector=_named_connector(
-            wishes.engine.get("kv_transfer_config")
-            or (wishes.engine.get("kv_offloading_size") and wishes.engine.get("kv_offloading_backend"))
-        ),
+        kv_connector=named_connector(wishes.engine),
     )
     asked = wishes.options.draft_off
     return {
@@ -80,7 +78,11 @@ def _checks_of_sleep(
     }
 
 
-def _named_connector(given: object) -> str | None:
+def named_connector(engine: Mapping[str, Any]) -> str | None:
+    """Name what moves the cache's blocks, if anything does; vLLM makes a connector of the offloading."""
+    given = engine.get("kv_transfer_config") or (
+        engine.get("kv_offloading_size") and engine.get("kv_offloading_backend", "native")
+    )
     if isinstance(given, Mapping):
         given = given.get("kv_connector")
     return str(given) if given else None

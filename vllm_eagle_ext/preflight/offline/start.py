@@ -30,7 +30,7 @@ from vllm_eagle_ext.memory.state_scheme import (
 from vllm_eagle_ext.preflight.capture import refuse_embeddings
 from vllm_eagle_ext.preflight.kv_groups import refuse_scattered
 from vllm_eagle_ext.preflight.multimodal import NAMED, STATING_IT, no_image_token
-from vllm_eagle_ext.preflight.offline.option_checks import checks_of_options
+from vllm_eagle_ext.preflight.offline.option_checks import checks_of_options, named_connector
 from vllm_eagle_ext.preflight.offline.platform import Platform, find_deployment
 from vllm_eagle_ext.preflight.offline.wishes import EngineWishes, Runner
 from vllm_eagle_ext.preflight.online_quantisation import check_online_quantisation
@@ -40,6 +40,7 @@ from vllm_eagle_ext.preflight.untested import refuse_gaps
 Check = Callable[[], object]  # raises an EagleExtError
 _GUESSES = {"images_are_known_to_v1"}
 _WARNINGS = _GUESSES | {"adaptive_option_is_used", "draft_off_is_used"}  # a start logs them
+_CONTEXT_PARALLEL = ("decode_context_parallel_size", "prefill_context_parallel_size")
 _ANY_LENGTH = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _LENIENT = {"draft_cache_lies_in_one_group"}  # `strict: false` makes a warning of it
 
@@ -175,6 +176,10 @@ def _state(
             dtype_of_width(served_state_bytes(target)),
         ),
         pipeline_parallel_size=wishes.ranks("pipeline_parallel_size"),
+        context_parallel_size=max(map(wishes.ranks, _CONTEXT_PARALLEL)),
+        kv_connector=named_connector(wishes.engine),
+        lora=bool(wishes.engine.get("enable_lora")),
+        microbatches=bool(wishes.engine.get("enable_dbo")) or wishes.ranks("ubatch_size") > 1,
         chooses_k=wishes.chooses_k,
         k_by_batch_size=wishes.schedule,
         short_drafts_crash=cpu_needs_all_drafts(deployment.release),

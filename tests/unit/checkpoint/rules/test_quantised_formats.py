@@ -176,3 +176,35 @@ def test_a_plain_fc_is_left_out_whatever_the_list_says(scheme, quantisation):
     assert FC in written
     for key in (LISTS[quantisation["quant_method"]], "exclude_modules"):
         assert set(quantisation.get(key, ())) < set(written)
+
+
+@pytest.mark.parametrize("entry", ["model.layers.3*", "layers.0", r"re:model\.layers\.3.*"])
+def test_entries_with_a_layers_number_are_dropped(entry):
+    """At run time the draft's layers are numbered behind the target's: 30 to 39 begin with a 3."""
+    quantisation = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": [entry, "lm_head"]}
+    written = named_for_vllm(inspect_headers(fp8, quantisation).case)["ignore"]
+    assert entry not in written
+    assert {"lm_head", FC} <= set(written)
+
+
+def test_a_plain_head_is_left_out():
+    """ModelOpt's method quantises heads, too."""
+    inspection = inspect_headers(fp8, {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": []})
+    assert "lm_head" in named_for_vllm(inspection.case)["ignore"]
+
+
+def test_older_files_of_modelopt():
+    nested = {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    inspection = inspect_headers(fp8, {"quant_method": "modelopt", "quantization": nested})
+    written = named_for_vllm(inspection.case)["quantization"]
+    assert written["quant_algo"] == "FP8"
+    assert FC in written["exclude_modules"]
+
+
+def test_what_gptq_quantises_is_listed():
+    inspection = inspect_headers(gptq, {"quant_method": "gptq", "bits": 4})
+    layer = f"model.layers.{inspection.case.target.num_layers}"
+    names = {"self_attn.qkv_proj", "self_attn.q_proj", "self_attn.o_proj", "mlp.gate_up_proj"}
+    written = set(named_for_vllm(inspection.case)["modules_in_block_to_quantize"])
+    assert {f"{layer}.{name}" for name in names} <= written
+    assert FC not in written

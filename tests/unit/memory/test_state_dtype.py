@@ -1,0 +1,25 @@
+"""The dtype of recurrent states that a config states: read where vLLM reads it."""
+
+from __future__ import annotations
+
+import pytest
+
+from vllm_eagle_ext.memory.geometry import STATE_DTYPE_UNREAD, served_state_bytes
+from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
+
+
+def test_vllm_has_no_config_hook_for_those_that_are_unread():
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
+
+    for architecture in STATE_DTYPE_UNREAD:
+        assert architecture in REPLAYING_TARGETS
+        assert architecture not in MODELS_CONFIG_MAP
+
+
+@pytest.mark.parametrize(
+    ("architecture", "size"),
+    [("Qwen3_5ForConditionalGeneration", 4), *((name, 2) for name in STATE_DTYPE_UNREAD)],
+)
+def test_bytes_of_a_state(architecture, size):
+    text = {"mamba_ssm_dtype": "float32"}
+    assert served_state_bytes({"architectures": [architecture], "text_config": text}) == size
