@@ -42,7 +42,7 @@ class SecondTurns:
 
     @property
     def texts(self) -> tuple[list[list[int]], list[list[int]]]:
-        return _said(self.warm), _said(self.anew)
+        return _tokens_of_answers(self.warm), _tokens_of_answers(self.anew)
 
 
 def measure_turns(
@@ -66,7 +66,7 @@ def measure_turns(
             f"max_model_len of {needed}, and it is {most}",
         )  # fmt: skip
     load = Load(first, 1, tokens, ignore_eos=True)
-    answers = _said(decode(load, "First turns"))
+    answers = _tokens_of_answers(decode(load, "First turns"))
     follow_ups = [prompt[-_FOLLOW_UP:] for prompt in prompts]
     second = [
         [*prompt, *answer, *follow_ups[(number + 1) % len(follow_ups)]]
@@ -120,7 +120,7 @@ def judge_turns(turns: SecondTurns, found: Sequence[Divergence], *, bound: float
     return Check(NAME, judged, said + check.said, tuple(details), figures)
 
 
-def _said(measured: Measured) -> list[list[int]]:
+def _tokens_of_answers(measured: Measured) -> list[list[int]]:
     return [answer.tokens for answer in measured.answers]
 
 
