@@ -14,7 +14,7 @@ from vllm_eagle_ext.measure.tune.results import NONE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
-SIZE = "--rounds 2 --tokens 6 --texts 2 --loads 1,4 --contexts 64 --steps 8"
+SIZE = "--rounds 2 --starts 1 --tokens 6 --texts 2 --loads 1,4 --contexts 64 --steps 8"
 
 
 @pytest.mark.parametrize("pair", ["dense", "hybrid"])
