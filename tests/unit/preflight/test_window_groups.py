@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from tests.support.drafting import resolve_draft
 from tests.support.drafts import inspect, valid_draft
+from tests.support.releases import is_release
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.preflight.apply_window import FLAG, share_the_targets_group
 from vllm_eagle_ext.preflight.kv_groups import refuse_scattered
@@ -28,7 +30,8 @@ def test_the_manager_of_mixed_caches_is_off_for_a_plain_target(family, window, i
 @pytest.mark.parametrize(("is_off", "groups"), [(True, 1), (False, 33)])
 def test_groups_that_vllm_makes(is_off, groups, tmp_path):
     """32 full layers and one that is windowed."""
-    from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
+    module = "kv_cache_utils" if is_release("0.32") else "kv_cache_planning"
+    get_kv_cache_groups = resolve_name(f"vllm.v1.core.{module}:get_kv_cache_groups")
     from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
     config, _ = resolve_draft(tmp_path, valid_draft("native"), draft_window=WINDOW)
