@@ -9,6 +9,11 @@ RUN := $(BIN)/python tools/preload.py
 # `make test PYTEST="--durations=20"` hands pytest more.
 PYTEST ?=
 FAST := not full and not long and not peers
+# A file stays in one process, whose engines and fixtures its tests share.
+SPREAD := --dist loadfile --no-loadscope-reorder
+UNITS := -n logical --maxprocesses 4 $(SPREAD)
+# An engine on a CPU keeps one core busy; those of a GPU would share its memory.
+ENGINES := $(if $(shell command -v nvidia-smi),,-n 2 $(SPREAD))
 
 # `make contract` takes a release instead.
 ifeq ($(filter auto cpu cuda,$(VLLM))$(filter contract,$(MAKECMDGOALS)),)
@@ -29,8 +34,8 @@ demo: venv
 
 # One thread for the unit tests: their tensors are tiny, and threads that wait for each other cost more.
 test: venv
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/unit tests/contract -m "$(FAST)" $(PYTEST)
-	@$(RUN) $(BIN)/python -m pytest tests/e2e -m "$(FAST)" $(PYTEST)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/unit tests/contract -m "$(FAST)" $(UNITS) $(PYTEST)
+	@$(RUN) $(BIN)/python -m pytest tests/e2e -m "$(FAST)" $(ENGINES) $(PYTEST)
 
 # `make test-full REST=1` leaves out what `make test` runs.
 test-full: $(if $(REST),venv,test)
@@ -58,7 +63,7 @@ test-peers: venv
 BIN_033 := .venv-0.33/bin
 ENGINES_033 := $(addprefix tests/e2e/test_,acceptance.py gated.py hybrid_dflash.py hybrid_replay.py scheduling.py)
 test-0.33: venv-0.33
-	@OMP_NUM_THREADS=1 $(BIN_033)/python -m pytest tests/unit tests/contract -m "$(FAST)" $(PYTEST)
+	@OMP_NUM_THREADS=1 $(BIN_033)/python -m pytest tests/unit tests/contract -m "$(FAST)" $(UNITS) $(PYTEST)
 	@$(BIN_033)/python tools/preload.py $(BIN_033)/python -m pytest $(ENGINES_033) -m "not long" $(PYTEST)
 
 # `make soak TARGET=hybrid MINUTES=5` for another pair or time.

@@ -50,6 +50,7 @@ setup(
             "mypy>=1.15",
             "openai>=1.90",
             "pytest>=8.3",
+            "pytest-xdist>=3.6",  # --no-loadscope-reorder
             "ruff>=0.12",
         ],
         # The V2 runner on a CPU: the release whose interpreter its kernels have been run under.

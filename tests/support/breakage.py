@@ -7,10 +7,12 @@ from typing import Any
 
 BREAKAGES = ("one row short", "stale conv state", "other beta", "no commit")
 NO_BLOCK_END = "no block end"  # seen where a prefix cache hands out the state at a block boundary
+NO_STATE_LOADED = "no state loaded"  # seen where blocks were offloaded
 
 
 def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
     """`set_attribute`: that of pytest's monkeypatch, which undoes it."""
+    from tests.support.host_offloading import HostCopies
     from vllm_eagle_ext.replay.ops import cpu
 
     plan, rows = cpu.plan, cpu._rows
@@ -33,6 +35,7 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
             "stale conv state": (cpu, "_conv_moves", lambda *_: []),
             "other beta": (cpu, "_rows", changed),
             NO_BLOCK_END: (cpu, "plan", without_block_end),
+            NO_STATE_LOADED: (HostCopies, "loads_states", False),
             "no commit": (cpu.ApplyPlan, "__call__", lambda *_: None),
         }[how]
     )

@@ -52,6 +52,7 @@ class HybridRun:
     broken: str | None = None  # from the first request on
     broken_at_start: str | None = None  # before the engine is built, which checks itself
     then: list[int] | None = None  # a second turn: prompt, own text, these tokens
+    forget: bool = False  # before it, what the device's prefix cache holds
     concurrency: int | None = None  # requests at a time
     repeats: int = 1  # each is timed; texts are those of the last one
     abort_after: dict[str, int] = field(default_factory=dict)  # request's number -> steps

@@ -102,7 +102,7 @@ def counters(llm: Any) -> dict[str, Any]:
     found = {}
     for metric in llm.get_metrics():
         name = metric.name.removeprefix("vllm:")
-        if name.startswith(("spec_decode", "num_preemptions", "prefix_cache")):
+        if name.startswith(("spec_decode", "num_preemptions", "prefix_cache", "external_prefix")):
             found[name] = getattr(metric, "value", None) or getattr(metric, "values", 0)
     return found
 
@@ -140,6 +140,8 @@ def serve(run: dict[str, Any], earlier: dict[str, Any], patch: pytest.MonkeyPatc
     drafts = recorded(llm) if run["record"] else []
     first_counters = counters(llm)
     second_turn: list[Any] = []
+    if run["forget"]:
+        assert llm.reset_prefix_cache()
     if run["then"]:
         second_turn = generate(llm, run, [text + run["then"] for text in texts])
         texts = [list(o.prompt_token_ids) + list(o.outputs[0].token_ids) for o in second_turn]

@@ -23,7 +23,7 @@ from vllm_eagle_ext.memory.state_scheme import (
     refuse_what_crashes,
 )
 from vllm_eagle_ext.options import Options
-from vllm_eagle_ext.preflight.engine_deployment import read_deployment
+from vllm_eagle_ext.preflight.engine_deployment import connector_of, read_deployment
 from vllm_eagle_ext.preflight.launch import Launch
 from vllm_eagle_ext.resolved_marker import write_marker
 
@@ -101,10 +101,6 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
     from vllm.triton_utils import HAS_TRITON
 
     engine_args, config = launch.engine_args, launch.config
-    # vLLM makes a connector of the offloading option later on.
-    connector = engine_args.kv_transfer_config or (
-        engine_args.kv_offloading_size and engine_args.kv_offloading_backend
-    )
     # vLLM sets the key itself for these methods, whose V2 runner drafts in parallel.
     by_method = method_drafts_in_parallel(config.method)
     return Situation(
@@ -127,7 +123,7 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
         context_parallel_size=max(
             engine_args.decode_context_parallel_size, engine_args.prefill_context_parallel_size
         ),
-        kv_connector=str(getattr(connector, "kv_connector", connector)) if connector else None,
+        connector=connector_of(engine_args),
         lora=bool(engine_args.enable_lora),
         microbatches=bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1,
         prefill_exports=deployment.exports_states(launch.target_text.get("linear_key_head_dim", 0)),

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from vllm_eagle_ext.draft_length.menu import complete_menu
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.log import get_logger, log_once
+from vllm_eagle_ext.preflight.engine_deployment import connector_of
 from vllm_eagle_ext.preflight.launch import Launch
 from vllm_eagle_ext.preflight.sleep_rules import (
     SleepEngine,
@@ -56,16 +56,8 @@ def _engine(launch: Launch) -> SleepEngine:
         runner=case.setting.runner if case else None,
         on_cpu=bool(current_platform.is_cpu()),
         prefix_caching=bool(engine_args.enable_prefix_caching),
-        kv_connector=_connector(engine_args),
+        connector=connector_of(engine_args),
     )
-
-
-def _connector(engine_args: Any) -> str | None:
-    """vLLM makes a connector of the offloading option later on."""
-    found = engine_args.kv_transfer_config or (
-        engine_args.kv_offloading_size and engine_args.kv_offloading_backend
-    )
-    return str(getattr(found, "kv_connector", found)) if found else None
 
 
 def _drafts_nothing(launch: Launch) -> bool:

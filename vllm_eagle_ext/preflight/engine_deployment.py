@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from vllm_eagle_ext import compat
+from vllm_eagle_ext.memory.connectors import Connector, read_connector
 from vllm_eagle_ext.memory.deployment import Deployment
 
 
@@ -27,4 +28,13 @@ def read_deployment(engine_args: Any) -> Deployment:
         capability=(found.major, found.minor) if found else (0, 0),
         cuda=current_platform.get_cuda_runtime_major() if found else 0,
         gdn_prefill=str(asked or "auto").strip().lower(),
+    )
+
+
+def connector_of(engine_args: Any) -> Connector | None:
+    """Name what moves the KV-cache blocks of this start, if anything does."""
+    return read_connector(
+        engine_args.kv_transfer_config,
+        engine_args.kv_offloading_size,
+        engine_args.kv_offloading_backend,
     )

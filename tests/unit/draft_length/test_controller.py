@@ -16,6 +16,7 @@ from vllm_eagle_ext.draft_length.step_costs import MOST_BUCKETS, RING
 
 STEPS, SEEDS = 3000, 24
 SHARE, WORST = 0.97, 0.90  # of the best fixed length: mean of the seeds, and each of them
+FULL = pytest.mark.full
 MENU = (0, 1, 2, 4)
 
 
@@ -47,7 +48,7 @@ def seconds(pair: Pair, n: int, k: int) -> float:
     return math.exp(low + share * (high - low))
 
 
-@pytest.mark.parametrize("requests", [1, 4, 16, 32])
+@pytest.mark.parametrize("requests", [1, *(pytest.param(n, marks=FULL) for n in (4, 16)), 32])
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 def test_it_comes_near_the_best_fixed_length(pair, requests):
     shares = [served(pair, [requests] * STEPS, seed) for seed in range(SEEDS)]

@@ -52,7 +52,13 @@ def run_interpreted(marker: str, timeout_s: float) -> int:
 
 @pytest.mark.skipif(has_gpu(), reason="pytest runs `interpreted` itself")
 def test_kernels():
-    assert run_interpreted("not long", timeout_s=600) > 50
+    assert run_interpreted("not full and not long", timeout_s=600) > 50
+
+
+@pytest.mark.full
+@pytest.mark.skipif(has_gpu(), reason="pytest runs `interpreted` itself")
+def test_kernels_full():
+    assert run_interpreted("full and not long", timeout_s=600) > 5
 
 
 @pytest.mark.long

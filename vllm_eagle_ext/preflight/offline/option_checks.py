@@ -9,6 +9,7 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.memory.adaptive_option import refuse_without_use
+from vllm_eagle_ext.memory.connectors import Connector, read_connector
 from vllm_eagle_ext.memory.state_scheme import refuse_without_states
 from vllm_eagle_ext.preflight.auto_rules import (
     AutoEngine,
@@ -69,7 +70,7 @@ def _checks_of_sleep(
         runner=runner,
         on_cpu=on_cpu,
         prefix_caching=prefix_caching,
-        kv_connector=named_connector(wishes.engine),
+        connector=named_connector(wishes.engine),
     )
     asked = wishes.options.draft_off
     return {
@@ -78,14 +79,10 @@ def _checks_of_sleep(
     }
 
 
-def named_connector(engine: Mapping[str, Any]) -> str | None:
-    """Name what moves the cache's blocks, if anything does; vLLM makes a connector of the offloading."""
-    given = engine.get("kv_transfer_config") or (
-        engine.get("kv_offloading_size") and engine.get("kv_offloading_backend", "native")
-    )
-    if isinstance(given, Mapping):
-        given = given.get("kv_connector")
-    return str(given) if given else None
+def named_connector(engine: Mapping[str, Any]) -> Connector | None:
+    """Name what moves the cache's blocks, if anything does."""
+    keys = ("kv_transfer_config", "kv_offloading_size", "kv_offloading_backend")
+    return read_connector(*map(engine.get, keys))
 
 
 def _refuse_auto(case: Case | None, wishes: EngineWishes, *, runner: Runner, on_cpu: bool) -> None:

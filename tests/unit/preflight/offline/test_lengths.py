@@ -109,7 +109,7 @@ def test_adaptive_verification_without_use_is_a_warning(target, key, warned):
     [
         ({}, None),
         ({"kv_transfer_config": {"kv_connector": "LMCacheConnector"}}, "with LMCacheConnector"),
-        ({"kv_offloading_size": 1.0, "kv_offloading_backend": "native"}, "with native"),
+        ({"kv_offloading_size": 1.0, "kv_offloading_backend": "native"}, "with OffloadingConnector"),
     ],
     ids=["none", "connector", "offloading"],
 )

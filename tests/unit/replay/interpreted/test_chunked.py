@@ -14,6 +14,7 @@ from vllm_eagle_ext.replay.ops import triton as sequential
 from vllm_eagle_ext.replay.ops import triton_chunked as chunked
 from vllm_eagle_ext.replay.ops.types import Gating
 
+FULL = pytest.mark.full
 SMALL = {"H": 1, "HV": 2, "DK": 32, "DV": 16}
 # Key and value heads of a rank: 27B, 35B-A3B and 397B-A17B under TP 1, 2, 4, 8.
 SPLITS = [(16 // tp, ratio * 16 // tp) for ratio in (3, 2, 4) for tp in (1, 2, 4, 8)]
@@ -25,7 +26,9 @@ def check(
     compare(shape, counts, lengths, seeds, change).check(shape)
 
 
-@pytest.mark.parametrize("T", [1, 2, 8, 16, pytest.param(17, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "T", [1, 2, 8, pytest.param(16, marks=FULL), pytest.param(17, marks=pytest.mark.long)]
+)
 def test_every_accept_length(T):
     """A request for each, with rows of its own."""
     check(Shape(T=T, **SMALL), [T] * T, list(range(1, T + 1)), seeds=1 if T > 4 else 4)
@@ -38,7 +41,7 @@ def test_every_accept_length_of_every_width(T, state):
     check(Shape(T=T, state=state, **SMALL), [T] * T, list(range(1, T + 1)), seeds=1 + 8 // T)
 
 
-@pytest.mark.parametrize("T", [8, 16, 33])
+@pytest.mark.parametrize("T", [8, 16, pytest.param(33, marks=FULL)])
 def test_published_widths(T):
     check(Shape(T=T, H=1, HV=2, DK=128, DV=128), [T], [T - 1], seeds=1)
 
@@ -78,6 +81,7 @@ def test_many_requests_take_wider_tiles(monkeypatch):
     check(Shape(T=2, H=1, HV=2, DV=48), [2] * requests, [1, 2] * (requests // 2) + [1], seeds=1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("a", "b"), [(60.0, 60.0), (60.0, -60.0), (-60.0, 60.0), (-60.0, -60.0)])
 @pytest.mark.parametrize("A_log", [[8.0, -20.0], [80.0, -80.0]], ids=str)
 def test_extreme_gates(a, b, A_log):

@@ -75,7 +75,7 @@ def test_a_commit_writes_the_blocks_of_its_plan_alone():
     assert changed(step, now) == []
 
 
-@pytest.mark.parametrize("T", [4, 17])
+@pytest.mark.parametrize("T", [4, pytest.param(17, marks=pytest.mark.full)])
 @pytest.mark.parametrize("source", ["ends", "goes on"])
 def test_a_step_over_a_block_boundary(T, source):
     """The block that a state is read from may be the one that ends there, or that of the last token."""

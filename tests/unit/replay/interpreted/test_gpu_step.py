@@ -91,7 +91,13 @@ def assert_equal(got, want) -> None:
     assert torch.equal(got.state_cache.conv, want.state_cache.conv)
 
 
-@pytest.mark.parametrize("kernels", [triton, triton_chunked], ids=["sequential", "chunked"])
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        pytest.param(triton, id="sequential"),
+        pytest.param(triton_chunked, id="chunked", marks=pytest.mark.full),
+    ],
+)
 @pytest.mark.parametrize("mixed", [False, True], ids=["uniform", "mixed"])
 @pytest.mark.parametrize("aligned", [False, True], ids=["none", "align"])
 def test_steps_of_three_cache_groups(monkeypatch, aligned, mixed, kernels):

@@ -59,6 +59,7 @@ def in_precision(dtype: torch.dtype) -> Kernels:
     return Kernels("other", kernels, False, lambda batch, _: batch, gpu_kernel)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("state", [torch.float32, torch.bfloat16])
 def test_another_order_of_sums_is_within_the_bound(dtype, state):
@@ -74,6 +75,7 @@ def test_rounding_to_bf16_on_the_way_is_seen():
     assert failed(result) == {"outputs", "states"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", SEEN)
 def test_broken_kernels_are_seen_by_the_bound(how):
     """What another order of sums cannot explain, one head's outputs by a hundredth included."""

@@ -25,6 +25,7 @@ def test_a_sum_is_cut_and_not_rounded():
     assert towards_zero(np.array([1 + 1.9 * 2.0**-23]))[0] == np.float32(1 + 2.0**-23)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("T", [8, 16])
 def test_a_chain_with_sums_that_are_cut(monkeypatch, T):
     truncate(monkeypatch)
@@ -44,6 +45,7 @@ def test_a_chain_of_256_steps_with_sums_that_are_cut(monkeypatch, T, gating):
     found.check(shape)
 
 
+@pytest.mark.full
 def test_what_rows_write_would_suffer_on_tensor_cores(monkeypatch):
     """Control: the sums that a commit adds to a state, as tensor cores would form them."""
     truncate(monkeypatch)

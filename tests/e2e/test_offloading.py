@@ -1,0 +1,90 @@
+"""vLLM's offloading of KV-cache blocks to the host, with states kept by replay: a state block that a
+commit wrote, copied out, dropped and copied in again goes on as one that never left.
+
+The V2 runner under the interpreter; vLLM's own connector, with a worker that copies on a CPU.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.test_hybrid_dflash import dflash
+from tests.e2e.test_hybrid_v2 import (
+    BLOCK,
+    CACHED,
+    GENERATED_BLOCK_END,
+    K,
+    largest_difference,
+    started,
+    two_turns,
+)
+from tests.support.breakage import NO_STATE_LOADED
+from tests.support.host_offloading import offloading
+from tests.support.hybrid import HybridRun, ngram
+from tests.support.near_ties import NEAR_TIE_GAP
+
+pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.long]
+
+OFFLOADED = CACHED | {"kv_transfer_config": offloading(1.0, offload_prompt_only=False)}
+AWAY = {"engine_args": OFFLOADED, "forget": True, "state": "auto"}
+HITS = ("prefix_cache_hits", "external_prefix_cache_hits")
+
+
+@pytest.fixture(scope="module")
+def turns(prompts):
+    return two_turns(prompts)
+
+
+@pytest.fixture(scope="module")
+def v2(turns):
+    """Oracle drafts follow what the first engine said, which has nothing to follow."""
+    kept = {"engine_args": CACHED, "state": "replay"}
+    drafted = turns | {"speculative": dflash(K)}
+    oracle = turns | {"speculative": ngram(K), "follow": "dflash kept"}
+    runs = [
+        HybridRun("dflash kept", **kept, **drafted),
+        HybridRun("dflash offloaded", **AWAY, **drafted),
+        HybridRun("oracle kept", **kept, **oracle),
+        HybridRun("oracle offloaded", **AWAY, **oracle),
+        HybridRun(NO_STATE_LOADED, broken=NO_STATE_LOADED, **AWAY, **drafted),
+    ]
+    return started(runs, "v2")
+
+
+@pytest.mark.parametrize("drafts", ["dflash", "oracle"])
+def test_blocks_that_were_away_go_on_as_those_that_stayed(v2, drafts):
+    kept, away = (v2[f"{drafts} {where}"] for where in ("kept", "offloaded"))
+    print(f"\nhits {[{name: run['counters'][name] for name in HITS} for run in (kept, away)]}")
+    for part in ("tokens", "logprobs", "second_turn", "second_logprobs", "second_cached"):
+        assert away[part] == kept[part], part
+    reached = "spec_decode_num_accepted_tokens_per_pos"
+    assert away["counters"][reached] == kept["counters"][reached]
+    assert away["counters"]["spec_decode_num_accepted_tokens"] > 100
+
+
+def test_every_second_turn_reads_the_host(v2):
+    """States behind generated text included, which commits wrote."""
+    away = v2["dflash offloaded"]
+    first, both = ([away[part][name] for name in HITS] for part in ("first_counters", "counters"))
+    on_device, from_host = (now - before for before, now in zip(first, both, strict=True))
+    assert first[1] == 0
+    assert on_device == 2 * BLOCK  # the last two requests are one text
+    assert from_host == sum(away["second_cached"]) - on_device
+    for request, block_end in GENERATED_BLOCK_END.items():
+        assert block_end <= away["second_cached"][request]
+
+
+def test_replay_is_what_auto_takes(v2):
+    groups = v2["dflash offloaded"]["state_blocks"]["groups"]
+    assert any(len(group["dtypes"]) > 2 for group in groups)  # recorded inputs
+
+
+def test_a_state_that_is_not_copied_in_is_seen(v2):
+    right, broken = v2["dflash offloaded"], v2[NO_STATE_LOADED]
+    assert broken["tokens"] == right["tokens"]
+    assert broken["second_cached"] == right["second_cached"]
+    pairs = zip(right["second_logprobs"], broken["second_logprobs"], strict=True)
+    gaps = [largest_difference(*pair) for pair in pairs]
+    print(f"\nlog-probabilities of second turns differ by up to {gaps}")
+    assert min(gaps) > 0
+    assert max(gaps) > NEAR_TIE_GAP
