@@ -1,5 +1,5 @@
-"""Two replicas of two ranks each, behind one `vllm serve`, with states kept by replay: each replica drafts,
-and texts are those of one rank without a draft."""
+"""Two replicas of two ranks each, behind one `vllm serve`, with states kept by replay: each replica
+drafts, and texts are those of one rank without a draft."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def _field(config: Any, name: str) -> Any:
 def hindrance_of(connector: Connector, runner: str) -> tuple[str, str] | None:
     """Say what is allowed and what to do where blocks that replay wrote cannot be moved."""
     if connector.name != OFFLOADING:
-        allowed = f"none, or {OFFLOADING} (--kv-offloading-size), which copies whole blocks, behind a commit"
+        allowed = f"none, or {OFFLOADING} (--kv-offloading-size), which copies whole blocks"
         return allowed, "serve without this KV connector"
     if runner == "v1":
         allowed = "none on vLLM's V1 runner, which copies before a commit"
