@@ -8,14 +8,16 @@ from typing import Any
 BREAKAGES = ("one row short", "stale conv state", "other beta", "no commit")
 NO_BLOCK_END = "no block end"  # seen where a prefix cache hands out the state at a block boundary
 NO_STATE_LOADED = "no state loaded"  # seen where blocks were offloaded
+LET_THROUGH = "connectors let through"  # which a start refuses beside replay
 
 
 def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
     """`set_attribute`: that of pytest's monkeypatch, which undoes it."""
     from tests.support.host_offloading import HostCopies
+    from vllm_eagle_ext.memory import state_scheme
     from vllm_eagle_ext.replay.ops import cpu
 
-    plan, rows = cpu.plan, cpu._rows
+    plan, rows, obstacles = cpu.plan, cpu._rows, state_scheme.obstacles
 
     def short(*args: Any) -> None:
         plan(*args)
@@ -29,12 +31,16 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
         right = rows(*args)
         return right._replace(b=-right.b)
 
+    def let_through(situation: Any) -> list[Any]:
+        return [found for found in obstacles(situation) if found.field != "kv_transfer_config"]
+
     set_attribute(
         *{
             "one row short": (cpu, "plan", short),
             "stale conv state": (cpu, "_conv_moves", lambda *_: []),
             "other beta": (cpu, "_rows", changed),
             NO_BLOCK_END: (cpu, "plan", without_block_end),
+            LET_THROUGH: (state_scheme, "obstacles", let_through),
             NO_STATE_LOADED: (HostCopies, "loads_states", False),
             "no commit": (cpu.ApplyPlan, "__call__", lambda *_: None),
         }[how]

@@ -187,13 +187,18 @@ def _pack(integers: torch.Tensor, order: Iterable[int] = range(8)) -> torch.Tens
 
 
 def _awq(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
-    integers, scale, value = _four_bits(weight)
-    zeros = torch.full((scale.shape[1], weight.shape[0]), 8)
+    """Zero points of 5 to 10, another one in each row and group: their order matters."""
+    rows, columns = weight.shape
+    parts = weight.view(rows, -1, GROUP)
+    zeros = torch.randint(5, 11, parts.shape[:2], generator=torch.Generator().manual_seed(rows))
+    scale = (parts.abs().amax(-1) / 5).half()
+    steps = (parts / scale.float()[..., None]).round().clamp(-5, 5)
+    integers = (steps + zeros[..., None]).view(rows, columns).int()
     tensors = {
-        "qweight": _pack(integers.T.contiguous(), _AWQ_ORDER), "qzeros": _pack(zeros, _AWQ_ORDER),
-        "scales": scale.T.contiguous(),
+        "qweight": _pack(integers.T.contiguous(), _AWQ_ORDER),
+        "qzeros": _pack(zeros.T.contiguous(), _AWQ_ORDER), "scales": scale.T.contiguous(),
     }  # fmt: skip
-    return tensors, value
+    return tensors, (steps * scale.float()[..., None]).view(rows, columns)
 
 
 def _gptq(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:

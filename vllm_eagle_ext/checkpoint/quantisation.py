@@ -24,9 +24,11 @@ _LISTS = {
     "modelopt": ("ignore", "exclude_modules"),
     "modelopt_fp4": ("ignore", "exclude_modules"),
     "awq": ("modules_to_not_convert",),
+    "awq_marlin": ("modules_to_not_convert",),
+    "auto_awq": ("modules_to_not_convert",),
 }
 # Methods that list what is quantised; where nothing is listed, vLLM lists the checkpoint's names.
-_POSITIVE_LISTS = {"gptq": "modules_in_block_to_quantize"}
+_POSITIVE_LISTS = dict.fromkeys(("gptq", "gptq_marlin", "auto_gptq"), "modules_in_block_to_quantize")
 # What vLLM fuses, and of what.
 FUSED = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),

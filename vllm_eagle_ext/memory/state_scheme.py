@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vllm_eagle_ext.errors import HybridStateError
-from vllm_eagle_ext.memory.connectors import Connector, hindrance_of
 from vllm_eagle_ext.memory.kernel_times import kernel_times
 from vllm_eagle_ext.memory.state_blocks import Scheme, StateBlocks, counted, state_blocks
 
@@ -46,7 +45,7 @@ class Situation:
     dtype: str = "bfloat16"  # of the target, as it is served
     pipeline_parallel_size: int = 1
     context_parallel_size: int = 1
-    connector: Connector | None = None
+    kv_connector: str | None = None
     lora: bool = False
     microbatches: bool = False
     prefill_exports: bool = False  # of states, for which vLLM reserves a block more
@@ -111,8 +110,8 @@ def obstacles(situation: Situation) -> Iterator[Obstacle]:
         yield Obstacle("pipeline_parallel_size", s.pipeline_parallel_size, "1", "use tensor parallelism")
     if s.context_parallel_size > 1:
         yield Obstacle("context parallel size", s.context_parallel_size, "1", "use tensor parallelism")
-    if s.connector is not None and (found := hindrance_of(s.connector, s.runner)):
-        yield Obstacle("kv_transfer_config", str(s.connector), *found)
+    if s.kv_connector is not None:
+        yield Obstacle("kv_transfer_config", s.kv_connector, "none", "serve without a KV connector")
     if s.microbatches:
         yield Obstacle("enable_dbo", True, "false", "serve without dual batch overlap")
 

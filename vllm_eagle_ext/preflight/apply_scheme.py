@@ -123,7 +123,7 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
         context_parallel_size=max(
             engine_args.decode_context_parallel_size, engine_args.prefill_context_parallel_size
         ),
-        connector=connector_of(engine_args),
+        kv_connector=connector_of(engine_args),
         lora=bool(engine_args.enable_lora),
         microbatches=bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1,
         prefill_exports=deployment.exports_states(launch.target_text.get("linear_key_head_dim", 0)),

@@ -56,7 +56,7 @@ def _engine(launch: Launch) -> SleepEngine:
         runner=case.setting.runner if case else None,
         on_cpu=bool(current_platform.is_cpu()),
         prefix_caching=bool(engine_args.enable_prefix_caching),
-        connector=connector_of(engine_args),
+        kv_connector=connector_of(engine_args),
     )
 
 

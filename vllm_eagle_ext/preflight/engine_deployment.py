@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from vllm_eagle_ext import compat
-from vllm_eagle_ext.memory.connectors import Connector, read_connector
+from vllm_eagle_ext.memory.connectors import read_connector
 from vllm_eagle_ext.memory.deployment import Deployment
 
 
@@ -31,7 +31,7 @@ def read_deployment(engine_args: Any) -> Deployment:
     )
 
 
-def connector_of(engine_args: Any) -> Connector | None:
+def connector_of(engine_args: Any) -> str | None:
     """Name what moves the KV-cache blocks of this start, if anything does."""
     return read_connector(
         engine_args.kv_transfer_config,

@@ -13,6 +13,10 @@ FIELD = "speculative_config.quantization"
 # vLLM 0.32 has no kernels for these on a CPU.
 # REMOVE WHEN `test_vllm_lacks_these_kernels_on_a_cpu` fails.
 WITHOUT_CPU_KERNEL = ("fp8", "fp8_per_tensor", "mxfp4", "mxfp8")
+# vLLM's CPU kernel for it multiplies on AMX tiles.
+_WITH_TILES = "fp8_per_block"
+# A scheme by layers, whose arguments vLLM does not take here.
+_WITH_ARGUMENTS = "online"
 _EXPERTS_ALONE = ("int8_per_channel_weight_only", "nvfp4_per_token")
 
 
@@ -27,11 +31,20 @@ def check_online_quantisation(asked: object, spec: DraftSpec, *, on_cpu: bool) -
     """
     if spec.quantisation is not None or not isinstance(asked, str):
         return  # of a quantised draft vLLM compares it with the files' own
-    if on_cpu and asked in WITHOUT_CPU_KERNEL:
+    if asked == _WITH_ARGUMENTS:
         raise SpeculativeConfigError(
             field=FIELD,
             value=asked,
-            allowed="'fp8_per_channel' on a CPU, where vLLM has no kernels for the others",
+            allowed="the name of one scheme, as 'fp8_per_channel': vLLM takes no arguments of a draft's",
+            remedy="name a scheme, or leave it out",
+        )
+    lacks_tiles = asked == _WITH_TILES and not _has_tiles()
+    if on_cpu and (asked in WITHOUT_CPU_KERNEL or lacks_tiles):
+        raise SpeculativeConfigError(
+            field=FIELD,
+            value=asked,
+            allowed="'fp8_per_channel' on a CPU, 'fp8_per_block' on one with AMX: vLLM has no kernels "
+            "for the others there",
             remedy="leave it out, or use a draft that was quantised beforehand (docs/drafts.md)",
         )
     if asked in _EXPERTS_ALONE:
@@ -41,3 +54,10 @@ def check_online_quantisation(asked: object, spec: DraftSpec, *, on_cpu: bool) -
             FIELD,
             asked,
         )
+
+
+def _has_tiles() -> bool:
+    """As vLLM's kernel asks."""
+    import torch
+
+    return torch.cpu._is_amx_tile_supported()

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError
-from vllm_eagle_ext.memory.connectors import Connector
 from vllm_eagle_ext.options import KEY
 
 _OPTION = f"additional_config.{KEY}.draft_off"
@@ -23,7 +22,7 @@ class SleepEngine:
     runner: str | None  # "v1" or "v2"; None: not known
     on_cpu: bool
     prefix_caching: bool
-    connector: Connector | None = None
+    kv_connector: str | None = None
 
 
 def has_zero(schedule: object) -> bool:
@@ -85,7 +84,8 @@ def _hindrances(engine: SleepEngine) -> Iterator[str]:
             "with prefix caching, where other requests may read a block of the draft's cache before it "
             "is filled"
         )
-    if engine.connector is not None:
+    if engine.kv_connector is not None:
         yield (
-            f"with {engine.connector}, which may move a block of the draft's cache before it is filled"
+            f"with {engine.kv_connector}, which may move a block of the draft's cache before it is "
+            "filled"
         )

@@ -77,11 +77,29 @@ def test_what_quantises_experts_alone_is_warned_of(asked, caplog, tmp_path):
     assert "quantises experts alone" in caplog.text
 
 
-@pytest.mark.parametrize("asked", [None, "fp8_per_channel", "fp8_per_block", {}])
+@pytest.mark.parametrize("asked", [None, "fp8_per_channel", {}])
 def test_what_passes(asked, spec, caplog):
     caplog.set_level(logging.WARNING)
     check_online_quantisation(asked, spec, on_cpu=True)
     assert not caplog.records
+
+
+def test_blocks_need_amx_on_a_cpu(spec, monkeypatch, tmp_path):
+    """As vLLM's kernel does, which is asked here once the refusal is out of the way."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    check_online_quantisation("fp8_per_block", spec, on_cpu=True)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    with pytest.raises(SpeculativeConfigError, match="fp8_per_block.*with AMX.*leave it out"):
+        check_online_quantisation("fp8_per_block", spec, on_cpu=True)
+    monkeypatch.setattr(draft_checks, "check_online_quantisation", lambda *_, **__: None)
+    with pytest.raises(ValueError, match="AMX"):
+        load(tmp_path, valid_draft("native"), online="fp8_per_block")
+
+
+@pytest.mark.parametrize("on_cpu", [False, True])
+def test_a_scheme_with_arguments_is_refused(on_cpu, spec):
+    with pytest.raises(SpeculativeConfigError, match="online.*name of one scheme"):
+        check_online_quantisation("online", spec, on_cpu=on_cpu)
 
 
 def test_on_a_gpu_all_pass(spec):

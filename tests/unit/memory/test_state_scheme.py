@@ -9,7 +9,6 @@ import pytest
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.memory import kernel_times
 from vllm_eagle_ext.memory.chunked_kernels import hindrance
-from vllm_eagle_ext.memory.connectors import Connector
 from vllm_eagle_ext.memory.modelled_times import LIKELY_US
 from vllm_eagle_ext.memory.state_scheme import (
     REPLAYING_TARGETS,
@@ -34,31 +33,9 @@ IMPOSSIBLE = {
     "dtype": {"platform": "cpu", "dtype": "float16"},
     "pipeline_parallel_size": {"pipeline_parallel_size": 2},
     "context parallel size": {"context_parallel_size": 2},
-    "kv_transfer_config": {"connector": Connector("NixlConnector")},
+    "kv_transfer_config": {"kv_connector": "NixlConnector"},
     "enable_dbo": {"microbatches": True},
 }
-
-
-OFFLOADING = Connector("OffloadingConnector")
-MOVED = {
-    "host": ({"connector": OFFLOADING}, None),
-    "V1": ({"connector": OFFLOADING, "runner": "v1", "platform": "cpu", "prefix_caching": False},
-           "none on vLLM's V1 runner"),
-    "files": ({"connector": replace(OFFLOADING, has_second_tiers=True)}, "without secondary_tiers"),
-    "other": ({"connector": Connector("NixlConnector")}, "none, or OffloadingConnector"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("changes", "allowed"), MOVED.values(), ids=MOVED)
-def test_which_connectors_move_what_replay_writes(changes, allowed):
-    found = list(obstacles(replace(PLAIN, **changes)))
-    if allowed is None:
-        assert not found
-        assert choose(replace(PLAIN, **changes), "auto").replays
-        return
-    (obstacle,) = found
-    assert obstacle.field == "kv_transfer_config"
-    assert obstacle.allowed.startswith((allowed, f"OffloadingConnector {allowed}"))
 
 
 def test_names_tell_whose_they_are():

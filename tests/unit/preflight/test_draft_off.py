@@ -11,7 +11,6 @@ from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET as HYBRID
 from vllm_eagle_ext import log, plugin
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.memory.connectors import Connector
 from vllm_eagle_ext.preflight.sleep_rules import SleepEngine, has_zero, why_awake
 from vllm_eagle_ext.resolved_marker import require_marker
 
@@ -98,7 +97,7 @@ def test_whose_cache_follows_from_the_targets_states(family, layers, follows, tm
         ({"runner": "v2"}, "V2 runner"),
         ({"on_cpu": False}, "GPU's V1 runner"),
         ({"prefix_caching": True}, "prefix caching, where other requests"),
-        ({"connector": Connector("LMCacheConnector")}, "with LMCacheConnector"),
+        ({"kv_connector": "LMCacheConnector"}, "with LMCacheConnector"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

@@ -80,7 +80,7 @@ class Engine:
 
     def _empty_prefix_cache(self) -> None:
         for _ in range(_TRIES):
-            if self.llm.reset_prefix_cache():
+            if self.llm.reset_prefix_cache(reset_connector=True):
                 return
             time.sleep(0.1)  # blocks of a request that has just ended
         raise RuntimeError("the prefix cache could not be emptied: blocks are still in use")

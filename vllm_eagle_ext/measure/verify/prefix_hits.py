@@ -25,6 +25,10 @@ NO_HITS = (
     "The cache keeps nothing that a second turn finds: see prefix_cache_retention_interval for hybrid",
     "targets, and whether the cache holds the conversations (kv_cache_memory_bytes).",
 )
+NOT_ANEW = (
+    "Turns that were to be computed anew were found in a cache as well: texts say nothing here.",
+    "Serve without the KV connector, whose blocks outlast the emptied cache.",
+)
 FEWER_ACCEPTED = (
     "Behind hits less is accepted: keys and values of the draft's cache may be missing there.",
     "--engine '{\"enable_prefix_caching\": false}' shows the draft without them.",
@@ -109,9 +113,11 @@ def judge_turns(turns: SecondTurns, found: Sequence[Divergence], *, bound: float
     details = [*check.details]
     if not hits:
         details += NO_HITS
+    if stayed := sum(answer.cached for answer in turns.anew.answers):
+        details += NOT_ANEW
     if fewer := means[1] - means[0] > CERTAIN * _error(warm, anew):
         details += FEWER_ACCEPTED
-    warned = (not hits or fewer) and check.verdict is Verdict.PASSED
+    warned = (not hits or stayed or fewer) and check.verdict is Verdict.PASSED
     figures = {
         **check.figures, "hits": hits, "prompt_tokens": sum(lengths), "whole_blocks": whole,
         "block_size": turns.block, "tokens_per_step": means[0], "tokens_per_step_anew": means[1],

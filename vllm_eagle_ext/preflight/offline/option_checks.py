@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.memory.adaptive_option import refuse_without_use
-from vllm_eagle_ext.memory.connectors import Connector, read_connector
+from vllm_eagle_ext.memory.connectors import read_connector
 from vllm_eagle_ext.memory.state_scheme import refuse_without_states
 from vllm_eagle_ext.preflight.auto_rules import (
     AutoEngine,
@@ -70,7 +70,7 @@ def _checks_of_sleep(
         runner=runner,
         on_cpu=on_cpu,
         prefix_caching=prefix_caching,
-        connector=named_connector(wishes.engine),
+        kv_connector=named_connector(wishes.engine),
     )
     asked = wishes.options.draft_off
     return {
@@ -79,7 +79,7 @@ def _checks_of_sleep(
     }
 
 
-def named_connector(engine: Mapping[str, Any]) -> Connector | None:
+def named_connector(engine: Mapping[str, Any]) -> str | None:
     """Name what moves the cache's blocks, if anything does."""
     keys = ("kv_transfer_config", "kv_offloading_size", "kv_offloading_backend")
     return read_connector(*map(engine.get, keys))

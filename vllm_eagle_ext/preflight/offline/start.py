@@ -177,7 +177,7 @@ def _state(
         ),
         pipeline_parallel_size=wishes.ranks("pipeline_parallel_size"),
         context_parallel_size=max(map(wishes.ranks, _CONTEXT_PARALLEL)),
-        connector=named_connector(wishes.engine),
+        kv_connector=named_connector(wishes.engine),
         lora=bool(wishes.engine.get("enable_lora")),
         microbatches=bool(wishes.engine.get("enable_dbo")) or wishes.ranks("ubatch_size") > 1,
         chooses_k=wishes.chooses_k,

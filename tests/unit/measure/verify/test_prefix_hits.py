@@ -9,6 +9,7 @@ from vllm_eagle_ext.measure.engine.load import Answer, Measured
 from vllm_eagle_ext.measure.verify.prefix_hits import (
     FEWER_ACCEPTED,
     NO_HITS,
+    NOT_ANEW,
     SecondTurns,
     conversations,
     judge_turns,
@@ -92,7 +93,15 @@ def test_fewer_accepted_tokens_behind_hits_are_warned_of():
     found = judged(worse, answered([1, *[2, 3] * 30]))
     assert found.verdict is Verdict.WARNING
     assert found.details == FEWER_ACCEPTED
-    assert judged(answered([1, *[2, 3] * 30], 16), worse).verdict is Verdict.PASSED
+    best = answered([1, *[2, 3] * 30], 16)
+    assert judged(best, answered([1, *[2, 1] * 30])).verdict is Verdict.PASSED
+
+
+def test_turns_that_were_found_where_they_were_to_be_computed_are_warned_of():
+    """A KV connector's blocks outlast the device's cache."""
+    found = judged(answered([1, 2, 3], 16), answered([1, 2, 3], 16))
+    assert found.verdict is Verdict.WARNING
+    assert found.details == NOT_ANEW
 
 
 @pytest.mark.parametrize(("gap", "verdict"), [(0.2, Verdict.PASSED), (0.5, Verdict.FAILED)])
