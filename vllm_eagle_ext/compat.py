@@ -101,20 +101,6 @@ def model_runner(
     return "v2" if HAS_TRITON and not on_v1 else "v1"
 
 
-def registered_architectures() -> frozenset[str]:
-    from vllm.model_executor.models.registry import ModelRegistry
-
-    return frozenset(ModelRegistry.get_supported_archs())
-
-
-def readable_model_types() -> frozenset[str]:
-    """Model types whose config.json vLLM or its transformers can read."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    from vllm.transformers_utils.config import _CONFIG_REGISTRY
-
-    return frozenset(CONFIG_MAPPING.keys()) | frozenset(_CONFIG_REGISTRY.keys())
-
-
 def warn_outside_tested_range() -> None:
     """One warning per start: vLLM's child processes register too, but stay silent."""
     version = vllm_version()
@@ -206,33 +192,28 @@ def install_cpu_workarounds() -> None:
     if current_platform.is_cpu():
         _repair_sampling()
         _repair_chunks()
+        _sample_plainly()
 
 
 def _repair_sampling() -> None:
     """Verify drafts of sampled requests at their own temperature, top-k and top-p on the V1 runner.
 
     Symptom: with any draft, sampled texts follow another distribution than the target's, a seed does not
-        repeat them, and greedy requests beside sampled ones may change; a request with top-k alone ends
-        the engine ("max(): Expected reduction dim").
+        repeat them, and greedy requests beside sampled ones may change.
     Cause: vLLM 0.32's CPU stand-in for `expand_kernel` (utils/cpu_triton_utils.py, vllm#55005) fills an
-        int64 copy of its output, so that verified rows get whatever the memory held; and its top-k for
-        CPUs cannot take the empty batch of a step without drafts.
-    Seam: `expand_batch_to_tokens(x, cu_num_tokens, num_tokens, replace_from, replace_to)` and
-        `apply_sampling_constraints(logits, ..)` of the V1 rejection sampler. vLLM's registry of kernels
-        for such platforms cannot take a second one once numba is loaded.
+        int64 copy of its output, so that verified rows get whatever the memory held.
+    Seam: `expand_batch_to_tokens(x, cu_num_tokens, num_tokens, replace_from, replace_to)` of the V1
+        rejection sampler. vLLM's registry of kernels for such platforms cannot take a second one once
+        numba is loaded. REMOVE WHEN the stand-in fills what it is given.
     """
-    when_loaded(_REJECTION_SAMPLER, _wrap_constraints)
+    when_loaded(_REJECTION_SAMPLER, _wrap_expand)
 
 
-def _wrap_constraints(module: ModuleType) -> None:
-    def apply(original: Any, logits: Any, *args: Any) -> Any:
-        return original(logits, *args) if logits.shape[0] else logits
-
+def _wrap_expand(module: ModuleType) -> None:
     def expand(_: Any, x: Any, ends: Any, count: int, replace_from: Any = 0, replace_to: Any = 0) -> Any:
         replaced = x.masked_fill(x == replace_from, replace_to)
         return replaced.repeat_interleave(ends.diff(prepend=ends.new_zeros(1)), output_size=count)
 
-    _wrap(module, "apply_sampling_constraints", apply)
     _wrap(module, "expand_batch_to_tokens", expand)
 
 
@@ -269,6 +250,28 @@ def _wrap_propose(module: ModuleType) -> None:
     _wrap(module.GPUModelRunner, "propose_draft_token_ids", around)
 
 
+def _sample_plainly() -> None:
+    """Sample a step without drafts as an engine without a draft does, on the V1 runner of a CPU.
+
+    Symptom: with K = 0, and in steps of prompts alone, sampling costs several times what it costs
+        without a draft, with sampled requests most of it a random number for each token of the
+        vocabulary; a request with top-k alone ends the engine ("max(): Expected reduction dim").
+    Cause: V1 hands every step of an engine with a draft to the rejection sampler, which prepares to
+        replace rejected tokens whether there are any or not, and whose top-k takes no empty batch.
+    Seam: `GPUModelRunner._sample(self, logits, spec_decode_metadata)` runs unchanged, without the
+        metadata where they hold no draft: then vLLM takes its plain sampler, for the same rows in the
+        same order. REMOVE WHEN V1 makes no such metadata for a step without drafts, or V1 goes.
+    """
+    when_loaded(_RUNNER, _wrap_sample)
+
+
+def _wrap_sample(module: ModuleType) -> None:
+    def around(original: Any, self: Any, logits: Any, drafts: Any) -> Any:
+        return original(self, logits, drafts if drafts is not None and drafts.max_spec_len else None)
+
+    _wrap(module.GPUModelRunner, "_sample", around)
+
+
 def _sleeps_through(runner: Any, step: Any, args: tuple[Any, ...]) -> Any:
     """Ask a draft that may sleep whether it does, and what it drafts then: no tokens.
 
@@ -283,17 +286,3 @@ def _sleeps_through(runner: Any, step: Any, args: tuple[Any, ...]) -> Any:
         return None
     sampled, _, _, _, aux_states, _, metadata, *_ = args
     return sleep_through(runner, step, sampled, aux_states, metadata)
-
-
-def use_architecture(model_config: Any, architecture: str) -> None:
-    """Give a ModelConfig another registered architecture of the same capabilities, as
-    `SpeculativeConfig.update_arch_` does for drafts. vLLM's own update of the engine's config, found
-    by architecture, stays the one of the old name."""
-    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
-
-    update = MODELS_CONFIG_MAP.get(model_config.architecture)
-    if update is not None:
-        MODELS_CONFIG_MAP[architecture] = update
-    model_config.hf_config.architectures = [architecture]
-    model_config.model_arch_config = model_config.get_model_arch_config()
-    model_config._architecture = architecture

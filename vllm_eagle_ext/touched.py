@@ -67,20 +67,21 @@ TOUCHED = (
         "skip steps without drafts and fill their caches later, or V1 goes",
     ),
     Touch(
+        name=f"{_RUNNER}._sample",
+        kind="name wrapped",
+        place="compat.install_cpu_workarounds",
+        when=f"{BUILT}, on a CPU",
+        why="a step without drafts goes through the rejection sampler, which prepares what it never "
+        "uses, and fails there with top-k alone",
+        remove_when="V1 makes no draft metadata for such a step, or V1 goes",
+    ),
+    Touch(
         name=f"{_REJECTION}:expand_batch_to_tokens",
         kind="name replaced",
         place="compat.install_cpu_workarounds",
         when=f"{BUILT}, on a CPU",
         why="sampled drafts are verified with settings that memory happened to hold",
         remove_when="`_expand_kernel_impl` fills what it is given",
-    ),
-    Touch(
-        name=f"{_REJECTION}:apply_sampling_constraints",
-        kind="name wrapped",
-        place="compat.install_cpu_workarounds",
-        when=f"{BUILT}, on a CPU",
-        why="top-k alone ends the engine in a step without drafts",
-        remove_when="`apply_top_k_only` takes no rows",
     ),
     Touch(
         name="vllm.model_executor.models.registry:ModelRegistry.models",
@@ -93,7 +94,7 @@ TOUCHED = (
     Touch(
         name="vllm.model_executor.models.config:MODELS_CONFIG_MAP",
         kind="registry entry",
-        place="compat.use_architecture",
+        place="architectures.use_architecture",
         when="in the front end, when the preflight chooses replay",
         why="a target under another name keeps vLLM's update of the engine's config",
         remove_when="vLLM finds that update by class",
@@ -170,7 +171,7 @@ TOUCHED = (
     Touch(
         name="vllm.config:ModelConfig",
         kind="attribute set",
-        place="compat.use_architecture, resolved_marker",
+        place="architectures.use_architecture, resolved_marker",
         when="in the front end, when the preflight chooses replay; a worker whose self-check fails sets "
         "the architecture back",
         why="the target's architecture becomes the replaying one, its hf_config is marked as resolved",

@@ -132,6 +132,15 @@ DRAFT_LENGTH = (
         ),
     ),
     Name(
+        _V1_RUNNER,
+        "GPUModelRunner",
+        "with prefix caching a draft sleeps where there is one KV-cache group",
+        contains=(
+            "self.cache_config = vllm_config.cache_config",
+            "self.kv_cache_config.kv_cache_groups",
+        ),
+    ),
+    Name(
         "vllm.v1.spec_decode.llm_base_proposer",
         "SpecDecodeBaseProposer.initialize_attn_backend",
         "the KV-cache group of the draft's layers, and its window",

@@ -32,8 +32,9 @@ WIDE = {
 # Chunks and preemptions; two requests run in turns where the tokens of a step are used up.
 NARROW = WIDE | {"max_num_batched_tokens": 16 + 3 * K, "max_num_seqs": 3, "num_gpu_blocks_override": 8}
 LENGTHS, CROWD = (1, 1 + K, BLOCK, 2 * BLOCK - 1, 70, 40), (40, 60, 70, 50, 33)
-TOKENS, TO_THE_END = 70, (120, 64, 145)
-SETTINGS = ["wide", "narrow", "windowed", "chain", "gated"]
+TOKENS, TO_THE_END, TURNS = 70, (120, 64, 145), [0, 0, 10, 20, 21, 30]
+CACHED = {"enable_prefix_caching": True}
+SETTINGS = ["wide", "narrow", "windowed", "chain", "gated", "hits", "narrow hits"]
 
 
 def texts(*lengths: int) -> list[list[int]]:
@@ -47,6 +48,8 @@ def batches() -> list[Batch]:
         Batch("phased waves", texts(*LENGTHS), max_tokens=TOKENS, joins=[0, 0, 20, 21, 40, 60]),
         Batch("phased crowd", texts(*CROWD), max_tokens=TOKENS),
         Batch("cycled", texts(*LENGTHS), max_tokens=TOKENS),
+        Batch("phased first", texts(*LENGTHS), max_tokens=40),
+        Batch("phased turn", follows="phased first", then=[7], max_tokens=45, joins=TURNS),
         Batch("phased end", texts(*TO_THE_END), max_tokens=None),
     ]
 
@@ -68,6 +71,8 @@ def engines(tmp_path_factory, prompts):
         "wide": (drafts["full"], WIDE),
         "narrow": (drafts["full"], NARROW),
         "windowed": (drafts["windowed"], WIDE),
+        "hits": (drafts["chain"], WIDE | CACHED),
+        "narrow hits": (drafts["full"], NARROW | CACHED | {"num_gpu_blocks_override": 16}),
     }
     unfilled = Batch(f"phased {UNFILLED}", texts(*LENGTHS), max_tokens=TOKENS)
     wanted = [Engine("plain", batches(), engine_args=WIDE, target=target)]
@@ -123,6 +128,17 @@ def test_drafts_are_those_of_a_draft_that_was_kept_awake(engines, setting, batch
 def test_texts_are_those_without_a_draft(engines, setting, batch):
     results, _ = engines
     assert results[f"{setting}, sleep"][batch]["tokens"] == results["plain"][batch]["tokens"]
+
+
+@pytest.mark.parametrize("setting", ["hits", "narrow hits"])
+def test_requests_find_what_others_slept_through(engines, setting):
+    """Texts of the turn before, while others decode; their drafts are compared above."""
+    results, _ = engines
+    kept, slept = (results[f"{setting}, {off}"]["phased turn"] for off in ("keep", "sleep"))
+    print(f"\n{slept['cached']} cached tokens; filled: {slept['filled'][:5]}")
+    assert slept["cached"] == kept["cached"]
+    assert sum(slept["cached"]) >= 2 * BLOCK
+    assert slept["filled"]
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

@@ -121,10 +121,10 @@ def test_vllm_leaves_expanded_settings_unfilled():
 def test_settings_reach_the_rows_of_their_requests():
     """Temperatures in which 0 stands for greedy, and a request without drafts."""
     module = types.ModuleType("sampler")
-    module.expand_batch_to_tokens = module.apply_sampling_constraints = None
-    compat._wrap_constraints(module)
+    module.expand_batch_to_tokens = None
+    compat._wrap_expand(module)
     expand = module.expand_batch_to_tokens
-    compat._wrap_constraints(module)
+    compat._wrap_expand(module)
     assert module.expand_batch_to_tokens is expand
     ends = torch.tensor([2, 2, 5])
     rows = expand(torch.tensor([0.7, 1.3, 0.0]), ends, 5, replace_from=0, replace_to=1)
@@ -134,16 +134,29 @@ def test_settings_reach_the_rows_of_their_requests():
     assert top_k.dtype == torch.int32
 
 
-def test_a_step_without_drafts_has_nothing_to_constrain():
-    module = types.ModuleType("sampler")
-    module.expand_batch_to_tokens = None
-    module.apply_sampling_constraints = lambda logits, ends, settings: (logits + 1, ends, settings)
-    compat._wrap_constraints(module)
-    apply = module.apply_sampling_constraints
-    assert apply(torch.zeros(0, 4), "ends", "settings").shape == (0, 4)
-    logits, *rest = apply(torch.zeros(2, 4), "ends", "settings")
-    assert logits.sum() == 8
-    assert rest == ["ends", "settings"]
+def test_v1_makes_draft_metadata_for_every_step():
+    """As long as this holds, `_sample_plainly` is needed."""
+    from tests.contract.check import installed_source
+
+    source = installed_source("vllm.v1.worker.gpu_model_runner")
+    assert (
+        "use_spec_decode = self.speculative_config is not None\n        if not use_spec_decode:"
+        in source
+    )
+
+
+@pytest.mark.parametrize(("longest", "handed_over"), [(None, False), (0, False), (1, True), (4, True)])
+def test_steps_without_drafts_are_sampled_plainly(longest, handed_over):
+    class Runner:
+        def _sample(self, logits, spec_decode_metadata):
+            return logits, spec_decode_metadata
+
+    module = types.ModuleType("runner")
+    module.GPUModelRunner = Runner
+    for _ in "ab":
+        compat._wrap_sample(module)
+    metadata = None if longest is None else types.SimpleNamespace(max_spec_len=longest)
+    assert Runner()._sample("logits", metadata) == ("logits", metadata if handed_over else None)
 
 
 def test_v1_still_takes_the_last_token_of_a_prompt_at_the_end_of_a_chunk():
@@ -186,7 +199,7 @@ def test_workarounds_are_installed_on_a_cpu_alone(monkeypatch, cpu, replaced):
     wrapped = []
     monkeypatch.setattr(platforms.current_platform, "is_cpu", lambda: cpu)
     monkeypatch.setattr(compat, "when_loaded", lambda _, wrap: wrap("module"))
-    monkeypatch.setattr(compat, "_wrap_constraints", lambda _: wrapped.extend(["apply", "expand"]))
-    monkeypatch.setattr(compat, "_wrap_propose", lambda _: wrapped.append("propose"))
+    for wrap in ("_wrap_expand", "_wrap_propose", "_wrap_sample"):
+        monkeypatch.setattr(compat, wrap, lambda _, name=wrap: wrapped.append(name))
     compat.install_cpu_workarounds()
     assert len(wrapped) == replaced

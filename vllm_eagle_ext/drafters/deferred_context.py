@@ -3,7 +3,8 @@
 
 Each row is a token of a request: the target's hidden states, the token behind it, its position and its
 place in the draft's cache. All stay on the device, in a buffer that is allocated with the model; what
-the host knows of a row is whose it is. A row whose blocks its request has lost is written nowhere.
+the host knows of a row is whose it is. A row whose blocks its request has lost is written nowhere, and
+of several rows with one place the last one alone.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class DeferredContext:
         count, standings = len(self), self._owners.standings(stand)
         left_out = [standing is not Standing.WRITTEN for standing in standings]
         if not all(left_out):
-            places = self._places[:count]
+            places = _last_ones(self._places[:count])
             if any(left_out):
                 lost = async_tensor_h2d(left_out, places.device, torch.bool)
                 places = places.masked_fill(lost, _NOWHERE)
@@ -114,3 +115,11 @@ class DeferredContext:
         indices = async_tensor_h2d(rows, self.states.device, torch.int64)
         for buffer in (self.states, self._next_tokens, self._positions, self._places):
             buffer[: len(rows)] = buffer[indices]
+
+
+def _last_ones(places: torch.Tensor) -> torch.Tensor:  # [rows] -> [rows]
+    """Send rows nowhere whose place a later row has: writes of one pass have no order."""
+    ordered, order = places.sort(stable=True)
+    overtaken = torch.zeros_like(places, dtype=torch.bool)
+    overtaken[order[:-1]] = ordered[:-1] == ordered[1:]
+    return places.masked_fill(overtaken, _NOWHERE)

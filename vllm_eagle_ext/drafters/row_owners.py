@@ -6,6 +6,9 @@ them since. What the V1 runner knows tells it, not its notices, some of which a 
 request that is resumed, or comes again under its old name, has another list of blocks. One that is in
 the present step under the same list holds them. One that is not may wait or be preempted, which the
 runner does not know: its rows wait with it.
+
+With prefix caching a block that was given back may be read again by another request, so that its rows
+are written too: `written`.
 """
 
 from __future__ import annotations
@@ -31,6 +34,11 @@ class Owner:
     request: str
     blocks: Sequence[list[int]]  # the runner's own, per KV-cache group; it grows in place
     position: int
+
+
+def written(_: Owner) -> Standing:
+    """Write every row, whoever holds its block by now: the cache is the draft's alone."""
+    return Standing.WRITTEN
 
 
 class RowOwners:

@@ -7,6 +7,7 @@ drafting goes on. Here such rows are kept, and written in one pass before the ne
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -14,10 +15,17 @@ from vllm.config import VllmConfig
 from vllm.utils.torch_utils import async_tensor_h2d
 
 from vllm_eagle_ext.drafters.deferred_context import ContextRows, DeferredContext, StepRows
-from vllm_eagle_ext.drafters.row_owners import HeldBlocks, Owner
+from vllm_eagle_ext.drafters.row_owners import HeldBlocks, Owner, written
+from vllm_eagle_ext.log import get_logger, log_once
+
+logger = get_logger(__name__)
 
 # Steps of a full batch that are kept: a pass over so many costs little more than one step's.
 _STEPS = 16
+_AWAKE = (
+    "Steps that draft nothing: the draft runs over their tokens all the same: with prefix caching, and "
+    "its cache in one memory with layers of another kind, rows cannot be written afterwards."
+)
 
 
 def rows_to_keep(max_num_seqs: int, max_num_batched_tokens: int) -> int:
@@ -62,15 +70,12 @@ class SleepingDraft:
         Returns:
             No drafts [requests, 0], or None where the drafter has to run.
         """
-        if self.deferred is None:
+        if self.deferred is None or self._shares_a_pool(runner):
             return None
         names = runner.input_batch.req_ids
-        if step.num_spec_tokens_to_schedule > 0:
-            if self.deferred.has_rows_of(names):
+        if step.num_spec_tokens_to_schedule > 0 or not _decodes_alone(runner, step, names):
+            if self._has_to_be_filled(runner, step, names):
                 self._fill_afterwards(runner, names)
-            return None
-        inside_prompt = runner.discard_request_mask.np[: len(names)]
-        if step.total_num_scheduled_tokens != len(names) or inside_prompt.any():
             return None
         if not self.deferred.has_room(len(names)):
             self._fill_afterwards(runner, names)
@@ -79,11 +84,47 @@ class SleepingDraft:
         self.deferred.keep(_step_rows(runner, names, sampled, states, metadata))
         return torch.empty(len(names), 0, dtype=torch.int64, device=metadata.slot_mapping.device)
 
+    def _shares_a_pool(self, runner: Any) -> bool:
+        """Whether a block that is found again by prefix caching may be another layer's memory by then.
+
+        Layers of several KV-cache groups take turns in one memory; the preflight keeps such drafts
+        awake, as far as configs tell.
+        """
+        if not _caches_prefixes(runner) or len(runner.kv_cache_config.kv_cache_groups) == 1:
+            return False
+        log_once(logger, logging.WARNING, _AWAKE)
+        self.deferred = None
+        return True
+
+    def _has_to_be_filled(self, runner: Any, step: Any, names: list[str]) -> bool:
+        """Whether rows are missing in a step in which the drafter runs.
+
+        With prefix caching any request may read any block, and a row that is kept may have its place in
+        a block that another request writes into now: what is kept is written before, always.
+        """
+        assert self.deferred is not None
+        if _caches_prefixes(runner):
+            return len(self.deferred) > 0
+        return step.num_spec_tokens_to_schedule > 0 and self.deferred.has_rows_of(names)
+
     def _fill_afterwards(self, runner: Any, names: list[str]) -> None:
         assert self.deferred is not None
+        if _caches_prefixes(runner):
+            self.deferred.flush(written, self.fill_cache)
+            return
         spec = runner.drafter.draft_attn_groups[0].kv_cache_spec
         held = HeldBlocks(runner.requests, names, getattr(spec, "sliding_window", None))
         self.deferred.flush(held.stand, self.fill_cache)
+
+
+def _caches_prefixes(runner: Any) -> bool:
+    return bool(runner.cache_config.enable_prefix_caching)
+
+
+def _decodes_alone(runner: Any, step: Any, names: list[str]) -> bool:
+    """Whether every request has one row, behind which a token was sampled."""
+    inside_prompt = runner.discard_request_mask.np[: len(names)]
+    return step.total_num_scheduled_tokens == len(names) and not inside_prompt.any()
 
 
 def _step_rows(

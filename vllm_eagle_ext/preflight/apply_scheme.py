@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from vllm_eagle_ext import compat, metrics
+from vllm_eagle_ext import architectures, compat, metrics
 from vllm_eagle_ext.checkpoint.families.registry import method_drafts_in_parallel
 from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.log import get_logger, log_once
@@ -65,7 +65,7 @@ def apply_hybrid_state(launch: Launch) -> None:
             must_replay=launch.options.hybrid_state == "replay" or situation.needs_replay,
             replay_kernels=launch.options.replay_kernels,
         )
-        compat.use_architecture(launch.target, REPLAYING_TARGETS[architecture])
+        architectures.use_architecture(launch.target, REPLAYING_TARGETS[architecture])
 
 
 def _warn_of_unused_option(launch: Launch) -> None:

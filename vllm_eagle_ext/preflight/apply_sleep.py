@@ -9,6 +9,7 @@ from vllm_eagle_ext.draft_length.menu import complete_menu
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.preflight.engine_deployment import connector_of
+from vllm_eagle_ext.preflight.kv_groups import has_several_groups
 from vllm_eagle_ext.preflight.launch import Launch
 from vllm_eagle_ext.preflight.sleep_rules import (
     SleepEngine,
@@ -56,6 +57,10 @@ def _engine(launch: Launch) -> SleepEngine:
         runner=case.setting.runner if case else None,
         on_cpu=bool(current_platform.is_cpu()),
         prefix_caching=bool(engine_args.enable_prefix_caching),
+        mixed_caches=case is not None
+        and has_several_groups(
+            launch.target_text, case.spec, manager_off=bool(engine_args.disable_hybrid_kv_cache_manager)
+        ),
         kv_connector=connector_of(engine_args),
     )
 

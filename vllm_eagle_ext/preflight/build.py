@@ -76,14 +76,16 @@ def _build(launch: Launch, build: Callable[[], Any]) -> Launch:
 
 
 def _apply(launch: Launch) -> None:
-    may_sleep = choose_sleep(launch)
+    is_inspected = launch.config is not None and launch.inspection is not None
+    if is_inspected and launch.config.method in methods():
+        keep_last_block(launch)
+        share_the_targets_group(launch)
+        _apply_draft(launch, choose_sleep(launch))
+    else:
+        choose_sleep(launch)
     if launch.config is None:
         require_drafts(launch.options)
         return
-    if launch.inspection is not None and launch.config.method in methods():
-        _apply_draft(launch, may_sleep)
-        keep_last_block(launch)
-        share_the_targets_group(launch)
     apply_draft_length(launch)
     apply_hybrid_state(launch)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext import compat
+from vllm_eagle_ext import architectures, compat
 from vllm_eagle_ext.checkpoint import Case, Inspection, TargetFacts
 from vllm_eagle_ext.checkpoint.case import Setting
 from vllm_eagle_ext.checkpoint.families.registry import method_drafts_in_parallel
@@ -74,6 +74,6 @@ def draft_setting(launch: Launch, request: DraftRequest) -> Setting:
         runner=compat.model_runner(drafts_in_parallel=request.parallel_drafting),
         v2_runner_needs_aux_states=compat.v2_runner_needs_aux_states(),
         parallel_drafting=request.parallel_drafting or method_drafts_in_parallel(request.method),
-        registered=compat.registered_architectures(),
-        model_types=compat.readable_model_types(),
+        registered=architectures.registered_architectures(),
+        model_types=architectures.readable_model_types(),
     )

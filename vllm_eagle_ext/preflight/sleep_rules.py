@@ -22,6 +22,7 @@ class SleepEngine:
     runner: str | None  # "v1" or "v2"; None: not known
     on_cpu: bool
     prefix_caching: bool
+    mixed_caches: bool = False  # several KV-cache groups, whose layers take turns in one memory
     kv_connector: str | None = None
 
 
@@ -79,10 +80,10 @@ def _hindrances(engine: SleepEngine) -> Iterator[str]:
         yield "on the V2 runner, which does with K = 0 what vLLM has for it"
     elif not engine.on_cpu:
         yield "on a GPU's V1 runner, where it was never run"
-    if engine.prefix_caching:
+    if engine.prefix_caching and engine.mixed_caches:
         yield (
-            "with prefix caching, where other requests may read a block of the draft's cache before it "
-            "is filled"
+            "with prefix caching beside layers of several kinds (full, windowed), whose caches take "
+            "turns in one memory: a row that is written afterwards may go into another layer's"
         )
     if engine.kv_connector is not None:
         yield (

@@ -14,7 +14,7 @@ from vllm.config import VllmConfig
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.model_executor.models import interns2_mobius, interns2_preview, qwen3_5, qwen3_next
 
-from vllm_eagle_ext import compat
+from vllm_eagle_ext import architectures, compat
 from vllm_eagle_ext.memory.recorded_inputs import record_width
 from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
 from vllm_eagle_ext.replay.commit import commit_on_v1
@@ -48,7 +48,7 @@ class _Replay:
         self.__class__ = next(base for base in type(self).__mro__ if not issubclass(base, _Replay))  # type: ignore[assignment]
         model_config = vllm_config.model_config
         names = {ours: stock for stock, ours in REPLAYING_TARGETS.items()}
-        compat.use_architecture(model_config, names[model_config.architecture])
+        architectures.use_architecture(model_config, names[model_config.architecture])
 
     @classmethod
     def get_mamba_state_shape_from_config(cls, vllm_config: VllmConfig) -> tuple[Any, ...]:

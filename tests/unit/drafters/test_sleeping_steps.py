@@ -188,6 +188,7 @@ class Machine:
             requests=self.requests,
             input_batch=SimpleNamespace(req_ids=list(rows)),
             discard_request_mask=SimpleNamespace(np=np.array(self.inside(rows))),
+            cache_config=SimpleNamespace(enable_prefix_caching=False),
             drafter=SimpleNamespace(
                 draft_attn_groups=[SimpleNamespace(kv_cache_spec=spec)], kv_cache_gid=DRAFT
             ),

@@ -66,6 +66,22 @@ def test_what_a_draft_does(configure, options, speculative, target, sleeps):
     assert configure(options, speculative, target) is sleeps
 
 
+@pytest.mark.parametrize("caching", [False, True])
+def test_prefix_caching_lets_a_draft_sleep_beside_layers_of_one_kind(configure, caching):
+    assert configure(AUTO, EAGLE3, TINY / "target", enable_prefix_caching=caching)
+
+
+def test_prefix_caching_keeps_a_draft_awake_beside_layers_of_several_kinds(configure, caplog):
+    windows = {"layer_types": ["full_attention", "sliding_attention"] * 5, "sliding_window": 64}
+    with caplog.at_level(logging.INFO):
+        mixed = {"hf_overrides": windows, "enable_prefix_caching": True}
+        assert not configure(AUTO, EAGLE3, TINY / "target", **mixed)
+    assert any("beside layers of several kinds" in record.getMessage() for record in caplog.records)
+    assert configure(AUTO, EAGLE3, TINY / "target", **mixed | {"enable_prefix_caching": False})
+    with pytest.raises(SpeculativeConfigError, match="beside layers of several kinds"):
+        configure(AUTO | {"draft_off": "sleep"}, EAGLE3, TINY / "target", **mixed)
+
+
 def test_sleep_is_refused_before_anything_is_loaded(configure):
     with pytest.raises(SpeculativeConfigError, match="without a draft that this package") as caught:
         configure({"draft_off": "sleep"}, None, TINY / "target")
@@ -96,7 +112,12 @@ def test_whose_cache_follows_from_the_targets_states(family, layers, follows, tm
         ({"caches_without_attention": False}, "take a whole pass"),
         ({"runner": "v2"}, "V2 runner"),
         ({"on_cpu": False}, "GPU's V1 runner"),
-        ({"prefix_caching": True}, "prefix caching, where other requests"),
+        ({"prefix_caching": True}, None),
+        ({"mixed_caches": True}, None),
+        (
+            {"prefix_caching": True, "mixed_caches": True},
+            "prefix caching beside layers of several kinds",
+        ),
         ({"kv_connector": "LMCacheConnector"}, "with LMCacheConnector"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

@@ -20,12 +20,14 @@ from vllm_eagle_ext.preflight.auto_rules import (
     refuse_menu,
     refuse_shorter_blocks,
 )
+from vllm_eagle_ext.preflight.kv_groups import has_several_groups
 from vllm_eagle_ext.preflight.offline.wishes import EngineWishes, Runner
 from vllm_eagle_ext.preflight.sleep_rules import SleepEngine, has_zero, refuse_sleep, warn_of_no_zero
 
 
 def checks_of_options(
     architecture: str,
+    text: Mapping[str, Any],
     case: Case | None,
     wishes: EngineWishes,
     *,
@@ -33,7 +35,11 @@ def checks_of_options(
     on_cpu: bool,
     prefix_caching: bool,
 ) -> dict[str, Callable[[], object]]:
-    """List what a start asks of the options, name by name; a check raises an EagleExtError."""
+    """List what a start asks of the options, name by name; a check raises an EagleExtError.
+
+    Args:
+        text: config of the target's language model.
+    """
     asked = wishes.options.hybrid_state
     checks: dict[str, Callable[[], object]] = {
         "replay_needs_states": partial(refuse_without_states, architecture, asked),
@@ -47,7 +53,7 @@ def checks_of_options(
     }
     has_draft = case is not None or wishes.passed_through
     if has_draft:
-        checks |= _checks_of_sleep(case, wishes, runner, on_cpu, prefix_caching)
+        checks |= _checks_of_sleep(text, case, wishes, runner, on_cpu, prefix_caching)
     if wishes.chooses_k and has_draft:
         checks["engine_chooses_lengths"] = partial(
             _refuse_auto, case, wishes, runner=runner, on_cpu=on_cpu
@@ -62,7 +68,12 @@ def checks_of_options(
 
 
 def _checks_of_sleep(
-    case: Case | None, wishes: EngineWishes, runner: Runner, on_cpu: bool, prefix_caching: bool
+    text: Mapping[str, Any],
+    case: Case | None,
+    wishes: EngineWishes,
+    runner: Runner,
+    on_cpu: bool,
+    prefix_caching: bool,
 ) -> dict[str, Callable[[], object]]:
     engine = SleepEngine(
         has_draft=case is not None and not case.spec.served_by.is_vllms,
@@ -70,6 +81,10 @@ def _checks_of_sleep(
         runner=runner,
         on_cpu=on_cpu,
         prefix_caching=prefix_caching,
+        mixed_caches=case is not None
+        and has_several_groups(
+            text, case.spec, manager_off=bool(wishes.engine.get("disable_hybrid_kv_cache_manager"))
+        ),
         kv_connector=named_connector(wishes.engine),
     )
     asked = wishes.options.draft_off

@@ -73,6 +73,7 @@ def plan_start(
     if wishes.options.enabled:
         checks |= checks_of_options(
             architecture,
+            text_config(target),
             case,
             wishes,
             runner=start.runner,

@@ -46,13 +46,15 @@ def test_published_widths(T):
     check(Shape(T=T, H=1, HV=2, DK=128, DV=128), [T], [T - 1], seeds=1)
 
 
-@pytest.mark.parametrize(("DK", "DV"), [(16, 16), (48, 80)])
+@pytest.mark.parametrize(("DK", "DV"), [(16, 16), pytest.param(48, 80, marks=FULL)])
 def test_other_widths(DK, DV):
     check(Shape(T=5, H=1, HV=2, DK=DK, DV=DV), [5, 2], [4, 2], seeds=2)
 
 
-@pytest.mark.parametrize("model", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("state", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("model", [torch.bfloat16, pytest.param(torch.float16, marks=FULL)], ids=str)
+@pytest.mark.parametrize(
+    "state", [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=FULL)], ids=str
+)
 def test_dtypes(model, state):
     check(Shape(T=16, model=model, state=state, **SMALL), [16, 7], [13, 7])
 
@@ -66,9 +68,14 @@ def test_block_strides(gap):
     check(Shape(T=4, gap=gap), [4, 2], [3, 1])
 
 
+def split_marks(HV: int) -> list[pytest.MarkDecorator]:
+    """Of all splits that models have, `make test` takes the small ones."""
+    return [pytest.mark.long] if HV > 8 else [FULL] if HV > 4 else []
+
+
 @pytest.mark.parametrize(
     ("H", "HV"),
-    [pytest.param(*split, marks=[pytest.mark.long] * (split[1] > 8)) for split in sorted(set(SPLITS))],
+    [pytest.param(*split, marks=split_marks(split[1])) for split in sorted(set(SPLITS))],
 )
 def test_head_splits(H, HV):
     check(Shape(T=4, H=H, HV=HV, DK=16, DV=16), [4], [3], seeds=1 + 16 // HV)
@@ -94,6 +101,7 @@ def test_extreme_gates(a, b, A_log):
     check(Shape(T=16), [16, 3], [12, 3], change)
 
 
+@pytest.mark.full
 def test_gates_that_change_from_row_to_row():
     """What lies behind a row that forgets nearly all decays slowly: no difference of large sums."""
 
@@ -105,7 +113,7 @@ def test_gates_that_change_from_row_to_row():
     check(Shape(T=16, DK=32), [16, 16], [14, 16], change)
 
 
-@pytest.mark.parametrize("T", [16, 33])
+@pytest.mark.parametrize("T", [pytest.param(16, marks=FULL), 33])
 def test_equal_keys_of_full_weight(T):
     """Powers of their matrix would cancel: binomial coefficients as large as 10^3 and 10^9."""
 
@@ -164,7 +172,9 @@ def test_a_chain_of_256_steps(T, state, A_log):
     found.check(shape)
 
 
-@pytest.mark.parametrize(("verify", "commit"), [(sequential, chunked), (chunked, sequential)])
+@pytest.mark.parametrize(
+    ("verify", "commit"), [pytest.param(sequential, chunked, marks=FULL), (chunked, sequential)]
+)
 def test_either_commits_what_the_other_verified(monkeypatch, verify, commit):
     parts = {"verify": verify.verify, "plan": chunked.plan, "ApplyPlan": commit.ApplyPlan}
     monkeypatch.setattr(exactness, "ops", SimpleNamespace(**parts))

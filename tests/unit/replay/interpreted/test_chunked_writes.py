@@ -28,7 +28,7 @@ def pair(shape: Shape, counts: list[int], spare: int = 2) -> list[Case]:
 
 
 @pytest.mark.parametrize("padding", [0, -1])
-@pytest.mark.parametrize("T", [4, 17])
+@pytest.mark.parametrize("T", [4, pytest.param(17, marks=pytest.mark.full)])
 def test_a_verify_writes_the_same_records_and_nothing_else(padding, T):
     outs, steps = [], pair(Shape(T=T, H=2, HV=4), [*COUNTS[:-1], T])
     for kernels, step in zip(KERNELS, steps, strict=True):
