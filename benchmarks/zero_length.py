@@ -4,10 +4,11 @@ both tiny pairs, V1 runner.
 
     python -m benchmarks.zero_length [--pair hybrid] [--write]
 
-Engines of one thread take turns, each in a process of its own. Each decodes with 32 requests and with
-one; a step's CPU time is the median of its decode steps, at the median speed of the processor
-(`machine_speed`). Parts are timed around vLLM's methods, in a generation of their own, so that the
-watches are in no step's total.
+Engines of one thread take turns, each in a process of its own. Each decodes with 32 greedy requests,
+with 32 of which every second one is sampled at temperature 1, and with one greedy request; the CPU time
+of a step is the median of the decode steps, at the median speed of the processor (`machine_speed`).
+Parts are timed around methods of vLLM, in a generation of their own, so that the watches are in no
+total of a step.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from benchmarks.machine_speed import ReferenceWork
 from tests.support.engine import IN_PROCESS, TINY, engine_environment
 
 RESULT = Path(__file__).parent / "results" / "zero_length_cpu.json"
-TURNS, TOKENS, WARM_UP, REQUESTS = 3, 120, 20, (32, 1)
+TURNS, TOKENS, WARM_UP = 3, 120, 20
+# Name -> requests, and which of them are sampled: every so manieth, 0 for none.
+LOADS = {"32": (32, 0), "32, half sampled": (32, 2), "1": (1, 0)}
 # Pair -> target, and method, draft and K, which is never drafted.
 PAIRS = {
     "hybrid": ("hybrid_target", "dflash", "dflash", 7),
@@ -100,14 +103,20 @@ class Watch:
                 patch.stop()
 
 
-def decode(engine: Any, name: str, requests: int, watch: Watch | None) -> list[dict[str, float]]:
+def decode(engine: Any, name: str, load: str, watch: Watch | None) -> list[dict[str, float]]:
     """Milliseconds of each decode step behind the first ones, whole, by part, and of a piece of work."""
     from vllm import SamplingParams
 
-    params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, detokenize=False)
+    requests, sampled = LOADS[load]
     for number in range(requests):
+        params = SamplingParams(
+            temperature=float(bool(sampled) and number % sampled == 0),
+            max_tokens=TOKENS,
+            ignore_eos=True,
+            detokenize=False,
+        )
         prompt = [1 + (7 * number + 13 * i) % 1500 for i in range(16)]
-        engine.add_request(f"{name} {number}", {"prompt_token_ids": prompt}, params)
+        engine.add_request(f"{name} {load} {number}", {"prompt_token_ids": prompt}, params)
     steps: list[dict[str, float]] = []
     work = ReferenceWork()
     while engine.has_unfinished_requests():
@@ -133,7 +142,7 @@ def in_pieces(milliseconds: dict[str, float]) -> dict[str, float]:
 
 
 def measure(pair: str, kind: str) -> dict[str, Any]:
-    """Of one engine: requests -> times in pieces of reference work, and milliseconds of a piece."""
+    """Of one engine: load -> times in pieces of reference work, and milliseconds of a piece."""
     from tests.support.in_process import build, close
 
     options = ENGINES[kind]
@@ -149,14 +158,14 @@ def measure(pair: str, kind: str) -> dict[str, Any]:
         options = options | {"hybrid_state": "replay"}
     llm = build(job, "", options or {})
     engine, found = llm.llm_engine, {}
-    for requests in REQUESTS:
-        decode(engine, f"warm-up {requests}", requests, None)
-        whole = medians(decode(engine, f"whole {requests}", requests, None))
+    for load in LOADS:
+        decode(engine, "warm-up", load, None)
+        whole = medians(decode(engine, "whole", load, None))
         watch = Watch()
         with watch.on(engine):
-            parts = medians(decode(engine, f"parts {requests}", requests, watch))
+            parts = medians(decode(engine, "parts", load, watch))
         parts, whole = in_pieces(parts), in_pieces(whole)
-        found[str(requests)] = {**parts, "step, timed in parts": parts["step"], **whole}
+        found[load] = {**parts, "step, timed in parts": parts["step"], **whole}
     close(llm)
     return found
 
@@ -189,16 +198,14 @@ def in_turn(pair: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def summary(found: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Requests -> part -> engine -> milliseconds a step, the median of its turns."""
+    """Load -> part -> engine -> milliseconds a step, the median of its turns."""
     table: dict[str, dict[str, dict[str, float]]] = {}
-    for requests in map(str, REQUESTS):
-        parts = {part for turns in found.values() for turn in turns for part in turn[requests]} - {PIECE}
-        piece = statistics.median(turn[requests][PIECE] for turns in found.values() for turn in turns)
-        table[requests] = {
+    for load in LOADS:
+        parts = {part for turns in found.values() for turn in turns for part in turn[load]} - {PIECE}
+        piece = statistics.median(turn[load][PIECE] for turns in found.values() for turn in turns)
+        table[load] = {
             part: {
-                kind: round(
-                    piece * statistics.median(turn[requests].get(part, 0.0) for turn in turns), 3
-                )
+                kind: round(piece * statistics.median(turn[load].get(part, 0.0) for turn in turns), 3)
                 for kind, turns in found.items()
             }
             for part in sorted(parts)
@@ -207,8 +214,8 @@ def summary(found: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, dict[
 
 
 def show(pair: str, table: dict[str, dict[str, dict[str, float]]]) -> None:
-    for requests, parts in table.items():
-        print(f"\n{pair}: ms of CPU time a step, {requests} requests".ljust(49), *ENGINES, sep="  ")
+    for load, parts in table.items():
+        print(f"\n{pair}: ms of CPU time a step, requests: {load}".ljust(49), *ENGINES, sep="  ")
         for part, by_engine in parts.items():
             cells = [f"{by_engine[kind]:{len(kind)}.2f}" for kind in ENGINES]
             print(part.ljust(48), *cells, sep="  ")

@@ -35,7 +35,7 @@ def tune(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
         [str(Path(sys.executable).parent / "vllm-eagle"), "tune", *COMMAND, "--out", str(out), *more],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
-    assert result.returncode in (0, 1), result.stdout + result.stderr
+    assert (out / REPORT).exists(), result.stdout + result.stderr
     print(result.stdout)
     return result
 
@@ -68,7 +68,7 @@ def test_each_length_was_held(measured):
 def test_what_is_printed_is_what_was_measured(measured):
     out, result = measured
     report = TuneReport.model_validate_json((out / REPORT).read_text())
-    assert result.returncode == report.exit_code == bool(report.slower)
+    assert result.returncode == report.exit_code == (1 if report.slower else 2 * bool(report.undecided))
     assert {(row.load.requests, row.k) for row in report.surface} == {
         (n, k) for n in (1, 4) for k in LENGTHS
     }
@@ -112,7 +112,7 @@ def test_a_lost_turn_alone_is_measured_again(measured):
 
 
 def test_the_command_of_the_page(tmp_path):
-    """As it stands in docs/adaptive.md, with the environment of a user: under ten minutes when quiet."""
+    """As it stands in docs/adaptive.md, with the environment of a user."""
     (command,) = (block for block in blocks("bash", ADAPTIVE) if block.startswith("vllm-eagle tune"))
     environment = engine_environment("v1")
     del environment["VLLM_CPU_KVCACHE_SPACE"]
@@ -122,5 +122,6 @@ def test_the_command_of_the_page(tmp_path):
         capture_output=True, text=True, timeout=3600, check=False,
     )  # fmt: skip
     print(result.stdout)
-    assert result.returncode in (0, 1), result.stdout + result.stderr
-    assert (tmp_path / "tune" / REPORT).exists()
+    assert (tmp_path / "tune" / REPORT).exists(), result.stdout + result.stderr
+    report = TuneReport.model_validate_json((tmp_path / "tune" / REPORT).read_text())
+    assert result.returncode == report.exit_code

@@ -125,6 +125,9 @@ SurfaceOnly = Annotated[
 Auto = Annotated[
     bool, typer.Option("--auto", help='Measure draft_length "auto", experimental, as well.')
 ]
+Adaptive = Annotated[
+    bool, typer.Option("--adaptive", help="Measure vLLM's adaptive verification as well: V2 on a GPU.")
+]
 Beside = Annotated[
     bool | None,
     typer.Option("--together/--apart", help="Engines beside each other. Default: on a CPU."),

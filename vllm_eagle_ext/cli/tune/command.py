@@ -31,6 +31,7 @@ def tune(
     steps: parameters.Steps = 24,
     surface_only: parameters.SurfaceOnly = False,
     auto: parameters.Auto = False,
+    adaptive: parameters.Adaptive = False,
     together: parameters.Beside = None,
     prompts: parameters.Prompts = None,
     dataset_path: parameters.DatasetPath = None,

@@ -30,15 +30,18 @@ Surface = Mapping[tuple[ServedLoad, int], HasGain]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedChoice:
-    """What is printed, and where it is slower than no draft by more than the interval."""
+    """What is printed, and where it is slower than no draft: by more than the interval, or perhaps."""
 
     served: ServedConfig
     slower: tuple[ServedLoad, ...] = ()
+    undecided: tuple[ServedLoad, ...] = ()  # by the median alone, while the interval reaches 1
     with_zero: Schedule = ()  # K = 0 where it is slower, and less slow; empty: it would not help
 
     @property
     def exit_code(self) -> int:
-        return 1 if self.slower else 0
+        if self.slower:
+            return 1
+        return 2 if self.undecided else 0
 
 
 def best_fixed(surface: Surface, ks: Sequence[int]) -> int:
@@ -86,9 +89,7 @@ def worth_serving(settings: TuneSettings, surface: Surface) -> list[ServedConfig
         found.append(ServedConfig(name="fixed", k=fixed))
     if any(best.values()) and set(best.values()) != {fixed}:
         found.append(ServedConfig(name="schedule", schedule=merged_schedule(best)))
-    if settings.auto:
-        found.append(ServedConfig(name="auto"))
-    return found
+    return found + settings.chosen_while_serving
 
 
 def choose_config(settings: TuneSettings, measured: Gains, surface: Surface) -> TunedChoice:
@@ -108,13 +109,23 @@ def choose_config(settings: TuneSettings, measured: Gains, surface: Surface) -> 
             best = one
     slower = slower_at(best, measured)
     return TunedChoice(
-        served=best, slower=slower, with_zero=_with_zero(settings, best, slower, measured, surface)
+        served=best,
+        slower=slower,
+        undecided=_undecided_at(best, measured),
+        with_zero=_with_zero(settings, best, slower, measured, surface),
     )
 
 
 def slower_at(served: ServedConfig, measured: Gains) -> tuple[ServedLoad, ...]:
     """Loads at which the whole interval of the gain lies below 1."""
     return tuple(load for (one, load), gain in measured.items() if one == served and gain.high < 1)
+
+
+def _undecided_at(served: ServedConfig, measured: Gains) -> tuple[ServedLoad, ...]:
+    """Loads at which the median lies below 1, and the interval reaches it."""
+    return tuple(
+        load for (one, load), gain in measured.items() if one == served and gain.median < 1 <= gain.high
+    )
 
 
 def loses_everywhere(measured: Gains) -> bool:
@@ -141,7 +152,7 @@ def _with_zero(
     surface: Surface,
 ) -> Schedule:
     """The printed lengths, with 0 at the numbers of requests where that is less slow."""
-    if served.name == "auto":
+    if served in settings.chosen_while_serving:
         return ()
     levels = {level: served.k_at(level) or 0 for level in settings.requests}
     for level in {load.requests for load in slower}:

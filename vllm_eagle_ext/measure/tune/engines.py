@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from vllm_eagle_ext.draft_length.menu import schedule_of
 from vllm_eagle_ext.measure.engine.client import EngineProcess
 from vllm_eagle_ext.measure.engine.held_length import SCHEDULER
-from vllm_eagle_ext.measure.tune.results import SCHEDULE_KEY, ServedConfig, TuneSettings
+from vllm_eagle_ext.measure.tune.results import ADAPTIVE_KEY, SCHEDULE_KEY, ServedConfig, TuneSettings
 from vllm_eagle_ext.options import KEY
 
 
@@ -28,6 +28,8 @@ def speculative_of(settings: TuneSettings, served: ServedConfig) -> dict[str, An
         own[SCHEDULE_KEY] = [list(entry) for entry in served.schedule]
     elif served.name == "held":
         own[SCHEDULE_KEY] = [list(entry) for entry in schedule_of(settings.lengths)]
+    elif served.name == "adaptive":
+        own[ADAPTIVE_KEY] = True
     return own
 
 

@@ -95,7 +95,7 @@ def engines_to_start(settings: TuneSettings, stage: Stage) -> int:
     """Engines of a stage, at most: the one without a draft goes on where all run beside each other."""
     if stage == "sweep":
         return 2
-    return 2 + settings.auto + (not settings.together)
+    return 2 + len(settings.chosen_while_serving) + (not settings.together)
 
 
 def _cell_s(settings: TuneSettings, turn: CellTurn, served: ServedConfig) -> float:

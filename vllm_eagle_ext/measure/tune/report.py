@@ -65,6 +65,7 @@ class TuneReport(Record):
     config: Config | None = None
     mean_gain: float | None = None  # measured, geometric mean over the loads
     slower: list[ServedLoad] = []  # than no draft, by more than the interval
+    undecided: list[ServedLoad] = []  # slower by the median, but not by the whole interval
     with_zero: Config | None = None  # the same with K = 0 there, where that is less slow
     other_cores: float = 0.0  # at most, that other processes kept busy
     exit_code: int
@@ -118,6 +119,7 @@ def _with_choice(report: TuneReport, closing: list[Cell]) -> TuneReport:
         "config": _config(settings, choice.served),
         "mean_gain": None if choice.served == NONE else measured_mean(choice.served, measured),
         "slower": sorted(choice.slower, key=_order),
+        "undecided": sorted(choice.undecided, key=_order),
         "with_zero": _zero_config(settings, choice),
         "exit_code": choice.exit_code,
     })  # fmt: skip

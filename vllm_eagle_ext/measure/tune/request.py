@@ -14,7 +14,7 @@ from vllm_eagle_ext.measure.bench.results import sha256_of
 from vllm_eagle_ext.measure.engine.arguments import refuse_reserved, require_served
 from vllm_eagle_ext.measure.prompts import load_tokenizer, read_texts, token_ids
 from vllm_eagle_ext.measure.tune.context_prompts import with_context
-from vllm_eagle_ext.measure.tune.results import SCHEDULE_KEY, TuneSettings
+from vllm_eagle_ext.measure.tune.results import ADAPTIVE_KEY, SCHEDULE_KEY, TuneSettings
 from vllm_eagle_ext.preflight.auto_rules import has_fixed_blocks
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
 from vllm_eagle_ext.preflight.offline.serve import as_decided, speculative_config, usual_k
@@ -22,7 +22,7 @@ from vllm_eagle_ext.preflight.offline.serve import as_decided, speculative_confi
 USUAL_REQUESTS = (1, 2, 4, 8, 16, 32)
 _DENSE, _SPREAD = 4, 1.5  # every K up to the first; further ones so many times as long
 # Keys of speculative_config that choose how much is drafted or verified, as this command does.
-_CHOSEN = ("num_speculative_tokens_per_batch_size", "enable_adaptive_verification")
+_CHOSEN = (SCHEDULE_KEY, ADAPTIVE_KEY)
 Prompts = Mapping[int, list[list[int]]]  # by context
 
 
@@ -39,6 +39,7 @@ class TuneRequest:
     together: bool | None = None  # None: on a CPU
     surface_only: bool = False
     auto: bool = False
+    adaptive: bool = False
     prompts: str | None = None
     dataset_path: str | None = None
     num_prompts: int | None = None
@@ -63,12 +64,22 @@ def settle_tune(request: TuneRequest) -> tuple[TuneSettings, Prompts]:
     checked = _checked_draft(request)
     served = speculative_config(checked)
     lengths = _lengths(request, served["num_speculative_tokens"], checked)
-    _check_as_started(request, lengths)
+    _check_as_started(request, lengths, checked)
     levels = _levels(request)
     found, read = _prompts_by_context(request, max(levels))
     limit = request.engine.get("max_model_len") or checked.target.max_position_embeddings
     _require_room_for_steps(request, found, max(lengths), max(levels), limit)
-    same = ("target", "draft", "rounds", "steps", "surface_only", "auto", "temperature", "seed")
+    same = (
+        "target",
+        "draft",
+        "rounds",
+        "steps",
+        "surface_only",
+        "auto",
+        "adaptive",
+        "temperature",
+        "seed",
+    )
     return TuneSettings(
         **{name: getattr(request, name) for name in same},
         speculative={**request.speculative, **served, "num_speculative_tokens": max(lengths)},
@@ -141,7 +152,8 @@ def _refuse_chosen(request: TuneRequest) -> None:
     if taken := [key for key in _CHOSEN if key in request.speculative]:
         raise SpeculativeConfigError(
             field="--speculative", value=taken, allowed="keys that do not choose how much is drafted",
-            remedy="leave them out: this command finds the schedule",
+            remedy="leave them out: this command finds the schedule, and --adaptive measures vLLM's "
+            "adaptive verification",
         )  # fmt: skip
     if taken := [key for key in ("draft_length", "draft_lengths") if key in request.eagle_ext]:
         raise SpeculativeConfigError(
@@ -167,8 +179,8 @@ def _checked_draft(request: TuneRequest) -> CheckResult:
     return result
 
 
-def _check_as_started(request: TuneRequest, lengths: list[int]) -> None:
-    """Check what is started beyond one K: an engine that holds every length, and that of --auto.
+def _check_as_started(request: TuneRequest, lengths: list[int], checked: CheckResult) -> None:
+    """Check what is started beyond one K: engines that hold every length, and of --auto and --adaptive.
 
     Raises:
         UnsupportedDraftError: a start would refuse it.
@@ -183,6 +195,26 @@ def _check_as_started(request: TuneRequest, lengths: list[int]) -> None:
         options = {**request.eagle_ext, "draft_length": "auto", "draft_lengths": lengths}
         auto = replace(asked, options=options, speculative=request.speculative)
         require_served(run_check(auto), "--auto")
+    if request.adaptive:
+        _refuse_adaptive(checked)
+        key = {**request.speculative, ADAPTIVE_KEY: True}
+        require_served(run_check(replace(asked, speculative=key)), "--adaptive")
+
+
+def _refuse_adaptive(checked: CheckResult) -> None:
+    """Refuse what vLLM can trim on the V2 runner and a GPU alone, by the graphs that it captures there.
+
+    Raises:
+        SpeculativeConfigError: it cannot be had here.
+    """
+    platform, runner = checked.start.platform.name, checked.start.runner
+    if (platform, runner) != ("cuda", "v2"):
+        raise SpeculativeConfigError(
+            field="--adaptive", value=True,
+            allowed=f"on a GPU and the V2 runner, whose CUDA graphs take drafts of any length; here are "
+            f"{platform} and {runner.upper()}",
+            remedy="leave it out; --auto chooses K while it serves on either runner",
+        )  # fmt: skip
 
 
 def _prompts_by_context(request: TuneRequest, most: int) -> tuple[dict[int, list[list[int]]], Any]:

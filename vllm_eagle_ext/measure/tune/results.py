@@ -8,11 +8,13 @@ from typing import Any, Literal
 from vllm_eagle_ext.measure.folder import Record, RunFolder
 
 Schedule = tuple[tuple[int, int, int], ...]  # first and last number of requests, K
-# Without a draft; every K in one engine; and what may be served: one K, vLLM's schedule, the controller.
-Name = Literal["none", "held", "fixed", "schedule", "auto"]
+# Without a draft; every K in one engine; and what may be served: one K, vLLM's schedule, the controller,
+# vLLM's adaptive verification.
+Name = Literal["none", "held", "fixed", "schedule", "auto", "adaptive"]
 Stage = Literal["sweep", "closing"]
 
 SCHEDULE_KEY = "num_speculative_tokens_per_batch_size"
+ADAPTIVE_KEY = "enable_adaptive_verification"
 HEADER, CELLS = "tune.json", "cells.jsonl"
 
 
@@ -32,13 +34,18 @@ class ServedConfig(Record):
         """K that so many requests get; None where it is chosen while serving."""
         if self.name == "schedule":
             return k_at(self.schedule, requests)
-        return None if self.name == "auto" else self.k
+        return None if self.name in ("auto", "adaptive") else self.k
 
     @property
     def shown(self) -> str:
         if self.name in ("held", "fixed"):
             return f"K={self.k}"
-        return {"none": "no draft", "schedule": "schedule", "auto": 'draft_length "auto"'}[self.name]
+        return {
+            "none": "no draft",
+            "schedule": "schedule",
+            "auto": 'draft_length "auto"',
+            "adaptive": "adaptive verification",
+        }[self.name]
 
 
 def k_at(schedule: Schedule, requests: int) -> int:
@@ -63,6 +70,7 @@ class TuneSettings(Record):
     together: bool  # all engines of a stage run beside each other
     surface_only: bool
     auto: bool
+    adaptive: bool = False
     temperature: float
     seed: int
     prompts: str  # a file, a data set or "built-in"
@@ -77,6 +85,12 @@ class TuneSettings(Record):
     @property
     def k(self) -> int:
         return max(self.lengths)
+
+    @property
+    def chosen_while_serving(self) -> list[ServedConfig]:
+        """What is measured beside one K and a schedule, because it was asked for."""
+        asked: list[tuple[Name, bool]] = [("auto", self.auto), ("adaptive", self.adaptive)]
+        return [ServedConfig(name=name) for name, wanted in asked if wanted]
 
     @property
     def drafted(self) -> list[int]:

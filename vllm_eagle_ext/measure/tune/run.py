@@ -52,7 +52,8 @@ def run_tune(request: TuneRequest, path: Path, arguments: Sequence[str], console
 def _measure_stages(
     folder: TuneFolder, settings: TuneSettings, prompts: Prompts, console: Console
 ) -> None:
-    beside = 2 + (not settings.surface_only) + settings.auto if settings.together else 1
+    closing = 0 if settings.surface_only else 1 + len(settings.chosen_while_serving)
+    beside = 2 + closing if settings.together else 1
     if not _is_missing(settings, folder):
         return
     engine, share = with_memory(settings.engine, [settings.target, settings.draft], engines=beside)
@@ -103,7 +104,7 @@ def _stages_s(settings: TuneSettings, folder: TuneFolder) -> float:
         seconds += turns_s(settings, sweep) + engines_to_start(settings, "sweep") * start_s(settings)
         if not settings.surface_only:
             closing = [NONE, ServedConfig(name="fixed", k=settings.k), ServedConfig(name="schedule")]
-            closing += [ServedConfig(name="auto")] * settings.auto
+            closing += settings.chosen_while_serving
     if left := missing_turns(settings, closing, folder.cells("closing")):
         seconds += turns_s(settings, left) + engines_to_start(settings, "closing") * start_s(settings)
     return seconds

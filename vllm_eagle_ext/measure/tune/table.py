@@ -155,13 +155,9 @@ def _recommendation(report: TuneReport) -> Iterator[str]:
         table = ", ".join(f"K={k} for {_span(a, b)}" for a, b, k in report.served.schedule)
         yield f"The schedule: {table}; more requests get the last K."
     for load in report.slower:
-        row = report.closed(report.served, load)
-        assert row is not None
-        assert row.gain is not None
-        yield (
-            f"SLOWER than no draft with {load.requests} requests at context {load.context}: "
-            f"{_gain_text(row.gain, '')}."
-        )
+        yield f"SLOWER than no draft {_at(report, load)}."
+    for load in report.undecided:
+        yield f"Cannot be told, slower or not, {_at(report, load)}: more --rounds narrow the interval."
     if report.with_zero:
         yield "Less slow there, by the sweep, with K=0:"
         yield from _flag_lines(report, report.with_zero)
@@ -173,8 +169,18 @@ def _recommendation(report: TuneReport) -> Iterator[str]:
     if not report.settings.auto:
         yield (
             'Not measured: draft_length "auto", experimental, which chooses K while it serves '
-            "(--auto measures it too)."
+            "(--auto measures it too; --adaptive vLLM's adaptive verification, on a GPU)."
         )
+
+
+def _at(report: TuneReport, load: ServedLoad) -> str:
+    """A load, and what the printed config gains there."""
+    assert report.served is not None
+    row = report.closed(report.served, load)
+    assert row is not None
+    assert row.gain is not None
+    many = f"{load.requests} request{'s' * (load.requests > 1)}"
+    return f"with {many} at context {load.context}: {_gain_text(row.gain, '')}"
 
 
 def _flag_lines(report: TuneReport, config: Config) -> Iterator[str]:

@@ -43,6 +43,7 @@ class MadeUp:
     together: bool = True
     surface_only: bool = False
     auto: bool = False
+    adaptive: bool = False
     noise: float = 0.3
     own_noise: float = 0.01
     step_s: Callable[[ServedLoad, int], float] = memory_bound
@@ -58,8 +59,9 @@ class MadeUp:
             },
             lengths=list(self.lengths), requests=list(self.requests), contexts=list(self.contexts),
             rounds=self.rounds, steps=STEPS, together=self.together, surface_only=self.surface_only,
-            auto=self.auto, temperature=0.0, seed=0, prompts="built-in", num_prompts=40,
-            prompts_sha256="0", prompt_tokens={context: context + 10.0 for context in self.contexts},
+            auto=self.auto, adaptive=self.adaptive, temperature=0.0, seed=0, prompts="built-in",
+            num_prompts=40, prompts_sha256="0",
+            prompt_tokens={context: context + 10.0 for context in self.contexts},
             chat_template=False, thinking=None, engine={}, eagle_ext={},
         )  # fmt: skip
 
@@ -84,7 +86,7 @@ class MadeUp:
         if k is None:
             k = max(self.lengths, key=lambda k: expected_length(self.rate, k) / self.step_s(load, k))
         seconds = self.step_s(load, k) + (self.awake_s if served != NONE and not k else 0)
-        if served.name == "auto":
+        if served.name in ("auto", "adaptive"):
             seconds /= self.auto_gain
         return Cell(
             stage=stage, served=served, load=load, round=number,

@@ -97,7 +97,7 @@ def test_the_one_that_gains_most_is_printed():
     wanted = made.settings()
     gains = measured(wanted, fixed={1: 1.5, 4: 1.3, 16: 1.1}, schedule={1: 1.8, 4: 1.3, 16: 1.2})
     choice = choose_config(wanted, gains, surface(made))
-    assert (choice.served, choice.slower, choice.exit_code) == (OTHER, (), 0)
+    assert (choice.served, choice.slower, choice.undecided, choice.exit_code) == (OTHER, (), (), 0)
 
 
 def test_being_slower_nowhere_comes_first():
@@ -139,7 +139,9 @@ def test_slower_is_the_whole_interval(high):
     made = MadeUp(requests=(1, 4), contexts=(64,))
     one, four = (ServedLoad(requests=requests, context=64) for requests in (1, 4))
     gains = {(FIXED, one): median_interval([0.9, high]), (FIXED, four): median_interval([1.1, 1.2])}
-    assert choose_config(made.settings(), gains, surface(made)).exit_code == (high < 1)
+    choice = choose_config(made.settings(), gains, surface(made))
+    assert (choice.slower, choice.undecided) == (((one,), ()) if high < 1 else ((), (one,)))
+    assert choice.exit_code == (1 if high < 1 else 2)
 
 
 @pytest.mark.parametrize(

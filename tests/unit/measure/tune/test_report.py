@@ -119,6 +119,14 @@ def test_auto_is_printed_where_it_gains_more(tmp_path):
     assert "experimental" in text
 
 
+def test_adaptive_verification_is_printed_where_it_gains_most(tmp_path):
+    report, text = shown(MadeUp(adaptive=True, auto_gain=1.5), tmp_path)
+    assert report.served.name == "adaptive"
+    assert flags(text)["--speculative-config"]["enable_adaptive_verification"] is True
+    assert "--additional-config" not in flags(text)
+    assert "adaptive verification" in text
+
+
 def test_json_and_picture(tmp_path):
     pytest.importorskip("matplotlib", reason="comes with the extra `measure`")
     report, _ = shown(MadeUp(), tmp_path)

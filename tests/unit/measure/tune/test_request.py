@@ -17,6 +17,8 @@ from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.measure.tune.context_prompts import with_context
 from vllm_eagle_ext.measure.tune.request import TuneRequest, settle_tune, usual_lengths
+from vllm_eagle_ext.measure.tune.results import ServedConfig
+from vllm_eagle_ext.preflight.offline.platform import find_platform
 
 REQUEST = TuneRequest(draft=str(TINY / "postnorm"), target=str(TINY / "target"), k=4)
 
@@ -55,7 +57,8 @@ def test_the_usual_loads_keep_to_the_engine():
         ({"requests": [16], "engine": {"max_num_seqs": 8}}, "at most max_num_seqs, 8"),
         ({"contexts": [4000]}, "max_model_len is 2048. Allowed: at least"),
         ({"engine": {"max_model_len": 512}}, "shorten --context or --steps"),
-        ({"speculative": {"enable_adaptive_verification": True}}, "--speculative is"),
+        ({"speculative": {"enable_adaptive_verification": True}}, "--adaptive measures"),
+        ({"adaptive": True}, "--adaptive is True. Allowed: on a GPU and the V2 runner"),
         ({"speculative": {"num_speculative_tokens_per_batch_size": [[1, 8, 2]]}}, "finds the schedule"),
         ({"eagle_ext": {"draft_length": "auto"}}, "--auto measures"),
         ({"eagle_ext": {"enabled": False}}, "--eagle-ext: enabled is False"),
@@ -94,6 +97,20 @@ def test_what_is_started_is_checked_with_every_length():
         settle_tune(replace(hybrid, eagle_ext={"hybrid_state": "per_token"}))
     with pytest.raises(EagleExtError, match="--auto: --scheduler-cls"):
         settle_tune(replace(REQUEST, auto=True, engine={"scheduler_cls": "my.Scheduler"}))
+
+
+def test_adaptive_verification_of_a_gpu_is_checked_as_it_is_started(monkeypatch):
+    """On a hybrid target it needs this package's option; of a platform that is only foreseen here."""
+    gpu = replace(find_platform("auto"), name="cuda")
+    monkeypatch.setattr("vllm_eagle_ext.preflight.offline.run.find_platform", lambda _: gpu)
+    assert settle_tune(replace(REQUEST, adaptive=True))[0].chosen_while_serving == [
+        ServedConfig(name="adaptive")
+    ]
+    hybrid = replace(REQUEST, target=str(TINY / "hybrid_target"), draft=str(TINY / "dflash"), k=7)
+    with pytest.raises(EagleExtError, match="--adaptive: "):
+        settle_tune(replace(hybrid, adaptive=True))
+    permitted = {"hybrid_state": "replay", "adaptive_verification": True}
+    assert settle_tune(replace(hybrid, adaptive=True, eagle_ext=permitted))[0].adaptive
 
 
 @pytest.mark.parametrize(
