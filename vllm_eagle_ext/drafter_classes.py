@@ -109,7 +109,7 @@ DFLASH_DRAFTER = Drafter(
     method="dflash",
     backbone=QWEN3,
     published=("DFlashDraftModel",),
-    speculators=(("dflash", "qwen3"),),
+    speculators=(("dflash", "qwen3"), ("dflash", "llama")),  # which trains layers of Qwen3 for both
 )
 
 DFLASH2_DRAFTER = Drafter(
@@ -118,7 +118,7 @@ DFLASH2_DRAFTER = Drafter(
     method="dflash",
     backbone=QWEN3,
     published=("DFlash2DraftModel",),
-    speculators=(("dflash2", "qwen3"),),
+    speculators=(("dflash2", "qwen3"), ("dflash2", "llama")),
     is_vllms=True,
 )
 DSPARK_DRAFTER = Drafter(
@@ -127,7 +127,7 @@ DSPARK_DRAFTER = Drafter(
     method="dspark",
     backbone=QWEN3,
     published=("Qwen3DSparkModel",),
-    speculators=(("dspark", "qwen3"),),
+    speculators=(("dspark", "qwen3"), ("dspark", "llama")),
     published_with_type=(("DSparkDraftModel", "qwen3"),),  # DeepSeek-V4's drafts say so too
     leaves=("Qwen3OmniDSparkModel",),  # which vLLM checks by itself
     is_vllms=True,

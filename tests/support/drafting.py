@@ -15,7 +15,10 @@ from tests.support.drafts import MASK_TOKEN, VLLMS, Draft, write
 from tests.support.mla_reference import MlaReference
 from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
+from vllm_eagle_ext.measure.reference.second_heads import DFlash2Reference, DSparkReference
+from vllm_eagle_ext.measure.reference.weight_files import read_tensors
 
+Choices = tuple[torch.Tensor, torch.Tensor]  # scores [STEPS, C], target ids [STEPS, C]
 ROWS, STEPS = 8, 4
 # Bounds of `difference`. Eight-bit drafts run in bf16 and round activations to eight bits in each layer,
 # the reference does neither: up to 0.052 over 24 drafts and both of vLLM's int8 kernels (0.038 in fp32).
@@ -101,11 +104,13 @@ def load(
 
 @torch.inference_mode()
 def module_logits(drafter: Any, family: str, layer_ids: Sequence[int], probe: Probe) -> torch.Tensor:
-    """[ROWS + STEPS - 1, V]; of a DFlash draft [STEPS, V]."""
+    """[ROWS + STEPS - 1, V]; of DFlash, DFlash2 and DSpark drafts [STEPS, V]."""
     states = torch.cat(probe.aux(layer_ids), dim=-1)[:ROWS]
     states = states.to(drafter.model.embed_tokens.weight.dtype)
     if family in VLLMS:
-        return _second_head_logits(drafter, family, states, probe)
+        samples_anchor = family == "dspark"
+        choices = second_head_choices(drafter, family, states, probe, samples_anchor=samples_anchor)
+        return over_the_vocabulary(choices)
     if family.startswith("dflash"):
         context = drafter.combine_hidden_states(states)
         drafter.precompute_and_store_context_kv(context, torch.arange(ROWS), torch.arange(ROWS))
@@ -126,26 +131,51 @@ def module_logits(drafter: Any, family: str, layer_ids: Sequence[int], probe: Pr
     return torch.cat(logits)
 
 
-def _second_head_logits(drafter: Any, family: str, states: torch.Tensor, probe: Probe) -> torch.Tensor:
-    """Of DFlash2 the scores [STEPS, top k, top k], of DSpark the logits [STEPS, Vd], of given tokens."""
+@torch.inference_mode()
+def second_head_choices(
+    drafter: Any, family: str, states: torch.Tensor, probe: Probe, *, samples_anchor: bool
+) -> Choices:
+    """What each token of a greedy draft of vLLM's own DFlash2 and DSpark classes is chosen by."""
     context = drafter.combine_hidden_states(states)
     drafter.precompute_and_store_context_kv(context, torch.arange(ROWS), torch.arange(ROWS))
-    first = int(family != "dspark")  # row that is drafted
-    block = torch.cat([probe.tokens[:1], torch.full((STEPS + first - 1,), MASK_TOKEN)])
-    hidden = drafter(block, torch.arange(ROWS, ROWS + len(block)))[first:]
-    if family == "dflash2":
-        ids, unary = drafter.compute_candidates(hidden)
-        selector = drafter.model.candidate_selector
-        return selector(ids[None], unary[None], hidden[None], probe.tokens[:1])[0]
-    bias = drafter.markov_bias(drafter.markov_embed(probe.tokens[:STEPS]))
-    return drafter.map_draft_to_target(torch.arange(bias.shape[-1])) * 1e-3 + (
-        drafter.compute_draft_logits(hidden) + bias
-    )
+    masks = STEPS - samples_anchor
+    block = torch.cat([probe.tokens[:1], torch.full((masks,), MASK_TOKEN)])
+    hidden = drafter(block, torch.arange(ROWS, ROWS + len(block)))[-STEPS:]
+    walk = _dflash2_walk if family == "dflash2" else _dspark_walk
+    return walk(drafter, hidden, probe.tokens[:1])
+
+
+def _dflash2_walk(drafter: Any, hidden: torch.Tensor, anchor: torch.Tensor) -> Choices:
+    ids, unary = drafter.compute_candidates(hidden)
+    selector = drafter.model.candidate_selector
+    scores = selector(ids[None], unary[None], hidden[None], anchor)[0]  # [STEPS, before, C]
+    rows, before = [], 0
+    for row in scores:
+        rows.append(row[before])
+        before = int(rows[-1].argmax())
+    return torch.stack(rows), ids
+
+
+def _dspark_walk(drafter: Any, hidden: torch.Tensor, anchor: torch.Tensor) -> Choices:
+    base, rows, token = drafter.compute_draft_logits(hidden), [], anchor
+    for row in base:
+        rows.append(row + drafter.markov_bias(drafter.markov_embed(token))[0])
+        token = drafter.map_draft_to_target(rows[-1].argmax()[None])
+    ids = drafter.map_draft_to_target(torch.arange(base.shape[-1]))
+    return torch.stack(rows), ids.expand(STEPS, -1)
+
+
+def over_the_vocabulary(choices: Choices) -> torch.Tensor:
+    """[STEPS, V]; an id that is no candidate is -inf."""
+    scores, ids = choices
+    return torch.full((len(scores), VOCAB), float("-inf")).scatter(1, ids, scores.float())
 
 
 @torch.inference_mode()
 def reference_logits(folder: Path, family: str, layer_ids: Sequence[int], probe: Probe) -> torch.Tensor:
     """The same, from the file and the formulas."""
+    if family in VLLMS:
+        return over_the_vocabulary(_reference_choices(folder, family, layer_ids, probe))
     if family.startswith("dflash"):
         reference = DFlashReference.load(
             folder, probe.embed_tokens, probe.lm_head, causal=[False] * 2, windows=[None] * 2
@@ -165,6 +195,23 @@ def reference_logits(folder: Path, family: str, layer_ids: Sequence[int], probe:
     scattered = torch.full((len(logits), VOCAB), float("-inf"))
     scattered[:, draft.target_ids] = torch.stack(logits)
     return scattered
+
+
+def _reference_choices(folder: Path, family: str, layer_ids: Sequence[int], probe: Probe) -> Choices:
+    kind = DFlash2Reference if family == "dflash2" else DSparkReference
+    reference: Any = kind.load(
+        folder, probe.embed_tokens, probe.lm_head, causal=[False] * 2, windows=[None] * 2
+    )
+    if family == "dspark-speculators":
+        d2t = read_tensors(folder)["d2t"]
+        reference = replace(
+            reference,
+            lm_head=reference.weights["lm_head.weight"],
+            target_ids=d2t + torch.arange(len(d2t)),
+            samples_anchor=False,
+        )
+    states = [state[:ROWS] for state in probe.aux(layer_ids)]
+    return reference.choices(reference.context(states), int(probe.tokens[0]), STEPS)
 
 
 def difference(mine: torch.Tensor, reference: torch.Tensor) -> float:

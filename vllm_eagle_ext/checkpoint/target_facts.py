@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ class TargetFacts:
     vocab_size: int  # V
     rope: Rope = Rope(None)
     max_position_embeddings: int | None = None
+    embedding_scale: float = 1.0  # what it multiplies the rows of its embedding table by
     folder: Path | None = None  # with the tokenizer, if it is here
 
     @classmethod
@@ -39,6 +41,7 @@ class TargetFacts:
             vocab_size=_size(text if text.get("vocab_size") else config, "vocab_size"),
             rope=Rope(None) if rope_problems(text) else read_rope(text),
             max_position_embeddings=length if type(length) is int else None,
+            embedding_scale=_table_scale(text),
             folder=folder,
         )
 
@@ -47,6 +50,15 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The language model's block of a composite config, else the config."""
     blocks = (config.get(key) for key in _TEXT_BLOCKS)
     return next((block for block in blocks if isinstance(block, Mapping)), config)
+
+
+def _table_scale(text: Mapping[str, Any]) -> float:
+    """Granite's and MiniCPM's config states it; Gemma's classes scale without being told."""
+    stated = (text.get(key) for key in ("embedding_multiplier", "scale_emb"))
+    factor = next((value for value in stated if type(value) in (int, float)), None)
+    if factor is None and str(text.get("model_type")).startswith("gemma"):
+        return math.sqrt(_size(text, "hidden_size"))
+    return 1.0 if factor is None else float(factor)
 
 
 def _size(config: Mapping[str, Any], name: str) -> int:

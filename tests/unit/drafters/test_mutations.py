@@ -22,6 +22,7 @@ from tests.support.drafting import (
 from tests.support.drafts import FAMILIES, VLLMS, valid_draft, write
 from tests.support.engine import has_gpu
 from tests.support.mutations import OPERATORS, Mutant, fresh, mutants
+from tests.support.triton_on_cpu import norm_each_layers_keys
 from tests.unit.drafters.applicable import APPLICABLE
 from vllm_eagle_ext.checkpoint import (
     Inspection,
@@ -44,8 +45,8 @@ UNKNOWABLE = (
     ("flag", "sample_from_anchor flipped"),
     ("other keys", "sampled anchor"),  # of DSpark
 )
-# vLLM's own loaders take any values; `check --weights` reads them.
-UNREAD_BY_VLLM = "spoil value"
+# vLLM's own loaders take any value of a large tensor: `check --weights` is what refuses it.
+READ_BY_CHECK_WEIGHTS = "spoil value"
 # One of two valid values of a key that other families' drafters do not read.
 UNKNOWABLE_OF_ONE = {("dflash2", "other keys", "logits rescaled")}
 # What is asked of the draft, and where it is served, changes nothing in the draft.
@@ -57,7 +58,7 @@ OF_THE_REQUEST = {
     "draft_is_no_plain_model", "gate_layout_has_a_gate", "k_is_worth_drafting",
     "k_leaves_room_in_the_context", "trained_length_covers_the_target", "trainer_rotates_the_same_part",
     "confidence_head_is_there", "vocabulary_is_widened", "draft_window_is_computed",
-    "draft_window_holds_a_step", "draft_window_is_used",
+    "draft_window_holds_a_step", "draft_window_is_used", "embedding_scale_is_stated",
 }  # fmt: skip
 # Values are read where they are asked for: preflight/offline/test_weights.py.
 OF_ALL_VALUES = {"weights_are_finite", "weights_are_not_all_zero", "weights_have_a_usual_scale"}
@@ -82,6 +83,14 @@ def inspect(mutant: Mutant, folder: Path) -> Inspection:
     return inspect_draft(
         read_draft_files(str(path)), TargetFacts.from_config(mutant.target, folder), setting
     )
+
+
+def weights_errors(mutant: Mutant, folder: Path) -> set[str]:
+    """Rules that refuse the draft once every value is read."""
+    files = read_draft_files(str(write(mutant.draft, folder)), on_values=lambda *_: None)
+    setting = Setting(method=mutant.draft.method, k=mutant.draft.k, max_model_len=mutant.max_model_len)
+    inspection = inspect_draft(files, TargetFacts.from_config(mutant.target), setting)
+    return {finding.rule for finding in inspection.errors}
 
 
 class Tally:
@@ -154,20 +163,22 @@ def test_every_operator_of_every_family_is_tried(tally):
 
 @pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform")
 @pytest.mark.usefixtures("single_process_group")
-def test_what_passes_drafts_what_the_unbroken_file_drafts(tally, tmp_path):
+def test_what_passes_drafts_what_the_unbroken_file_drafts(tally, tmp_path, monkeypatch):
+    norm_each_layers_keys(monkeypatch.setattr)
     probe, wrong, outcome = make_probe(), [], Counter()
     expected = {}
     for family in FAMILIES:
-        drafter, layer_ids, path, _ = load(tmp_path / family, valid_draft(family))
-        if family in VLLMS:  # of which no reference of ours speaks
-            expected[family] = module_logits(drafter, family, layer_ids, probe)
-        else:
-            expected[family] = reference_logits(path, family, layer_ids, probe)
+        _, layer_ids, path, _ = load(tmp_path / family, valid_draft(family))
+        expected[family] = reference_logits(path, family, layer_ids, probe)
     for index, mutant in enumerate(tally.silent):
         label = (mutant.operator, mutant.label)
         unknowable = _ends_with(label, UNKNOWABLE) or (mutant.family, *label) in UNKNOWABLE_OF_ONE
-        unread = mutant.family in VLLMS and mutant.operator == UNREAD_BY_VLLM
-        if mutant.operator in NOT_OF_THE_DRAFT or unknowable or unread:
+        if mutant.operator in NOT_OF_THE_DRAFT or unknowable:
+            continue
+        if mutant.family in VLLMS and mutant.operator == READ_BY_CHECK_WEIGHTS:
+            outcome["refused by check --weights"] += 1
+            if weights_errors(mutant, tmp_path / str(index)) != {"weights_are_finite"}:
+                wrong.append((mutant.family, *label))
             continue
         try:
             drafter, layer_ids, *_ = load(tmp_path / str(index), mutant.draft)
@@ -189,6 +200,18 @@ def test_what_passes_drafts_what_the_unbroken_file_drafts(tally, tmp_path):
             wrong.append((mutant.family, *label))
     print(f"\nof {len(tally.silent)} that no rule speaks of: {dict(outcome)}")
     assert not wrong, "\n".join(map(str, wrong))
+
+
+@pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform")
+@pytest.mark.usefixtures("single_process_group")
+@pytest.mark.parametrize("family", VLLMS)
+def test_a_draft_of_other_weights_is_told_apart(family, tmp_path, monkeypatch):
+    """Negative control of the comparison."""
+    norm_each_layers_keys(monkeypatch.setattr)
+    _, layer_ids, path, probe = load(tmp_path / "valid", valid_draft(family))
+    drafter, *_ = load(tmp_path / "other", valid_draft(family, seed=1))
+    mine = module_logits(drafter, family, layer_ids, probe)
+    assert difference(mine, reference_logits(path, family, layer_ids, probe)) > 10 * bound_of(family)
 
 
 @pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform")

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.drafting import BOUND, MASK_TOKEN, ROWS, STEPS, Probe, load
+from tests.support.drafting import (
+    BOUND,
+    ROWS,
+    STEPS,
+    Choices,
+    Probe,
+    load,
+    second_head_choices,
+)
 from tests.support.drafts import VLLMS, Draft, inspect, valid_draft
 from tests.support.engine import has_gpu
 from tests.support.triton_on_cpu import norm_each_layers_keys
@@ -18,45 +26,11 @@ pytestmark = [
     pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
     pytest.mark.usefixtures("single_process_group"),
 ]
-Choices = tuple[torch.Tensor, torch.Tensor]  # scores [STEPS, C], target ids [STEPS, C]
 
 
 @pytest.fixture(autouse=True)
 def right_norms(monkeypatch):
     norm_each_layers_keys(monkeypatch.setattr)
-
-
-@torch.inference_mode()
-def of_vllm(
-    drafter: Any, family: str, samples_anchor: bool, states: torch.Tensor, probe: Probe
-) -> Choices:
-    context = drafter.combine_hidden_states(states)
-    drafter.precompute_and_store_context_kv(context, torch.arange(ROWS), torch.arange(ROWS))
-    masks = STEPS - samples_anchor
-    block = torch.cat([probe.tokens[:1], torch.full((masks,), MASK_TOKEN)])
-    hidden = drafter(block, torch.arange(ROWS, ROWS + len(block)))[-STEPS:]
-    walk = _dflash2_walk if family == "dflash2" else _dspark_walk
-    return walk(drafter, hidden, probe.tokens[:1])
-
-
-def _dflash2_walk(drafter: Any, hidden: torch.Tensor, anchor: torch.Tensor) -> Choices:
-    ids, unary = drafter.compute_candidates(hidden)
-    selector = drafter.model.candidate_selector
-    scores = selector(ids[None], unary[None], hidden[None], anchor)[0]  # [STEPS, before, C]
-    rows, before = [], 0
-    for row in scores:
-        rows.append(row[before])
-        before = int(rows[-1].argmax())
-    return torch.stack(rows), ids
-
-
-def _dspark_walk(drafter: Any, hidden: torch.Tensor, anchor: torch.Tensor) -> Choices:
-    base, rows, token = drafter.compute_draft_logits(hidden), [], anchor
-    for row in base:
-        rows.append(row + drafter.markov_bias(drafter.markov_embed(token))[0])
-        token = drafter.map_draft_to_target(rows[-1].argmax()[None])
-    ids = drafter.map_draft_to_target(torch.arange(base.shape[-1]))
-    return torch.stack(rows), ids.expand(STEPS, -1)
 
 
 @torch.inference_mode()
@@ -82,7 +56,7 @@ def test_scores_and_tokens(family, tmp_path):
     expected, samples_anchor = of_reference(draft, path, probe)
     states = torch.cat(probe.aux(layer_ids), dim=-1)[:ROWS]
     states = states.to(drafter.model.embed_tokens.weight.dtype)
-    found = of_vllm(drafter, family, samples_anchor, states, probe)
+    found = second_head_choices(drafter, family, states, probe, samples_anchor=samples_anchor)
     assert (found[1] == expected[1]).all()
     assert (found[0] - expected[0]).abs().max() < BOUND * expected[0].abs().max()
     assert drafted(found) == drafted(expected)

@@ -81,6 +81,7 @@ DFLASH = Family(
         blocks.anchor_is_not_sampled,
         blocks.dflash_reads_aux_states,
         blocks.final_state_is_not_normed,
+        blocks.embedding_scale_is_stated,
     ),
     own_keys={
         "input_embedding_scale": KeyEffect("scales the embeddings", (None, 1)),

@@ -158,6 +158,34 @@ def parallel_drafting_is_asked_for(case: Case) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.WARNING, for_all=False)
+def embedding_scale_is_stated(case: Case) -> Iterable[Problem]:
+    """vLLM shares the target's table, and multiplies in the target's class alone. z-lab, for one, trains
+    on what that class returns; speculators on the rows of the table."""
+    scale, spec, config = case.target.embedding_scale, case.spec, case.config
+    key = "input_embedding_scale"
+    stated = (config.block_config.input_embedding_scale, config.input_embedding_scale)
+    if scale == 1 or spec.embeddings != "shared" or spec.format == "speculators" or any(stated):
+        return
+    if key in spec.record.own_keys:
+        remedy = (
+            f'if the draft was trained behind the target\'s embedding layer, write "{key}": {scale:.8g} '
+            "into dflash_config; `vllm-eagle verify` with and without it says which one drafts better"
+        )
+    else:
+        remedy = (
+            f"vLLM's class for {spec.title} drafts has no factor: if `vllm-eagle verify` finds hardly "
+            "any token accepted, use a draft that brings embeddings of its own"
+        )
+    yield Problem(
+        field=f"{key} of the draft's config.json",
+        value=None,
+        allowed="the factor that it was trained with: the target multiplies its embeddings by "
+        f"{scale:.8g}, and the draft is given them without",
+        remedy=remedy,
+    )
+
+
 RULES = (
     k_is_within_the_block,
     block_size_is_stated,
@@ -169,4 +197,5 @@ RULES = (
     dflash_reads_aux_states,
     final_state_is_not_normed,
     parallel_drafting_is_asked_for,
+    embedding_scale_is_stated,
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.checkpoints import HIDDEN, VOCAB
 from tests.support.drafts import inspect, valid_draft
 from tests.unit.checkpoint.rules.broken import names, write_tokenizers
+from tests.unit.checkpoint.rules.changes import key, more
 
 
 @pytest.mark.parametrize("draft", [{"a": 0}, {"a": 0, "b": 1, "mask": 2}])
@@ -52,6 +54,26 @@ def test_keys_of_dflash_that_change_nothing(tmp_path, name, value):
     draft = valid_draft("native")
     draft.config.setdefault("eagle_config", {})[name] = value
     assert "keys_are_computed" not in names(inspect(draft, tmp_path).findings)
+
+
+GEMMA = {"model_type": "gemma4_text"}
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        pytest.param("dflash", [key("dflash_config.input_embedding_scale", 8.0)], id="stated"),
+        pytest.param("dflash", [key("input_embedding_scale", 1.0)], id="stated_as_1"),
+        pytest.param("dspark", [more("embed_tokens.weight", VOCAB, HIDDEN)], id="own_embeddings"),
+        pytest.param("dflash-speculators", [], id="trained_on_the_table"),
+        pytest.param("native", [], id="eagle3"),
+    ],
+)
+def test_embeddings_of_a_target_that_scales_them(tmp_path, family, changes):
+    draft = valid_draft(family)
+    for change in changes:
+        change(draft)
+    assert "embedding_scale_is_stated" not in names(inspect(draft, tmp_path, target=GEMMA).findings)
 
 
 def test_an_unusual_type_that_this_vllm_reads(tmp_path):

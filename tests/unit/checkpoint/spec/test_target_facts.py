@@ -27,6 +27,22 @@ def test_target_vocabulary_of_the_root():
     assert TargetFacts.from_config({"vocab_size": 77, "text_config": text}).vocab_size == 77
 
 
+@pytest.mark.parametrize(
+    ("stated", "factor"),
+    [
+        pytest.param({}, 1.0, id="llama"),
+        pytest.param({"model_type": "gemma4_text"}, HIDDEN**0.5, id="gemma"),
+        pytest.param({"model_type": "granite", "embedding_multiplier": 12.0}, 12.0, id="granite"),
+        pytest.param({"model_type": "minicpm", "scale_emb": 12}, 12.0, id="minicpm"),
+        pytest.param({"embedding_multiplier": "x"}, 1.0, id="malformed"),
+    ],
+)
+def test_what_the_embeddings_are_multiplied_by(stated, factor):
+    assert TargetFacts.from_config(TARGET | stated).embedding_scale == factor
+    composite = {"model_type": "composite", "text_config": TARGET | stated}
+    assert TargetFacts.from_config(composite).embedding_scale == factor
+
+
 @pytest.mark.parametrize("value", [None, 0, -1, "8", True, 8.0])
 @pytest.mark.parametrize("key", ["num_hidden_layers", "hidden_size", "vocab_size"])
 def test_target_sizes_are_needed(key, value):

@@ -21,6 +21,18 @@ CASES = [
         others=("fc_reads_every_aux_layer", "embeddings_can_be_shared"),
     ),
     case(
+        "embedding_scale_is_stated", "gemma", "dflash", target={"model_type": "gemma4_text"},
+        words=("input_embedding_scale", "missing", "multiplies its embeddings by 8", "dflash_config"),
+    ),
+    case(
+        "embedding_scale_is_stated", "granite", "dflash2", target={"embedding_multiplier": 12},
+        words=("input_embedding_scale", "by 12", '"input_embedding_scale": 12 into dflash_config'),
+    ),
+    case(
+        "embedding_scale_is_stated", "minicpm", "dspark", target={"scale_emb": 2.5},
+        words=("input_embedding_scale", "by 2.5", "has no factor", "embeddings of its own"),
+    ),
+    case(
         "rope_is_stated", "llama", "native", no_key("rope_theta"),
         words=("rope_theta", "missing", "10000 is taken"),
     ),
