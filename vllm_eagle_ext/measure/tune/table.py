@@ -155,9 +155,9 @@ def _recommendation(report: TuneReport) -> Iterator[str]:
         table = ", ".join(f"K={k} for {_span(a, b)}" for a, b, k in report.served.schedule)
         yield f"The schedule: {table}; more requests get the last K."
     for load in report.slower:
-        yield f"SLOWER than no draft {_at(report, load)}."
+        yield f"SLOWER than no draft {_gain_at(report, load)}."
     for load in report.undecided:
-        yield f"Cannot be told, slower or not, {_at(report, load)}: more --rounds narrow the interval."
+        yield f"Cannot be told, slower or not, {_gain_at(report, load)}: more --rounds narrow the interval."
     if report.with_zero:
         yield "Less slow there, by the sweep, with K=0:"
         yield from _flag_lines(report, report.with_zero)
@@ -173,7 +173,7 @@ def _recommendation(report: TuneReport) -> Iterator[str]:
         )
 
 
-def _at(report: TuneReport, load: ServedLoad) -> str:
+def _gain_at(report: TuneReport, load: ServedLoad) -> str:
     """A load, and what the printed config gains there."""
     assert report.served is not None
     row = report.closed(report.served, load)
