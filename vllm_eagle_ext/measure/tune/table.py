@@ -157,7 +157,7 @@ def _recommendation(report: TuneReport) -> Iterator[str]:
     for load in report.slower:
         yield f"SLOWER than no draft {_gain_at(report, load)}."
     for load in report.undecided:
-        yield f"Cannot be told, slower or not, {_gain_at(report, load)}: more --rounds narrow the interval."
+        yield f"Slower or not cannot be told {_gain_at(report, load)}. More --rounds narrow it."
     if report.with_zero:
         yield "Less slow there, by the sweep, with K=0:"
         yield from _flag_lines(report, report.with_zero)
