@@ -23,6 +23,8 @@ REPLAYING_TARGETS = {
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeEagleExtForConditionalGeneration",
     "InternS2PreviewForConditionalGeneration": "InternS2PreviewEagleExtForConditionalGeneration",
     "InternS2MobiusForConditionalGeneration": "InternS2MobiusEagleExtForConditionalGeneration",
+    "MiniCPMV4_6ForConditionalGeneration": "MiniCPMV4_6EagleExtForConditionalGeneration",
+    "MiniCPMV4_7ForConditionalGeneration": "MiniCPMV4_7EagleExtForConditionalGeneration",
 }
 # Where no GPU's times are known. Below, 1 + K state blocks are few, and a commit costs what it saves.
 LEAST_K = 3
