@@ -19,6 +19,8 @@ _TARGETS = {
     ),
     "interns2_preview": ("InternS2PreviewForConditionalGeneration",),
     "interns2_mobius": ("InternS2MobiusForConditionalGeneration",),
+    "minicpmv4_6": ("MiniCPMV4_6ForConditionalGeneration",),
+    "minicpmv4_7": ("MiniCPMV4_7ForConditionalGeneration",),
 }
 
 HYBRID = (
@@ -176,6 +178,15 @@ HYBRID = (
     Name(_CPU_GDN, "_causal_conv1d_update_cpu", "convolution of verify rows", accepts=("x",)),
     Name(_CPU_GDN, "_unpacked_conv_weight", "convolution of verify rows", parameters=("layer",)),
     Name(_CPU_GDN, "is_arm_bf16", "which convolution vLLM chooses", parameters=()),
+    Name(
+        "vllm.model_executor.layers.utils",
+        "dispatch_cpu_unquantized_gemm",
+        "which CPUs pack the weights of convolutions",
+        contains=(
+            "(is_arm_bf16 or torch.cpu._is_avx512_bf16_supported()) and is_causal_conv1d_weight",
+            "layer.weight.dtype == torch.bfloat16",
+        ),
+    ),
     Name(
         "vllm._custom_ops",
         "fused_sigmoid_gating_delta_rule_update_spec_cpu",

@@ -20,8 +20,11 @@ _MODEL_BYTES = {"bfloat16": 2, "float16": 2, "float32": 2}
 _STATE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 # Architectures of which vLLM does not read `mamba_ssm_dtype`: not in its MODELS_CONFIG_MAP.
 STATE_DTYPE_UNREAD = (
+    "Qwen3NextForCausalLM",
     "InternS2PreviewForConditionalGeneration",
     "InternS2MobiusForConditionalGeneration",
+    "MiniCPMV4_6ForConditionalGeneration",
+    "MiniCPMV4_7ForConditionalGeneration",
 )
 _LINEAR, _FULL = "linear_attention", "full_attention"
 _REMEDY = "name the target by the config.json it was published with"

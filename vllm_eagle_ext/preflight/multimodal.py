@@ -43,19 +43,27 @@ def check_multimodal(target_model_config: Any, runner: Literal["v1", "v2"] | Non
     if runner != "v1" or not target_model_config.is_multimodal_model:
         return
     model = served_class(target_model_config)
-    if model in (*NAMED, *STATING_IT) or hasattr(target_model_config.hf_config, "image_token_index"):
+    config = target_model_config.hf_config
+    if model in (*NAMED, *STATING_IT) or hasattr(config, "image_token_index"):
         return
-    raise no_image_token(target_model_config.architecture, model)
+    stated = getattr(config, "image_token_id", None)
+    raise no_image_token(target_model_config.architecture, model, stated)
 
 
-def no_image_token(architecture: str, served_by: str) -> UnsupportedTargetError:
-    """Make the refusal of a target that the vLLM class `served_by` serves."""
+def no_image_token(architecture: str, served_by: str, stated: object) -> UnsupportedTargetError:
+    """Make the refusal of a target that the vLLM class `served_by` serves.
+
+    Args:
+        stated: the config's `image_token_id`, which V1 reads of those that it knows; None: it has none.
+    """
+    name_it = f"--hf-overrides '{{\"image_token_index\": {stated}}}', "
     return UnsupportedTargetError(
         field=f"class that serves the target's {architecture}",
         value=served_by,
         allowed="with a draft on vLLM's V1 runner, a target without images, one whose config has "
         "image_token_index, or one that V1 knows by name: " + ", ".join(NAMED),
-        remedy="VLLM_USE_V2_MODEL_RUNNER=1 where there is Triton, or serve the target without a draft",
+        remedy=(name_it if type(stated) is int else "")
+        + "VLLM_USE_V2_MODEL_RUNNER=1 where there is Triton, or serve the target without a draft",
     )
 
 

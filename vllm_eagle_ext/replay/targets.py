@@ -12,7 +12,14 @@ from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
-from vllm.model_executor.models import interns2_mobius, interns2_preview, qwen3_5, qwen3_next
+from vllm.model_executor.models import (
+    interns2_mobius,
+    interns2_preview,
+    minicpmv4_6,
+    minicpmv4_7,
+    qwen3_5,
+    qwen3_next,
+)
 
 from vllm_eagle_ext import architectures, compat
 from vllm_eagle_ext.memory.recorded_inputs import record_width
@@ -106,4 +113,12 @@ class InternS2PreviewForConditionalGeneration(
 class InternS2MobiusForConditionalGeneration(
     _Replay, interns2_mobius.InternS2MobiusForConditionalGeneration
 ):
+    pass
+
+
+class MiniCPMV4_6ForConditionalGeneration(_Replay, minicpmv4_6.MiniCPMV4_6ForConditionalGeneration):
+    pass
+
+
+class MiniCPMV4_7ForConditionalGeneration(_Replay, minicpmv4_7.MiniCPMV4_7ForConditionalGeneration):
     pass

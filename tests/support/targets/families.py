@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.checkpoints import LAYERS
+from tests.support.checkpoints import LAYERS, VOCAB
 from tests.support.families_process import LATENT_ENGINE
 
 AUX_LAYERS = (0, 2, LAYERS // 2, LAYERS - 3, LAYERS)
@@ -17,6 +17,8 @@ DFLASH = "DFlashEagleExtQwen3ForCausalLM"
 DELTA_NET_ENGINE = {"mamba_ssm_cache_dtype": "float32"}
 # Of a multimodal target: no processor lies beside the weights.
 TEXT_ONLY = {"language_model_only": True}
+# V1 knows the token of such a target by this name alone (vLLM 0.32, 0.33), and a text has none.
+IMAGE_TOKEN = {"hf_overrides": {"image_token_index": VOCAB - 1}}
 # Without the CPU kernel for rotary embeddings, which misreads queries of three dimensions (vLLM 0.32).
 NATIVE_ROPE = {"custom_ops": ["-rotary_embedding"]}
 
@@ -153,6 +155,17 @@ _FAMILIES = (
         (Pair("post-norm", LLAMA, "post-norm"),),
         "bfloat16",
         DELTA_NET_ENGINE | TEXT_ONLY,
+    ),
+    *(
+        Family(
+            f"minicpm-v-4.{minor}",
+            f"MiniCPM-V 4.{minor}",
+            f"MiniCPMV4_{minor}ForConditionalGeneration",
+            (Pair("post-norm", LLAMA, "post-norm"),),
+            "bfloat16",
+            DELTA_NET_ENGINE | TEXT_ONLY | IMAGE_TOKEN,
+        )
+        for minor in (6, 7)
     ),
 )
 FAMILIES = {family.name: family for family in _FAMILIES}

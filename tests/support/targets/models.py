@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -238,17 +239,17 @@ def _qwen3_next() -> Any:
     return Qwen3NextForCausalLM(config)
 
 
-def _qwen3_5() -> Any:
-    from transformers import (
-        Qwen3_5Config,
-        Qwen3_5ForConditionalGeneration,
-        Qwen3_5TextConfig,
-        Qwen3_5VisionConfig,
-    )
+def _qwen3_5_text() -> Any:
+    from transformers import Qwen3_5TextConfig
 
-    text = Qwen3_5TextConfig(**_SIZES, **_DELTA_NET, rope_parameters=_MROPE)
+    return Qwen3_5TextConfig(**_SIZES, **_DELTA_NET, rope_parameters=_MROPE)
+
+
+def _qwen3_5() -> Any:
+    from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration, Qwen3_5VisionConfig
+
     vision = Qwen3_5VisionConfig(**_VISION)
-    config = Qwen3_5Config(text_config=text, vision_config=vision)
+    config = Qwen3_5Config(text_config=_qwen3_5_text(), vision_config=vision)
     return Qwen3_5ForConditionalGeneration(config)
 
 
@@ -272,6 +273,17 @@ def _qwen3_5_moe() -> Any:
     return Qwen3_5MoeForConditionalGeneration(config)
 
 
+def _minicpm_v(version: str) -> Any:
+    """The text model is Qwen3.5's."""
+    import transformers
+
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": INTER, "num_attention_heads": HEADS}
+    config = getattr(transformers, f"MiniCPMV{version}Config")(
+        text_config=_qwen3_5_text(), vision_config=sizes | {"num_hidden_layers": 1}, insert_layer_id=0
+    )
+    return getattr(transformers, f"MiniCPMV{version}ForConditionalGeneration")(config)
+
+
 _BUILDERS: dict[str, Callable[[], Any]] = {
     "llama": _llama,
     "qwen3": _qwen3,
@@ -283,4 +295,5 @@ _BUILDERS: dict[str, Callable[[], Any]] = {
     "qwen3.5": _qwen3_5,
     "qwen3.5-moe": _qwen3_5_moe,
     **dict.fromkeys(INTERN_S2, _qwen3_5_moe),
+    **{f"minicpm-v-4.{minor}": partial(_minicpm_v, f"4_{minor}") for minor in (6, 7)},
 }

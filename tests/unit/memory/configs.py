@@ -24,5 +24,4 @@ TARGETS = {
     "27B": config("qwen3_6_27b"),
     "35B-A3B": config("qwen3_6_35b_a3b"),
     "Next-80B": config("qwen3_next_80b_a3b"),
-    "Next-80B fp32": config("qwen3_next_80b_a3b", mamba_ssm_dtype="float32"),
 }

@@ -15,12 +15,14 @@ from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target, read_ta
 from vllm_eagle_ext.memory.savings import MIB, StateReport
 from vllm_eagle_ext.memory.state_blocks import state_blocks
 
+FP32 = " fp32"  # states, by --mamba-ssm-cache-dtype: vLLM reads no dtype of them in Qwen3-Next's config
 CACHED = "block boundary of prefix caching"
 
 
 def cost(name, scheme, k, *, prefix_caching=False, length=1024, **options):
     setting = CacheSetting(k=k, max_model_len=length, prefix_caching=prefix_caching, **options)
-    return footprint(read_target(TARGETS[name]), scheme, setting)
+    published = name.removesuffix(FP32)
+    return footprint(read_target(TARGETS[published], fp32_state=published != name), scheme, setting)
 
 
 # Per request in MiB. `rough` adds the recorded inputs of one state block to the padded blocks; exactly,

@@ -32,6 +32,16 @@ def test_a_target_whose_image_token_v1_cannot_find_is_refused_there():
     check_multimodal(unknown, "v2")
 
 
+@pytest.mark.parametrize("stated", [{"image_token_id": 7}, {"image_token_id": None}, {}], ids=str)
+def test_the_remedy_gives_v1_the_token_that_the_config_states(stated):
+    with pytest.raises(UnsupportedTargetError) as caught:
+        check_multimodal(target("Llama9ForConditionalGeneration", **stated), "v1")
+    override = """--hf-overrides '{"image_token_index": 7}'"""
+    assert (override in caught.value.remedy) is (stated.get("image_token_id") == 7)
+    named = stated | {"image_token_index": 7}  # as vLLM reads the override
+    check_multimodal(target("Llama9ForConditionalGeneration", **named), "v1")
+
+
 def test_v1_goes_by_the_class_that_serves():
     """It knows this architecture, but the class for any model of transformers serves it."""
     other = target("HunYuanVLForConditionalGeneration", served_by="TransformersMultiModalForCausalLM")

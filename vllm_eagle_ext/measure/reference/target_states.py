@@ -8,12 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedModel,
+)
 
 
 def load_target(folder: Path | str) -> PreTrainedModel:
-    """The bf16 weights, computed with in fp32."""
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    """The bf16 weights, computed with in fp32. Some models with images have no class for text alone."""
+    config = AutoConfig.from_pretrained(folder)
+    has_text_class = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    auto = AutoModelForCausalLM if has_text_class else AutoModelForImageTextToText
+    return auto.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def layers_of(model: PreTrainedModel) -> Sequence[torch.nn.Module]:

@@ -136,20 +136,22 @@ def _of_the_pair(
     }
     if start.runner == "v1":
         checks["draft_cache_lies_in_one_group"] = partial(refuse_scattered, text, case.spec)
-        checks["images_are_known_to_v1"] = partial(_images, target, architecture)
+        checks["images_are_known_to_v1"] = partial(_images, target, architecture, wishes)
     if found and not is_tested(found) and not wishes.options.untested_vllm:
         checks["vllm_is_tested"] = partial(refuse_gaps, case, found)
     return checks
 
 
-def _images(target: Mapping[str, Any], architecture: str) -> None:
+def _images(target: Mapping[str, Any], architecture: str, wishes: EngineWishes) -> None:
     """Guess whether V1 finds the image token; a refusal becomes a warning.
 
     vLLM's class, whose name decides, may serve several architectures, and only vLLM knows which.
     """
     sees = any(isinstance(target.get(f"{sense}_config"), Mapping) for sense in ("vision", "audio"))
-    if sees and architecture not in (*NAMED, *STATING_IT) and "image_token_index" not in target:
-        raise no_image_token(architecture, architecture)
+    overrides = wishes.engine.get("hf_overrides")
+    stated = {**target, **(overrides if isinstance(overrides, Mapping) else {})}
+    if sees and architecture not in (*NAMED, *STATING_IT) and "image_token_index" not in stated:
+        raise no_image_token(architecture, architecture, stated.get("image_token_id"))
 
 
 def _state(

@@ -13,6 +13,7 @@ from tests.support.engine import TINY
 from tests.unit.cli.output import refusal, serve_line
 from vllm_eagle_ext import version
 from vllm_eagle_ext.preflight.offline import platform
+from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
 
 HYBRID = ("--target", str(TINY / "hybrid_target"))
 ON_CPU = ("--platform", "cpu")
@@ -140,6 +141,25 @@ def test_images_that_v1_may_not_know(check, draft, target):
     result = check(draft, *ON_CPU)
     assert result.exit_code == 0
     assert "warning images_are_known_to_v1: class that serves the target's NewVision" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("overrides", "warned"),
+    [(None, True), ({"image_token_id": 7}, True), ({"image_token_index": 7}, False)],
+    ids=str,
+)
+def test_an_override_may_name_the_image_token(draft, target, overrides, warned):
+    write_target(target, architectures=["NewVisionForConditionalGeneration"], vision_config={})
+    asked = CheckRequest.for_engine(
+        {"hf_overrides": overrides},
+        draft=str(draft),
+        target=str(target),
+        k=3,
+        platform="cpu",
+        options={},
+    )
+    rules = [finding.rule for finding in run_check(asked).start.refusals]
+    assert ("images_are_known_to_v1" in rules) is warned
 
 
 @pytest.mark.parametrize(("ranks", "code"), [("1", 0), ("2", 0), ("3", 1)])
