@@ -36,8 +36,7 @@ def draw_lengths(result: LengthsResult, path: Path) -> Path:
         panels = len(steady) + len(ramps)
         figure = new_figure(
             f'draft_length "auto": the tiny {settings.pair} pair, K up to {settings.k}',
-            f"{result.machine['processor']}, {result.cores} cores; half of the requests sampled; "
-            "intervals of the median over the rounds",
+            _measured(result),
             width=3.4 * len(steady) + 2.6 * len(ramps) + 0.8, height=6.6,
         )  # fmt: skip
         widths = [3.4] * len(steady) + [2.6] * len(ramps)
@@ -63,6 +62,15 @@ def draw_lengths(result: LengthsResult, path: Path) -> Path:
     return path
 
 
+def _measured(result: LengthsResult) -> str:
+    settings = result.settings
+    texts = f"{settings.sampled:.0%} of the requests sampled" if settings.sampled else "greedy texts"
+    return (
+        f"{result.machine['processor']}, {result.cores} cores; {texts}; "
+        f"intervals of the median over {settings.starts} starts"
+    )
+
+
 def _summaries(result: LengthsResult) -> list[LoadSummary]:
     return [summary_of(result, load, "cpu") for load in result.settings.loads]
 
@@ -70,7 +78,7 @@ def _summaries(result: LengthsResult) -> list[LoadSummary]:
 def _rates(k: int) -> list[Shown]:
     return [
         ("no draft", GREY, lambda found: found.rates[NONE]),
-        ("best fixed K", COLOURS[0], lambda found: found.rates[found.best]),
+        ("best fixed K", COLOURS[0], lambda found: found.best_rate),
         (f"K={k}", COLOURS[2], lambda found: found.rates[found.full]),
         ('draft_length "auto"', COLOURS[1], lambda found: found.rates[AUTO]),
     ]
@@ -80,7 +88,7 @@ def _ratios(k: int) -> list[Shown]:
     """As the rates, over no draft."""
     best, full, auto = _rates(k)[1:]
     return [
-        (*best[:2], lambda found: found.over_none[found.best]),
+        (*best[:2], lambda found: found.best_over_none),
         (*full[:2], lambda found: found.over_none[found.full]),
         (*auto[:2], lambda found: found.over_none[AUTO]),
     ]

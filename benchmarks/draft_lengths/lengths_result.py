@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run measured, as it is committed: settings, machine, a cell per variant, load and round."""
+"""What a run measured, as it is committed: settings, machine, a cell per variant, load and turn."""
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from vllm_eagle_ext.measure.tune.results import NONE, ServedConfig
 
 Clock = Literal["cpu", "wall"]
 AUTO = ServedConfig(name="auto")
+MANY = 8  # requests, beyond which each decodes fewer tokens
 
 
 class LoadShape(Record):
@@ -48,11 +50,20 @@ class LengthsSettings(Record):
     prompt_tokens: dict[int, float]  # median, by context
     requests: list[int]
     contexts: list[int]
-    rounds: int
-    starts: int = 1  # of all engines; the rounds are spread over them
-    tokens: int  # of a request and phase
-    texts: int  # of a cell, at least
-    first_steps: int  # of "auto" at each load, before it is measured
+    sampled: float  # share of the requests that are sampled, at temperature 1
+    starts: int  # of all engines: the sample
+    rounds: int  # of a start at each load, at most
+    tokens: int  # of a request where few decode; see `tokens_of`
+    texts: int  # of a start, load and variant, behind which it has no further round
+    first_steps: int  # of "auto" at each load of a start, before it is measured
+
+    def rounds_of(self, load: LoadShape) -> int:
+        return min(self.rounds, math.ceil(self.texts / load.requests))
+
+    def tokens_of(self, load: LoadShape) -> int:
+        """Tokens of a request and phase."""
+        part = 4 if load.ramp else 2 if load.requests > MANY else 1
+        return max(1, self.tokens // part)
 
     @property
     def loads(self) -> list[LoadShape]:
@@ -67,11 +78,6 @@ class LengthsSettings(Record):
         return steady + ramp
 
     @property
-    def fresh_rounds(self) -> set[int]:
-        """Those before which all engines are started."""
-        return {start * self.rounds // self.starts for start in range(self.starts)}
-
-    @property
     def served(self) -> list[ServedConfig]:
         return [NONE, *self.held, AUTO]
 
@@ -80,13 +86,25 @@ class LengthsSettings(Record):
         return [ServedConfig(name="held", k=k) for k in self.lengths]
 
 
+class LengthSteps(Record):
+    """Steps for which "auto" chose one K, as a probe or not."""
+
+    k: int
+    is_probe: bool
+    steps: int
+    cpu_s: float
+    wall_s: float
+    tokens: int
+
+
 class LengthsCell(Record):
-    """One load of one variant in one round; steps are those of decoding alone."""
+    """One load of one variant in one turn; steps are those of decoding alone."""
 
     served: ServedConfig
+    again: bool = False  # K held by the engine of "auto", a second time in this turn
     load: LoadShape
+    start: int
     round: int
-    is_first: bool = False  # the first steps of "auto" at this load
     cpu_s: float
     wall_s: float
     steps: int
@@ -98,15 +116,15 @@ class LengthsCell(Record):
     drafted: int = 0  # tokens
     accepted: list[int] = []  # per position
     other_cores: float = 0.0  # that processes other than these kept busy meanwhile
+    by_length: list[LengthSteps] = []  # of "auto"
 
     @property
     def tokens(self) -> int:
         return self.greedy[0] + self.sampled[0]
 
-    def rate(self, clock: Clock, piece_s: float) -> float:
-        """Tokens per second at the speed at which a piece of reference work takes `piece_s`."""
-        seconds = self.cpu_s if clock == "cpu" else self.wall_s
-        return self.tokens / seconds * self.piece_s / piece_s
+    def seconds(self, clock: Clock, piece_s: float) -> float:
+        """Tell its time at the speed at which a piece of reference work takes `piece_s`."""
+        return (self.cpu_s if clock == "cpu" else self.wall_s) * piece_s / self.piece_s
 
 
 class LengthsResult(Record):

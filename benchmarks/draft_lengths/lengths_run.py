@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures: all variants take turns at each load, in each round."""
+"""Measures: engines are started, and at each load all variants take turns; this many times over."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.draft_lengths.lengths_result import AUTO, LengthsCell, LengthsSettings, LoadShape
+from benchmarks.draft_lengths.lengths_result import (
+    AUTO,
+    LengthsCell,
+    LengthsSettings,
+    LengthSteps,
+    LoadShape,
+)
+from benchmarks.draft_lengths.load_summary import best_of, rates_of
 from benchmarks.draft_lengths.phased_engine import PhasedEngines
 from benchmarks.draft_lengths.phased_load import PhasedLoad, PhasedSteps
-from benchmarks.draft_lengths.tiny_pairs import loads_of_cell, waves
+from benchmarks.draft_lengths.tiny_pairs import load_of_turn, load_to_learn
+from benchmarks.draft_lengths.turn_order import Turn, turns_of
 from vllm_eagle_ext.measure.announce import duration
 from vllm_eagle_ext.measure.engine.machine import OtherWork
 from vllm_eagle_ext.measure.tune.order import CellTurn, start_s, turns_s
@@ -18,25 +26,24 @@ from vllm_eagle_ext.measure.tune.order import waves as tuned_waves
 from vllm_eagle_ext.measure.tune.request import Prompts
 from vllm_eagle_ext.measure.tune.results import NONE, ServedConfig, ServedLoad, TuneSettings
 
-_FEWER_STEPS = 0.6  # of those without a draft; the median of the lengths, half of the texts sampled
-_FIRST_S = 15  # of a load, in which "auto" learns
-_WARM_TOKENS = 4  # of a request, where nothing is learnt: what is compiled at first use
+_FEWER_STEPS = 0.6  # of those without a draft, the median of the lengths
+_FIRST_S = 5  # of a load, in which "auto" learns
 
 
 def forecast_s(settings: LengthsSettings, tune: TuneSettings) -> float:
-    """Seconds of a run on two cores."""
-    seconds = settings.starts * (3 * start_s(tune) + _FIRST_S * len(settings.loads))
-    drafted = tuple(settings.served[1:])
+    """Seconds of a run on two cores; three engines that start at once take as long as one may."""
+    seconds = start_s(tune) + _FIRST_S * len(settings.loads)
+    drafted = (*settings.held, settings.held[-1], AUTO)
     for load in settings.loads:
-        times = waves(load, settings.texts)
+        amount = tune.model_copy(update={"steps": settings.tokens_of(load)})
         for level in load.phases:
             one = ServedLoad(requests=level, context=load.context)
             plain, other = (
-                turns_s(tune, [CellTurn(one, 1, served)]) / tuned_waves(level)
+                turns_s(amount, [CellTurn(one, 1, served)]) / tuned_waves(level)
                 for served in ((NONE,), drafted)
             )
-            seconds += settings.rounds * times * (plain + _FEWER_STEPS * other)
-    return seconds
+            seconds += settings.rounds_of(load) * (plain + _FEWER_STEPS * other)
+    return settings.starts * seconds
 
 
 class LengthsRun:
@@ -45,8 +52,6 @@ class LengthsRun:
     def __init__(self, settings: LengthsSettings, tune: TuneSettings, prompts: Prompts) -> None:
         self.settings, self.tune, self.prompts = settings, tune, prompts
         self.cells: list[LengthsCell] = []
-        self._warm: set[tuple[ServedConfig, LoadShape]] = set()
-        self._warming_s = 0.0
 
     def run(self, logs: Path) -> list[LengthsCell]:
         """Start the three engines as often as the settings say, and measure.
@@ -57,108 +62,93 @@ class LengthsRun:
         starting = lambda served: print(f"starting the engine of {served.name}", flush=True)  # noqa: E731
         logs.mkdir(parents=True, exist_ok=True)
         with PhasedEngines(self.tune, logs, self.tune.engine, starting) as self.engines:
-            for number in range(self.settings.rounds):
-                if number in self.settings.fresh_rounds:
-                    self._start_anew()
-                began, warming_s = time.perf_counter(), self._warming_s
-                for load in self.settings.loads:
-                    self._take_turns(load, number)
-                spent = time.perf_counter() - began - (self._warming_s - warming_s)
-                if left := spent * (self.settings.rounds - number - 1):
-                    print(f"about {duration(left)} of rounds left", flush=True)
+            for start in range(self.settings.starts):
+                began = time.perf_counter()
+                self._start_anew()
+                print(f"started in {time.perf_counter() - began:.0f} s", flush=True)
+                for place, load in enumerate(self.settings.loads):
+                    self._measure(load, start, place)
+                if left := self.settings.starts - start - 1:
+                    spent = time.perf_counter() - began
+                    print(f"about {duration(left * spent)} of {left} starts left", flush=True)
         return self.cells
 
     def _start_anew(self) -> None:
         """End all engines and start them: no process is quite as fast as the one before it."""
         self.engines.keep([])
-        self._warm.clear()
-        for served in self.settings.served:
-            self.engines.of(served)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self.engines.of, (NONE, self.settings.held[0], AUTO)))
 
-    def _take_turns(self, load: LoadShape, number: int) -> None:
-        began = time.perf_counter()
-        for served in self.settings.served[:: -1 if number % 2 else 1]:
-            self._warm_up(served, load, number)
-            with OtherWork().during() as others:
-                found = self._decoded(served, self._loads(served, load, number, self.settings.tokens))
-            cell = cell_of(served, load, number, *found)
-            self.cells.append(cell.model_copy(update={"other_cores": round(others.cores, 3)}))
-        name = f"round {number + 1} of {self.settings.rounds}, {load.shown} requests"
-        seconds = time.perf_counter() - began
-        print(f"{name}, context {load.context}: {seconds:.0f} s", flush=True)
+    def _measure(self, load: LoadShape, start: int, place: int) -> None:
+        """Measure all rounds of a load behind each other: "auto" stays at it, as at a steady load.
 
-    def _warm_up(self, served: ServedConfig, load: LoadShape, number: int) -> None:
-        if (served, load) in self._warm:
-            return
-        self._warm.add((served, load))
-        began = time.perf_counter()
-        if served == AUTO and self.settings.first_steps:
-            self._learn(load, number)
-        else:
-            self._decoded(served, self._loads(served, load, number, _WARM_TOKENS)[:1])
-        self._warming_s += time.perf_counter() - began
+        Args:
+            place: of the load; each begins with another order.
+        """
+        began, rounds = time.perf_counter(), self.settings.rounds_of(load)
+        self._learn(load, start)
+        learnt = time.perf_counter()
+        again = self._again(load)
+        for number in range(rounds):
+            turn = start * rounds + number
+            for one in turns_of(self.settings.held, again, turn + place):
+                self._take(one, load, turn, start)
+        ended = time.perf_counter()
+        name = f"start {start + 1} of {self.settings.starts}, {load.shown} requests"
+        spent = f"{learnt - began:.0f} s of learning, {ended - learnt:.0f} s of turns"
+        print(f"{name}, context {load.context}: {spent}", flush=True)
 
-    def _learn(self, load: LoadShape, number: int) -> None:
+    def _again(self, load: LoadShape) -> ServedConfig:
+        """Choose the K that is held twice: the best one of the starts so far."""
+        cells, held = [cell for cell in self.cells if cell.load == load], self.settings.held
+        return best_of(held, rates_of(cells, "cpu", piece_s=1.0)) if cells else held[-1]
+
+    def _learn(self, load: LoadShape, start: int) -> None:
         """Let the controller try its lengths, as in a server that has been up for a while."""
-        loads: list[PhasedLoad] = []
-        found: list[PhasedSteps] = []
-        while sum(one.steps for one in found) < self.settings.first_steps:
-            more = self._loads(AUTO, load, number, self.settings.tokens)
-            one, steps = self._decoded(AUTO, more[len(loads) % len(more) :][:1])
-            loads, found = loads + one, found + steps
-        cell = cell_of(AUTO, load, number, loads, found)
-        self.cells.append(cell.model_copy(update={"is_first": True}))
+        steps, number = 0, self.settings.starts * self.settings.rounds_of(load) + start
+        while steps < self.settings.first_steps:
+            wanted = load_to_learn(self.settings, load, number, self.prompts[load.context])
+            steps += self.engines.of(AUTO).phases(wanted).steps
+            number += self.settings.starts
 
-    def _loads(
-        self, served: ServedConfig, load: LoadShape, number: int, tokens: int
-    ) -> list[PhasedLoad]:
-        length = served.k if served.name == "held" else None
-        prompts, texts = self.prompts[load.context], self.settings.texts
-        return loads_of_cell(load, number, prompts, length, tokens=tokens, texts=texts)
-
-    def _decoded(
-        self, served: ServedConfig, loads: list[PhasedLoad]
-    ) -> tuple[list[PhasedLoad], list[PhasedSteps]]:
-        return loads, [self.engines.of(served).phases(load) for load in loads]
+    def _take(self, turn: Turn, load: LoadShape, number: int, start: int) -> None:
+        wanted = load_of_turn(self.settings, load, number, self.prompts[load.context], turn.draft_length)
+        with OtherWork().during() as others:
+            found = self.engines.of(turn.engine).phases(wanted)
+        cell = cell_of(turn, load, wanted, found, start=start, round=number, other_cores=others.cores)
+        self.cells.append(cell)
 
 
 def cell_of(
-    served: ServedConfig,
+    turn: Turn,
     load: LoadShape,
-    number: int,
-    loads: Sequence[PhasedLoad],
-    found: Sequence[PhasedSteps],
+    wanted: PhasedLoad,
+    found: PhasedSteps,
+    *,
+    other_cores: float,
+    **where: int,
 ) -> LengthsCell:
-    """Put the waves of a cell together."""
-    longest = max((one.accepted for one in found), key=len)
+    """Make the record of what was measured.
+
+    Args:
+        where: start and round.
+    """
     return LengthsCell(
-        served=served,
-        load=load,
-        round=number,
-        cpu_s=round(sum(one.cpu_s for one in found), 5),
-        wall_s=round(sum(one.wall_s for one in found), 5),
-        steps=sum(one.steps for one in found),
-        greedy=_of_temperature(0.0, loads, found),
-        sampled=_of_temperature(1.0, loads, found),
-        decoded=sum(one.decoded for one in found),
-        piece_s=sum(one.piece_s * one.steps for one in found) / sum(one.steps for one in found),
-        drafts=sum(one.drafts for one in found),
-        drafted=sum(one.drafted for one in found),
-        accepted=[
-            sum(one.accepted[place] for one in found if place < len(one.accepted))
-            for place in range(len(longest))
+        served=turn.served, again=turn.again, load=load, **where,
+        cpu_s=round(found.cpu_s, 5), wall_s=round(found.wall_s, 5), steps=found.steps,
+        greedy=_of_temperature(0.0, wanted, found), sampled=_of_temperature(1.0, wanted, found),
+        decoded=found.decoded, piece_s=found.piece_s, drafts=found.drafts, drafted=found.drafted,
+        accepted=found.accepted, other_cores=round(other_cores, 3),
+        by_length=[
+            LengthSteps(k=k, is_probe=is_probe, steps=steps, cpu_s=round(cpu_s, 5),
+                        wall_s=round(wall_s, 5), tokens=tokens)
+            for k, is_probe, steps, cpu_s, wall_s, tokens in found.by_length
         ],
-    )
+    )  # fmt: skip
 
 
-def _of_temperature(
-    temperature: float, loads: Sequence[PhasedLoad], found: Sequence[PhasedSteps]
-) -> tuple[int, int]:
+def _of_temperature(temperature: float, load: PhasedLoad, found: PhasedSteps) -> tuple[int, int]:
     """Tokens of these prompts, and the steps that gave them."""
-    counted = [
-        pair
-        for load, steps in zip(loads, found, strict=True)
-        for pair, own in zip(steps.of_prompt, load.temperatures, strict=True)
-        if own == temperature
-    ]
+    pairs = zip(found.of_prompt, load.temperatures, strict=True)
+    counted = [pair for pair, own in pairs if own == temperature]
     return sum(tokens for tokens, _ in counted), sum(steps for _, steps in counted)

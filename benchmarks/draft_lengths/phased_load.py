@@ -6,6 +6,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+# K, whether a probe of "auto" chose it, steps, CPU seconds, seconds and tokens.
+StepsOfLength = tuple[int, bool, int, float, float, int]
+
 
 @dataclass(frozen=True, slots=True)
 class PhasedLoad:
@@ -19,7 +22,9 @@ class PhasedLoad:
     temperatures: list[float]  # of each
     phases: list[int]  # requests at a time
     tokens: int  # of a request and phase, the mean over its requests
-    draft_length: int | None = None  # K, for an engine with `held_length`; None: the engine's own
+    draft_length: int | None = None  # K that an engine with `held_length` or "auto" holds; None: its own
+    settling: int = 0  # tokens of a request, the mean, before the first step that counts
+    most_steps: int | None = None  # that count, after which it ends
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -35,6 +40,7 @@ class PhasedSteps:
     of_prompt: list[tuple[int, int]]  # tokens of each, and the steps in which it got them
     decoded: int  # steps of each request behind its first token, those beside prompts too
     piece_s: float  # CPU time of a piece of reference work between these steps, the mean
+    by_length: list[StepsOfLength] = field(default_factory=list)  # where "auto" chose K
     drafts: int = 0  # of these
     drafted: int = 0  # tokens of them
     accepted: list[int] = field(default_factory=list)  # of them, per position

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tiny pairs, and their prompts of each load: every second one is sampled at temperature 1.
+"""The tiny pairs, and their prompts of each load: all greedy, or every second one sampled.
 
 The tiny drafts guess greedy texts of any kind, random words included; sampled ones they do not. How many
 tokens are accepted of either stands beside the figures.
@@ -7,9 +7,8 @@ tokens are accepted of either stands beside the figures.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.draft_lengths.lengths_result import LengthsSettings, LoadShape
@@ -35,6 +34,8 @@ PAIRS = {
                        {"hybrid_state": "replay"}, 0.95),
 }  # fmt: skip
 OVER_BEST = 0.97
+MIXES = {0.0: "greedy", 0.5: "half_sampled"}  # share of sampled requests: name
+SETTLING = 8  # tokens of a request before its steps count: K has just changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +44,12 @@ class Amount:
 
     requests: Sequence[int] = (1, 4, 16, 32)
     contexts: Sequence[int] = (64, 512)
-    rounds: int = 5
-    starts: int = 2
-    tokens: int = 32
-    texts: int = 8  # of a cell, at least: sampled ones differ from variant to variant
-    first_steps: int = 240
+    sampled: float = 0.0  # one of MIXES
+    starts: int = 6
+    rounds: int = 4
+    tokens: int = 96
+    texts: int = 8
+    first_steps: int = 160
 
 
 def settle_pair(name: str, amount: Amount) -> tuple[LengthsSettings, TuneSettings, Prompts]:
@@ -67,39 +69,45 @@ def settle_pair(name: str, amount: Amount) -> tuple[LengthsSettings, TuneSetting
     same = ("target", "draft", "k", "lengths", "eagle_ext", "engine", "prompts", "prompt_tokens",
             "requests", "contexts", "rounds")  # fmt: skip
     settings = LengthsSettings(
-        pair=name, starts=amount.starts, tokens=amount.tokens, texts=amount.texts,
-        first_steps=amount.first_steps,
+        pair=name, sampled=amount.sampled, starts=amount.starts, tokens=amount.tokens,
+        texts=amount.texts, first_steps=amount.first_steps,
         **{field: getattr(tune, field) for field in same},
     )  # fmt: skip
     return settings, tune, prompts
 
 
-def waves(load: LoadShape, texts: int) -> int:
-    """Loads of one cell, behind each other, so that it has as many texts."""
-    return math.ceil(texts / load.requests)
-
-
-def loads_of_cell(
+def load_of_turn(
+    settings: LengthsSettings,
     load: LoadShape,
     number: int,
     prompts: Sequence[list[int]],
     draft_length: int | None,
-    *,
-    tokens: int,
-    texts: int,
-) -> list[PhasedLoad]:
-    """Make the waves of a cell: other prompts in each round, the same for all that take turns.
+) -> PhasedLoad:
+    """Make what all decode that take a turn: other prompts in each.
 
     Args:
-        number: of the round.
-        tokens: of a request and phase.
-        texts: of the cell, at least.
+        number: of the turn at this load, all starts together.
+        draft_length: K that is held; None: the engine's own.
     """
-    found, count = [], waves(load, texts)
-    texts = load.requests * count
-    for wave in range(count):
-        places = range(wave * load.requests, (wave + 1) * load.requests)
-        chosen = [prompts[(number * texts + place) % len(prompts)] for place in places]
-        temperatures = [float(place % 2) for place in places]
-        found.append(PhasedLoad(chosen, temperatures, load.phases, tokens, draft_length))
-    return found
+    places = range(number * load.requests, (number + 1) * load.requests)
+    return PhasedLoad(
+        [prompts[place % len(prompts)] for place in places],
+        [float(settings.sampled > 0 and place % 2) for place in places],
+        load.phases,
+        settings.tokens_of(load),
+        draft_length,
+        SETTLING,
+    )
+
+
+def load_to_learn(
+    settings: LengthsSettings, load: LoadShape, number: int, prompts: Sequence[list[int]]
+) -> PhasedLoad:
+    """Make what "auto" decodes before it is measured, of prompts that no turn of the start has.
+
+    Few of long prompts: their texts go on until they are three times as long.
+    """
+    own = load_of_turn(settings, load, number, prompts, None)
+    if load.ramp:
+        return own
+    return replace(own, tokens=2 * load.context, most_steps=settings.first_steps)
