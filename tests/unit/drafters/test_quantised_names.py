@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.support.checkpoints import LAYERS
 from tests.support.drafting import (
     BOUND_QUANTISED,
     difference,
@@ -29,6 +30,7 @@ GROUP = {
     "weights": {**SCHEME, "strategy": "channel", "dynamic": False},
     "input_activations": {**SCHEME, "strategy": "token", "dynamic": True},
 }
+FOUR_BITS = {**SCHEME, "num_bits": 4, "strategy": "group", "group_size": 32}
 ATTENTION, MLP = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
 FAMILIES = ("native", "qwen3", "dflash")
 
@@ -78,6 +80,18 @@ def test_an_empty_ignore_list(family, tmp_path):
 def test_targets_by_the_checkpoints_names(family, targets, tmp_path):
     group = {"targets": targets, **GROUP}
     check(family, quantised(family, MLP, config_groups={"group_0": group}, ignore=[]), tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_targets_of_layers_that_the_draft_has_not(family, tmp_path):
+    """By the numbers that its layers have behind the target's."""
+    others = {"targets": [rf"re:.*layers\.({LAYERS}|{LAYERS + 1})\..*"], "weights": FOUR_BITS}
+    own = {
+        "targets": [r"re:.*layers\.[01]\.mlp\..*", *(f"midlayer.mlp.{part}" for part in MLP)],
+        **GROUP,
+    }
+    groups = {"group_0": others, "group_1": own}
+    check(family, quantised(family, MLP, config_groups=groups, ignore=[]), tmp_path)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vllm_eagle_ext.checkpoint import gptq_rules
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import (
     FLOATS,
     SCALE_NAMES,
+    gptq_settings,
+    group_size,
+    published_modules,
     quantised_weights,
     torn_modules,
     without_scales,
@@ -111,6 +115,42 @@ def fused_parts_agree(case: Case) -> Iterable[Problem]:
             allowed="all of its parts or none: vLLM computes them as one module",
             remedy="quantise the draft again, with all of them or with none",
         )
+    for name, parts in gptq_settings(case).items():
+        unlike = {key for key, value in next(iter(parts.values())).items()
+                  if any(settings[key] != value for settings in parts.values())}  # fmt: skip
+        for key in sorted(unlike):
+            yield Problem(
+                field=f"{key} of the parts of {name.rpartition('.')[2]}",
+                value=", ".join(f"{part} {settings[key]}" for part, settings in parts.items()),
+                allowed="one value: vLLM computes them as one module",
+                remedy="quantise the draft again, with rules that do not tell these apart",
+            )
+
+
+@rule(Severity.ERROR)
+def gptq_rules_fit_the_files(case: Case) -> Iterable[Problem]:
+    """A rule that leaves out what the files show quantised gives no settings to serve it with."""
+    config = case.config.quantization_config or {}
+    if config.get("quant_method") not in gptq_rules.METHODS:
+        return
+    field = f"{gptq_rules.KEY} of the draft's quantization_config"
+    if unreadable := list(gptq_rules.malformed(config)):
+        yield Problem(
+            field=field,
+            value=", ".join(unreadable),
+            allowed="a mapping of regular expressions to settings",
+            remedy="use the config.json that was published with the draft",
+        )
+        return
+    for name in published_modules(case).values():
+        rule_ = gptq_rules.first_rule(config, name) or ""
+        if rule_.startswith(gptq_rules.LEFT_OUT):
+            yield Problem(
+                field=field,
+                value=f"{rule_!r}, which leaves out {name}",
+                allowed="rules that leave out what is plain: this weight is quantised",
+                remedy="use the config.json that was published with the draft",
+            )
 
 
 @rule(Severity.ERROR)
@@ -121,11 +161,16 @@ def qweights_fit(case: Case) -> Iterable[Problem]:
         scales, expected = case.files.tensors.get(f"{module}.scales"), table.get(f"{module}.weight")
         if suffix != ".qweight" or scales is None or expected is None:
             continue
-        if len(scales.shape) != 2 or scales.shape[1] != expected.shape[0]:
+        rows, columns = expected.shape
+        size = group_size(module, case)
+        size = columns if size == -1 else size
+        groups = size and -(-columns // size)
+        if len(scales.shape) != 2 or scales.shape[1] != rows or groups not in (None, scales.shape[0]):
+            counted = "a row per group" if groups is None else f"{groups} rows, one per {size} columns"
             yield Problem(
                 field=f"shape of {scales.published}",
                 value=scales.shape,
-                allowed=f"a row per group and {expected.shape[0]} columns, the rows of its weight",
+                allowed=f"{counted}, and {rows} columns, the rows of its weight",
                 remedy="check config.json; of a gated draft, use the one with plain weights",
             )
 
@@ -148,6 +193,7 @@ RULES = (
     scales_are_numbers,
     scales_fit_their_weights,
     fused_parts_agree,
+    gptq_rules_fit_the_files,
     qweights_fit,
     quantised_fc_is_in_order,
 )
