@@ -35,10 +35,12 @@ def quantised_draft(family: str, format_: str) -> Quantised:
     return quantised(valid_draft(family), format_)
 
 
-def quantised(draft: Draft, format_: str) -> Quantised:
+def quantised(draft: Draft, format_: str, *more: str) -> Quantised:
+    """The projections of a draft's layers, and what else ends with one of these names."""
+    ends = ("_proj.weight", "_mqa.weight", *(f"{name}.weight" for name in more))
     names = [
         name for name, tensor in draft.tensors.items()
-        if name.endswith(("_proj.weight", "_mqa.weight")) and (_fits(tensor) or format_ not in BY_32)
+        if name.endswith(ends) and (_fits(tensor) or format_ not in BY_32)
     ]  # fmt: skip
     plain = [
         name.removesuffix(".weight")
@@ -241,7 +243,8 @@ def _gptq(weight: torch.Tensor, group: int = GROUP) -> tuple[Tensors, torch.Tens
 
 
 def _last(names: list[str]) -> list[str]:
-    return sorted({name.rpartition(".")[2] for name in names})
+    """The names' ends; "proj" alone would be a part of every projection's name."""
+    return sorted({name if name.endswith(".proj") else name.rpartition(".")[2] for name in names})
 
 
 # compressed-tensors' presets by the names of this file.

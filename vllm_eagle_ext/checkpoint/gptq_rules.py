@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPTQ's `dynamic` rules, which give single modules settings of their own.
 
-A rule is a pattern, matched from a name's beginning, and the first that fits decides. Files write it for
-the names of the checkpoint; vLLM matches the names that modules have at run time, where another layer may
-have the number, and where no module is called q_proj.
+A rule is a pattern, matched from a name's beginning, and the first that fits decides. Files write it
+for the names of the checkpoint; vLLM matches the names that modules have at run time, where another
+layer may have the number, and where no module is called q_proj.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ FUSED = {
     "gate_up_proj": ("gate_proj", "up_proj"),
     "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
 }
+_HEADS = ("lm_head", "markov_head.markov_w2")
 FLOATS = ("BF16", "F16", "F32", "F64")
 SCALE_NAMES = ("weight_scale", "weight_scale_inv", "scales")
 _PACKED = (".weight_packed", ".qweight")
@@ -90,7 +91,7 @@ def gptq_settings(case: Case) -> dict[str, dict[str, dict[str, Any]]]:
     return found
 
 
-def group_size(module: str, case: Case) -> int | None:
+def columns_per_scale(module: str, case: Case) -> int | None:
     """Columns that share a scale in an AWQ or GPTQ module, -1: all; None: the config does not say."""
     config = case.config.quantization_config or {}
     parts = gptq_settings(case).get(runtime_name(module, case)) or {module: config}
@@ -170,11 +171,15 @@ def _with_targets(group: Any, case: Case) -> Any:
     Without its patterns, which may fit another layer there; a name without a dot may be a class's.
     """
     targets = group.get("targets") if isinstance(group, Mapping) else None
-    if not isinstance(targets, list) or "Linear" in targets:
+    if not isinstance(targets, list):
         return group
+    modules = published_modules(case)
+    if "Linear" in targets:  # which heads are while a draft is quantised, and not in vLLM
+        heads = {runtime_name(module, case) for module in modules if module in _HEADS}
+        return {**group, "targets": [*targets, *sorted(heads)]}
     found = {
         runtime_name(module, case)
-        for module, published in published_modules(case).items()
+        for module, published in modules.items()
         if any(_matches(target, name) for target in targets for name in (module, published))
     }
     classes = [target for target in targets if not target.startswith("re:") and "." not in target]

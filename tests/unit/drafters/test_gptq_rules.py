@@ -22,7 +22,7 @@ WIDE = {"group_size": 64}
 ATTENTION = {r"[qkv]_proj": 64}
 # Group sizes in the files, and the rules that say so.
 RULES = {
-    "unfused": (ATTENTION, {r"+:.*\.[qkv]_proj$": WIDE}),
+    "parts": (ATTENTION, {r"+:.*\.[qkv]_proj$": WIDE}),
     "each of them": (ATTENTION, {rf".*self_attn\.{part}_proj": WIDE for part in "qkv"}),
     "first of two": (ATTENTION, {r"+:.*\.[qkv]_proj": WIDE, r"+:.*": {"group_size": 32}}),
     "not fused": ({r"o_proj": 64}, {r"+:.*\.o_proj": WIDE}),
@@ -58,7 +58,7 @@ def test_rules_by_the_checkpoints_names(family, name, tmp_path):
 
 
 AS_BEFORE = [
-    ("native", "unfused"), ("qwen3", "first of two"), ("dflash", "each of them"),
+    ("native", "parts"), ("qwen3", "first of two"), ("dflash", "each of them"),
     *(("dflash", name) for name in BY_LAYER if name != "first left out"),
 ]  # fmt: skip
 
@@ -66,11 +66,11 @@ AS_BEFORE = [
 @pytest.mark.parametrize(("family", "name"), AS_BEFORE)
 def test_rules_as_published_name_other_modules_at_run_time(family, name, monkeypatch, tmp_path):
     """Negative control: what is quantised is listed by vLLM's names, the rules are the file's."""
-    mended = apply.named_for_vllm
+    named = apply.named_for_vllm
     monkeypatch.setattr(
         apply,
         "named_for_vllm",
-        lambda case: mended(case) | {"dynamic": case.config.quantization_config["dynamic"]},
+        lambda case: named(case) | {"dynamic": case.config.quantization_config["dynamic"]},
     )
     with pytest.raises((UnsupportedDraftError, AssertionError, KeyError, ValueError)):
         load(tmp_path, draft_of(family, name).draft)
@@ -78,7 +78,7 @@ def test_rules_as_published_name_other_modules_at_run_time(family, name, monkeyp
 
 def test_scales_of_another_group_are_another_draft(tmp_path):
     """Negative control of the comparison."""
-    found = draft_of("native", "unfused")
+    found = draft_of("native", "parts")
     for part in "qkv":
         scales = found.draft.tensors[f"midlayer.self_attn.{part}_proj.scales"]
         scales.copy_(scales.flip(0))

@@ -104,6 +104,16 @@ def test_without_the_names_weights_would_be_missing(family, monkeypatch, tmp_pat
         load(tmp_path, draft)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_classes_table_of_fused_modules_does_not_reach_the_draft(family, tmp_path):
+    """As long as this holds, our classes need none of their own, and the lists name fused modules."""
+    group = {"targets": ["Linear"], **GROUP}
+    drafter, *_ = load(tmp_path, quantised(family, MLP, config_groups={"group_0": group}, ignore=[]))
+    method = drafter.model.layers[0].mlp.down_proj.quant_method
+    assert "gate_up_proj" in type(drafter).packed_modules_mapping  # inherited from the target's class
+    assert method.quantization_config.packed_modules_mapping == {}
+
+
 def dequantised(draft: Draft) -> Draft:
     tensors = {name: tensor for name, tensor in draft.tensors.items() if not name.endswith("_scale")}
     for name, tensor in tensors.items():

@@ -12,16 +12,20 @@ from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import (
     FLOATS,
     SCALE_NAMES,
+    columns_per_scale,
     gptq_settings,
-    group_size,
     published_modules,
     quantised_weights,
     torn_modules,
     without_scales,
 )
+from vllm_eagle_ext.checkpoint.tensor_names import HOLDS_WEIGHTS
 
 _DTYPES = {"fp8": "F8"}  # of a method's weights, as headers begin
 _LEAST_BLOCK = 16  # rows; the usual are 32 and 128
+_PACKED = tuple(name for name in HOLDS_WEIGHTS if name != "weight")
+_LOW_PRECISION = ("F8", "I", "U8", "F4")
+_SHOWN = 5
 
 
 @rule(Severity.ERROR)
@@ -108,20 +112,19 @@ def fused_parts_agree(case: Case) -> Iterable[Problem]:
     """vLLM makes one module of q, k and v, and one of gate and up."""
     if case.spec.quantisation is None:
         return
-    for name, parts in torn_modules(case).items():
+    for name, plain in torn_modules(case).items():
         yield Problem(
             field=f"quantised parts of {name.rpartition('.')[2]}",
-            value=f"without {', '.join(parts)}, whose weights are plain",
+            value=f"without {', '.join(plain)}, whose weights are plain",
             allowed="all of its parts or none: vLLM computes them as one module",
             remedy="quantise the draft again, with all of them or with none",
         )
     for name, parts in gptq_settings(case).items():
-        unlike = {key for key, value in next(iter(parts.values())).items()
-                  if any(settings[key] != value for settings in parts.values())}  # fmt: skip
-        for key in sorted(unlike):
+        keys = next(iter(parts.values()))
+        for key in [key for key in keys if len({str(own[key]) for own in parts.values()}) > 1]:
             yield Problem(
                 field=f"{key} of the parts of {name.rpartition('.')[2]}",
-                value=", ".join(f"{part} {settings[key]}" for part, settings in parts.items()),
+                value=", ".join(f"{part} {own[key]}" for part, own in parts.items()),
                 allowed="one value: vLLM computes them as one module",
                 remedy="quantise the draft again, with rules that do not tell these apart",
             )
@@ -151,6 +154,7 @@ def gptq_rules_fit_the_files(case: Case) -> Iterable[Problem]:
                 allowed="rules that leave out what is plain: this weight is quantised",
                 remedy="use the config.json that was published with the draft",
             )
+            return
 
 
 @rule(Severity.ERROR)
@@ -162,7 +166,7 @@ def qweights_fit(case: Case) -> Iterable[Problem]:
         if suffix != ".qweight" or scales is None or expected is None:
             continue
         rows, columns = expected.shape
-        size = group_size(module, case)
+        size = columns_per_scale(module, case)
         size = columns if size == -1 else size
         groups = size and -(-columns // size)
         if len(scales.shape) != 2 or scales.shape[1] != rows or groups not in (None, scales.shape[0]):
@@ -186,6 +190,32 @@ def quantised_fc_is_in_order(case: Case) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.ERROR)
+def plain_parts_are_plain(case: Case) -> Iterable[Problem]:
+    """vLLM builds these modules without a quantisation: packed values and scales have no place.
+
+    Of a plain draft that our classes serve the dtypes are another rule's.
+    """
+    if case.spec.quantisation is None and not case.spec.served_by.is_vllms:
+        return
+    plain = case.spec.record.plain_modules
+    if quantised_weights(case.files.tensors).get("lm_head") == ".qweight":
+        plain = tuple(dict.fromkeys((*plain, "lm_head.")))  # vLLM pads its rows, not packed ones
+    packed = [
+        header.published
+        for name, header in case.files.tensors.items()
+        if name.startswith(plain)
+        and (name.endswith(_PACKED) or "scale" in name or header.dtype.startswith(_LOW_PRECISION))
+    ]
+    if packed:
+        yield Problem(
+            field="quantised tensors of the draft",
+            value=", ".join(packed[:_SHOWN]),
+            allowed="a quantisation that leaves out " + ", ".join(name.rstrip(".") for name in plain),
+            remedy="use a draft in which these are plain",
+        )
+
+
 RULES = (
     quantised_weights_are_there,
     quantised_weights_fit_their_method,
@@ -196,4 +226,5 @@ RULES = (
     gptq_rules_fit_the_files,
     qweights_fit,
     quantised_fc_is_in_order,
+    plain_parts_are_plain,
 )
