@@ -83,12 +83,15 @@ def draft(slug: str) -> Published:
     return next(one for one in published() if one.slug == slug)
 
 
-def projections(one: Published) -> list[tuple[int, int]]:
-    """Shapes of the weights that quantisers take: the linear ones inside layers."""
+def projections(one: Published, *more: str) -> list[tuple[int, int]]:
+    """Shapes of the weights that quantisers take: the linear ones inside layers, and modules of these
+    names."""
     return [
         (shape[0], shape[1])
         for name, (_, shape) in one.tensors.items()
-        if re.search(r"layers?\.", name) and name.endswith(".weight") and len(shape) == 2
+        if name.endswith(".weight")
+        and len(shape) == 2
+        and (re.search(r"layers?\.", name) or name.split(".")[-2] in more)
     ]
 
 
@@ -104,8 +107,10 @@ def plain(one: Published) -> dict[str, float]:
     return found
 
 
-def saved(one: Published, size: Size) -> float:
-    return sum(_whole(*shape) - size(*shape) for shape in projections(one))
+def saved(one: Published, name: str) -> float:
+    """By a format of `SIZES`; vLLM quantises fc as well while it loads a draft."""
+    shapes = projections(one, *(["fc"] if name.startswith("online") else []))
+    return sum(_whole(*shape) - SIZES[name](*shape) for shape in shapes)
 
 
 def whole(one: Published) -> float:
@@ -125,7 +130,7 @@ def first_table(text: str) -> list[str]:
     for row in text.splitlines():
         *kept, _, _ = cells = [cell.strip() for cell in row.strip("|").split("|")]
         if size := SIZES.get(cells[0]):
-            cells = [*kept, _bits(one, size), _mib(saved(one, size))]
+            cells = [*kept, _bits(one, size), _mib(saved(one, cells[0]))]
         rows.append(f"| {' | '.join(cells)} |" if set(cells[0]) != {"-"} else row)
     return rows
 
@@ -136,7 +141,7 @@ def second_table() -> Iterator[str]:
     yield f"|{'---|' * len(heads)}"
     for slug, kind in DRAFTS.items():
         one = draft(slug)
-        savings = [_mib(saved(one, SIZES[name])) for name in SHOWN.values()]
+        savings = [_mib(saved(one, name)) for name in SHOWN.values()]
         rest = ", ".join(
             f"{_named(part)} {_mib(size)}" for part, size in plain(one).items() if size > _MIB
         )
