@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.long]
 
 W8A8, W4A16, ONLINE = "compressed-tensors W8A8", "compressed-tensors W4A16", "fp8_per_channel"
 REPLAY = {"hybrid_state": "replay"}
+V2 = "W4A16 draft on V2"
 # An engine with a draft -> the one without, and the one whose draft or target is plain.
 PAIRS = {
     "W8A8 draft": ("none", "plain"),
@@ -30,6 +32,7 @@ PAIRS = {
     "draft quantised online": ("none", "plain"),
     "W8A8 target": ("W8A8 target, none", "plain"),
     "hybrid, W4A16 draft": ("hybrid, none", "hybrid, plain"),
+    V2: ("none on V2", "plain on V2"),
 }
 
 
@@ -63,11 +66,12 @@ def results(prompts, tmp_path_factory):
 
     target = as_quantised(TINY / "target", W8A8, folder / "target")
     hybrid = {"model": quantised_draft("dflash", W4A16)}
+    w4a16 = quantised_draft("postnorm", W4A16)
     engines = [
         Engine("none", texts),
         Engine("plain", texts, draft),
         Engine("W8A8 draft", texts, draft | {"model": quantised_draft("postnorm", W8A8)}),
-        Engine("W4A16 draft", texts, draft | {"model": quantised_draft("postnorm", W4A16)}),
+        Engine("W4A16 draft", texts, draft | {"model": w4a16}),
         Engine("draft quantised online", texts, draft | {"quantization": ONLINE}),
         Engine("W8A8 target, none", texts, target=target),
         Engine("W8A8 target", texts, draft, target=target),
@@ -75,7 +79,14 @@ def results(prompts, tmp_path_factory):
         Engine("hybrid, plain", texts, dflash(7), {}, REPLAY, HYBRID),
         Engine("hybrid, W4A16 draft", texts, dflash(7) | hybrid, {}, REPLAY, HYBRID),
     ]
-    return {name: found["texts"] for name, found in run_engines(engines).items()}
+    few = [replace(texts[0], prompts=prompts[:4])]
+    on_v2 = [
+        Engine("none on V2", few),
+        Engine("plain on V2", few, draft),
+        Engine(V2, few, draft | {"model": w4a16}),
+    ]
+    found = run_engines(engines) | run_engines(on_v2, "v2")
+    return {name: batches["texts"] for name, batches in found.items()}
 
 
 def acceptance_length(result: Any) -> float:

@@ -108,9 +108,9 @@ def module_logits(drafter: Any, family: str, layer_ids: Sequence[int], probe: Pr
     states = torch.cat(probe.aux(layer_ids), dim=-1)[:ROWS]
     states = states.to(drafter.model.embed_tokens.weight.dtype)
     if family in VLLMS:
-        samples_anchor = family == "dspark"
-        choices = second_head_choices(drafter, family, states, probe, samples_anchor=samples_anchor)
-        return over_the_vocabulary(choices)
+        from tests.support.second_head_scores import of_vllm  # which takes this module's probe
+
+        return over_the_vocabulary(of_vllm(drafter, family, family == "dspark", states, probe))
     if family.startswith("dflash"):
         context = drafter.combine_hidden_states(states)
         drafter.precompute_and_store_context_kv(context, torch.arange(ROWS), torch.arange(ROWS))
@@ -129,40 +129,6 @@ def module_logits(drafter: Any, family: str, layer_ids: Sequence[int], probe: Pr
         hidden, state = drafter(token, torch.tensor([ROWS - 1 + step]), state)
         logits.append(drafter.compute_logits(hidden))
     return torch.cat(logits)
-
-
-@torch.inference_mode()
-def second_head_choices(
-    drafter: Any, family: str, states: torch.Tensor, probe: Probe, *, samples_anchor: bool
-) -> Choices:
-    """What each token of a greedy draft of vLLM's own DFlash2 and DSpark classes is chosen by."""
-    context = drafter.combine_hidden_states(states)
-    drafter.precompute_and_store_context_kv(context, torch.arange(ROWS), torch.arange(ROWS))
-    masks = STEPS - samples_anchor
-    block = torch.cat([probe.tokens[:1], torch.full((masks,), MASK_TOKEN)])
-    hidden = drafter(block, torch.arange(ROWS, ROWS + len(block)))[-STEPS:]
-    walk = _dflash2_walk if family == "dflash2" else _dspark_walk
-    return walk(drafter, hidden, probe.tokens[:1])
-
-
-def _dflash2_walk(drafter: Any, hidden: torch.Tensor, anchor: torch.Tensor) -> Choices:
-    ids, unary = drafter.compute_candidates(hidden)
-    selector = drafter.model.candidate_selector
-    scores = selector(ids[None], unary[None], hidden[None], anchor)[0]  # [STEPS, before, C]
-    rows, before = [], 0
-    for row in scores:
-        rows.append(row[before])
-        before = int(rows[-1].argmax())
-    return torch.stack(rows), ids
-
-
-def _dspark_walk(drafter: Any, hidden: torch.Tensor, anchor: torch.Tensor) -> Choices:
-    base, rows, token = drafter.compute_draft_logits(hidden), [], anchor
-    for row in base:
-        rows.append(row + drafter.markov_bias(drafter.markov_embed(token))[0])
-        token = drafter.map_draft_to_target(rows[-1].argmax()[None])
-    ids = drafter.map_draft_to_target(torch.arange(base.shape[-1]))
-    return torch.stack(rows), ids.expand(STEPS, -1)
 
 
 def over_the_vocabulary(choices: Choices) -> torch.Tensor:

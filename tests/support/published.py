@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 
-_BYTES = {"BOOL": 1, "U8": 1, "BF16": 2, "F16": 2, "F32": 4, "I64": 8}
+BYTES = {"BOOL": 1, "U8": 1, "BF16": 2, "F16": 2, "F32": 4, "I64": 8}
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def materialise(checkpoint: Published, folder: Path) -> Path:
     _write_json(folder / "config.json", checkpoint.config)
     header, places, end = {}, {}, 0
     for name, (dtype, shape) in checkpoint.tensors.items():
-        begin, end = end, end + math.prod(shape) * _BYTES[dtype]
+        begin, end = end, end + math.prod(shape) * BYTES[dtype]
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
         places[name] = begin
     text = json.dumps(header).encode()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,10 +35,12 @@ def quantised_draft(family: str, format_: str) -> Quantised:
     return quantised(valid_draft(family), format_)
 
 
-def quantised(draft: Draft, format_: str) -> Quantised:
+def quantised(draft: Draft, format_: str, *more: str) -> Quantised:
+    """The projections of a draft's layers, and what else ends with one of these names."""
+    ends = ("_proj.weight", "_mqa.weight", *(f"{name}.weight" for name in more))
     names = [
         name for name, tensor in draft.tensors.items()
-        if name.endswith(("_proj.weight", "_mqa.weight")) and (_fits(tensor) or format_ not in BY_32)
+        if name.endswith(ends) and (_fits(tensor) or format_ not in BY_32)
     ]  # fmt: skip
     plain = [
         name.removesuffix(".weight")
@@ -47,6 +51,31 @@ def quantised(draft: Draft, format_: str) -> Quantised:
         return _compressed(draft, names, plain, PRESETS[format_])
     encode, config = FORMULAS[format_]
     return _by_formula(draft, names, encode, config(plain))
+
+
+def gptq_draft(draft: Draft, groups: Mapping[str, int | None], rules: dict[str, Any]) -> Quantised:
+    """In GPTQ's format, with rules.
+
+    Args:
+        groups: pattern of a weight's name -> columns that share a scale; None: it stays plain. Others
+            have `GROUP`.
+    """
+    config = {
+        "quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False, "sym": True,
+        "dynamic": rules,
+    }  # fmt: skip
+    tensors, values = dict(draft.tensors), dict(draft.tensors)
+    for name in [name for name in tensors if name.endswith(("_proj.weight", "_mqa.weight"))]:
+        found = [size for pattern, size in groups.items() if re.search(pattern, name)]
+        group = found[0] if found else GROUP
+        if group is None or not _fits(draft.tensors[name]):
+            continue
+        one = _by_formula(replace(draft, tensors={name: tensors.pop(name)}), [name],
+                          partial(_gptq, group=group), config)  # fmt: skip
+        tensors |= one.draft.tensors
+        values |= one.dequantised.tensors
+    quantised = draft.config | {"quantization_config": config}
+    return Quantised(replace(draft, config=quantised, tensors=tensors), replace(draft, tensors=values))
 
 
 def _fits(weight: torch.Tensor) -> bool:
@@ -169,10 +198,10 @@ def _nvfp4(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     return tensors, value.view(rows, columns)
 
 
-def _four_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _four_bits(weight: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Integers 0 to 15 around 8 [N, K], their scales in float16 [N, groups], and what they stand for."""
     rows, columns = weight.shape
-    parts = weight.view(rows, -1, GROUP)
+    parts = weight.view(rows, -1, group)
     scale = (parts.abs().amax(-1) / 7).half()
     integers = (parts / scale.float()[..., None]).round().clamp(-8, 7) + 8
     value = (integers - 8) * scale.float()[..., None]
@@ -201,20 +230,21 @@ def _awq(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     return tensors, (steps * scale.float()[..., None]).view(rows, columns)
 
 
-def _gptq(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+def _gptq(weight: torch.Tensor, group: int = GROUP) -> tuple[Tensors, torch.Tensor]:
     """Zero points are written less one."""
-    integers, scale, value = _four_bits(weight)
+    integers, scale, value = _four_bits(weight, group)
     zeros = torch.full((scale.shape[1], weight.shape[0]), 7)
     tensors = {
         "qweight": _pack(integers).T.contiguous(), "qzeros": _pack(zeros),
         "scales": scale.T.contiguous(),
-        "g_idx": (torch.arange(weight.shape[1]) // GROUP).int(),
+        "g_idx": (torch.arange(weight.shape[1]) // group).int(),
     }  # fmt: skip
     return tensors, value
 
 
 def _last(names: list[str]) -> list[str]:
-    return sorted({name.rpartition(".")[2] for name in names})
+    """The names' ends; "proj" alone would be a part of every projection's name."""
+    return sorted({name if name.endswith(".proj") else name.rpartition(".")[2] for name in names})
 
 
 # compressed-tensors' presets by the names of this file.

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from vllm_eagle_ext.checkpoint import gptq_rules
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
@@ -28,13 +29,14 @@ _LISTS = {
     "auto_awq": ("modules_to_not_convert",),
 }
 # Methods that list what is quantised; where nothing is listed, vLLM lists the checkpoint's names.
-_POSITIVE_LISTS = dict.fromkeys(("gptq", "gptq_marlin", "auto_gptq"), "modules_in_block_to_quantize")
+_POSITIVE_LIST = "modules_in_block_to_quantize"
 # What vLLM fuses, and of what.
 FUSED = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
     "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
 }
+_HEADS = ("lm_head", "markov_head.markov_w2")
 FLOATS = ("BF16", "F16", "F32", "F64")
 SCALE_NAMES = ("weight_scale", "weight_scale_inv", "scales")
 _PACKED = (".weight_packed", ".qweight")
@@ -77,6 +79,35 @@ def torn_modules(case: Case) -> dict[str, list[str]]:
     return {name: parts for name, parts in plain.items() if name in quantised}
 
 
+def gptq_settings(case: Case) -> dict[str, dict[str, dict[str, Any]]]:
+    """Run-time name -> of each quantised part the settings, as GPTQ's rules give them."""
+    config = case.config.quantization_config or {}
+    if config.get("quant_method") not in gptq_rules.METHODS:
+        return {}
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for module, name in published_modules(case).items():
+        parts = found.setdefault(runtime_name(module, case), {})
+        parts[module] = gptq_rules.settings(config, name)
+    return found
+
+
+def columns_per_scale(module: str, case: Case) -> int | None:
+    """Columns that share a scale in an AWQ or GPTQ module, -1: all; None: the config does not say."""
+    config = case.config.quantization_config or {}
+    parts = gptq_settings(case).get(runtime_name(module, case)) or {module: config}
+    size = parts[module].get("group_size")
+    return size if isinstance(size, int) and size else None
+
+
+def published_modules(case: Case) -> dict[str, str]:
+    """Quantised module -> its name in the files."""
+    tensors = case.files.tensors
+    return {
+        module: tensors[module + suffix].published.removesuffix(suffix)
+        for module, suffix in quantised_weights(tensors).items()
+    }
+
+
 def named_for_vllm(case: Case) -> dict[str, Any]:
     """The draft's `quantization_config`, with the names that its modules have at run time added.
 
@@ -86,8 +117,8 @@ def named_for_vllm(case: Case) -> dict[str, Any]:
     method = config.get("quant_method")
     if not isinstance(method, str) or not case.has_tensors:
         return config
-    if method in _POSITIVE_LISTS:
-        return config | {_POSITIVE_LISTS[method]: _quantised_names(case)}
+    if method in gptq_rules.METHODS:
+        return config | {_POSITIVE_LIST: _quantised_names(case), gptq_rules.KEY: _gptq_rules(case)}
     if method not in _LISTS:
         return config
     config[_LISTS[method][0]] = names = _left_out(config, _LISTS[method], case)
@@ -121,21 +152,38 @@ def _quantised_names(case: Case) -> list[str]:
     return sorted(found | {runtime_name(module, case) for module in modules})
 
 
+def _gptq_rules(case: Case) -> dict[str, dict[str, Any]]:
+    """One for each module that is quantised otherwise than the rest, by its name at run time.
+
+    The parts of a module agree. What a negative rule leaves out is not listed as quantised.
+    """
+    shared = gptq_rules.settings({**(case.config.quantization_config or {}), gptq_rules.KEY: None}, "")
+    rules: dict[str, dict[str, Any]] = {}
+    for name, parts in gptq_settings(case).items():
+        if (wanted := next(iter(parts.values()))) != shared:
+            rules |= gptq_rules.by_name(name, wanted)
+    return rules
+
+
 def _with_targets(group: Any, case: Case) -> Any:
-    """A group of compressed-tensors that lists modules by name, with their names at run time."""
+    """A group of compressed-tensors that lists modules by name, with their names at run time.
+
+    Without its patterns, which may fit another layer there; a name without a dot may be a class's.
+    """
     targets = group.get("targets") if isinstance(group, Mapping) else None
-    if not isinstance(targets, list) or "Linear" in targets:
+    if not isinstance(targets, list):
         return group
+    modules = published_modules(case)
+    if "Linear" in targets:  # which heads are while a draft is quantised, and not in vLLM
+        heads = {runtime_name(module, case) for module in modules if module in _HEADS}
+        return {**group, "targets": [*targets, *sorted(heads)]}
     found = {
         runtime_name(module, case)
-        for module, suffix in quantised_weights(case.files.tensors).items()
-        if any(
-            _matches(target, name)
-            for target in targets
-            for name in (module, case.files.tensors[module + suffix].published.removesuffix(suffix))
-        )
+        for module, published in modules.items()
+        if any(_matches(target, name) for target in targets for name in (module, published))
     }
-    return {**group, "targets": [*targets, *sorted(found - set(targets))]}
+    classes = [target for target in targets if not target.startswith("re:") and "." not in target]
+    return {**group, "targets": [*classes, *sorted(found)]}
 
 
 def _plain_linear(case: Case) -> Iterator[str]:

@@ -52,7 +52,7 @@ UNKNOWABLE_OF_ONE = {("dflash2", "other keys", "logits rescaled")}
 # What is asked of the draft, and where it is served, changes nothing in the draft.
 NOT_OF_THE_DRAFT = ("surroundings",)
 # Of quantised gated drafts and of AWQ and GPTQ, which no family here has: rules/test_quantisation.py.
-OF_OTHER_FORMATS = {"gated_rows_can_be_moved", "qweights_fit"}
+OF_OTHER_FORMATS = {"gated_rows_can_be_moved", "gptq_rules_fit_the_files", "qweights_fit"}
 # Of what is asked of a draft or of the target beside it, not of its file: rules/cases/target.py.
 OF_THE_REQUEST = {
     "draft_is_no_plain_model", "gate_layout_has_a_gate", "k_is_worth_drafting",

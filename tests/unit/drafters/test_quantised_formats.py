@@ -21,7 +21,7 @@ from tests.support.drafting import (
     reference_logits,
     resolve_draft,
 )
-from tests.support.drafts import write
+from tests.support.drafts import VLLMS, write
 from tests.support.engine import has_gpu
 from tests.support.quantised_drafts import FORMATS, decoded, quantised_draft
 from vllm_eagle_ext.errors import UnsupportedDraftError
@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
     pytest.mark.usefixtures("single_process_group", "emulated"),
 ]
-FAMILIES = ("native", "gated", "mla", "qwen3", "dflash")
+FAMILIES = ("native", "gated", "mla", "qwen3", "dflash")  # whose logits the one reference computes
 # Of `difference`: in bf16, and where activations are rounded to eight bits as well.
 BOUNDS = {
     "compressed-tensors W8A8": 0.15,
@@ -45,18 +45,6 @@ BY_WEIGHT = tuple(format_ for format_ in FORMATS if format_ not in BOUNDS)
 # Rows of a gated q_proj cannot be moved where one int32 holds several of them.
 REFUSED = [("gated", "compressed-tensors W4A16, zero points"), ("gated", "AWQ"), ("gated", "GPTQ")]
 NO_KERNEL = ("compressed-tensors NVFP4A16",)  # vLLM insists on a GPU's
-
-
-@pytest.fixture
-def emulated(monkeypatch):
-    from vllm.model_executor.kernels import linear
-    from vllm.platforms import PlatformEnum
-
-    for table, kernel in (
-        (linear._POSSIBLE_NVFP4_KERNELS, linear.EmulationNvFp4LinearKernel),
-        (linear._POSSIBLE_MXFP8_KERNELS, linear.EmulationMxfp8LinearKernel),
-    ):
-        monkeypatch.setitem(table, PlatformEnum.CPU, [kernel])
 
 
 @pytest.mark.parametrize(
@@ -74,7 +62,7 @@ def test_drafts_as_dequantised(family, format_, tmp_path):
 
 
 @pytest.mark.parametrize("format_", [one for one in BY_WEIGHT if one not in NO_KERNEL])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *VLLMS])
 def test_weights_as_dequantised(family, format_, tmp_path):
     """Each module's, fused ones among them."""
     found = quantised_draft(family, format_)

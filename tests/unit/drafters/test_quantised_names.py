@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.support.checkpoints import LAYERS
 from tests.support.drafting import (
     BOUND_QUANTISED,
     difference,
@@ -29,6 +30,7 @@ GROUP = {
     "weights": {**SCHEME, "strategy": "channel", "dynamic": False},
     "input_activations": {**SCHEME, "strategy": "token", "dynamic": True},
 }
+FOUR_BITS = {**SCHEME, "num_bits": 4, "strategy": "group", "group_size": 32}
 ATTENTION, MLP = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
 FAMILIES = ("native", "qwen3", "dflash")
 
@@ -81,6 +83,18 @@ def test_targets_by_the_checkpoints_names(family, targets, tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_targets_of_layers_that_the_draft_has_not(family, tmp_path):
+    """By the numbers that its layers have behind the target's."""
+    others = {"targets": [rf"re:.*layers\.({LAYERS}|{LAYERS + 1})\..*"], "weights": FOUR_BITS}
+    own = {
+        "targets": [r"re:.*layers\.[01]\.mlp\..*", *(f"midlayer.mlp.{part}" for part in MLP)],
+        **GROUP,
+    }
+    groups = {"group_0": others, "group_1": own}
+    check(family, quantised(family, MLP, config_groups=groups, ignore=[]), tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_without_the_names_weights_would_be_missing(family, monkeypatch, tmp_path):
     """Negative control: vLLM makes quantised modules of the plain ones."""
     monkeypatch.setattr(apply, "named_for_vllm", lambda case: case.config.quantization_config)
@@ -88,6 +102,16 @@ def test_without_the_names_weights_would_be_missing(family, monkeypatch, tmp_pat
     draft.config["quantization_config"]["ignore"] = plain_modules(draft)
     with pytest.raises((UnsupportedDraftError, AssertionError, KeyError, ValueError)):
         load(tmp_path, draft)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_classes_table_of_fused_modules_does_not_reach_the_draft(family, tmp_path):
+    """As long as this holds, our classes need none of their own, and the lists name fused modules."""
+    group = {"targets": ["Linear"], **GROUP}
+    drafter, *_ = load(tmp_path, quantised(family, MLP, config_groups={"group_0": group}, ignore=[]))
+    method = drafter.model.layers[0].mlp.down_proj.quant_method
+    assert "gate_up_proj" in type(drafter).packed_modules_mapping  # inherited from the target's class
+    assert method.quantization_config.packed_modules_mapping == {}
 
 
 def dequantised(draft: Draft) -> Draft:

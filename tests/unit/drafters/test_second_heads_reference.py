@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
-from tests.support.drafting import (
-    BOUND,
-    ROWS,
-    STEPS,
-    Choices,
-    Probe,
-    load,
-    second_head_choices,
-)
-from tests.support.drafts import VLLMS, Draft, inspect, valid_draft
+from tests.support.drafting import BOUND, ROWS, load
+from tests.support.drafts import VLLMS, valid_draft
 from tests.support.engine import has_gpu
+from tests.support.second_head_scores import drafted, of_reference, of_vllm
 from tests.support.triton_on_cpu import norm_each_layers_keys
 from tests.unit.measure.reference.layers import tiny_target
-from vllm_eagle_ext.measure.reference.published import load_reference
 
 pytestmark = [
     pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
@@ -33,30 +23,14 @@ def right_norms(monkeypatch):
     norm_each_layers_keys(monkeypatch.setattr)
 
 
-@torch.inference_mode()
-def of_reference(draft: Draft, folder: Any, probe: Probe) -> tuple[Choices, bool]:
-    spec, target = inspect(draft, folder).spec, tiny_target()
-    target.get_input_embeddings().weight.data = probe.embed_tokens
-    target.get_output_embeddings().weight.data = probe.lm_head
-    walk: Any = load_reference(spec, folder, target)
-    states = [state[:ROWS] for state in probe.aux(spec.aux_layers.layer_ids)]
-    context = walk.reference.context(states)
-    return walk.reference.choices(context, int(probe.tokens[0]), STEPS), spec.samples_anchor
-
-
-def drafted(choices: Choices) -> list[int]:
-    scores, ids = choices
-    return ids.gather(1, scores.argmax(-1, keepdim=True))[:, 0].tolist()
-
-
 @pytest.mark.parametrize("family", VLLMS)
 def test_scores_and_tokens(family, tmp_path):
     draft = valid_draft(family)
     drafter, layer_ids, path, probe = load(tmp_path, draft)
-    expected, samples_anchor = of_reference(draft, path, probe)
+    expected, samples_anchor = of_reference(draft, path, tiny_target(), probe)
     states = torch.cat(probe.aux(layer_ids), dim=-1)[:ROWS]
     states = states.to(drafter.model.embed_tokens.weight.dtype)
-    found = second_head_choices(drafter, family, states, probe, samples_anchor=samples_anchor)
+    found = of_vllm(drafter, family, samples_anchor, states, probe)
     assert (found[1] == expected[1]).all()
     assert (found[0] - expected[0]).abs().max() < BOUND * expected[0].abs().max()
     assert drafted(found) == drafted(expected)
@@ -83,8 +57,8 @@ def test_the_second_head_is_computed_with(family, part, tmp_path):
     for name in names:
         changed.tensors[name] = changed.tensors[name].flip(-1)
     probe = load(tmp_path / "valid", draft)[-1]
-    (scores, _), _ = of_reference(draft, tmp_path / "valid" / "draft", probe)
+    (scores, _), _ = of_reference(draft, tmp_path / "valid" / "draft", tiny_target(), probe)
     load(tmp_path / "changed", changed)
-    (others, _), _ = of_reference(changed, tmp_path / "changed" / "draft", probe)
+    (others, _), _ = of_reference(changed, tmp_path / "changed" / "draft", tiny_target(), probe)
     assert names
     assert (scores - others).abs().max() > 10 * BOUND

@@ -89,6 +89,7 @@ DFLASH = Family(
         "use_swa": KeyEffect("gives each layer a window", (None, False, 0)),
         "is_neox_style": KeyEffect("rotates neighbouring channels together", (None, True)),
     },
+    plain_modules=("embed_tokens.", "lm_head."),
     asks_for_windows=lambda config: bool(config.block_config.use_swa),
     drafts_in_parallel=True,
     fills_a_block=True,

@@ -95,6 +95,7 @@ NATIVE = Family(
     read_layers=causal_layers,
     tensors=_eagle3_tensors,
     rules=(*_RULES, *_FEEDBACK_RULES, tensors.bias_is_called_attention_bias),
+    plain_modules=("embed_tokens.",),
     has_flags=True,
     runs_without_aux_states=True,
     layers_without_attention=1,
@@ -119,6 +120,7 @@ _MLA = replace(
     rules=(
         *_RULES, *_FEEDBACK_RULES, norms.mla_has_no_norm_before_fc, tensors.mla_sizes_are_stated,
     ),
+    plain_modules=("embed_tokens.", "lm_head."),
     layers_without_attention=0,
     reference=None,
 )  # fmt: skip

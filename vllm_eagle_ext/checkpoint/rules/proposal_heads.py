@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.draft_config import ProposalHeads
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.quantisation import quantised_weights
 from vllm_eagle_ext.checkpoint.rules.vocabulary import is_widened
 
 _PUBLISHED = "use the config.json that was published with the draft"
 SELECTOR = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 CONFIDENCE = "confidence_head.proj"
+_MARKOV, _GATHERED = "markov_head.markov_w2", "W4A16_NVFP4"
 
 
 @rule(Severity.ERROR, for_all=False)
@@ -93,6 +95,20 @@ def markov_candidates_fit(case: Case) -> Iterable[Problem]:
             field="dspark_draft_topk of the draft's config.json", value=most,
             allowed=f"at most {size}, the draft's vocabulary", remedy="lower it, or remove the key",
         )  # fmt: skip
+    quantised = _MARKOV in quantised_weights(case.files.tensors)
+    if most is not None and quantised and _algorithm(case) != _GATHERED:
+        yield Problem(
+            field="dspark_draft_topk of the draft's config.json", value=most,
+            allowed=f"none beside a quantised {_MARKOV} but ModelOpt's {_GATHERED}: vLLM reads "
+            "single rows of it",
+            remedy="remove the key, or use a draft in which this weight is plain",
+        )  # fmt: skip
+
+
+def _algorithm(case: Case) -> object:
+    config = case.config.quantization_config or {}
+    nested = config.get("quantization")
+    return (nested if isinstance(nested, dict) else config).get("quant_algo")
 
 
 @rule(Severity.WARNING, for_all=False)

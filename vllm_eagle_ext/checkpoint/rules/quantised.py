@@ -5,19 +5,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vllm_eagle_ext.checkpoint import gptq_rules
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import (
     FLOATS,
     SCALE_NAMES,
+    columns_per_scale,
+    gptq_settings,
+    published_modules,
     quantised_weights,
     torn_modules,
     without_scales,
 )
+from vllm_eagle_ext.checkpoint.tensor_names import HOLDS_WEIGHTS
 
 _DTYPES = {"fp8": "F8"}  # of a method's weights, as headers begin
 _LEAST_BLOCK = 16  # rows; the usual are 32 and 128
+_PACKED = tuple(name for name in HOLDS_WEIGHTS if name != "weight")
+_LOW_PRECISION = ("F8", "I", "U8", "F4")
+_SHOWN = 5
 
 
 @rule(Severity.ERROR)
@@ -104,13 +112,49 @@ def fused_parts_agree(case: Case) -> Iterable[Problem]:
     """vLLM makes one module of q, k and v, and one of gate and up."""
     if case.spec.quantisation is None:
         return
-    for name, parts in torn_modules(case).items():
+    for name, plain in torn_modules(case).items():
         yield Problem(
             field=f"quantised parts of {name.rpartition('.')[2]}",
-            value=f"without {', '.join(parts)}, whose weights are plain",
+            value=f"without {', '.join(plain)}, whose weights are plain",
             allowed="all of its parts or none: vLLM computes them as one module",
             remedy="quantise the draft again, with all of them or with none",
         )
+    for name, parts in gptq_settings(case).items():
+        keys = next(iter(parts.values()))
+        for key in [key for key in keys if len({str(own[key]) for own in parts.values()}) > 1]:
+            yield Problem(
+                field=f"{key} of the parts of {name.rpartition('.')[2]}",
+                value=", ".join(f"{part} {own[key]}" for part, own in parts.items()),
+                allowed="one value: vLLM computes them as one module",
+                remedy="quantise the draft again, with rules that do not tell these apart",
+            )
+
+
+@rule(Severity.ERROR)
+def gptq_rules_fit_the_files(case: Case) -> Iterable[Problem]:
+    """A rule that leaves out what the files show quantised gives no settings to serve it with."""
+    config = case.config.quantization_config or {}
+    if config.get("quant_method") not in gptq_rules.METHODS:
+        return
+    field = f"{gptq_rules.KEY} of the draft's quantization_config"
+    if unreadable := list(gptq_rules.malformed(config)):
+        yield Problem(
+            field=field,
+            value=", ".join(unreadable),
+            allowed="a mapping of regular expressions to settings",
+            remedy="use the config.json that was published with the draft",
+        )
+        return
+    for name in published_modules(case).values():
+        rule_ = gptq_rules.first_rule(config, name) or ""
+        if rule_.startswith(gptq_rules.LEFT_OUT):
+            yield Problem(
+                field=field,
+                value=f"{rule_!r}, which leaves out {name}",
+                allowed="rules that leave out what is plain: this weight is quantised",
+                remedy="use the config.json that was published with the draft",
+            )
+            return
 
 
 @rule(Severity.ERROR)
@@ -121,11 +165,16 @@ def qweights_fit(case: Case) -> Iterable[Problem]:
         scales, expected = case.files.tensors.get(f"{module}.scales"), table.get(f"{module}.weight")
         if suffix != ".qweight" or scales is None or expected is None:
             continue
-        if len(scales.shape) != 2 or scales.shape[1] != expected.shape[0]:
+        rows, columns = expected.shape
+        size = columns_per_scale(module, case)
+        size = columns if size == -1 else size
+        groups = size and -(-columns // size)
+        if len(scales.shape) != 2 or scales.shape[1] != rows or groups not in (None, scales.shape[0]):
+            counted = "a row per group" if groups is None else f"{groups} rows, one per {size} columns"
             yield Problem(
                 field=f"shape of {scales.published}",
                 value=scales.shape,
-                allowed=f"a row per group and {expected.shape[0]} columns, the rows of its weight",
+                allowed=f"{counted}, and {rows} columns, the rows of its weight",
                 remedy="check config.json; of a gated draft, use the one with plain weights",
             )
 
@@ -141,6 +190,32 @@ def quantised_fc_is_in_order(case: Case) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.ERROR)
+def plain_parts_are_plain(case: Case) -> Iterable[Problem]:
+    """vLLM builds these modules without a quantisation: packed values and scales have no place.
+
+    Of a plain draft that our classes serve the dtypes are another rule's.
+    """
+    if case.spec.quantisation is None and not case.spec.served_by.is_vllms:
+        return
+    plain = case.spec.record.plain_modules
+    if quantised_weights(case.files.tensors).get("lm_head") == ".qweight":
+        plain = tuple(dict.fromkeys((*plain, "lm_head.")))  # vLLM pads its rows, not packed ones
+    packed = [
+        header.published
+        for name, header in case.files.tensors.items()
+        if name.startswith(plain)
+        and (name.endswith(_PACKED) or "scale" in name or header.dtype.startswith(_LOW_PRECISION))
+    ]
+    if packed:
+        yield Problem(
+            field="quantised tensors of the draft",
+            value=", ".join(packed[:_SHOWN]),
+            allowed="a quantisation that leaves out " + ", ".join(name.rstrip(".") for name in plain),
+            remedy="use a draft in which these are plain",
+        )
+
+
 RULES = (
     quantised_weights_are_there,
     quantised_weights_fit_their_method,
@@ -148,6 +223,8 @@ RULES = (
     scales_are_numbers,
     scales_fit_their_weights,
     fused_parts_agree,
+    gptq_rules_fit_the_files,
     qweights_fit,
     quantised_fc_is_in_order,
+    plain_parts_are_plain,
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.tensor_names import COMPUTED, HOLDS_WEIGHTS
+from vllm_eagle_ext.checkpoint.tensor_names import COMPUTED
 
 # Spellings that vLLM's class renames by itself.
 _RENAMED = ("midlayer.", "encoder.")
@@ -68,34 +68,8 @@ def d2t_is_as_vllm_reads_it(case: Case) -> Iterable[Problem]:
     )
 
 
-@rule(Severity.ERROR, for_all=False)
-def plain_parts_are_plain(case: Case) -> Iterable[Problem]:
-    """vLLM builds these modules without a quantisation: packed values and scales have no place."""
-    marks = [name for name in HOLDS_WEIGHTS if name != "weight"]
-    packed = [
-        header.published
-        for name, header in case.files.tensors.items()
-        for module in case.spec.record.plain_modules
-        if name.startswith(module)
-        and (
-            name.endswith(tuple(marks))
-            or "scale" in name
-            or header.dtype.startswith(("F8", "I", "U8", "F4"))
-        )
-    ]
-    if packed:
-        yield Problem(
-            field="quantised tensors of the draft",
-            value=", ".join(packed[:_SHOWN]),
-            allowed="a quantisation that leaves out "
-            + ", ".join(module.rstrip(".") for module in case.spec.record.plain_modules),
-            remedy="use a draft in which these are plain",
-        )
-
-
 RULES = (
     names_are_as_vllm_reads_them,
     fc_is_in_the_order_of_the_layers,
     d2t_is_as_vllm_reads_it,
-    plain_parts_are_plain,
 )

@@ -35,6 +35,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "gate_has_the_heads_rows": ("error", False),
     "gated_rows_can_be_moved": ("error", False),
     "qweights_fit": ("error", False),
+    "gptq_rules_fit_the_files": ("error", False),
     "tensor_dtypes_fit": ("error", False),
     "small_tensors_are_finite": ("error", False),
     "fc_reads_every_aux_layer": ("error", False),
@@ -165,8 +166,8 @@ def test_strict_false_makes_warnings_of_what_can_run(tmp_path, broken):
 # Formats that no small valid draft has: test_quantisation.py. Values: preflight/offline/test_weights.py.
 # A target in the draft's place: preflight/offline/test_folded.py.
 WITH_TESTS_OF_THEIR_OWN = {
-    "draft_is_no_plain_model", "gated_rows_can_be_moved", "qweights_fit", "weights_are_finite",
-    "weights_are_not_all_zero", "weights_have_a_usual_scale",
+    "draft_is_no_plain_model", "gated_rows_can_be_moved", "gptq_rules_fit_the_files",
+    "qweights_fit", "weights_are_finite", "weights_are_not_all_zero", "weights_have_a_usual_scale",
 }  # fmt: skip
 
 
