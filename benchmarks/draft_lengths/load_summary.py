@@ -107,7 +107,7 @@ def best_of(held: Sequence[ServedConfig], rates: Rates, *, without: int | None =
 
 
 def goals_of(settings: LengthsSettings, found: LoadSummary) -> Iterator[Goal]:
-    """What issue 17 asks for at this load, behind what could be shown of a perfect "auto"."""
+    """The goals at this load, behind what could be shown of a perfect "auto"."""
     yield Goal("one K in two engines, lower end", found.again.low, OVER_BEST)
     yield Goal('"auto" over the best K, lower end', found.auto_over_best.low, OVER_BEST)
     least = PAIRS[settings.pair].over_none

@@ -25,7 +25,7 @@ class TinyPair:
     k: int
     lengths: tuple[int, ...]
     eagle_ext: dict[str, Any]
-    over_none: float  # least of "auto" over no draft that issue 17 asks for
+    over_none: float  # least of "auto" over no draft that is aimed at
 
 
 PAIRS = {
