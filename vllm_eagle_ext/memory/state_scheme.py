@@ -49,6 +49,7 @@ class Situation:
     context_parallel_size: int = 1
     kv_connector: str | None = None
     lora: bool = False
+    packs_convolutions: bool = True  # vLLM's, of bfloat16 weights on a CPU; True where it is not known
     microbatches: bool = False
     prefill_exports: bool = False  # of states, for which vLLM reserves a block more
     capability: tuple[int, int] | None = None  # of the GPU; None: a CPU, or not known
@@ -73,8 +74,9 @@ class Situation:
 
     @property
     def per_token_misreads(self) -> bool:
-        """Find out whether vLLM's CPU kernels would read a convolution that LoRA wraps wrongly."""
-        return self.lora and self.platform == "cpu"
+        """Find out whether vLLM's CPU kernels would take packed weights of a convolution for plain."""
+        packed = self.packs_convolutions and self.dtype == "bfloat16"
+        return self.lora and self.platform == "cpu" and packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +209,8 @@ def refuse_uneven_drafts(situation: Situation, choice: Choice) -> None:
             field="enable_lora",
             value=True,
             allowed=f"false for {s.architecture} with drafts and one state block per draft token on a "
-            "CPU, where vLLM's kernels take packed weights of the convolution for plain ones and texts "
-            f"are wrong; the scheme was chosen because: {choice.reason}",
+            "CPU that packs weights of convolutions, which vLLM's kernels then take for plain ones, and "
+            f"texts are wrong; the scheme was chosen because: {choice.reason}",
             remedy="keep the states by replay, hybrid_state 'auto' or 'replay'; or serve no adapters",
         )
     if s.adaptive_verification and not (choice.replays and s.adaptive_verification_allowed):

@@ -125,6 +125,7 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
         ),
         kv_connector=connector_of(engine_args),
         lora=bool(engine_args.enable_lora),
+        packs_convolutions=current_platform.is_cpu() and _packs_convolutions(),
         microbatches=bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1,
         prefill_exports=deployment.exports_states(launch.target_text.get("linear_key_head_dim", 0)),
         chooses_k=launch.options.draft_length == "auto",
@@ -133,6 +134,14 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
         adaptive_verification=bool(config.enable_adaptive_verification),
         adaptive_verification_allowed=launch.options.adaptive_verification,
     )
+
+
+def _packs_convolutions() -> bool:
+    """Whether vLLM packs the weights of short convolutions on this CPU, by what it asks itself."""
+    import torch
+    from vllm.model_executor.layers.mamba.ops.cpu.gdn_attention import is_arm_bf16
+
+    return torch.cpu._is_avx512_bf16_supported() or is_arm_bf16()
 
 
 def _schedule(launch: Launch) -> list[list[int]] | None:

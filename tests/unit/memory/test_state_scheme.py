@@ -259,10 +259,17 @@ def test_adapters_need_replay_on_a_cpu(k, asked, served):
 
 
 @pytest.mark.parametrize("k", [2, 7])
-def test_adapters_on_a_gpu_leave_the_choice_as_it_is(k):
+@pytest.mark.parametrize(
+    "changes",
+    [{}, ON_CPU | {"packs_convolutions": False}, ON_CPU | {"dtype": "float32"}],
+    ids=["on a GPU", "on a CPU that packs none", "of weights that no CPU packs"],
+)
+def test_adapters_elsewhere_leave_the_choice_as_it_is(k, changes):
+    plain = replace(PLAIN, k=k, **changes)
     for asked in ("auto", "per_token"):
-        situation = replace(PLAIN, k=k, lora=True)
-        assert choose(situation, asked) == choose(replace(PLAIN, k=k), asked)
+        situation = replace(plain, lora=True)
+        assert not situation.needs_replay
+        assert choose(situation, asked) == choose(plain, asked)
         refuse_uneven_drafts(situation, choose(situation, asked))
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from vllm.model_executor.layers import utils
+from vllm.model_executor.layers.mamba.ops.cpu import gdn_attention
+from vllm.platforms import CpuArchEnum, current_platform
 
 from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
 from tests.support.releases import is_release
 from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.log import log_once
+from vllm_eagle_ext.preflight.apply_scheme import _packs_convolutions
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
 
@@ -119,6 +124,44 @@ def test_with_data_parallelism_vllm_turns_a_schedule_off(configure):
         distributed_executor_backend="mp",
     )  # fmt: skip
     assert config.speculative_config.num_speculative_tokens_per_batch_size is None
+
+
+@pytest.fixture(params=[True, False], ids=["a CPU that packs convolutions", "one that does not"])
+def packs(request, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: request.param)
+    monkeypatch.setattr(gdn_attention, "is_arm_bf16", lambda: False)
+    return request.param
+
+
+@pytest.mark.parametrize("k", [2, 7])
+def test_adapters_are_refused_where_packed_weights_would_be_misread(configure, packs, k):
+    """A start that chose replay by itself does not fall back there."""
+    per_token = {"k": k, "enable_lora": True, "options": {"hybrid_state": "per_token"}}
+    if packs:
+        with pytest.raises(HybridStateError, match=r"enable_lora is True.*packs weights of conv"):
+            configure(**per_token)
+        assert configure(k, enable_lora=True).model_config.hf_config.eagle_ext["must_replay"]
+        return
+    assert configure(**per_token).model_config.architecture == "Qwen3_5ForCausalLM"
+    auto = configure(k, enable_lora=True).model_config
+    assert ("EagleExt" in auto.architecture) is (k == 7)
+    if k == 7:
+        assert auto.hf_config.eagle_ext["must_replay"] is False
+
+
+@pytest.mark.parametrize("arm", [True, False])
+@pytest.mark.parametrize("avx512", [True, False])
+def test_what_packs_convolutions_is_what_vllm_asks(monkeypatch, arm, avx512):
+    """By vLLM's own loading of such weights, with its packing itself replaced."""
+    architecture = CpuArchEnum.ARM if arm else CpuArchEnum.X86
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"bf16": arm})
+    monkeypatch.setattr(current_platform, "get_cpu_architecture", lambda: architecture)
+    monkeypatch.setattr(utils.ops, "causal_conv1d_weight_pack", torch.clone)
+    convolution = torch.nn.Conv1d(8, 8, 4, groups=8, dtype=torch.bfloat16)
+    utils.dispatch_cpu_unquantized_gemm(convolution, remove_weight=False)
+    packed = hasattr(convolution, "_cpu_unpacked_conv_weight")
+    assert _packs_convolutions() is packed is (arm or avx512)
 
 
 @pytest.mark.parametrize("options", [{}, {"hybrid_state": "replay"}, {"adaptive_verification": False}])
