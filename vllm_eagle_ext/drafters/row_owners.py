@@ -2,10 +2,25 @@
 """Whose the rows of a deferred context are, and whether their requests still hold the rows' blocks.
 
 A request that finished, or was preempted, has given its blocks back, and others may have written into
-them since. What the V1 runner knows tells it, not its notices, some of which a drafter never sees: a
-request that is resumed, or comes again under its old name, has another list of blocks. One that is in
-the present step under the same list holds them. One that is not may wait or be preempted, which the
-runner does not know: its rows wait with it.
+them since. What the V1 runner knows tells it, not its notices, some of which a drafter never sees: its
+`CachedRequestState` of a name, and that state's lists of blocks.
+
+- Finished: the runner has no state of the name. Come again under its name: it has another state, also
+  where both happen in one step. Its rows are lost.
+- In the step, with the lists of when the row was kept: the lists only grow, the blocks are its own.
+- Not in the step: it may wait or be preempted, which the runner does not know: its rows wait with it.
+- Continued by streaming input (`_update_streaming_request`): the state stays, the lists are replaced by
+  the scheduler's, which has freed nothing but what lies behind a window and has the null block there.
+  The old ids are a prefix of the new ones, the tokens below `num_computed_tokens` are those of before:
+  its rows are written.
+- Resumed after a preemption: the state stays, the lists are replaced, and `num_computed_tokens` starts
+  from 0, since nothing is found in a prefix cache. With other blocks the rows are lost, and the
+  draft has run over their tokens anew or will. Where the old blocks have come back in their old order,
+  the places are the request's own: rows that are not computed anew yet are left out, those that are
+  hold what the draft has written there.
+
+A draft sleeps on a CPU alone, where vLLM has no async scheduling. With it a row may come from a step
+that was under way when its turn ended, whose token is dropped: replaced lists would prove nothing.
 
 With prefix caching a block that was given back may be read again by another request, so that its rows
 are written too: `written`.
@@ -17,6 +32,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
+
+_NULL_BLOCK = 0  # vLLM's, in the place of a block that was freed
 
 
 class Standing(Enum):
@@ -32,7 +49,8 @@ class Owner:
     """The request of a row, as it was when the row was kept."""
 
     request: str
-    blocks: Sequence[list[int]]  # the runner's own, per KV-cache group; it grows in place
+    state: Any  # the runner's CachedRequestState
+    blocks: Sequence[list[int]]  # the state's own, per KV-cache group; they grow in place
     position: int
 
 
@@ -82,11 +100,30 @@ class HeldBlocks:
     def __init__(self, requests: Mapping[str, Any], in_step: Iterable[str], window: int | None) -> None:
         self._requests, self._in_step = requests, frozenset(in_step)
         self._window = window
+        self._go_on: dict[int, bool] = {}  # lists that were replaced, by identity
 
     def stand(self, owner: Owner) -> Standing:
         state = self._requests.get(owner.request)
-        if state is None or state.block_ids is not owner.blocks:
+        if state is None or state is not owner.state or not self._has_its_blocks(owner):
             return Standing.LOST
         if self._window is not None and owner.position <= state.num_computed_tokens - self._window:
             return Standing.LOST
         return Standing.WRITTEN if owner.request in self._in_step else Standing.WAITING
+
+    def _has_its_blocks(self, owner: Owner) -> bool:
+        state = owner.state
+        if state.block_ids is owner.blocks:
+            return True
+        if owner.position >= state.num_computed_tokens:
+            return False
+        key = id(owner.blocks)  # the rows of one request share it
+        if key not in self._go_on:
+            self._go_on[key] = all(map(_goes_on, owner.blocks, state.block_ids))
+        return self._go_on[key]
+
+
+def _goes_on(old: list[int], new: list[int]) -> bool:
+    """Whether a list begins with another one's blocks, but for those that were freed behind a window."""
+    return len(old) <= len(new) and all(
+        is_now in (was, _NULL_BLOCK) for was, is_now in zip(old, new, strict=False)
+    )

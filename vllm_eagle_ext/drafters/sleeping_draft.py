@@ -141,7 +141,7 @@ def _step_rows(
         positions=positions if positions.dim() == 1 else positions[0],
         places=metadata.slot_mapping[:rows],
         owners=[
-            Owner(name, request.block_ids, request.num_computed_tokens)
+            Owner(name, request, request.block_ids, request.num_computed_tokens)
             for name, request in zip(names, requests, strict=True)
         ],
     )

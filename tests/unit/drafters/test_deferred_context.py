@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from tests.support.drafting import load
 from tests.support.drafts import valid_draft
@@ -36,7 +39,7 @@ def request(*blocks: int, computed: int = 0, name: str = "a") -> CachedRequestSt
 
 
 def owner(state: CachedRequestState, position: int = 0) -> Owner:
-    return Owner(state.req_id, state.block_ids, position)
+    return Owner(state.req_id, state, state.block_ids, position)
 
 
 def held(states, in_step=("a",), window=None) -> HeldBlocks:
@@ -53,12 +56,58 @@ class TestWhoseBlocks:
     def test_one_that_finished_has_lost_them(self):
         assert held([]).stand(owner(request(3))) is Standing.LOST
 
-    def test_so_has_one_that_came_again_under_its_name_or_was_resumed(self):
-        before, state = request(3), request(3)
+    def test_so_has_one_that_came_again_under_its_name(self):
+        """With its blocks, too."""
+        before, state = request(3, computed=9), request(3, computed=9)
         assert held([state]).stand(owner(before)) is Standing.LOST
-        kept = owner(state)
-        state.block_ids = ([103], [3])  # a resumed request's list is replaced, whatever it holds
+
+    @pytest.mark.parametrize(
+        ("blocks", "computed"),
+        [((4, 3), 9), ((3,), 9), ((), 9), ((3, 5, 4), 9), ((3, 4), 0), ((3, 4), 6)],
+    )
+    def test_so_has_one_that_was_resumed(self, blocks, computed):
+        """In other blocks, or in the same ones before it reaches the row."""
+        state = request(3, 4, computed=7)
+        kept = owner(state, position=6)
+        state.block_ids, state.num_computed_tokens = request(*blocks).block_ids, computed
         assert held([state]).stand(kept) is Standing.LOST
+
+    @pytest.mark.parametrize("group", [0, GROUP])
+    def test_streaming_input_leaves_them_to_their_request(self, group):
+        state = request(3, 4, computed=7)
+        kept = owner(state, position=6)
+        state.block_ids = request(3, 4, 5).block_ids
+        assert held([state]).stand(kept) is Standing.WRITTEN
+        assert held([state], in_step=[]).stand(kept) is Standing.WAITING
+        state.block_ids[group][1] = 6
+        assert held([state]).stand(kept) is Standing.LOST
+
+    def test_as_do_blocks_that_were_freed_behind_a_window(self):
+        state = request(3, 4, 5, computed=9)
+        inside, behind = owner(state, position=8), owner(state, position=3)
+        state.block_ids = request(0, 4, 5, 6).block_ids
+        state.block_ids[0][0] = 103
+        assert held([state], window=6).stand(inside) is Standing.WRITTEN
+        assert held([state], window=6).stand(behind) is Standing.LOST
+
+    def test_vllm_replaces_the_lists_and_keeps_the_state(self):
+        """What a streaming update of the V1 runner does, by its own function."""
+        state = request(3, 4, computed=7)
+        kept = owner(state, position=6)
+        runner = SimpleNamespace(
+            requests={"a": state},
+            input_batch=SimpleNamespace(remove_request=lambda _: None),
+            late_interaction_runner=SimpleNamespace(register_request=lambda *_: None),
+            uses_mrope=False,
+        )
+        update = NewRequestData(
+            req_id="a", prompt_token_ids=[1] * 9, mm_features=[], pooling_params=None,
+            sampling_params=SamplingParams(), block_ids=request(3, 4, 5).block_ids,
+            num_computed_tokens=7, lora_request=None,
+        )  # fmt: skip
+        assert GPUModelRunner._update_streaming_request(runner, "a", update) is state
+        assert state.block_ids is not kept.blocks
+        assert held([state]).stand(kept) is Standing.WRITTEN
 
     def test_those_of_one_that_is_not_in_the_step_wait(self):
         """The runner keeps a preempted request as it was, too."""

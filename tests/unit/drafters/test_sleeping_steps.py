@@ -1,8 +1,9 @@
 """A draft that sleeps over thousands of random steps, against the cache of one that is kept awake.
 
-Requests join, wait, finish, are preempted and resumed; a block that is given back goes to another
-request, or to another KV-cache group. What is checked is the cache: whenever tokens are drafted, every
-row that a draft kept awake would have written is there, and nobody else's block was written into.
+Requests join, wait, finish, are preempted and resumed, and go on by streaming input; a block that is
+given back goes to another request, or to another KV-cache group. What is checked is the cache: whenever
+tokens are drafted, every row that a draft kept awake would have written is there, and nobody else's
+block was written into.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Machine:
         self.waiting: set[str] = set()  # preempted
         self.released: dict[str, int] = {}  # blocks of the draft behind the window
         self.written: set[tuple[int, int]] = set()  # by a draft that is kept awake
-        self.preempted = self.asleep = self.count = 0
+        self.streamed: set[str] = set()  # with a chunk of input that is not computed yet
+        self.preempted = self.continued = self.asleep = self.count = 0
 
     def step(self) -> None:
         self._end_some()
@@ -87,10 +89,23 @@ class Machine:
             if self.draw.random() < 0.04 and name not in self.waiting:
                 self._give_back(name)
                 del self.requests[name]
+                self.streamed.discard(name)
             elif self.draw.random() < 0.04 and name not in self.waiting:
                 self._give_back(name)
                 self.waiting.add(name)
+                self.streamed.discard(name)
                 self.preempted += 1
+            elif self.draw.random() < 0.04 and self.requests[name].num_computed_tokens:
+                self._continue(name)
+
+    def _continue(self, name: str) -> None:
+        """A streaming update: the scheduler's lists, in which freed blocks are the null block."""
+        if name not in self.waiting:
+            gone, state = self.released.get(name, 0), self.requests[name]
+            target, draft = state.block_ids
+            state.block_ids = ([*target], [0] * gone + draft[gone:])
+            self.streamed.add(name)
+            self.continued += 1
 
     def _give_back(self, name: str) -> None:
         """The runner's own list stays as it is."""
@@ -111,10 +126,11 @@ class Machine:
                     continue
                 many = max(1, self.requests[name].num_computed_tokens)
                 self._resume(name)
-            elif not self.requests[name].num_computed_tokens:
+            elif not self.requests[name].num_computed_tokens or name in self.streamed:
                 many = self.draw.randint(1, 6)
             if self._grow(name, many):
                 rows[name] = many
+                self.streamed.discard(name)
         return rows
 
     def _admit(self) -> None:
@@ -234,6 +250,7 @@ def run_all(window: int | None) -> None:
 def test_the_cache_is_that_of_a_draft_that_was_kept_awake(seed, window):
     machine = run(seed, window)
     assert machine.preempted > 20
+    assert machine.continued > 20
     assert machine.asleep > 200
     assert 20 < machine.draft.passes < machine.asleep
 
@@ -246,9 +263,24 @@ def test_without_the_pass_there_are_holes(monkeypatch, window):
         run(0, window)
 
 
+@pytest.mark.parametrize("window", [None, WINDOW], ids=["full", "windowed"])
+def test_with_lists_that_must_stay_streaming_input_leaves_holes(monkeypatch, window):
+    """Negative control: a request's rows are lost once its lists are replaced."""
+    monkeypatch.setattr(
+        HeldBlocks, "_has_its_blocks", lambda _, owner: owner.state.block_ids is owner.blocks
+    )
+    with pytest.raises((AssertionError, KeyError)):
+        run_all(window)
+
+
 @pytest.mark.parametrize(
     ("broken", "window"),
-    [("all are held", None), ("waiting rows are written", None), ("no window", WINDOW)],
+    [
+        ("all are held", None),
+        ("any list is its own", None),
+        ("waiting rows are written", None),
+        ("no window", WINDOW),
+    ],
 )
 def test_rows_that_lost_their_blocks_would_go_into_anothers(monkeypatch, broken, window):
     """Negative control: each of the reasons for which a row is not written."""
@@ -256,6 +288,8 @@ def test_rows_that_lost_their_blocks_would_go_into_anothers(monkeypatch, broken,
     own, build = held.stand, held.__init__
     if broken == "all are held":
         monkeypatch.setattr(held, "stand", lambda *_: Standing.WRITTEN)
+    elif broken == "any list is its own":
+        monkeypatch.setattr(held, "_has_its_blocks", lambda *_: True)
     elif broken == "waiting rows are written":
         monkeypatch.setattr(held, "stand", lambda *given: _written_if_waiting(own(*given)))
     else:
