@@ -1,7 +1,8 @@
 """`draft_window`: a draft attends to its last tokens alone. No text changes, what is drafted is what the
 reference with such a window drafts, and in texts longer than those of its training more is accepted.
 
-V1 runner; the trained EAGLE-3 pair in float32, and the trained DFlash pair on the hybrid target.
+The trained EAGLE-3 pair in float32, and the trained DFlash pair on the hybrid target: on V1, and on V2
+with fewer texts.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from vllm_eagle_ext.measure.reference.target_states import residual_stream
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 WINDOW, CONTEXT, TEXTS, TOKENS, CHECKED = 64, 1000, 6, 32, 3
+TEXTS_ON_V2, TOKENS_ON_V2 = 2, 10
+TARGETS = {"eagle3": "target", "dflash": "hybrid_target"}  # fixtures
+EQUAL, UNEQUAL = {"eagle3": 1, "dflash": 0.97}, 0.9  # shares of the reference's ids
 PAIRS = {
     "eagle3": (TINY / "target", eagle3("postnorm", 4), {"dtype": "float32"}, {}),
     "dflash": (HYBRID, dflash(7), {}, {"hybrid_state": "replay"}),
@@ -86,27 +90,41 @@ def test_more_is_accepted_behind_a_long_text(v1, pair):
     assert windowed > (1.1 if pair == "eagle3" else 1.0) * full
 
 
-@pytest.mark.parametrize(
-    ("pair", "window", "equal"), [("eagle3", WINDOW, 1), ("dflash", WINDOW, 0.97), ("eagle3", None, 0)]
-)
-def test_drafts_are_those_of_a_reference_with_the_window(v1, request, pair, window, equal):
-    """The last is the negative control: a reference that attends to all tokens."""
-    target = request.getfixturevalue("target" if pair == "eagle3" else "hybrid_target")
+@pytest.mark.parametrize("pair", PAIRS)
+def test_drafts_are_those_of_a_reference_with_the_window(v1, request, pair):
+    target = request.getfixturevalue(TARGETS[pair])
+    assert_drafted_in_a_window(v1[f"{pair} windowed"], pair, target, least=100)
+
+
+def assert_drafted_in_a_window(result: Any, pair: str, target: Any, *, least: int) -> None:
+    """The negative control is a reference that attends to all tokens.
+
+    Args:
+        least: drafted tokens that are compared.
+    """
+    shares = {}
+    for window in (WINDOW, None):
+        spec = spec_of(pair, window)
+        reference = load_reference(spec, Path(PAIRS[pair][1]["model"]), target)
+        shares[window], compared = same_drafts(result, spec, reference, target)
+        print(f"\n{pair}, window {window}: {shares[window]:.3f} of {compared} drafted tokens are equal")
+        assert compared > least
+    assert shares[WINDOW] >= EQUAL[pair]
+    assert shares[None] < UNEQUAL
+
+
+def spec_of(pair: str, window: int | None) -> Any:
     folder, speculative, _, _ = PAIRS[pair]
     facts = TargetFacts.from_config(read_config(str(folder)), folder)
     setting = Setting(
         method=speculative["method"], k=speculative["num_speculative_tokens"], max_model_len=1100
     )
     files = read_draft_files(speculative["model"])
-    spec = inspect_draft(files, facts, setting, draft_window=window).spec
-    found = same_drafts(
-        v1[f"{pair} windowed"], spec, load_reference(spec, Path(speculative["model"]), target), target
-    )
-    print(f"\n{pair}, window {window}: {found:.3f} of the drafted tokens are the reference's")
-    assert found >= equal if equal else found < 0.9
+    return inspect_draft(files, facts, setting, draft_window=window).spec
 
 
-def same_drafts(result: Any, spec: Any, reference: Any, target: Any) -> float:
+def same_drafts(result: Any, spec: Any, reference: Any, target: Any) -> tuple[float, int]:
+    """Share of the reference's ids, and how many were compared: those before its first near-tie."""
     same = compared = 0
     texts = zip(result["prompts"], result["tokens"], result["placed"], strict=True)
     for prompt, said, placed in list(texts)[:CHECKED]:
@@ -123,17 +141,32 @@ def same_drafts(result: Any, spec: Any, reference: Any, target: Any) -> float:
                     break
             compared += clear
             same += sum(a == b for a, b in zip(row[:clear], own.tokens[:clear], strict=True))
-    assert compared > 100
-    return same / compared
+    return same / compared, compared
+
+
+@pytest.fixture(scope="module", params=PAIRS)
+def v2(request, tmp_path_factory):
+    pair = request.param
+    folder = tmp_path_factory.mktemp(f"v2_{pair}")
+    return pair, serve(folder, "v2", (pair,), TOKENS_ON_V2, TEXTS_ON_V2)
 
 
 @pytest.mark.v2
 @pytest.mark.long
-def test_v2(tmp_path_factory):
-    found = serve(tmp_path_factory.mktemp("v2"), "v2", ("dflash",), 10, 2)
-    plain, windowed = found["dflash plain"], found["dflash windowed"]
+def test_texts_on_v2(v2):
+    pair, found = v2
+    plain, windowed = found[f"{pair} plain"], found[f"{pair} windowed"]
     gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], windowed["tokens"])
-    lengths = {kind: acceptance_length(found[f"dflash {kind}"]) for kind in ("full", "windowed")}
-    print(f"\ntokens a step: {lengths}; gaps {gaps}")
+    lengths = {kind: acceptance_length(found[f"{pair} {kind}"]) for kind in ("full", "windowed")}
+    print(f"\n{pair}, tokens a step: {lengths}; gaps {gaps}")
     assert max(gaps, default=0) <= NEAR_TIE_GAP
-    assert windowed["placed"] != found["dflash full"]["placed"]
+
+
+@pytest.mark.v2
+@pytest.mark.long
+def test_drafts_on_v2_are_those_of_a_reference_with_the_window(v2, request):
+    pair, found = v2
+    windowed = found[f"{pair} windowed"]
+    assert windowed["placed"] != found[f"{pair} full"]["placed"]
+    target = request.getfixturevalue(TARGETS[pair])
+    assert_drafted_in_a_window(windowed, pair, target, least=15)

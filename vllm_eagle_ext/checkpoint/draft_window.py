@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from vllm_eagle_ext.checkpoint.attention import LayerAttention
 
 if TYPE_CHECKING:
-    from vllm_eagle_ext.checkpoint.spec import DraftSpec
+    from vllm_eagle_ext.drafter_classes import Drafter
 
 WindowOption = int | Literal["auto"] | None
 OPTION = "additional_config.eagle_ext.draft_window"
@@ -34,9 +34,9 @@ def asked_window(
     return trained_length
 
 
-def can_have_a_window(spec: DraftSpec) -> bool:
+def can_have_a_window(drafter: Drafter) -> bool:
     """Whether vLLM has windows for such a draft; latent attention and classes of its own have none."""
-    return spec.served_by.backbone.has_kv_heads and not spec.served_by.is_vllms
+    return drafter.backbone.has_kv_heads and not drafter.is_vllms
 
 
 def with_window(layers: Sequence[LayerAttention], window: int) -> tuple[LayerAttention, ...]:

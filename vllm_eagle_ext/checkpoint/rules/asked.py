@@ -25,7 +25,7 @@ def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
         allowed=f"at least max_model_len, {wanted}",
         remedy=f"expect acceptance to fall beyond {trained} tokens, and vLLM's V1 runner to draft "
         "nothing where a text is longer than the draft's max_position_embeddings: "
-        + (_COMPARE.format(trained) if can_have_a_window(case.spec) else "")
+        + (_COMPARE.format(trained) if can_have_a_window(case.spec.served_by) else "")
         + "lower --max-model-len if no request is longer",
     )
 

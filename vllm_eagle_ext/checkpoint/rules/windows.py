@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from vllm_eagle_ext.checkpoint.attention import LayerAttention
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.draft_window import OPTION
+from vllm_eagle_ext.checkpoint.draft_window import OPTION, WindowOption
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.rope_config import Rope
+from vllm_eagle_ext.drafter_classes import Drafter
 
 _FIXED_TABLES = ("yarn", "deepseek_yarn")
 _LEAVE = "leave the option out: the draft then attends as it was published"
@@ -20,31 +22,46 @@ def _refused(value: object, allowed: str, remedy: str = _LEAVE) -> Problem:
 
 @rule(Severity.ERROR)
 def draft_window_is_computed(case: Case) -> Iterable[Problem]:
-    if case.setting.draft_window is not None:
-        yield from _obstacles(case)
+    asked, spec = case.setting.draft_window, case.spec
+    if asked is not None:
+        yield from obstacles(
+            asked, spec.draft_window, spec.served_by, spec.layers, spec.rope, case.setting.max_model_len
+        )
 
 
-def _obstacles(case: Case) -> Iterator[Problem]:
-    spec, asked = case.spec, case.setting.draft_window
-    if not spec.served_by.backbone.has_kv_heads:
+def obstacles(
+    asked: WindowOption,
+    given: int | None,
+    drafter: Drafter,
+    layers: Sequence[LayerAttention],
+    rope: Rope,
+    max_model_len: int | None,
+) -> Iterator[Problem]:
+    """Yield what keeps a draft from the window that is asked for.
+
+    Args:
+        given: what layers that were published without a window are to have.
+        layers: with it.
+    """
+    if not drafter.backbone.has_kv_heads:
         yield _refused(asked, "none for a draft with latent attention, for which vLLM has no windows")
-    if spec.served_by.is_vllms:
+    if drafter.is_vllms:
         yield _refused(asked, "none for a draft that vLLM's own classes serve")
-    length, served = _rope_table(spec.rope), case.setting.max_model_len
+    length, served = _rope_table(rope), max_model_len
     if length is not None and served is not None and length < served:
         yield _refused(
             asked,
-            f"none for a {spec.rope.kind} rope whose table ends at {length} positions, where "
+            f"none for a {rope.kind} rope whose table ends at {length} positions, where "
             f"max_model_len is {served}: with a window drafts go on behind it",
             f"lower --max-model-len to {length}, or {_LEAVE}",
         )
-    if len({layer.causal for layer in spec.layers}) > 1:
+    if len({layer.causal for layer in layers}) > 1:
         yield _refused(
             asked,
             "none for a draft of causal and bidirectional layers, which vLLM tells apart by windows",
         )
-    elif len(windows := {layer.window for layer in spec.layers}) > 1:
-        published = min(window for window in windows if window and window != spec.draft_window)
+    elif len(windows := {layer.window for layer in layers}) > 1:
+        published = min(window for window in windows if window and window != given)
         yield _refused(
             asked,
             f"{published}, the window of the draft's other layers: vLLM has one for all",
@@ -62,7 +79,12 @@ def _rope_table(rope: Rope) -> int | None:
 @rule(Severity.ERROR)
 def draft_window_holds_a_step(case: Case) -> Iterable[Problem]:
     window, k = case.spec.draft_window, case.setting.k
-    if window is not None and k is not None and window <= k + 1:
+    if window is not None and k is not None:
+        yield from too_narrow(window, k)
+
+
+def too_narrow(window: int, k: int) -> Iterator[Problem]:
+    if window <= k + 1:
         yield _refused(
             window, f"at least {k + 2}: a step's own rows are 1 + K", f"ask for {k + 2} tokens or more"
         )

@@ -11,6 +11,7 @@ from vllm_eagle_ext.cli.terminal import console, fail, numbers
 from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
+    from vllm_eagle_ext.checkpoint.draft_window import WindowOption
     from vllm_eagle_ext.memory.plan.run import Plan
 
 
@@ -30,6 +31,10 @@ _Memory = Annotated[
 _Drafted = Annotated[
     str,
     typer.Option("-k", "--num-speculative-tokens", help="Tokens to draft at a time: 15, or 3,7,15."),
+]
+_Window = Annotated[
+    str | None,
+    typer.Option(help='Option draft_window of eagle_ext, which the start will have: tokens, or "auto".'),
 ]
 _Release = Annotated[
     str | None,
@@ -66,6 +71,7 @@ def plan(
     prefix_caching: _Caching = None,
     kv_dtype: Annotated[str, typer.Option(help="As --kv-cache-dtype of vllm serve.")] = "auto",
     draft: Annotated[str | None, typer.Option(help="Folder or hub repository of the draft.")] = None,
+    draft_window: _Window = None,
     weights_gib: Annotated[float | None, typer.Option(min=0, help="Of the whole target.")] = None,
     reserve_gib: Annotated[float, typer.Option(min=0, help="Activations, graphs: assumed.")] = 2.0,
     download_dir: Annotated[str | None, typer.Option(help="Where vLLM keeps hub files.")] = None,
@@ -82,7 +88,8 @@ def plan(
     Loads no model. Exits with 0 if a request fits, with 1 if for some K none does, with 2 if the target
     or the draft cannot be read.
     """
-    from vllm_eagle_ext.memory.plan.run import PlanRequest, run_plans
+    from vllm_eagle_ext.memory.plan.request import PlanRequest
+    from vllm_eagle_ext.memory.plan.run import run_plans
 
     try:
         plans = run_plans(PlanRequest(
@@ -91,11 +98,20 @@ def plan(
             prefix_caching=prefix_caching, kv_dtype=kv_dtype, draft=draft, weights_gib=weights_gib,
             reserve_gib=reserve_gib, cpu=cpu, download_dir=download_dir, vllm=vllm, device=device,
             gdn_prefill=gdn_prefill, attention_block=attention_block,
+            draft_window=_window(draft_window),
         ), list(dict.fromkeys(numbers(k, "-k"))))  # fmt: skip
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
     _show_plans(plans, as_json=as_json)
     raise typer.Exit(max(planned.exit_code for planned in plans))
+
+
+def _window(text: str | None) -> WindowOption:
+    if text is None or text == "auto":
+        return text
+    if not text.isdecimal() or int(text) < 2:
+        raise typer.BadParameter("a whole number above 1, or auto", param_hint="--draft-window")
+    return int(text)
 
 
 def _show_plans(plans: list[Plan], *, as_json: bool) -> None:

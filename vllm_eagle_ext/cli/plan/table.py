@@ -11,6 +11,7 @@ from rich.table import Table
 from vllm_eagle_ext.memory.footprint import Footprint
 from vllm_eagle_ext.memory.plan.advice import advise, line
 from vllm_eagle_ext.memory.plan.device import GIB
+from vllm_eagle_ext.memory.plan.draft import Draft
 from vllm_eagle_ext.memory.plan.run import DensePlan, HybridPlan, Plan, Premises
 from vllm_eagle_ext.memory.savings import MIB, mib
 
@@ -51,9 +52,7 @@ def _premise_lines(plan: Plan) -> Iterator[str]:
     yield f"{request.target}: {_layers_line(plan)}"
     yield f"weights  {premises.weights.size / GIB:.1f} GiB, {premises.weights.origin}"
     if premises.draft:
-        layers = sum(layer.layers for layer in premises.draft.layers)
-        noun = "layer" if layers == 1 else "layers"
-        yield f"draft    {premises.draft.size / GIB:.2f} GiB, {layers} attention {noun}"
+        yield _draft_line(premises.draft, asked=request.draft_window is not None)
     ranks = f" on each of {request.tp} ranks" if request.tp > 1 else ""
     origin = f" ({memory.origin})" if memory.origin else ""
     yield (
@@ -63,6 +62,18 @@ def _premise_lines(plan: Plan) -> Iterator[str]:
     )
     multiple = plan.setting.block_alignment
     yield f"vLLM     {premises.assumptions}; attention blocks: multiples of {multiple} tokens"
+
+
+def _draft_line(draft: Draft, *, asked: bool) -> str:
+    layers = sum(layer.layers for layer in draft.layers)
+    noun = "layer" if layers == 1 else "layers"
+    said = f"draft    {draft.size / GIB:.2f} GiB, {layers} attention {noun}"
+    if not asked:
+        return said
+    if draft.window is None:
+        return f"{said}; attends as it was published"
+    kept = "; keeps all, in the group of the target's layers" if draft.keeps_all else ", which it keeps"
+    return f"{said}; attends to the last {draft.window} tokens{kept}"
 
 
 def _layers_line(plan: Plan) -> str:

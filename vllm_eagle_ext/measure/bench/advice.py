@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from vllm_eagle_ext.checkpoint.draft_window import can_have_a_window
+from vllm_eagle_ext.checkpoint.families.registry import drafters
 from vllm_eagle_ext.measure.bench.results import Variant, VariantKind
 from vllm_eagle_ext.measure.bench.rows import BenchReport, Pooled, Row, labels, variant_name
 from vllm_eagle_ext.measure.bench.theory import best_k, predicted_speedups
@@ -20,6 +22,7 @@ LEAST_STEPS = 30  # of a context bin
 WORTH_TRYING = 1.05  # predicted against the measured K's own prediction
 FADING = 0.8  # acceptance length of the last bin over that of the first
 STANDARD_ERRORS = 4.0
+_WINDOW = "draft_window"
 
 
 def bench_advice(report: BenchReport) -> list[str]:
@@ -169,9 +172,21 @@ def _fading(report: BenchReport) -> Iterator[str]:
             yield (
                 f"{_name(report, variant)}: the acceptance length falls with the context, {first:.2f} "
                 f"below {bins[0].end} tokens and {last:.2f} from {bins[-1].start}: measure at the "
-                f"lengths you serve, and with --eagle-ext '{{\"draft_window\": {bins[0].end}}}', with "
-                "which an EAGLE-3 or DFlash draft attends to its last tokens alone."
+                f"lengths you serve{_with_a_window(report, variant, bins[0].end)}."
             )
+
+
+def _with_a_window(report: BenchReport, variant: Variant, window: int) -> str:
+    """Name the option where this package serves the draft by a class that takes it."""
+    asked = _WINDOW in report.settings.eagle_ext
+    serving = {one.facts.get("drafter") for one in report.engines if one.variant.draft == variant.draft}
+    can = any(one.architecture in serving and can_have_a_window(one) for one in drafters())
+    if asked or not can:
+        return ""
+    return (
+        f", and with --eagle-ext '{{\"{_WINDOW}\": {window}}}', with which the draft attends to its "
+        "last tokens alone"
+    )
 
 
 def _untried(report: BenchReport) -> Iterator[str]:

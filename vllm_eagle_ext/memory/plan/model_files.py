@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what a plan needs of a target and of a draft: configs and sizes of weights, but no weight."""
+"""Reads what a plan needs of a model's files: configs and sizes of weights, but no weight."""
 
 from __future__ import annotations
 
@@ -9,15 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.attention import read_heads
-from vllm_eagle_ext.checkpoint.draft_config import flatten, format_of, parse_config
 from vllm_eagle_ext.checkpoint.draft_files import JSON_LIMIT, read_header, read_json, refuse_disguised
-from vllm_eagle_ext.checkpoint.families.registry import drafter_of
 from vllm_eagle_ext.checkpoint.headers import LargeHeaderError
 from vllm_eagle_ext.checkpoint.sources import FolderSource, Source, open_source
-from vllm_eagle_ext.checkpoint.spec import family_of
-from vllm_eagle_ext.errors import UnsupportedDraftError, UnsupportedTargetError
-from vllm_eagle_ext.memory.geometry import Attention
+from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.memory.parameter_count import Estimate
 from vllm_eagle_ext.memory.plan.device import GIB
 
@@ -37,13 +32,6 @@ class Model:
 class Weights:
     size: int  # bytes, all ranks together
     origin: str  # for the reader
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    layers: tuple[Attention, ...]
-    size: int  # bytes, all ranks together
-    non_causal: bool = False  # some layer looks at later rows
 
 
 def open_model(name: str, *, field: str, download_dir: str | None = None) -> Model:
@@ -92,43 +80,7 @@ def read_weights(model: Model, estimated: Callable[[], Estimate], given_gib: flo
     return Weights(estimate.size, f"estimated from config.json within {estimate.error:.0%}, {why}")
 
 
-def read_draft(name: str, *, tp: int, kv_bytes: int, download_dir: str | None) -> Draft:
-    """Read which attention layers a draft adds, and the size of its weights.
-
-    Raises:
-        EagleExtError: it cannot be read, or is not a supported draft.
-    """
-    model = open_model(name, field="--draft", download_dir=download_dir)
-    config = parse_config(model.config)
-    if isinstance(config, list):
-        first = config[0]
-        raise UnsupportedDraftError(
-            field=first.field, value=first.value, allowed=first.allowed, remedy=first.remedy
-        )
-    flat = flatten(model.config)
-    drafter = drafter_of(model.config, flat.get("model_type"))
-    if drafter is None or not drafter.backbone.has_kv_heads:
-        raise UnsupportedDraftError(
-            field="--draft", value=name,
-            allowed="an EAGLE-3 or DFlash draft that keeps keys and values per head",
-            remedy="leave --draft out, and lower --gpu-mem by the draft's size",
-        )  # fmt: skip
-    heads = read_heads(config, drafter.backbone)
-    read_layers = family_of(flat, drafter).read_layers
-    found = read_layers(config, drafter.backbone, format_of(model.config))
-    windows = [layer.window for layer in found]
-    layers = tuple(
-        Attention(
-            layers=windows.count(window), kv_heads=heads.kv, head_dim=heads.dim, window=window,
-            element_bytes=kv_bytes, tp=tp,
-        )
-        for window in dict.fromkeys(windows)
-    )  # fmt: skip
-    size = _size_of(model, ".safetensors") or _size_of(model, ".bin")
-    return Draft(layers, size, non_causal=not all(layer.causal for layer in found))
-
-
-def _size_of(model: Model, ending: str) -> int:
+def size_of(model: Model, ending: str) -> int:
     found = {name: size for name, size in model.files.items() if name.endswith(ending)}
     refuse_disguised(model.source, found)
     return sum(found.values())

@@ -23,14 +23,9 @@ from vllm_eagle_ext.memory.plan.dense import (
     read_dense,
 )
 from vllm_eagle_ext.memory.plan.device import GIB, Memory, read_memory
-from vllm_eagle_ext.memory.plan.model_files import (
-    Draft,
-    Model,
-    Weights,
-    open_model,
-    read_draft,
-    read_weights,
-)
+from vllm_eagle_ext.memory.plan.draft import Draft, read_draft
+from vllm_eagle_ext.memory.plan.model_files import Model, Weights, open_model, read_weights
+from vllm_eagle_ext.memory.plan.request import KV_DTYPES, PlanRequest
 from vllm_eagle_ext.memory.savings import StateReport, report
 from vllm_eagle_ext.memory.state_blocks import Scheme
 from vllm_eagle_ext.memory.state_scheme import (
@@ -39,36 +34,6 @@ from vllm_eagle_ext.memory.state_scheme import (
     choose,
     planned_prefix_caching,
 )
-
-# Bytes of a key's or value's element; None: as the model's dtype.
-KV_DTYPES: dict[str, int | None] = {
-    "auto": None, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
-}  # fmt: skip
-# vLLM's defaults for a server on a GPU of 70 GiB or more; on a CPU 128.
-MAX_NUM_SEQS, UTILIZATION = 1024, 0.92
-# Activations, CUDA graphs and the runtime: measured by vLLM at start, not known before.
-RESERVE_GIB = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
-    target: str
-    gpu_mem: float | None = None  # GiB of one GPU; None: of this machine's
-    tp: int = 1
-    max_model_len: int | None = None  # None: the target's
-    max_num_seqs: int = MAX_NUM_SEQS
-    gpu_memory_utilization: float = UTILIZATION
-    prefix_caching: bool | None = None  # None: as `check` would have it served
-    kv_dtype: str = "auto"
-    draft: str | None = None
-    weights_gib: float | None = None
-    reserve_gib: float = RESERVE_GIB
-    cpu: bool = False
-    download_dir: str | None = None
-    vllm: str | None = None  # release; None: the one installed, else the newest known
-    device: str | None = None  # sm_90, ..; None: this machine's GPU, else sm_90
-    gdn_prefill: str = "auto"  # as vLLM's --gdn-prefill-backend
-    attention_block: int | None = None  # tokens that a block is a multiple of; None: as vLLM's default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,32 +167,34 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
         caches = planned_prefix_caching(_architecture(model.config), platform, request.prefix_caching)
         request = replace(request, prefix_caching=caches)
         hybrid = read_target(model.config, tp=request.tp, kv_bytes=kv_bytes, fp32_state=request.cpu)
+        length = request.max_model_len or hybrid.max_position_embeddings
         premises = _premises(
-            request, model, lambda: estimate_weights(model.config, hybrid),
-            hybrid.attention, key_dim=hybrid.recurrent.key_dim,
+            request, model, lambda: estimate_weights(model.config, hybrid), [hybrid.attention],
+            length, ks, key_dim=hybrid.recurrent.key_dim,
         )  # fmt: skip
-        settings = _settings(premises, ks, hybrid.max_position_embeddings)
-        return [_hybrid(premises, hybrid, setting) for setting in settings]
+        return [_hybrid(premises, hybrid, setting) for setting in _settings(premises, ks, length)]
     dense = read_dense(model.config, tp=request.tp, kv_bytes=kv_bytes)
-    premises = _premises(request, model, lambda: estimate_dense(model.config, dense), dense.attention[0])
+    length = request.max_model_len or dense.max_position_embeddings
+    premises = _premises(
+        request, model, lambda: estimate_dense(model.config, dense), dense.attention, length, ks
+    )
     layers = premises.draft_layers
     return [
         DensePlan(premises=premises, target=dense, setting=setting, cost=kv_cost(dense, setting, layers))
-        for setting in _settings(premises, ks, dense.max_position_embeddings)
+        for setting in _settings(premises, ks, length)
     ]
 
 
 def _premises(
-    request: PlanRequest, model: Model, estimated: Callable[[], Estimate], attention: Attention,
+    request: PlanRequest, model: Model, estimated: Callable[[], Estimate],
+    attention: Sequence[Attention], length: int | None, ks: Sequence[int],
     *, key_dim: int | None = None,
 ) -> Premises:  # fmt: skip
     weights = read_weights(model, estimated, request.weights_gib)
-    draft = None
-    if request.draft is not None:
-        draft = read_draft(
-            request.draft, tp=request.tp, kv_bytes=attention.element_bytes,
-            download_dir=request.download_dir,
-        )  # fmt: skip
+    keeps_all = key_dim is None and all(layers.window is None for layers in attention)
+    draft = read_draft(
+        request, kv_bytes=attention[0].element_bytes, length=length, k=max(ks), keeps_all=keeps_all
+    )
     given = request.gpu_mem
     memory = read_memory(cpu=request.cpu) if given is None else Memory(given, "")
     total = memory.gib * request.gpu_memory_utilization * GIB
@@ -239,7 +206,7 @@ def _premises(
         assumptions=assume(
             release=request.vllm, device=request.device, cpu=request.cpu,
             gdn_prefill=request.gdn_prefill, attention_block=request.attention_block, memory=memory,
-            attention=attention, key_dim=key_dim, non_causal_draft=bool(draft and draft.non_causal),
+            attention=attention[0], key_dim=key_dim, non_causal_draft=bool(draft and draft.non_causal),
         ),
     )  # fmt: skip
 
@@ -249,9 +216,8 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return str(named[0]) if isinstance(named, list) and named else ""
 
 
-def _settings(premises: Premises, ks: Sequence[int], own_length: int | None) -> list[CacheSetting]:
+def _settings(premises: Premises, ks: Sequence[int], length: int | None) -> list[CacheSetting]:
     request, assumed = premises.request, premises.assumptions
-    length = request.max_model_len or own_length
     if length is None:
         raise OptionsError(
             field="--max-model-len", value=None, allowed="a positive integer",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from vllm_eagle_ext.measure.bench.results import (
     ContextBin,
@@ -79,6 +80,8 @@ class MadeUp:
     stock_extra_s: float = 0.0002
     fading: float = 1.0  # acceptance length of the last context bin over that of the first
     bins: int = 1
+    drafter: str = "X"  # class that serves the drafts
+    eagle_ext: dict[str, Any] = field(default_factory=dict)
 
     def settings(self) -> Settings:
         return Settings(
@@ -102,7 +105,7 @@ class MadeUp:
             thinking=None,
             engine={},
             speculative={},
-            eagle_ext={},
+            eagle_ext=self.eagle_ext,
             synthetic_acceptance=self.synthetic,
             dummy=False,
             kinds=list(self.kinds),
@@ -179,7 +182,7 @@ class MadeUp:
             variant=variant,
             repeat=0,
             start_s=32.0,
-            facts={"drafter": "X"},
+            facts={"drafter": self.drafter},
             traffic=TRAFFIC,
             splits=splits,
         )

@@ -6,6 +6,13 @@ from collections.abc import Sequence
 import pytest
 
 from tests.unit.measure.bench.made_up import FAST, SLOW, STOCK_ERROR, TRAFFIC, MadeUp
+from vllm_eagle_ext.drafter_classes import (
+    DEEPSEEK_DRAFTER,
+    DFLASH2_DRAFTER,
+    DFLASH_DRAFTER,
+    DSPARK_DRAFTER,
+    LLAMA_DRAFTER,
+)
 from vllm_eagle_ext.measure.bench.advice import bench_advice
 from vllm_eagle_ext.measure.bench.results import Variant
 from vllm_eagle_ext.measure.bench.summary import summarise
@@ -184,6 +191,34 @@ class TestWarnings:
         found = [line for line in lines if "the acceptance length falls with the context" in line]
         assert len(found) == 2  # ours and stock
         assert "2.95 below 128 tokens and 1.48 from 512" in found[0]
+
+    @pytest.mark.parametrize(
+        ("drafter", "eagle_ext", "is_named"),
+        [
+            (LLAMA_DRAFTER, {}, True),
+            (DFLASH_DRAFTER, {"norm_output": True}, True),
+            (DFLASH_DRAFTER, {"draft_window": 64}, False),  # measured with it
+            (DEEPSEEK_DRAFTER, {}, False),  # latent attention
+            (DFLASH2_DRAFTER, {}, False),
+            (DSPARK_DRAFTER, {}, False),
+        ],
+    )
+    def test_a_window_is_named_where_it_can_be_had(self, drafter, eagle_ext, is_named):
+        """As a start's warning of texts longer than those of training does."""
+        made = MadeUp(noise=QUIET, bins=4, fading=0.5, drafter=drafter.architecture, eagle_ext=eagle_ext)
+        found = [line for line in told(made) if "falls with the context" in line]
+        assert len(found) == 2  # ours and stock
+        option = """--eagle-ext '{"draft_window": 128}'"""
+        assert [option in line for line in found] == [is_named] * 2
+        assert all(line.endswith("tokens alone." if is_named else "you serve.") for line in found)
+
+    def test_no_window_of_stock_vllm(self):
+        """Which of this package's classes would serve the draft, its engines do not tell."""
+        made = MadeUp(
+            noise=QUIET, bins=4, fading=0.5, kinds=("none", "stock"), drafter="Eagle3LlamaForCausalLM"
+        )
+        (line,) = [line for line in told(made) if "falls with the context" in line]
+        assert "draft_window" not in line
 
     def test_bins_of_few_steps_say_nothing(self):
         def rare(record):

@@ -55,3 +55,23 @@ def test_vllm_counts_as_we_do(attention, draft, length):
     ours = kv_cost(target, setting, draft)
     assert ours.pool(BUDGET) == cache.num_blocks
     assert ours.concurrency(BUDGET) == get_max_concurrency_for_kv_cache_config(config, cache)
+
+
+def test_a_window_in_the_targets_group(monkeypatch):
+    """Without vLLM's manager of mixed caches the draft keeps all tokens, whatever it attends to."""
+    setting = CacheSetting(k=3, max_model_len=2048, in_flight_tokens=IN_FLIGHT)
+    config = vllm_config(setting)
+    shape = {"layers": 1, "kv_heads": 2, "head_dim": 64}
+    target = DenseTarget(attention=TARGETS["full"], model_bytes=2, max_position_embeddings=None)
+    layers = {f"layers.{i}": spec(TARGETS["full"][0]) for i in range(8)}
+    layers["draft.0"] = spec(Attention(**shape, window=128))
+    pools = set()
+    for is_off, window in ((True, None), (False, 128)):
+        monkeypatch.setattr(config.scheduler_config, "disable_hybrid_kv_cache_manager", is_off)
+        groups = kv_cache_planning.get_kv_cache_groups(config, dict(layers))
+        cache = kv_cache_planning.get_kv_cache_config_from_groups(config, groups, BUDGET)
+        ours = kv_cost(target, setting, [Attention(**shape, window=window)])
+        assert ours.pool(BUDGET) == cache.num_blocks
+        assert ours.concurrency(BUDGET) == get_max_concurrency_for_kv_cache_config(config, cache)
+        pools.add(cache.num_blocks)
+    assert len(pools) == 2

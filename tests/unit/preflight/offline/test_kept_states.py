@@ -10,7 +10,8 @@ from tests.support import published
 from tests.support.engine import TINY
 from tests.unit.memory.configs import config
 from tests.unit.memory.plan.inputs import write_config
-from vllm_eagle_ext.memory.plan.run import PlanRequest, run_plans
+from vllm_eagle_ext.memory.plan.request import PlanRequest
+from vllm_eagle_ext.memory.plan.run import run_plans
 from vllm_eagle_ext.preflight.offline import platform
 
 HYBRID = ("--target", str(TINY / "hybrid_target"))
