@@ -80,8 +80,9 @@ def test_a_trained_draft_accepts_as_much_after_a_hit(trained):
 @pytest.mark.long
 def test_a_hit_keeps_its_last_block(trained):
     """Of texts of two whole blocks and more. A state is kept at a prompt's last block boundary, if
-    nowhere else, and where the last block is dropped at the boundary before: of the third prompt there
-    is none, so that nothing of it is found."""
+    nowhere else, and where the last block is dropped a block before that: the third prompt has none
+    there, so that nothing of it is found.
+    """
     cached = {name: trained[name]["second_cached"] for name in CACHES}
     lengths = {name: 1 + sum(per) / drafts for name, (drafts, per) in of_turns(trained).items()}
     for name in CACHES:

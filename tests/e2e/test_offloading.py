@@ -19,7 +19,7 @@ from tests.e2e.test_hybrid_v2 import (
     started,
     two_turns,
 )
-from tests.support.breakage import LET_THROUGH, NO_STATE_LOADED
+from tests.support.breakage import LET_THROUGH, NO_STATE_LOADED, SAVES_FIRST, SAVES_WATCHED
 from tests.support.host_offloading import offloading
 from tests.support.hybrid import HybridRun, ngram
 from tests.support.near_ties import NEAR_TIE_GAP
@@ -31,6 +31,11 @@ AWAY = {
     "engine_args": OFFLOADED,
     "forget": True,
     "state": "replay",
+    "broken_at_start": LET_THROUGH,
+}
+# Four requests do not fit once they pass a block boundary.
+CROWDED = {
+    "engine_args": OFFLOADED | {"num_gpu_blocks_override": 14, "max_model_len": 3 * BLOCK},
     "broken_at_start": LET_THROUGH,
 }
 HITS = ("prefix_cache_hits", "external_prefix_cache_hits")
@@ -94,3 +99,43 @@ def test_a_state_that_is_not_copied_in_is_seen(v2):
     print(f"\nlog-probabilities of second turns differ by up to {gaps}")
     assert min(gaps) > 0
     assert max(gaps) > NEAR_TIE_GAP
+
+
+@pytest.fixture(scope="module")
+def full(prompts):
+    """Requests are preempted while a block of theirs waits to be saved."""
+    flat = [token for prompt in prompts for token in prompt]
+    # Without drafts all reach the end of the block in one step, behind which the last is preempted.
+    lengths = {"drafted": [236, 238, 240, 242], "plain": [236] * 4}
+    texts = {
+        name: [flat[600 * i : 600 * i + length] for i, length in enumerate(each)]
+        for name, each in lengths.items()
+    }
+    run = CROWDED | {"max_tokens": 40, "then": prompts[50][:4], "logprobs": 5}
+    replay = run | {"prompts": texts["drafted"], "speculative": dflash(K), "state": "replay"}
+    runs = [
+        HybridRun("replay", broken=SAVES_WATCHED, **replay),
+        HybridRun("no draft", broken=SAVES_WATCHED, prompts=texts["plain"], **run),
+        HybridRun("replay, V1's order", broken=SAVES_FIRST, **replay),
+    ]
+    return started(runs, "v2")
+
+
+@pytest.mark.parametrize("name", ["replay", "no draft"])
+def test_v2_saves_blocks_that_it_has_cleared(full, name):
+    """docs/vllm_faults.md#a-block-is-cleared-before-it-is-saved-to-the-host"""
+    saves, preemptions = full[name]["saves"], full[name]["counters"]["num_preemptions"]
+    print(f"\n{name}: {preemptions} preemptions, blocks saved {saves}")
+    assert preemptions > 0
+    assert 0 < saves["cleared"] <= saves["overwritten"] < saves["all"]
+
+
+def test_saved_before_anything_else_no_block_is(full):
+    """The same steps, but for the order in which V1 does it."""
+    in_order, faulty = full["replay, V1's order"], full["replay"]
+    print(f"\n{in_order['counters']['num_preemptions']} preemptions, blocks saved {in_order['saves']}")
+    assert in_order["counters"]["num_preemptions"] == faulty["counters"]["num_preemptions"]
+    assert in_order["saves"] == {"all": faulty["saves"]["all"], "overwritten": 0, "cleared": 0}
+    assert in_order["tokens"] == faulty["tokens"]
+    pairs = zip(in_order["second_logprobs"], faulty["second_logprobs"], strict=True)
+    assert max(largest_difference(*pair) for pair in pairs) > 0  # what was saved is read

@@ -8,15 +8,20 @@ from typing import Any
 BREAKAGES = ("one row short", "stale conv state", "other beta", "no commit")
 NO_BLOCK_END = "no block end"  # seen where a prefix cache hands out the state at a block boundary
 NO_STATE_LOADED = "no state loaded"  # seen where blocks were offloaded
+SAVES_WATCHED = "saves watched"  # which breaks nothing
+SAVES_FIRST = "saves first"  # nor does this: watched, in V1's order
 LET_THROUGH = "connectors let through"  # which a start refuses beside replay
 
 
 def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
     """`set_attribute`: that of pytest's monkeypatch, which undoes it."""
-    from tests.support.host_offloading import HostCopies
+    from tests.support.host_offloading import HostCopies, watch_saves
     from vllm_eagle_ext.memory import state_scheme
     from vllm_eagle_ext.replay.ops import cpu
 
+    if how in (SAVES_WATCHED, SAVES_FIRST):
+        watch_saves(set_attribute, saves_first=how == SAVES_FIRST)
+        return
     plan, rows, obstacles = cpu.plan, cpu._rows, state_scheme.obstacles
 
     def short(*args: Any) -> None:

@@ -107,6 +107,14 @@ def counters(llm: Any) -> dict[str, Any]:
     return found
 
 
+def saves() -> dict[str, int]:
+    """Blocks that a watched engine saved to the host."""
+    from tests.support.host_offloading import HostCopies
+
+    counts = {"overwritten": HostCopies.overwritten, "cleared": HostCopies.cleared}
+    return {"all": HostCopies.saved, **counts}
+
+
 def serve(run: dict[str, Any], earlier: dict[str, Any], patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """`patch`: of this process, in which the worker lives."""
     triton_on_cpu.norm_each_layers_keys(patch.setattr)
@@ -157,6 +165,7 @@ def serve(run: dict[str, Any], earlier: dict[str, Any], patch: pytest.MonkeyPatc
         "seconds": seconds,
         "first_counters": first_counters,
         "counters": counters(llm),
+        "saves": saves() if run["broken"] in (breakage.SAVES_WATCHED, breakage.SAVES_FIRST) else None,
         "steps": llm.collective_rpc("take_steps")[0],
         "state_blocks": llm.collective_rpc("state_blocks")[0],
         "workers": llm.collective_rpc("identity") if run["record"] else [],
