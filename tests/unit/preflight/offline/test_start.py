@@ -61,7 +61,7 @@ def test_a_draft_that_may_not_sleep_and_one_that_nothing_puts_to_sleep(check, dr
         (("--platform", "cuda", "--no-prefix-caching"), {"--no-enable-prefix-caching"}),
         (("--platform", "cuda", "--prefix-caching"), {"--enable-prefix-caching"}),
     ],
-    ids=str,
+    ids=["cpu", "cuda", "cuda without", "cuda with"],
 )
 def test_command_for_a_hybrid_target(check, options, flags):
     result = check(TINY / "dflash", *HYBRID, *options)
