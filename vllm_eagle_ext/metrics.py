@@ -41,9 +41,10 @@ STATE_BYTES = "vllm_eagle_ext:request_state_bytes"
 STATE_BLOCKS = "vllm_eagle_ext:request_state_blocks"
 DRAFT_LENGTH = "vllm_eagle_ext:draft_length"
 DRAFT_GAIN = "vllm_eagle_ext:draft_gain"
+DRAFT_UNTIMED = "vllm_eagle_ext:draft_lengths_untimed"
 DRAFTED_TOKENS = "vllm_eagle_ext:drafted_tokens"
 LENGTH_STEPS = "vllm_eagle_ext:draft_length_steps"
-OF_DRAFT_LENGTH = (DRAFT_LENGTH, DRAFT_GAIN, DRAFTED_TOKENS, LENGTH_STEPS)
+OF_DRAFT_LENGTH = (DRAFT_LENGTH, DRAFT_GAIN, DRAFT_UNTIMED, DRAFTED_TOKENS, LENGTH_STEPS)
 
 _HELP = {
     DRAFT_INFO: "The draft that is served, how it was read, and by which drafter. Always 1.",
@@ -52,6 +53,8 @@ _HELP = {
     DRAFT_LENGTH: "K in force under the present load, probes of others left out. 0: drafting is off.",
     DRAFT_GAIN: "Goodput of the best length but 0 over that of no draft, as measured under the present "
     "load; below 1 drafting is off for that reason. 0: not measured.",
+    DRAFT_UNTIMED: "Lengths to choose from that were not timed yet under the present load; K in force "
+    "then follows from other loads. 0: it was measured under this one.",
     DRAFTED_TOKENS: "Tokens drafted since the start, also those that no step verified: K of each step "
     "times its requests.",
     LENGTH_STEPS: "Steps since the start that drafted this many tokens per request.",
@@ -97,18 +100,18 @@ def publish_state(
 def publish_draft_length(engine_args: Any, target_model_config: Any, menu: Sequence[int]) -> None:
     """Publish which length the engine core's scheduler has in force. Never raises.
 
-    `draft_length.length_figures` writes the figures: K in force, the gain, drafted tokens, then steps
-    per length. Before it does they are NaN. Several API servers show none: what they answer
-    comes from files, in which a gauge's value is what was set last, in a process that is not the engine
-    core's.
+    `draft_length.length_figures` writes the figures: K in force, the gain, lengths that were
+    not timed, drafted tokens, then steps per length. Before it does they are NaN. Several API servers
+    show none: what they answer comes from files, in which a gauge's value is what was set last, in a
+    process that is not the engine core's.
     """
     if engine_args.disable_log_stats or "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         return
     try:
-        figures = create_figures(3 + len(menu))
+        figures = create_figures(4 + len(menu))
         _shared.append(figures)
         shown: list[tuple[str, dict[str, str]]]
-        shown = [(DRAFT_LENGTH, {}), (DRAFT_GAIN, {}), (DRAFTED_TOKENS, {})]
+        shown = [(name, {}) for name in (DRAFT_LENGTH, DRAFT_GAIN, DRAFT_UNTIMED, DRAFTED_TOKENS)]
         shown += [(LENGTH_STEPS, {"num_draft_tokens": str(length)}) for length in menu]
         for index, (name, own) in enumerate(shown):
             labels = _set(engine_args, target_model_config, {name: math.nan}, own)

@@ -52,14 +52,6 @@ class Watched:
         self._left -= 1
         return self._length
 
-    @property
-    def last_change(self) -> Any:
-        return self._controller.last_change
-
-    @last_change.setter
-    def last_change(self, value: Any) -> None:
-        self._controller.last_change = value
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self._controller, name)
 

@@ -70,7 +70,7 @@ def test_the_draft_length_is_shown_by_what_is_exported_of_it(exported):
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        ("K in force", [metrics.DRAFT_LENGTH, metrics.DRAFT_GAIN]),
+        ("K in force", [metrics.DRAFT_LENGTH, metrics.DRAFT_GAIN, metrics.DRAFT_UNTIMED]),
         (
             "Draft tokens per second",
             [metrics.DRAFTED_TOKENS, "vllm:spec_decode_num_draft_tokens_total",

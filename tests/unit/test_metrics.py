@@ -190,22 +190,32 @@ def test_the_draft_length_is_read_where_the_engine_core_writes_it():
     from vllm_eagle_ext.draft_length.length_figures import EVERY, LengthFigures
 
     configure(additional_config={"eagle_ext": {"draft_length": "auto"}})
-    for name, count in zip(metrics.OF_DRAFT_LENGTH, (1, 1, 1, 4), strict=True):
+    for name, count in zip(metrics.OF_DRAFT_LENGTH, (1, 1, 1, 1, 4), strict=True):
         assert [math.isnan(value) for value in samples(name).values()] == [True] * count, "not yet known"
     controller = DraftLengthController((0, 1, 2, 4))
     figures = LengthFigures(controller)
     assert list(samples(metrics.DRAFT_LENGTH).values()) == [4.0]
+    assert list(samples(metrics.DRAFT_UNTIMED).values()) == [4.0]
     assert list(samples(metrics.LENGTH_STEPS).values()) == [0.0] * 4
     for length, requests in ((4, 1), (4, 3), (1, 2), (0, 5)):
         figures.count(length, requests)
+    time_the_longest(controller)
     for _ in range(EVERY):
         figures.write(controller)
     steps = {dict(labels)["num_draft_tokens"]: v for labels, v in samples(metrics.LENGTH_STEPS).items()}
     assert steps == {"0": 1.0, "1": 1.0, "2": 0.0, "4": 2.0}
     assert list(samples(metrics.DRAFTED_TOKENS).values()) == [18.0]
     assert list(samples(metrics.DRAFT_GAIN).values()) == [0.0]
+    assert list(samples(metrics.DRAFT_UNTIMED).values()) == [3.0]
     configure()
     assert samples(metrics.DRAFT_LENGTH) == {}
+
+
+def time_the_longest(controller):
+    from vllm_eagle_ext.draft_length.controller import WARM_UP
+
+    for _ in range(WARM_UP + 1):
+        controller.observe_step(1, 10, controller.next_length(1, 10), 0.01)
 
 
 def test_without_statistics_nothing_is_made_for_the_draft_length():

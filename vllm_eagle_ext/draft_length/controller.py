@@ -9,27 +9,21 @@ are steps, all times seconds.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vllm_eagle_ext.draft_length.load_buckets import Key, bucket_of, stays_in
 from vllm_eagle_ext.draft_length.position_acceptance import PositionAcceptance
+from vllm_eagle_ext.draft_length.probes import Probe, ProbeCase, Probes
 from vllm_eagle_ext.draft_length.prompt_cost import PromptCost
 from vllm_eagle_ext.draft_length.step_costs import RING, CostTable, LoadLevel
 
 HYSTERESIS = 1.01  # another length must promise so much more goodput
 DECIDE_EVERY = 4  # measured steps
-PROBE_MEASURED = 6  # measured steps of a probe; the first after a change of K is not measured
-PROBE_LONGEST = 16  # steps, where some are not measured
-PROBE_APART = 25  # steps between probes
-PROBE_APART_UNTIMED = 10  # steps before a length that was never timed in the bucket
-MOST_FAILURES = 6  # probes without a time, each of which doubles the wait for the next one
 LEVEL_LASTS = 100  # steps in other buckets after which a bucket's level of load is measured anew
-STALE = 1000  # steps after which a length's times may be those of another world
 WARM_UP = 16  # timed steps of a young engine that are not counted
-PROBE_SHARE = 0.01  # of all steps, what probes may lose against the length in force
-_LEAST_LOSS, _MOST_LOSS = 0.03, 0.5  # of a probe; its own estimate may be wrong
-_FIRST_CREDIT, _MOST_CREDIT = 3.0, 10.0  # steps; the first times of an engine are its worst
+MOST_CHANGES = 16  # that nobody took; the scheduler does in each step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +37,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Describes a change of the length in force."""
+    """Says that drafting turned off or on for a bucket, since its lengths were all timed last."""
 
-    before: int
+    before: int  # the length that was in force in the bucket
     after: int
     bucket: Key
     figures: tuple[Figure, ...]
-
-
-@dataclass(slots=True)
-class _Probe:
-    length: int
-    measured_left: int = PROBE_MEASURED
-    steps_left: int = PROBE_LONGEST
 
 
 class DraftLengthController:
@@ -68,22 +55,19 @@ class DraftLengthController:
     def __init__(self, menu: Sequence[int]) -> None:
         self.menu = tuple(sorted(set(menu)))
         self.in_force = self.menu[-1]
-        self.last_change: Change | None = None
         self.acceptance = PositionAcceptance(self.menu)
         self._table = CostTable(self.menu)
         self._prompts = PromptCost()
         self._bucket = bucket_of(0, 0)
         self._costs = self._table.enter(self._bucket)
-        self._probe: _Probe | None = None
+        self._probes = Probes(self.menu)
+        self._changes: deque[Change] = deque(maxlen=MOST_CHANGES)
         self._warming_up = WARM_UP
-        self._credit = _FIRST_CREDIT
         self._step = 0
-        self._last_probe = 0
-        self._failures = 0  # probes in a row in which nothing was timed
 
     @property
     def is_probing(self) -> bool:
-        return self._probe is not None
+        return self._probes.running is not None
 
     def next_length(self, requests: int, context: int) -> int:
         """Return the number of tokens to draft in the step that is being scheduled.
@@ -95,14 +79,12 @@ class DraftLengthController:
         self._step += 1
         if not stays_in(self._bucket, requests, context):
             self._enter(bucket_of(requests, context))
-        if self._probe is not None:
-            self._probe.steps_left -= 1
-            if self._probe.steps_left >= 0:
-                return self._probe.length
-            if self._probe.measured_left == PROBE_MEASURED:
-                self._failures = min(self._failures + 1, MOST_FAILURES)
+        if (probe := self._probes.running) is not None:
+            probe.steps_left -= 1
+            if probe.steps_left >= 0:
+                return probe.length
             self._end_probe()
-        self._credit = min(self._credit + PROBE_SHARE, _MOST_CREDIT)
+        self._probes.save()
         if not self.in_force:
             self.acceptance.rest()
         return self.in_force
@@ -127,9 +109,10 @@ class DraftLengthController:
             return
         self._prompts.observe(self._bucket, length, prompt_tokens, seconds)
         seconds = self._prompts.without_prompts(prompt_tokens, seconds)
-        if self._probe is not None and length == self._probe.length:
-            self._time_probe(self._probe, seconds)
-        elif self._probe is None and length == self.in_force:
+        probe = self._probes.running
+        if probe is not None and length == probe.length:
+            self._time_probe(probe, seconds)
+        elif probe is None and length == self.in_force:
             self._time_in_force(seconds)
 
     def figures(self) -> tuple[Figure, ...]:
@@ -144,6 +127,16 @@ class DraftLengthController:
             for k in self.menu
         )
 
+    def take_changes(self) -> list[Change]:
+        """Return the changes since the last call."""
+        taken = list(self._changes)
+        self._changes.clear()
+        return taken
+
+    def untimed(self) -> int:
+        """Return how many lengths were never timed in the present bucket."""
+        return sum(not self._costs.samples(k) for k in self.menu)
+
     def draft_gain(self) -> float:
         """Goodput of the best length but 0 over that of 0; 0 where either is not known."""
         drafted = max(self._goodput(k) for k in self.menu if k)
@@ -157,44 +150,59 @@ class DraftLengthController:
         in every step.
         """
         self._costs.left_at = self._step
-        self._bucket = key
-        self._costs = self._table.enter(key)
-        if self._step - self._costs.left_at > LEVEL_LASTS:
-            self._costs.learning = 0
-            self._costs.level.forget()
-        if self._probe is not None and not self._costs.level.is_known:
+        costs = self._table.enter(key)
+        if self._step - costs.left_at > LEVEL_LASTS:
+            costs.learning = 0
+            costs.level.forget()
+        if self._probes.running is not None and not costs.level.is_known:
             self._end_probe()
+        self._bucket, self._costs = key, costs
         self._decide()
 
     def _time_in_force(self, seconds: float) -> None:
         costs = self._costs
         if self.in_force not in costs.known and not costs.level.is_known:
             costs.level.define()
-            costs.learning = LoadLevel.ENOUGH
-        if costs.learning or self.in_force not in costs.known:
-            costs.learning = max(costs.learning - 1, 0)
+        if costs.level.is_known and not costs.samples(self.in_force):
+            costs.learning = max(costs.learning, LoadLevel.ENOUGH)
+        if costs.learning:
+            costs.learning -= 1
             self._add(self.in_force, seconds)
         else:
             costs.level.add(seconds, costs.known[self.in_force])
         costs.measured += 1
-        if costs.measured % DECIDE_EVERY == 0 and costs.level.is_fresh:
+        if costs.measured % DECIDE_EVERY:
+            return
+        if costs.level.is_fresh:
             self._decide()
-            self._consider_probe()
+        # The level stands still meanwhile, so that what was never timed need not wait.
+        is_learnt = costs.learning and costs.samples(self.in_force) >= LoadLevel.ENOUGH
+        if costs.level.is_fresh or (is_learnt and self.untimed()):
+            self._probes.consider(self._probe_case())
 
     def _add(self, length: int, seconds: float) -> None:
         self._costs.add(length, seconds / self._costs.level.value, self._step)
 
-    def _time_probe(self, probe: _Probe, seconds: float) -> None:
-        self._failures = 0
+    def _time_probe(self, probe: Probe, seconds: float) -> None:
         self._add(probe.length, seconds)
-        probe.measured_left -= 1
-        if not probe.measured_left:
+        lost = self._probe_case().lost(probe.length, seconds / self._costs.level.value)
+        self._probes.measure(probe, lost)
+        if probe.is_over:
             self._end_probe()
             self._decide()
 
     def _end_probe(self) -> None:
-        self._probe, self._last_probe = None, self._step
+        self._probes.end(self._step)
         self._costs.level.renew()
+
+    def _probe_case(self) -> ProbeCase:
+        return ProbeCase(
+            costs=self._costs,
+            bucket=self._bucket,
+            in_force=self.in_force,
+            tokens=self.acceptance.tokens,
+            step=self._step,
+        )
 
     def _goodput(self, length: int) -> float:
         """Tokens of a request per unit of cost; 0 where no step was timed."""
@@ -205,42 +213,19 @@ class DraftLengthController:
         if self.in_force not in self._costs.known:
             return
         best = max(self.menu, key=self._goodput)
-        if best == self.in_force or self._goodput(best) <= HYSTERESIS * self._goodput(self.in_force):
-            return
-        self.last_change = Change(
-            before=self.in_force, after=best, bucket=self._bucket, figures=self.figures()
-        )
-        self.in_force = best
-        self._costs.learning = RING if self._costs.level.is_known else 0
+        if self._goodput(best) > HYSTERESIS * self._goodput(self.in_force):
+            self.in_force = best
+            # All of its ring anew: what made it look the best may have been the noise of a few times.
+            self._costs.learning = RING if self._costs.level.is_known else 0
+        if not self.untimed():
+            self._note_change()
 
-    def _consider_probe(self) -> None:
-        unknown = [k for k in self.menu if k not in self._costs.known]
-        since = self._step - self._last_probe
-        if unknown:
-            if not self._failures or since >= PROBE_APART_UNTIMED << self._failures:
-                self._begin(max(unknown))
-        elif since >= PROBE_APART_UNTIMED:
-            self._probe_affordable()
-
-    def _probe_affordable(self) -> None:
-        """Probe the length whose times are old for what a probe of it loses."""
-        timed_at = self._costs.timed_at
-        length = max(
-            (k for k in self.menu if k != self.in_force),
-            # Ages weighed by 1 / price lose least, by its root they are youngest altogether.
-            key=lambda k: (self._step - timed_at.get(k, 0)) / self._price(k) ** 0.75,
-        )
-        apart = PROBE_APART if length in timed_at else PROBE_APART_UNTIMED
-        if self._step - self._last_probe >= apart and self._credit >= self._price(length):
-            self._credit -= self._price(length)
-            self._begin(length)
-
-    def _begin(self, length: int) -> None:
-        self._probe = _Probe(length)
-        if self._step - self._costs.timed_at.get(length, 0) > STALE:
-            self._costs.expect(length, PROBE_MEASURED)
-
-    def _price(self, length: int) -> float:
-        """Steps' worth of tokens that a probe is expected to lose."""
-        lost = 1.0 - self._goodput(length) / self._goodput(self.in_force)
-        return (1 + PROBE_MEASURED) * min(max(lost, _LEAST_LOSS), _MOST_LOSS)
+    def _note_change(self) -> None:
+        """Compare with what was in force in this bucket last: the length may come from another one."""
+        before = self._costs.in_force
+        before = self.menu[-1] if before is None else before
+        if bool(before) != bool(self.in_force):
+            self._changes.append(
+                Change(before=before, after=self.in_force, bucket=self._bucket, figures=self.figures())
+            )
+        self._costs.in_force = self.in_force

@@ -10,12 +10,13 @@ EVERY = 16  # steps
 
 
 class LengthFigures:
-    """Counts steps per length and drafted tokens; writes these, K in force and the gain of drafting."""
+    """Counts steps per length and drafted tokens; writes these, K in force, the gain of drafting
+    and how many lengths were not timed yet."""
 
     def __init__(self, controller: DraftLengthController) -> None:
         self._steps = dict.fromkeys(controller.menu, 0)
         self._drafted = 0
-        self._shared = inherited_figures(3 + len(self._steps))
+        self._shared = inherited_figures(4 + len(self._steps))
         self._until = 0
         self.write(controller)
 
@@ -31,5 +32,5 @@ class LengthFigures:
         self._until -= 1
         if self._until < 0:
             self._until = EVERY - 1
-            gain = controller.draft_gain()
-            self._shared.set((controller.in_force, gain, self._drafted, *self._steps.values()))
+            chosen = (controller.in_force, controller.draft_gain(), controller.untimed())
+            self._shared.set((*chosen, self._drafted, *self._steps.values()))

@@ -103,7 +103,7 @@ class PositionAcceptance:
         """Return the conditional acceptance at each position of a draft of this length."""
         own, pooled, rates = self._own.get(length), _UNKNOWN, []
         for position in range(length):
-            if (reached := self._all.reached[position]) >= 1.0:
+            if (reached := self._all.reached[position]) > 0.0:
                 pooled = self._all.accepted[position] / reached
             hits = own.accepted[position] if own else 0.0
             tries = own.reached[position] if own else 0.0

@@ -37,7 +37,7 @@ class _ChoosesDraftLength:
         self._switch_log = SwitchLog()
         self._figures = LengthFigures(self.controller)
         self._drafts = VerifiedDrafts()
-        self._context = 0  # tokens of the requests that were scheduled last
+        self._context = 0  # tokens of the requests that were scheduled last, those of the step included
         self._finished_at = 0.0  # when the last step's output arrived, in seconds
         self._last_length: int | None = None  # its K; None: the engine was idle
 
@@ -47,7 +47,9 @@ class _ChoosesDraftLength:
         scheduled = scheduler_output.num_scheduled_tokens
         if scheduled:
             requests = self.requests
-            self._context = sum(requests[name].num_computed_tokens for name in scheduled)
+            self._context = sum(
+                requests[name].num_computed_tokens + rows for name, rows in scheduled.items()
+            )
             length = self.controller.next_length(len(scheduled), self._context)
             scheduler_output.num_spec_tokens_to_schedule = length
             self._figures.count(length, len(scheduled))
@@ -74,9 +76,9 @@ class _ChoosesDraftLength:
                 requests, self._context, length, now - self._finished_at, _prompt_tokens(step)
             )
         self._finished_at, self._last_length = now, length if requests else None
-        if (change := self.controller.last_change) is not None:
-            self.controller.last_change = None
-            self._switch_log.record(change, now)
+        for change in self.controller.take_changes():
+            self._switch_log.record(change)
+        self._switch_log.speak(now)
         self._figures.write(self.controller)
 
     def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:

@@ -12,13 +12,14 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean
+from typing import NamedTuple
 
 from vllm_eagle_ext.draft_length.load_buckets import Key
 
-RING = 15  # times per length; a median of so many is not moved by a straggler
+RING = 15  # times per length
 MOST_BUCKETS = 64
-_PRIOR_WEIGHT = 3.0  # neighbouring buckets count as so many times of a bucket's own
+_PRIOR_WEIGHT = 1.0  # neighbouring buckets count as so many times of a bucket's own
 
 
 class LoadLevel:
@@ -52,7 +53,14 @@ class LoadLevel:
     def add(self, seconds: float, cost: float) -> None:
         self._ring.append(seconds / cost)
         if self.is_fresh:
-            self.value, self.is_known = median(self._ring), True
+            self.value, self.is_known = typical(self._ring), True
+
+
+class Timed(NamedTuple):
+    """One step's cost, and when it was timed."""
+
+    cost: float
+    step: int
 
 
 @dataclass(slots=True)
@@ -60,13 +68,14 @@ class StepCosts:
     """Holds the costs of one bucket: a ring per length, and what neighbouring buckets suggest."""
 
     prior: dict[int, float] = field(default_factory=dict)
-    rings: dict[int, deque[float]] = field(default_factory=dict)
+    rings: dict[int, deque[Timed]] = field(default_factory=dict)
     known: dict[int, float] = field(default_factory=dict)  # the estimates, kept up to date
     timed_at: dict[int, int] = field(default_factory=dict)  # the last step that was timed
     level: LoadLevel = field(default_factory=LoadLevel)
     learning: int = 0  # steps left in which the length in force is timed itself, at the level there is
     measured: int = 0  # steps of the length in force
     left_at: int = 0  # the last step in the bucket
+    in_force: int | None = None  # the length that was chosen last by times that are all of the bucket
 
     def __post_init__(self) -> None:
         self.known.update(self.prior)
@@ -74,17 +83,21 @@ class StepCosts:
     def samples(self, length: int) -> int:
         return len(self.rings.get(length, ()))
 
-    def expect(self, length: int, fresh: int) -> None:
-        """Forget so many old times that `fresh` new ones will be most of them."""
+    def is_fresh(self, length: int, count: int, since: int) -> bool:
+        """Find out whether the last `count` times are all of steps from `since` on."""
+        return self.samples(length) >= count and self.rings[length][-count].step >= since
+
+    def forget(self, length: int, before: int, keep: int) -> None:
+        """Where all times are of steps before `before`, keep the last ones alone."""
         ring = self.rings.get(length)
-        while ring and len(ring) >= fresh:
+        while ring and ring[-1].step < before and len(ring) > keep:
             ring.popleft()
 
     def add(self, length: int, cost: float, step: int) -> None:
         self.timed_at[length] = step
         ring = self.rings.setdefault(length, deque(maxlen=RING))
-        ring.append(cost)
-        own, prior = median(ring), self.prior.get(length)
+        ring.append(Timed(cost, step))
+        own, prior = typical(timed.cost for timed in ring), self.prior.get(length)
         if prior is None:
             self.known[length] = own
             return
@@ -111,24 +124,25 @@ class CostTable:
         return self._buckets[key]
 
     def _interpolated(self, key: Key) -> dict[int, float]:
-        """Average the logarithms of relative costs, near buckets and those with own times first.
+        """Average the logarithms of relative costs, near buckets and those with more times first.
 
-        Until one bucket knows all lengths, what the last one knows is taken over.
+        Only buckets in which every length was timed count: what others know was itself interpolated.
+        Until there is one, what was timed in the last one is taken over.
         """
-        complete = [
-            (other, costs)
+        timed = {
+            other: costs
             for other, costs in self._buckets.items()
-            if all(costs.known.get(k, 0.0) > 0.0 for k in self._menu)
-        ]
-        if not complete:
+            if all(costs.samples(k) and costs.known[k] > 0.0 for k in self._menu)
+        }
+        if not timed:
             last = next(reversed(self._buckets.values()), None)
-            return dict(last.known) if last else {}
+            return {k: last.known[k] for k in last.rings} if last else {}
         sums, weights = dict.fromkeys(self._menu, 0.0), dict.fromkeys(self._menu, 0.0)
-        for other, costs in complete:
+        for other, costs in timed.items():
             scale = _geometric_mean(costs.known[k] for k in self._menu)
             distance = abs(other[0] - key[0]) + abs(other[1] - key[1])
             for k in self._menu:
-                weight = (1.0 + costs.samples(k)) / distance**3
+                weight = costs.samples(k) / distance**3
                 sums[k] += weight * math.log(costs.known[k] / scale)
                 weights[k] += weight
         return {k: math.exp(sums[k] / weights[k]) for k in self._menu}
@@ -137,3 +151,10 @@ class CostTable:
 def _geometric_mean(values: Iterable[float]) -> float:
     logarithms = [math.log(value) for value in values]
     return math.exp(sum(logarithms) / len(logarithms))
+
+
+def typical(values: Iterable[float]) -> float:
+    """Average the middle half: a straggler does not move it, and noise moves it less than a median."""
+    ordered = sorted(values)
+    left_out = (len(ordered) + 1) // 4  # at each end
+    return fmean(ordered[left_out : len(ordered) - left_out])

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import math
+
 from vllm_eagle_ext.draft_length.controller import Change
-from vllm_eagle_ext.draft_length.load_buckets import ranges_of
+from vllm_eagle_ext.draft_length.load_buckets import Key, ranges_of
 from vllm_eagle_ext.log import get_logger
 
 logger = get_logger(__name__)
@@ -13,23 +15,29 @@ APART_S = 60.0  # between two lines on one bucket of load
 
 
 class SwitchLog:
-    """Remembers when it spoke of each bucket last; of which there are few."""
+    """Remembers what was said last of each bucket, of which there are few, and what is due."""
 
     def __init__(self) -> None:
-        self._spoken: dict[tuple[int, int], float] = {}
+        self._said: dict[Key, tuple[float, bool]] = {}  # when, and whether drafting is on
+        self._due: dict[Key, Change] = {}
 
-    def record(self, change: Change, now: float) -> None:
-        """Log a change to or from no draft.
+    def record(self, change: Change) -> None:
+        """Take a change, in place of an earlier one of its bucket that was not said."""
+        self._due[change.bucket] = change
+
+    def speak(self, now: float) -> None:
+        """Log what is due: not sooner than a minute after the last line on a bucket, and if it is news.
 
         Args:
             now: seconds of a clock that does not go back.
         """
-        if bool(change.before) == bool(change.after):
-            return
-        spoken = self._spoken.get(change.bucket)
-        if spoken is None or now - spoken >= APART_S:
-            self._spoken[change.bucket] = now
-            logger.info(switch_line(change))
+        for bucket, change in list(self._due.items()):
+            said_at, is_on = self._said.get(bucket, (-math.inf, None))
+            if is_on == bool(change.after):
+                del self._due[bucket]
+            elif now - said_at >= APART_S:
+                self._said[bucket] = now, bool(change.after)
+                logger.info(switch_line(self._due.pop(bucket)))
 
 
 def switch_line(change: Change) -> str:

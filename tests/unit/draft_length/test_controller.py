@@ -10,27 +10,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.draft_length.recorded import PAIRS, Pair, Server
-from vllm_eagle_ext.draft_length.controller import PROBE_SHARE, DraftLengthController
-from vllm_eagle_ext.draft_length.step_costs import MOST_BUCKETS, RING
+from tests.unit.draft_length.recorded import BETTER_OFF, PAIRS, Pair, Server
+from vllm_eagle_ext.draft_length.controller import DraftLengthController
+from vllm_eagle_ext.draft_length.load_buckets import bucket_of
+from vllm_eagle_ext.draft_length.probes import SHARE as PROBE_SHARE
+from vllm_eagle_ext.draft_length.step_costs import MOST_BUCKETS, RING, CostTable, StepCosts, typical
 
 STEPS, SEEDS = 3000, 24
+SETTLED = 1000  # steps
 SHARE, WORST = 0.97, 0.90  # of the best fixed length: mean of the seeds, and each of them
 FULL = pytest.mark.full
 MENU = (0, 1, 2, 4)
 
 
-def served(pair: Pair, loads, seed: int) -> float:
+def served(pair: Pair, loads, seed: int, first: int = 0) -> float:
     """Serve loads of so many requests, one a step: tokens per second over the best fixed length's.
 
     Tokens are expected ones of the lengths that were chosen, so that the draws do not count.
+
+    Args:
+        first: step that is counted.
     """
     draw = random.Random(seed)
     server = Server(DraftLengthController(pair.menu), draw)
     tokens = best = 0.0
-    for n in loads:
+    for step, n in enumerate(loads):
         k = server.step(n, 500 * n, lambda k, n=n: seconds(pair, n, k),
                         lambda k: pair.draw_accepted(k, draw))  # fmt: skip
+        if step < first:
+            continue
         tokens += n * pair.tokens(k)
         best += seconds(pair, n, k) * max(n * pair.tokens(k) / seconds(pair, n, k) for k in pair.menu)
     return tokens / best
@@ -52,6 +60,23 @@ def seconds(pair: Pair, n: int, k: int) -> float:
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 def test_it_comes_near_the_best_fixed_length(pair, requests):
     shares = [served(pair, [requests] * STEPS, seed) for seed in range(SEEDS)]
+    print(f"\n{pair.name}, {requests}: {mean(shares):.3f}, worst {min(shares):.3f}")
+    assert mean(shares) >= SHARE
+    assert min(shares) >= WORST
+
+
+BETTER_OFF_LOADS = [
+    pytest.param(pair, n, id=f"{pair.name}, {n}", marks=() if n == max(pair.goodput) else FULL)
+    for pair in BETTER_OFF
+    for n in pair.goodput
+]
+
+
+@pytest.mark.parametrize(("pair", "requests"), BETTER_OFF_LOADS)
+def test_it_stays_off_where_no_draft_is_the_best(pair, requests):
+    """Once each length was tried, and the drafts of the first steps are paid."""
+    assert max(pair.menu, key=pair.goodput[requests].__getitem__) == 0
+    shares = [served(pair, [requests] * STEPS, seed, SETTLED) for seed in range(SEEDS)]
     print(f"\n{pair.name}, {requests}: {mean(shares):.3f}, worst {min(shares):.3f}")
     assert mean(shares) >= SHARE
     assert min(shares) >= WORST
@@ -131,14 +156,112 @@ def test_a_machine_that_becomes_slower_changes_nothing():
     assert controller.in_force == 2
 
 
-def test_probes_cost_a_share_that_is_bounded():
-    controller, run = world(4, linear)
-    run(200)
-    goodput = {k: (1 + k) / linear(k) for k in MENU}
-    lengths = run(5000)
-    lost = sum(1 - goodput[k] / goodput[4] for k in lengths)
-    assert 0 < lost <= 1.5 * PROBE_SHARE * len(lengths)
+@pytest.mark.parametrize(("accepts", "slope", "best"), [(4, 0.3, 4), (0, 0.3, 0), (0, 0.6, 0)])
+@pytest.mark.parametrize("n", [1, 4, 32])
+def test_probes_cost_a_share_that_is_bounded(accepts, slope, best, n):
+    """Of the time, also where a step of a probe lasts several of those in force."""
+
+    def cost(k):
+        return 0.01 * (1 + slope * k)
+
+    _, run = world(accepts, cost)
+    run(400, n=n)
+    goodput = {k: (1 + min(accepts, k)) / cost(k) for k in MENU}
+    lengths = run(5000, n=n)
+    lost = sum(cost(k) * (1 - goodput[k] / goodput[best]) for k in lengths)
+    assert 0 < lost <= 1.5 * PROBE_SHARE * sum(map(cost, lengths))
     assert set(lengths) == set(MENU), "none is forgotten"
+
+
+def alone(k):
+    return 0.01 * (1 + 0.1 * k)
+
+
+def crowded(k):
+    return 0.03 * (1 + 1.5 * k)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [((1, alone, 2), (32, crowded, 0)), ((32, crowded, 0), (1, alone, 2))],
+    ids=["company", "alone again"],
+)  # fmt: skip
+@pytest.mark.parametrize("between", [(), (2, 4, 8, 16)], ids=["at once", "by a ramp"])
+def test_every_length_is_soon_timed_under_a_new_load(first, second, between):
+    """One request for a while, then 32, and the reverse: what the first says is wrong of the second."""
+    controller, run = world(2, alone)
+    (n, cost, best), (then, changed, better) = first, second
+    run(300, n=n, context=500 * n, cost=cost)
+    assert controller.in_force == best
+    for more in sorted(between, reverse=n > then):
+        run(5, n=more, context=500 * more, cost=cost)
+    lengths = run(100, n=then, context=500 * then, cost=changed)
+    assert controller.in_force == better
+    assert controller.untimed() == 0
+    assert set(lengths) == set(MENU)
+
+
+def test_what_was_not_timed_under_a_load_is_told():
+    controller, run = world(0, linear)
+    assert controller.untimed() == len(MENU)
+    run(200)
+    assert (controller.in_force, controller.untimed()) == (0, 0)
+    run(4, n=32, context=16000)
+    assert (controller.in_force, controller.untimed()) == (0, len(MENU)), "as another load suggests"
+
+
+def test_a_bucket_in_which_nothing_was_timed_suggests_nothing():
+    """A chain of suggestions would make of one bucket's times those of all."""
+    table = CostTable(MENU)
+    for k in MENU:
+        table.enter((0, 4)).add(k, 1.0 + k, step=1)
+    near = table.enter((2, 4))
+    assert near.known == pytest.approx(table.enter((3, 4)).known)
+    near.known[0] *= 100.0
+    table.enter((1, 4)).known[0] *= 100.0
+    assert table.enter((4, 4)).known == pytest.approx(table.enter((5, 4)).known)
+    assert table.enter((4, 4)).known[0] / table.enter((4, 4)).known[4] == pytest.approx(1 / 5)
+
+
+def test_what_other_buckets_suggest_fades():
+    costs = StepCosts(prior={0: 8.0})
+    assert costs.known[0] == 8.0
+    for step in range(6):
+        costs.add(0, 1.0, step)
+    assert costs.known[0] < 8.0**0.15
+
+
+def test_a_probe_that_another_load_ends_leaves_the_level_of_its_own():
+    controller, run = world(4, linear)
+    while not controller.is_probing:
+        run(1)
+    costs = controller._costs
+    run(1, n=32, context=16000)
+    assert not controller.is_probing
+    assert not costs.level.is_fresh, "what was timed before the probe is not compared any more"
+
+
+def test_each_change_is_told_once():
+    controller, run = world(0, linear)
+    run(400)
+    run(1500, accepts=4)
+    changes = controller.take_changes()
+    assert [bool(change.after) for change in changes] == [False, True]
+    assert changes[1].before == 0
+    assert {change.bucket for change in changes} == {bucket_of(4, 4000)}
+    assert controller.take_changes() == []
+
+
+def test_a_length_that_comes_from_another_load_is_told_of_too():
+    """Drafting was on here when the load left, and is off since it came back."""
+    controller, run = world(4, linear)
+    run(200, n=1, context=500)
+    run(600, n=32, context=16000, accepts=0)
+    (change,) = controller.take_changes()
+    assert (change.bucket, change.after) == (bucket_of(32, 16000), 0)
+    run(8, n=1, context=500, accepts=0)
+    assert controller.in_force == 0
+    (change,) = controller.take_changes()
+    assert (change.bucket, change.before, change.after) == (bucket_of(1, 500), 4, 0)
 
 
 def test_a_new_load_starts_from_its_neighbours():
@@ -169,6 +292,13 @@ def test_a_straggler_does_not_move_it():
         run(40)
         run(1, cost=lambda k: 10.0)
         assert controller.in_force == before
+
+
+def test_a_straggler_moves_no_typical_value():
+    for count in range(3, RING + 1):
+        assert typical([1.0] * (count - 1) + [100.0]) == 1.0
+    assert typical([1.0, 3.0]) == 2.0
+    assert typical([7.0]) == 7.0
 
 
 def test_prompts_between_do_not_leave_a_probe_in_force():

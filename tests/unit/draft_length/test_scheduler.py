@@ -166,6 +166,18 @@ def test_what_is_timed_are_steps_of_one_length(scheduler, monkeypatch):
     assert timed[-1][0] == 2
 
 
+def test_a_prompt_counts_as_context_in_the_step_that_reads_it(scheduler, monkeypatch):
+    """Or its step would be timed, and decided on, among those of no context."""
+    contexts = []
+    monkeypatch.setattr(
+        scheduler.controller, "next_length", lambda n, context: contexts.append(context) or K
+    )
+    scheduler.add_request(request("0", 100, 50))  # in two chunks, of 64 and 36
+    stepper(scheduler).run(3)
+    assert contexts[:2] == [64, 100]
+    assert 100 < contexts[2] <= 101 + K
+
+
 def test_time_without_requests_is_no_steps_time(scheduler, monkeypatch):
     timed = []
     monkeypatch.setattr(scheduler.controller, "observe_step", lambda *step: timed.append(step))
@@ -182,7 +194,8 @@ def test_time_without_requests_is_no_steps_time(scheduler, monkeypatch):
 def test_the_switch_is_logged_with_its_figures(scheduler, vllm_log):
     loop = stepper(scheduler, seconds=lambda n, k: 0.01 * (1 + 0.5 * k), accepts=lambda drafts: 0)
     scheduler.add_request(request("0", 10, 900))
-    loop.run(100)
-    lines = vllm_log.containing("Drafting is off")
-    assert lines
-    assert "K=0: 10 ms, 1.00 tokens per request" in lines[0].getMessage()
+    loop.run(240)
+    assert scheduler.controller.in_force == 0
+    (line,) = vllm_log.containing("Drafting is")
+    assert "off for 1 to 1 requests with 64 to 255 tokens of context" in line.getMessage()
+    assert "K=0: 10 ms, 1.00 tokens per request" in line.getMessage()
