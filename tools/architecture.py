@@ -64,7 +64,7 @@ LAYERS = (
     ),
     Layer(
         "compat",
-        ("compat",),
+        ("compat", "architectures"),
         "vLLM's versions, and every name of vLLM's that is replaced",
         ("base",),
     ),

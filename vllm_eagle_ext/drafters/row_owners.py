@@ -118,11 +118,11 @@ class HeldBlocks:
             return False
         key = id(owner.blocks)  # the rows of one request share it
         if key not in self._go_on:
-            self._go_on[key] = all(map(_goes_on, owner.blocks, state.block_ids))
+            self._go_on[key] = all(map(_continues, owner.blocks, state.block_ids))
         return self._go_on[key]
 
 
-def _goes_on(old: list[int], new: list[int]) -> bool:
+def _continues(old: list[int], new: list[int]) -> bool:
     """Whether a list begins with another one's blocks, but for those that were freed behind a window."""
     return len(old) <= len(new) and all(
         is_now in (was, _NULL_BLOCK) for was, is_now in zip(old, new, strict=False)

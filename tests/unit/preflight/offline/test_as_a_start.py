@@ -89,7 +89,7 @@ def test_a_hybrid_target_in_the_dtype_that_it_was_published_in(tmp_path, publish
         ("dflash", HYBRID, {"k": 7, "speculative": SCHEDULE}, True),
         ("dflash", HYBRID, {"k": 7, "options": AUTO | {"draft_off": "sleep"}}, True),
         ("dflash", HYBRID, {"k": 7, "options": {"draft_off": "keep"}}, True),
-        ("postnorm", DENSE, {"k": 4, "options": AUTO | {"draft_off": "sleep"}}, False),
+        ("postnorm", DENSE, {"k": 4, "options": AUTO | {"draft_off": "sleep"}}, True),
         ("dflash", HYBRID, {"k": 7, "speculative": {"enable_adaptive_verification": True}}, False),
     ],
     ids=str,
