@@ -24,12 +24,12 @@ def _refused(value: object, allowed: str, remedy: str = _LEAVE) -> Problem:
 def draft_window_is_computed(case: Case) -> Iterable[Problem]:
     asked, spec = case.setting.draft_window, case.spec
     if asked is not None:
-        yield from obstacles(
+        yield from window_obstacles(
             asked, spec.draft_window, spec.served_by, spec.layers, spec.rope, case.setting.max_model_len
         )
 
 
-def obstacles(
+def window_obstacles(
     asked: WindowOption,
     given: int | None,
     drafter: Drafter,

@@ -98,7 +98,7 @@ def plan(
             prefix_caching=prefix_caching, kv_dtype=kv_dtype, draft=draft, weights_gib=weights_gib,
             reserve_gib=reserve_gib, cpu=cpu, download_dir=download_dir, vllm=vllm, device=device,
             gdn_prefill=gdn_prefill, attention_block=attention_block,
-            draft_window=_window(draft_window),
+            draft_window=_asked_draft_window(draft_window),
         ), list(dict.fromkeys(numbers(k, "-k"))))  # fmt: skip
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
@@ -106,9 +106,11 @@ def plan(
     raise typer.Exit(max(planned.exit_code for planned in plans))
 
 
-def _window(text: str | None) -> WindowOption:
-    if text is None or text == "auto":
-        return text
+def _asked_draft_window(text: str | None) -> WindowOption:
+    if text is None:
+        return None
+    if text == "auto":
+        return "auto"
     if not text.isdecimal() or int(text) < 2:
         raise typer.BadParameter("a whole number above 1, or auto", param_hint="--draft-window")
     return int(text)

@@ -13,7 +13,7 @@ from vllm_eagle_ext.checkpoint.draft_window import asked_window, with_window
 from vllm_eagle_ext.checkpoint.families.registry import drafter_of
 from vllm_eagle_ext.checkpoint.findings import Problem
 from vllm_eagle_ext.checkpoint.rope_config import read_rope
-from vllm_eagle_ext.checkpoint.rules.windows import obstacles, too_narrow
+from vllm_eagle_ext.checkpoint.rules.windows import too_narrow, window_obstacles
 from vllm_eagle_ext.checkpoint.spec import family_of, trained_length
 from vllm_eagle_ext.drafter_classes import Drafter
 from vllm_eagle_ext.errors import OptionsError, UnsupportedDraftError
@@ -68,7 +68,7 @@ def read_draft(
         )  # fmt: skip
     read_layers = family_of(flat, drafter).read_layers
     published = read_layers(config, drafter.backbone, format_of(model.config))
-    window = _given(request, drafter, flat, config, published, length, k)
+    window = _window_to_give(request, drafter, flat, config, published, length, k)
     found = published if window is None or keeps_all else with_window(published, window)
     heads = read_heads(config, drafter.backbone)
     kept = [None if keeps_all and window is not None else layer.window for layer in found]
@@ -88,7 +88,7 @@ def read_draft(
     )
 
 
-def _given(
+def _window_to_give(
     request: PlanRequest,
     drafter: Drafter,
     flat: Mapping[str, Any],
@@ -109,7 +109,7 @@ def _given(
     if all(layer.window is not None for layer in published):
         window = None
     layers = published if window is None else with_window(published, window)
-    for problem in obstacles(asked, window, drafter, layers, read_rope(flat), length):
+    for problem in window_obstacles(asked, window, drafter, layers, read_rope(flat), length):
         raise _refusal(problem, _WINDOW)
     for problem in () if window is None else too_narrow(window, k):
         raise _refusal(problem, _WINDOW)

@@ -118,13 +118,20 @@ def test_a_published_window_stays(said, tmp_path):
 
 
 def test_the_full_layer_of_a_windowed_draft(said, tmp_path):
-    checkpoint = next(c for c in published.published() if c.slug == "specforge_qwen3_6_27b_dflash")
-    options = (*H200, "--draft", str(published.materialise(checkpoint, tmp_path / "draft")))
+    kinds = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW}
+    options = (*H200, "--draft", eagle3(tmp_path / "draft", num_hidden_layers=2, **kinds))
     found = said(*options, "--draft-window", str(WINDOW))["replay"]
     as_published = said(*options)["replay"]
     tokens, page = found["attention_block_tokens"], found["page_bytes"]
     more = as_published["attention_bytes"] - found["attention_bytes"]
     assert more == (blocks(tokens) - blocks(tokens, WINDOW)) * page
+
+
+def test_a_draft_whose_layers_differ_in_causality(plan, tmp_path):
+    checkpoint = next(c for c in published.published() if c.slug == "specforge_qwen3_6_27b_dflash")
+    options = (*H200, "--draft", str(published.materialise(checkpoint, tmp_path / "draft")))
+    message = refusal(plan(*options, "--draft-window", str(WINDOW)))
+    assert "causal and bidirectional" in message
 
 
 @pytest.mark.parametrize(
