@@ -52,8 +52,8 @@ def run_tune(request: TuneRequest, path: Path, arguments: Sequence[str], console
 def _measure_stages(
     folder: TuneFolder, settings: TuneSettings, prompts: Prompts, console: Console
 ) -> None:
-    closing = 0 if settings.surface_only else 1 + len(settings.chosen_while_serving)
-    beside = 2 + closing if settings.together else 1
+    served_later = 0 if settings.surface_only else 1 + len(settings.chosen_while_serving)
+    beside = 2 + served_later if settings.together else 1
     if not _is_missing(settings, folder):
         return
     engine, share = with_memory(settings.engine, [settings.target, settings.draft], engines=beside)
