@@ -188,6 +188,7 @@ class DraftLengthController:
         lost = self._probe_case().lost(probe.length, seconds / self._costs.level.value)
         self._probes.measure(probe, lost)
         if probe.is_over:
+            self._costs.overrule(probe.length, probe.measured)
             self._end_probe()
             self._decide()
 

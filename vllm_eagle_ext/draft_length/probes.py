@@ -23,8 +23,7 @@ OUTCOMES = 16  # drafts that tell whether acceptance has changed
 APART = 25  # steps between probes
 APART_FAILED = 10  # steps, doubled by each probe in a row in which nothing was timed ..
 MOST_FAILURES = 6  # .. so often
-STALE = 1000  # steps after which a length's times may be those of another world
-YOUNG = 100  # steps; times of an engine that may have been warming up, which new ones overrule
+STALE = 1000  # steps after which a length's times may be those of another world, and are renewed
 SHARE = 0.01  # of all steps' tokens, what probes may lose against the length in force
 MOST_LOST = 3.5  # after which a probe for times ends, as soon as one step of it was timed
 _LEAST_LOST = 0.03  # of a step; its own estimate may be wrong
@@ -36,15 +35,15 @@ class Probe:
     """Counts down what is left of a probe, and what it loses."""
 
     length: int
-    measured_left: int
+    to_measure: int
     steps_left: int
     purpose: Literal["first times", "times", "acceptance"]
     lost: float = 0.0
-    is_measured: bool = False
+    measured: int = 0
 
     @property
     def is_over(self) -> bool:
-        return not self.measured_left or (self.purpose == "times" and self.lost >= MOST_LOST)
+        return self.measured == self.to_measure or (self.purpose == "times" and self.lost >= MOST_LOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +57,8 @@ class ProbeCase:
     step: int
 
     def lost(self, length: int, cost: float) -> float:
-        """Return what a step of the length loses: tokens that the one in force makes in its time, over
-        those of a step of the one in force."""
+        """Return what a step of the length loses, in steps of the one in force: its time less its
+        tokens."""
         in_force = self.costs.known.get(self.in_force)
         if in_force is None:  # a probe that goes on in another bucket
             return _LEAST_LOST
@@ -84,14 +83,14 @@ class Probes:
 
     def end(self, step: int) -> None:
         probe, self.running, self._ended_at = self.running, None, step
-        if probe is not None and probe.purpose != "acceptance" and not probe.is_measured:
+        if probe is not None and probe.purpose != "acceptance" and not probe.measured:
             self._failures = min(self._failures + 1, MOST_FAILURES)
 
     def measure(self, probe: Probe, lost: float) -> None:
         """Take note of a step of it that was timed; the one before the first was not."""
-        probe.lost += lost if probe.is_measured else 2 * lost
-        self._failures, probe.is_measured = 0, True
-        probe.measured_left -= 1
+        probe.lost += lost if probe.measured else 2 * lost
+        self._failures = 0
+        probe.measured += 1
 
     def consider(self, now: ProbeCase) -> None:
         """Begin a probe if one is due and its price is saved up."""
@@ -104,9 +103,6 @@ class Probes:
         self._credit -= price
         self._saving_for = None
         self.running = self._plan(length, now)
-        if self.running.purpose == "times":
-            now.costs.forget(length, now.step - STALE, keep=MEASURED - 1)
-            now.costs.forget(length, YOUNG, keep=2)
 
     def _next(self, now: ProbeCase) -> tuple[int, int]:
         """Return the length to probe, and how many steps after the last probe."""
@@ -133,9 +129,10 @@ class Probes:
         return Probe(length, measured, 1 + measured, "acceptance")
 
     def _price(self, length: int, now: ProbeCase) -> float:
-        """Return what a probe is expected to lose; a length believed hopeless may be tried, too."""
+        """Return what a probe is expected to lose, at most what one ends at: the estimate may be wrong,
+        and a length that is believed hopeless must have its turn."""
         plan = self._plan(length, now)
-        steps = 1 + plan.measured_left
+        steps = 1 + plan.to_measure
         if plan.purpose == "first times":
             return steps * _LEAST_LOST  # what other loads suggest must not keep it from being tried
         lost = now.lost(length, now.costs.known[length])

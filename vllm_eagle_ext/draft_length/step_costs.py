@@ -18,6 +18,8 @@ from typing import NamedTuple
 from vllm_eagle_ext.draft_length.load_buckets import Key
 
 RING = 15  # times per length
+FEWEST = 3  # times that a straggler among them does not move
+CONTRADICTS = 1.5  # times over those before, or under; noise of a quarter hardly reaches it
 MOST_BUCKETS = 64
 _PRIOR_WEIGHT = 1.0  # neighbouring buckets count as so many times of a bucket's own
 
@@ -87,22 +89,26 @@ class StepCosts:
         """Find out whether the last `count` times are all of steps from `since` on."""
         return self.samples(length) >= count and self.rings[length][-count].step >= since
 
-    def forget(self, length: int, before: int, keep: int) -> None:
-        """Where all times are of steps before `before`, keep the last ones alone."""
-        ring = self.rings.get(length)
-        while ring and ring[-1].step < before and len(ring) > keep:
-            ring.popleft()
-
     def add(self, length: int, cost: float, step: int) -> None:
         self.timed_at[length] = step
-        ring = self.rings.setdefault(length, deque(maxlen=RING))
-        ring.append(Timed(cost, step))
-        own, prior = typical(timed.cost for timed in ring), self.prior.get(length)
-        if prior is None:
-            self.known[length] = own
+        self.rings.setdefault(length, deque(maxlen=RING)).append(Timed(cost, step))
+        self._estimate(length)
+
+    def overrule(self, length: int, fresh: int) -> None:
+        """Forget times that the last `fresh` contradict: the load, or the machine, was another one."""
+        costs = [timed.cost for timed in self.rings[length]]
+        if fresh < FEWEST or len(costs) <= fresh:
             return
-        weight = _PRIOR_WEIGHT / (_PRIOR_WEIGHT + len(ring))
-        self.known[length] = math.exp(weight * math.log(prior) + (1.0 - weight) * math.log(own))
+        before, now = typical(costs[:-fresh]), typical(costs[-fresh:])
+        if max(before, now) > CONTRADICTS * min(before, now):
+            self.rings[length] = deque(list(self.rings[length])[-fresh:], maxlen=RING)
+            self._estimate(length)
+
+    def _estimate(self, length: int) -> None:
+        own, prior = typical(timed.cost for timed in self.rings[length]), self.prior.get(length)
+        weight = 0.0 if prior is None else _PRIOR_WEIGHT / (_PRIOR_WEIGHT + self.samples(length))
+        logarithm = (1.0 - weight) * math.log(own) + (weight * math.log(prior) if prior else 0.0)
+        self.known[length] = math.exp(logarithm)
 
 
 class CostTable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import groupby
 from statistics import mean
 
 import pytest
@@ -173,6 +174,16 @@ def test_probes_cost_a_share_that_is_bounded(accepts, slope, best, n):
     assert set(lengths) == set(MENU), "none is forgotten"
 
 
+@pytest.mark.parametrize(("n", "steps"), [(32, 2), (8, 3), (4, 5)])
+def test_without_drafts_a_probe_lasts_as_long_as_acceptance_needs(n, steps):
+    """Times that are fresh need not be measured again; the first step of a probe is not timed."""
+    _, run = world(0, linear)
+    run(700, n=n)
+    runs = [len(list(group)) for k, group in groupby(run(250, n=n), key=bool) if k]
+    assert runs
+    assert set(runs) == {steps}
+
+
 def alone(k):
     return 0.01 * (1 + 0.1 * k)
 
@@ -228,6 +239,22 @@ def test_what_other_buckets_suggest_fades():
     for step in range(6):
         costs.add(0, 1.0, step)
     assert costs.known[0] < 8.0**0.15
+
+
+def test_times_that_new_ones_contradict_are_forgotten():
+    def known(before, after, fresh=6):
+        costs = StepCosts()
+        for step, cost in enumerate([*before, *after]):
+            costs.add(4, cost, step)
+        costs.overrule(4, fresh)
+        return costs.samples(4), costs.known[4]
+
+    assert known([5.0] * 5, [1.0] * 6) == (6, pytest.approx(1.0))
+    assert known([1.0] * 5, [5.0] * 6) == (6, pytest.approx(5.0))
+    assert known([1.2] * 5, [1.0] * 6)[0] == 11, "noise contradicts nothing"
+    assert known([1.0] * 10, [50.0, 1.0, 1.1], fresh=3)[0] == 13, "nor does a straggler"
+    assert known([1.0] * 10, [50.0, 50.0], fresh=2)[0] == 12, "nor do two times"
+    assert known([], [1.0] * 6)[0] == 6
 
 
 def test_a_probe_that_another_load_ends_leaves_the_level_of_its_own():
