@@ -5,7 +5,8 @@
 
 One engine per window, each in a process of its own. Behind each context the same held-out texts are
 continued greedily: the text is the target's whatever the draft's window, so that all engines draft for
-the same tokens. A step's CPU time is the median of those in which all requests decode.
+the same tokens. A step's CPU time is the median of those in which all requests decode, at the median
+speed of the processor (`machine_speed`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 from benchmarks.long_prompts import TINY, write_prompts
 from benchmarks.machine import machine
+from benchmarks.machine_speed import ReferenceWork
 from tests.support.engine import IN_PROCESS, engine_environment
 
 RESULTS = Path(__file__).parent / "results"
@@ -31,20 +33,24 @@ FULL, NONE = "full", "no draft"
 ROOM = 80  # tokens behind the longest context
 
 
-def decode(engine: Any, prompts: Sequence[list[int]], name: str, tokens: int) -> Iterator[float]:
-    """Milliseconds of each step in which every request decodes."""
+def decode(
+    engine: Any, prompts: Sequence[list[int]], name: str, tokens: int
+) -> Iterator[tuple[float, float]]:
+    """Milliseconds of each step in which every request decodes, and of a piece of work behind it."""
     from vllm import SamplingParams
 
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
     for number, prompt in enumerate(prompts):
         engine.add_request(f"{name} {number}", {"prompt_token_ids": prompt}, params)
     begun: set[str] = set()
+    work = ReferenceWork()
     while engine.has_unfinished_requests():
         begin = process_time()
         outputs = engine.step()
         spent = 1e3 * (process_time() - begin)
         if len(begun & {one.request_id for one in outputs}) == len(prompts):
-            yield spent
+            work.run()
+            yield spent, 1e3 * work.last_s
         begun |= {one.request_id for one in outputs if one.outputs[0].token_ids}
 
 
@@ -83,13 +89,22 @@ def measure(job: dict[str, Any], window: str) -> dict[str, Any]:
             prompts = [tokenizer(text)["input_ids"][:context] for text in texts]
             before = counted(llm)
             steps = list(decode(llm.llm_engine, prompts, f"{window} {context}", job["tokens"]))
+            spent, pieces = map(statistics.median, zip(*steps, strict=True))
             drafts, accepted = (a - b for a, b in zip(counted(llm), before, strict=True))
             found[str(context)] = {
                 "length": 1 + accepted / drafts if drafts else 1.0, "drafts": drafts,
-                "ms": statistics.median(steps), "prompt": statistics.median(map(len, prompts)),
+                "ms": spent, "piece_ms": pieces, "prompt": statistics.median(map(len, prompts)),
             }  # fmt: skip
         close(llm)
     return found
+
+
+def at_usual_speed(found: dict[str, dict[str, dict[str, Any]]]) -> None:
+    """Times as if each piece of work had taken as long as the median one."""
+    cells = [cell for contexts in found.values() for cell in contexts.values()]
+    usual = statistics.median(cell["piece_ms"] for cell in cells)
+    for cell in cells:
+        cell["ms"] *= usual / cell["piece_ms"]
 
 
 def main() -> None:
@@ -116,7 +131,8 @@ def main() -> None:
     if arguments.one:
         Path(arguments.one[1]).write_text(json.dumps(measure(job, arguments.one[0])))
         return
-    environment = engine_environment("v1") | IN_PROCESS
+    # One thread, so that none waits for another in processor time.
+    environment = engine_environment("v1") | IN_PROCESS | {"OMP_NUM_THREADS": "1"}
     environment |= {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR")}
     found = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -125,8 +141,10 @@ def main() -> None:
             command = [sys.executable, "-m", "benchmarks.draft_window", *sys.argv[1:]]
             subprocess.run([*command, "--one", window, str(out)], env=environment, check=True)
             found[window] = json.loads(out.read_text())
-            said = (f"{c}: {v['length']:.2f} {v['ms']:.1f} ms" for c, v in found[window].items())
-            print(window.ljust(10), *said, sep="  ", flush=True)
+    at_usual_speed(found)
+    for window, contexts in found.items():
+        said = (f"{c}: {v['length']:.2f} {v['ms']:.1f} ms" for c, v in contexts.items())
+        print(window.ljust(10), *said, sep="  ", flush=True)
     if arguments.write:
         document = {"command": " ".join(["python -m benchmarks.draft_window", *sys.argv[1:]]),
                     "machine": machine(), "windows": found}  # fmt: skip

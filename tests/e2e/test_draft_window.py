@@ -8,15 +8,18 @@ with fewer texts.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.long_pair import POSITIONS
 from benchmarks.long_prompts import write_prompts
 from tests.e2e.test_hybrid_dflash import dflash
 from tests.support.batches import Batch, Engine, eagle3, run_engines
-from tests.support.engine import TINY
+from tests.support.engine import ROOT, TIMEOUT_S, TINY, engine_environment
 from tests.support.hybrid import TARGET as HYBRID
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 from vllm_eagle_ext.checkpoint import (
@@ -170,3 +173,23 @@ def test_drafts_on_v2_are_those_of_a_reference_with_the_window(v2, request):
     assert windowed["placed"] != found[f"{pair} full"]["placed"]
     target = request.getfixturevalue(TARGETS[pair])
     assert_drafted_in_a_window(windowed, pair, target, least=15)
+
+
+@pytest.mark.long
+def test_the_benchmark_behind_a_text_longer_than_those_of_the_committed_pair(tmp_path):
+    context = 2500
+
+    def run(*command: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", *command], cwd=ROOT, env=engine_environment("v1"),
+            capture_output=True, text=True, timeout=TIMEOUT_S, check=True,
+        ).stdout  # fmt: skip
+
+    run("benchmarks.long_shapes", "--out", str(tmp_path))
+    config = json.loads((tmp_path / "dflash/config.json").read_text())
+    assert config["max_position_embeddings"] == POSITIONS
+    pair = ("--target", str(tmp_path / "target"), "--draft", str(tmp_path / "postnorm"))
+    amount = ("--windows", "64", "--contexts", f"100,{context}", "--texts", "2", "--tokens", "12")
+    (line,) = [row for row in run("benchmarks.draft_window", *pair, *amount).splitlines() if "ms" in row]
+    short, long = (float(cell.split()[-2]) for cell in line.split("  ") if cell.endswith("ms"))
+    assert 0 < short < long

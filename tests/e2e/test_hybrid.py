@@ -7,18 +7,14 @@ those without drafts, up to near-ties.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from tests.support.breakage import BREAKAGES
-from tests.support.engine import TINY
-from tests.support.hybrid import HybridRun, ngram, run_all
+from tests.support.hybrid import HybridRun, eagle3_made_to_fit, ngram, run_all
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
@@ -41,17 +37,7 @@ def mixed(prompts, long_prompt):
 
 @pytest.fixture(scope="module")
 def eagle3(tmp_path_factory) -> dict[str, Any]:
-    """The post-norm draft, made to fit: it was trained on another target, and is hardly ever right."""
-    folder = tmp_path_factory.mktemp("drafts") / "five_layers"
-    folder.mkdir()
-    tensors = load_file(TINY / "postnorm/model.safetensors")
-    config = json.loads((TINY / "postnorm/config.json").read_text())
-    config["vocab_size"] = 1600
-    config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [0, 2, 3, 4, 6]
-    tensors["t2d"] = torch.nn.functional.pad(tensors["t2d"], (0, 64))
-    save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(config))
-    return {"method": "eagle3", "model": str(folder), "num_speculative_tokens": 4}
+    return eagle3_made_to_fit(tmp_path_factory.mktemp("drafts"), 4)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """vLLM's `num_speculative_tokens_per_batch_size`, 0 among its values: K changes while requests live.
 
-The DFlash pair on the hybrid target with replay, V1 and V2; EAGLE-3 on V2 (on V1: test_scheduling.py).
+Beside the hybrid target with replay the DFlash pair, V1 and V2, and an EAGLE-3 draft, V1; beside the
+dense one EAGLE-3, V2 (on V1: test_scheduling.py; DFlash: test_sleeping_drafts.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pytest
 
 from tests.e2e.test_hybrid_dflash import AUX_LAYERS, dflash
 from tests.support.batches import Batch, Engine, drafts_of, eagle3, run_engines
-from tests.support.hybrid import TARGET
+from tests.support.hybrid import TARGET, eagle3_made_to_fit
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 from vllm_eagle_ext.measure.reference.target_states import residual_stream
 
@@ -65,11 +66,18 @@ def drafts_by_width(left: dict[str, Any], right: dict[str, Any]) -> dict[int, tu
 SCHEDULE = [[1, 2, K], [3, 3, 2], [4, 4, 1], [5, 256, 0]]
 
 
+EAGLE_SCHEDULE = [[1, 2, EAGLE_K], [3, 3, 2], [4, 4, 1], [5, 256, 0]]
+
+
 @pytest.fixture(scope="module")
-def v1(prompts):
+def v1(prompts, tmp_path_factory):
     texts = [prompt[: 40 + 3 * i] for i, prompt in enumerate(prompts[: len(JOINS)])]
     waves = [Batch("waves", texts, max_tokens=LENGTHS, joins=JOINS, logprobs=5)]
-    engines = {"plain": None, "fixed": dflash(K), "schedule": following(dflash(K), SCHEDULE)}
+    chain = eagle3_made_to_fit(tmp_path_factory.mktemp("draft"), EAGLE_K)
+    engines = {
+        "plain": None, "fixed": dflash(K), "schedule": following(dflash(K), SCHEDULE),
+        "chain fixed": chain, "chain schedule": following(chain, EAGLE_SCHEDULE),
+    }  # fmt: skip
     found = run_engines(
         [
             Engine(name, waves, draft, options=REPLAY if draft else {}, target=TARGET)
@@ -97,6 +105,17 @@ class TestDFlashWithReplay:
         assert widths[K][0] >= 40
         assert widths[K][1] <= 1  # a near-tie of the draft's, whose batches have other shapes
         assert widths[0][0] >= 100
+
+    def test_a_chain_follows_it_too(self, v1):
+        result, plain = v1["chain schedule"], v1["plain"]
+        assert phases(result) == [4, 2, 1, 0, 1, 2, 4, 2, 4]
+        assert_drafts_follow_the_schedule(result, EAGLE_SCHEDULE)
+        gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], result["tokens"])
+        assert max(gaps, default=0) <= NEAR_TIE_GAP
+        widths = drafts_by_width(result, v1["chain fixed"])
+        print(f"\nwidth: drafts, differing from those of K={EAGLE_K}: {widths}")
+        assert widths[EAGLE_K][0] >= 40
+        assert sum(differ for _, differ in widths.values()) <= 0.02 * sum(n for n, _ in widths.values())
 
 
 V2_JOINS, V2_LENGTHS = [0, 4, 5, 6], [44, 10, 10, 8]

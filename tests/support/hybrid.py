@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.engine import IN_PROCESS, TINY, engine_environment, run_child
@@ -37,6 +38,19 @@ def dflash_of_one_layer(folder: Path, k: int) -> dict[str, Any]:
     (folder / "config.json").write_text(json.dumps(config))
     save_file(kept, folder / "model.safetensors")
     return {"method": "dflash", "model": str(folder), "num_speculative_tokens": k}
+
+
+def eagle3_made_to_fit(folder: Path, k: int) -> dict[str, Any]:
+    """The post-norm draft, of five layers' states: it was trained on another target, and is hardly ever
+    right."""
+    tensors = load_file(TINY / "postnorm/model.safetensors")
+    config = json.loads((TINY / "postnorm/config.json").read_text())
+    config["vocab_size"] = 1600
+    config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [0, 2, 3, 4, 6]
+    tensors["t2d"] = torch.nn.functional.pad(tensors["t2d"], (0, 64))
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    return {"method": "eagle3", "model": str(folder), "num_speculative_tokens": k}
 
 
 @dataclass(frozen=True)

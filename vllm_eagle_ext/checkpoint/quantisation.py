@@ -132,13 +132,19 @@ def named_for_vllm(case: Case) -> dict[str, Any]:
 def _left_out(config: Mapping[str, Any], keys: Iterable[str], case: Case) -> list[str]:
     """What is listed, and the names at run time of all that is plain in the files.
 
-    An entry with a layer's number may name another layer at run time, and is not needed.
+    An entry with a layer's number, or a pattern that fits a quantised module, names another layer at
+    run time, and is not needed.
     """
     nested = config.get("quantization")
     blocks = [config, nested] if isinstance(nested, Mapping) else [config]
     listed = [block[key] for block in blocks for key in keys if isinstance(block.get(key), list)]
     entries = [entry for entries in listed for entry in entries if isinstance(entry, str)]
-    kept = list(dict.fromkeys(entry for entry in entries if not _NUMBERED.search(entry)))
+    quantised = _quantised_names(case)
+    kept = [
+        entry
+        for entry in dict.fromkeys(entries)
+        if not _NUMBERED.search(entry) and not any(_matches(entry, name) for name in quantised)
+    ]
     plain = {runtime_name(module, case) for module in _plain_linear(case)}
     if "lm_head" not in quantised_weights(case.files.tensors):
         plain.add("lm_head")  # which some methods quantise unless it is listed

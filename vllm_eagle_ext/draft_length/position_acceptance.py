@@ -18,6 +18,7 @@ FOLD_EVERY = 8  # steps
 # Steps without drafts after which what was known has lost two thirds of its weight: requests and texts
 # are others by then, and the few drafts of a probe must be able to tell.
 MEMORY_RESTS = 100
+MEMORY_SHORT = 400  # likewise steps of shorter drafts, for the positions behind them
 FOLD_AFTER = 3  # steps without drafts; those of the last step with drafts are judged one or two later
 # Drafts of other lengths count as so many of a length's own: a parallel drafter's acceptance at a
 # position depends on how many it drafts behind it.
@@ -83,13 +84,16 @@ class PositionAcceptance:
             counts.discount(kept)
 
     def _fold(self) -> None:
-        """Add what was seen; a position forgets as much as it was reached anew. Short drafts that go on
-        for long thus leave the positions behind them as they were known last."""
+        """Add what was seen; a position forgets as much as it was reached anew, and slowly where drafts
+        are too short to reach it: its rate stays, and what reaches it again tells the more."""
         fresh = _Reached(self._longest)
         for (_, drafted, accepted), times in self._seen.items():
             fresh.add(drafted, accepted, times)
         least = 1.0 - self._steps / MEMORY_STEPS
-        kept = [max(1.0 - reached / MEMORY_DRAFTS, least) for reached in fresh.reached]
+        unseen = math.exp(-self._steps / MEMORY_SHORT)
+        kept = [
+            max(1.0 - reached / MEMORY_DRAFTS, least) if reached else unseen for reached in fresh.reached
+        ]
         for counts in (self._all, *self._own.values()):
             counts.discount(kept)
         for (length, drafted, accepted), times in self._seen.items():

@@ -12,6 +12,7 @@ from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.memory.adaptive_option import refuse_without_drafts, refuse_without_use
 from vllm_eagle_ext.memory.chunked_kernels import hindrance, refuse_on_cpu
+from vllm_eagle_ext.memory.connectors import warn_of_late_saves
 from vllm_eagle_ext.memory.deployment import Deployment
 from vllm_eagle_ext.memory.geometry import STATE_DTYPE_UNREAD
 from vllm_eagle_ext.memory.state_scheme import (
@@ -49,6 +50,7 @@ def apply_hybrid_state(launch: Launch) -> None:
     choice = choose(situation, launch.options.hybrid_state)
     refuse_uneven_drafts(situation, choice)
     log_once(logger, logging.INFO, f"Recurrent state of {architecture}: {choice}.")
+    _warn_of_late_saves(situation)
     metrics.publish_state(
         launch.engine_args,
         launch.target,
@@ -77,6 +79,13 @@ def _warn_of_unused_option(launch: Launch) -> None:
         )
     except OptionsError as error:
         log_once(logger, logging.WARNING, f"{error}. It is ignored.")
+
+
+def _warn_of_late_saves(situation: Situation) -> None:
+    try:
+        warn_of_late_saves(situation.kv_connector, runner=situation.runner)
+    except HybridStateError as error:
+        log_once(logger, logging.WARNING, f"{error}.")
 
 
 def require_drafts(options: Options) -> None:

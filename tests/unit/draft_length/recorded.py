@@ -5,8 +5,8 @@ Goodput in tokens per CPU-second over an engine without a draft, by requests, of
 replay. Beside it the share of drafts accepted up to each position.
 
 And milliseconds of a decode step where no draft is the best, with a drafter that sleeps at K = 0 and
-half of the texts sampled at temperature 1: medians of the cells of
-benchmarks/results/draft_lengths_{dense,hybrid}_cpu.json, at the processor's usual speed.
+half of the texts sampled at temperature 1: medians of an earlier run of benchmarks.draft_lengths, at the
+processor's usual speed.
 """
 
 from __future__ import annotations

@@ -211,6 +211,15 @@ def test_every_length_is_soon_timed_under_a_new_load(first, second, between):
     assert set(lengths) == set(MENU)
 
 
+def test_the_end_of_a_long_draft_is_known_anew_though_short_ones_are_in_force():
+    """At first no draft's second token is accepted; later all are, of which short drafts do not tell."""
+    controller, run = world(1, linear)
+    run(1500)
+    assert controller.in_force == 1
+    run(500, accepts=4)  # 900 and more, if the end were remembered as it was known last
+    assert controller.in_force == 4
+
+
 def test_what_was_not_timed_under_a_load_is_told():
     controller, run = world(0, linear)
     assert controller.untimed() == len(MENU)

@@ -14,3 +14,11 @@ def emulated(monkeypatch):
         (linear._POSSIBLE_MXFP8_KERNELS, linear.EmulationMxfp8LinearKernel),
     ):
         monkeypatch.setitem(table, PlatformEnum.CPU, [kernel])
+
+
+@pytest.fixture
+def nvfp4a16(monkeypatch):
+    """vLLM's layers of NVFP4 with activations of 16 bits, which a GPU alone can run: to be loaded."""
+    from vllm.model_executor.kernels.linear import MarlinNvFp4LinearKernel
+
+    monkeypatch.setattr(MarlinNvFp4LinearKernel, "is_supported", lambda *_: (True, None))

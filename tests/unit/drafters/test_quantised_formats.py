@@ -44,7 +44,8 @@ BOUNDS = {
 BY_WEIGHT = tuple(format_ for format_ in FORMATS if format_ not in BOUNDS)
 # Rows of a gated q_proj cannot be moved where one int32 holds several of them.
 REFUSED = [("gated", "compressed-tensors W4A16, zero points"), ("gated", "AWQ"), ("gated", "GPTQ")]
-NO_KERNEL = ("compressed-tensors NVFP4A16",)  # vLLM insists on a GPU's
+# On a GPU alone.
+NO_KERNEL = "compressed-tensors NVFP4A16"
 
 
 @pytest.mark.parametrize(
@@ -61,10 +62,12 @@ def test_drafts_as_dequantised(family, format_, tmp_path):
     assert apart < BOUNDS[format_]
 
 
-@pytest.mark.parametrize("format_", [one for one in BY_WEIGHT if one not in NO_KERNEL])
+@pytest.mark.parametrize("format_", BY_WEIGHT)
 @pytest.mark.parametrize("family", [*FAMILIES, *VLLMS])
-def test_weights_as_dequantised(family, format_, tmp_path):
+def test_weights_as_dequantised(family, format_, request, tmp_path):
     """Each module's, fused ones among them."""
+    if format_ == NO_KERNEL:
+        request.getfixturevalue("nvfp4a16")
     found = quantised_draft(family, format_)
     drafters = []
     for name, draft in (("quantised", found.draft), ("plain", found.dequantised)):
@@ -80,6 +83,12 @@ def test_weights_as_dequantised(family, format_, tmp_path):
             compared += 1
     layers = len(drafters[0].model.layers)
     assert compared == (6 if family == "mla" else 4) * layers
+
+
+def test_a_format_without_a_kernel_for_a_cpu_says_so(tmp_path):
+    """vLLM's own words; where it has one, its layers are to be run."""
+    with pytest.raises(ValueError, match="Forced NVFP4 kernel .* is not supported"):
+        load(tmp_path, quantised_draft("native", NO_KERNEL).draft)
 
 
 @pytest.mark.parametrize(("family", "format_"), REFUSED)

@@ -95,6 +95,16 @@ def test_targets_of_layers_that_the_draft_has_not(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_ignored_layers_that_the_draft_has_not(family, tmp_path):
+    """Patterns that fit what is quantised by the numbers that its layers have behind the target's."""
+    group = {"targets": ["Linear"], **GROUP}
+    draft = quantised(family, MLP, config_groups={"group_0": group})
+    others = rf"re:.*layers\.({LAYERS}|{LAYERS + 1})\..*"
+    draft.config["quantization_config"]["ignore"] = [others, "re:.*self_attn.*", "lm_head"]
+    check(family, draft, tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_without_the_names_weights_would_be_missing(family, monkeypatch, tmp_path):
     """Negative control: vLLM makes quantised modules of the plain ones."""
     monkeypatch.setattr(apply, "named_for_vllm", lambda case: case.config.quantization_config)

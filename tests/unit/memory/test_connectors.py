@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from vllm_eagle_ext.memory.connectors import read_connector
+from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.memory.connectors import read_connector, warn_of_late_saves
 
 EXTRA = {"kv_connector_extra_config": {"offload_prompt_only": False}}
 CONFIGS = (
@@ -37,3 +38,18 @@ def test_the_connector_is_the_one_that_vllm_makes(monkeypatch, config, size, bac
 def test_the_native_backend_is_vllms_default():
     assert read_connector(None, 4.0, None) == "OffloadingConnector"
     assert read_connector(None, None, None) is None
+
+
+def test_blocks_that_v2_saves_too_late_are_warned_of():
+    with pytest.raises(
+        HybridStateError, match="KV connector is 'OffloadingConnector'.*V2_MODEL_RUNNER=0"
+    ):
+        warn_of_late_saves("OffloadingConnector", runner="v2")
+
+
+@pytest.mark.parametrize(
+    ("connector", "runner"),
+    [("OffloadingConnector", "v1"), ("SimpleCPUOffloadConnector", "v2"), (None, "v2")],
+)
+def test_others_are_not(connector, runner):
+    warn_of_late_saves(connector, runner=runner)

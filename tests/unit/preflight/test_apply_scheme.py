@@ -11,6 +11,7 @@ from vllm.platforms import CpuArchEnum, current_platform
 from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
 from tests.support.releases import is_release
+from vllm_eagle_ext import compat
 from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.log import log_once
 from vllm_eagle_ext.preflight.apply_scheme import _packs_convolutions
@@ -78,6 +79,25 @@ def test_prefix_caching_on_v1_is_refused_before_anything_is_loaded(configure):
 def test_what_replay_cannot_do_is_said(configure):
     with pytest.raises(HybridStateError, match="pipeline_parallel_size is 2"):
         configure(options={"hybrid_state": "replay"}, pipeline_parallel_size=2)
+
+
+@pytest.mark.parametrize(
+    ("runner", "target", "warned"), [("v2", TARGET, 1), ("v1", TARGET, 0), ("v2", TINY / "target", 0)]
+)
+def test_offloading_of_states_on_v2_is_warned_of(
+    configure, monkeypatch, vllm_log, runner, target, warned
+):
+    """One state block per draft token is served beside the connector, and has vLLM's fault there.
+
+    vLLM's config asks for Triton on V2, which a CPU has in tests of engines alone.
+    """
+    log_once.cache_clear()
+    monkeypatch.setattr(compat, "model_runner", lambda **_: runner)
+    connector = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
+    config = configure(target=target, kv_transfer_config=connector)
+    assert "EagleExt" not in config.model_config.architecture
+    records = vllm_log.containing("before its bytes are saved to the host")
+    assert [record.levelname for record in records] == ["WARNING"] * warned
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -106,7 +106,7 @@ def _least_rate(rows: list[SurfaceRow]) -> str:
 def _legend(report: TuneReport) -> Iterator[str]:
     yield (
         "each accepted: the least share of accepted tokens, alike at each position, at which some K "
-        "pays. K=0: the drafter runs and nothing is drafted."
+        "pays. K=0: nothing is drafted, and the draft sleeps where it can."
     )
     if report.settings.surface_only:
         yield "Step times alone: this holds for any draft of this shape, also before it is trained."

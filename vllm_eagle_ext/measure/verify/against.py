@@ -27,6 +27,7 @@ _OTHER_TARGET = (
     "quantization", "quantization_config", "kv_cache_dtype", "trust_remote_code", "model_impl",
 )  # fmt: skip
 _PLAIN: tuple[object, ...] = (None, False, "", {}, "auto", "safetensors")
+_NOT_OF_TEXT = {"image_token_index"}  # keys of hf_overrides: how vLLM's V1 runner finds images
 
 
 def check_reference(
@@ -52,7 +53,7 @@ def _obstacle(request: VerifyRequest, spec: DraftSpec | None) -> str | None:
         return "left out by --no-reference"
     if spec is None:
         return "the draft is passed through to vLLM, or not what it says without the options"
-    if other := [name for name in _OTHER_TARGET if request.engine.get(name) not in _PLAIN]:
+    if other := [name for name in _OTHER_TARGET if _is_other(name, request.engine.get(name))]:
         return f"the reference reads the target without {', '.join(other)} of --engine"
     size = _target_bytes(request.check) / GIB
     if request.reference is None and size > LARGEST_GIB:
@@ -63,6 +64,12 @@ def _obstacle(request: VerifyRequest, spec: DraftSpec | None) -> str | None:
     from vllm_eagle_ext.measure.reference.published import obstacle
 
     return obstacle(spec, _draft(request))
+
+
+def _is_other(name: str, value: object) -> bool:
+    if name == "hf_overrides" and isinstance(value, Mapping):
+        return not _NOT_OF_TEXT.issuperset(value)
+    return value not in _PLAIN
 
 
 def _target_bytes(check: CheckRequest) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.memory.adaptive_option import refuse_without_use
-from vllm_eagle_ext.memory.connectors import read_connector
-from vllm_eagle_ext.memory.state_scheme import refuse_without_states
+from vllm_eagle_ext.memory.connectors import read_connector, warn_of_late_saves
+from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS, refuse_without_states
 from vllm_eagle_ext.preflight.auto_rules import (
     AutoEngine,
     chosen_menu,
@@ -51,6 +51,10 @@ def checks_of_options(
             key=bool(wishes.speculative.get("enable_adaptive_verification")),
         ),
     }
+    if architecture in REPLAYING_TARGETS:
+        checks["states_are_saved_in_time"] = partial(
+            warn_of_late_saves, named_connector(wishes.engine), runner=runner
+        )
     has_draft = case is not None or wishes.passed_through
     if has_draft:
         checks |= _checks_of_sleep(text, case, wishes, runner, on_cpu, prefix_caching)

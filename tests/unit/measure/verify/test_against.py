@@ -169,6 +169,8 @@ def test_the_unexpected_is_no_end(rightly, monkeypatch):
         ({"hf_overrides": {"rope_theta": 5}}, "hf_overrides"),
         ({"trust_remote_code": True}, "trust_remote_code"),
         ({"trust_remote_code": False, "load_format": "auto", "hf_overrides": {}, "seed": 1}, None),
+        ({"hf_overrides": {"image_token_index": 7}}, None),
+        ({"hf_overrides": {"image_token_index": 7, "rope_theta": 5}}, "hf_overrides"),
     ],
 )
 def test_another_target_than_the_references(engine, named):

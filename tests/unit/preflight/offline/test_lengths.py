@@ -124,3 +124,20 @@ def test_a_draft_whose_cache_is_moved_may_not_sleep(engine, words):
     asleep = [problem for problem in found if "draft_off" in problem]
     assert len(asleep) == (words is not None)
     assert all(words in problem for problem in asleep)
+
+
+@pytest.mark.parametrize(
+    ("target", "platform_", "warned"),
+    [("hybrid_target", "cuda", True), ("hybrid_target", "cpu", False), ("target", "cuda", False)],
+)
+def test_states_that_vllm_saves_too_late_are_warned_of(target, platform_, warned):
+    """The platform decides the runner."""
+    draft = {"target": "postnorm", "hybrid_target": "dflash"}[target]
+    request = CheckRequest.for_engine(
+        {"kv_offloading_size": 1.0, "enable_prefix_caching": False},
+        options={}, k={"postnorm": 4, "dflash": 7}[draft],
+        draft=str(TINY / draft), target=str(TINY / target), platform=platform_,
+    )  # fmt: skip
+    result = run_check(request)
+    assert result.exit_code == 0, result.inspection.errors
+    assert ("states_are_saved_in_time" in [f.rule for f in result.inspection.warnings]) is warned
