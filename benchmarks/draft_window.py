@@ -104,6 +104,7 @@ def at_usual_speed(found: dict[str, dict[str, dict[str, Any]]]) -> None:
     cells = [cell for contexts in found.values() for cell in contexts.values()]
     usual = statistics.median(cell["piece_ms"] for cell in cells)
     for cell in cells:
+        cell["raw_ms"] = cell["ms"]
         cell["ms"] *= usual / cell["piece_ms"]
 
 
@@ -141,13 +142,14 @@ def main() -> None:
             command = [sys.executable, "-m", "benchmarks.draft_window", *sys.argv[1:]]
             subprocess.run([*command, "--one", window, str(out)], env=environment, check=True)
             found[window] = json.loads(out.read_text())
+            print(f"{window}: measured", flush=True)
     at_usual_speed(found)
     for window, contexts in found.items():
         said = (f"{c}: {v['length']:.2f} {v['ms']:.1f} ms" for c, v in contexts.items())
-        print(window.ljust(10), *said, sep="  ", flush=True)
+        print(window.ljust(10), *said, sep="  ")
     if arguments.write:
         document = {"command": " ".join(["python -m benchmarks.draft_window", *sys.argv[1:]]),
-                    "machine": machine(), "windows": found}  # fmt: skip
+                    "machine": machine() | {"threads": 1}, "windows": found}  # fmt: skip
         path = RESULTS / f"draft_window_{arguments.write}_cpu.json"
         path.write_text(json.dumps(document, indent=1) + "\n")
 

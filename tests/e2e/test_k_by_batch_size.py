@@ -106,16 +106,20 @@ class TestDFlashWithReplay:
         assert widths[K][1] <= 1  # a near-tie of the draft's, whose batches have other shapes
         assert widths[0][0] >= 100
 
-    def test_a_chain_follows_it_too(self, v1):
-        result, plain = v1["chain schedule"], v1["plain"]
-        assert phases(result) == [4, 2, 1, 0, 1, 2, 4, 2, 4]
-        assert_drafts_follow_the_schedule(result, EAGLE_SCHEDULE)
-        gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], result["tokens"])
-        assert max(gaps, default=0) <= NEAR_TIE_GAP
-        widths = drafts_by_width(result, v1["chain fixed"])
-        print(f"\nwidth: drafts, differing from those of K={EAGLE_K}: {widths}")
-        assert widths[EAGLE_K][0] >= 40
-        assert sum(differ for _, differ in widths.values()) <= 0.02 * sum(n for n, _ in widths.values())
+
+def test_a_chain_beside_the_hybrid_target_follows_it_too(v1):
+    result, plain = v1["chain schedule"], v1["plain"]
+    found = phases(result)
+    assert set(found) == {4, 2, 1, 0}
+    assert EAGLE_K in found[found.index(0) :]
+    assert_drafts_follow_the_schedule(result, EAGLE_SCHEDULE)
+    gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], result["tokens"])
+    assert max(gaps, default=0) <= NEAR_TIE_GAP
+    widths = drafts_by_width(result, v1["chain fixed"])
+    print(f"\nwidth: drafts, differing from those of K={EAGLE_K}: {widths}")
+    assert widths[EAGLE_K][0] >= 30
+    drafted = [counts for width, counts in widths.items() if width]
+    assert sum(differ for _, differ in drafted) <= 0.02 * sum(count for count, _ in drafted)
 
 
 V2_JOINS, V2_LENGTHS = [0, 4, 5, 6], [44, 10, 10, 8]

@@ -132,8 +132,8 @@ def named_for_vllm(case: Case) -> dict[str, Any]:
 def _left_out(config: Mapping[str, Any], keys: Iterable[str], case: Case) -> list[str]:
     """What is listed, and the names at run time of all that is plain in the files.
 
-    An entry with a layer's number, or a pattern that fits a quantised module, names another layer at
-    run time, and is not needed.
+    An entry with a layer's number may name another layer at run time, and is not needed; nor is a name
+    or a pattern of compressed-tensors that fits a module which is quantised in the files.
     """
     nested = config.get("quantization")
     blocks = [config, nested] if isinstance(nested, Mapping) else [config]

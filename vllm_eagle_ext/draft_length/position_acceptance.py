@@ -18,7 +18,8 @@ FOLD_EVERY = 8  # steps
 # Steps without drafts after which what was known has lost two thirds of its weight: requests and texts
 # are others by then, and the few drafts of a probe must be able to tell.
 MEMORY_RESTS = 100
-MEMORY_SHORT = 400  # likewise steps of shorter drafts, for the positions behind them
+MEMORY_SHORT = 400  # likewise steps of shorter drafts, for the positions behind them ..
+LEAST_KEPT = 16.0  # .. but for so many drafts, which a single one does not outweigh
 FOLD_AFTER = 3  # steps without drafts; those of the last step with drafts are judged one or two later
 # Drafts of other lengths count as so many of a length's own: a parallel drafter's acceptance at a
 # position depends on how many it drafts behind it.
@@ -84,16 +85,15 @@ class PositionAcceptance:
             counts.discount(kept)
 
     def _fold(self) -> None:
-        """Add what was seen; a position forgets as much as it was reached anew, and slowly where drafts
-        are too short to reach it: its rate stays, and what reaches it again tells the more."""
+        """Add what was seen. A position forgets as much as it was reached anew; behind the longest draft
+        it fades slowly: its rate stays, and what reaches it again tells the more."""
         fresh = _Reached(self._longest)
         for (_, drafted, accepted), times in self._seen.items():
             fresh.add(drafted, accepted, times)
         least = 1.0 - self._steps / MEMORY_STEPS
-        unseen = math.exp(-self._steps / MEMORY_SHORT)
-        kept = [
-            max(1.0 - reached / MEMORY_DRAFTS, least) if reached else unseen for reached in fresh.reached
-        ]
+        longest = max((drafted for _, drafted, _ in self._seen), default=0)
+        kept = [max(1.0 - reached / MEMORY_DRAFTS, least) for reached in fresh.reached[:longest]]
+        kept += [self._faded(known) for known in self._all.reached[longest:]]
         for counts in (self._all, *self._own.values()):
             counts.discount(kept)
         for (length, drafted, accepted), times in self._seen.items():
@@ -102,6 +102,10 @@ class PositionAcceptance:
                 self._own[length].add(drafted, accepted, times)
         self._seen.clear()
         self._steps = 0
+
+    def _faded(self, known: float) -> float:
+        """Return the share that is kept of so many drafts, where none was long enough."""
+        return max(math.exp(-self._steps / MEMORY_SHORT), min(LEAST_KEPT / known, 1.0)) if known else 1.0
 
     def rates(self, length: int) -> list[float]:
         """Return the conditional acceptance at each position of a draft of this length."""

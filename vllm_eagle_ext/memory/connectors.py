@@ -42,7 +42,7 @@ def warn_of_late_saves(connector: str | None, *, runner: str) -> None:
             allowed="none beside a target with recurrent states on vLLM's V2 runner, which clears a "
             "block that was handed on before its bytes are saved to the host: where the cache is full, "
             "prefixes come back as zeros or another request's: wrong texts, also without a draft",
-            remedy="serve without offloading, or on the V1 runner (VLLM_USE_V2_MODEL_RUNNER=0)",
+            remedy="serve without offloading",
         )
 
 

@@ -42,7 +42,7 @@ def test_the_native_backend_is_vllms_default():
 
 def test_blocks_that_v2_saves_too_late_are_warned_of():
     with pytest.raises(
-        HybridStateError, match="KV connector is 'OffloadingConnector'.*V2_MODEL_RUNNER=0"
+        HybridStateError, match="KV connector is 'OffloadingConnector'.*serve without offloading"
     ):
         warn_of_late_saves("OffloadingConnector", runner="v2")
 
