@@ -8,7 +8,7 @@ from itertools import groupby
 from statistics import mean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.draft_length.recorded import BETTER_OFF, PAIRS, Pair, Server
@@ -385,6 +385,7 @@ def test_buckets_are_forgotten_last_used_last():
     accepts=st.integers(0, 4),
     history=st.integers(0, 2**32),
 )
+@example(costs=[1.0, 1.0, 2.0, 2.0], accepts=4, history=1)  # K=1 in force, which tells of one token
 def test_it_is_never_stuck(costs, accepts, history):
     """After any past, it finds a length near the best once the world stands still."""
     draw = random.Random(history)

@@ -53,6 +53,29 @@ def test_nor_do_many_short_ones_make_it_forget_them():
     assert found.rates(4)[2] == pytest.approx(0.1, abs=0.08)
 
 
+def test_the_drafts_of_a_probe_count_behind_many_short_ones():
+    found = filled(4, 400, (0.9, 0.9, 0.1, 0.1))
+    filled(2, 2000, (0.9, 0.9), into=found)
+    filled(4, FOLD_EVERY, (1.0,) * 4, into=found, requests=3)
+    assert found.rates(4)[2] > 0.5
+
+
+def test_a_single_draft_does_not_outweigh_what_was_known():
+    found = filled(4, 400, (0.9, 0.9, 0.1, 0.1))
+    filled(2, 2000, (0.9, 0.9), into=found)
+    found.observe(4, [(4, 4)])
+    filled(2, FOLD_EVERY - 1, (0.9, 0.9), into=found)
+    assert found.rates(4)[2] < 0.25
+
+
+def test_drafts_that_are_rejected_early_leave_the_positions_behind_as_they_were():
+    """They are long enough: nothing is known less well for it."""
+    found = filled(4, 400, (0.9, 0.9, 0.1, 0.1))
+    filled(4, 2000, (0.0,) * 4, into=found, requests=1)
+    filled(4, FOLD_EVERY, (1.0,) * 4, into=found, requests=3)
+    assert found.rates(4)[2] < 0.3
+
+
 def test_drafts_that_draft_otherwise_where_they_are_shorter():
     """A parallel drafter's first position may be worse with fewer positions behind it."""
     found = filled(4, 200)
