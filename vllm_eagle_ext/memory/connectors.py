@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from vllm_eagle_ext.errors import HybridStateError
 
 _OFFLOADING = "OffloadingConnector"
+_SEVERAL = "MultiConnector"
 
 
 def read_connector(config: Any, size: float | None, backend: str | None) -> str | None:
     """Name what moves an engine's KV-cache blocks: vLLM's offloading options replace a connector's name.
+
+    vLLM's `MultiConnector` is named with those within it, as "MultiConnector (A, B)".
 
     Args:
         config: `kv_transfer_config`, as an object or as a user writes it.
@@ -24,9 +28,9 @@ def read_connector(config: Any, size: float | None, backend: str | None) -> str 
         return "SimpleCPUOffloadConnector" if _is_simple() else _OFFLOADING
     if size is not None and backend == "lmcache":
         return "LMCacheMPConnector"
-    given = config.get("kv_connector") if isinstance(config, Mapping) else config
-    name = getattr(given, "kv_connector", given)
-    return str(name) if name else None
+    name = _read(config, "kv_connector")
+    names = _names_within(config) if name == _SEVERAL else []
+    return f"{name} ({', '.join(names)})" if names else str(name) if name else None
 
 
 def warn_of_late_saves(connector: str | None, *, runner: str) -> None:
@@ -35,7 +39,7 @@ def warn_of_late_saves(connector: str | None, *, runner: str) -> None:
     Raises:
         HybridStateError: blocks of a target with such states are offloaded by the V2 runner.
     """
-    if connector == _OFFLOADING and runner == "v2":
+    if runner == "v2" and _OFFLOADING in re.findall(r"\w+", connector or ""):
         raise HybridStateError(
             field="KV connector",
             value=connector,
@@ -44,6 +48,16 @@ def warn_of_late_saves(connector: str | None, *, runner: str) -> None:
             "prefixes come back as zeros or another request's: wrong texts, also without a draft",
             remedy="serve without offloading",
         )
+
+
+def _names_within(config: Any) -> list[str]:
+    within = _read(config, "kv_connector_extra_config")
+    entries = within.get("connectors") if isinstance(within, Mapping) else None
+    return [str(_read(entry, "kv_connector")) for entry in entries] if isinstance(entries, list) else []
+
+
+def _read(config: Any, key: str) -> Any:
+    return config.get(key) if isinstance(config, Mapping) else getattr(config, key, None)
 
 
 def _is_simple() -> bool:

@@ -10,13 +10,27 @@ from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.memory.connectors import read_connector, warn_of_late_saves
 
 EXTRA = {"kv_connector_extra_config": {"offload_prompt_only": False}}
+OFFLOADED = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", **EXTRA}
 CONFIGS = (
     None,
     EXTRA,
     {"kv_connector": "NixlConnector", "kv_role": "kv_both"},
-    {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", **EXTRA},
+    OFFLOADED,
 )
+SEVERAL = {
+    "kv_connector": "MultiConnector",
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": {
+        "connectors": [{"kv_connector": "NixlConnector", "kv_role": "kv_both"}, OFFLOADED]
+    },
+}
 COMBINED = list(itertools.product(CONFIGS, (None, 1.0), ("native", "lmcache"), ("0", "1", "2")))
+
+
+def as_object(config):
+    from vllm.config import KVTransferConfig
+
+    return KVTransferConfig(**config)
 
 
 @pytest.mark.parametrize(("config", "size", "backend", "simple"), COMBINED, ids=str)
@@ -40,6 +54,21 @@ def test_the_native_backend_is_vllms_default():
     assert read_connector(None, None, None) is None
 
 
+@pytest.mark.parametrize("read", [dict, as_object])
+def test_several_are_named_one_by_one(read):
+    connector = read_connector(read(SEVERAL), None, None)
+    assert connector == "MultiConnector (NixlConnector, OffloadingConnector)"
+    with pytest.raises(HybridStateError, match=r"is 'MultiConnector \(Nixl.*serve without offloading"):
+        warn_of_late_saves(connector, runner="v2")
+    assert read_connector(read(SEVERAL), 1.0, "native") == "OffloadingConnector"
+
+
+@pytest.mark.parametrize("within", [None, {}, {"connectors": 3}, {"connectors": []}], ids=str)
+def test_several_of_none_are_named_as_they_are(within):
+    config = {"kv_connector": "MultiConnector", "kv_connector_extra_config": within}
+    assert read_connector(config, None, None) == "MultiConnector"
+
+
 def test_blocks_that_v2_saves_too_late_are_warned_of():
     with pytest.raises(
         HybridStateError, match="KV connector is 'OffloadingConnector'.*serve without offloading"
@@ -49,7 +78,13 @@ def test_blocks_that_v2_saves_too_late_are_warned_of():
 
 @pytest.mark.parametrize(
     ("connector", "runner"),
-    [("OffloadingConnector", "v1"), ("SimpleCPUOffloadConnector", "v2"), (None, "v2")],
+    [
+        ("OffloadingConnector", "v1"),
+        ("SimpleCPUOffloadConnector", "v2"),
+        ("MyOffloadingConnector", "v2"),
+        ("MultiConnector (NixlConnector, SimpleCPUOffloadConnector)", "v2"),
+        (None, "v2"),
+    ],
 )
 def test_others_are_not(connector, runner):
     warn_of_late_saves(connector, runner=runner)
