@@ -61,7 +61,6 @@ class Streaming:
         asked = body(stream=True, max_tokens=max_tokens)
         self.thread = threading.Thread(target=self._read, args=(f"{running.url}/completions", asked))
         self.thread.start()
-        assert self.begun.wait(60)
 
     def _read(self, url, asked) -> None:
         try:
@@ -138,27 +137,47 @@ def test_a_draft_that_broke_between_restarts_is_refused(draft, tmp_path, harm):
     assert "What to do:" in text
 
 
+def wait_for_the_end(running, processes, answer) -> None:
+    answer.wait()
+    assert answer.failed, answer.lines[-3:]
+    running.process.wait(END_S)
+    alive = wait_for_end(processes)
+    print(f"\n{answer.error!r}; {answer.lines[-2:]}; status {running.process.returncode}")
+    assert alive == []
+    assert not takes_connections(running.port)
+    log = running.log.read_text()
+    assert "EngineDeadError" in log or "died unexpectedly" in log
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("victim", ["Worker", "EngineCore"])
 def test_a_killed_process_ends_the_server_and_a_restart_serves(draft, tmp_path, victim):
-    with server(draft, tmp_path, **TWO_RANKS) as running:
+    with server(draft, tmp_path) as running:
         before = ask(running)
         processes = tree(running.process.pid)
-        victims = find(running.process.pid, victim)
-        assert len(victims) == {"Worker": 2, "EngineCore": 1}[victim]
+        (found,) = find(running.process.pid, victim)
         answer = Streaming(running)
-        victims[-1].send_signal(signal.SIGKILL)
-        answer.wait()
-        assert answer.failed, answer.lines[-3:]
-        running.process.wait(END_S)
-        alive = wait_for_end(processes)
-        print(f"\n{victim}: {answer.error!r}; {answer.lines[-2:]}; status {running.process.returncode}")
-        assert alive == []
-        assert not takes_connections(running.port)
-        log = running.log.read_text()
-    assert "EngineDeadError" in log or "died unexpectedly" in log
-    with server(draft, tmp_path, **TWO_RANKS) as running:
+        assert answer.begun.wait(60)
+        found.send_signal(signal.SIGKILL)
+        wait_for_the_end(running, processes, answer)
+    with server(draft, tmp_path) as running:
         assert ask(running) == before
+
+
+@pytest.mark.long
+def test_a_killed_rank_ends_the_server(draft, tmp_path):
+    """It stands still before the request comes: two ranks at work on two cores were seen to leave this
+    process none until their answer was complete (Linux 6.18)."""
+    with server(draft, tmp_path, **TWO_RANKS) as running:
+        ask(running)
+        processes = tree(running.process.pid)
+        ranks = find(running.process.pid, "Worker")
+        assert len(ranks) == 2
+        ranks[-1].suspend()
+        answer = Streaming(running)
+        assert not answer.begun.wait(1)
+        ranks[-1].send_signal(signal.SIGKILL)
+        wait_for_the_end(running, processes, answer)
 
 
 @pytest.mark.long
@@ -169,6 +188,7 @@ def test_sigterm_gives_answers_up(draft, tmp_path):
         processes = tree(running.process.pid)
         engine = find(running.process.pid, "EngineCore") + find(running.process.pid, "Worker")
         answer = Streaming(running, timeout=10)
+        assert answer.begun.wait(60)
         running.process.send_signal(signal.SIGTERM)
         assert wait_for_end(engine) == []
         answer.wait()
@@ -190,28 +210,38 @@ def test_sigterm_gives_answers_up(draft, tmp_path):
     ],
 )
 def test_full_disk_for_caches(draft, tmp_path, compiled):
-    """The caches of vLLM, Inductor and Triton in a tmpfs of one memory page, in a mount namespace."""
+    """The caches of vLLM, Inductor and Triton in a tmpfs of one memory page, in a mount namespace.
+
+    What cannot be compiled ends the server, unless its worker loses the signal (docs/vllm_faults.md).
+    """
     probe = subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False)
     if probe.returncode != 0:
         pytest.skip("mount namespaces are not permitted here")
     cache = tmp_path / "cache"
     cache.mkdir()
     folders = ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
-    full = server(draft, tmp_path, environment={name: str(cache / name) for name in folders})
+    environment = {name: str(cache / name) for name in folders}
+    full = server(draft, tmp_path, environment=environment, start_timeout_s=180)
     if compiled:
         full.command.remove("--enforce-eager")
     mount = 'mount -t tmpfs -o size=4k tmpfs "$0" && exec "$@"'
     full.command = ["unshare", "-rm", "sh", "-c", mount, str(cache), *full.command]
+    failure = None
     try:
         with full as running:
             served = ask(running)
             assert served
             print(f"\nserved: {served[:40]!r}")
-    except RuntimeError as error:  # the server ended before it was ready
-        (log,) = error.__notes__
+    except (RuntimeError, TimeoutError) as error:  # it ended before it was ready, or waits
+        failure = error
+    log = full.log.read_text()
+    if failure is not None:
         print("", *log.splitlines()[-8:], sep="\n")
         assert compiled
-    assert "No space left on device" in full.log.read_text()
+        assert "EngineCore failed to start" in log
+        signal_is_lost = "in signal_handler\n    raise SystemExit" in log
+        assert signal_is_lost or isinstance(failure, RuntimeError)
+    assert "No space left on device" in log
 
 
 @pytest.mark.long

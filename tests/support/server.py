@@ -65,7 +65,9 @@ class Server:
         target: Path = TINY / "target",
         method: str = "eagle3",
         environment: Mapping[str, str] | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
+        self.start_timeout_s = start_timeout_s
         self.environment = engine_environment("v1") | dict(environment or {})
         self.port = free_port()
         self.log = log
@@ -98,7 +100,7 @@ class Server:
             start_new_session=True,
         )
         try:
-            wait_until_ready(self.process, self.root_url)
+            wait_until_ready(self.process, self.root_url, self.start_timeout_s)
         except BaseException as error:
             self.stop()
             error.add_note(self.log.read_text()[-4000:])
