@@ -1,35 +1,52 @@
-"""The SystemExit of a worker's first SIGTERM is lost where Python calls back on a weak reference."""
+"""The SystemExit of a worker's SIGTERM is lost where Python calls back on a weak reference."""
 
-import os
+import multiprocessing
 import signal
+import time
 import weakref
 from unittest.mock import MagicMock
 
 from vllm.v1.executor.multiproc_executor import WorkerProc
 
-LIVES_ON = 42
+LIMIT_S = 10
+context = multiprocessing.get_context("fork")
+freeing = context.Event()
 
 
 class Freed:
     pass
 
 
-def end_twice(*_, **__):
-    """As the engine core ends its workers: by one signal more, when it exits."""
+def construct(self, *_, **__):
+    """A worker that frees something until SIGTERM comes, and then waits for requests."""
+    self.worker = self.worker_response_mq = self.rpc_broadcast_mq = MagicMock()
+    self.rank, self.handle_output, self.peer_response_handles = 0, MagicMock(), []
+    self.rpc_broadcast_mq.dequeue = lambda **_: (time.sleep(0.1), ("idle", (), {}, None))[1]
     freed = Freed()
-    reference = weakref.ref(freed, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    reference = weakref.ref(freed, lambda _: (freeing.set(), time.sleep(LIMIT_S)))
     del freed
-    os.kill(os.getpid(), signal.SIGTERM)
-    os._exit(LIVES_ON if reference() is None else 1)
+    assert reference() is None
 
 
-if not (child := os.fork()):
-    WorkerProc.__init__ = end_twice
+def work():
+    WorkerProc.__init__ = construct
     config = MagicMock(logging_config=None)
-    config.parallel_config.assigned_physical_gpu_ids = None
+    config.parallel_config = MagicMock(assigned_physical_gpu_ids=None, numa_bind=False)
     WorkerProc.worker_main(vllm_config=config, rank=0, local_rank=0, ready_pipe=MagicMock())
-    os._exit(0)
-status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-fault = status == LIVES_ON
-print(f"fault {'present' if fault else 'gone'}: behind two SIGTERM, status {status} (42: it lives on)")
+    raise RuntimeError("the worker ended by itself")
+
+
+worker = context.Process(target=work, daemon=True)
+worker.start()
+if not freeing.wait(LIMIT_S):
+    raise RuntimeError("the worker did not come to free anything")
+worker.terminate()  # as the engine core does once when it exits, and then joins without a limit
+worker.join(LIMIT_S)
+fault = worker.is_alive()
+status = worker.exitcode
+worker.kill()
+worker.join()
+if status not in (None, 0, -signal.SIGTERM):
+    raise RuntimeError(f"the worker failed with status {status}")
+print(f"fault {'present: behind SIGTERM the worker lives on' if fault else 'gone: the worker ended'}")
 raise SystemExit(not fault)

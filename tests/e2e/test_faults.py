@@ -151,33 +151,33 @@ def wait_for_the_end(running, processes, answer) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("victim", ["Worker", "EngineCore"])
-def test_a_killed_process_ends_the_server_and_a_restart_serves(draft, tmp_path, victim):
+def test_a_process_killed_in_mid_answer_ends_the_server(draft, tmp_path, victim):
     with server(draft, tmp_path) as running:
-        before = ask(running)
         processes = tree(running.process.pid)
         (found,) = find(running.process.pid, victim)
         answer = Streaming(running)
         assert answer.begun.wait(60)
         found.send_signal(signal.SIGKILL)
         wait_for_the_end(running, processes, answer)
-    with server(draft, tmp_path) as running:
-        assert ask(running) == before
 
 
 @pytest.mark.long
-def test_a_killed_rank_ends_the_server(draft, tmp_path):
-    """It stands still before the request comes: two ranks at work on two cores were seen to leave this
+@pytest.mark.parametrize("victim", ["Worker", "EngineCore"])
+def test_a_killed_process_ends_the_server_and_a_restart_serves(draft, tmp_path, victim):
+    """It stands still when the request comes: two ranks at work on two cores were seen to leave this
     process none until their answer was complete (Linux 6.18)."""
     with server(draft, tmp_path, **TWO_RANKS) as running:
-        ask(running)
+        before = ask(running)
         processes = tree(running.process.pid)
-        ranks = find(running.process.pid, "Worker")
-        assert len(ranks) == 2
-        ranks[-1].suspend()
+        victims = find(running.process.pid, victim)
+        assert len(victims) == {"Worker": 2, "EngineCore": 1}[victim]
+        victims[-1].suspend()
         answer = Streaming(running)
         assert not answer.begun.wait(1)
-        ranks[-1].send_signal(signal.SIGKILL)
+        victims[-1].send_signal(signal.SIGKILL)
         wait_for_the_end(running, processes, answer)
+    with server(draft, tmp_path, **TWO_RANKS) as running:
+        assert ask(running) == before
 
 
 @pytest.mark.long

@@ -28,7 +28,7 @@ def read_connector(config: Any, size: float | None, backend: str | None) -> str 
         return "SimpleCPUOffloadConnector" if _is_simple() else _OFFLOADING
     if size is not None and backend == "lmcache":
         return "LMCacheMPConnector"
-    name = _read(config, "kv_connector")
+    name = config if isinstance(config, str) else _read(config, "kv_connector")
     names = _names_within(config) if name == _SEVERAL else []
     return f"{name} ({', '.join(names)})" if names else str(name) if name else None
 
@@ -53,7 +53,8 @@ def warn_of_late_saves(connector: str | None, *, runner: str) -> None:
 def _names_within(config: Any) -> list[str]:
     within = _read(config, "kv_connector_extra_config")
     entries = within.get("connectors") if isinstance(within, Mapping) else None
-    return [str(_read(entry, "kv_connector")) for entry in entries] if isinstance(entries, list) else []
+    listed = entries if isinstance(entries, (list, tuple)) else ()
+    return [str(read_connector(entry, None, None)) for entry in listed]
 
 
 def _read(config: Any, key: str) -> Any:

@@ -63,6 +63,16 @@ def test_several_are_named_one_by_one(read):
     assert read_connector(read(SEVERAL), 1.0, "native") == "OffloadingConnector"
 
 
+def test_several_within_several_are_named():
+    entries = (SEVERAL, {"kv_connector": "Mine"}, {}, "text")
+    config = SEVERAL | {"kv_connector_extra_config": {"connectors": entries}}
+    connector = read_connector(config, None, None)
+    expected = "MultiConnector (MultiConnector (NixlConnector, OffloadingConnector), Mine, None, text)"
+    assert connector == expected
+    with pytest.raises(HybridStateError):
+        warn_of_late_saves(connector, runner="v2")
+
+
 @pytest.mark.parametrize("within", [None, {}, {"connectors": 3}, {"connectors": []}], ids=str)
 def test_several_of_none_are_named_as_they_are(within):
     config = {"kv_connector": "MultiConnector", "kv_connector_extra_config": within}
