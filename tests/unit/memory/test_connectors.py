@@ -79,6 +79,11 @@ def test_several_of_none_are_named_as_they_are(within):
     assert read_connector(config, None, None) == "MultiConnector"
 
 
+def test_another_connectors_options_are_its_own():
+    config = SEVERAL | {"kv_connector": "Mine"}
+    assert read_connector(config, None, None) == "Mine"
+
+
 def test_blocks_that_v2_saves_too_late_are_warned_of():
     with pytest.raises(
         HybridStateError, match="KV connector is 'OffloadingConnector'.*serve without offloading"
