@@ -33,7 +33,6 @@ RUN_BY = {
     "pip install .[cuda]": "tests/e2e/test_packaging.py",
     "pip install .[cuda,measure]": "tests/e2e/test_packaging.py",
     "pip install .[measure]": "tests/e2e/test_packaging.py",
-    "pip install .[bench]": "tests/e2e/test_packaging.py",  # the extra's former name
     "hf download": "tests/unit/test_recipes.py",  # its options; the sizes are hundreds of GiB
     "vllm serve Qwen/Qwen3.6-27B": "tests/unit/test_recipes.py",
     "vllm serve baichuan-inc/Baichuan-M3-235B": "tests/unit/test_recipes.py",
