@@ -1,7 +1,7 @@
 """vLLM's real schedulers, stepped as its engine core steps them, with arithmetic in place of a model.
 
 What is replaced: the worker, whose outputs are made here (one token for ever; of a request's drafts as
-many accepted as `accepts` says), and the clock. What is vLLM's: scheduling, KV-cache blocks, requests.
+many accepted as `accepts` says), and time. What is vLLM's: scheduling, KV-cache blocks, requests.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ class Stepper:
         self.token = token
         self.is_async = scheduler.vllm_config.scheduler_config.async_scheduling
         self.now = 0.0
-        scheduler.clock = lambda: self.now
         self.steps: list[Any] = []  # SchedulerOutput
         self.outputs: list[Any] = []  # EngineCoreOutputs per step
         self._running: deque[Any] = deque()
