@@ -1,4 +1,4 @@
-"""What a K that changes from step to step leans on in vLLM: its schedule, and the K that `tune` holds."""
+"""What a K that changes from step to step leans on in vLLM: its schedule, and a K that `tune` holds."""
 
 from __future__ import annotations
 

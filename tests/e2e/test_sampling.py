@@ -37,7 +37,7 @@ BIASED = [
 ]
 SAMPLED = [*SETTINGS, *CUTS, *FAULTS, *BIASED]
 # 500 requests begin, and end as their drafts are accepted.
-SCHEDULE = [[1, 150, 0], [151, 400, 1], [401, 500, 2]]
+SCHEDULE = [[1, 200, 0], [201, 499, 1], [500, 500, 2]]
 ENGINES = [
     SampledEngine("post-norm, greedy drafts", "post-norm", draws=[ONE, SETTINGS[3]]),
     SampledEngine("post-norm, sampled drafts", "post-norm", "probabilistic", SAMPLED),
