@@ -51,21 +51,15 @@ class Stepper:
         scheduler: Any,
         seconds: Callable[[int, int], float],
         accepts: Callable[[int], int],
-        drafts: Callable[[int], list[int]] = lambda k: [TOKEN] * k,
-        token: int = TOKEN,
     ) -> None:
         """
         Args:
             seconds: requests and K -> time of a step.
             accepts: number of a request's drafts -> how many of them are accepted.
-            drafts: K -> tokens that are drafted.
-            token: that is sampled.
         """
         self.scheduler = scheduler
         self.seconds = seconds
         self.accepts = accepts
-        self.drafts = drafts
-        self.token = token
         self.is_async = scheduler.vllm_config.scheduler_config.async_scheduling
         self.now = 0.0
         self.steps: list[Any] = []  # SchedulerOutput
@@ -103,7 +97,7 @@ class Stepper:
         sampled = []
         for name in names:
             drafts = len(step.scheduled_spec_decode_tokens.get(name, ()))
-            sampled.append([] if name in in_prompt else [self.token] * (1 + self.accepts(drafts)))
+            sampled.append([] if name in in_prompt else [TOKEN] * (1 + self.accepts(drafts)))
         return ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: row for row, name in enumerate(names)},
@@ -113,5 +107,5 @@ class Stepper:
     def _hand_over(self, step: Any, names: list[str]) -> None:
         from vllm.v1.outputs import DraftTokenIds
 
-        drafts = [self.drafts(step.num_spec_tokens_to_schedule) for _ in names]
+        drafts = [[TOKEN] * step.num_spec_tokens_to_schedule for _ in names]
         self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafts))
