@@ -41,7 +41,7 @@ from vllm_eagle_ext.preflight.untested import refuse_gaps
 Check = Callable[[], object]  # raises an EagleExtError
 _GUESSES = {"images_are_known_to_v1"}
 # A start logs them.
-_WARNINGS = _GUESSES | {"adaptive_option_is_used", "draft_off_is_used", "states_are_saved_in_time"}
+_WARNINGS = _GUESSES | {"adaptive_option_is_used", "states_are_saved_in_time"}
 _CONTEXT_PARALLEL = ("decode_context_parallel_size", "prefill_context_parallel_size")
 _ANY_LENGTH = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _LENIENT = {"draft_cache_lies_in_one_group"}  # `strict: false` makes a warning of it
@@ -74,15 +74,7 @@ def plan_start(
     kernels = find_cpu_kernels(platform)
     checks: dict[str, Check] = {"the_target_is_as_long": partial(_refuse_length, target, wishes)}
     if wishes.options.enabled:
-        checks |= checks_of_options(
-            architecture,
-            text_config(target),
-            case,
-            wishes,
-            runner=start.runner,
-            on_cpu=platform.name == "cpu",
-            prefix_caching=start.prefix_caching is not False,
-        )
+        checks |= checks_of_options(architecture, case, wishes, runner=start.runner)
     if case is not None:
         checks |= _of_the_pair(target, architecture, case, wishes, start)
         if kernels:
@@ -199,7 +191,6 @@ def _state(
         kv_connector=named_connector(wishes.engine),
         lora=bool(wishes.engine.get("enable_lora")),
         microbatches=bool(wishes.engine.get("enable_dbo")) or wishes.ranks("ubatch_size") > 1,
-        chooses_k=wishes.chooses_k,
         k_by_batch_size=wishes.schedule,
         short_drafts_crash=cpu_needs_all_drafts(deployment.release),
         adaptive_verification=bool(wishes.speculative.get("enable_adaptive_verification")),
