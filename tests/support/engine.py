@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.lifetime import end_children_with_us
+
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "examples/tiny"
 TRITON_CPU = Path(__file__).parent / "triton_cpu"
@@ -66,6 +68,7 @@ class EngineFailedError(RuntimeError):
 
 
 def engine_environment(runner: str) -> dict[str, str]:
+    end_children_with_us()
     environment = dict(
         os.environ,
         VLLM_USE_V2_MODEL_RUNNER="1" if runner == "v2" else "0",
