@@ -18,10 +18,10 @@ import pytest
 
 from benchmarks.long_pair import POSITIONS
 from benchmarks.long_prompts import write_prompts
-from tests.e2e.test_hybrid_dflash import dflash
 from tests.support.batches import Batch, Engine, eagle3, run_engines
 from tests.support.engine import ROOT, TIMEOUT_S, TINY, engine_environment
 from tests.support.hybrid import TARGET as HYBRID
+from tests.support.hybrid import dflash
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 from vllm_eagle_ext.checkpoint import (
     Setting,

@@ -16,9 +16,9 @@ from tests.support.draft_lengths import auto, run_auto
 from tests.support.drafts import BLOCK as DRAFT_BLOCK
 from tests.support.drafts import valid_draft, write
 from tests.support.engine import TINY
-from tests.support.families_process import write_random_target
 from tests.support.filled import UNFILLED
 from tests.support.hybrid import TARGET as HYBRID
+from tests.support.random_targets import write_random_target
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 

@@ -8,8 +8,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.support.batches_process import run_batch
 from tests.support.draft_lengths import Watched
+from tests.support.engine_process import run_batch
 from tests.support.filled import UNFILLED
 from tests.support.in_process import build, close, keep_kernels
 
@@ -25,7 +25,7 @@ def serve(engine: dict[str, Any]) -> dict[str, Any]:
         drafts = engine["speculative"] is not None
         if drafts:
             llm.collective_rpc("start_filling", args=(UNFILLED in batch["name"],))
-        result = run_batch(llm, batch, results, drafts)
+        result = run_batch(llm, batch, results, "placed" if drafts else None)
         result["filled"] = llm.collective_rpc("take_filled")[0] if drafts else []
         result["lengths"] = scheduler.controller.lengths if own is not None else []
         results[batch["name"]] = result

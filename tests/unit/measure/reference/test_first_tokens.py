@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from tests.support.drafts import inspect, valid_draft
-from tests.unit.measure.reference.layers import tiny_target
-from tests.unit.measure.reference.test_layers import ROWS, assert_equal_rows, both
+from tests.unit.measure.reference.layers import ROWS, assert_equal_rows, both, tiny_target
 from vllm_eagle_ext.measure.reference.published import load_reference
 
 WINDOW = 7
