@@ -1,43 +1,40 @@
 """An engine whose drafts vLLM trims on the device, and one whose same drafts are trimmed by hand.
 
-python -m tests.support.adaptive_process JOB RESULT, where JOB is the JSON of what `run` takes. V2 on a
-CPU: what vLLM asks of a device (full graphs, timings of a step, a compiled selection) has stand-ins
-here; the rest is vLLM's own, its kernels under Triton's interpreter.
+`use` of `tests.support.batches.Engine`. V2 on a CPU: what vLLM asks of a device (full graphs, timings of
+a step, a compiled selection) has stand-ins here; the rest is vLLM's own, its kernels under Triton's
+interpreter.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import zlib
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tests.support import in_process, joining
-from tests.support.hybrid_process import counters, logprobs_of
+from tests.support import joining
+from tests.support.in_process import counters, logprobs_of, sampling_params
 
-OPTIONS = {"hybrid_state": "replay", "adaptive_verification": True}
 # Milliseconds by requests, and by rows: some drafts of a step are worth their row, others are not.
 DRAFT_COST = [(1, 1.0), (8, 1.0)]
 VERIFY_COST = [(rows, 4 + 0.3 * rows) for rows in range(1, 65)]  # vLLM steps up to the next size
 
 
-def stand_in_for_a_device() -> None:
+def stand_in_for_a_device(set_attribute: Callable[[Any, str, Any], None]) -> None:
     from vllm.config import VllmConfig
     from vllm.v1.attention.backend import AttentionCGSupport
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadataBuilder
     from vllm.v1.worker.gpu import model_runner
     from vllm.v1.worker.gpu.spec_decode import adaptive_verification
 
-    VllmConfig._validate_adaptive_verification = lambda _: None  # type: ignore[method-assign]
-    model_runner.resolve_adaptive_cudagraph_mode = lambda mode, **_: mode
+    set_attribute(VllmConfig, "_validate_adaptive_verification", lambda _: None)
+    set_attribute(model_runner, "resolve_adaptive_cudagraph_mode", lambda mode, **_: mode)
     # Its kernels take the rows of each request from the device, too.
-    CPUAttentionMetadataBuilder._cudagraph_support = AttentionCGSupport.ALWAYS
-    adaptive_verification._assign_draft_token_budget_compiled = (
-        adaptive_verification._assign_draft_token_budget
-    )
+    always = AttentionCGSupport.ALWAYS
+    set_attribute(CPUAttentionMetadataBuilder, "_cudagraph_support", always)
+    eager = adaptive_verification._assign_draft_token_budget
+    set_attribute(adaptive_verification, "_assign_draft_token_budget_compiled", eager)
 
 
 def place(request: str, length: int) -> str:
@@ -112,46 +109,26 @@ def trim_by_hand(scheduler: Any, kept: dict[str, int]) -> None:
     scheduler.update_draft_token_ids = trimmed
 
 
-def run(job: dict[str, Any], kept: dict[str, int] | None) -> dict[str, Any]:
-    """kept: drafts to verify, by request and length of its text; None: vLLM decides."""
-    from vllm import SamplingParams
-
-    speculative = job["speculative"] | {"enable_adaptive_verification": kept is None}
-    asked = {"target": job["target"], "speculative": speculative, "engine_args": job["engine_args"]}
-    llm = in_process.build(asked, "tests.support.recorder.Recorder", OPTIONS)
+def serve(llm: Any, job: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    """job: "by_hand" names the engine whose drafts' lengths this one takes; None: vLLM decides."""
     (runner,) = llm.collective_rpc(lambda worker: worker.model_runner)
     watch = Watch(runner)
-    if kept is None:
+    if job["by_hand"] is None:
         runner.adaptive_verification.set_cost_curves(DRAFT_COST, VERIFY_COST)
     else:
-        trim_by_hand(llm.llm_engine.engine_core.engine_core.scheduler, kept)
+        scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+        trim_by_hand(scheduler, earlier[job["by_hand"]]["kept"])
     params = [
-        SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, detokenize=False, logprobs=5)
+        sampling_params({"max_tokens": length, "detokenize": False, "logprobs": 5})
         for length in job["max_tokens"]
     ]
     outputs, steps = joining.generate(llm, job["prompts"], params, job["joins"])
-    result = {
+    return {
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
-        "logprobs": logprobs_of(outputs),
+        "logprobs": [logprobs_of(output.outputs[0].logprobs) for output in outputs],
         "steps": steps,
         "counters": counters(llm),
         "kept": watch.kept,
         "states": watch.states,
         "widths": watch.widths,
     }
-    del watch, runner
-    in_process.close(llm)
-    return result
-
-
-def main() -> None:
-    job = json.loads(Path(sys.argv[1]).read_text())
-    stand_in_for_a_device()
-    adaptive = run(job, None)
-    in_process.keep_kernels()
-    by_hand = run(job, adaptive["kept"])
-    Path(sys.argv[2]).write_text(json.dumps({"adaptive": adaptive, "by hand": by_hand}))
-
-
-if __name__ == "__main__":
-    main()
