@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import breakage, joining, triton_on_cpu
+from tests.support import breakage, joining
 from tests.support.batches import PLACED, RECORDED, difference
 from tests.support.in_process import (
     build,
@@ -196,9 +196,11 @@ def serve(engine: dict[str, Any], earlier: dict[str, Any], patch: pytest.MonkeyP
     """`patch`: of this process, in which the worker lives."""
     use = importlib.import_module(engine["use"]) if engine["use"] else None
     if os.environ.get("TRITON_INTERPRET") == "1":
+        from tests.support import triton_on_cpu  # which imports the package
+
         triton_on_cpu.take_masks_of_scalars(patch.setattr)
-    if engine["kernels"] is not None:
-        triton_on_cpu.use(engine["kernels"], patch.setattr)
+        if engine["kernels"] is not None:
+            triton_on_cpu.use(engine["kernels"], patch.setattr)
     if engine["broken_at_start"] is not None:
         breakage.apply(engine["broken_at_start"], patch.setattr)
     llm = build(engine, "tests.support.placed.Placed", engine["options"])
