@@ -9,8 +9,8 @@ ROOT = Path(__file__).parent
 VERSION = re.search(
     r'^__version__ = "(.+)"$', (ROOT / "vllm_eagle_ext/version.py").read_text(), re.MULTILINE
 ).group(1)
-# `vllm-eagle bench` and `verify`; vLLM's readers of data sets need pandas.
-MEASURE = ["matplotlib>=3.8", "pandas>=2", "scipy>=1.11"]
+# `vllm-eagle bench`, `tune` and `verify`.
+MEASURE = ["matplotlib>=3.8", "scipy>=1.11"]
 
 setup(
     name="vllm-eagle-ext",

@@ -7,7 +7,7 @@ import pytest
 from tests.support.engine import TINY
 from tests.unit.draft_length.stepping import Stepper, make_scheduler, request
 from vllm_eagle_ext import plugin
-from vllm_eagle_ext.draft_length.menu import schedule_of
+from vllm_eagle_ext.measure.bench.arguments import lists_of, mention_each
 from vllm_eagle_ext.measure.engine.held_length import ASKED, SCHEDULER, asked_length
 
 MENU = (0, 1, 2, 4)
@@ -22,7 +22,7 @@ def configured():
         model=str(TINY / "target"),
         speculative_config={
             "method": "eagle3", "model": str(TINY / "postnorm"), "num_speculative_tokens": 4,
-            "num_speculative_tokens_per_batch_size": schedule_of(MENU),
+            "num_speculative_tokens_per_batch_size": lists_of(mention_each(MENU)),
         },
         scheduler_cls=SCHEDULER,
         max_num_seqs=8,
