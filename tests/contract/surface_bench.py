@@ -5,8 +5,6 @@ from __future__ import annotations
 from tests.contract.name import Name
 
 _V1, _V2 = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"
-_SPECS = "vllm.v1.kv_cache_interface"
-_LAYERS = "vllm.model_executor.layers"
 
 _ENGINE = (
     Name("vllm.entrypoints.llm", "LLM.__init__", "the engine in its process", accepts=("model",)),
@@ -191,4 +189,19 @@ _RUNNERS = (
     ),
 )
 
-BENCH = _ENGINE + _MEMORY + _CAUSES + _RUNNERS
+_FACTS = (
+    Name(
+        "vllm.v1.kv_cache_interface",
+        "KVCacheConfig",
+        "blocks of the caches",
+        contains=("num_blocks:", "kv_cache_groups:"),
+    ),
+    Name(
+        "vllm.config.compilation",
+        "CompilationConfig",
+        "layers with a cache, by name",
+        contains=("static_forward_context:",),
+    ),
+)
+
+BENCH = _ENGINE + _MEMORY + _CAUSES + _RUNNERS + _FACTS

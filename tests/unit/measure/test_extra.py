@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import pytest
 from typer.testing import CliRunner
 
 from tests.support.engine import ROOT, TINY

@@ -53,7 +53,7 @@ def bench(
     from vllm_eagle_ext.measure.bench.run import run_bench
 
     given = context.params
-    asked = read_request(
+    asked = typed_request(
         given,
         drafts=draft or [],
         ks=numbers(k, "-k") if draft else [],
@@ -70,7 +70,7 @@ def bench(
         fail(f"Interrupted. What was measured is in {path}.")
 
 
-def read_request(given: dict[str, Any], **read: Any) -> BenchRequest:
+def typed_request(given: dict[str, Any], **read: Any) -> BenchRequest:
     """Make the request of a command's options by name, as typed.
 
     Args:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.bench.command import read_request
+from vllm_eagle_ext.cli.bench.command import typed_request
 from vllm_eagle_ext.cli.terminal import console, fail, numbers
 from vllm_eagle_ext.errors import EagleExtError
 
@@ -50,7 +50,7 @@ def tune(
     """
     from vllm_eagle_ext.measure.bench.run import run_tune
 
-    asked = read_request(
+    asked = typed_request(
         context.params,
         drafts=[draft],
         ks=None if lengths is None else numbers(lengths, "--lengths"),

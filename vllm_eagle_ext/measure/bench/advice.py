@@ -117,7 +117,7 @@ def _slower(report: Report) -> Iterator[str]:
     found = [(row.against_stock, row) for row in report.of("texts") if row.against_stock]
     slower = [(one, row) for one, row in found if one.coverage >= COVERAGE and one.high < 1]
     if slower:
-        named = [f"{_at(report, row)}, {one.median:.2f}x {_sure(one)}" for one, row in slower]
+        named = [f"{_row_name(report, row)}, {one.median:.2f}x {_sure(one)}" for one, row in slower]
         yield f"ours is slower than stock vLLM: {'; '.join(named)}."
 
 
@@ -148,12 +148,12 @@ def name_of(report: Report, variant: Variant) -> str:
     return variant.model_copy(update={"draft": draft}).name
 
 
-def _at(report: Report, row: Row) -> str:
+def _row_name(report: Report, row: Row) -> str:
     return f"{name_of(report, row.variant)} at concurrency {row.concurrency}"
 
 
 def _listed(report: Report, rows: Sequence[Row], most: int = 4) -> str:
-    named = [_at(report, row) for row in rows[:most]]
+    named = [_row_name(report, row) for row in rows[:most]]
     return ", ".join([*named, ".."] if len(rows) > most else named)
 
 

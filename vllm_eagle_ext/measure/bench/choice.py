@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from vllm_eagle_ext.measure.bench.arguments import config_of, no_draft_or
+from vllm_eagle_ext.measure.bench.keywords import config_of, no_draft_or
 from vllm_eagle_ext.measure.bench.results import (
     PLAIN,
-    Choice,
     Report,
     Row,
     Schedule,
     ServedLoad,
     Settings,
+    TunedChoice,
     Variant,
 )
 from vllm_eagle_ext.measure.bench.surface import Surface, gain_over_loads, mean_gain, surface_of
@@ -77,7 +77,7 @@ def worth_serving(settings: Settings, surface: Surface) -> list[Variant]:
     return found
 
 
-def choose(report: Report) -> Choice:
+def choose_served(report: Report) -> TunedChoice:
     """Print what is slower than no draft at the fewest loads, and of those what gains most.
 
     No draft is printed where everything is slower at every load, K = 0 in an engine with a draft too.
@@ -88,13 +88,13 @@ def choose(report: Report) -> Choice:
         assert row.speedup is not None
         measured.setdefault(row.variant, {})[row.load] = row.speedup
     if not measured or _loses_everywhere(rows):
-        return Choice(served=PLAIN, config=config_of(report.settings, PLAIN))
+        return TunedChoice(served=PLAIN, config=config_of(report.settings, PLAIN))
     gains = {served: gain_over_loads(report, served) for served in measured}
     # The first of equals: one K is simpler than a schedule.
     best = max(measured, key=lambda one: (-len(slower_at(measured[one])), _median(gains[one])))
     slower = slower_at(measured[best])
     zero = _with_zero(report, best, measured[best], slower)
-    return Choice(
+    return TunedChoice(
         served=best,
         config=config_of(report.settings, best),
         gain=gains[best],

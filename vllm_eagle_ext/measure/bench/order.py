@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from vllm_eagle_ext.measure.bench.arguments import engine_of
+from vllm_eagle_ext.measure.bench.keywords import engine_of
 from vllm_eagle_ext.measure.bench.results import PLAIN, ServedLoad, Settings, Variant
 
 LEAST_PROMPTS = 4  # of a measurement of steps: fewer requests decode several waves behind each other
@@ -18,7 +18,7 @@ STEP_S, PER_REQUEST = 0.006, 1 / 20
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EngineBatch:
     """Engines that run at the same time, each with the variants that it serves."""
 
     repeat: int
@@ -41,7 +41,7 @@ def swept(settings: Settings) -> list[Variant]:
     return [PLAIN, *(Variant(kind="held", draft=draft, k=k) for k in settings.ks)]
 
 
-def batches(settings: Settings, served: Sequence[Variant]) -> list[Batch]:
+def batches(settings: Settings, served: Sequence[Variant]) -> list[EngineBatch]:
     """Fresh engines for each repeat; every second one in reverse: a machine that slows down does so
     for all alike."""
     engines: dict[Variant, tuple[Variant, ...]] = {}
@@ -52,13 +52,13 @@ def batches(settings: Settings, served: Sequence[Variant]) -> list[Batch]:
     for repeat in range(settings.repeats):
         order = list(engines.values())[:: -1 if repeat % 2 else 1]
         if settings.together:
-            found.append(Batch(repeat, tuple(order)))
+            found.append(EngineBatch(repeat, tuple(order)))
         else:
-            found += [Batch(repeat, (one,)) for one in order]
+            found += [EngineBatch(repeat, (one,)) for one in order]
     return found
 
 
-def turns(batch: Batch, number: int) -> Iterator[tuple[int, Variant]]:
+def turns(batch: EngineBatch, number: int) -> Iterator[tuple[int, Variant]]:
     """Each variant with the place of its engine; the order changes from round to round."""
     found = [(place, variant) for place, own in enumerate(batch.engines) for variant in own]
     yield from found[:: -1 if number % 2 else 1]
@@ -84,7 +84,7 @@ def most_steps(timed: int, requests: int) -> int:
     return timed + 4 + requests // 2
 
 
-def batches_s(settings: Settings, found: Sequence[Batch]) -> float:
+def batches_s(settings: Settings, found: Sequence[EngineBatch]) -> float:
     """Seconds of a small model on two cores."""
     start_s = EAGER_S if settings.engine.get("enforce_eager") else COMPILED_S
     each_s = settings.rounds * sum(load_s(settings, load) for load in settings.loads)

@@ -230,7 +230,7 @@ class Config(Record):
     additional_config: dict[str, Any] | None = None
 
 
-class Choice(Record):
+class TunedChoice(Record):
     """What a tune prints, and where it is slower than no draft: by its whole interval, or perhaps."""
 
     served: Variant
@@ -253,7 +253,7 @@ class Report(Record):
     engines: list[EngineRecord]
     rows: list[Row]
     advice: list[str] = []
-    choice: Choice | None = None  # of a tune
+    choice: TunedChoice | None = None  # of a tune
 
     def row(self, stage: Stage, variant: Variant, load: ServedLoad) -> Row | None:
         wanted = (stage, variant, load)

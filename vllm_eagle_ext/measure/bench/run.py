@@ -10,7 +10,7 @@ from rich.console import Console
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.bench.advice import bench_advice
-from vllm_eagle_ext.measure.bench.choice import choose, worth_serving
+from vllm_eagle_ext.measure.bench.choice import choose_served, worth_serving
 from vllm_eagle_ext.measure.bench.context import run_context
 from vllm_eagle_ext.measure.bench.order import batches, batches_s, swept, variants
 from vllm_eagle_ext.measure.bench.progress import ProgressDisplay, announced, described
@@ -106,7 +106,7 @@ class _Run:
                 raise
         report = self.summary(runner)
         if settings.command == "tune" and not settings.surface_only:
-            report = report.model_copy(update={"choice": choose(report)})
+            report = report.model_copy(update={"choice": choose_served(report)})
         report = report.model_copy(update={"advice": bench_advice(report)})
         publish(report, self.path, console)
         return report

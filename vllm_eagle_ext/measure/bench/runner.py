@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from vllm_eagle_ext.measure.bench.arguments import engine_arguments, engine_of
-from vllm_eagle_ext.measure.bench.order import Batch, batches, batches_s, load_s, turns
+from vllm_eagle_ext.measure.bench.keywords import engine_arguments, engine_of
+from vllm_eagle_ext.measure.bench.order import EngineBatch, batches, batches_s, load_s, turns
+from vllm_eagle_ext.measure.bench.progress import ProgressDisplay
 from vllm_eagle_ext.measure.bench.request import Prompts
 from vllm_eagle_ext.measure.bench.results import (
     EngineRecord,
@@ -24,25 +25,9 @@ from vllm_eagle_ext.measure.bench.results import (
 from vllm_eagle_ext.measure.bench.take import split_of, take, warm_up
 from vllm_eagle_ext.measure.engine.client import PROBE, EngineFailedError, EngineProcess
 from vllm_eagle_ext.measure.engine.machine import OtherWork
-from vllm_eagle_ext.measure.engine.memory_share import UTILIZATION, Share, with_memory
+from vllm_eagle_ext.measure.engine.memory_share import UTILIZATION, with_memory
 
 _TELL_AFTER = 0.1  # of a stage
-
-
-class Display(Protocol):
-    """What a user sees meanwhile."""
-
-    def stage(self, stage: Stage, measurements: int) -> None: ...
-
-    def show(self, text: str) -> None: ...
-
-    def done(self) -> None: ...
-
-    def failed(self, variant: Variant, error: str) -> None: ...
-
-    def memory(self, share: Share) -> None: ...
-
-    def left(self, seconds: float) -> None: ...
 
 
 class Runner:
@@ -54,7 +39,9 @@ class Runner:
 
     PROCESS: ClassVar[type[EngineProcess]] = EngineProcess
 
-    def __init__(self, settings: Settings, prompts: Prompts, logs: Path, display: Display) -> None:
+    def __init__(
+        self, settings: Settings, prompts: Prompts, logs: Path, display: ProgressDisplay
+    ) -> None:
         self.settings, self.prompts = settings, prompts
         self.logs, self.display = logs, display
         self.engines: list[EngineRecord] = []
@@ -85,7 +72,7 @@ class Runner:
 class _Clock:
     """Says how long the rest of a stage takes, once, by what has been measured of it."""
 
-    def __init__(self, whole_s: float, display: Display) -> None:
+    def __init__(self, whole_s: float, display: ProgressDisplay) -> None:
         self.whole_s, self.display = whole_s, display
         self.ended_s, self.began, self.told = 0.0, time.perf_counter(), False
 
@@ -102,7 +89,7 @@ class _Batch:
     """Engines that run at the same time."""
 
     def __init__(
-        self, runner: Runner, stage: Stage, batch: Batch, engine: Mapping[str, Any], clock: _Clock
+        self, runner: Runner, stage: Stage, batch: EngineBatch, engine: Mapping[str, Any], clock: _Clock
     ) -> None:
         self.runner, self.batch, self.clock = runner, batch, clock
         self.settings, self.display = runner.settings, runner.display

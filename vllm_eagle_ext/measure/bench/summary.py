@@ -38,12 +38,12 @@ def summarise(
     for stage in stages:
         found = [engine.variant for engine in engines if engine.stage == stage and engine.error]
         found += [m.variant for m in measurements if m.stage == stage]
-        served = sorted(dict.fromkeys(found), key=lambda one: _place(settings, one))
+        served = sorted(dict.fromkeys(found), key=lambda one: _row_order(settings, one))
         rows += [summary.row(stage, one, load) for load in settings.loads for one in served]
     return Report(settings=settings, context=context, engines=list(engines), rows=rows)
 
 
-def _place(settings: Settings, variant: Variant) -> tuple[int, int, int]:
+def _row_order(settings: Settings, variant: Variant) -> tuple[int, int, int]:
     """Sort no draft first, then drafts, K and, of one K, stock before ours."""
     kinds = ["none", "stock", "ours", "held", "schedule", "adaptive"]
     draft = settings.drafts.index(variant.draft) if variant.draft else -1

@@ -35,6 +35,8 @@ def print_report(report: Report, console: Console) -> None:
     console.print()
     for line in notes(report):
         console.print(line, markup=False)
+    if report.choice:
+        console.print()
     for line in recommendation(report):
         console.print(line, markup=False, soft_wrap=True)
     for text in report.advice:

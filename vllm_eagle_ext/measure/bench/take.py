@@ -20,7 +20,7 @@ def warm_up(
 ) -> None:
     """Run what is compiled at first use."""
     if settings.steps:
-        _timed(engine, settings, variant, prompts_of(load, 0, prompts)[0], _WARM_STEPS)
+        _timed_steps(engine, settings, variant, prompts_of(load, 0, prompts)[0], _WARM_STEPS)
     else:
         level = load.concurrency
         engine.load(whole_texts(settings, prompts[:level], level, _WARM_TOKENS))
@@ -42,7 +42,7 @@ def take(
     if not settings.steps:
         return figures_of_texts(engine.load(whole_texts(settings, prompts, load.concurrency)))
     waves = prompts_of(load, number, prompts)
-    found = [_timed(engine, settings, variant, wave, settings.steps) for wave in waves]
+    found = [_timed_steps(engine, settings, variant, wave, settings.steps) for wave in waves]
     return figures_of_steps(found)
 
 
@@ -100,7 +100,7 @@ def whole_texts(
     )
 
 
-def _timed(
+def _timed_steps(
     engine: EngineProcess, settings: Settings, variant: Variant, prompts: list[list[int]], steps: int
 ) -> TimedSteps:
     held = variant.k if variant.kind == "held" else None

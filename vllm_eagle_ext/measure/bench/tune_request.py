@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.bench.arguments import lists_of, mention_each
+from vllm_eagle_ext.measure.bench.keywords import lists_of, mention_each
 from vllm_eagle_ext.measure.bench.order import most_steps
 from vllm_eagle_ext.measure.bench.request import BenchRequest, Prompts, same_of
 from vllm_eagle_ext.measure.bench.results import ADAPTIVE_KEY, SCHEDULE_KEY, Settings

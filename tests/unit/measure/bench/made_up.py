@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from vllm_eagle_ext.measure.bench.advice import bench_advice
-from vllm_eagle_ext.measure.bench.choice import choose, worth_serving
+from vllm_eagle_ext.measure.bench.choice import choose_served, worth_serving
 from vllm_eagle_ext.measure.bench.order import swept, variants
 from vllm_eagle_ext.measure.bench.results import (
     PLAIN,
@@ -245,4 +245,4 @@ class MadeUpTune:
         if found := worth_serving(settings, surface_of(self.report_of(cells))):
             cells += self.cells("closing", [PLAIN, *found])
         report = self.report_of(cells)
-        return report.model_copy(update={"choice": choose(report)})
+        return report.model_copy(update={"choice": choose_served(report)})

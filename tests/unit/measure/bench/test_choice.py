@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.measure.bench.made_up import FAST, MadeUpTune, load
-from vllm_eagle_ext.measure.bench.arguments import lists_of
 from vllm_eagle_ext.measure.bench.choice import (
     best_by_requests,
     best_fixed,
-    choose,
+    choose_served,
     merged_schedule,
     worth_serving,
 )
+from vllm_eagle_ext.measure.bench.keywords import lists_of
 from vllm_eagle_ext.measure.bench.order import swept
 from vllm_eagle_ext.measure.bench.results import PLAIN, SCHEDULE_KEY, Measurement, Variant
 from vllm_eagle_ext.measure.bench.surface import surface_of
@@ -50,7 +50,7 @@ def chosen(made, gains, rounds=ROUNDS):
                         step_s=0.01,
                     )  # fmt: skip
                 )
-    return choose(made.report_of(cells))
+    return choose_served(made.report_of(cells))
 
 
 @settings(deadline=None)
@@ -158,5 +158,5 @@ def test_no_draft_where_every_config_loses_at_every_load(gains, printed):
 
 
 def test_no_length_pays():
-    choice = choose(MadeUpTune().sweep())
+    choice = choose_served(MadeUpTune().sweep())
     assert (choice.served, choice.exit_code) == (PLAIN, 0)

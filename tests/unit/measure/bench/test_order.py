@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.measure.bench.made_up import FAST, SLOW, MadeUp, MadeUpTune, load, settings_of
 from vllm_eagle_ext.measure.bench import progress
-from vllm_eagle_ext.measure.bench.arguments import engine_arguments
+from vllm_eagle_ext.measure.bench.keywords import engine_arguments
 from vllm_eagle_ext.measure.bench.order import (
     COMPILED_S,
     EAGER_S,

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.measure.bench.arguments import engine_arguments
+from vllm_eagle_ext.measure.bench.keywords import engine_arguments
 from vllm_eagle_ext.measure.bench.request import BenchRequest, settle_bench
 from vllm_eagle_ext.measure.bench.results import PLAIN, Variant
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.engine import TINY
 from tests.unit.draft_length.stepping import Stepper, make_scheduler, request
 from vllm_eagle_ext import plugin
-from vllm_eagle_ext.measure.bench.arguments import lists_of, mention_each
+from vllm_eagle_ext.measure.bench.keywords import lists_of, mention_each
 from vllm_eagle_ext.measure.engine.held_length import ASKED, SCHEDULER, asked_length
 
 MENU = (0, 1, 2, 4)
