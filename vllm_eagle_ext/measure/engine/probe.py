@@ -3,9 +3,9 @@
 
     LLM(worker_extension_cls="vllm_eagle_ext.measure.engine.probe.StepProbe")
 
-vLLM mixes the class into its worker. Only the engines that `bench`, `tune` and `verify` start name it; no
-other process that serves imports anything of `measure`. It imports nothing of this package's plugin and
-changes nothing until it is asked to, so that it measures an engine of stock vLLM alike.
+vLLM mixes the class into its worker. Only the engines that `bench`, `tune` and `verify` start name it;
+no other process that serves imports anything of `measure`. It imports nothing of this package's plugin
+and changes nothing until it is asked to, so that it measures an engine of stock vLLM alike.
 """
 
 from __future__ import annotations
