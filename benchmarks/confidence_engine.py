@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.calibration import Draft, keeps_product
 from tests.support.engine import IN_PROCESS, TINY, engine_environment
-from vllm_eagle_ext.draft_length.menu import schedule_of
+from vllm_eagle_ext.measure.engine.held_length import schedule_of
 
 SCHEDULER = "benchmarks.confidence_engine.build_recording_scheduler"
 SETTLING = 3  # steps of all requests before the first that is timed
@@ -136,7 +136,6 @@ def start(pair: Pair, requests: int) -> tuple[Any, Any]:
             **pair.speculative,
             "num_speculative_tokens_per_batch_size": [list(entry) for entry in schedule_of(menu)],
         },
-        additional_config={"eagle_ext": {"draft_off": "keep"}},
     )
     core = llm.llm_engine.engine_core.engine_core
     scheduler = core.scheduler

@@ -25,11 +25,10 @@ class ReferenceWork:
         self._rows = torch.randn(_ROWS, _WIDTH, generator=draws)
         self._weights = [torch.randn(_WIDTH, _WIDTH, generator=draws) for _ in range(_PRODUCTS)]
         self._small = [torch.randn(_SMALL, generator=draws) for _ in range(2 * _OPERATIONS)]
-        self.cpu_s = self.wall_s = self.last_s = 0.0
-        self.pieces = 0
+        self.last_s = 0.0
 
     def run(self) -> None:
-        began, began_wall = time.process_time(), time.perf_counter()
+        began = time.process_time()
         rows = self._rows
         for weight in self._weights:
             rows = torch.tanh(rows @ weight)
@@ -37,11 +36,3 @@ class ReferenceWork:
             both = torch.cat([(first + second) * first, second])
             torch.softmax(both.view(2, _SMALL).sum(0), 0).to(torch.bfloat16).float()
         self.last_s = time.process_time() - began
-        self.cpu_s += self.last_s
-        self.wall_s += time.perf_counter() - began_wall
-        self.pieces += 1
-
-    @property
-    def piece_s(self) -> float:
-        """CPU seconds of a piece, the mean of those that ran; 0 of none."""
-        return self.cpu_s / self.pieces if self.pieces else 0.0

@@ -40,7 +40,6 @@ RUN_BY = {
     "vllm serve examples/tiny": "tests/e2e/test_readme.py",
     "export": "tests/e2e/test_serving_examples.py",
     "ray start": "tests/e2e/test_serving_examples.py",
-    "python -m benchmarks.draft_lengths": "tests/e2e/test_draft_lengths_benchmark.py",
     "python -m benchmarks.draft_window": "tests/e2e/test_draft_window.py",
     "python -m benchmarks.long_shapes": "tests/e2e/test_draft_window.py",
     "python -m benchmarks.first_tokens": "tests/unit/benchmarks/test_first_tokens.py",

@@ -24,9 +24,7 @@ class Drafts:
 
     tokens: torch.Tensor  # [N, K], int64
     chances: torch.Tensor  # [N, K, VOCAB], what each token was drawn from
-    step: int
     target: torch.Tensor | None = None  # [N, K, VOCAB], behind the same tokens
-    accepted: torch.Tensor | None = None  # [N], in the step before
     said: torch.Tensor | None = None  # [N], tokens of the text
 
     @property
@@ -56,16 +54,9 @@ def best_half(drafts: Drafts) -> torch.Tensor:
     return up_to(scores >= scores.median())
 
 
-def some_k(drafts: Drafts) -> torch.Tensor:
-    return torch.randint(drafts.tokens.shape[1] + 1, ())
-
-
 LOSSLESS: dict[str, Rule] = {
     "K fixed": lambda d: d.all_kept(d.tokens.shape[1]),
-    "K at random in each step": lambda d: d.all_kept(some_k(d)),
-    "K in turn": lambda d: d.all_kept(d.step % (d.tokens.shape[1] + 1)),
     "K by load": lambda d: d.all_kept(1 if len(d.tokens) > 5_000 else d.tokens.shape[1]),
-    "K by the tokens accepted before": lambda d: (d.accepted + 1).clamp(max=d.tokens.shape[1]),
     "cut by position": lambda d: d.said % (d.tokens.shape[1] + 1),
     "cut at the product of largest chances": lambda d: up_to(largest_product(d) >= 0.3),
     "best half of the batch's rows": best_half,
@@ -170,21 +161,19 @@ def sample(rule: Rule, size: int, greedy: bool = False) -> tuple[list[tuple[int,
     """
     target, table = tables()
     texts = torch.zeros(size, 1 + LENGTH + 1 + K, dtype=torch.long)
-    ends, accepted = torch.zeros(size, dtype=torch.long), torch.zeros(size, dtype=torch.long)
+    ends = torch.zeros(size, dtype=torch.long)
     shares: list[torch.Tensor] = []  # per step, of each request's draft
     while len(going := (ends < LENGTH).nonzero().squeeze(1)):
         last = texts[going, ends[going]]
         tokens, chances = draft(last, table, greedy)
         before = torch.cat([last[:, None], tokens], 1)
         of_target = target[before]  # [N, 1 + K, VOCAB]
-        drafts = Drafts(tokens, chances, len(shares), of_target[:, :K], accepted[going], ends[going])
+        drafts = Drafts(tokens, chances, of_target[:, :K], ends[going])
         kept = rule(drafts)
         bonus = draw(of_target[torch.arange(len(going)), kept])
         found = verify(drafts, kept, bonus, greedy)
         places = 1 + ends[going][:, None] + torch.arange(1 + K)
         texts[going[:, None], places] = found.clamp(min=0)
-        count = (found >= 0).sum(1)
-        ends[going] += count
-        accepted[going] = count - 1
+        ends[going] += (found >= 0).sum(1)
         shares.append(kept / K)
     return [tuple(row) for row in texts[:, 1 : 1 + LENGTH].tolist()], torch.cat(shares).mean().item()

@@ -99,17 +99,6 @@ def test_vllm_reads_the_command(command, monkeypatch, tmp_path):
     assert set(written) == {"method", "model", "num_speculative_tokens"}
 
 
-def test_the_draft_length_of_the_page_is_served(monkeypatch):
-    """Up to the scheduler that vLLM is told to build, and the lengths that it makes graphs for."""
-    shown = (c for block in blocks("bash", ADAPTIVE) for c in commands(block))
-    (command,) = (c for c in shown if c.startswith("vllm serve"))
-    monkeypatch.chdir(ROOT)
-    config = engine_arguments(split(command)[1]).create_engine_config()
-    assert config.scheduler_config.get_scheduler_cls().__name__ == "build_scheduler"
-    schedule = config.speculative_config.num_speculative_tokens_per_batch_size
-    assert {k for _, _, k in schedule} == {0, 1, 2, 4}
-
-
 def test_our_commands_are_read():
     group = typer.main.get_command(app)
     shown = [split(c)[1] for guide in GUIDES for b in blocks("bash", guide) for c in commands(b)]

@@ -10,9 +10,9 @@ import torch
 from benchmarks.calibration import Draft
 from benchmarks.confidence_engine import PAIRS, SCHEDULER, Arm, hook
 from tests.support.engine import TINY
-from tests.unit.draft_length.stepping import Stepper, make_scheduler, request
+from tests.support.stepping import Stepper, make_scheduler, request
 from vllm_eagle_ext import plugin
-from vllm_eagle_ext.draft_length.menu import schedule_of
+from vllm_eagle_ext.measure.engine.held_length import schedule_of
 
 K = 4
 # Of request n the n-th row; cut at a running product of .05 they keep 4, 2, 0 and 1.

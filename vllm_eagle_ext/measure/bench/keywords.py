@@ -11,11 +11,10 @@ from vllm_eagle_ext.measure.bench.results import (
     PLAIN,
     SCHEDULE_KEY,
     Config,
-    Schedule,
     Settings,
     Variant,
 )
-from vllm_eagle_ext.measure.engine.held_length import SCHEDULER
+from vllm_eagle_ext.measure.engine.held_length import SCHEDULER, schedule_of
 from vllm_eagle_ext.options import KEY
 
 
@@ -48,7 +47,7 @@ def config_of(settings: Settings, variant: Variant) -> Config:
         speculative["draft_load_config"] = {"load_format": "auto"}
     if variant.kind == "held":
         speculative |= {"num_speculative_tokens": max(settings.ks)}
-        speculative[SCHEDULE_KEY] = lists_of(mention_each(settings.ks))
+        speculative[SCHEDULE_KEY] = lists_of(schedule_of(settings.ks))
     elif variant.kind == "schedule":
         speculative[SCHEDULE_KEY] = lists_of(variant.schedule)
     elif variant.kind == "adaptive":
@@ -72,12 +71,7 @@ def no_draft_or(variant: Variant) -> Variant:
     return variant if any(k for _, _, k in variant.schedule) else PLAIN
 
 
-def mention_each(ks: Sequence[int]) -> Schedule:
-    """Make a schedule that mentions each K once: vLLM captures CUDA graphs for those."""
-    return tuple((n, n, k) for n, k in enumerate(ks, start=1))
-
-
-def lists_of(schedule: Schedule) -> list[list[int]]:
+def lists_of(schedule: Sequence[tuple[int, int, int]]) -> list[list[int]]:
     """Spell a schedule as vLLM reads it."""
     return [list(entry) for entry in schedule]
 

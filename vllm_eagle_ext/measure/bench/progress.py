@@ -11,6 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from vllm_eagle_ext.measure.bench.results import Settings, Stage, Variant
 from vllm_eagle_ext.measure.engine.machine import BUSY, cores, load_average
 from vllm_eagle_ext.measure.engine.memory_share import Share
+from vllm_eagle_ext.preflight.cpu_kernels import BF16_FALLBACK
+from vllm_eagle_ext.preflight.offline.platform import find_cpu_kernels, find_platform
 
 _STAGES = {"texts": "measurements", "sweep": "each K", "closing": "what may be served"}
 
@@ -72,7 +74,7 @@ def described(settings: Settings, path: object) -> str:
 
 
 def announced(settings: Settings, seconds: float) -> Iterator[str]:
-    """Say how long it will take, and whether other work runs on this machine."""
+    """Say how long it will take, and what would spoil it: other work, or a dtype without a kernel."""
     narrower = (
         "Fewer --rounds, --concurrency and --context take less."
         if settings.command == "tune"
@@ -88,6 +90,9 @@ def announced(settings: Settings, seconds: float) -> Iterator[str]:
             f"Warning: load average {load:.1f} on {cores()} cores. Other work runs on this machine, and "
             "the times will be its as well."
         )
+    kernels = find_cpu_kernels(find_platform("auto"))
+    if kernels and not kernels.bf16 and settings.engine.get("dtype", "auto") in ("auto", "bfloat16"):
+        yield f"Warning: {BF16_FALLBACK}"
 
 
 def duration(seconds: float) -> str:

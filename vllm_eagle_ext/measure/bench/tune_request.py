@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.bench.keywords import lists_of, mention_each
+from vllm_eagle_ext.measure.bench.keywords import lists_of
 from vllm_eagle_ext.measure.bench.order import most_steps
 from vllm_eagle_ext.measure.bench.request import BenchRequest, Prompts, same_of
 from vllm_eagle_ext.measure.bench.results import ADAPTIVE_KEY, SCHEDULE_KEY, Settings
 from vllm_eagle_ext.measure.engine.arguments import refuse_reserved, require_served
+from vllm_eagle_ext.measure.engine.held_length import schedule_of
 from vllm_eagle_ext.measure.prompts import PromptSet, load_tokenizer, read_texts, token_ids
-from vllm_eagle_ext.preflight.auto_rules import has_fixed_blocks
+from vllm_eagle_ext.preflight.fixed_blocks import has_fixed_blocks
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
 from vllm_eagle_ext.preflight.offline.serve import usual_k
 
@@ -161,7 +162,7 @@ def _check_as_started(
     Raises:
         UnsupportedDraftError: a start would refuse it.
     """
-    key = {**request.speculative, SCHEDULE_KEY: lists_of(mention_each(ks))}
+    key = {**request.speculative, SCHEDULE_KEY: lists_of(schedule_of(ks))}
     require_served(run_check(replace(asked, speculative=key)), f"--lengths {','.join(map(str, ks))}")
     if request.adaptive:
         _refuse_adaptive(checked)
@@ -181,7 +182,7 @@ def _refuse_adaptive(checked: CheckResult) -> None:
             field="--adaptive", value=True,
             allowed=f"on a GPU and the V2 runner, whose CUDA graphs take drafts of any length; here are "
             f"{platform} and {runner.upper()}",
-            remedy="leave it out",
+            remedy="leave it out; a schedule of K is found on either runner",
         )  # fmt: skip
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.engine import TINY
-from tests.unit.draft_length.stepping import Stepper, make_scheduler, request
+from tests.support.stepping import Stepper, make_scheduler, request
 from vllm_eagle_ext import plugin
-from vllm_eagle_ext.measure.bench.keywords import lists_of, mention_each
-from vllm_eagle_ext.measure.engine.held_length import ASKED, SCHEDULER, asked_length
+from vllm_eagle_ext.measure.engine.held_length import ASKED, SCHEDULER, asked_length, schedule_of
 
 MENU = (0, 1, 2, 4)
 
@@ -22,7 +21,7 @@ def configured():
         model=str(TINY / "target"),
         speculative_config={
             "method": "eagle3", "model": str(TINY / "postnorm"), "num_speculative_tokens": 4,
-            "num_speculative_tokens_per_batch_size": lists_of(mention_each(MENU)),
+            "num_speculative_tokens_per_batch_size": schedule_of(MENU),
         },
         scheduler_cls=SCHEDULER,
         max_num_seqs=8,

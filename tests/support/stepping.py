@@ -1,7 +1,7 @@
 """vLLM's real schedulers, stepped as its engine core steps them, with arithmetic in place of a model.
 
 What is replaced: the worker, whose outputs are made here (one token for ever; of a request's drafts as
-many accepted as `accepts` says), and the clock. What is vLLM's: scheduling, KV-cache blocks, requests.
+many accepted as `accepts` says), and time. What is vLLM's: scheduling, KV-cache blocks, requests.
 """
 
 from __future__ import annotations
@@ -51,24 +51,17 @@ class Stepper:
         scheduler: Any,
         seconds: Callable[[int, int], float],
         accepts: Callable[[int], int],
-        drafts: Callable[[int], list[int]] = lambda k: [TOKEN] * k,
-        token: int = TOKEN,
     ) -> None:
         """
         Args:
             seconds: requests and K -> time of a step.
             accepts: number of a request's drafts -> how many of them are accepted.
-            drafts: K -> tokens that are drafted.
-            token: that is sampled.
         """
         self.scheduler = scheduler
         self.seconds = seconds
         self.accepts = accepts
-        self.drafts = drafts
-        self.token = token
         self.is_async = scheduler.vllm_config.scheduler_config.async_scheduling
         self.now = 0.0
-        scheduler.clock = lambda: self.now
         self.steps: list[Any] = []  # SchedulerOutput
         self.outputs: list[Any] = []  # EngineCoreOutputs per step
         self._running: deque[Any] = deque()
@@ -104,7 +97,7 @@ class Stepper:
         sampled = []
         for name in names:
             drafts = len(step.scheduled_spec_decode_tokens.get(name, ()))
-            sampled.append([] if name in in_prompt else [self.token] * (1 + self.accepts(drafts)))
+            sampled.append([] if name in in_prompt else [TOKEN] * (1 + self.accepts(drafts)))
         return ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: row for row, name in enumerate(names)},
@@ -114,5 +107,5 @@ class Stepper:
     def _hand_over(self, step: Any, names: list[str]) -> None:
         from vllm.v1.outputs import DraftTokenIds
 
-        drafts = [self.drafts(step.num_spec_tokens_to_schedule) for _ in names]
+        drafts = [[TOKEN] * step.num_spec_tokens_to_schedule for _ in names]
         self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafts))
