@@ -58,7 +58,7 @@ def bench(
         drafts=draft or [],
         ks=numbers(k, "-k") if draft else [],
         concurrency=numbers(concurrency, "--concurrency"),
-        kinds=_kinds(variants),
+        kinds=_variant_kinds(variants),
         synthetic_acceptance=_fractions(synthetic_acceptance),
     )
     path = out or Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}")
@@ -93,7 +93,7 @@ def _fractions(text: str) -> list[float]:
         ) from None
 
 
-def _kinds(text: str) -> list[Any]:
+def _variant_kinds(text: str) -> list[Any]:
     from vllm_eagle_ext.measure.bench.results import KINDS
 
     found = [part for part in text.split(",") if part]
