@@ -88,8 +88,9 @@ def test_what_was_measured_is_reported_when_it_is_interrupted(tmp_path):
     out = tmp_path / "bench"
     command, environment = started(out, "--num-prompts", "8")
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's & ignores it
+    ) as process:  # fmt: skip
         second, end = out / "logs" / "stock_draft1_k4_1.log", time.monotonic() + 300
         while not second.exists() and process.poll() is None and time.monotonic() < end:
             time.sleep(0.2)
