@@ -1,4 +1,4 @@
-"""One rule for all tests: no engine inherits the machine's choice of model runner, nor the network."""
+"""Rules for all tests: engines end with them, and take neither runner nor network from the machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 
 import pytest
 
+from tests.support.lifetime import end_children_with_us
+
+end_children_with_us()
 os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["VLLM_NO_USAGE_STATS"] = "1"

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.e2e.test_hybrid_dflash import dflash
 from tests.support.batches import Batch, Engine, eagle3, run_engines
 from tests.support.drafts import Draft
 from tests.support.engine import TINY
 from tests.support.hybrid import TARGET as HYBRID
+from tests.support.hybrid import dflash
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 from tests.support.quantised_drafts import quantised
 from vllm_eagle_ext.preflight.cpu_kernels import LoadedKernels

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from vllm_eagle_ext.measure.announce import busy_warning, duration, fallback_warning
 from vllm_eagle_ext.measure.bench.results import Settings, Stage, Variant
-from vllm_eagle_ext.measure.engine.machine import BUSY, cores, load_average
 from vllm_eagle_ext.measure.engine.memory_share import Share
-from vllm_eagle_ext.preflight.cpu_kernels import BF16_FALLBACK
-from vllm_eagle_ext.preflight.offline.platform import find_cpu_kernels, find_platform
 
 _STAGES = {"texts": "measurements", "sweep": "each K", "closing": "what may be served"}
 
@@ -84,18 +82,5 @@ def announced(settings: Settings, seconds: float) -> Iterator[str]:
         f"A small model on a CPU takes about {duration(seconds)}; told again from its own times. "
         f"{narrower}"
     )
-    load = load_average()
-    if load is not None and load > BUSY * cores():
-        yield (
-            f"Warning: load average {load:.1f} on {cores()} cores. Other work runs on this machine, and "
-            "the times will be its as well."
-        )
-    kernels = find_cpu_kernels(find_platform("auto"))
-    if kernels and not kernels.bf16 and settings.engine.get("dtype", "auto") in ("auto", "bfloat16"):
-        yield f"Warning: {BF16_FALLBACK}"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds / 10)) * 10} seconds"
-    return f"{round(seconds / 60)} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+    yield from busy_warning()
+    yield from fallback_warning(settings.engine)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.measure.bench.made_up import FAST, SLOW, MadeUp, MadeUpTune, load, settings_of
-from vllm_eagle_ext.measure.bench import progress
+from vllm_eagle_ext.measure import announce
+from vllm_eagle_ext.measure.announce import duration
 from vllm_eagle_ext.measure.bench.keywords import engine_arguments
 from vllm_eagle_ext.measure.bench.order import (
     COMPILED_S,
@@ -17,7 +18,7 @@ from vllm_eagle_ext.measure.bench.order import (
     turns,
     variants,
 )
-from vllm_eagle_ext.measure.bench.progress import announced, duration
+from vllm_eagle_ext.measure.bench.progress import announced
 from vllm_eagle_ext.measure.bench.request import BenchRequest
 from vllm_eagle_ext.measure.bench.results import PLAIN, Variant
 
@@ -106,7 +107,7 @@ def test_said(given, text):
 
 @pytest.mark.parametrize(("found", "warned"), [(0.0, False), (1e6, True), (None, False)])
 def test_what_is_said_before_the_first_engine(monkeypatch, found, warned):
-    monkeypatch.setattr(progress, "load_average", lambda: found)
+    monkeypatch.setattr(announce, "load_average", lambda: found)
     lines = list(announced(MadeUp().settings(), 400))
     assert lines[0].startswith("A small model on a CPU takes about 7 minutes; ")
     assert any(line.startswith("Warning: load average 1000000.0 on ") for line in lines) == warned
