@@ -18,22 +18,22 @@ FIELDS = (
 )  # fmt: skip
 KINDS = {
     "worked around": "The package serves rightly what vLLM alone would not.",
-    "refused beforehand": "Refused with a message before weights are loaded, where vLLM alone fails later "
-    "or goes on wrongly.",
+    "refused beforehand": "Refused before weights are loaded; vLLM alone fails later, or goes on.",
     "explains an observation": "The package does nothing about these.",
 }
 INTRODUCTION = """\
 # Faults of vLLM that were found
 
 Written by `python -m tools.faults_page --write` from the docstrings of the scripts in
-[vllm_faults](vllm_faults), which also say who meets the fault, the function that is its cause, what was run and what was
-read, where this package works around it, and when that can go. Not listed: limits that vLLM states.
+[vllm_faults](vllm_faults), which also say who meets the fault, the function that is its cause, what
+was run and what was read, where this package works around it, and when that can go. Not listed:
+limits that vLLM states.
 
 Whose fault is it? A script imports vLLM alone, starts no engine and takes seconds:
 `python docs/dev/vllm_faults/NAME.py`. `fault present: ..` and status 0 say that your vLLM has the fault,
 `fault gone: ..` and status 1 that it does not. For what is not listed, start the same engine with
-`VLLM_PLUGINS=""`: what happens there as well is vLLM's. What happens only with this package is ours: see *Not
-loading?* in the [README](../../README.md), and `vllm-eagle verify` for drafts.
+`VLLM_PLUGINS=""`: what happens there as well is vLLM's. What happens only with this package is ours: see
+*Not loading?* in the [README](../../README.md), and `vllm-eagle verify` for drafts.
 
 Of 0.33 the Python files were run, over 0.32's compiled CPU kernels.
 """
@@ -60,9 +60,8 @@ class Fault:
 
 
 def read(path: Path) -> Fault:
-    title, _, body = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition(
-        "\n"
-    )
+    said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    title, _, body = said.partition("\n")
     names = "|".join(name.strip("[]") for name in FIELDS)
     found = re.findall(rf"^({names}): (.+(?:\n  .+)*)", body, re.MULTILINE)
     return Fault(path, title.rstrip("."), {name: re.sub(r"\s+", " ", text) for name, text in found})

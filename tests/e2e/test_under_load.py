@@ -37,7 +37,8 @@ NARROW = PLAIN | {
 LENGTHS = (40, 60, 70, 50)  # of prompts; none is one chunk
 TURN = 60  # tokens: a second turn finds KV-cache blocks that end in generated text
 SEEDED = {"temperature": 1.0, "seed": 7}
-# The seeded request comes first, so that its prompt is one chunk: docs/dev/vllm_faults/, cpu_seed_in_chunks.
+# The seeded request comes first, so that its prompt is one chunk:
+# docs/dev/vllm_faults/cpu_seed_in_chunks.py.
 ASKED = [SEEDED, {}, {"json": SCHEMA, "max_tokens": 96, "ignore_eos": False}]
 SHORT = 12  # tokens of its prompt
 
