@@ -5,7 +5,7 @@ A step reads the target's weights and the caches of its requests once, and the d
 its passes. Those bytes over the device's measured copy bandwidth bound a step's time from below;
 arithmetic, launches and whatever lies between steps come on top. A model that fits into the processor's
 caches is read faster than that, and may beat the bound. It is a bound of bytes alone: kernels that
-recurrent states go through on a GPU may be held up by their instructions instead (docs/gpu.md).
+recurrent states go through on a GPU may be held up by their instructions instead (docs/dev/gpu.md).
 """
 
 from __future__ import annotations
