@@ -1,4 +1,4 @@
-"""The package keeps to the layers of docs/dev/architecture.md, and the page shows what its script writes.
+"""The package keeps to the layers of docs/dev/architecture.md, which its script writes.
 
 Imports inside functions count: they make a cycle as well, only later. An import under TYPE_CHECKING
 never runs, so it can close no cycle, but it is knowledge of another layer and is held to the table.
