@@ -50,6 +50,7 @@ def v2(prompts):
     return started(runs, "v2")[0]
 
 
+@pytest.mark.promise("replay is one state block per draft token to the bit, with one block per request")
 def test_replay_equals_one_state_block_per_token(v1):
     per_token, replayed = v1[0]["per_token"], v1[0]["auto"]
     assert replayed["tokens"] == per_token["tokens"]
@@ -57,6 +58,7 @@ def test_replay_equals_one_state_block_per_token(v1):
     assert replayed["counters"]["spec_decode_num_drafts"] > 300
 
 
+@pytest.mark.promise("the V2 runner: replay")
 @pytest.mark.v2
 def test_replay_equals_one_state_block_per_token_on_v2(v2):
     """Bit for bit: tokens, their log-probabilities, drafts and counters."""
@@ -70,6 +72,7 @@ def test_replay_equals_one_state_block_per_token_on_v2(v2):
         assert {group["blocks_per_request"] for group in groups} == {blocks}
 
 
+@pytest.mark.promise("DFlash on a hybrid target: the text is that without a draft")
 @pytest.mark.parametrize("name", ["per_token", "auto", "few"])
 def test_texts_are_those_without_a_draft(v1, name):
     plain, drafted = v1[0]["plain"], v1[0][name]["tokens"]
@@ -78,12 +81,14 @@ def test_texts_are_those_without_a_draft(v1, name):
     assert max(gaps, default=0) <= NEAR_TIE_GAP
 
 
+@pytest.mark.promise("DFlash drafts as it was trained to")
 def test_drafts_are_those_of_the_reference(v1, hybrid_target, dflash_walk, prompts):
     found = compare(v1[0]["auto"], hybrid_target, dflash_walk, prompts, count=PROMPTS)
     assert found.drafts >= 400
     assert min(found.equal_share) >= EQUAL_IDS
 
 
+@pytest.mark.promise("it is chosen by itself where it pays, and the log says so")
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [

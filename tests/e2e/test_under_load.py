@@ -72,6 +72,9 @@ def drafted(engines):
     return engines["narrow"]
 
 
+@pytest.mark.promise("prefix caching: text", id="second turn")
+@pytest.mark.promise("preemption: text", id="crowd")
+@pytest.mark.promise("chunked prefill: text", id="solo")
 @pytest.mark.parametrize("batch", ["crowd", "solo", "second turn", "second turn, cold"])
 def test_texts_are_those_without_a_draft(engines, drafted, batch):
     plain = engines["plain"]["second turn" if "turn" in batch else "crowd"]
@@ -96,6 +99,7 @@ def compare(drafted, target, postnorm_reference):
     return compared
 
 
+@pytest.mark.promise("chunked prefill: drafts")
 def test_drafts_behind_a_chunked_prompt_are_those_of_the_reference(drafted, compare):
     solo = drafted["solo"]
     inside = [rows - len(own) for rows, own in zip(solo["rows"], solo["placed"], strict=True)]
@@ -108,6 +112,7 @@ def test_a_reference_that_reads_other_layers_drafts_otherwise(compare):
     assert min(compare([layer_id - 1 for layer_id in POSTNORM_AUX_LAYERS]).equal_share) < 0.95
 
 
+@pytest.mark.promise("preemption: drafts")
 def test_preempted_requests_go_on_with_the_same_drafts(drafted):
     crowd, solo = drafted["crowd"], drafted["solo"]
     assert crowd["counters"]["num_preemptions"] >= 2
@@ -117,6 +122,7 @@ def test_preempted_requests_go_on_with_the_same_drafts(drafted):
     assert different == 0
 
 
+@pytest.mark.promise("prefix caching: drafts")
 def test_a_second_turn_finds_generated_text_in_the_prefix_cache(drafted):
     hit, cold = drafted["second turn"], drafted["second turn, cold"]
     assert hit["counters"]["prefix_cache_hits"] == hit["cached"][0] > LENGTHS[0]
@@ -126,6 +132,7 @@ def test_a_second_turn_finds_generated_text_in_the_prefix_cache(drafted):
     assert different == 0
 
 
+@pytest.mark.promise("sampling: a seeded text repeats itself, greedy ones beside it stay")
 def test_a_seeded_text_repeats_itself(engines, drafted):
     seeded, greedy, _ = drafted["kinds"]["tokens"]
     assert greedy == engines["plain"]["kinds"]["tokens"][1]
@@ -134,6 +141,7 @@ def test_a_seeded_text_repeats_itself(engines, drafted):
     assert seeded != greedy
 
 
+@pytest.mark.promise("structured output: an answer fits its schema")
 def test_an_answer_fits_its_json_schema(engines, drafted):
     from transformers import AutoTokenizer
 

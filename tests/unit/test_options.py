@@ -8,6 +8,8 @@ from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.log import log_once
 from vllm_eagle_ext.options import RENAMED, Options, current_spelling, parse_options
 
+pytestmark = pytest.mark.promise("unknown options are refused")
+
 OLD_SPELLINGS = [
     pytest.param(key, old, new, id=f"{key}: {old}")
     for key, values in RENAMED.items()

@@ -11,6 +11,8 @@ from vllm_eagle_ext.measure.bench.schedule import batches, order, outstanding, v
 from vllm_eagle_ext.measure.bench.take import by_context, measurement
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
 
+pytestmark = pytest.mark.promise("`bench` measures no draft, stock vLLM and this package")
+
 SETTINGS = Settings(
     target="t", drafts=["a", "b"], method={"a": "eagle3", "b": "dflash"}, ks=[3, 5],
     concurrency=[1, 4], repeats=2, max_tokens=64, temperature=0, seed=0, ignore_eos=False,

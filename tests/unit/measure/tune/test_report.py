@@ -15,6 +15,10 @@ from vllm_eagle_ext.measure.tune.publish import PICTURE, REPORT, publish
 from vllm_eagle_ext.measure.tune.report import TuneReport, report_of
 from vllm_eagle_ext.measure.tune.results import NONE, ServedConfig
 
+pytestmark = pytest.mark.promise(
+    "`tune` prints a config that vLLM reads as it was measured, and says where it is slower"
+)
+
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
