@@ -41,8 +41,8 @@ _LEFT, _REFUSED = "passed through", "refused"
 HEAD = """# Published drafts
 
 What `vllm-eagle check` says of drafts that were published. **No weight file of theirs has been
-seen**: each is a [fixture](../tests/fixtures/checkpoints) with the config, tensor names and sizes as far as they are
-known, and `vllm-eagle check REPOSITORY --target TARGET -k K` says what your copy is.
+seen**: each is a [fixture](../tests/fixtures/checkpoints) with the config, tensor names and sizes as
+far as they are known, and `vllm-eagle check REPOSITORY --target TARGET -k K` says what your copy is.
 
 *Known* from source (of the training code, of vLLM), from reports (a model card, an issue, a log) or
 inferred, whatever is the least sure. *Warnings*: rules of [drafts.md](drafts.md), asked for 4,096 tokens
