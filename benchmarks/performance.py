@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of docs/performance.md: `vllm-eagle bench` on the tiny pairs, on a CPU.
 
-    python -m benchmarks.performance            # all of BENCHES, about an hour
-    python -m benchmarks.performance by_k       # one of them
+    python -m benchmarks.performance            # all of BENCHES
+    python -m benchmarks.performance native     # one of them
 
-Each is measured anew in build/performance/<name>/; report.json goes to
-benchmarks/results/performance/, the pictures to docs/performance/.
+Each is measured anew in build/performance/<name>/; report.json goes to benchmarks/results/performance/,
+the picture of the gated pair to docs/images/.
 """
 
 from __future__ import annotations
@@ -17,11 +17,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.long_prompts import write_prompts
-
 BUILD = Path("build/performance")
-RESULTS = Path("benchmarks/results/performance")
-PICTURES = Path("docs/performance")
+RESULTS, PICTURES = Path("benchmarks/results/performance"), Path("docs/images")
 # Engines in the process of their client, so that two cores do not wait for six processes.
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
@@ -36,30 +33,17 @@ _COMMON = "--together --no-chat-template --ignore-eos --max-tokens 48 --prompts"
 DENSE = f"--target examples/tiny/target {_COMMON}"
 HYBRID = f"--target examples/tiny/hybrid_target --draft examples/tiny/dflash {_COMMON}"
 NATIVE, POSTNORM, GATED = (f"--draft examples/tiny/{name}" for name in ("native", "postnorm", "gated"))
-LONG = {length: f"build/performance/prompts_{length}.jsonl" for length in (100, 500, 1500)}
 
 # One engine of each kind per pair: one start differs from the next by more than a round from a round.
 _PAIRS = "--variants stock,ours --concurrency 1,8 --repeats 10 --rounds 1 --num-prompts 24"
-_GROWTH = "--repeats 1 --rounds 2 --num-prompts"
-_LEVELS = "--concurrency 1,2,4,8,16,32"
 
 BENCHES = {
     # Ours against stock.
     "native": f"{DENSE} {SHORT} {NATIVE} -k 4 {_PAIRS}",
     "postnorm": f"{DENSE} {SHORT} {POSTNORM} -k 4 {_PAIRS}",
-    "hybrid_slots": f'{HYBRID} {SHORT} -k 7 {_PAIRS} --eagle-ext {{"hybrid_state":"per_token"}}',
-    # Cost as work grows.
-    "by_concurrency": f"{DENSE} {SHORT} {POSTNORM} -k 4 {_LEVELS} {_GROWTH} 32",
-    "hybrid_by_concurrency": f"{HYBRID} {SHORT} -k 7 {_LEVELS} {_GROWTH} 32",
-    "by_k": f"{DENSE} {SHORT} {POSTNORM} -k 1,16 --concurrency 1,8 {_GROWTH} 16",
-    "hybrid_by_k": f"{HYBRID} {SHORT} -k 1,3,7 --concurrency 1,8 {_GROWTH} 16",
-    **{
-        f"{name}_prompts_{length}": f"{base} {path} {draft} --concurrency 1 {_GROWTH} 8"
-        for length, path in LONG.items()
-        for name, base, draft in (("dense", DENSE, f"{POSTNORM} -k 4"), ("hybrid", HYBRID, "-k 7"))
-    },
+    "hybrid_per_token": f'{HYBRID} {SHORT} -k 7 {_PAIRS} --eagle-ext {{"hybrid_state":"per_token"}}',
     # What stock loads by halves.
-    "gated": f"{DENSE} {SHORT} {GATED} -k 4 --concurrency 1 {_GROWTH} 24",
+    "gated": f"{DENSE} {SHORT} {GATED} -k 4 --concurrency 1 --repeats 1 --rounds 2 --num-prompts 24",
 }
 
 
@@ -79,14 +63,11 @@ def run(bench: str, out: Path) -> int:
 def keep(name: str) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     shutil.copy(BUILD / name / "report.json", RESULTS / f"{name}.json")
-    (PICTURES / name).mkdir(parents=True, exist_ok=True)
-    for picture in (BUILD / name).glob("*.png"):
-        shutil.copy(picture, PICTURES / name)
+    if name == "gated":
+        shutil.copy(BUILD / name / "speedup.png", PICTURES / "gated_speedup.png")
 
 
 def main() -> None:
-    for length, path in LONG.items():
-        write_prompts(Path(path), length, count=8)
     for name in sys.argv[1:] or BENCHES:
         if status := run(BENCHES[name], BUILD / name):
             raise SystemExit(f"{name}: exit status {status}")

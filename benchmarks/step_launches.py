@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,8 +68,9 @@ def measured(repeats: int) -> dict[str, Any]:
         for pair, setting in settings().items()
         for step, changes in STEPS.items()
     ]
-    shape = {name: value for name, value in asdict(Setting(QWEN_27B, 1, 15, 32)).items()}
-    del shape["delta"], shape["groups"], shape["device"]
+    shape = dict(vars(Setting(QWEN_27B, 1, 15, 32)))
+    for name in ("delta", "groups", "device", "kernels"):
+        del shape[name]
     return {"vllm": compat.vllm_version(), "setting": shape, "rows": rows}
 
 

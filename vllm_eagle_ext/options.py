@@ -19,8 +19,6 @@ KEY = "eagle_ext"
 # How alike a key must be to KEY or an option to be taken for it; "eagle_ex" is at 0.94, "eagle" at 0.71.
 _ALIKE = 0.85
 _GENERIC = ("enabled", "strict")  # names that another plugin may have options by
-# Option -> old spelling of a value -> the present one. REMOVE WHEN the release after this one is made.
-RENAMED = {"aux_layers": {"boundary": "input"}, "hybrid_state": {"slots": "per_token"}}
 
 
 class Options(BaseModel):
@@ -110,32 +108,10 @@ def parse_options(additional_config: object) -> Options:
             allowed="an object of options",
             remedy=f'write it as {{"{KEY}": {{"enabled": true}}}}',
         )
-    given = current_spelling(given)
     try:
         return Options.model_validate(given)
     except ValidationError as error:
         raise _options_error(given, error.errors()[0]["loc"][0]) from None
-
-
-def current_spelling(given: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Spell the values of options as they are spelt now; the log names each old spelling once."""
-    return {key: _renamed(str(key), value) for key, value in given.items()}
-
-
-def _renamed(key: str, value: object) -> object:
-    new = _now(key, value)
-    if new != value:
-        log_once(
-            logger,
-            logging.WARNING,
-            f'additional_config.{KEY}.{key}: "{value}" is now called "{new}"; the old name is '
-            "read for one release more.",
-        )
-    return new
-
-
-def _now(key: str, value: object) -> object:
-    return RENAMED.get(key, {}).get(value, value) if isinstance(value, str) else value
 
 
 def _refuse_outside(additional_config: Mapping[Any, Any]) -> None:
@@ -198,9 +174,9 @@ def _judge_stray(key: str, known: str, value: object) -> None:
 
 
 def _fits(key: str, value: object) -> bool:
-    """Find out whether the option takes the value, in its present or its old spelling."""
+    """Find out whether the option takes the value."""
     try:
-        Options.model_validate({key: _now(key, value)})
+        Options.model_validate({key: value})
     except ValidationError:
         return False
     return True

@@ -33,7 +33,6 @@ RUN_BY = {
     "pip install .[cuda]": "tests/e2e/test_packaging.py",
     "pip install .[cuda,measure]": "tests/e2e/test_packaging.py",
     "pip install .[measure]": "tests/e2e/test_packaging.py",
-    "pip install .[bench]": "tests/e2e/test_packaging.py",  # the extra's former name
     "hf download": "tests/unit/test_recipes.py",  # its options; the sizes are hundreds of GiB
     "vllm serve Qwen/Qwen3.6-27B": "tests/unit/test_recipes.py",
     "vllm serve baichuan-inc/Baichuan-M3-235B": "tests/unit/test_recipes.py",
@@ -41,12 +40,7 @@ RUN_BY = {
     "export": "tests/e2e/test_serving_examples.py",
     "ray start": "tests/e2e/test_serving_examples.py",
     "python -m benchmarks.draft_lengths": "tests/e2e/test_draft_lengths_benchmark.py",
-    "python -m benchmarks.draft_window": "tests/e2e/test_draft_window.py",
-    "python -m benchmarks.long_shapes": "tests/e2e/test_draft_window.py",
     "python -m benchmarks.first_tokens": "tests/unit/benchmarks/test_first_tokens.py",
-    ".venv/bin/python tools/preload.py .venv/bin/python -m benchmarks.confidence": (
-        "tests/e2e/test_confidence.py"
-    ),
     "python -m benchmarks.performance": "tests/e2e/test_bench.py",  # `bench`; all of it: 45 minutes
     "vllm-eagle status": "tests/unit/cli/test_status.py",
     "vllm-eagle selftest": "tests/unit/measure/selftest/test_selftest.py",

@@ -34,7 +34,6 @@ class Draw:
     top_k: int = 0
     top_p: float = 1.0
     broken: str | None = None  # a fault of `sampling_process.BROKEN`
-    cut: str | None = None  # a rule of `draft_cuts`, for sampled drafts
     in_turn: bool = False  # a menu's lengths one after the other
 
 

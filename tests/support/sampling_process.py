@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.support.draft_cuts import BIASED, LOSSLESS, Drafts, Rule
 from tests.support.draft_lengths import CYCLED, IN_TURN, Watched, auto
 from tests.support.families_process import write_random_target
 from tests.support.hybrid_process import counters
@@ -75,23 +73,6 @@ def build(target: Path, draft: Path | None, engine: dict[str, Any]) -> Any:
     )
 
 
-def cut_drafts(llm: Any, rule: Rule) -> tuple[Any, str, Callable[..., Any]]:
-    """Drafts are shortened between runner and scheduler, which without async scheduling sees them."""
-    core = llm.llm_engine.engine_core.engine_core
-    scheduler, runner = core.scheduler, core.model_executor.driver_worker.worker.model_runner
-    original = scheduler.update_draft_token_ids
-
-    def cut(drafts: Any) -> None:
-        chances, tokens = runner._draft_probs, torch.tensor(drafts.draft_token_ids)
-        assert drafts.req_ids == runner._draft_prob_req_ids
-        assert chances.shape[:2] == tokens.shape == (len(drafts.req_ids), K)
-        kept = rule(Drafts(tokens, chances, step=0)).tolist()
-        rows = [row[:count] for row, count in zip(drafts.draft_token_ids, kept, strict=True)]
-        original(replace(drafts, draft_token_ids=rows))
-
-    return scheduler, "update_draft_token_ids", cut
-
-
 def sample(llm: Any, draw: dict[str, Any], seed: int, size: int) -> list[list[int]]:
     from vllm import SamplingParams
 
@@ -123,8 +104,6 @@ def run(target: Path, draft: Path | None, job: dict[str, Any], engine: dict[str,
         with pytest.MonkeyPatch.context() as patch:  # the worker lives in this process
             if draw["broken"] is not None:
                 patch.setattr(rejection_sampler, *BROKEN[draw["broken"]](rejection_sampler))
-            if draw["cut"] is not None:
-                patch.setattr(*cut_drafts(llm, (LOSSLESS | BIASED)[draw["cut"]]))
             seeds = range(1, 1 + job["seeds"])
             samples[draw["name"]] = [sample(llm, draw, seed, job["size"]) for seed in seeds]
     seen = counters(llm)

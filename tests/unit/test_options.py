@@ -5,16 +5,9 @@ import logging
 import pytest
 
 from vllm_eagle_ext.errors import OptionsError
-from vllm_eagle_ext.log import log_once
-from vllm_eagle_ext.options import RENAMED, Options, current_spelling, parse_options
+from vllm_eagle_ext.options import Options, parse_options
 
 pytestmark = pytest.mark.promise("unknown options are refused")
-
-OLD_SPELLINGS = [
-    pytest.param(key, old, new, id=f"{key}: {old}")
-    for key, values in RENAMED.items()
-    for old, new in values.items()
-]
 
 
 @pytest.mark.parametrize("given", [{}, None, {"other_plugin": 1}, {"eagle_ext": {}}, object()])
@@ -145,53 +138,3 @@ def test_a_misspelt_key_is_recognised(key, hint):
 def test_not_an_object():
     with pytest.raises(OptionsError, match="an object of options"):
         parse_options({"eagle_ext": ["enabled"]})
-
-
-@pytest.fixture
-def _nothing_logged_yet():
-    """`log_once` remembers what it has said in this process."""
-    log_once.cache_clear()
-    yield
-    log_once.cache_clear()
-
-
-@pytest.mark.parametrize(("key", "old", "new"), OLD_SPELLINGS)
-class TestOldSpelling:
-    """Values that were renamed are taken in their old spelling for one release."""
-
-    def test_is_taken_for_the_new_one(self, key, old, new):
-        assert parse_options({"eagle_ext": {key: old}}) == parse_options({"eagle_ext": {key: new}})
-
-    @pytest.mark.usefixtures("_nothing_logged_yet")
-    def test_is_logged_once_with_the_new_one(self, key, old, new, vllm_log):
-        for _ in range(2):
-            parse_options({"eagle_ext": {key: old}})
-        (record,) = vllm_log.containing(f"additional_config.eagle_ext.{key}")
-        assert record.levelno == logging.WARNING
-        assert f'"{old}" is now called "{new}"' in record.getMessage()
-
-    def test_the_new_one_is_not_warned_of(self, key, old, new, vllm_log):
-        parse_options({"eagle_ext": {key: new}})
-        assert not vllm_log.containing(key)
-
-    def test_only_the_new_one_is_described(self, key, old, new):
-        described = str(Options.model_fields[key].description)
-        assert f'"{new}"' in described
-        assert f'"{old}"' not in described
-
-    def test_beside_the_key_of_options_it_is_recognised(self, key, old, new):
-        with pytest.raises(OptionsError) as caught:
-            parse_options({key: old})
-        assert caught.value.remedy == f'write {{"eagle_ext": {{"{key}": ..}}}}'
-
-    def test_under_another_key_it_is_recognised(self, key, old, new):
-        with pytest.raises(OptionsError, match='write "eagle_ext" for "speculators"'):
-            parse_options({"speculators": {key: old}})
-
-    def test_is_spelt_anew_for_a_command_that_is_printed(self, key, old, new):
-        assert current_spelling({key: old, "strict": False}) == {key: new, "strict": False}
-
-
-def test_other_values_are_never_spelt_anew():
-    given = {"aux_layers": [0, 2], "hybrid_state": "auto", "gate_layout": "boundary", 7: "slots"}
-    assert current_spelling(given) == given

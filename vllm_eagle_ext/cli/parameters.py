@@ -93,7 +93,6 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option(help="A config that `vllm-eagle tune` printed, its report.json: one more variant."),
 ]
-FormerVariants = Annotated[str | None, typer.Option("--ways", hidden=True)]
 Engine = Annotated[str, typer.Option(help="Further arguments of LLM() as JSON.")]
 Speculative = Annotated[str, typer.Option(help="Further keys of speculative_config.")]
 EagleExt = Annotated[str, typer.Option(help="Options as in additional_config.")]

@@ -40,10 +40,5 @@ def numbers(text: str, hint: str) -> list[int]:
     return found
 
 
-def say_renamed(old: str, new: str) -> None:
-    """Name the new spelling of an option whose old one is still read."""
-    typer.echo(f"{old} is now called {new}; the old name is read for one release more.", err=True)
-
-
 def console() -> Console:
     return Console(soft_wrap=True, highlight=False, emoji=False)

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.terminal import console, fail, json_object, numbers, say_renamed
+from vllm_eagle_ext.cli.terminal import console, fail, json_object, numbers
 from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.measure.bench.request import BenchRequest
 
 app = typer.Typer(invoke_without_command=True)
-_VARIANTS = "none,stock,ours"
 
 
 @app.callback()
@@ -42,8 +41,7 @@ def bench(
     chat_template: parameters.ChatTemplate = None,
     thinking: parameters.Thinking = None,
     method: parameters.Method = None,
-    variants: parameters.Variants = _VARIANTS,
-    ways: parameters.FormerVariants = None,
+    variants: parameters.Variants = "none,stock,ours",
     config: parameters.ConfigFile = None,
     engine: parameters.Engine = "{}",
     speculative: parameters.Speculative = "{}",
@@ -97,15 +95,11 @@ def _bench_request(given: dict[str, Any]) -> BenchRequest:
 
     if given["target"] is None:
         raise typer.BadParameter("needed", param_hint="--target")
-    if given["ways"] is not None:
-        if given["variants"] != _VARIANTS:
-            raise typer.BadParameter("not beside --variants, its new name", param_hint="--ways")
-        say_renamed("--ways", "--variants")
     read: dict[str, Any] = {
         "drafts": given["draft"] or [],
         "ks": numbers(given["k"], "-k") if given["draft"] else [],
         "concurrency": numbers(given["concurrency"], "--concurrency"),
-        "kinds": kinds_of(given["variants"] if given["ways"] is None else given["ways"]),
+        "kinds": kinds_of(given["variants"]),
         "synthetic_acceptance": fractions(given["synthetic_acceptance"]),
     }
     for name in ("engine", "speculative", "eagle_ext"):

@@ -7,8 +7,6 @@ import hashlib
 import json
 from typing import Any, Literal, get_args
 
-from pydantic import AliasChoices, Field
-
 from vllm_eagle_ext.measure.folder import Record, RunFolder
 
 ComparedKind = Literal["none", "stock", "ours"]  # no draft, stock vLLM, this package
@@ -18,15 +16,10 @@ KINDS: tuple[ComparedKind, ...] = get_args(ComparedKind)
 SETTINGS, ENGINES, MEASUREMENTS = "bench.json", "engines.jsonl", "measurements.jsonl"
 
 
-def named(name: str, former: str, **more: Any) -> Any:
-    """A field that folders of earlier releases hold under its former name."""
-    return Field(validation_alias=AliasChoices(name, former), **more)
-
-
 class Variant(Record):
     """What is served: by whom, with which draft and K."""
 
-    kind: VariantKind = named("kind", "way")
+    kind: VariantKind
     draft: str | None = None  # None without a draft
     k: int = 0  # of a config the largest
 
@@ -80,7 +73,7 @@ class Settings(Record):
     eagle_ext: dict[str, Any]
     synthetic_acceptance: list[float] | None  # per position, for the largest K; or [acceptance length]
     dummy: bool
-    kinds: list[ComparedKind] = named("kinds", "ways")  # of variants
+    kinds: list[ComparedKind]  # of variants
     config: GivenConfig | None = None  # one more variant
 
     @property
@@ -101,7 +94,7 @@ class Traffic(Record):
     target_kv_per_token: int
     draft_kv_per_token: int
     state_per_request: int  # one block of recurrent state, all layers
-    state_blocks: int = named("state_blocks", "state_pages")  # per request, that a step may write
+    state_blocks: int  # per request, that a step may write
     parallel_drafts: bool  # one pass of the draft for all K tokens
     copy_bytes_per_s: float  # read plus written, best of several copies on the worker's device
 

@@ -15,7 +15,6 @@ from vllm_eagle_ext.measure.bench.results import (
     Split,
     Traffic,
     Variant,
-    named,
 )
 from vllm_eagle_ext.measure.bench.theory import Theory
 from vllm_eagle_ext.measure.folder import Context
@@ -59,9 +58,7 @@ class Row(Record):
     drafts: int = 0
     accepted: list[int] = []  # per position
     acceptance: list[float] = []  # per position: accepted / drafts
-    acceptance_length: float | None = named(
-        "acceptance_length", "tau", default=None
-    )  # 1 without a draft
+    acceptance_length: float | None = None  # 1 without a draft
     step_ms: float | None = None  # per step of the target, decoding; about TPOT x acceptance length
     split: Split | None = None
     draft_share: float | None = None  # of the step

@@ -22,7 +22,7 @@ from vllm_eagle_ext.checkpoint.families.registry import drafter_of
 from vllm_eagle_ext.checkpoint.findings import relax
 from vllm_eagle_ext.checkpoint.sources import FolderSource
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.options import KEY, current_spelling, parse_options
+from vllm_eagle_ext.options import KEY, parse_options
 from vllm_eagle_ext.preflight.auto_rules import speculative_keys
 from vllm_eagle_ext.preflight.draft_checks import inspect_files
 from vllm_eagle_ext.preflight.offline.platform import find_platform
@@ -105,7 +105,6 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     Raises:
         EagleExtError: draft, target or options cannot be read.
     """
-    request = replace(request, options=current_spelling(request.options))
     options = parse_options({KEY: request.options})
     platform = find_platform(request.platform)
     target_folder = Path(os.path.expanduser(request.target))

@@ -49,25 +49,6 @@ def test_without_matplotlib(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*.png"))
 
 
-def test_a_folder_of_an_earlier_release(tmp_path, monkeypatch):
-    """Keys that had other names are read: the same rows and the same tables."""
-    monkeypatch.setitem(sys.modules, "matplotlib", None)  # not of interest
-    made = MadeUp(concurrency=(1, 4))
-    made.folder(tmp_path / "now")
-    made.folder(tmp_path / "then")
-    former = {"kind": "way", "kinds": "ways", "state_blocks": "state_pages"}
-    for file in (tmp_path / "then").iterdir():
-        text = file.read_text()
-        for name, old in former.items():
-            text = text.replace(f'"{name}":', f'"{old}":')
-        assert '"way":' in text or file.suffix == ".json"
-        file.write_text(text)
-    shown = [written(Folder(tmp_path / name)).splitlines()[:-1] for name in ("now", "then")]
-    assert shown[0] == shown[1]
-    reports = [(tmp_path / name / "report.json").read_text() for name in ("now", "then")]
-    assert reports[0] == reports[1]
-
-
 def test_no_bench_is_here(tmp_path):
     with pytest.raises(SpeculativeConfigError, match=r"bench\.json"):
         written(Folder(tmp_path))

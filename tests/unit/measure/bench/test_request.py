@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.measure.bench import run
 from vllm_eagle_ext.measure.bench.request import BenchRequest, engine_arguments, settle
 
 REQUEST = BenchRequest(
@@ -96,18 +95,3 @@ def test_options_that_cannot_be_read(arguments, said):
     result = CliRunner().invoke(app, base + arguments)
     assert result.exit_code == 2
     assert said in result.output
-
-
-def test_the_former_name_of_variants(monkeypatch):
-    """--ways is read, and named on standard error."""
-    found = []
-
-    def run_bench(request, *_):
-        found.append(request)
-        return 0
-
-    monkeypatch.setattr(run, "run_bench", run_bench)
-    result = CliRunner().invoke(app, ["bench", "--target", "t", "--ways", "none"])
-    assert result.exit_code == 0, result.output
-    assert result.stderr.startswith("--ways is now called --variants;")
-    assert (found[0].kinds, result.stdout) == (["none"], "")

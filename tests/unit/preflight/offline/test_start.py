@@ -78,16 +78,6 @@ def test_prefix_caching_that_vllm_would_crash_with(check):
     assert "--no-enable-prefix-caching" in result.stdout
 
 
-def test_a_value_in_its_old_spelling(check):
-    """It is taken, and the printed command has the new one."""
-    shown = check(TINY / "dflash", *HYBRID, "--eagle-ext", '{"hybrid_state": "slots"}')
-    assert shown.exit_code == 0
-    options = serve_line(shown)[1]["--additional-config"]
-    assert options == {"eagle_ext": {"hybrid_state": "per_token"}}
-    said = check(TINY / "dflash", *HYBRID, "--eagle-ext", '{"hybrid_state": "slots"}', "--json")
-    assert json.loads(said.stdout)["recurrent_state"].startswith("per_token, ")
-
-
 def test_replay_where_the_draft_needs_the_v1_runner(check, tmp_path):
     """On a GPU V1 cannot replay."""
     draft = tiny_draft(tmp_path / "native", num_aux=3, post_norm=False)
