@@ -40,7 +40,7 @@ def schemes(data: Data) -> list[str]:
     return [scheme for scheme in order if scheme in found]
 
 
-def times(data: Data, state: str, ks: Sequence[int] = (3, 7, 15)) -> str:
+def times(data: Data, state: str, ks: Sequence[int] = (7, 15)) -> str:
     names = schemes(data)
     head = ["GPU", "K", "1R+1W", "2R+1W", *(f"{name}: {MANY}, {ONE} request" for name in names)]
     rows = rows_of(data, target=TARGETS[0].name, tp=1, state=state)
