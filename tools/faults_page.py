@@ -35,7 +35,8 @@ Whose fault is it? A script imports vLLM alone, starts no engine and takes secon
 `VLLM_PLUGINS=""`: what happens there as well is vLLM's. What happens only with this package is ours: see
 *Not loading?* in the [README](../../README.md), and `vllm-eagle verify` for drafts.
 
-Of 0.33 the Python files were run, over 0.32's compiled CPU kernels.
+In 0.32 and 0.33, unless said otherwise. Of 0.33 the Python files were run, over 0.32's compiled
+CPU kernels.
 """
 
 
@@ -56,7 +57,8 @@ class Fault:
         symptom = re.split(r"(?<=\.) (?=[A-Z])", self.parts["Symptom"])[0]
         remedy = f" *Remedy:* {self.parts['Remedy']}" if "Remedy" in self.parts else ""
         link = f"[{self.path.stem}]({self.path.relative_to(PAGE.parent)})"
-        return f"- **{self.title}** ({releases}; {link}). {symptom}{remedy}"
+        where = link if releases == "0.32 and 0.33" else f"{releases}; {link}"
+        return f"- **{self.title}** ({where}). {symptom}{remedy}"
 
 
 def read(path: Path) -> Fault:
