@@ -16,12 +16,14 @@ import pytest
 LONGER = ("full", "long", "peers")  # markers that take a test out of `make test`
 
 
-def promises_of(item: pytest.Item) -> Iterator[str]:
-    """What this item is said to prove."""
+def promises_of(item: pytest.Item) -> Iterator[tuple[str, str]]:
+    """What this item is said to prove, and its name, with parameters if they alone prove it."""
     parameters = getattr(item, "callspec", None)
     for marker in item.iter_markers("promise"):
-        if marker.kwargs.get("id") in (None, parameters and parameters.id):
-            yield marker.args[0]
+        if "id" not in marker.kwargs:
+            yield marker.args[0], item.nodeid.partition("[")[0]
+        elif parameters and marker.kwargs["id"] == parameters.id:
+            yield marker.args[0], item.nodeid
 
 
 def is_in_make_test(item: pytest.Item) -> bool:
@@ -31,18 +33,20 @@ def is_in_make_test(item: pytest.Item) -> bool:
 def unproven(items: Sequence[pytest.Item]) -> list[str]:
     """Promises that no item proves in `make test`, those with an id that no item has among them."""
     made = {marker.args[0] for item in items for marker in item.iter_markers("promise")}
-    proven = {promise for item in items if is_in_make_test(item) for promise in promises_of(item)}
+    proven = {promise for item in items if is_in_make_test(item) for promise, _ in promises_of(item)}
     return sorted(made - proven)
 
 
 def table(items: Sequence[pytest.Item]) -> str:
+    """A row per promise; of several tests their file."""
     rows: dict[str, set[str]] = {}
     for item in items:
-        for promise in promises_of(item) if is_in_make_test(item) else ():
-            rows.setdefault(promise, set()).add(item.nodeid.partition("[")[0])
+        for promise, test in promises_of(item) if is_in_make_test(item) else ():
+            rows.setdefault(promise, set()).add(test)
     lines = ["| promise | test in `make test` |", "|---|---|"]
     for promise, tests in sorted(rows.items(), key=lambda row: min(row[1])):
-        lines.append(f"| {promise} | {', '.join(f'`{test}`' for test in sorted(tests))} |")
+        test, *others = sorted(tests)
+        lines.append(f"| {promise} | `{test.partition('::')[0] if others else test}` |")
     return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.promises import unproven
+from tests.promises import table, unproven
 from tests.support.engine import ROOT
 
 
@@ -14,6 +14,7 @@ def item(*markers: pytest.MarkDecorator, parameters: str | None = None) -> Simpl
     """What of a collected test is asked for."""
     marks = [decorated.mark for decorated in markers]
     return SimpleNamespace(
+        nodeid=f"tests/test_a.py::test_a[{parameters}]",
         callspec=parameters and SimpleNamespace(id=parameters),
         iter_markers=lambda name: (mark for mark in marks if mark.name == name),
         get_closest_marker=lambda name: next((mark for mark in marks if mark.name == name), None),
@@ -42,6 +43,14 @@ def test_a_promise_that_is_proven(items):
 )
 def test_a_promise_that_lost_its_test(items, lost):
     assert unproven(items) == [lost.args[0]]
+
+
+def test_the_table_names_parameters_that_alone_prove_it():
+    shown = table([item(GATED, TEXT, parameters="gated"), item(GATED, parameters="plain")])
+    assert shown.splitlines()[2:] == [
+        "| the text is that without a draft | `tests/test_a.py::test_a` |",
+        "| gated drafts: text | `tests/test_a.py::test_a[gated]` |",
+    ]
 
 
 def test_ci_runs_every_tier_of_a_change():
