@@ -15,6 +15,16 @@ UNITS := -n logical --maxprocesses 4 $(SPREAD)
 # An engine on a CPU keeps one core busy; those of a GPU would share its memory.
 ENGINES := $(if $(shell command -v nvidia-smi),,-n 2 $(SPREAD))
 
+# `make test ISA=avx2` runs what depends on the CPU's instructions with vLLM's library for AVX2.
+ifdef ISA
+UNDER := $(BIN)/python tools/isa.py $(ISA)
+TESTED_UNITS := $(addprefix tests/unit/,preflight/test_cpu_kernels.py drafters replay/test_cpu_ops.py replay/test_on_cpu.py)
+TESTED_ENGINES := tests/e2e/test_in_float32.py
+else
+TESTED_UNITS := tests/unit tests/contract
+TESTED_ENGINES := tests/e2e
+endif
+
 # `make contract` takes a release instead.
 ifeq ($(filter auto cpu cuda,$(VLLM))$(filter contract,$(MAKECMDGOALS)),)
 $(error VLLM=$(VLLM): allowed are cpu and cuda)
@@ -34,8 +44,8 @@ demo: venv
 
 # One thread for the unit tests: their tensors are tiny, and threads that wait for each other cost more.
 test: venv
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/unit tests/contract -m "$(FAST)" $(UNITS) $(PYTEST)
-	@$(RUN) $(BIN)/python -m pytest tests/e2e -m "$(FAST)" $(ENGINES) $(PYTEST)
+	@OMP_NUM_THREADS=1 $(UNDER) $(BIN)/python -m pytest $(TESTED_UNITS) -m "$(FAST)" $(UNITS) $(PYTEST)
+	@$(RUN) $(UNDER) $(BIN)/python -m pytest $(TESTED_ENGINES) -m "$(FAST)" $(ENGINES) $(PYTEST)
 
 # `make test-full REST=1` leaves out what `make test` runs.
 test-full: $(if $(REST),venv,test)

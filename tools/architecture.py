@@ -70,7 +70,7 @@ LAYERS = (
     ),
     Layer(
         "start",
-        ("failed_start", "resolved_marker", "metrics", "shared_figures"),
+        ("failed_start", "resolved_marker", "metrics"),
         "what a start leaves behind: its last line, the resolved-config marker, gauges",
         ("base", "checkpoint", "memory"),
     ),
@@ -87,17 +87,10 @@ LAYERS = (
         ("base", "memory", "compat", "start"),
     ),
     Layer(
-        "draft_length",
-        ("draft_length",),
-        "a scheduler that chooses K for each step, and the controller that it asks",
-        ("base", "start"),
-        without=("torch",),
-    ),
-    Layer(
         "preflight",
         ("preflight",),
         "what happens between the command line and vLLM's SpeculativeConfig",
-        ("base", "checkpoint", "options", "memory", "compat", "start", "drafters", "draft_length"),
+        ("base", "checkpoint", "options", "memory", "compat", "start", "drafters"),
     ),
     Layer(
         "plugin",
@@ -109,7 +102,7 @@ LAYERS = (
         "measure",
         ("measure",),
         "bench, tune, verify, selftest and their references; no engine that serves a user imports it",
-        ("base", "checkpoint", "options", "memory", "replay", "draft_length", "preflight"),
+        ("base", "checkpoint", "options", "memory", "replay", "preflight"),
     ),
     Layer(
         "cli",

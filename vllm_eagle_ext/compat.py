@@ -232,9 +232,6 @@ def _repair_chunks() -> None:
 
 def _wrap_propose(module: ModuleType) -> None:
     def around(original: Any, runner: Any, step: Any, *args: Any, **kwargs: Any) -> Any:
-        asleep = _sleeps_through(runner, step, args)
-        if asleep is not None:
-            return asleep
         count = runner.input_batch.num_reqs
         inside = runner.discard_request_mask.np[:count]  # their prompts go on
         if not inside.any():
@@ -270,19 +267,3 @@ def _wrap_sample(module: ModuleType) -> None:
         return original(self, logits, drafts if drafts is not None and drafts.max_spec_len else None)
 
     _wrap(module.GPUModelRunner, "_sample", around)
-
-
-def _sleeps_through(runner: Any, step: Any, args: tuple[Any, ...]) -> Any:
-    """Ask a draft that may sleep whether it does, and what it drafts then: no tokens.
-
-    Symptom: with K = 0 a draft costs most of what it costs with K = 1.
-    Cause: V1 knows no K = 0 and runs the drafter (`propose`), for its cache alone.
-    Seam: the name that `_repair_chunks` wraps; vLLM's own is not called for such a step. REMOVE WHEN
-        V1's proposers skip steps without drafts and fill their caches later, or V1 goes.
-    """
-    draft = getattr(getattr(runner, "drafter", None), "model", None)
-    sleep_through = getattr(draft, "sleep_through", None)
-    if sleep_through is None:
-        return None
-    sampled, _, _, _, aux_states, _, metadata, *_ = args
-    return sleep_through(runner, step, sampled, aux_states, metadata)

@@ -8,12 +8,9 @@ installed, also for servers started with --disable-log-stats.
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.log import get_logger
@@ -27,7 +24,6 @@ from vllm_eagle_ext.memory.footprint import (
 )
 from vllm_eagle_ext.memory.geometry import Attention, Target, read_target
 from vllm_eagle_ext.memory.state_blocks import Scheme
-from vllm_eagle_ext.shared_figures import SharedFigures, create_figures
 from vllm_eagle_ext.version import __version__
 
 if TYPE_CHECKING:
@@ -39,28 +35,13 @@ logger = get_logger(__name__)
 DRAFT_INFO = "vllm_eagle_ext:draft_info"
 STATE_BYTES = "vllm_eagle_ext:request_state_bytes"
 STATE_BLOCKS = "vllm_eagle_ext:request_state_blocks"
-DRAFT_LENGTH = "vllm_eagle_ext:draft_length"
-DRAFT_GAIN = "vllm_eagle_ext:draft_gain"
-DRAFT_UNTIMED = "vllm_eagle_ext:draft_lengths_untimed"
-DRAFTED_TOKENS = "vllm_eagle_ext:drafted_tokens"
-LENGTH_STEPS = "vllm_eagle_ext:draft_length_steps"
-OF_DRAFT_LENGTH = (DRAFT_LENGTH, DRAFT_GAIN, DRAFT_UNTIMED, DRAFTED_TOKENS, LENGTH_STEPS)
 
 _HELP = {
     DRAFT_INFO: "The draft that is served, how it was read, and by which drafter. Always 1.",
     STATE_BYTES: "Bytes of one request's recurrent state on one rank, in whole KV-cache blocks.",
     STATE_BLOCKS: "KV-cache blocks of recurrent state that one request takes in each recurrent layer.",
-    DRAFT_LENGTH: "K in force under the present load, probes of others left out. 0: drafting is off.",
-    DRAFT_GAIN: "Goodput of the best length but 0 over that of no draft, as measured under the present "
-    "load; below 1 drafting is off for that reason. 0: not measured.",
-    DRAFT_UNTIMED: "Lengths to choose from that were not timed yet under the present load; K in force "
-    "then follows from other loads. 0: it was measured under this one.",
-    DRAFTED_TOKENS: "Tokens drafted since the start, also those that no step verified: K of each step "
-    "times its requests.",
-    LENGTH_STEPS: "Steps since the start that drafted this many tokens per request.",
 }
 _gauges: dict[str, Any] = {}
-_shared: list[SharedFigures] = []  # what the gauges of the draft length read
 _state_labels: dict[str, str] = {}  # of the gauges of the state, where this process has them
 
 
@@ -97,29 +78,6 @@ def publish_state(
         logger.warning("The state's size is missing in /metrics: %s", error)
 
 
-def publish_draft_length(engine_args: Any, target_model_config: Any, menu: Sequence[int]) -> None:
-    """Publish which length the engine core's scheduler has in force. Never raises.
-
-    `draft_length.length_figures` writes the figures: K in force, the gain, lengths that were
-    not timed, drafted tokens, then steps per length. Before it does they are NaN. Several API servers
-    show none: what they answer comes from files, in which a gauge's value is what was set last, in a
-    process that is not the engine core's.
-    """
-    if engine_args.disable_log_stats or "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        return
-    try:
-        figures = create_figures(4 + len(menu))
-        _shared.append(figures)
-        shown: list[tuple[str, dict[str, str]]]
-        shown = [(name, {}) for name in (DRAFT_LENGTH, DRAFT_GAIN, DRAFT_UNTIMED, DRAFTED_TOKENS)]
-        shown += [(LENGTH_STEPS, {"num_draft_tokens": str(length)}) for length in menu]
-        for index, (name, own) in enumerate(shown):
-            labels = _set(engine_args, target_model_config, {name: math.nan}, own)
-            _gauges[name].labels(**labels).set_function(partial(figures.__getitem__, index))
-    except Exception as error:  # noqa: BLE001
-        logger.warning("The draft length is missing in /metrics: %s", error)
-
-
 def correct_state(state: int, state_blocks: int) -> None:
     """Set the gauges of the state to what the engine that was built in this process reserves.
 
@@ -144,8 +102,6 @@ def withdraw() -> None:
         _, gauge = _gauges.popitem()
         with suppress(KeyError):  # somebody cleared the registry
             REGISTRY.unregister(gauge)
-    while _shared:
-        _shared.pop().close()
 
 
 def state_footprint(

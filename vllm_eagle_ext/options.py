@@ -73,22 +73,6 @@ class Options(BaseModel):
         description="true or false; true lets vLLM's enable_adaptive_verification run on a hybrid "
         "target with replay, which no GPU has shown yet",
     )
-    draft_length: Literal["fixed", "auto"] = Field(
-        default="fixed",
-        description='"fixed" (each step drafts num_speculative_tokens, or what vLLM\'s own schedule '
-        'says) or "auto" (each step drafts as many as pay, by measured step times and acceptance)',
-    )
-    draft_lengths: list[Annotated[int, Field(ge=0)]] | None = Field(
-        default=None,
-        description='with draft_length "auto", a list of the lengths to choose from, 0 for no draft; '
-        "num_speculative_tokens must be among them",
-    )
-    draft_off: Literal["keep", "sleep"] | None = Field(
-        default=None,
-        description='what a draft does in steps that draft nothing: "keep" (it runs, for its cache), '
-        '"sleep" (it does not run, and its cache is filled before the next drafts), or null ("sleep" '
-        "where it can be had)",
-    )
 
 
 def parse_options(additional_config: object) -> Options:

@@ -62,9 +62,8 @@ TOUCHED = (
         kind="name wrapped",
         place="compat.install_cpu_workarounds",
         when=f"{BUILT}, on a CPU",
-        why="behind a chunk of a prompt V1 drafts from the wrong token; with K = 0 it runs the draft",
-        remove_when="`prepare_next_token_ids_padded` goes by the rows of the step, and V1's proposers "
-        "skip steps without drafts and fill their caches later, or V1 goes",
+        why="behind a chunk of a prompt V1 drafts from the wrong token",
+        remove_when="`prepare_next_token_ids_padded` goes by the rows of the step, or V1 goes",
     ),
     Touch(
         name=f"{_RUNNER}._sample",
@@ -176,23 +175,6 @@ TOUCHED = (
         "the architecture back",
         why="the target's architecture becomes the replaying one, its hf_config is marked as resolved",
         remove_when="vLLM lets a plugin choose the architecture",
-    ),
-    Touch(
-        name="vllm.engine.arg_utils:EngineArgs.scheduler_cls",
-        kind="attribute set",
-        place="preflight.apply_draft_length.apply_draft_length",
-        when='in the front end, with `draft_length: "auto"`; with it the SpeculativeConfig\'s '
-        "num_speculative_tokens_per_batch_size",
-        why="K follows the batch size alone, by a table made by hand",
-        remove_when="vLLM chooses K by measured step times and acceptance",
-    ),
-    Touch(
-        name="the environment variable EAGLE_EXT_FIGURES",
-        kind="process hook",
-        place="shared_figures.create_figures",
-        when='when an engine with `draft_length: "auto"` is configured',
-        why="vLLM's statistics carry no values of a plugin's out of the engine core",
-        remove_when="SchedulerStats has a place for them",
     ),
     Touch(
         name="methods of a running model runner and speculator",

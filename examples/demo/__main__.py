@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from vllm_eagle_ext.measure.announce import fallback_warning
 from vllm_eagle_ext.measure.engine.client import EngineFailedError, EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load
 from vllm_eagle_ext.measure.prompts import read_texts, token_ids
@@ -24,6 +26,7 @@ ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 # takes depends on how many rows the target verifies at once.
 TIE_GAP = 0.1
 
+Arguments = Callable[[str | None], dict[str, Any]]  # a draft -> keywords of LLM()
 console = Console()
 
 
@@ -45,9 +48,18 @@ def choose_eager(wanted: bool | None) -> bool:
     return bool(wanted)
 
 
-def engine_arguments(draft: str | None, k: int, eager: bool) -> dict[str, Any]:
+def choose_dtype() -> str:
+    """float32 where the CPU has no kernel for bfloat16, which is said."""
+    said = list(fallback_warning({}))
+    for line in said:
+        console.print(f"{line} So this demo does.", markup=False)
+    return "float32" if said else "auto"
+
+
+def engine_arguments(draft: str | None, k: int, eager: bool, dtype: str) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "model": str(TINY / "target"),
+        "dtype": dtype,
         "enforce_eager": eager,
         "max_model_len": 1024,
         "max_num_seqs": 8,
@@ -118,13 +130,14 @@ def main(
     ] = None,
 ) -> None:
     """Decode prompts without a draft, with the native draft and with the post-norm draft."""
-    eager = choose_eager(eager)
+    eager, dtype = choose_eager(eager), choose_dtype()
     out.mkdir(parents=True, exist_ok=True)
     console.print(
         f"Decoding {prompts} prompts in three variants, {max_tokens} tokens each, K={k}; each starts "
         "an engine of its own, which takes up to a minute."
     )
-    rows, agreements = decode_variants(read_prompts(prompts), max_tokens, k, eager, out)
+    arguments = functools.partial(engine_arguments, k=k, eager=eager, dtype=dtype)
+    rows, agreements = decode_variants(read_prompts(prompts), max_tokens, arguments, out)
     ordered = [rows["no draft"], rows["native"], rows["post-norm"]]
     console.print(table(ordered, f"tiny target, greedy, K={k}, one request at a time"))
     for name, (same, gaps) in agreements.items():
@@ -134,7 +147,7 @@ def main(
 
 
 def decode_variants(
-    prompts: list[list[int]], max_tokens: int, k: int, eager: bool, out: Path
+    prompts: list[list[int]], max_tokens: int, arguments: Arguments, out: Path
 ) -> tuple[dict[str, Row], dict[str, tuple[int, list[float]]]]:
     rows: dict[str, Row] = {}
     texts: dict[str, list[list[int]]] = {}
@@ -145,7 +158,7 @@ def decode_variants(
         for name, draft in (("native", "native"), ("post-norm", "postnorm"), ("no draft", None)):
             task = progress.add_task(f"{name}: starting the engine", total=len(prompts))
             log = out / f"{name.replace(' ', '_')}.log"
-            with EngineProcess(engine_arguments(draft, k, eager), log, name=name) as engine:
+            with EngineProcess(arguments(draft), log, name=name) as engine:
                 progress.update(task, description=name)
                 advance = functools.partial(_advance, progress, task)
                 rows[name], texts[name] = measure(engine, name, prompts, max_tokens, advance)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.contract.name import Name
 from tests.contract.surface_bench import BENCH
-from tests.contract.surface_draft_length import DRAFT_LENGTH
 from tests.contract.surface_hybrid import HYBRID
+from tests.contract.surface_k_by_step import K_BY_STEP
 from tests.contract.surface_metrics import METRICS
 from tests.contract.surface_second_heads import SECOND_HEADS
 from tests.contract.surface_serving import SERVING
@@ -299,4 +299,4 @@ TESTS = (
     ),
 )
 
-SURFACE = PACKAGE + SECOND_HEADS + DRAFT_LENGTH + HYBRID + METRICS + SERVING + BENCH + TESTS
+SURFACE = PACKAGE + SECOND_HEADS + K_BY_STEP + HYBRID + METRICS + SERVING + BENCH + TESTS

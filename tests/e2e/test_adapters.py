@@ -14,8 +14,7 @@ import torch
 from tests.e2e.test_hybrid_dflash import dflash
 from tests.e2e.test_scheduling import PLAIN, differing
 from tests.support.adapters import write_adapter, write_hybrid_adapter
-from tests.support.batches import TIMEOUT_S, Batch, Engine, eagle3, run_engines
-from tests.support.draft_lengths import CYCLED, auto, run_auto
+from tests.support.batches import TIMEOUT_S, Batch, Engine, drafts_of, eagle3, run_engines
 from tests.support.engine import IN_PROCESS, TINY, engine_environment, run_child
 from tests.support.hybrid import TARGET as HYBRID
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
@@ -26,7 +25,9 @@ K, TOKENS = 4, 24
 PROJECTIONS = ("q_proj", "v_proj")
 LORA = PLAIN | {"enable_lora": True, "max_loras": 3, "max_lora_rank": 8}
 ALL = ("base", "adapted", "embeddings", "mixed")
-MENU = (0, 1, 2, K)
+# K falls as the requests of a batch end.
+SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 1, 0], [2, 2, 1], [3, 3, 2], [4, 256, K]]}
+ENDS = [TOKENS, 18, 12, 6]
 
 
 @pytest.fixture(scope="module")
@@ -50,16 +51,15 @@ def lora(prompts, adapters):
         Batch("embeddings", texts, max_tokens=TOKENS, lora=[embeddings] * 4),
         Batch("mixed", texts, max_tokens=TOKENS, lora=[embeddings, None, second, first]),
     ]
-    cycled = [replace(batch, name=f"{CYCLED} {batch.name}") for batch in batches]
-    results, _ = run_auto(
+    ending = [replace(batch, max_tokens=ENDS) for batch in batches]
+    return run_engines(
         [
             Engine("plain", batches, engine_args=LORA),
             Engine("drafted", batches, eagle3("postnorm", K), engine_args=LORA),
             Engine("without", batches[:1], eagle3("postnorm", K), engine_args=PLAIN),
-            Engine("changing length", cycled, eagle3("postnorm", K), LORA, auto(MENU)),
+            Engine("changing length", ending, eagle3("postnorm", K) | SCHEDULE, LORA),
         ]
     )
-    return results
 
 
 @pytest.mark.parametrize("batch", ALL)
@@ -69,10 +69,10 @@ def test_adapted_texts_are_those_without_a_draft(lora, batch):
 
 
 @pytest.mark.parametrize("batch", ALL)
-def test_a_length_that_changes_with_each_step_changes_no_adapted_text(lora, batch):
-    found = lora["changing length"][f"{CYCLED} {batch}"]
-    assert found["tokens"] == lora["plain"][batch]["tokens"]
-    assert set(found["lengths"]) == set(MENU)
+def test_a_length_that_changes_with_the_load_changes_no_adapted_text(lora, batch):
+    found, plain = lora["changing length"][batch], lora["plain"][batch]["tokens"]
+    assert found["tokens"] == [text[:end] for text, end in zip(plain, ENDS, strict=True)]
+    assert {len(row) for one in drafts_of(found) for row in one.values()} == {0, 1, 2, K}
     counters = found["counters"]
     drafts, tokens = counters["spec_decode_num_drafts"], counters["spec_decode_num_draft_tokens"]
     assert 0 < counters["spec_decode_num_accepted_tokens"] < tokens < drafts * K

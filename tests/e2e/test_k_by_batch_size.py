@@ -1,7 +1,7 @@
 """vLLM's `num_speculative_tokens_per_batch_size`, 0 among its values: K changes while requests live.
 
 Beside the hybrid target with replay the DFlash pair, V1 and V2, and an EAGLE-3 draft, V1; beside the
-dense one EAGLE-3, V2 (on V1: test_scheduling.py; DFlash: test_sleeping_drafts.py).
+dense one EAGLE-3, V2 (on V1: test_scheduling.py).
 """
 
 from __future__ import annotations

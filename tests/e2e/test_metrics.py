@@ -135,20 +135,12 @@ def test_our_gauges(server):
 
 
 def test_the_dashboard_asks_for_what_there_is(server):
-    """Of the draft length nothing: `draft_length: "auto"` is tested with a server of its own."""
     page = read(server)
-    assert not set(page) & set(metrics.OF_DRAFT_LENGTH)
-    assert_the_dashboard_is_served(page, without=set(metrics.OF_DRAFT_LENGTH))
-
-
-def assert_the_dashboard_is_served(page, without):
     labels = {name: set().union(*(s.labels for s in found)) for name, found in page.items()}
     board = dashboard.load()
     asked = {name: {label} for name, label in dashboard.variables(board).values()}
     for expression in dashboard.expressions(board):
         parsed = dashboard.parse(expression)
-        if without & set(parsed.labels):
-            continue
         for metric, matched in parsed.labels.items():
             asked.setdefault(metric, set()).update(matched)
         known = set().union(*(labels.get(metric, set()) for metric in parsed.labels))
@@ -180,47 +172,6 @@ def test_terminated_in_mid_answer(server, prompts):
     assert server.process.wait(60) in (0, -signal.SIGTERM, 128 + signal.SIGTERM)
     assert wait_for_end(processes) == []
     assert not takes_connections(server.port)
-
-
-AUTO = ["--additional-config", json.dumps({"eagle_ext": {"draft_length": "auto"}})]
-
-
-@pytest.mark.long
-def test_the_draft_length_crosses_from_the_engine_core(tmp_path, prompts):
-    """From the process that chooses to the one that answers, and no file is left by either."""
-    files = tmp_path / "files"
-    files.mkdir()
-    with Server(
-        draft=TINY / "postnorm", k=4, log=tmp_path / "log", arguments=AUTO,
-        environment={"TMPDIR": str(files)},
-    ) as running:  # fmt: skip
-        for prompt in prompts[:PROMPTS]:
-            steps_of(running, prompt)
-        page = read(running)
-        assert_the_dashboard_is_served(page, without={metrics.STATE_BYTES, metrics.STATE_BLOCKS})
-        (length,), (drafted,) = page[metrics.DRAFT_LENGTH], page[metrics.DRAFTED_TOKENS]
-        steps = {int(s.labels["num_draft_tokens"]): s.value for s in page[metrics.LENGTH_STEPS]}
-        assert set(steps) == {0, 1, 2, 4}
-        assert length.value in steps
-        assert sum(steps.values()) > PROMPTS * MAX_TOKENS / 5  # figures are up to 16 steps old
-        assert drafted.value == sum(k * count for k, count in steps.items()), "one request at a time"
-        # The last step of a text drafts for nothing, and the figures may miss their last 16 steps.
-        (verified,) = count(page, "draft_tokens")
-        assert -16 * 4 <= drafted.value - verified <= 4 * PROMPTS
-        left = [file.name for file in files.iterdir() if "eagle" in file.name]
-        # The one in which other processes leave why a start failed.
-        assert [name.rpartition(".")[2] for name in left] == ["jsonl"]
-
-
-@pytest.mark.long
-def test_several_api_servers_show_no_draft_length(tmp_path, prompts):
-    arguments = [*AUTO, "--api-server-count=2"]
-    with Server(draft=TINY / "postnorm", k=4, log=tmp_path / "log", arguments=arguments) as running:
-        for _ in range(4):  # whichever of the two answers
-            steps_of(running, prompts[0])
-            page = read(running)
-            assert metrics.DRAFT_INFO in page
-            assert not set(page) & set(metrics.OF_DRAFT_LENGTH)
 
 
 @pytest.mark.long

@@ -19,8 +19,18 @@ from tests.support.engine import TINY
 from tests.support.hybrid import TARGET as HYBRID
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 from tests.support.quantised_drafts import quantised
+from vllm_eagle_ext.preflight.cpu_kernels import LoadedKernels
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.long]
+KERNELS = LoadedKernels()
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.full,
+    pytest.mark.long,
+    pytest.mark.skipif(
+        not (KERNELS.packed_weights and KERNELS.exact_int8),
+        reason="vLLM has no such kernels on this CPU",
+    ),
+]
 
 W8A8, W4A16, ONLINE = "compressed-tensors W8A8", "compressed-tensors W4A16", "fp8_per_channel"
 REPLAY = {"hybrid_state": "replay"}

@@ -39,8 +39,6 @@ RUN_BY = {
     "vllm serve examples/tiny": "tests/e2e/test_readme.py",
     "export": "tests/e2e/test_serving_examples.py",
     "ray start": "tests/e2e/test_serving_examples.py",
-    "python -m benchmarks.draft_lengths": "tests/e2e/test_draft_lengths_benchmark.py",
-    "python -m benchmarks.first_tokens": "tests/unit/benchmarks/test_first_tokens.py",
     "python -m benchmarks.performance": "tests/e2e/test_bench.py",  # `bench`; all of it: 45 minutes
     "vllm-eagle status": "tests/unit/cli/test_status.py",
     "vllm-eagle selftest": "tests/unit/measure/selftest/test_selftest.py",

@@ -26,12 +26,13 @@ SETTINGS = [
     Draw("T=1.3, top-k 4, top-p 0.8", temperature=1.3, top_k=4, top_p=0.8),
 ]
 FAULTS = [Draw(name, broken=name) for name in ("every draft accepted", "residual ignored")]
-TURNS = Draw("T=1, K in turn", in_turn=True)
+# 500 requests begin, and end as their drafts are accepted.
+SCHEDULE = [[1, 200, 0], [201, 499, 1], [500, 500, 2]]
 ENGINES = [
     SampledEngine("post-norm, greedy drafts", "post-norm", draws=[ONE, SETTINGS[3]]),
     SampledEngine("post-norm, sampled drafts", "post-norm", "probabilistic", [*SETTINGS, *FAULTS]),
     SampledEngine("DFlash, sampled drafts", "dflash", "probabilistic", [ONE]),
-    SampledEngine("drafts of changing length", "post-norm", "probabilistic", [ONE, TURNS], (0, 1, 2)),
+    SampledEngine("drafts of changing length", "post-norm", "probabilistic", [ONE], SCHEDULE),
 ]
 MORE = [
     SampledEngine("gated, greedy drafts", "gated", draws=SETTINGS),
@@ -100,6 +101,12 @@ def test_drafts_are_neither_all_right_nor_all_wrong(v1, engine):
     shares = [count / result["drafts"] for count in result["accepted"]]
     print(f"\n{engine.name}: {shares}")
     assert 0.02 < shares[1] < shares[0] < 0.98
+
+
+def test_the_drafts_of_a_schedule_have_several_lengths(v1):
+    result = v1[1][ENGINES[-1].name]
+    print(f"\n{result['drafted']} tokens in {result['drafts']} drafts")
+    assert result["drafts"] < result["drafted"] < 2 * result["drafts"]
 
 
 @pytest.mark.parametrize("draw", FAULTS, ids=name_of)

@@ -72,12 +72,18 @@ def engine_environment(runner: str) -> dict[str, str]:
         VLLM_CPU_KVCACHE_SPACE="1",
         VLLM_NO_USAGE_STATS="1",
         HF_HUB_OFFLINE="1",
-        PYTHONPATH=str(ROOT),
+        PYTHONPATH=python_path(),
     )
     if runner == "v2" and not has_gpu():
         environment["TRITON_INTERPRET"] = "1"
-        environment["PYTHONPATH"] = f"{TRITON_CPU}{os.pathsep}{ROOT}"
+        environment["PYTHONPATH"] = python_path(TRITON_CPU)
     return environment
+
+
+def python_path(*first: Path) -> str:
+    """Put folders and the project's root before those of PYTHONPATH, where tools/isa.py may be."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys(filter(None, [*map(str, first), str(ROOT), *given])))
 
 
 # Engines one after the other in one process, where a start takes seconds.

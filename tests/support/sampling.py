@@ -34,7 +34,6 @@ class Draw:
     top_k: int = 0
     top_p: float = 1.0
     broken: str | None = None  # a fault of `sampling_process.BROKEN`
-    in_turn: bool = False  # a menu's lengths one after the other
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class SampledEngine:
     draft: str | None  # a family of drafts.py
     how: str = "greedy"  # or "probabilistic": draft_sample_method
     draws: Sequence[Draw] = field(default_factory=lambda: [Draw("T=1")])
-    menu: Sequence[int] | None = None  # each step drafts a random one of these lengths, or the next
+    schedule: Sequence[Sequence[int]] | None = None  # of K by the number of requests, vLLM's
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.support.draft_lengths import CYCLED, IN_TURN, Watched, auto
 from tests.support.families_process import write_random_target
 from tests.support.hybrid_process import counters
 from tests.support.in_process import close, keep_kernels
@@ -59,6 +58,8 @@ def build(target: Path, draft: Path | None, engine: dict[str, Any]) -> Any:
         method = "dflash" if engine["draft"].startswith("dflash") else "eagle3"
         speculative = {"method": method, "model": str(draft), "num_speculative_tokens": K}
         speculative["draft_sample_method"] = engine["how"]
+        if engine["schedule"]:
+            speculative["num_speculative_tokens_per_batch_size"] = engine["schedule"]
     return LLM(
         str(target),
         dtype="float32",
@@ -69,7 +70,6 @@ def build(target: Path, draft: Path | None, engine: dict[str, Any]) -> Any:
         gpu_memory_utilization=0.2,
         disable_log_stats=False,
         speculative_config=speculative,
-        additional_config={"eagle_ext": auto(engine["menu"])} if engine["menu"] else {},
     )
 
 
@@ -96,11 +96,7 @@ def run(target: Path, draft: Path | None, job: dict[str, Any], engine: dict[str,
     from vllm.v1.sample import rejection_sampler
 
     llm, samples = build(target, draft, engine), {}
-    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
-    controller = getattr(scheduler, "controller", None)
     for draw in engine["draws"]:
-        if controller is not None:
-            scheduler.controller = Watched(controller, IN_TURN if draw["in_turn"] else CYCLED)
         with pytest.MonkeyPatch.context() as patch:  # the worker lives in this process
             if draw["broken"] is not None:
                 patch.setattr(rejection_sampler, *BROKEN[draw["broken"]](rejection_sampler))
@@ -111,6 +107,7 @@ def run(target: Path, draft: Path | None, job: dict[str, Any], engine: dict[str,
     return {
         "samples": samples,
         "drafts": seen.get("spec_decode_num_drafts", 0),
+        "drafted": seen.get("spec_decode_num_draft_tokens", 0),
         "accepted": seen.get("spec_decode_num_accepted_tokens_per_pos", []),
     }
 

@@ -6,11 +6,8 @@ import re
 from itertools import combinations
 
 import pytest
-from prometheus_client import REGISTRY
 
 from tests.support import dashboard
-from tests.support.engine import TINY
-from vllm_eagle_ext import metrics, plugin
 
 BOARD = dashboard.load()
 PANELS = BOARD["panels"]
@@ -51,70 +48,6 @@ def test_expressions_are_understood_whole(expression):
     assert dashboard.parse(expression).rest <= dashboard.FUNCTIONS
     for opening, closing in ("()", "{}", "[]"):
         assert expression.count(opening) == expression.count(closing)
-
-
-def test_the_draft_length_is_shown_by_what_is_exported_of_it(exported):
-    """Metric and labels; a server without `draft_length: "auto"` has none of them."""
-    asked: dict[str, set[str]] = {}
-    for expression in dashboard.expressions(BOARD):
-        parsed = dashboard.parse(expression)
-        for metric, labels in parsed.labels.items():
-            if metric in metrics.OF_DRAFT_LENGTH:
-                asked.setdefault(metric, set()).update(labels)
-                assert parsed.grouped <= exported[metric], expression
-    assert set(asked) == set(exported) == set(metrics.OF_DRAFT_LENGTH)
-    for metric, labels in asked.items():
-        assert labels <= exported[metric], metric
-
-
-@pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        ("K in force", [metrics.DRAFT_LENGTH, metrics.DRAFT_GAIN, metrics.DRAFT_UNTIMED]),
-        (
-            "Draft tokens per second",
-            [metrics.DRAFTED_TOKENS, "vllm:spec_decode_num_draft_tokens_total",
-             "vllm:spec_decode_num_accepted_tokens_total"],
-        ),
-        ("Steps by tokens drafted", [metrics.LENGTH_STEPS, metrics.LENGTH_STEPS]),
-    ],
-)  # fmt: skip
-def test_panels_of_the_draft_length(words, shown):
-    (panel,) = [panel for panel in PANELS if words in panel["title"]]
-    found = [list(dashboard.parse(target["expr"]).labels) for target in panel["targets"]]
-    assert found == [[metric] for metric in shown]
-    assert 'draft_length: "auto"' in panel["description"]
-
-
-def test_the_share_of_steps_without_drafts_is_of_all_steps():
-    (panel,) = [panel for panel in PANELS if panel["title"] == "Steps by tokens drafted"]
-    part, whole = panel["targets"][0]["expr"].split(" / ")
-    assert part.replace(', num_draft_tokens="0"', "") == whole != part
-
-
-@pytest.fixture
-def exported(monkeypatch):
-    """Metric -> labels, of an engine with `draft_length: "auto"` as vLLM's front end configures it."""
-    from vllm.config import ParallelConfig
-    from vllm.engine.arg_utils import EngineArgs
-
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
-    plugin.register()
-    engine_args = EngineArgs(
-        model=str(TINY / "target"),
-        speculative_config={
-            "method": "eagle3", "model": str(TINY / "postnorm"), "num_speculative_tokens": 4,
-        },
-        additional_config={"eagle_ext": {"draft_length": "auto"}},
-    )  # fmt: skip
-    engine_args.create_speculative_config(engine_args.create_model_config(), ParallelConfig())
-    yield {
-        sample.name: set(sample.labels)
-        for family in REGISTRY.collect()
-        for sample in family.samples
-        if sample.name in metrics.OF_DRAFT_LENGTH
-    }
-    metrics.withdraw()
 
 
 def test_the_parser_sees_what_is_wrong():

@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.engine import python_path
+
 COMMON = """
 import logging, logging.config, multiprocessing, os, sys
 from vllm_eagle_ext import failed_start
@@ -69,7 +69,7 @@ def last_lines(tmp_path, code: str) -> list[str]:
     program = tmp_path / "program.py"
     body = "\n".join(f"    {line}" for line in code.splitlines())
     program.write_text(f"{COMMON}\nif __name__ == '__main__':\n{body}\n")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    environment = os.environ | {"PYTHONPATH": python_path(), "TMPDIR": str(tmp_path)}
     result = subprocess.run(
         [sys.executable, str(program)], capture_output=True, text=True, env=environment, timeout=60,
         check=False,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +15,6 @@ from vllm_eagle_ext import __version__, metrics, plugin
 from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
 from vllm_eagle_ext.memory.geometry import Attention, read_target
 from vllm_eagle_ext.preflight import engine_deployment
-from vllm_eagle_ext.shared_figures import FIGURES
 
 
 @pytest.fixture(autouse=True)
@@ -184,59 +181,3 @@ def test_a_method_without_a_draft_has_a_state_but_no_draft():
     configure(TARGET, speculative_config=ngram(7), enable_prefix_caching=False)
     assert samples(metrics.DRAFT_INFO) == {}
     assert len(samples(metrics.STATE_BYTES)) == 1
-
-
-def test_the_draft_length_is_read_where_the_engine_core_writes_it():
-    from vllm_eagle_ext.draft_length.controller import DraftLengthController
-    from vllm_eagle_ext.draft_length.length_figures import EVERY, LengthFigures
-
-    configure(additional_config={"eagle_ext": {"draft_length": "auto"}})
-    for name, count in zip(metrics.OF_DRAFT_LENGTH, (1, 1, 1, 1, 4), strict=True):
-        assert [math.isnan(value) for value in samples(name).values()] == [True] * count, "not yet known"
-    controller = DraftLengthController((0, 1, 2, 4))
-    figures = LengthFigures(controller)
-    assert list(samples(metrics.DRAFT_LENGTH).values()) == [4.0]
-    assert list(samples(metrics.DRAFT_UNTIMED).values()) == [4.0]
-    assert list(samples(metrics.LENGTH_STEPS).values()) == [0.0] * 4
-    for length, requests in ((4, 1), (4, 3), (1, 2), (0, 5)):
-        figures.count(length, requests)
-    time_the_longest(controller)
-    for _ in range(EVERY):
-        figures.write(controller)
-    steps = {dict(labels)["num_draft_tokens"]: v for labels, v in samples(metrics.LENGTH_STEPS).items()}
-    assert steps == {"0": 1.0, "1": 1.0, "2": 0.0, "4": 2.0}
-    assert list(samples(metrics.DRAFTED_TOKENS).values()) == [18.0]
-    assert list(samples(metrics.DRAFT_GAIN).values()) == [0.0]
-    assert list(samples(metrics.DRAFT_UNTIMED).values()) == [3.0]
-    configure()
-    assert samples(metrics.DRAFT_LENGTH) == {}
-
-
-def time_the_longest(controller):
-    from vllm_eagle_ext.draft_length.controller import WARM_UP
-
-    for _ in range(WARM_UP + 1):
-        controller.observe_step(1, 10, controller.next_length(1, 10), 0.01)
-
-
-def test_without_statistics_nothing_is_made_for_the_draft_length():
-    configure(additional_config={"eagle_ext": {"draft_length": "auto"}}, disable_log_stats=True)
-    assert samples(metrics.DRAFT_LENGTH) == {}
-    assert FIGURES not in os.environ
-
-
-def test_several_api_servers_show_no_draft_length(monkeypatch, tmp_path):
-    """They read files of each process, in which no figure of the engine core's is."""
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    configure(additional_config={"eagle_ext": {"draft_length": "auto"}})
-    assert samples(metrics.DRAFT_LENGTH) == samples(metrics.LENGTH_STEPS) == {}
-    assert len(samples(metrics.DRAFT_INFO)) == 1
-    assert FIGURES not in os.environ
-
-
-@pytest.mark.parametrize("option", [{}, {"draft_length": "fixed"}, {"enabled": False}], ids=str)
-def test_a_second_engine_without_it_is_not_told_of_the_figures(option):
-    configure(additional_config={"eagle_ext": {"draft_length": "auto"}})
-    assert FIGURES in os.environ
-    configure(additional_config={"eagle_ext": option})
-    assert FIGURES not in os.environ

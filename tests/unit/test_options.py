@@ -38,9 +38,6 @@ def test_values():
         ),
         pytest.param({"enabled": "yes"}, ["'yes'", "true or false"], id="string_is_no_bool"),
         pytest.param({"norm_output": 1}, ["norm_output is 1", "true or false"], id="int_is_no_bool"),
-        pytest.param({"draft_length": 2}, ["draft_length is 2", '"fixed"', '"auto"'], id="no_length"),
-        pytest.param({"draft_lengths": [-1]}, ["[-1]", "0 for no draft"], id="negative_length"),
-        pytest.param({"draft_off": "off"}, ["'off'", '"keep"', '"sleep"', "default None"], id="off"),
     ],
 )
 def test_refused_with_field_value_and_what_is_allowed(given, words):

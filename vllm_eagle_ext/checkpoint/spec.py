@@ -71,12 +71,6 @@ class DraftSpec:
         return bool(self.aux_layers.layer_ids)
 
     @property
-    def caches_without_attention(self) -> bool:
-        """Whether its cache can be filled from the target's states alone, a token like another."""
-        most = self.record.layers_without_attention
-        return self.fuses_aux_states and (most is None or self.num_layers <= most)
-
-    @property
     def most_drafted(self) -> int | None:
         """Tokens of a trained block; None where its size is not known."""
         return self.block_size and self.block_size - (not self.samples_anchor)

@@ -121,9 +121,6 @@ SurfaceOnly = Annotated[
         help="Only the acceptance length that pays, from step times: any draft of the shape will do.",
     ),
 ]
-Auto = Annotated[
-    bool, typer.Option("--auto", help='Measure draft_length "auto", experimental, as well.')
-]
 Adaptive = Annotated[
     bool, typer.Option("--adaptive", help="Measure vLLM's adaptive verification as well: V2 on a GPU.")
 ]

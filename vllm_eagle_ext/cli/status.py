@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
 from vllm_eagle_ext.compat import RUN_VLLM, TESTED_VLLM, is_tested, vllm_version, was_run
+from vllm_eagle_ext.preflight.cpu_kernels import BF16_FALLBACK
+from vllm_eagle_ext.preflight.offline.platform import find_cpu_kernels, find_platform
 from vllm_eagle_ext.version import __version__
 
 GROUP, NAME = "vllm.general_plugins", "eagle_ext"
@@ -32,7 +35,7 @@ class StatusReport:
 def read_status() -> StatusReport:
     lines = [StatusLine(True, f"vllm-eagle-ext {__version__}"), _vllm(), _entry_point(), _allowed()]
     if lines[1].ok:
-        lines += _registered()
+        lines += [*_cpu(), *_registered()]
     return StatusReport(tuple(lines))
 
 
@@ -64,6 +67,23 @@ def _allowed() -> StatusLine:
     if names is None or NAME in names.split(","):
         return StatusLine(True, f"VLLM_PLUGINS lets {NAME} load")
     return StatusLine(False, f"VLLM_PLUGINS={names!r} keeps {NAME} out: unset it or add the name")
+
+
+def _cpu() -> Iterator[StatusLine]:
+    """Say what this CPU lacks, where vLLM runs on it."""
+    kernels = find_cpu_kernels(find_platform("auto"))
+    if kernels is None:
+        return
+    if not kernels.bf16:
+        yield StatusLine(True, BF16_FALLBACK)
+    lacking = {
+        "packed into integers (AWQ, GPTQ, W4A16)": kernels.packed_weights,
+        "of eight-bit integers (W8A8)": kernels.exact_int8,
+    }
+    if refused := " or ".join(name for name, is_there in lacking.items() if not is_there):
+        yield StatusLine(
+            True, f"this CPU has no kernel of vLLM's for weights {refused}: such drafts are refused"
+        )
 
 
 def _registered() -> list[StatusLine]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from vllm.config import VllmConfig
 from vllm.lora.layers.base import BaseLayerWithLoRA
 
@@ -29,16 +28,11 @@ class ResolvedDraft(StrictWeights):
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         compat.install_in_worker()
         self.loading_plan = LoadingPlan(**marker["weights"])
-        self.may_sleep = bool(marker.get("may_sleep", False))  # while nothing is drafted
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Arguments and shapes: the drafter's own."""
         self._share_plainly()
         return super().forward(*args, **kwargs)  # type: ignore[misc]
-
-    def plain_embeddings(self, tokens: torch.Tensor) -> torch.Tensor:  # [T] -> [T, H]
-        self._share_plainly()
-        return self.model.embed_input_ids(tokens)  # type: ignore[attr-defined]
 
     def _share_plainly(self) -> None:
         """V1 shares the target's embeddings together with its adapters, which go by the tokens of the

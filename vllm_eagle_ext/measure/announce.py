@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from vllm_eagle_ext.measure.engine.machine import BUSY, cores, load_average
+from vllm_eagle_ext.preflight.cpu_kernels import BF16_FALLBACK
+from vllm_eagle_ext.preflight.offline.platform import find_cpu_kernels, find_platform
 
 
 def duration(seconds: float) -> str:
@@ -22,3 +25,14 @@ def busy_warning() -> Iterator[str]:
             f"Warning: load average {load:.1f} on {cores()} cores. Other work runs on this machine, and "
             "the times will be its as well."
         )
+
+
+def fallback_warning(engine: Mapping[str, Any]) -> Iterator[str]:
+    """Say whether the engines would compute in a dtype for which this CPU has no kernel.
+
+    Args:
+        engine: keywords of LLM().
+    """
+    kernels = find_cpu_kernels(find_platform("auto"))
+    if kernels and not kernels.bf16 and engine.get("dtype", "auto") in ("auto", "bfloat16"):
+        yield f"Warning: {BF16_FALLBACK}"

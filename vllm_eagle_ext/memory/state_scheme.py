@@ -29,7 +29,6 @@ REPLAYING_TARGETS = {
 # Where no GPU's times are known. Below, 1 + K state blocks are few, and a commit costs what it saves.
 LEAST_K = 3
 OPTION = "additional_config.eagle_ext.hybrid_state"
-LENGTH_OPTION = "additional_config.eagle_ext.draft_length"
 SCHEDULE = "speculative_config.num_speculative_tokens_per_batch_size"
 ADAPTIVE_OPTION = "additional_config.eagle_ext.adaptive_verification"
 
@@ -56,7 +55,6 @@ class Situation:
     state_width: int = 4  # bytes of an element of a recurrent state
     kernels: str = "auto"  # the option `replay_kernels`
     not_chunked: str | None = None  # why the chunked kernels cannot run the layers, if so
-    chooses_k: bool = False  # the option `draft_length: "auto"`, which makes the schedule
     k_by_batch_size: object = None  # vLLM's schedule, where vLLM follows it
     short_drafts_crash: bool = False  # this vLLM's CPU kernels, with one state block per draft token
     adaptive_verification: bool = False  # vLLM's key, which trims drafts on the device
@@ -196,13 +194,12 @@ def refuse_uneven_drafts(situation: Situation, choice: Choice) -> None:
     s = situation
     if s.per_token_crashes and not choice.replays:
         raise HybridStateError(
-            field=LENGTH_OPTION if s.chooses_k else SCHEDULE,
-            value="auto" if s.chooses_k else s.k_by_batch_size,
+            field=SCHEDULE,
+            value=s.k_by_batch_size,
             allowed=f"a fixed K for {s.architecture} with one state block per draft token on a CPU, "
             "where this vLLM crashes or gives wrong texts in steps of fewer drafts (0.33 does not); the "
             f"scheme was chosen because: {choice.reason}",
-            remedy=('set it to "fixed"' if s.chooses_k else "leave the key out")
-            + ", or keep the states by replay: hybrid_state 'auto' or 'replay'",
+            remedy="leave the key out, or keep the states by replay: hybrid_state 'auto' or 'replay'",
         )
     if s.per_token_misreads and not choice.replays:
         raise HybridStateError(

@@ -18,12 +18,11 @@ from vllm_eagle_ext.resolved_marker import write_marker
 _SECTIONS = ("mrope_section", "mrope_interleaved", "xdrope_section")
 
 
-def apply_spec(config: Any, case: Case, *, strict: bool = True, may_sleep: bool = False) -> None:
+def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
     """Write the decisions of a supported draft into its config.
 
     Args:
         config: vLLM's SpeculativeConfig, whose draft config is changed in place.
-        may_sleep: the draft does not run in steps that draft nothing.
     """
     hf_config = config.draft_model_config.hf_config
     spec = case.spec
@@ -41,8 +40,7 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True, may_sleep: bool 
         _drop_rope_sections(hf_config)
     resolve_name(spec.record.config_writer)(config, case)
     if not spec.served_by.is_vllms:  # whose classes load the weights by themselves
-        plan = asdict(loading_plan(case, strict=strict))
-        write_marker(hf_config, weights=plan, may_sleep=may_sleep)
+        write_marker(hf_config, weights=asdict(loading_plan(case, strict=strict)))
     hf_config.architectures = [spec.drafter]
     config.update_arch_()
 

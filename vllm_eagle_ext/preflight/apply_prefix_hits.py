@@ -28,7 +28,7 @@ def keep_last_block(launch: Launch) -> None:
     DFlash drafts too, whose rows read no such token; 0.33 does not.
     """
     config, case = launch.config, launch.case
-    if config is None or case is None or case.spec.record.layers_without_attention is not None:
+    if config is None or case is None or not case.spec.record.caches_target_states:
         return
     if not hasattr(config, KEY) or not _drops(config) or _is_asked(launch):
         return

@@ -137,7 +137,6 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
         packs_convolutions=current_platform.is_cpu() and _packs_convolutions(),
         microbatches=bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1,
         prefill_exports=deployment.exports_states(launch.target_text.get("linear_key_head_dim", 0)),
-        chooses_k=launch.options.draft_length == "auto",
         k_by_batch_size=_schedule(launch),
         short_drafts_crash=compat.cpu_needs_all_drafts(),
         adaptive_verification=bool(config.enable_adaptive_verification),

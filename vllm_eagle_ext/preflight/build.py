@@ -15,17 +15,12 @@ from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_scheme import refuse_without_states
 from vllm_eagle_ext.options import Options, parse_options
 from vllm_eagle_ext.preflight.apply import apply_spec
-from vllm_eagle_ext.preflight.apply_draft_length import (
-    apply_draft_length,
-    refuse_draft_length,
-    withdraw_scheduler,
-)
 from vllm_eagle_ext.preflight.apply_prefix_hits import keep_last_block
 from vllm_eagle_ext.preflight.apply_scheme import apply_hybrid_state, require_drafts
-from vllm_eagle_ext.preflight.apply_sleep import choose_sleep
 from vllm_eagle_ext.preflight.apply_window import share_the_targets_group
 from vllm_eagle_ext.preflight.draft_checks import inspect_launch, inspect_requested
 from vllm_eagle_ext.preflight.draft_request import read_request
+from vllm_eagle_ext.preflight.fixed_blocks import check_schedule
 from vllm_eagle_ext.preflight.launch import Launch, read_launch
 from vllm_eagle_ext.preflight.messages import log_inspection
 from vllm_eagle_ext.preflight.untested import refuse_gaps
@@ -51,14 +46,12 @@ def build_speculative_config(
     """
     launch = read_launch(engine_args, target_model_config)
     metrics.withdraw()
-    withdraw_scheduler(engine_args)
     if not launch.options.enabled:
         return build()
     refuse_without_states(target_model_config.architecture, launch.options.hybrid_state)
     if launch.request is not None:
         failed_start.watch()
     launch = inspect_launch(launch)  # before vLLM builds, whose own errors would come first
-    refuse_draft_length(launch)
     launch = _build(launch, build)
     _apply(launch)
     return launch.config
@@ -80,22 +73,20 @@ def _apply(launch: Launch) -> None:
     if is_inspected and launch.config.method in methods():
         keep_last_block(launch)
         share_the_targets_group(launch)
-        _apply_draft(launch, choose_sleep(launch))
-    else:
-        choose_sleep(launch)
+        _apply_draft(launch)
     if launch.config is None:
         require_drafts(launch.options)
         return
-    apply_draft_length(launch)
+    check_schedule(launch)
     apply_hybrid_state(launch)
 
 
-def _apply_draft(launch: Launch, may_sleep: bool) -> None:
+def _apply_draft(launch: Launch) -> None:
     config, inspection = launch.config, launch.inspection
     if inspection is None or inspection.case is None:
         logger.warning("Draft %r is of another kind: not checked; loaded by stock vLLM.", config.model)
         return
-    apply_spec(config, inspection.case, strict=launch.options.strict, may_sleep=may_sleep)
+    apply_spec(config, inspection.case, strict=launch.options.strict)
     log_inspection(inspection, launch.target.get_total_num_hidden_layers())
     spec, k = inspection.case.spec, config.num_speculative_tokens
     metrics.publish_draft(launch.engine_args, launch.target, spec, k)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
 from pkgutil import resolve_name
@@ -26,9 +27,10 @@ from vllm_eagle_ext.checkpoint.families.registry import (
 )
 from vllm_eagle_ext.checkpoint.known_architectures import PLAIN_MODELS
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.log import get_logger
+from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.preflight.capture import refuse_embeddings
+from vllm_eagle_ext.preflight.cpu_kernels import BF16_FALLBACK, LoadedKernels, refuse_missing_kernels
 from vllm_eagle_ext.preflight.draft_request import DraftRequest, check_request
 from vllm_eagle_ext.preflight.kv_groups import check_kv_groups
 from vllm_eagle_ext.preflight.launch import Launch, draft_setting, target_facts
@@ -110,10 +112,20 @@ def _check_engine(launch: Launch, request: DraftRequest, case: Case) -> None:
     check_ranks(
         engine_args.tensor_parallel_size, launch.target_text, case, request.draft_tensor_parallel_size
     )
-    check_online_quantisation(request.quantization, case.spec, on_cpu=_is_on_cpu())
+    on_cpu = _is_on_cpu()
+    check_online_quantisation(request.quantization, case.spec, on_cpu=on_cpu)
+    if on_cpu:
+        _check_cpu(launch, case)
     check_multimodal(launch.target, runner)
     refuse_embeddings(launch.target.architecture, case.spec)
     check_kv_groups(launch, case)
+
+
+def _check_cpu(launch: Launch, case: Case) -> None:
+    kernels = LoadedKernels()
+    refuse_missing_kernels(case, kernels)
+    if str(launch.target.dtype) == "torch.bfloat16" and not kernels.bf16:
+        log_once(logger, logging.WARNING, BF16_FALLBACK)
 
 
 def _is_on_cpu() -> bool:

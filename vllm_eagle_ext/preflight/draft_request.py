@@ -28,7 +28,7 @@ def read_request(engine_args: Any) -> DraftRequest | None:
     given = engine_args.speculative_config or {}
     if not isinstance(given, Mapping):
         return None
-    keys = {str(key).replace("-", "_"): value for key, value in given.items()}
+    keys = speculative_keys(given)
     request = DraftRequest(
         method=keys.get("method") or getattr(engine_args, "spec_method", None),
         model=keys.get("model") or getattr(engine_args, "spec_model", None),
@@ -41,6 +41,13 @@ def read_request(engine_args: Any) -> DraftRequest | None:
         quantization=keys.get("quantization"),
     )
     return request if request.method or request.model else None
+
+
+def speculative_keys(given: object) -> dict[str, Any]:
+    """Spell the keys of a speculative config as vLLM does, which takes dashes too."""
+    if not isinstance(given, Mapping):
+        return {}
+    return {str(key).replace("-", "_"): value for key, value in given.items()}
 
 
 def check_request(request: DraftRequest) -> None:

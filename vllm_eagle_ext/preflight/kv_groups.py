@@ -15,9 +15,6 @@ from vllm_eagle_ext.preflight.launch import Launch
 
 logger = get_logger(__name__)
 
-_FULL, _WINDOWED = "full_attention", "sliding_attention"
-_ATTENTION = frozenset((_FULL, _WINDOWED))
-
 
 def check_kv_groups(launch: Launch, case: Case) -> None:
     """Hold the draft's layers against the groups that the engine will make.
@@ -89,23 +86,6 @@ def _refuse_scattered_window(kinds: Counter[str], spec: DraftSpec) -> None:
             f"would cut the cache of the draft's {spec.num_layers} in groups of {group}",
             remedy="leave the option out, or start on the V2 runner",
         )
-
-
-def has_several_groups(text: Mapping[str, Any], spec: DraftSpec, *, manager_off: bool) -> bool:
-    """Whether layers of target and draft need blocks of several kinds, as far as configs tell.
-
-    Args:
-        text: config of the target's language model.
-        manager_off: vLLM's manager of mixed caches; without it all attention keeps all tokens.
-    """
-    kinds = set(text.get("layer_types") or ())
-    if kinds - _ATTENTION:  # recurrent states
-        return True
-    is_windowed = bool(text.get("sliding_window")) and text.get("use_sliding_window", True)
-    kinds = kinds or {_WINDOWED if is_windowed else _FULL}
-    if manager_off or (spec.draft_window is not None and kinds == {_FULL}):  # share_the_targets_group
-        return False
-    return len(kinds | {_WINDOWED if layer.window else _FULL for layer in spec.layers}) > 1
 
 
 def _shape_of_full_layers(text: Mapping[str, Any]) -> tuple[Any, Any]:

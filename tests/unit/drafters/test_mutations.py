@@ -171,9 +171,15 @@ def test_what_passes_drafts_what_the_unbroken_file_drafts(tally, tmp_path, monke
     probe, wrong, outcome = make_probe(), [], Counter()
     expected = {}
     for family in FAMILIES:
-        _, layer_ids, path, _ = load(tmp_path / family, valid_draft(family))
+        try:
+            _, layer_ids, path, _ = load(tmp_path / family, valid_draft(family))
+        except pytest.skip.Exception:
+            continue  # this CPU has no kernel for its weights
         expected[family] = reference_logits(path, family, layer_ids, probe)
     for index, mutant in enumerate(tally.silent):
+        if mutant.family not in expected:
+            outcome["without a kernel on this CPU"] += 1
+            continue
         label = (mutant.operator, mutant.label)
         unknowable = _ends_with(label, UNKNOWABLE) or (mutant.family, *label) in UNKNOWABLE_OF_ONE
         if mutant.operator in NOT_OF_THE_DRAFT or unknowable:
@@ -226,7 +232,10 @@ def test_what_is_said_to_run_does(tally, tmp_path):
     }
     assert set(tally.can_run) == promised
     for rule, mutant in tally.can_run.items():
-        drafter, layer_ids, *_ = load(tmp_path / rule, mutant.draft, strict=False)
+        try:
+            drafter, layer_ids, *_ = load(tmp_path / rule, mutant.draft, strict=False)
+        except pytest.skip.Exception:
+            continue  # this CPU has no kernel for its weights
         logits = module_logits(drafter, mutant.family, layer_ids, make_probe())
         assert logits.isfinite().any(), rule
 

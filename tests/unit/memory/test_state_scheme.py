@@ -216,16 +216,6 @@ def test_a_schedule_on_a_cpu_needs_replay(changes):
     assert "hybrid_state" in refusal.value.remedy
 
 
-def test_a_length_that_the_package_chooses_is_refused_by_its_own_name():
-    """Its schedule stands in no config of the user's."""
-    situation = replace(PLAIN, **ON_CPU | SCHEDULE, k=2, chooses_k=True)
-    with pytest.raises(HybridStateError, match="draft_length") as refusal:
-        refuse_uneven_drafts(situation, choose(situation, "per_token"))
-    assert refusal.value.value == "auto"
-    assert "per_batch_size" not in str(refusal.value)
-    assert 'set it to "fixed"' in refusal.value.remedy
-
-
 @pytest.mark.parametrize(
     ("changes", "asked", "needs_replay"),
     [

@@ -7,7 +7,7 @@ import pytest
 from tests.support.checkpoints import write_target
 from tests.support.drafts import BLOCK, MASK_TOKEN, valid_draft, write
 from tests.unit.preflight.configs import speculative_config
-from vllm_eagle_ext.errors import OptionsError, UnsupportedDraftError
+from vllm_eagle_ext.errors import UnsupportedDraftError
 
 
 @pytest.fixture
@@ -73,12 +73,6 @@ def test_v1_is_refused_before_vllm_fails(start, monkeypatch, family):
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
     with pytest.raises(UnsupportedDraftError, match="v2 for this draft"):
         start(valid_draft(family))
-
-
-@pytest.mark.parametrize("family", ["dflash2", "dspark"])
-def test_lengths_are_not_chosen_for_vllms_own_classes(start, family):
-    with pytest.raises(OptionsError, match="a class of this package"):
-        start(valid_draft(family), options={"draft_length": "auto"})
 
 
 def test_the_log_says_whose_class_serves(start, vllm_log):

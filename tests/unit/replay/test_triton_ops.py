@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engine import ROOT, TRITON_CPU, has_gpu
+from tests.support.engine import ROOT, TRITON_CPU, has_gpu, python_path
 
 HERE = Path(__file__).parent
 OPS = "vllm_eagle_ext.replay.ops"
@@ -25,7 +25,7 @@ assert not [name for name in sys.modules if name.startswith("vllm.")]
 def run(*command: str, timeout_s: float, **environment: str) -> str:
     process = subprocess.run(
         [sys.executable, *command],
-        env=dict(os.environ, PYTHONPATH=str(ROOT)) | environment,
+        env=dict(os.environ, PYTHONPATH=python_path()) | environment,
         cwd=ROOT,
         text=True,
         stdout=subprocess.PIPE,
@@ -43,7 +43,7 @@ def run_interpreted(marker: str, timeout_s: float) -> int:
         *("-m", "pytest", str(HERE / "interpreted"), "-m", marker, "-q", "-p", "no:cacheprovider"),
         timeout_s=timeout_s,
         TRITON_INTERPRET="1",
-        PYTHONPATH=f"{TRITON_CPU}{os.pathsep}{ROOT}",
+        PYTHONPATH=python_path(TRITON_CPU),
     )
     summary = re.search(r"(\d+) passed", printed)
     assert summary, printed[-8000:]
@@ -80,5 +80,5 @@ def test_compiled_kernels_sum_in_the_order_of_vllms(state):
         *("-m", "tests.unit.replay.compiled", state),
         timeout_s=300,
         TRITON_INTERPRET="0",
-        PYTHONPATH=f"{TRITON_CPU}{os.pathsep}{ROOT}",
+        PYTHONPATH=python_path(TRITON_CPU),
     )

@@ -98,7 +98,6 @@ NATIVE = Family(
     plain_modules=("embed_tokens.",),
     has_flags=True,
     runs_without_aux_states=True,
-    layers_without_attention=1,
     config_writer="vllm_eagle_ext.drafters.eagle3.config_writer:write",
     reference="vllm_eagle_ext.measure.reference.published:load_eagle3",
 )
@@ -121,7 +120,6 @@ _MLA = replace(
         *_RULES, *_FEEDBACK_RULES, norms.mla_has_no_norm_before_fc, tensors.mla_sizes_are_stated,
     ),
     plain_modules=("embed_tokens.", "lm_head."),
-    layers_without_attention=0,
     reference=None,
 )  # fmt: skip
 _PARALLEL = replace(
@@ -137,7 +135,6 @@ _PARALLEL = replace(
         blocks.parallel_drafting_is_asked_for,
     ),
     drafts_in_parallel=True,
-    layers_without_attention=0,
     omits_mask_token=True,
 )
 

@@ -87,8 +87,7 @@ class Family:
     has_flags: bool = False  # EAGLE-3's, on norms and on what is fed back
     runs_without_aux_states: bool = False
     drafts_in_parallel: bool = False  # all tokens in one pass
-    # First layers whose keys and values of a token follow from it and the target's states; None: all.
-    layers_without_attention: int | None = 0
+    caches_target_states: bool = False  # keys and values follow from these alone, in all layers
     fills_a_block: bool = False  # that it was trained on; vLLM drafts so without `parallel_drafting`
     samples_the_anchor: Callable[[DraftConfig, Format], bool] = lambda config, format_: False
     runs_on_v2_only: bool = False

@@ -30,7 +30,6 @@ def tune(
     rounds: parameters.TuneRounds = 6,
     steps: parameters.Steps = 24,
     surface_only: parameters.SurfaceOnly = False,
-    auto: parameters.Auto = False,
     adaptive: parameters.Adaptive = False,
     together: parameters.Beside = None,
     prompts: parameters.Prompts = None,

@@ -22,9 +22,7 @@ from vllm.config import VllmConfig
 from vllm.forward_context import get_forward_context, is_forward_context_available
 from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM, DFlashQwen3Model
 
-from vllm_eagle_ext.drafters.deferred_context import ContextRows
 from vllm_eagle_ext.drafters.resolved import ResolvedDraft
-from vllm_eagle_ext.drafters.sleeping_draft import SleepingDraft
 
 
 class DFlashEagleExtQwen3Model(DFlashQwen3Model):
@@ -47,20 +45,10 @@ class DFlashEagleExtQwen3Model(DFlashQwen3Model):
         return normed
 
 
-class DFlashEagleExtQwen3ForCausalLM(SleepingDraft, ResolvedDraft, DFlashQwen3ForCausalLM):
+class DFlashEagleExtQwen3ForCausalLM(ResolvedDraft, DFlashQwen3ForCausalLM):
     """DFlash on Qwen3 layers, with scaled embeddings."""
 
     model_cls = DFlashEagleExtQwen3Model
-
-    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
-        super().__init__(vllm_config=vllm_config, prefix=prefix)
-        if self.may_sleep:
-            self.allow_sleep(vllm_config, self.model.fc.input_size, next(self.parameters()).device)
-
-    def fill_cache(self, rows: ContextRows) -> None:
-        """A row's keys and values need no attention, so that rows of any requests make one pass."""
-        combined = self.combine_hidden_states(rows.states)
-        self.precompute_and_store_context_kv(combined, rows.positions, rows.places)
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None

@@ -27,11 +27,10 @@ from vllm.model_executor.models.qwen3_eagle3 import Eagle3Qwen3ForCausalLM
 
 from vllm_eagle_ext.drafters.eagle3.gate_rows import GatePlan, with_gates
 from vllm_eagle_ext.drafters.eagle3.gated_attention import add_gate
-from vllm_eagle_ext.drafters.eagle3.layer_cache import SleepingLayer
 from vllm_eagle_ext.drafters.resolved import ResolvedDraft
 
 
-class GatableDraft(SleepingLayer, ResolvedDraft):
+class GatableDraft(ResolvedDraft):
     """Gates every layer's attention where the draft has gates."""
 
     gate_plan: GatePlan | None
@@ -43,9 +42,6 @@ class GatableDraft(SleepingLayer, ResolvedDraft):
         if self.gate_plan is not None:
             for layer in self.model.layers:  # type: ignore[attr-defined]
                 add_gate(layer.self_attn)
-        if self.may_sleep:
-            inner = self.model  # type: ignore[attr-defined]
-            self.allow_sleep(vllm_config, inner.fc_input_size, inner.norm.weight.device)
 
     def at_run_time(
         self, weights: Iterable[tuple[str, torch.Tensor]], seen: set[str]

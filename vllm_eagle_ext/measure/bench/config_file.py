@@ -13,7 +13,7 @@ from vllm_eagle_ext.measure.bench.results import GivenConfig
 from vllm_eagle_ext.measure.bench.rows import SCHEDULE
 from vllm_eagle_ext.measure.engine.arguments import require_served
 from vllm_eagle_ext.options import KEY
-from vllm_eagle_ext.preflight.auto_rules import speculative_keys
+from vllm_eagle_ext.preflight.draft_request import speculative_keys
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
 from vllm_eagle_ext.preflight.offline.serve import speculative_config
 

@@ -19,7 +19,6 @@ from vllm_eagle_ext.measure.bench.results import (
 from vllm_eagle_ext.measure.bench.theory import Theory
 from vllm_eagle_ext.measure.folder import Context
 from vllm_eagle_ext.measure.intervals import Interval
-from vllm_eagle_ext.options import KEY
 
 PLAIN = Variant(kind="none")
 SCHEDULE = "num_speculative_tokens_per_batch_size"
@@ -153,12 +152,9 @@ def labels(names: Sequence[str]) -> dict[str, str]:
 
 
 def shown_k(settings: Settings, variant: Variant) -> str:
-    """K of a variant; of a config with several all of them, or that it chooses."""
+    """K of a variant; of a config with several all of them."""
     if variant.kind != "config" or settings.config is None:
         return str(variant.k)
-    options = settings.config.additional_config.get(KEY, {})
-    if options.get("draft_length") == "auto":
-        return "auto"
     schedule = settings.config.speculative_config.get(SCHEDULE) or [[1, 1, variant.k]]
     return "/".join(str(k) for k in dict.fromkeys(entry[2] for entry in schedule))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vllm_eagle_ext.measure.announce import busy_warning, duration
+from vllm_eagle_ext.measure.announce import busy_warning, duration, fallback_warning
 from vllm_eagle_ext.measure.bench.display import ProgressDisplay
 from vllm_eagle_ext.measure.bench.estimate import guessed_s
 from vllm_eagle_ext.measure.bench.report import write_report
@@ -67,3 +67,4 @@ def announced(settings: Settings, left: Sequence[Turn]) -> Iterator[str]:
             "--num-prompts and --max-tokens take longer and tell more surely."
         )
     yield from busy_warning()
+    yield from fallback_warning(settings.engine)

@@ -9,13 +9,20 @@ captures CUDA graphs for those. Only the engines that `tune` starts name it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler
 
 SCHEDULER = "vllm_eagle_ext.measure.engine.held_length.build_holding_scheduler"
+Schedule = list[tuple[int, int, int]]  # first and last number of requests, K
 ASKED = "eagle_ext_draft_length"  # of SamplingParams.extra_args
+
+
+def schedule_of(lengths: Sequence[int]) -> Schedule:
+    """Mention each length once: the n-th for n requests, the longest for all above."""
+    return [(n, n, k) for n, k in enumerate(lengths, start=1)]
 
 
 def build_holding_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> Scheduler:

@@ -41,7 +41,6 @@ class DFlashReference:
     windows: Sequence[int | None]
     value_scale: float = 1.0
     target_ids: torch.Tensor | None = None  # [Vd]; None: the draft's vocabulary is the target's
-    first: int = 0  # tokens at the beginning of a text that stay visible beside a window
 
     @classmethod
     def load(
@@ -129,7 +128,7 @@ class DFlashReference:
         distance = (torch.arange(len(m)) + s)[:, None] - torch.arange(len(rows))
         visible = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
         if window is not None:
-            visible &= (distance.abs() < window) | (torch.arange(len(rows)) < self.first)
+            visible &= distance.abs() < window
         scores = scores.masked_fill(~visible, float("-inf"))
         if (sinks := w.get("self_attn.attention_sink_bias")) is not None:
             scores = torch.cat([scores, sinks[:, None, None].expand(-1, len(m), 1)], dim=-1)

@@ -12,8 +12,7 @@ Row P holds the token t_{P+1} and the fused feature g_P, stands at position P an
 Variants: `norm_before_fc` norms the concatenated states; `norm_before_residual` starts r from x; the
 Qwen3 type norms each head of q and k; a gated draft multiplies the attention output by sigmoid(gate),
 whose rows are q_proj's too or a tensor of their own; a draft without aux states takes g as it is; any
-projection of a layer may have a bias; in a layer with a window of w, row P sees rows P-w+1..P alone, and
-the `first` rows of the text.
+projection of a layer may have a bias; in a layer with a window of w, row P sees rows P-w+1..P alone.
 """
 
 from __future__ import annotations
@@ -80,7 +79,6 @@ class Eagle3Reference:
     norm_before_residual: bool = False
     gate_layout: str | None = None
     windows: Sequence[int | None] = ()  # per layer; (): none has one
-    first: int = 0  # rows at the beginning of a text that stay visible beside a window
 
     @classmethod
     def load(
@@ -180,16 +178,11 @@ class Eagle3Reference:
             k = rms_norm(k, w["self_attn.k_norm.weight"], self.eps)
         cache[-1].append((self.rotary(k, position), v))
         window = self.windows[layer] if self.windows else None
-        seen = cache if window is None else self.visible(cache, window)
+        seen = cache if window is None else cache[-window:]
         mixed = self.attend(self.rotary(q, position), [row[layer] for row in seen])
         if gate is not None:
             mixed = mixed * self.gate_activation(gate)
         return project(w, "self_attn.o_proj", mixed.flatten())
-
-    def visible(self, cache: Cache, window: int) -> Cache:
-        """What the last row sees, at the positions that the rows have in the text."""
-        begin = max(0, len(cache) - window)
-        return cache[: min(self.first, begin)] + cache[begin:]
 
     def query_and_gate(
         self, w: Mapping[str, torch.Tensor], u: torch.Tensor

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from vllm_eagle_ext.draft_length.controller import HYSTERESIS
 from vllm_eagle_ext.measure.intervals import Interval
 from vllm_eagle_ext.measure.tune.results import NONE, Schedule, ServedConfig, ServedLoad, TuneSettings
 from vllm_eagle_ext.measure.tune.surface import mean_gain
 
+HYSTERESIS = 1.01  # another K must promise so much more
 Gains = Mapping[tuple[ServedConfig, ServedLoad], Interval]
 
 
@@ -139,9 +139,7 @@ def measured_mean(served: ServedConfig, measured: Gains) -> float:
 
 
 def _rank(served: ServedConfig, measured: Gains) -> tuple[int, float]:
-    """What is experimental must gain more than what is not."""
-    mean = measured_mean(served, measured)
-    return -len(slower_at(served, measured)), mean / HYSTERESIS if served.name == "auto" else mean
+    return -len(slower_at(served, measured)), measured_mean(served, measured)
 
 
 def _with_zero(

@@ -9,9 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
-from vllm_eagle_ext.draft_length.menu import schedule_of
 from vllm_eagle_ext.measure.engine.client import EngineProcess
-from vllm_eagle_ext.measure.engine.held_length import SCHEDULER
+from vllm_eagle_ext.measure.engine.held_length import SCHEDULER, schedule_of
 from vllm_eagle_ext.measure.tune.results import ADAPTIVE_KEY, SCHEDULE_KEY, ServedConfig, TuneSettings
 from vllm_eagle_ext.options import KEY
 
@@ -33,12 +32,9 @@ def speculative_of(settings: TuneSettings, served: ServedConfig) -> dict[str, An
     return own
 
 
-def additional_of(settings: TuneSettings, served: ServedConfig) -> dict[str, Any] | None:
-    """Give the additional config of what is served; None where there is nothing to say."""
-    own = dict(settings.eagle_ext)
-    if served.name == "auto":
-        own |= {"draft_length": "auto", "draft_lengths": settings.lengths}
-    return {KEY: own} if own else None
+def additional_of(settings: TuneSettings) -> dict[str, Any] | None:
+    """Give the additional config of a draft; None where there is nothing to say."""
+    return {KEY: dict(settings.eagle_ext)} if settings.eagle_ext else None
 
 
 def arguments_of(
@@ -53,7 +49,7 @@ def arguments_of(
     found["model"] = settings.target
     if (speculative := speculative_of(settings, served)) is not None:
         found["speculative_config"] = speculative
-    if (additional := additional_of(settings, served)) is not None and served.name != "none":
+    if (additional := additional_of(settings)) is not None and served.name != "none":
         found["additional_config"] = additional
     if served.name == "held":
         found["scheduler_cls"] = SCHEDULER

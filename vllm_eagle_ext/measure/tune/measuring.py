@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -13,7 +12,6 @@ from vllm_eagle_ext.measure.engine.load import StepLoad, TimedSteps
 from vllm_eagle_ext.measure.engine.machine import OtherWork
 from vllm_eagle_ext.measure.tune.engines import Engines
 from vllm_eagle_ext.measure.tune.order import (
-    LEARNING_STEPS,
     CellTurn,
     by_engines,
     missing_turns,
@@ -91,15 +89,11 @@ class Measuring:
             self.display.done()
 
     def _warm_up(self, served: ServedConfig, load: ServedLoad, prompts: list[list[int]]) -> None:
-        """Run what is compiled at first use; the controller tries its lengths at this load."""
+        """Run what is compiled at first use."""
         if (served, load) in self._warm:
             return
         self._warm.add((served, load))
-        if served.name == "auto":
-            for _ in range(math.ceil(LEARNING_STEPS / self.settings.steps)):
-                self._timed(served, prompts, self.settings.steps)
-        else:
-            self._timed(served, prompts, _WARM_STEPS)
+        self._timed(served, prompts, _WARM_STEPS)
 
     def _timed(self, served: ServedConfig, prompts: list[list[int]], steps: int) -> TimedSteps:
         load = StepLoad(

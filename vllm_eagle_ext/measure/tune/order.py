@@ -12,7 +12,6 @@ from vllm_eagle_ext.measure.tune.request import most_steps
 from vllm_eagle_ext.measure.tune.results import NONE, Cell, ServedConfig, ServedLoad, Stage, TuneSettings
 
 LEAST_PROMPTS = 4  # of a cell: fewer requests decode several loads behind each other
-LEARNING_STEPS = 240  # in which the controller of "auto" tries each length
 # Of a small model on two cores: a step of one request without a draft, what each further one and each
 # drafted token add to it, and prompt tokens in a second.
 _STEP_S, _PER_REQUEST, _PER_K, _PROMPT_TOKENS_PER_S = 0.007, 1 / 20, 0.12, 10_000
@@ -103,7 +102,5 @@ def _cell_s(settings: TuneSettings, turn: CellTurn, served: ServedConfig) -> flo
     k = {"none": 0, "held": served.k, "fixed": served.k}.get(served.name, settings.k)
     step_s = _STEP_S * (1 + _PER_REQUEST * load.requests) * (1 + _PER_K * k)
     steps = most_steps(settings.steps, load.requests)
-    if served.name == "auto" and not turn.round:
-        steps += LEARNING_STEPS
     prompt_s = settings.prompt_tokens[load.context] * load.requests / _PROMPT_TOKENS_PER_S
     return waves(load.requests) * (steps * step_s + prompt_s)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _LINES = ("-", "--", ":", "-.")  # by context
-_COLOURS = {"none": GREY} | dict(zip(("fixed", "auto", "schedule", "adaptive"), COLOURS, strict=False))
+_COLOURS = {"none": GREY} | dict(zip(("fixed", "schedule", "adaptive"), COLOURS, strict=False))
 _LEAST_SPREAD = math.log2(1.25)  # of the colours: noise is not drawn as dark as a loss
 Cell = tuple[int, int]  # row and column
 

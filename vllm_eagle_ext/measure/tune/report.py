@@ -149,7 +149,7 @@ def _swept_gain(report: TuneReport, served: ServedConfig, load: ServedLoad) -> f
 def _config(settings: TuneSettings, served: ServedConfig) -> Config:
     return Config(
         speculative_config=speculative_of(settings, served),
-        additional_config=None if served == NONE else additional_of(settings, served),
+        additional_config=None if served == NONE else additional_of(settings),
     )
 
 

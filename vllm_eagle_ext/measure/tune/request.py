@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from vllm_eagle_ext.draft_length.menu import complete_menu, schedule_of
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.bench.results import sha256_of
 from vllm_eagle_ext.measure.engine.arguments import refuse_reserved, require_served
+from vllm_eagle_ext.measure.engine.held_length import schedule_of
 from vllm_eagle_ext.measure.prompts import load_tokenizer, read_texts, token_ids
 from vllm_eagle_ext.measure.tune.context_prompts import with_context
 from vllm_eagle_ext.measure.tune.results import ADAPTIVE_KEY, SCHEDULE_KEY, TuneSettings
-from vllm_eagle_ext.preflight.auto_rules import has_fixed_blocks
+from vllm_eagle_ext.preflight.fixed_blocks import has_fixed_blocks
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
 from vllm_eagle_ext.preflight.offline.serve import as_decided, speculative_config, usual_k
 
@@ -38,7 +38,6 @@ class TuneRequest:
     steps: int = 24
     together: bool | None = None  # None: on a CPU
     surface_only: bool = False
-    auto: bool = False
     adaptive: bool = False
     prompts: str | None = None
     dataset_path: str | None = None
@@ -75,7 +74,6 @@ def settle_tune(request: TuneRequest) -> tuple[TuneSettings, Prompts]:
         "rounds",
         "steps",
         "surface_only",
-        "auto",
         "adaptive",
         "temperature",
         "seed",
@@ -110,13 +108,13 @@ def _lengths(request: TuneRequest, k: int, checked: CheckResult) -> list[int]:
     has_blocks = _has_fixed_blocks(checked)
     if request.lengths is None:
         return [0, k] if has_blocks else usual_lengths(k)
-    try:
-        found = complete_menu([0, *request.lengths], k)
-    except ValueError as error:
+    found = sorted({0, *request.lengths})
+    if found[0] < 0 or found[-1] != k:
         raise SpeculativeConfigError(
-            field="--lengths", value=list(request.lengths), allowed=str(error),
+            field="--lengths", value=list(request.lengths),
+            allowed=f"lengths from 0 to {k}, with {k} among them",
             remedy=f"name lengths up to {k}, or another -k, or leave the option out",
-        ) from None  # fmt: skip
+        )  # fmt: skip
     if has_blocks and len(found) > 2:
         raise SpeculativeConfigError(
             field="--lengths", value=list(request.lengths),
@@ -124,7 +122,7 @@ def _lengths(request: TuneRequest, k: int, checked: CheckResult) -> list[int]:
             "of an EAGLE-3 draft with parallel_drafting",
             remedy="leave the option out, or tune again with another -k",
         )  # fmt: skip
-    return list(found)
+    return found
 
 
 def _has_fixed_blocks(checked: CheckResult) -> bool:
@@ -155,11 +153,6 @@ def _refuse_chosen(request: TuneRequest) -> None:
             remedy="leave them out: this command finds the schedule, and --adaptive measures vLLM's "
             "adaptive verification",
         )  # fmt: skip
-    if taken := [key for key in ("draft_length", "draft_lengths") if key in request.eagle_ext]:
-        raise SpeculativeConfigError(
-            field="--eagle-ext", value=taken, allowed="options that do not choose how much is drafted",
-            remedy="leave them out; --auto measures draft_length \"auto\" beside the other configs",
-        )  # fmt: skip
     if not request.eagle_ext.get("enabled", True):
         raise SpeculativeConfigError(
             field="--eagle-ext: enabled", value=False, allowed="true",
@@ -180,7 +173,7 @@ def _checked_draft(request: TuneRequest) -> CheckResult:
 
 
 def _check_as_started(request: TuneRequest, lengths: list[int], checked: CheckResult) -> None:
-    """Check what is started beyond one K: engines that hold every length, and of --auto and --adaptive.
+    """Check what is started beyond one K: engines that hold every length, and of --adaptive.
 
     Raises:
         UnsupportedDraftError: a start would refuse it.
@@ -191,10 +184,6 @@ def _check_as_started(request: TuneRequest, lengths: list[int], checked: CheckRe
         speculative={**request.speculative, SCHEDULE_KEY: list(map(list, schedule_of(lengths)))},
     )  # fmt: skip
     require_served(run_check(asked), f"--lengths {','.join(map(str, lengths))}")
-    if request.auto:
-        options = {**request.eagle_ext, "draft_length": "auto", "draft_lengths": lengths}
-        auto = replace(asked, options=options, speculative=request.speculative)
-        require_served(run_check(auto), "--auto")
     if request.adaptive:
         _refuse_adaptive(checked)
         key = {**request.speculative, ADAPTIVE_KEY: True}
@@ -213,7 +202,7 @@ def _refuse_adaptive(checked: CheckResult) -> None:
             field="--adaptive", value=True,
             allowed=f"on a GPU and the V2 runner, whose CUDA graphs take drafts of any length; here are "
             f"{platform} and {runner.upper()}",
-            remedy="leave it out; --auto chooses K while it serves on either runner",
+            remedy="leave it out; a schedule of K is found on either runner",
         )  # fmt: skip
 
 

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from vllm_eagle_ext.measure.folder import Record, RunFolder
 
 Schedule = tuple[tuple[int, int, int], ...]  # first and last number of requests, K
-# Without a draft; every K in one engine; and what may be served: one K, vLLM's schedule, the controller,
-# vLLM's adaptive verification.
-Name = Literal["none", "held", "fixed", "schedule", "auto", "adaptive"]
+# Without a draft; every K in one engine; and what may be served: one K, vLLM's schedule, vLLM's adaptive
+# verification.
+Name = Literal["none", "held", "fixed", "schedule", "adaptive"]
 Stage = Literal["sweep", "closing"]
 
 SCHEDULE_KEY = "num_speculative_tokens_per_batch_size"
@@ -34,7 +34,7 @@ class ServedConfig(Record):
         """K that so many requests get; None where it is chosen while serving."""
         if self.name == "schedule":
             return k_at(self.schedule, requests)
-        return None if self.name in ("auto", "adaptive") else self.k
+        return None if self.name == "adaptive" else self.k
 
     @property
     def shown(self) -> str:
@@ -43,7 +43,6 @@ class ServedConfig(Record):
         return {
             "none": "no draft",
             "schedule": "schedule",
-            "auto": 'draft_length "auto"',
             "adaptive": "adaptive verification",
         }[self.name]
 
@@ -69,7 +68,6 @@ class TuneSettings(Record):
     steps: int  # timed, of each load
     together: bool  # all engines of a stage run beside each other
     surface_only: bool
-    auto: bool
     adaptive: bool = False
     temperature: float
     seed: int
@@ -89,8 +87,7 @@ class TuneSettings(Record):
     @property
     def chosen_while_serving(self) -> list[ServedConfig]:
         """What is measured beside one K and a schedule, because it was asked for."""
-        asked: list[tuple[Name, bool]] = [("auto", self.auto), ("adaptive", self.adaptive)]
-        return [ServedConfig(name=name) for name, wanted in asked if wanted]
+        return [ServedConfig(name="adaptive")] if self.adaptive else []
 
     @property
     def drafted(self) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vllm_eagle_ext.measure.announce import busy_warning, duration
+from vllm_eagle_ext.measure.announce import busy_warning, duration, fallback_warning
 from vllm_eagle_ext.measure.context import run_context
 from vllm_eagle_ext.measure.engine.memory_share import with_memory
 from vllm_eagle_ext.measure.tune.choice import worth_serving
@@ -94,6 +94,7 @@ def forecast(settings: TuneSettings, folder: TuneFolder) -> Iterator[str]:
             "Fewer --rounds, --concurrency and --context take less."
         )
     yield from busy_warning()
+    yield from fallback_warning(settings.engine)
 
 
 def _stages_s(settings: TuneSettings, folder: TuneFolder) -> float:

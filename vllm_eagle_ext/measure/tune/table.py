@@ -106,7 +106,7 @@ def _least_rate(rows: list[SurfaceRow]) -> str:
 def _legend(report: TuneReport) -> Iterator[str]:
     yield (
         "each accepted: the least share of accepted tokens, alike at each position, at which some K "
-        "pays. K=0: nothing is drafted, and the draft sleeps where it can."
+        "pays. K=0: nothing is drafted."
     )
     if report.settings.surface_only:
         yield "Step times alone: this holds for any draft of this shape, also before it is trained."
@@ -149,8 +149,6 @@ def _recommendation(report: TuneReport) -> Iterator[str]:
     for other in report.compared:
         if other not in (NONE, report.served):
             yield f"Beside it, {other.shown}: {_range(report, other)}."
-    if report.served.name == "auto":
-        yield 'draft_length "auto" is experimental, and chooses K by what it measures while it serves.'
     if report.served.schedule:
         table = ", ".join(f"K={k} for {_span(a, b)}" for a, b, k in report.served.schedule)
         yield f"The schedule: {table}; more requests get the last K."
@@ -165,11 +163,6 @@ def _recommendation(report: TuneReport) -> Iterator[str]:
         yield (
             "K=0 there would be no faster, by the sweep. Keep such loads off this server, or serve them "
             "without a draft."
-        )
-    if not report.settings.auto:
-        yield (
-            'Not measured: draft_length "auto", experimental, which chooses K while it serves '
-            "(--auto measures it too; --adaptive vLLM's adaptive verification, on a GPU)."
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.memory.deployment import NEWEST_RELEASE, Deployment
+from vllm_eagle_ext.preflight.cpu_kernels import ForeseenKernels
 from vllm_eagle_ext.version import installed_vllm
 
 PLATFORMS = ("auto", "cpu", "cuda")
@@ -65,6 +66,11 @@ def find_deployment(platform: Platform) -> Deployment:
         return Deployment(release=release, capability=(0, 0))
     found = _driver_capability()
     return Deployment(release=release, capability=found) if found else Deployment(release=release)
+
+
+def find_cpu_kernels(platform: Platform) -> ForeseenKernels | None:
+    """Foresee what vLLM's kernels for this machine's CPU can compute; None: it would run elsewhere."""
+    return ForeseenKernels(find_deployment(platform).release) if platform.name == "cpu" else None
 
 
 def _driver_capability() -> tuple[int, int] | None:

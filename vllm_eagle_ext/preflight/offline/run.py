@@ -23,8 +23,8 @@ from vllm_eagle_ext.checkpoint.findings import relax
 from vllm_eagle_ext.checkpoint.sources import FolderSource
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.options import KEY, parse_options
-from vllm_eagle_ext.preflight.auto_rules import speculative_keys
 from vllm_eagle_ext.preflight.draft_checks import inspect_files
+from vllm_eagle_ext.preflight.draft_request import speculative_keys
 from vllm_eagle_ext.preflight.offline.platform import find_platform
 from vllm_eagle_ext.preflight.offline.serve import usual_k
 from vllm_eagle_ext.preflight.offline.start import Start, plan_start
@@ -120,7 +120,6 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     wishes = EngineWishes(
         k=request.k or usual_k(spec), tp=request.tp, prefix_caching=request.prefix_caching,
         options=options, max_model_len=request.max_model_len,
-        passed_through=inspection.is_passed_through,
         speculative=speculative_keys(request.speculative), engine=request.engine,
     )  # fmt: skip
     start = plan_start(config, inspection.case, wishes, platform)

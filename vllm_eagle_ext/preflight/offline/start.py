@@ -28,10 +28,11 @@ from vllm_eagle_ext.memory.state_scheme import (
     refuse_what_crashes,
 )
 from vllm_eagle_ext.preflight.capture import refuse_embeddings
+from vllm_eagle_ext.preflight.cpu_kernels import BF16_FALLBACK, refuse_missing_kernels
 from vllm_eagle_ext.preflight.kv_groups import refuse_scattered
 from vllm_eagle_ext.preflight.multimodal import NAMED, STATING_IT, no_image_token
 from vllm_eagle_ext.preflight.offline.option_checks import checks_of_options, named_connector
-from vllm_eagle_ext.preflight.offline.platform import Platform, find_deployment
+from vllm_eagle_ext.preflight.offline.platform import Platform, find_cpu_kernels, find_deployment
 from vllm_eagle_ext.preflight.offline.wishes import EngineWishes, Runner
 from vllm_eagle_ext.preflight.online_quantisation import check_online_quantisation
 from vllm_eagle_ext.preflight.parallel import check_ranks
@@ -40,7 +41,7 @@ from vllm_eagle_ext.preflight.untested import refuse_gaps
 Check = Callable[[], object]  # raises an EagleExtError
 _GUESSES = {"images_are_known_to_v1"}
 # A start logs them.
-_WARNINGS = _GUESSES | {"adaptive_option_is_used", "draft_off_is_used", "states_are_saved_in_time"}
+_WARNINGS = _GUESSES | {"adaptive_option_is_used", "states_are_saved_in_time"}
 _CONTEXT_PARALLEL = ("decode_context_parallel_size", "prefill_context_parallel_size")
 _ANY_LENGTH = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _LENIENT = {"draft_cache_lies_in_one_group"}  # `strict: false` makes a warning of it
@@ -70,24 +71,30 @@ def plan_start(
     architecture = published_architecture(target)
     caches = planned_prefix_caching(architecture, platform.name, wishes.prefix_caching)
     start = Start(platform=platform, runner=_runner(platform, case), tp=wishes.tp, prefix_caching=caches)
+    kernels = find_cpu_kernels(platform)
     checks: dict[str, Check] = {"the_target_is_as_long": partial(_refuse_length, target, wishes)}
     if wishes.options.enabled:
-        checks |= checks_of_options(
-            architecture,
-            text_config(target),
-            case,
-            wishes,
-            runner=start.runner,
-            on_cpu=platform.name == "cpu",
-            prefix_caching=start.prefix_caching is not False,
-        )
+        checks |= checks_of_options(architecture, case, wishes, runner=start.runner)
     if case is not None:
         checks |= _of_the_pair(target, architecture, case, wishes, start)
+        if kernels:
+            checks["cpu_has_the_kernels"] = partial(refuse_missing_kernels, case, kernels)
     found = [finding for name, check in checks.items() for finding in _refused_start(name, check)]
+    if case is not None and kernels and not kernels.bf16:
+        found += _fallback(target, wishes)
     if case is not None and architecture in REPLAYING_TARGETS:
         state, refused = _state(target, wishes, start)
         return replace(start, state=state, refusals=(*found, *refused))
     return replace(start, refusals=tuple(found))
+
+
+def _fallback(target: Mapping[str, Any], wishes: EngineWishes) -> Iterator[Finding]:
+    """Warn, as a start does, of a dtype for which the CPU has no kernel of its own."""
+    asked = wishes.engine.get("dtype", "auto")
+    dtype = served_dtype(target) if asked == "auto" else str(asked)
+    if dtype == "bfloat16":
+        problem = Problem(field="dtype", value=dtype, message=BF16_FALLBACK)
+        yield Finding("dtype_has_a_kernel", Severity.WARNING, problem, can_run=True)
 
 
 def _refuse_length(target: Mapping[str, Any], wishes: EngineWishes) -> None:
@@ -184,7 +191,6 @@ def _state(
         kv_connector=named_connector(wishes.engine),
         lora=bool(wishes.engine.get("enable_lora")),
         microbatches=bool(wishes.engine.get("enable_dbo")) or wishes.ranks("ubatch_size") > 1,
-        chooses_k=wishes.chooses_k,
         k_by_batch_size=wishes.schedule,
         short_drafts_crash=cpu_needs_all_drafts(deployment.release),
         adaptive_verification=bool(wishes.speculative.get("enable_adaptive_verification")),

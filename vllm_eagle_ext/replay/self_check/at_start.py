@@ -169,7 +169,7 @@ def _refuse_or_say(failed: Sequence[str], *, must_replay: bool, speaks: bool) ->
             value=found,
             allowed="kernels that compute on this device what vLLM's own do, where states must be kept "
             f"by replay: with {OPTION} 'replay', replay_kernels or enable_adaptive_verification, and on "
-            "a CPU with vLLM 0.32 where K changes (a schedule of K, draft_length 'auto')",
+            "a CPU with vLLM 0.32 where K changes (a schedule of K)",
             remedy=f"leave out what of these is set: {OPTION} is 'per_token' then. {ASK}",
         )
     if speaks:

@@ -76,15 +76,6 @@ def test_the_draft_is_named_as_the_command_does(asked, monkeypatch):
     assert settings.config.draft == settings.config.speculative_config["model"] == DRAFT
 
 
-def test_the_length_that_is_chosen_is_checked_as_a_start_does(asked):
-    fixed = {name: value for name, value in SPECULATIVE.items() if name != KEY}
-    auto = {"eagle_ext": {"draft_length": "auto", "draft_lengths": [0, 4]}}
-    settings, _ = settle(asked({"speculative_config": fixed, "additional_config": auto}))
-    assert engine_arguments(settings, "config", DRAFT, 4)["additional_config"] == auto
-    with pytest.raises(EagleExtError, match=rf"--config .*speculative_config\.{KEY} is .*auto"):
-        settle(asked({"speculative_config": SPECULATIVE, "additional_config": auto}))
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -176,17 +167,13 @@ def test_its_row_in_the_report():
     assert cells[:3] == ["config", "fast-draft", "4/1/0"]
 
 
-@pytest.mark.parametrize(
-    ("more", "shown"),
-    [({}, "4/1/0"), ({"additional_config": {"eagle_ext": {"draft_length": "auto"}}}, "auto")],
-)
-def test_its_points_in_the_pictures(more, shown, tmp_path):
+def test_its_points_in_the_pictures(tmp_path):
     pytest.importorskip("matplotlib", reason="comes with the extra `measure`")
     from vllm_eagle_ext.measure.bench import plots
 
-    made = MadeUp(ks=(1, 3), concurrency=(1, 4), config=MADE_UP.model_copy(update=more))
+    made = MadeUp(ks=(1, 3), concurrency=(1, 4), config=MADE_UP)
     (panel,) = plots._plot_speedup(made.report()).axes
-    assert panel.containers[-1].get_label() == f"config K={shown}"
+    assert panel.containers[-1].get_label() == "config K=4/1/0"
     assert len(plots.draw(made.report(), tmp_path)) == 4
     by_k = plots._plot_by_k(made.report())  # has no place for a K that changes
     assert not any("config" in str(line.get_label()) for panel in by_k.axes for line in panel.containers)

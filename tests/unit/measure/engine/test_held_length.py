@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.engine import TINY
-from tests.unit.draft_length.stepping import Stepper, make_scheduler, request
+from tests.support.stepping import Stepper, make_scheduler, request
 from vllm_eagle_ext import plugin
-from vllm_eagle_ext.draft_length.menu import schedule_of
-from vllm_eagle_ext.measure.engine.held_length import ASKED, SCHEDULER, asked_length
+from vllm_eagle_ext.measure.engine.held_length import ASKED, SCHEDULER, asked_length, schedule_of
 
 MENU = (0, 1, 2, 4)
 

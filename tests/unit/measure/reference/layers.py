@@ -54,7 +54,6 @@ class HostLayers:
     embed_tokens: torch.Tensor
     order: Sequence[int]  # of each aux layer, ascending, the block of fc
     windows: Sequence[int | None]
-    first: int = 0  # rows of a text's beginning that a windowed layer sees too
 
     def __post_init__(self) -> None:
         self.config = llama_config(self.draft.config)
@@ -99,7 +98,7 @@ class HostLayers:
             distance = at[:, None] - at
             hidden = distance < 0
             if (window := self.windows[index]) is not None:
-                hidden |= (distance >= window) & (at >= self.first)
+                hidden |= distance >= window
             mask = torch.zeros(hidden.shape).masked_fill(hidden, float("-inf"))[None, None]
             y = y + attention(x[None], position_embeddings=turns, attention_mask=mask)[0][0]
             y = y + mlp(self.norm(f"layers.{index}.post_attention_layernorm", y))

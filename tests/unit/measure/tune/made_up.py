@@ -42,13 +42,12 @@ class MadeUp:
     rate: float = 0.7
     together: bool = True
     surface_only: bool = False
-    auto: bool = False
     adaptive: bool = False
     noise: float = 0.3
     own_noise: float = 0.01
     step_s: Callable[[ServedLoad, int], float] = memory_bound
     awake_s: float = 0.0005  # what the drafter takes at K = 0
-    auto_gain: float = 1.0  # over the best K
+    adaptive_gain: float = 1.0  # over the best K
     random: Random = field(default_factory=lambda: Random(0))
 
     def settings(self) -> TuneSettings:
@@ -59,7 +58,7 @@ class MadeUp:
             },
             lengths=list(self.lengths), requests=list(self.requests), contexts=list(self.contexts),
             rounds=self.rounds, steps=STEPS, together=self.together, surface_only=self.surface_only,
-            auto=self.auto, adaptive=self.adaptive, temperature=0.0, seed=0, prompts="built-in",
+            adaptive=self.adaptive, temperature=0.0, seed=0, prompts="built-in",
             num_prompts=40, prompts_sha256="0",
             prompt_tokens={context: context + 10.0 for context in self.contexts},
             chat_template=False, thinking=None, engine={}, eagle_ext={},
@@ -86,8 +85,8 @@ class MadeUp:
         if k is None:
             k = max(self.lengths, key=lambda k: expected_length(self.rate, k) / self.step_s(load, k))
         seconds = self.step_s(load, k) + (self.awake_s if served != NONE and not k else 0)
-        if served.name in ("auto", "adaptive"):
-            seconds /= self.auto_gain
+        if served.name == "adaptive":
+            seconds /= self.adaptive_gain
         return Cell(
             stage=stage, served=served, load=load, round=number,
             step_s=seconds * machine * (1 + self.own_noise * self.random.random()), steps=STEPS,

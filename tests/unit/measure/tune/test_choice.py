@@ -20,10 +20,9 @@ from vllm_eagle_ext.measure.tune.results import NONE, ServedConfig, ServedLoad, 
 from vllm_eagle_ext.measure.tune.surface import surface_of
 
 BEST = st.dictionaries(st.integers(1, 512), st.integers(0, 15), min_size=1)
-FIXED, OTHER, AUTO = (
+FIXED, OTHER = (
     ServedConfig(name="fixed", k=2),
     ServedConfig(name="schedule", schedule=((1, 1, 4), (2, 4, 2), (5, 16, 1))),
-    ServedConfig(name="auto"),
 )
 
 
@@ -33,7 +32,7 @@ def surface(made):
 
 def measured(asked, **gains):
     """Gains by number of requests, alike in both contexts."""
-    names = {"fixed": FIXED, "schedule": OTHER, "auto": AUTO}
+    names = {"fixed": FIXED, "schedule": OTHER}
     return {
         (names[name], load): median_interval(
             [by_requests[load.requests] * (1 + 0.001 * n) for n in range(6)]
@@ -84,8 +83,8 @@ def test_what_is_worth_a_closing_round():
     wanted = MadeUp().settings()
     names = [one.name for one in worth_serving(wanted, surface(MadeUp()))]
     assert names == ["fixed", "schedule"]
-    asked = worth_serving(wanted.model_copy(update={"auto": True}), surface(MadeUp()))
-    assert [one.name for one in asked] == ["fixed", "schedule", "auto"]
+    asked = worth_serving(wanted.model_copy(update={"adaptive": True}), surface(MadeUp()))
+    assert [one.name for one in asked] == ["fixed", "schedule", "adaptive"]
     flat = MadeUp(step_s=lambda load, k: 0.01 + 0.0001 * k)
     assert worth_serving(flat.settings(), surface(flat)) == [ServedConfig(name="fixed", k=4)]
     useless = MadeUp(step_s=lambda load, k: 0.01 * (1 + 3 * k))
@@ -105,21 +104,6 @@ def test_being_slower_nowhere_comes_first():
     wanted = made.settings()
     gains = measured(wanted, fixed={1: 3.0, 4: 2.0, 16: 0.9}, schedule={1: 1.2, 4: 1.1, 16: 1.0})
     assert choose_config(wanted, gains, surface(made)).served == OTHER
-
-
-def test_experimental_must_gain_more():
-    made = MadeUp()
-    wanted = made.settings()
-    fixed = {1: 1.5, 4: 1.3, 16: 1.1}
-    slightly = {level: 1.005 * gain for level, gain in fixed.items()}
-    clearly = {level: 1.05 * gain for level, gain in fixed.items()}
-    assert (
-        choose_config(wanted, measured(wanted, fixed=fixed, auto=slightly), surface(made)).served
-        == FIXED
-    )
-    assert (
-        choose_config(wanted, measured(wanted, fixed=fixed, auto=clearly), surface(made)).served == AUTO
-    )
 
 
 def test_slower_somewhere_is_said_with_a_length_of_zero_where_it_helps():

@@ -53,7 +53,6 @@ def test_nowhere_slower(tmp_path):
     report, text = shown(MadeUp(awake_s=0.0, own_noise=0.03, requests=(1, 4)), tmp_path)
     assert report.exit_code == 0
     assert "SLOWER" not in text
-    assert "--auto measures it too" in text
     assert min(row.gain.median for row in report.closing if row.served == report.served) > 1
 
 
@@ -112,19 +111,8 @@ def test_no_draft_where_what_promised_to_pay_is_slower_as_served(tmp_path):
     assert "--speculative-config" not in text
 
 
-def test_auto_is_printed_where_it_gains_more(tmp_path):
-    report, text = shown(MadeUp(auto=True, auto_gain=1.5), tmp_path)
-    assert report.served.name == "auto"
-    found = flags(text)
-    assert found["--additional-config"] == {
-        "eagle_ext": {"draft_length": "auto", "draft_lengths": [0, 1, 2, 4]}
-    }
-    assert "num_speculative_tokens_per_batch_size" not in found["--speculative-config"]
-    assert "experimental" in text
-
-
 def test_adaptive_verification_is_printed_where_it_gains_most(tmp_path):
-    report, text = shown(MadeUp(adaptive=True, auto_gain=1.5), tmp_path)
+    report, text = shown(MadeUp(adaptive=True, adaptive_gain=1.5), tmp_path)
     assert report.served.name == "adaptive"
     assert flags(text)["--speculative-config"]["enable_adaptive_verification"] is True
     assert "--additional-config" not in flags(text)

@@ -60,7 +60,6 @@ def test_the_usual_loads_keep_to_the_engine():
         ({"speculative": {"enable_adaptive_verification": True}}, "--adaptive measures"),
         ({"adaptive": True}, "--adaptive is True. Allowed: on a GPU and the V2 runner"),
         ({"speculative": {"num_speculative_tokens_per_batch_size": [[1, 8, 2]]}}, "finds the schedule"),
-        ({"eagle_ext": {"draft_length": "auto"}}, "--auto measures"),
         ({"eagle_ext": {"enabled": False}}, "--eagle-ext: enabled is False"),
         ({"prompts": "nothing.txt"}, "--prompts is 'nothing.txt'"),
     ],
@@ -84,7 +83,7 @@ def parallel(tmp_path):
 def test_lengths_of_drafts_that_are_made_in_parallel(parallel):
     allowed = replace(parallel, contexts=(64,), requests=(1,))
     assert settle_tune(allowed)[0].lengths == [0, 4]
-    assert settle_tune(replace(allowed, lengths=[4], auto=True))[0].lengths == [0, 4]
+    assert settle_tune(replace(allowed, lengths=[4]))[0].lengths == [0, 4]
     with pytest.raises(EagleExtError, match=r"--lengths is \[2, 4\]\. Allowed: 0 and 4"):
         settle_tune(replace(allowed, lengths=[2, 4]))
 
@@ -95,8 +94,6 @@ def test_what_is_started_is_checked_with_every_length():
     settle_tune(hybrid)
     with pytest.raises(EagleExtError, match="--lengths 0,1,2,3,4,6,7: speculative_config"):
         settle_tune(replace(hybrid, eagle_ext={"hybrid_state": "per_token"}))
-    with pytest.raises(EagleExtError, match="--auto: --scheduler-cls"):
-        settle_tune(replace(REQUEST, auto=True, engine={"scheduler_cls": "my.Scheduler"}))
 
 
 def test_adaptive_verification_of_a_gpu_is_checked_as_it_is_started(monkeypatch):

@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.promise("`check` says what a start would say"),
 ]
 DENSE, HYBRID = "target", "hybrid_target"
-AUTO = {"draft_length": "auto"}
 SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 4, 2], [5, 8, 0]]}
 NEEDS_ALL = is_release("0.32")  # a CPU's kernels, with one state block per draft token
 
@@ -76,23 +75,15 @@ def test_a_hybrid_target_in_the_dtype_that_it_was_published_in(tmp_path, publish
         ("postnorm", DENSE, {"tp": 3}, False),
         ("postnorm", DENSE, {"k": 70, "max_model_len": 64}, False),
         ("postnorm", HYBRID, {}, False),
-        ("postnorm", DENSE, {"options": AUTO}, True),
-        ("postnorm", DENSE, {"k": 4, "options": AUTO | {"draft_lengths": [0, 5]}}, False),
-        ("postnorm", DENSE, {"options": AUTO, "speculative": SCHEDULE}, False),
-        (
-            "postnorm",
-            DENSE,
-            {"options": AUTO, "speculative": {"enable-adaptive-verification": True}},
-            False,
-        ),
-        ("dflash", HYBRID, {"k": 7, "options": AUTO}, True),
-        ("dflash", HYBRID, {"k": 7, "options": AUTO | {"hybrid_state": "per_token"}}, not NEEDS_ALL),
-        ("dflash", HYBRID, {"k": 2, "options": AUTO}, True),
         ("dflash", HYBRID, {"k": 2, "speculative": SCHEDULE}, True),
         ("dflash", HYBRID, {"k": 7, "speculative": SCHEDULE}, True),
-        ("dflash", HYBRID, {"k": 7, "options": AUTO | {"draft_off": "sleep"}}, True),
-        ("dflash", HYBRID, {"k": 7, "options": {"draft_off": "keep"}}, True),
-        ("postnorm", DENSE, {"k": 4, "options": AUTO | {"draft_off": "sleep"}}, True),
+        (
+            "dflash",
+            HYBRID,
+            {"k": 7, "options": {"hybrid_state": "per_token"}, "speculative": SCHEDULE},
+            not NEEDS_ALL,
+        ),
+        ("postnorm", DENSE, {"k": 4, "speculative": SCHEDULE}, True),
         ("dflash", HYBRID, {"k": 7, "speculative": {"enable_adaptive_verification": True}}, False),
     ],
     ids=str,

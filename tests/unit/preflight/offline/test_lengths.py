@@ -14,35 +14,8 @@ HYBRID_ON_CPU = ("--target", str(TINY / "hybrid_target"), "--platform", "cpu")
 
 
 @pytest.mark.parametrize(
-    ("engine", "words"),
-    [
-        ({"scheduler_cls": "my.Scheduler"}, ["--scheduler-cls", "'my.Scheduler'"]),
-        ({"data_parallel_size": 2}, ["data_parallel_size", "is 2"]),
-        ({"pipeline_parallel_size": 2}, ["pipeline_parallel_size", "is 2"]),
-        ({"max_num_seqs": 3}, ["--max-num-seqs", "at least 4"]),
-        ({"max_num_seqs": 4}, []),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_engines_that_cannot_choose_lengths(draft, target, engine, words):
-    """As `bench` and `verify` check them; by the rules of a start."""
-    asked = {"draft": str(draft), "target": str(target), "k": 4, "platform": "cuda"}
-    for options, expected in (({"draft_length": "auto"}, words), ({}, [])):
-        found = run_check(CheckRequest.for_engine(engine, options=options, **asked)).inspection.errors
-        assert len(found) == bool(expected)
-        for word in expected:
-            assert word in str(found[0].problem)
-
-
-@pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (("--eagle-ext", '{"draft_length": "auto"}'), "draft_lengths is [0, 1, 2, 4]"),
-        (
-            ("--eagle-ext", '{"draft_length": "auto", "draft_lengths": [2, 4]}'),
-            "draft_lengths is [2, 4]",
-        ),
-        (("--eagle-ext", '{"draft_length": "auto", "draft_lengths": [0, 4]}'), None),
         (
             ("--speculative", '{"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 32, 2]]}'),
             "num_speculative_tokens_per_batch_size is [[1, 8, 4], [9, 32, 2]]",
@@ -67,24 +40,18 @@ def test_a_schedule_is_checked_and_printed(check, draft):
     assert result.exit_code == 0
     printed = serve_line(result)[1]["--speculative-config"]
     assert printed["num_speculative_tokens_per_batch_size"] == [[1, 8, 4], [9, 32, 0]]
-    refused = check(
-        draft, "-k", "4", "--speculative", schedule, "--eagle-ext", '{"draft_length": "auto"}'
-    )
-    assert refused.exit_code == 1
-    assert (
-        "error engine_chooses_lengths: speculative_config.num_speculative_tokens_per" in refused.stdout
-    )
 
 
 @pytest.mark.parametrize(("release", "served"), [("0.32.0", False), ("0.33.0", True)])
 def test_short_drafts_on_a_cpu_by_release(check, monkeypatch, release, served):
     """Which is the release that would serve, whatever is installed."""
     monkeypatch.setattr(platform, "installed_vllm", lambda: release)
-    asked = ("-k", "7", "--eagle-ext", '{"draft_length": "auto", "hybrid_state": "per_token"}')
-    result = check(TINY / "dflash", *HYBRID_ON_CPU, *asked)
+    schedule = '{"num_speculative_tokens_per_batch_size": [[1, 8, 7], [9, 32, 2]]}'
+    asked = ("--speculative", schedule, "--eagle-ext", '{"hybrid_state": "per_token"}')
+    result = check(TINY / "dflash", *HYBRID_ON_CPU, "-k", "7", *asked)
     assert result.exit_code == int(not served), result.stdout
-    assert ("error state_can_be_kept: additional_config.eagle_ext.draft_length is 'auto'"
-            in result.stdout) is not served  # fmt: skip
+    said = "error state_can_be_kept: speculative_config.num_speculative_tokens_per_batch_size is [[1, 8,"
+    assert (said in result.stdout) is not served
 
 
 @pytest.mark.parametrize(
@@ -102,28 +69,6 @@ def test_adaptive_verification_without_use_is_a_warning(target, key, warned):
     assert result.exit_code == 0, result.inspection.errors
     found = [f.rule for f in result.inspection.warnings]
     assert ("adaptive_option_is_used" in found) is warned
-
-
-@pytest.mark.parametrize(
-    ("engine", "words"),
-    [
-        ({}, None),
-        ({"kv_transfer_config": {"kv_connector": "LMCacheConnector"}}, "with LMCacheConnector"),
-        ({"kv_offloading_size": 1.0, "kv_offloading_backend": "native"}, "with OffloadingConnector"),
-    ],
-    ids=["none", "connector", "offloading"],
-)
-def test_a_draft_whose_cache_is_moved_may_not_sleep(engine, words):
-    """As `bench` and `verify` check it; vLLM makes a connector of offloading at the start."""
-    request = CheckRequest.for_engine(
-        engine | {"enable_prefix_caching": False},
-        options={"draft_length": "auto", "draft_off": "sleep"},
-        draft=str(TINY / "dflash"), target=str(TINY / "hybrid_target"), k=7, platform="cpu",
-    )  # fmt: skip
-    found = [str(finding.problem) for finding in run_check(request).inspection.errors]
-    asleep = [problem for problem in found if "draft_off" in problem]
-    assert len(asleep) == (words is not None)
-    assert all(words in problem for problem in asleep)
 
 
 @pytest.mark.parametrize(

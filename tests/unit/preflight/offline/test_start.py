@@ -29,30 +29,6 @@ def test_replay_on_a_target_without_states(check, draft):
     assert "Would be refused: 1 error.\n" in result.stdout
 
 
-def test_draft_lengths_that_do_not_fit(check, draft):
-    fits = '{"draft_length": "auto", "draft_lengths": [0, 4]}'
-    assert check(draft, "-k", "4", "--eagle-ext", fits).exit_code == 0
-    result = check(draft, "-k", "3", "--eagle-ext", fits)
-    assert result.exit_code == 1
-    assert "error draft_lengths_fit: additional_config.eagle_ext.draft_lengths is [0, 4]" in (
-        result.stdout
-    )
-
-
-def test_a_draft_that_may_not_sleep_and_one_that_nothing_puts_to_sleep(check, draft):
-    asked = '{"draft_length": "auto", "draft_off": "sleep"}'
-    result = check(draft, "-k", "4", "--eagle-ext", asked)
-    assert result.exit_code == 1
-    assert "error drafter_may_sleep: additional_config.eagle_ext.draft_off is 'sleep'" in result.stdout
-    dflash = (TINY / "dflash", *HYBRID, *ON_CPU)
-    result = check(*dflash, "--eagle-ext", asked)
-    assert result.exit_code == 0, result.stdout
-    assert "draft_off" not in result.stdout.partition("vllm serve")[0]
-    result = check(*dflash, "--eagle-ext", '{"draft_off": "sleep"}')
-    assert result.exit_code == 0
-    assert "warning draft_off_is_used: additional_config.eagle_ext.draft_off is 'sleep'" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("options", "flags"),
     [

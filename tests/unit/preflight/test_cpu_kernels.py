@@ -1,0 +1,197 @@
+"""What is foreseen of a CPU's kernels, what vLLM's library really has, and what drafts need of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.checkpoints import write_target
+from tests.support.drafting import resolve_draft
+from tests.support.drafts import inspect, valid_draft, write
+from tests.support.engine import TINY, has_gpu
+from tests.support.quantised_drafts import FORMATS, quantised_draft
+from vllm_eagle_ext import log
+from vllm_eagle_ext.compat import vllm_version
+from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.measure.announce import fallback_warning
+from vllm_eagle_ext.preflight import cpu_kernels, draft_checks
+from vllm_eagle_ext.preflight.cpu_kernels import (
+    BF16_FALLBACK,
+    WITHOUT_PACKED,
+    ForeseenKernels,
+    LoadedKernels,
+    refuse_missing_kernels,
+)
+from vllm_eagle_ext.preflight.offline import platform
+from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
+
+pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
+ON_X86 = cpu_kernels.platform.machine() in ("x86_64", "AMD64")
+AVX2 = frozenset({"avx2", "fma"})
+AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
+ZEN4 = AVX512 | {"avx512_vnni", "avx512_bf16"}
+# Draft -> the one of the three kernels without which it is refused, and the words of the refusal.
+NEEDS = {
+    "compressed-tensors W4A16": ("packed_weights", "packed into integers"),
+    "AWQ": ("packed_weights", "packed into integers"),
+    "GPTQ": ("packed_weights", "packed into integers"),
+    "compressed-tensors W8A8": ("exact_int8", "eight-bit integers"),
+}
+NEEDS_NONE = ("compressed-tensors FP8", "compressed-tensors NVFP4", "fp8")
+
+
+def kernels(flags: frozenset[str]) -> ForeseenKernels:
+    return ForeseenKernels("0.32.0", flags)
+
+
+def answers(of: cpu_kernels.CpuKernels) -> dict[str, bool]:
+    return {name: getattr(of, name) for name in ("packed_weights", "exact_int8", "bf16")}
+
+
+@pytest.mark.skipif(not ON_X86, reason="flags of another kind of CPU")
+@pytest.mark.parametrize(
+    ("flags", "library", "packed", "int8", "bf16"),
+    [
+        (AVX2, "_C_AVX2", False, False, False),
+        (AVX2 | {"avx_vnni"}, "_C_AVX2", False, True, False),
+        (AVX512, "_C_AVX512", True, False, True),
+        (AVX512 | {"avx512_vnni"}, "_C_AVX512", True, True, True),
+        (ZEN4, "_C", True, True, True),
+        (frozenset(), None, True, True, True),  # not told: nothing is refused
+    ],
+)
+def test_what_flags_foresee(flags, library, packed, int8, bf16):
+    found = kernels(flags)
+    assert found.library == library
+    assert answers(found) == {"packed_weights": packed, "exact_int8": int8, "bf16": bf16}
+
+
+def test_what_is_foreseen_is_what_is_loaded():
+    """Also with AVX2 alone: `make test ISA=avx2`."""
+    foreseen = ForeseenKernels(vllm_version())
+    assert answers(foreseen) == answers(LoadedKernels())
+    if foreseen.library:
+        assert (foreseen.library == "_C_AVX2") is not torch.cpu._is_avx512_supported()
+        assert (foreseen.library == "_C") is torch.cpu._is_avx512_bf16_supported()
+
+
+@pytest.mark.skipif("ISA" not in os.environ, reason="of a process that is limited to a smaller set")
+def test_a_limited_process_is_limited_everywhere():
+    assert not torch.cpu._is_avx512_supported()
+    assert not torch.cpu._is_amx_tile_supported()
+    assert torch.backends.cpu.get_cpu_capability() == "AVX2"
+    assert answers(LoadedKernels()) == answers(kernels(AVX2))
+    child = "import torch; print(torch.cpu._is_avx512_supported())"
+    assert subprocess.check_output([sys.executable, "-c", child], text=True) == "False\n"
+
+
+@pytest.mark.skipif(not ON_X86, reason="libraries of another kind of CPU")
+@pytest.mark.parametrize("library", ["_C_AVX2", "_C_AVX512", "_C"])
+def test_the_table_is_what_the_libraries_hold(library):
+    """Each is loaded in a process of its own, as far as this CPU can run it."""
+    needs = {"_C_AVX2": "avx2", "_C_AVX512": "avx512f", "_C": "avx512_bf16"}[library]
+    if needs not in cpu_kernels.cpu_flags():
+        pytest.skip(f"this CPU lacks {needs}")
+    import vllm
+
+    path = Path(vllm.__file__).parent / f"{library}.abi3.so"
+    loading = f"import torch; torch.ops.load_library({str(path)!r})"
+    child = f"{loading}; print(hasattr(torch.ops._C, 'cpu_gemm_wna16'))"
+    held = subprocess.check_output([sys.executable, "-c", child], text=True).strip() == "True"
+    release = ".".join(vllm_version().split(".")[:2])
+    assert held is (library not in WITHOUT_PACKED[release])
+
+
+@pytest.mark.skipif(not ON_X86, reason="flags of another kind of CPU")
+@pytest.mark.parametrize(("format_", "need"), NEEDS.items())
+def test_a_draft_without_its_kernel_is_refused(format_, need, tmp_path):
+    case = inspect(quantised_draft("native", format_).draft, tmp_path).case
+    refuse_missing_kernels(case, kernels(ZEN4))
+    with pytest.raises(SpeculativeConfigError, match=f"{need[1]}.*AVX2|{need[1]}.*VNNI") as refused:
+        refuse_missing_kernels(case, kernels(AVX2))
+    assert "plain weights" in refused.value.remedy
+    packed_on_avx512 = need[0] == "packed_weights"  # which has no VNNI yet
+    if packed_on_avx512:
+        refuse_missing_kernels(case, kernels(AVX512))
+    else:
+        with pytest.raises(SpeculativeConfigError, match="silently"):
+            refuse_missing_kernels(case, kernels(AVX512))
+
+
+@pytest.mark.parametrize("format_", NEEDS_NONE)
+def test_other_formats_pass(format_, tmp_path):
+    formats = [name for name in FORMATS if name.startswith(format_)]
+    assert formats
+    for name in formats:
+        case = inspect(quantised_draft("native", name).draft, tmp_path / name).case
+        refuse_missing_kernels(case, kernels(AVX2))
+    refuse_missing_kernels(inspect(valid_draft("native"), tmp_path / "plain").case, kernels(AVX2))
+
+
+@pytest.mark.skipif(not ON_X86, reason="flags of another kind of CPU")
+@pytest.mark.parametrize("format_", NEEDS)
+def test_check_and_a_start_refuse_the_same(format_, tmp_path, monkeypatch):
+    """On this CPU as it is, and as it would be with AVX2 alone."""
+    draft = quantised_draft("native", format_).draft
+    for name, found in (("here", None), ("avx2", kernels(AVX2))):
+        if found:
+            monkeypatch.setattr(cpu_kernels, "cpu_flags", lambda: AVX2)
+            monkeypatch.setattr(draft_checks, "LoadedKernels", lambda found=found: found)
+        path = write(draft, tmp_path / name / "draft")
+        told = _verdict(path, tmp_path / name)
+        assert told == _refusal(draft, tmp_path / name)
+        assert bool(told) or not found
+
+
+def _refusal(draft, folder):
+    try:
+        resolve_draft(folder, draft)
+    except SpeculativeConfigError as refused:
+        return [(refused.field, refused.value, refused.allowed)]
+    return []
+
+
+def _verdict(path, folder):
+    request = CheckRequest(
+        draft=str(path), target=str(write_target(folder / "target")), platform="cpu", options={}
+    )
+    found = run_check(request).inspection.errors
+    return [(f.problem.field, f.problem.value, f.problem.allowed) for f in found]
+
+
+@pytest.mark.skipif(not ON_X86, reason="flags of another kind of CPU")
+@pytest.mark.parametrize("flags", [AVX2, ZEN4])
+def test_bf16_is_said_to_fall_back(flags, monkeypatch):
+    monkeypatch.setattr(platform, "find_cpu_kernels", lambda _: kernels(flags))
+    monkeypatch.setattr(
+        "vllm_eagle_ext.preflight.offline.start.find_cpu_kernels", lambda _: kernels(flags)
+    )
+    monkeypatch.setattr("vllm_eagle_ext.measure.announce.find_cpu_kernels", lambda _: kernels(flags))
+    said = flags == AVX2
+    for dtype, expected in (("auto", said), ("bfloat16", said), ("float32", False)):
+        request = CheckRequest.for_engine(
+            {"dtype": dtype},
+            draft=str(TINY / "postnorm"),
+            target=str(TINY / "target"),
+            platform="cpu",
+            options={},
+        )
+        found = [str(f.problem) for f in run_check(request).inspection.warnings]
+        assert any(BF16_FALLBACK in text for text in found) is expected
+        assert bool(list(fallback_warning({"dtype": dtype}))) is expected
+
+
+@pytest.mark.skipif(not ON_X86, reason="flags of another kind of CPU")
+@pytest.mark.parametrize("flags", [AVX2, ZEN4])
+def test_a_start_says_that_bf16_falls_back(flags, monkeypatch, tmp_path, vllm_log):
+    log.log_once.cache_clear()
+    vllm_log.setLevel(logging.WARNING)
+    monkeypatch.setattr(draft_checks, "LoadedKernels", lambda: kernels(flags))
+    resolve_draft(tmp_path, valid_draft("native"), online="fp8_per_channel")  # whose target is in bf16
+    assert bool(vllm_log.containing(BF16_FALLBACK)) is (flags == AVX2)
