@@ -14,6 +14,10 @@ from vllm_eagle_ext.measure.bench.keywords import engine_arguments
 from vllm_eagle_ext.measure.bench.results import PLAIN, REPORT, SCHEDULE_KEY, Report, Variant
 from vllm_eagle_ext.measure.bench.run import publish
 
+pytestmark = pytest.mark.promise(
+    "`tune` prints a config that vLLM reads as it was measured, and says where it is slower"
+)
+
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
