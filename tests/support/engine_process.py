@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import breakage, joining, triton_on_cpu
+from tests.support import breakage, joining
 from tests.support.batches import PLACED, RECORDED, difference
 from tests.support.in_process import (
     build,
@@ -195,10 +195,14 @@ def saves() -> dict[str, int]:
 def serve(engine: dict[str, Any], earlier: dict[str, Any], patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """`patch`: of this process, in which the worker lives."""
     use = importlib.import_module(engine["use"]) if engine["use"] else None
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        triton_on_cpu.take_masks_of_scalars(patch.setattr)
-    if engine["kernels"] is not None:
-        triton_on_cpu.use(engine["kernels"], patch.setattr)
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if interpreted or engine["kernels"] is not None:
+        from tests.support import triton_on_cpu  # which imports the package
+
+        if interpreted:
+            triton_on_cpu.take_masks_of_scalars(patch.setattr)
+        if engine["kernels"] is not None:
+            triton_on_cpu.use(engine["kernels"], patch.setattr)
     if engine["broken_at_start"] is not None:
         breakage.apply(engine["broken_at_start"], patch.setattr)
     llm = build(engine, "tests.support.placed.Placed", engine["options"])

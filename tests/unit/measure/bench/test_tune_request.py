@@ -15,46 +15,46 @@ from tests.support.drafts import valid_draft, write
 from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.measure.tune.context_prompts import with_context
-from vllm_eagle_ext.measure.tune.request import TuneRequest, settle_tune, usual_lengths
-from vllm_eagle_ext.measure.tune.results import ServedConfig
+from vllm_eagle_ext.measure.bench.request import BenchRequest
+from vllm_eagle_ext.measure.bench.tune_request import settle_tune, usual_lengths, with_context
 from vllm_eagle_ext.preflight.offline.platform import find_platform
 
-REQUEST = TuneRequest(draft=str(TINY / "postnorm"), target=str(TINY / "target"), k=4)
+REQUEST = BenchRequest(drafts=[str(TINY / "postnorm")], target=str(TINY / "target"), k=4, together=None)
+HYBRID = replace(REQUEST, target=str(TINY / "hybrid_target"), drafts=[str(TINY / "dflash")], k=7)
 
 
 def test_nothing_is_left_open():
     settled, prompts = settle_tune(REQUEST)
-    assert settled.lengths == [0, 1, 2, 3, 4]
-    assert settled.requests == [1, 2, 4, 8, 16, 32]
+    assert settled.ks == [0, 1, 2, 3, 4]
+    assert settled.concurrency == [1, 2, 4, 8, 16, 32]
     assert settled.contexts == [64, 512] == sorted(prompts)
-    assert settled.speculative["method"] == "eagle3"
+    assert settled.served[REQUEST.drafts[0]]["method"] == "eagle3"
     assert all(len(ids) >= context for context, found in prompts.items() for ids in found)
-    assert settled.prompt_tokens[512] < 640
+    assert max(map(len, prompts[512])) < 800
+    assert settled.together  # on a CPU
     assert settle_tune(REQUEST)[0] == settled
 
 
 def test_a_hybrid_target_runs_without_prefix_caching_on_a_cpu():
-    hybrid = replace(REQUEST, target=str(TINY / "hybrid_target"), draft=str(TINY / "dflash"), k=7)
-    settled, _ = settle_tune(hybrid)
+    settled, _ = settle_tune(HYBRID)
     assert settled.engine["enable_prefix_caching"] is False
-    assert settled.lengths == [0, 1, 2, 3, 4, 6, 7]
+    assert settled.ks == [0, 1, 2, 3, 4, 6, 7]
 
 
 def test_the_usual_loads_keep_to_the_engine():
-    assert settle_tune(replace(REQUEST, engine={"max_num_seqs": 8}))[0].requests == [1, 2, 4, 8]
+    assert settle_tune(replace(REQUEST, engine={"max_num_seqs": 8}))[0].concurrency == [1, 2, 4, 8]
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"engine": {"model": "x"}}, "--engine is ['model']"),
-        ({"draft": "nowhere/at/all"}, "DRAFT is 'nowhere/at/all'"),
+        ({"drafts": ["nowhere/at/all"]}, "DRAFT is 'nowhere/at/all'"),
         ({"k": 4, "target": str(TINY / "hybrid_target")}, "K=4"),
-        ({"lengths": [5]}, "--lengths is [5]. Allowed: lengths from 0 to 4"),
-        ({"lengths": [1, 2]}, "with 4 among them"),
-        ({"requests": [64]}, "at most the 40 prompts"),
-        ({"requests": [16], "engine": {"max_num_seqs": 8}}, "at most max_num_seqs, 8"),
+        ({"ks": [5]}, "--lengths is [5]. Allowed: lengths from 0 to 4"),
+        ({"ks": [1, 2]}, "with 4 among them"),
+        ({"concurrency": [64]}, "at most the 40 prompts"),
+        ({"concurrency": [16], "engine": {"max_num_seqs": 8}}, "at most max_num_seqs, 8"),
         ({"contexts": [4000]}, "max_model_len is 2048. Allowed: at least"),
         ({"engine": {"max_model_len": 512}}, "shorten --context or --steps"),
         ({"speculative": {"enable_adaptive_verification": True}}, "--adaptive measures"),
@@ -77,37 +77,33 @@ def parallel(tmp_path):
     target = write_target(tmp_path / "target")
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (target / file).write_bytes((TINY / "target" / file).read_bytes())
-    return replace(REQUEST, draft=str(draft), target=str(target))
+    return replace(REQUEST, drafts=[str(draft)], target=str(target))
 
 
 def test_lengths_of_drafts_that_are_made_in_parallel(parallel):
-    allowed = replace(parallel, contexts=(64,), requests=(1,))
-    assert settle_tune(allowed)[0].lengths == [0, 4]
-    assert settle_tune(replace(allowed, lengths=[4]))[0].lengths == [0, 4]
+    allowed = replace(parallel, contexts=(64,), concurrency=(1,))
+    assert settle_tune(allowed)[0].ks == [0, 4]
+    assert settle_tune(replace(allowed, ks=[4]))[0].ks == [0, 4]
     with pytest.raises(EagleExtError, match=r"--lengths is \[2, 4\]\. Allowed: 0 and 4"):
-        settle_tune(replace(allowed, lengths=[2, 4]))
+        settle_tune(replace(allowed, ks=[2, 4]))
 
 
 def test_what_is_started_is_checked_with_every_length():
     """One state block per draft token: vLLM 0.32's CPU kernels need all drafts."""
-    hybrid = replace(REQUEST, target=str(TINY / "hybrid_target"), draft=str(TINY / "dflash"), k=7)
-    settle_tune(hybrid)
+    settle_tune(HYBRID)
     with pytest.raises(EagleExtError, match="--lengths 0,1,2,3,4,6,7: speculative_config"):
-        settle_tune(replace(hybrid, eagle_ext={"hybrid_state": "per_token"}))
+        settle_tune(replace(HYBRID, eagle_ext={"hybrid_state": "per_token"}))
 
 
 def test_adaptive_verification_of_a_gpu_is_checked_as_it_is_started(monkeypatch):
     """On a hybrid target it needs this package's option; of a platform that is only foreseen here."""
     gpu = replace(find_platform("auto"), name="cuda")
     monkeypatch.setattr("vllm_eagle_ext.preflight.offline.run.find_platform", lambda _: gpu)
-    assert settle_tune(replace(REQUEST, adaptive=True))[0].chosen_while_serving == [
-        ServedConfig(name="adaptive")
-    ]
-    hybrid = replace(REQUEST, target=str(TINY / "hybrid_target"), draft=str(TINY / "dflash"), k=7)
+    assert settle_tune(replace(REQUEST, adaptive=True))[0].adaptive
     with pytest.raises(EagleExtError, match="--adaptive: "):
-        settle_tune(replace(hybrid, adaptive=True))
+        settle_tune(replace(HYBRID, adaptive=True))
     permitted = {"hybrid_state": "replay", "adaptive_verification": True}
-    assert settle_tune(replace(hybrid, adaptive=True, eagle_ext=permitted))[0].adaptive
+    assert settle_tune(replace(HYBRID, adaptive=True, eagle_ext=permitted))[0].adaptive
 
 
 @pytest.mark.parametrize(
@@ -123,7 +119,15 @@ def test_adaptive_verification_of_a_gpu_is_checked_as_it_is_started(monkeypatch)
     ],
 )
 def test_bad_input_exits_with_2(words, said, tmp_path):
-    command = ["tune", REQUEST.draft, "--target", REQUEST.target, "--out", str(tmp_path / "o"), *words]
+    command = [
+        "tune",
+        REQUEST.drafts[0],
+        "--target",
+        REQUEST.target,
+        "--out",
+        str(tmp_path / "o"),
+        *words,
+    ]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2
     assert said in result.output

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.measure.tune.made_up import MadeUp, memory_bound
-from vllm_eagle_ext.measure.tune.order import loads, swept
-from vllm_eagle_ext.measure.tune.results import NONE, ServedConfig, ServedLoad
-from vllm_eagle_ext.measure.tune.surface import (
-    acceptance_lengths,
+from tests.unit.measure.bench.made_up import FAST, MadeUpTune, load, memory_bound
+from vllm_eagle_ext.measure.bench.order import swept
+from vllm_eagle_ext.measure.bench.results import PLAIN, Variant
+from vllm_eagle_ext.measure.bench.surface import (
     expected_length,
-    gains_of,
+    gain_over_loads,
     mean_gain,
     rate_of,
     rates_by_position,
@@ -31,12 +30,12 @@ def swept_cells(made):
 
 def test_the_surface_is_the_ratio_of_step_times():
     """A machine that is up to 30 % slower from turn to turn moves both of a ratio."""
-    made = MadeUp()
-    surface = surface_of(swept_cells(made))
-    assert set(surface) == {(load, k) for load in loads(made.settings()) for k in made.lengths}
-    for (load, k), point in surface.items():
+    made = MadeUpTune()
+    surface = surface_of(made.sweep())
+    assert set(surface) == {(at, k) for at in made.settings().loads for k in made.ks}
+    for (at, k), point in surface.items():
         awake = made.awake_s if not k else 0
-        ratio = (memory_bound(load, k) + awake) / memory_bound(load, 0)
+        ratio = (memory_bound(at, k) + awake) / memory_bound(at, 0)
         assert point.needed.median == pytest.approx(ratio, rel=0.02)
         assert point.needed.low <= point.needed.median <= point.needed.high
         assert point.length == pytest.approx(expected_length(made.rate, k), rel=1e-3)
@@ -48,27 +47,30 @@ def test_the_surface_is_the_ratio_of_step_times():
 
 
 def test_times_alone_give_the_surface():
-    surface = surface_of(swept_cells(MadeUp()), with_lengths=False)
+    surface = surface_of(MadeUpTune(surface_only=True).sweep())
     assert surface
     assert all(point.length is None and point.gain is None for point in surface.values())
 
 
 def test_nothing_is_said_of_a_load_without_a_step_time_without_a_draft():
-    made = MadeUp()
-    busiest = ServedLoad(requests=16, context=512)
-    cells = [c for c in swept_cells(made) if (c.served, c.load) != (NONE, busiest)]
-    assert {load for load, _ in surface_of(cells)} == set(loads(made.settings())) - {busiest}
+    made = MadeUpTune()
+    busiest = load(16, 512)
+    cells = [c for c in swept_cells(made) if (c.variant, c.load) != (PLAIN, busiest)]
+    surface = surface_of(made.report_of(cells))
+    assert {at for at, _ in surface} == set(made.settings().loads) - {busiest}
 
 
 def test_lengths_are_pooled_over_requests_and_not_over_contexts():
-    made = MadeUp()
+    made = MadeUpTune()
     cells = [
-        c.model_copy(update={"tokens": c.tokens // 2}) if c.load.context == 512 else c
+        c.model_copy(update={"accepted": [n // 2 for n in c.accepted]}) if c.load.context == 512 else c
         for c in swept_cells(made)
     ]
-    lengths = acceptance_lengths(cells)
-    assert lengths[4, 64] == pytest.approx(expected_length(made.rate, 4), rel=1e-3)
-    assert lengths[4, 512] == pytest.approx(expected_length(made.rate, 4) / 2, rel=1e-3)
+    surface = surface_of(made.report_of(cells))
+    alone = expected_length(made.rate, 4) - 1
+    for level in made.concurrency:
+        assert surface[load(level, 64), 4].length == pytest.approx(1 + alone, rel=1e-3)
+        assert surface[load(level, 512), 4].length == pytest.approx(1 + alone / 2, rel=1e-3)
 
 
 @settings(deadline=None)
@@ -93,10 +95,10 @@ def test_a_length_that_k_tokens_do_not_reach_has_no_rate(length, k):
 
 
 def test_rates_by_position():
-    made = MadeUp()
-    rates = rates_by_position(swept_cells(made), 4)
+    made = MadeUpTune()
+    rates = rates_by_position(made.sweep())
     assert rates == pytest.approx([made.rate**j for j in range(1, 5)], rel=1e-2)
-    assert rates_by_position([], 4) == []
+    assert rates_by_position(made.report_of([])) == []
 
 
 @settings(deadline=None)
@@ -107,10 +109,15 @@ def test_the_mean_of_gains_is_geometric(gains):
 
 
 def test_gains_are_those_of_the_same_round():
-    made = MadeUp(noise=2.0, own_noise=0.0)
-    served = ServedConfig(name="fixed", k=2)
-    for (one, load), gain in gains_of(made.cells("closing", [NONE, served])).items():
-        assert one == served
-        expected = expected_length(made.rate, 2) * memory_bound(load, 0) / memory_bound(load, 2)
-        assert gain.low == pytest.approx(gain.high)
-        assert gain.median == pytest.approx(expected, rel=1e-3)
+    made = MadeUpTune(noise=2.0, own_noise=0.0)
+    served = Variant(kind="ours", draft=FAST, k=2)
+    report = made.report_of(made.cells("closing", [PLAIN, served]))
+    for row in report.rows:
+        if row.variant == served:
+            gain, at = row.speedup, row.load
+            expected = expected_length(made.rate, 2) * memory_bound(at, 0) / memory_bound(at, 2)
+            assert gain.low == pytest.approx(gain.high)
+            assert gain.median == pytest.approx(expected, rel=1e-3)
+    found = gain_over_loads(report, served)
+    gains = [row.speedup.median for row in report.rows if row.variant == served]
+    assert (found.pairs, found.median) == (made.rounds, pytest.approx(mean_gain(gains)))

@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from vllm_eagle_ext.measure.bench.results import Context
 from vllm_eagle_ext.measure.engine.machine import cores, gpus, load_average, processor, versions
-from vllm_eagle_ext.measure.folder import Context
 
 _PREFIXES = ("VLLM_", "OMP_", "TRITON_", "CUDA_VISIBLE_DEVICES")
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")

@@ -1,58 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was asked of `vllm-eagle tune`, checked before anything is started."""
+"""What `vllm-eagle tune` alone is asked: which K, at which numbers of requests and contexts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import median
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.bench.results import sha256_of
+from vllm_eagle_ext.measure.bench.keywords import lists_of
+from vllm_eagle_ext.measure.bench.order import most_steps
+from vllm_eagle_ext.measure.bench.request import BenchRequest, Prompts, same_of
+from vllm_eagle_ext.measure.bench.results import ADAPTIVE_KEY, SCHEDULE_KEY, Settings
 from vllm_eagle_ext.measure.engine.arguments import refuse_reserved, require_served
 from vllm_eagle_ext.measure.engine.held_length import schedule_of
-from vllm_eagle_ext.measure.prompts import load_tokenizer, read_texts, token_ids
-from vllm_eagle_ext.measure.tune.context_prompts import with_context
-from vllm_eagle_ext.measure.tune.results import ADAPTIVE_KEY, SCHEDULE_KEY, TuneSettings
+from vllm_eagle_ext.measure.prompts import PromptSet, load_tokenizer, read_texts, token_ids
 from vllm_eagle_ext.preflight.fixed_blocks import has_fixed_blocks
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
-from vllm_eagle_ext.preflight.offline.serve import as_decided, speculative_config, usual_k
+from vllm_eagle_ext.preflight.offline.serve import usual_k
 
 USUAL_REQUESTS = (1, 2, 4, 8, 16, 32)
 _DENSE, _SPREAD = 4, 1.5  # every K up to the first; further ones so many times as long
 # Keys of speculative_config that choose how much is drafted or verified, as this command does.
 _CHOSEN = (SCHEDULE_KEY, ADAPTIVE_KEY)
-Prompts = Mapping[int, list[list[int]]]  # by context
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneRequest:
-    draft: str
-    target: str
-    k: int | None = None
-    lengths: Sequence[int] | None = None
-    requests: Sequence[int] | None = None
-    contexts: Sequence[int] = (64, 512)
-    rounds: int = 6
-    steps: int = 24
-    together: bool | None = None  # None: on a CPU
-    surface_only: bool = False
-    adaptive: bool = False
-    prompts: str | None = None
-    dataset_path: str | None = None
-    num_prompts: int | None = None
-    chat_template: bool | None = None
-    thinking: bool | None = None
-    temperature: float = 0.0
-    seed: int = 0
-    method: str | None = None
-    engine: Mapping[str, Any] = field(default_factory=dict)
-    speculative: Mapping[str, Any] = field(default_factory=dict)
-    eagle_ext: Mapping[str, Any] = field(default_factory=dict)
-
-
-def settle_tune(request: TuneRequest) -> tuple[TuneSettings, Prompts]:
+def settle_tune(request: BenchRequest) -> tuple[Settings, Prompts]:
     """Settings with nothing left open, and the token ids of the prompts by context.
 
     Raises:
@@ -60,39 +32,25 @@ def settle_tune(request: TuneRequest) -> tuple[TuneSettings, Prompts]:
     """
     refuse_reserved(request.engine)
     _refuse_chosen(request)
-    checked = _checked_draft(request)
-    served = speculative_config(checked)
-    lengths = _lengths(request, served["num_speculative_tokens"], checked)
-    _check_as_started(request, lengths, checked)
+    asked, checked = _checked_draft(request)
+    ks = _lengths(request, asked.k or 0, checked)
+    _check_as_started(request, asked, ks, checked)
     levels = _levels(request)
     found, read = _prompts_by_context(request, max(levels))
     limit = request.engine.get("max_model_len") or checked.target.max_position_embeddings
-    _require_room_for_steps(request, found, max(lengths), max(levels), limit)
-    same = (
-        "target",
-        "draft",
-        "rounds",
-        "steps",
-        "surface_only",
-        "adaptive",
-        "temperature",
-        "seed",
-    )
-    return TuneSettings(
-        **{name: getattr(request, name) for name in same},
-        speculative={**request.speculative, **served, "num_speculative_tokens": max(lengths)},
-        lengths=lengths,
-        requests=levels,
+    _require_room_for_steps(request, found, max(ks), max(levels), limit)
+    return Settings(
+        **same_of(request, read, found, {asked.draft: checked}),
+        command="tune",
+        kinds=["none", "ours"],
+        ks=ks,
+        concurrency=levels,
         contexts=sorted(found),
         together=_runs_on_cpu() if request.together is None else request.together,
-        prompts=read.source,
-        num_prompts=len(read.ids),
-        prompts_sha256=sha256_of([ids for context in sorted(found) for ids in found[context]]),
-        prompt_tokens={context: median(map(len, ids)) for context, ids in found.items()},
-        chat_template=read.chat_template,
-        thinking=read.thinking,
-        engine=as_decided(request.engine, [checked]),
-        eagle_ext=dict(request.eagle_ext),
+        steps=request.steps,
+        surface_only=request.surface_only,
+        adaptive=request.adaptive,
+        ignore_eos=True,
     ), found
 
 
@@ -104,20 +62,41 @@ def usual_lengths(k: int) -> list[int]:
     return sorted({*found, k})
 
 
-def _lengths(request: TuneRequest, k: int, checked: CheckResult) -> list[int]:
+def with_context(texts: Sequence[str], tokens: Sequence[int], least: int) -> list[str]:
+    """Put the texts that come before each one in front of it, until there are enough tokens.
+
+    What is to be answered stays last. Texts of one list begin differently, so that no request finds the
+    prefix of another in the cache.
+
+    Args:
+        tokens: of each text.
+        least: tokens that each result has at least, by that count.
+    """
+    return [_extended(texts, tokens, place, least) for place in range(len(texts))]
+
+
+def _extended(texts: Sequence[str], tokens: Sequence[int], place: int, least: int) -> str:
+    parts, have = [texts[place]], tokens[place]
+    while have < least:
+        place = (place - 1) % len(texts)
+        parts.append(texts[place])
+        have += max(1, tokens[place])
+    return "\n\n".join(reversed(parts))
+
+
+def _lengths(request: BenchRequest, k: int, checked: CheckResult) -> list[int]:
     has_blocks = _has_fixed_blocks(checked)
-    if request.lengths is None:
+    if request.ks is None:
         return [0, k] if has_blocks else usual_lengths(k)
-    found = sorted({0, *request.lengths})
-    if found[0] < 0 or found[-1] != k:
+    found = sorted({0, *request.ks})
+    if found[-1] != k:
         raise SpeculativeConfigError(
-            field="--lengths", value=list(request.lengths),
-            allowed=f"lengths from 0 to {k}, with {k} among them",
-            remedy=f"name lengths up to {k}, or another -k, or leave the option out",
+            field="--lengths", value=list(request.ks), allowed=f"lengths from 0 to {k}, with {k} among "
+            "them", remedy=f"name lengths up to {k}, or another -k, or leave the option out",
         )  # fmt: skip
     if has_blocks and len(found) > 2:
         raise SpeculativeConfigError(
-            field="--lengths", value=list(request.lengths),
+            field="--lengths", value=list(request.ks),
             allowed=f"0 and {k}: one engine holds every K, and vLLM's V1 runner always makes {k} tokens "
             "of an EAGLE-3 draft with parallel_drafting",
             remedy="leave the option out, or tune again with another -k",
@@ -132,21 +111,22 @@ def _has_fixed_blocks(checked: CheckResult) -> bool:
     )
 
 
-def _levels(request: TuneRequest) -> list[int]:
+def _levels(request: BenchRequest) -> list[int]:
     """Numbers of requests; the usual ones end at max_num_seqs, or at the number of prompts."""
     seats = request.engine.get("max_num_seqs")
-    if request.requests is None:
+    if request.concurrency is None:
         most = min(seats or max(USUAL_REQUESTS), request.num_prompts or max(USUAL_REQUESTS))
         return [level for level in USUAL_REQUESTS if level <= most]
-    if seats and max(request.requests) > seats:
+    if seats and max(request.concurrency) > seats:
         raise SpeculativeConfigError(
-            field="--concurrency", value=max(request.requests), allowed=f"at most max_num_seqs, {seats}",
+            field="--concurrency", value=max(request.concurrency),
+            allowed=f"at most max_num_seqs, {seats}",
             remedy="leave the larger ones out, or raise max_num_seqs in --engine",
         )  # fmt: skip
-    return sorted(set(request.requests))
+    return sorted(set(request.concurrency))
 
 
-def _refuse_chosen(request: TuneRequest) -> None:
+def _refuse_chosen(request: BenchRequest) -> None:
     if taken := [key for key in _CHOSEN if key in request.speculative]:
         raise SpeculativeConfigError(
             field="--speculative", value=taken, allowed="keys that do not choose how much is drafted",
@@ -160,30 +140,30 @@ def _refuse_chosen(request: TuneRequest) -> None:
         )  # fmt: skip
 
 
-def _checked_draft(request: TuneRequest) -> CheckResult:
+def _checked_draft(request: BenchRequest) -> tuple[CheckRequest, CheckResult]:
+    """The check of the largest K, and what was asked for it."""
     asked = CheckRequest.for_engine(
-        request.engine, draft=request.draft, draft_field="DRAFT", target=request.target, k=request.k,
-        method=request.method, options=request.eagle_ext,
+        request.engine, draft=request.drafts[0], draft_field="DRAFT", target=request.target,
+        k=request.k, method=request.method, options=request.eagle_ext,
     )  # fmt: skip
     result = run_check(asked)
     if request.k is None:
-        result = run_check(replace(asked, k=usual_k(result.inspection.spec)))
-    require_served(result, f"{request.draft}, K={result.request.k}")
-    return result
+        asked = replace(asked, k=usual_k(result.inspection.spec))
+        result = run_check(asked)
+    require_served(result, f"{asked.draft}, K={asked.k}")
+    return asked, result
 
 
-def _check_as_started(request: TuneRequest, lengths: list[int], checked: CheckResult) -> None:
-    """Check what is started beyond one K: engines that hold every length, and of --adaptive.
+def _check_as_started(
+    request: BenchRequest, asked: CheckRequest, ks: list[int], checked: CheckResult
+) -> None:
+    """Check what is started beyond one K: the engine that holds every length, and that of --adaptive.
 
     Raises:
         UnsupportedDraftError: a start would refuse it.
     """
-    asked = CheckRequest.for_engine(
-        request.engine, draft=request.draft, draft_field="DRAFT", target=request.target, k=max(lengths),
-        method=request.method, options=request.eagle_ext,
-        speculative={**request.speculative, SCHEDULE_KEY: list(map(list, schedule_of(lengths)))},
-    )  # fmt: skip
-    require_served(run_check(asked), f"--lengths {','.join(map(str, lengths))}")
+    key = {**request.speculative, SCHEDULE_KEY: lists_of(schedule_of(ks))}
+    require_served(run_check(replace(asked, speculative=key)), f"--lengths {','.join(map(str, ks))}")
     if request.adaptive:
         _refuse_adaptive(checked)
         key = {**request.speculative, ADAPTIVE_KEY: True}
@@ -206,11 +186,8 @@ def _refuse_adaptive(checked: CheckResult) -> None:
         )  # fmt: skip
 
 
-def _prompts_by_context(request: TuneRequest, most: int) -> tuple[dict[int, list[list[int]]], Any]:
-    texts = read_texts(
-        request.prompts, count=request.num_prompts, dataset_path=request.dataset_path,
-        target=request.target, seed=request.seed,
-    )  # fmt: skip
+def _prompts_by_context(request: BenchRequest, most: int) -> tuple[Prompts, PromptSet]:
+    texts = read_texts(request.prompts, count=request.num_prompts)
     if most > len(texts):
         raise SpeculativeConfigError(
             field="--concurrency", value=most, allowed=f"at most the {len(texts)} prompts",
@@ -230,7 +207,7 @@ def _prompts_by_context(request: TuneRequest, most: int) -> tuple[dict[int, list
 
 
 def _require_room_for_steps(
-    request: TuneRequest, found: Prompts, k: int, most: int, limit: int | None
+    request: BenchRequest, found: Prompts, k: int, most: int, limit: int | None
 ) -> None:
     """Require room for texts that go on until enough steps of the busiest load were timed."""
     longest = max(len(ids) for prompts in found.values() for ids in prompts)
@@ -242,11 +219,6 @@ def _require_room_for_steps(
             f"steps of up to {k + 1} tokens beside those in which other prompts are read",
             remedy="shorten --context or --steps, or raise max_model_len in --engine",
         )  # fmt: skip
-
-
-def most_steps(timed: int, requests: int) -> int:
-    """Steps that the first of these requests may go on for: others' prompts may be read meanwhile."""
-    return timed + 4 + requests // 2
 
 
 def _runs_on_cpu() -> bool:
