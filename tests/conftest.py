@@ -1,4 +1,4 @@
-"""Rules for all tests: no engine inherits the machine's choice of model runner, nor the network, and
+"""Rules for all tests: engines end with them and take neither runner nor network from the machine, and
 what the README promises is proven by `make test`."""
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import os
 import pytest
 
 from tests.promises import unproven
+from tests.support.lifetime import end_children_with_us
 
+end_children_with_us()
 os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["VLLM_NO_USAGE_STATS"] = "1"

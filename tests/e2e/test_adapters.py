@@ -6,18 +6,19 @@ The draft has no adapter: it reads the target's states, which have.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
 
-from tests.e2e.test_hybrid_dflash import dflash
-from tests.e2e.test_scheduling import PLAIN, differing
 from tests.support.adapters import write_adapter, write_hybrid_adapter
-from tests.support.batches import TIMEOUT_S, Batch, Engine, drafts_of, eagle3, run_engines
-from tests.support.engine import IN_PROCESS, TINY, engine_environment, run_child
+from tests.support.batches import Batch, Engine, differing, drafts_of, eagle3, run_engines
+from tests.support.breakage import PACKED_LET_THROUGH, UNPACKED
+from tests.support.engine import TINY
 from tests.support.hybrid import TARGET as HYBRID
-from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
+from tests.support.hybrid import dflash
+from tests.support.near_ties import NEAR_TIE_GAP, assert_only_near_ties, near_tie_gaps
+from tests.support.schedules import PLAIN
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -131,9 +132,7 @@ def hybrid(hybrid_batches):
 @pytest.mark.parametrize("batch", ["base", "adapted", "mixed"])
 def test_adapters_on_a_hybrid_target_that_replays(hybrid, batch):
     plain, drafted = hybrid["plain"][batch], hybrid["replay"][batch]
-    gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], drafted["tokens"])
-    print(f"\n{batch}: gaps {gaps}")
-    assert max(gaps, default=0) <= NEAR_TIE_GAP
+    assert_only_near_ties(plain, drafted["tokens"], batch)
     assert drafted["counters"]["spec_decode_num_accepted_tokens"] >= 60
 
 
@@ -149,10 +148,9 @@ def test_one_state_block_per_draft_token_where_convolutions_are_not_packed(hybri
     """Where vLLM packs them, which a start refuses, each text is wrong."""
     if packed and not torch.cpu._is_avx512_bf16_supported():
         pytest.skip("this CPU packs no weights of convolutions")
-    engines = [asdict(engine) for engine in hybrid_engines(hybrid_batches, "per_token")]
-    environment = engine_environment("v1") | IN_PROCESS
-    job = {"engines": engines, "packed": packed}
-    found, _ = run_child("unpacked_process", job, environment=environment, timeout_s=TIMEOUT_S)
+    how = PACKED_LET_THROUGH if packed else UNPACKED
+    engines = hybrid_engines(hybrid_batches, "per_token")
+    found = run_engines([replace(engine, broken_at_start=how) for engine in engines])
     for name in ("base", "adapted", "mixed"):
         plain, drafted = found["plain"][name], found["per_token"][name]
         gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], drafted["tokens"])

@@ -9,9 +9,10 @@ from itertools import pairwise
 
 import pytest
 
-from tests.e2e.test_hybrid_dflash import dflash
-from tests.support.engine import IN_PROCESS, engine_environment, has_gpu, run_child
-from tests.support.hybrid import TARGET
+from tests.support.batches import Engine, run_engines
+from tests.support.breakage import ON_A_DEVICE
+from tests.support.engine import has_gpu
+from tests.support.hybrid import TARGET, dflash
 
 pytestmark = [
     pytest.mark.e2e,
@@ -31,12 +32,22 @@ def runs(prompts):
         "prompts": [prompt[:length] for prompt, length in zip(prompts, lengths, strict=False)],
         "max_tokens": [30, 16, 16, 20, 12],
         "joins": [0, 0, 3, 5, 8],
-        "speculative": dflash(K),
-        "target": str(TARGET),
-        "engine_args": {"long_prefill_token_threshold": CHUNK},
     }
-    environment = engine_environment("v2") | IN_PROCESS
-    return run_child("adaptive_process", job, environment=environment, timeout_s=1500)[0]
+    engines = [
+        Engine(
+            name,
+            [],
+            dflash(K) | {"enable_adaptive_verification": by_hand is None},
+            {"long_prefill_token_threshold": CHUNK},
+            {"hybrid_state": "replay", "adaptive_verification": True},
+            TARGET,
+            broken_at_start=ON_A_DEVICE,
+            use="tests.support.adaptive",
+            job=job | {"by_hand": by_hand},
+        )
+        for name, by_hand in (("adaptive", None), ("by hand", "adaptive"))
+    ]
+    return run_engines(engines, "v2")
 
 
 def test_drafts_are_trimmed_on_the_device(runs):

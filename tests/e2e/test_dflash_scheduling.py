@@ -10,11 +10,11 @@ import random
 
 import pytest
 
-from tests.e2e.test_scheduling import PER_POSITION, PLAIN, differing
-from tests.support.batches import Batch, Engine, run_engines
+from tests.support.batches import Batch, Engine, differing, run_engines
 from tests.support.drafts import BLOCK as DRAFT_BLOCK
 from tests.support.drafts import valid_draft, write
-from tests.support.families_process import write_random_target
+from tests.support.random_targets import write_random_target
+from tests.support.schedules import PER_POSITION, PLAIN
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from typing import Any
 
-from tests.support.engine import IN_PROCESS, TIMEOUT_S, engine_environment, run_child
+import pytest
+import torch
+
+from tests.support.batches import Batch, Engine, start_engines
+from tests.support.drafts import valid_draft, write
+from tests.support.random_targets import (
+    LATENT_ENGINE,
+    MAX_TOKENS,
+    PROMPTS,
+    RANDOM_ENGINE,
+    write_latent_target,
+    write_random_target,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -24,13 +37,33 @@ V2 = {name: V1[name] for name in ("qwen3", "speculators", "dflash", "bin")}
 LATENT = {"latent": "Eagle3EagleExtDeepseekV2ForCausalLM"}
 
 
-def serve(folder, runner: str, names: list[str]) -> tuple[dict, str]:
-    return run_child(
-        "families_process",
-        {"folder": folder, "names": ["none", *names]},
-        environment=engine_environment(runner) | IN_PROCESS,
-        timeout_s=TIMEOUT_S,
+def speculative_config(name: str, folder: Path) -> dict[str, Any]:
+    """`name` is a family of drafts.py, or "bin" for one in the older format."""
+    draft = valid_draft({"bin": "native", "latent": "mla"}.get(name, name))
+    path = write(draft, folder / name)
+    if name == "bin":
+        (path / "model.safetensors").unlink()
+        torch.save(draft.tensors, path / "pytorch_model.bin")
+    config = {"method": draft.method, "model": str(path), "num_speculative_tokens": draft.k}
+    if name == "latent":
+        config |= {"attention_backend": LATENT_ENGINE["attention_backend"]}
+    return config | ({"parallel_drafting": True} if name == "p-eagle" else {})
+
+
+def serve(folder: Path, runner: str, names: list[str]) -> tuple[dict[str, Any], str]:
+    texts = [Batch("texts", PROMPTS, max_tokens=MAX_TOKENS)]
+    target, latent = (
+        write_random_target(folder / "target"),
+        write_latent_target(folder / "latent_target"),
     )
+    engines = [Engine("none", texts, engine_args=RANDOM_ENGINE, target=target)]
+    for name in names:
+        speculative = speculative_config(name, folder)
+        around = {"engine_args": RANDOM_ENGINE, "target": target}
+        if name in LATENT:
+            around = {"engine_args": RANDOM_ENGINE | LATENT_ENGINE, "target": latent}
+        engines.append(Engine(name, texts, speculative, **around))
+    return start_engines(engines, runner)
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +77,12 @@ def v2(tmp_path_factory):
 
 
 def check(results, name, drafter):
-    result = results[name]
-    assert "error" not in result, result["trace"]
-    assert result["drafter"] == drafter
-    assert result["drafts"] > 10
+    assert "error" not in results[name], results[name]["trace"]
+    result = results[name]["texts"]
+    assert result["workers"][0]["drafter"] == drafter
+    assert result["counters"]["spec_decode_num_drafts"] > 10
     if name not in LATENT:
-        assert result["tokens"] == results["none"]["tokens"]
+        assert result["tokens"] == results["none"]["texts"]["tokens"]
 
 
 @pytest.mark.parametrize("name", [*V1, *LATENT])

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from examples.demo.__main__ import has_compiler
-from tests.support.engine import ROOT, TINY, EngineFailedError, EngineRun, run_engine
+from tests.support.batches import Batch, Engine, run_engines
+from tests.support.engine import ROOT, TINY, EngineFailedError
 from tests.support.processes import END_S, find, listening, takes_connections, tree, wait_for_end
 from tests.support.server import Server
 
@@ -272,8 +273,9 @@ def test_a_pickle_that_runs_code_is_refused_by_vllms_loader(draft, tmp_path):
     marker = tmp_path / "ran"
     (draft / "model.safetensors").unlink()
     torch.save({"fc.weight": Bomb(marker)}, draft / "pytorch_model.bin")
+    speculative = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": K}
     with pytest.raises(EngineFailedError) as refused:
-        run_engine(EngineRun(prompts=[[1, 2, 3]], draft=draft, max_tokens=4))
+        run_engines([Engine("bomb", [Batch("text", [[1, 2, 3]])], speculative)])
     assert "Weights only load failed" in refused.value.log
     assert not marker.exists()
     torch.load(draft / "pytorch_model.bin", weights_only=False)

@@ -13,9 +13,17 @@ from typing import Any
 
 import pytest
 
+from tests.support.batches import section
 from tests.support.breakage import BREAKAGES
-from tests.support.hybrid import HybridRun, eagle3_made_to_fit, ngram, run_all
-from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
+from tests.support.hybrid import (
+    HybridRun,
+    eagle3_made_to_fit,
+    ngram,
+    per_position,
+    run_all,
+    started,
+)
+from tests.support.near_ties import NEAR_TIE_GAP, assert_only_near_ties, near_tie_gaps
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -94,10 +102,6 @@ def v1(prompts, mixed, eagle3):
     return results, log
 
 
-def per_position(result) -> list[int]:
-    return result["counters"]["spec_decode_num_accepted_tokens_per_pos"]
-
-
 @pytest.mark.parametrize("name", ["random", "always", "many", "few", "bf16", "eagle3"])
 def test_replay_equals_one_state_block_per_token(v1, name):
     per_token, replay = (v1[0][f"{name} {state}"] for state in ("per_token", "replay"))
@@ -156,9 +160,7 @@ def test_an_explicit_choice_is_refused_with_the_figures(v1):
 def test_texts_are_those_without_drafts(v1, name):
     """Rows of any length, steps without drafts, prompts up to block boundaries, 64 at a time."""
     plain, drafted = v1[0]["plain odd"], v1[0][name]
-    gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], drafted["tokens"])
-    print(f"\n{name}: {len(gaps)} of 64 texts diverge, at gaps up to {max(gaps, default=0):.3f}")
-    assert max(gaps, default=0) <= NEAR_TIE_GAP
+    assert_only_near_ties(plain, drafted["tokens"], name)
     assert drafted["counters"]["spec_decode_num_drafts"] > 0
 
 
@@ -208,10 +210,6 @@ def test_state_blocks_and_requests_that_fit(v1):
     assert counted[0] / counted[1] >= 4
 
 
-def section(log: str, name: str) -> str:
-    return log.partition(f"=== {name}\n")[2].partition("\n=== ")[0]
-
-
 def test_replay_equals_one_state_block_per_token_on_two_ranks(prompts):
     """Each rank has half of the heads, of the states and of the recorded inputs."""
     common = {"prompts": [prompt[:64] for prompt in prompts[:8]], "max_tokens": 48}
@@ -220,8 +218,7 @@ def test_replay_equals_one_state_block_per_token_on_two_ranks(prompts):
         HybridRun("plain", **common),
         *(HybridRun(state, state=state, **common, **two) for state in ("per_token", "replay")),
     ]
-    results, _ = run_all(runs, VLLM_CPU_OMP_THREADS_BIND="0|1")
-    assert "trace" not in results["replay"], results["replay"].get("trace")
+    results = started(runs, VLLM_CPU_OMP_THREADS_BIND="0|1")
     per_token, replay = results["per_token"], results["replay"]
     assert replay["tokens"] == per_token["tokens"]
     assert replay["counters"] == per_token["counters"]
@@ -240,7 +237,6 @@ def test_compiled_engines_agree(prompts):
         HybridRun("plain", **common),
         *(HybridRun(state, state=state, **common, **compiled) for state in ("per_token", "replay")),
     ]
-    results, _ = run_all(runs)
-    assert "trace" not in results["replay"], results["replay"].get("trace")
+    results = started(runs)
     assert results["replay"]["tokens"] == results["per_token"]["tokens"]
     assert results["replay"]["counters"] == results["per_token"]["counters"]

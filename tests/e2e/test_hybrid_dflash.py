@@ -9,11 +9,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.e2e.test_hybrid import per_position
-from tests.support.engine import TINY
-from tests.support.hybrid import HybridRun, dflash_of_one_layer, run_all
-from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
-from tests.support.replay import replay
+from tests.support.hybrid import (
+    DFLASH_AUX_LAYERS,
+    HybridRun,
+    acceptance,
+    dflash,
+    dflash_of_one_layer,
+    started,
+)
+from tests.support.near_ties import assert_only_near_ties
+from tests.support.replay import assert_same_drafter, compare
 from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import rms_norm
 from vllm_eagle_ext.measure.reference.walk import DFlashWalk
@@ -21,63 +26,52 @@ from vllm_eagle_ext.measure.reference.walk import DFlashWalk
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 K = 7
-AUX_LAYERS = (1, 3, 5, 7)  # of 8 layers: the config's outputs of layers 0, 2, 4, 6
 PROMPTS, MAX_TOKENS, WIDTH = 80, 72, 20
 CONTROL = GROUPED = 20  # texts
 RECURRENT_LAYERS = 6
 EQUAL_IDS = 0.99
-MOST_NEAR_TIES = 0.25  # of the drafts: the equal shares rest on the others
-
-
-def dflash(k: int) -> dict:
-    return {"method": "dflash", "model": str(TINY / "dflash"), "num_speculative_tokens": k}
 
 
 @pytest.fixture(scope="module")
-def v1(prompts, tmp_path_factory):
+def texts(prompts):
+    return {"prompts": prompts[:PROMPTS], "max_tokens": MAX_TOKENS, "concurrency": WIDTH}
+
+
+@pytest.fixture(scope="module")
+def v1(texts):
+    return started([HybridRun("replay", state="replay", speculative=dflash(K), record=True, **texts)])
+
+
+@pytest.fixture(scope="module")
+def more(texts, prompts, tmp_path_factory):
     one_layer = dflash_of_one_layer(tmp_path_factory.mktemp("one_layer"), K)
     few = {"prompts": prompts[:GROUPED], "max_tokens": MAX_TOKENS, "speculative": one_layer}
-    texts = {"prompts": prompts[:PROMPTS], "max_tokens": MAX_TOKENS, "concurrency": WIDTH}
     runs = [
         HybridRun("plain", logprobs=5, **texts),
         HybridRun("per_token", state="per_token", speculative=dflash(K), **texts),
-        HybridRun("replay", state="replay", speculative=dflash(K), record=True, **texts),
         HybridRun("groups per_token", state="per_token", **few),
         HybridRun("groups replay", state="replay", **few),
     ]
-    results, _ = run_all(runs)
-    for name, result in results.items():
-        assert "error" not in result, f"{name}: {result['trace'][-3000:]}"
-    return results
-
-
-def compare(result, target, walk, prompts, *, layer_ids=AUX_LAYERS, count=PROMPTS):
-    outputs, drafts = result["tokens"][:count], result["drafts"][:count]
-    comparison = replay(target, walk, layer_ids, prompts[:count], outputs, drafts, K, chained=False)
-    print("", *comparison.lines(), sep="\n")
-    assert max(comparison.tie_share) <= MOST_NEAR_TIES
-    return comparison
+    return started(runs)
 
 
 @pytest.fixture(scope="module")
 def comparison(v1, hybrid_target, dflash_walk, prompts):
-    return compare(v1["replay"], hybrid_target, dflash_walk, prompts)
+    texts = prompts[:PROMPTS]
+    return compare(v1["replay"], hybrid_target, dflash_walk, DFLASH_AUX_LAYERS, texts, K, chained=False)
 
 
-def acceptance(result) -> list[float]:
-    drafts = result["counters"]["spec_decode_num_drafts"]
-    return [count / drafts for count in per_position(result)]
-
-
-def test_replay_equals_one_state_block_per_token(v1):
-    per_token, replayed = v1["per_token"], v1["replay"]
+@pytest.mark.long
+def test_replay_equals_one_state_block_per_token(v1, more):
+    per_token, replayed = more["per_token"], v1["replay"]
     assert replayed["tokens"] == per_token["tokens"]
     assert replayed["counters"] == per_token["counters"]
     assert replayed["counters"]["spec_decode_num_drafts"] > 1500
 
 
-def test_each_recurrent_layer_in_a_group_of_its_own(v1):
-    per_token, replayed = v1["groups per_token"], v1["groups replay"]
+@pytest.mark.long
+def test_each_recurrent_layer_in_a_group_of_its_own(v1, more):
+    per_token, replayed = more["groups per_token"], more["groups replay"]
     assert len(replayed["state_blocks"]["groups"]) == RECURRENT_LAYERS
     assert len(v1["replay"]["state_blocks"]["groups"]) < RECURRENT_LAYERS
     assert replayed["tokens"] == per_token["tokens"]
@@ -85,22 +79,14 @@ def test_each_recurrent_layer_in_a_group_of_its_own(v1):
     assert replayed["counters"]["spec_decode_num_accepted_tokens"] > 100
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["per_token", "replay"])
-def test_texts_are_those_without_a_draft(v1, name):
-    plain, drafted = v1["plain"], v1[name]["tokens"]
-    count = len(drafted)
-    gaps = near_tie_gaps(plain["tokens"][:count], plain["logprobs"][:count], drafted)
-    print(f"\n{name}: {len(gaps)} of {count} texts diverge, at gaps up to {max(gaps, default=0):.3f}")
-    assert max(gaps, default=0) <= NEAR_TIE_GAP
+def test_texts_are_those_without_a_draft(v1, more, name):
+    assert_only_near_ties(more["plain"], (v1 | more)[name]["tokens"], name)
 
 
 def test_engine_drafts_as_the_reference(comparison):
-    assert comparison.drafts >= 1500
-    for engine, reference in zip(
-        comparison.engine_acceptance, comparison.reference_acceptance, strict=True
-    ):
-        assert abs(engine - reference) <= 0.03
-    assert min(comparison.equal_share) >= EQUAL_IDS
+    assert_same_drafter(comparison, drafts=1500, bound=0.03, equal_ids=EQUAL_IDS)
 
 
 def test_recorded_drafts_are_those_that_vllm_counts(v1, comparison):
@@ -125,12 +111,13 @@ class StockOnCpu(DFlashReference):
 class TestNegativeControls:
     """Each would pass for the engine's drafter if this proof could not fail."""
 
-    def equal_ids(self, v1, target, walk, prompts, **changed):
-        found = compare(v1["replay"], target, walk, prompts, count=CONTROL, **changed)
+    def equal_ids(self, v1, target, walk, prompts, layer_ids=DFLASH_AUX_LAYERS):
+        texts = prompts[:CONTROL]
+        found = compare(v1["replay"], target, walk, layer_ids, texts, K, chained=False)
         return min(found.equal_share)
 
     def test_aux_layers_shifted_by_one(self, v1, hybrid_target, dflash_walk, prompts):
-        shifted = tuple(b - 1 for b in AUX_LAYERS)
+        shifted = tuple(b - 1 for b in DFLASH_AUX_LAYERS)
         assert self.equal_ids(v1, hybrid_target, dflash_walk, prompts, layer_ids=shifted) < 0.90
 
     def test_context_keys_normed_as_stock_vllm_does(self, v1, hybrid_target, dflash_walk, prompts):

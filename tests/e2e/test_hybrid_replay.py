@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.test_hybrid import section
-from tests.e2e.test_hybrid_dflash import EQUAL_IDS, compare, dflash
-from tests.support.hybrid import HybridRun, run_all
-from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
+from tests.support.batches import section
+from tests.support.hybrid import DFLASH_AUX_LAYERS, HybridRun, dflash, started, with_log
+from tests.support.near_ties import assert_only_near_ties
+from tests.support.replay import compare
 
 pytestmark = pytest.mark.e2e
 
@@ -19,19 +19,13 @@ K, FEW_K = 7, 2
 BLOCKS = "state blocks per request (committed state"
 FEW_SAVE_LITTLE = f"{FEW_K} draft tokens save little; replay pays from 3."
 PROMPTS, MAX_TOKENS = 20, 72
-
-
-def started(runs, runner="v1"):
-    results, log = run_all(runs, runner)
-    for name, result in results.items():
-        assert "error" not in result, f"{name}: {result['trace'][-3000:]}"
-    return results, log
+EQUAL_IDS = 0.99
 
 
 @pytest.fixture(scope="module")
 def v1(prompts):
     texts = {"prompts": prompts[:PROMPTS], "max_tokens": MAX_TOKENS}
-    return started(
+    return with_log(
         [
             HybridRun("plain", logprobs=5, **texts),
             HybridRun("per_token", state="per_token", speculative=dflash(K), **texts),
@@ -47,7 +41,7 @@ def v2(prompts):
     few = {"prompts": [prompt[:24] for prompt in prompts[:2]], "max_tokens": 12, "logprobs": 5}
     states = ("per_token", "replay")
     runs = [HybridRun(state, state=state, speculative=dflash(K), record=True, **few) for state in states]
-    return started(runs, "v2")[0]
+    return started(runs, "v2")
 
 
 @pytest.mark.promise("replay is one state block per draft token to the bit, with one block per request")
@@ -76,14 +70,13 @@ def test_replay_equals_one_state_block_per_token_on_v2(v2):
 @pytest.mark.parametrize("name", ["per_token", "auto", "few"])
 def test_texts_are_those_without_a_draft(v1, name):
     plain, drafted = v1[0]["plain"], v1[0][name]["tokens"]
-    gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], drafted)
-    print(f"\n{name}: {len(gaps)} of {PROMPTS} texts diverge, at gaps up to {max(gaps, default=0):.3f}")
-    assert max(gaps, default=0) <= NEAR_TIE_GAP
+    assert_only_near_ties(plain, drafted, name)
 
 
 @pytest.mark.promise("DFlash drafts as it was trained to")
 def test_drafts_are_those_of_the_reference(v1, hybrid_target, dflash_walk, prompts):
-    found = compare(v1[0]["auto"], hybrid_target, dflash_walk, prompts, count=PROMPTS)
+    texts, result = prompts[:PROMPTS], v1[0]["auto"]
+    found = compare(result, hybrid_target, dflash_walk, DFLASH_AUX_LAYERS, texts, K, chained=False)
     assert found.drafts >= 400
     assert min(found.equal_share) >= EQUAL_IDS
 

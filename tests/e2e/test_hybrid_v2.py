@@ -1,59 +1,32 @@
 """Replay against one state block per draft token on the V2 runner, with vLLM's prefix cache off and on.
 
-Two of vLLM's defaults keep a CPU engine from ever reading a state that a commit wrote at a block
-boundary (0.32): of a request's state blocks only the one at the end of the prompt is kept for others
-(`prefix_cache_retention_interval` 0), and the scheduler of a platform without async scheduling gives the
-block back before it is entered in the cache, unless a step ends or starts right there. Runs with the
-cache on keep the state of every block boundary and use the scheduler of a GPU.
+How runs with the cache on are made: tests/support/turns.py.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.support.breakage import NO_BLOCK_END
-from tests.support.hybrid import HybridRun, dflash_of_one_layer, ngram, run_all
-from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
+from tests.support.hybrid import HybridRun, dflash_of_one_layer, ngram, started
+from tests.support.near_ties import NEAR_TIE_GAP, assert_only_near_ties, near_tie_gaps
+from tests.support.turns import (
+    BLOCK,
+    CACHED,
+    GENERATED_BLOCK_END,
+    largest_difference,
+    same_prompts,
+    second_turn_gaps,
+    two_turns,
+)
 
-pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full, pytest.mark.long]
 
-K, BLOCK = 7, 256
+K = 7
 CHUNK = 32  # of a prompt, a step
 STATES = ("per_token", "replay")
 KERNELS = ("sequential", "chunked")  # Triton's, under the interpreter
 BROKEN = ("one row short", "stale conv state")
-ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
-CACHED = {
-    "enable_prefix_caching": True,
-    "prefix_cache_retention_interval": BLOCK,
-    "scheduler_cls": ASYNC,
-}
-# Request -> block boundary in its own text.
-GENERATED_BLOCK_END = {0: BLOCK, 1: BLOCK, 2: BLOCK, 3: 2 * BLOCK}
-
-
-def two_turns(prompts: list[list[int]]) -> dict[str, Any]:
-    """Four prompts end before a block boundary, one goes on behind two of them and is sent twice."""
-    flat = [token for prompt in prompts for token in prompt]
-    starts = [sum(map(len, prompts[:i])) for i in (0, 9, 18, 27, 36)]
-    lengths = [BLOCK - 20, BLOCK - 12, BLOCK - 5, 2 * BLOCK - 9, 2 * BLOCK + 40]
-    texts = [flat[start : start + length] for start, length in zip(starts, lengths, strict=True)]
-    return {
-        "prompts": [*texts, texts[-1]],
-        "max_tokens": [32, 32, 32, 32, 24, 24],
-        "then": prompts[50][:4],
-        "concurrency": 5,
-        "logprobs": 5,
-    }
-
-
-def started(runs: list[HybridRun], runner: str) -> dict[str, Any]:
-    results, _ = run_all(runs, runner)
-    for name, result in results.items():
-        assert "error" not in result, f"{name}: {result['trace'][-3000:]}"
-    return results
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +100,6 @@ def v2(followed):
 
 @pytest.fixture(scope="module")
 def more(followed, grouped, v2):
-    """Engines that only `make test-long` starts."""
     turns = followed["turns"] | {"follow": v2["turns first"]["texts"]}
     few = followed["chunked"] | {"max_tokens": 24}
     runs = [
@@ -161,7 +133,6 @@ def test_replay_equals_one_state_block_per_token(v2, name):
         assert replay[part] == per_token[part], part
 
 
-@pytest.mark.long
 def test_each_recurrent_layer_in_a_group_of_its_own(more):
     per_token, replay = (more[f"grouped {state}"] for state in STATES)
     assert len(replay["state_blocks"]["groups"]) == 6
@@ -170,7 +141,6 @@ def test_each_recurrent_layer_in_a_group_of_its_own(more):
     assert replay["counters"]["spec_decode_num_accepted_tokens"] > 20
 
 
-@pytest.mark.long
 def test_chunked_kernels_accept_and_say_what_sequential_ones_do(more):
     """Up to near-ties, behind which texts may differ."""
     want, got = (more[f"{kernels} kernels"] for kernels in KERNELS)
@@ -188,9 +158,7 @@ def test_chunked_kernels_accept_and_say_what_sequential_ones_do(more):
 @pytest.mark.parametrize("name", ["chunked", "tails", "turns"])
 def test_texts_are_those_without_drafts(v2, plain, name):
     want, got = plain[name], v2[f"{name} replay"]
-    gaps = near_tie_gaps(want["tokens"], want["logprobs"], got["tokens"])
-    print(f"\n{name}: {len(gaps)} of {len(got['tokens'])} texts diverge, gaps {gaps}")
-    assert max(gaps, default=0) <= NEAR_TIE_GAP
+    assert_only_near_ties(want, got["tokens"], name)
 
 
 def test_last_chunks_of_one_token_run_beside_verify_rows(v2):
@@ -211,19 +179,6 @@ def test_a_second_turn_reads_states_that_commits_wrote(v2, turns):
         assert len(turns["prompts"][request]) < block_end <= replay["second_cached"][request]
 
 
-def same_prompts(plain, other) -> list[int]:
-    """Requests whose second turn starts from the same text."""
-    texts = zip(plain["tokens"], other["tokens"], strict=True)
-    return [request for request, (a, b) in enumerate(texts) if a == b]
-
-
-def second_turn_gaps(plain, other) -> list[float]:
-    same = same_prompts(plain, other)
-    return near_tie_gaps(*([r[part][i] for i in same] for r, part in (
-        (plain, "second_turn"), (plain, "second_logprobs"), (other, "second_turn"),
-    )))  # fmt: skip
-
-
 def test_a_hit_changes_no_text(v2, plain):
     """Against a full prefill of the same prompts."""
     same = same_prompts(plain["turns"], v2["turns replay"])
@@ -233,7 +188,6 @@ def test_a_hit_changes_no_text(v2, plain):
     assert max(gaps, default=0) <= NEAR_TIE_GAP
 
 
-@pytest.mark.long
 def test_kernels_that_fail_at_start_are_not_served_with(v2, more):
     """With prefix caching, where vLLM keeps a state block more than one per draft token."""
     left, per_token = more["turns refused"], v2["turns per_token"]
@@ -244,7 +198,6 @@ def test_kernels_that_fail_at_start_are_not_served_with(v2, more):
     assert {len(group["dtypes"]) for group in groups} == {2}  # no recorded inputs
 
 
-@pytest.mark.long
 def test_a_state_at_a_block_boundary_that_is_not_written_is_seen(v2, more):
     """Only by those who read it: first turns are right."""
     right, broken = v2["turns replay"], more[NO_BLOCK_END]
@@ -262,23 +215,12 @@ def test_a_state_at_a_block_boundary_that_is_not_written_is_seen(v2, more):
     assert max(gaps) > NEAR_TIE_GAP
 
 
-def largest_difference(left, right) -> float:
-    """Between two texts' log-probabilities of the chosen tokens, up to where the texts diverge."""
-    largest = 0.0
-    for a, b in zip(left, right, strict=True):
-        if a.keys() != b.keys():
-            return max(largest, *(abs(a[token] - b[token]) for token in a.keys() & b.keys()))
-        largest = max(largest, *(abs(a[token] - b[token]) for token in a))
-    return largest
-
-
 @pytest.fixture(scope="module")
 def broken(chunked, plain):
     few = chunked | {"max_tokens": 32, "follow": plain["chunked"]["texts"], "speculative": ngram(K)}
     return started([HybridRun(how, state="replay", broken=how, **few) for how in BROKEN], "v2")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_broken_replay_is_seen(broken, plain, how):
     right, got = plain["chunked"], broken[how]["tokens"]

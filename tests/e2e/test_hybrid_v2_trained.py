@@ -1,17 +1,18 @@
 """The trained draft on the V2 runner behind a hit in vLLM's prefix cache: it accepts as much, and
 changes no text, with the hit's last block and without, with states of every block boundary or of the end
-of a prompt alone. How runs with the cache on are made, `test_hybrid_v2.py` says."""
+of a prompt alone. How runs with the cache on are made, `tests/support/turns.py` says."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.e2e.test_hybrid_dflash import dflash
-from tests.e2e.test_hybrid_v2 import BLOCK, CACHED, K, second_turn_gaps, started, two_turns
-from tests.support.hybrid import HybridRun
+from tests.support.hybrid import HybridRun, dflash, started
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
+from tests.support.turns import BLOCK, CACHED, second_turn_gaps, two_turns
 
 pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full]
+
+K = 7
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,19 @@ dense one EAGLE-3, V2 (on V1: test_scheduling.py).
 
 from __future__ import annotations
 
-from itertools import groupby, pairwise
 from typing import Any
 
 import pytest
 
-from tests.e2e.test_hybrid_dflash import AUX_LAYERS, dflash
 from tests.support.batches import Batch, Engine, drafts_of, eagle3, run_engines
-from tests.support.hybrid import TARGET, eagle3_made_to_fit
-from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
+from tests.support.hybrid import DFLASH_AUX_LAYERS, TARGET, dflash, eagle3_made_to_fit
+from tests.support.near_ties import NEAR_TIE_GAP, assert_only_near_ties
+from tests.support.schedules import (
+    assert_drafts_follow_the_schedule,
+    drafts_by_width,
+    following,
+    phases,
+)
 from vllm_eagle_ext.measure.reference.target_states import residual_stream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -25,47 +29,7 @@ LENGTHS = [60, 90, 30, 34, 50, 40, 44, 40, 36, 60, 40, 30]
 REPLAY = {"hybrid_state": "replay"}
 
 
-def following(speculative: dict[str, Any], schedule: list[list[int]]) -> dict[str, Any]:
-    return speculative | {"num_speculative_tokens_per_batch_size": schedule}
-
-
-def phases(result: dict[str, Any]) -> list[int]:
-    """The values of K, one after the other."""
-    return [k for k, _ in groupby(step["k"] for step in result["steps"])]
-
-
-def assert_drafts_follow_the_schedule(result: dict[str, Any], schedule: list[list[int]]) -> None:
-    """What a step asks for is what the next one verifies, and what vLLM counts."""
-    steps, counters = result["steps"], result["counters"]
-    for step in steps:
-        count = len(step["verified"])
-        assert step["k"] == next(k for first, last, k in schedule if first <= count <= last)
-    for before, step in pairwise(steps):
-        verified = {n for name, n in step["verified"].items() if name in before["verified"]}
-        assert verified <= {before["k"]}
-    drafts = [n for step in steps for n in step["verified"].values() if n]
-    assert counters["spec_decode_num_drafts"] == len(drafts)
-    assert counters["spec_decode_num_draft_tokens"] == sum(drafts)
-    accepted = counters["spec_decode_num_accepted_tokens_per_pos"]
-    assert accepted == sorted(accepted, reverse=True)
-    assert sum(accepted) == counters["spec_decode_num_accepted_tokens"] > 0
-
-
-def drafts_by_width(left: dict[str, Any], right: dict[str, Any]) -> dict[int, tuple[int, int]]:
-    """Drafts of the left run against those of the right one, which are at least as wide, at the same
-    lengths: width -> how many, and how many of them differ."""
-    found: dict[int, tuple[int, int]] = {}
-    for one, other in zip(drafts_of(left), drafts_of(right), strict=True):
-        for length in one.keys() & other.keys():
-            row = one[length]
-            count, differ = found.get(len(row), (0, 0))
-            found[len(row)] = count + 1, differ + (row != other[length][: len(row)])
-    return found
-
-
 SCHEDULE = [[1, 2, K], [3, 3, 2], [4, 4, 1], [5, 256, 0]]
-
-
 EAGLE_SCHEDULE = [[1, 2, EAGLE_K], [3, 3, 2], [4, 4, 1], [5, 256, 0]]
 
 
@@ -94,9 +58,7 @@ class TestDFlashWithReplay:
 
     def test_texts_are_those_without_a_draft(self, v1):
         plain = v1["plain"]
-        gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], v1["schedule"]["tokens"])
-        print(f"\n{len(gaps)} of {len(JOINS)} texts diverge, at gaps {gaps}")
-        assert max(gaps, default=0) <= NEAR_TIE_GAP
+        assert_only_near_ties(plain, v1["schedule"]["tokens"], "schedule")
 
     def test_drafts_after_steps_without_are_those_of_a_fixed_k(self, v1):
         """The draft's cache has no hole. A narrower block has fewer masks on V1, and may differ."""
@@ -113,8 +75,7 @@ def test_a_chain_beside_the_hybrid_target_follows_it_too(v1):
     assert set(found) == {4, 2, 1, 0}
     assert EAGLE_K in found[found.index(0) :]
     assert_drafts_follow_the_schedule(result, EAGLE_SCHEDULE)
-    gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], result["tokens"])
-    assert max(gaps, default=0) <= NEAR_TIE_GAP
+    assert_only_near_ties(plain, result["tokens"], "schedule")
     widths = drafts_by_width(result, v1["chain fixed"])
     print(f"\nwidth: drafts, differing from those of K={EAGLE_K}: {widths}")
     assert widths[EAGLE_K][0] >= 30
@@ -163,7 +124,7 @@ def gaps_of_differing_ids(
     texts = zip(left["prompts"], left["tokens"], drafts_of(left), drafts_of(right), strict=True)
     for prompt, said, one, other in texts:
         tokens = [*prompt, *said]
-        _, context = walk.true_rows(tokens, residual_stream(target, tokens, AUX_LAYERS))
+        _, context = walk.true_rows(tokens, residual_stream(target, tokens, DFLASH_AUX_LAYERS))
         for length in sorted(one.keys() & other.keys()):
             pairs = list(enumerate(zip(one[length], other[length], strict=False)))
             if length > len(tokens) or all(a == b for _, (a, b) in pairs):

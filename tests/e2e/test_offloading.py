@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.test_hybrid_dflash import dflash
-from tests.e2e.test_hybrid_v2 import (
+from tests.support.breakage import LET_THROUGH, NO_STATE_LOADED, SAVES_FIRST, SAVES_WATCHED
+from tests.support.host_offloading import offloading
+from tests.support.hybrid import HybridRun, dflash, ngram, started
+from tests.support.near_ties import NEAR_TIE_GAP
+from tests.support.turns import (
     BLOCK,
     CACHED,
     GENERATED_BLOCK_END,
-    K,
     largest_difference,
-    started,
     two_turns,
 )
-from tests.support.breakage import LET_THROUGH, NO_STATE_LOADED, SAVES_FIRST, SAVES_WATCHED
-from tests.support.host_offloading import offloading
-from tests.support.hybrid import HybridRun, ngram
-from tests.support.near_ties import NEAR_TIE_GAP
 
 pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.long]
 
+K = 7
 OFFLOADED = CACHED | {"kv_transfer_config": offloading(1.0, offload_prompt_only=False)}
 AWAY = {
     "engine_args": OFFLOADED,

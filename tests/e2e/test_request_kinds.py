@@ -9,11 +9,17 @@ from __future__ import annotations
 import json
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
 
-from tests.e2e.conftest import K
+from tests.support.dense import K
 from tests.support.engine import TINY
-from tests.support.kinds import DraftedEngine, KindsRun, accepted, ends_within_a_draft, run_kinds
+from tests.support.kinds import (
+    Answer,
+    DraftedEngine,
+    KindsRun,
+    accepted,
+    ends_within_a_draft,
+    run_kinds,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -146,14 +152,6 @@ def test_logprobs_of_prompts_are_those_without_drafts(kinds):
         assert plain["prompt_logprobs"]
         for left, right in zip(plain["prompt_logprobs"], drafted["prompt_logprobs"], strict=True):
             assert left == pytest.approx(right, abs=LOGPROB_ERROR)
-
-
-class Answer(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    name: str = Field(max_length=10)
-    count: int = Field(ge=0, le=99)
-    parts: list[str] = Field(max_length=3)
 
 
 @pytest.mark.parametrize("engine", NAMES)

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.test_k_by_batch_size import (
+from tests.support.batches import Batch, Engine, differing, eagle3, run_engines
+from tests.support.releases import is_release
+from tests.support.schedules import (
+    BLOCK,
+    CHUNK,
+    LENGTH,
+    PER_POSITION,
+    PLAIN,
     assert_drafts_follow_the_schedule,
+    cut,
     drafts_by_width,
     following,
     phases,
 )
-from tests.support.batches import Batch, Engine, compare_drafts, eagle3, run_engines
-from tests.support.releases import is_release
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
-K, CHUNK, BLOCK, LENGTH = 4, 16, 32, 160
+K = 4
 DRAFTS = ("postnorm", "gated")
 TURN = 40  # tokens: more than a cache block, so that a second turn finds blocks in generated text
 LENGTHS = (
@@ -37,22 +43,15 @@ LENGTHS = (
 )
 TO_THE_END = (120, 64, 100, 155, 159)
 CROWD = (40, 60, 70, 50, 33)
-PLAIN = {"dtype": "float32", "block_size": BLOCK, "max_num_seqs": 8, "max_model_len": LENGTH}
 ROOMY = PLAIN | {"enable_prefix_caching": True}
 # Seven cache blocks (an eighth is vLLM's null block) for three requests of up to five.
 NARROW = PLAIN | {"max_num_batched_tokens": CHUNK, "max_num_seqs": 3, "num_gpu_blocks_override": 8}
 # Requests that join while others run, and vLLM's own key.
 JOINS, WAVES, OF_WAVES = [0, 0, 6, 8, 10, 12, 40, 41], (40, 33, 60, 20, 50, 30, 25, 45), 60
 SCHEDULE = [[1, 2, K], [3, 3, 2], [4, 4, 1], [5, 8, 0]]
-PER_POSITION = "spec_decode_num_accepted_tokens_per_pos"
 # An EAGLE row at the end of a block depends on the token behind it. 0.32 computes the last block of
 # a hit anew, from 0.33 on a block's hash covers that token.
 BLOCKS_ANEW = 1 if is_release("0.32") else 0
-
-
-def cut(prompts: list[list[int]], lengths: tuple[int, ...]) -> list[list[int]]:
-    flat = [token for prompt in prompts for token in prompt]
-    return [flat[130 * i : 130 * i + length] for i, length in enumerate(lengths)]
 
 
 def batches(prompts: list[list[int]]) -> list[Batch]:
@@ -94,13 +93,6 @@ def engines(prompts):
             Engine(f"{draft}, narrow", common, speculative, engine_args=NARROW),
         ]
     return run_engines(wanted)
-
-
-def differing(left, right, *, at_least) -> int:
-    both, different = compare_drafts(left, right)
-    print(f"\n{different} of {both} drafts differ")
-    assert both >= at_least
-    return different
 
 
 def padded(result) -> int:

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.test_scheduling import (
-    BLOCK,
-    CHUNK,
-    LENGTH,
-    PER_POSITION,
-    PLAIN,
-    K,
-    cut,
-    differing,
-)
-from tests.support.batches import Batch, Engine, eagle3, run_engines
+from tests.support.batches import Batch, Engine, differing, eagle3, run_engines
+from tests.support.schedules import BLOCK, CHUNK, LENGTH, PER_POSITION, PLAIN, cut
 
 pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.long]
 
+K = 4
 LENGTHS = (CHUNK + 1, BLOCK, 3 * BLOCK - 1)
 TO_THE_END = (LENGTH - 10, 60)
 CROWD = (50, 60, 60)

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.breakage import KEYS_NORMED
 from tests.support.draft_families import Draft
 from tests.support.drafts import valid_draft, write
-from tests.support.families_process import write_random_target
-from tests.support.hybrid import TARGET, HybridRun, run_all
-from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
+from tests.support.hybrid import TARGET, HybridRun, started
+from tests.support.near_ties import NEAR_TIE_GAP, assert_only_near_ties
+from tests.support.random_targets import write_random_target
 from tests.support.replay import Comparison, replay
 from tests.support.second_head_pairs import on_the_trained_draft, with_another_second_head
 from vllm_eagle_ext.checkpoint import (
@@ -59,16 +60,13 @@ def served(prompts, tmp_path_factory) -> dict[str, Any]:
         runs.append(
             HybridRun(
                 f"{kind} {family}", speculative=speculative, state=state, record=True, max_tokens=TOKENS,
-                **around[kind],
+                broken_at_start=KEYS_NORMED, **around[kind],
             )
         )  # fmt: skip
     plain = [
         HybridRun(f"{kind} plain", max_tokens=TOKENS, logprobs=5, **around[kind]) for kind in around
     ]
-    found = run_all([*plain, *runs], "v2")[0]
-    for name, result in found.items():
-        assert "error" not in result, f"{name}: {result['trace'][-3000:]}"
-    return {"pairs": pairs, "found": found}
+    return {"pairs": pairs, "found": started([*plain, *runs], "v2")}
 
 
 def against_the_reference(draft: Draft, path: Path, pair: dict[str, Any], result: Any) -> Comparison:
@@ -86,9 +84,7 @@ def against_the_reference(draft: Draft, path: Path, pair: dict[str, Any], result
 @pytest.mark.parametrize(("kind", "family"), PAIRS)
 def test_texts_are_those_without_a_draft(served, kind, family):
     plain, drafted = served["found"][f"{kind} plain"], served["found"][f"{kind} {family}"]["tokens"]
-    gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], drafted)
-    print(f"\n{len(gaps)} of {len(drafted)} texts diverge, at gaps {gaps}")
-    assert max(gaps, default=0) <= (NEAR_TIE_GAP if kind == "hybrid" else 0)
+    assert_only_near_ties(plain, drafted, f"{kind} {family}", NEAR_TIE_GAP if kind == "hybrid" else 0)
 
 
 @pytest.mark.parametrize(("kind", "family"), PAIRS)

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.conftest import MAX_TOKENS, K
+from tests.support.dense import MAX_TOKENS, K
 from tests.support.engine import TINY
 from tests.support.server import Server
 

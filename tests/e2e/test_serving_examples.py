@@ -11,13 +11,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from tests.e2e.conftest import MAX_TOKENS
-from tests.support.engine import ROOT, EngineResult, EngineRun, engine_environment, run_engine
-from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
+from tests.support.dense import MAX_TOKENS, STOCK, dense
+from tests.support.engine import ROOT, engine_environment
+from tests.support.hybrid import started
+from tests.support.near_ties import assert_only_near_ties
 from tests.support.ray_cluster import Node, RayCluster, ray_path
 from tests.support.server import STOP_TIMEOUT_S, free_port, wait_until_ready
 
@@ -54,25 +56,21 @@ def served(command: str, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def plain_on_two(prompts) -> EngineResult:
+def plain_on_two(prompts):
     """Two ranks add halves of each sum in bf16: their texts may leave those of one at larger gaps."""
-    run = EngineRun(
-        prompts=prompts[:4], max_tokens=MAX_TOKENS, logprobs=5,
-        engine_args={"tensor_parallel_size": 2}, environment={"VLLM_PLUGINS": "", **CPU},
-    )  # fmt: skip
-    return run_engine(run)
+    two = {"tensor_parallel_size": 2}
+    run = dense("plain", prompts=prompts[:4], logprobs=5, engine_args=two)
+    return started([run], **STOCK, **CPU)["plain"]
 
 
 @pytest.fixture
 def assert_serves(prompts):
     """Texts as those without a draft up to near-ties, and every engine drafts."""
 
-    def check(root_url: str, plain: EngineResult, engines: int = 1) -> None:
+    def check(root_url: str, plain: dict[str, Any], engines: int = 1) -> None:
         count = 4 * engines
         texts = [ask(root_url, prompt) for prompt in prompts[:count]]
-        gaps = near_tie_gaps(plain.outputs[:count], plain.logprobs[:count], texts)
-        print(f"\n{len(gaps)} of {count} texts diverge, near-tie gaps {sorted(gaps)}")
-        assert max(gaps, default=0.0) <= NEAR_TIE_GAP
+        assert_only_near_ties(plain, texts, root_url)
         metrics = httpx.get(f"{root_url}/metrics").text
         drafts = re.findall(r"^vllm:spec_decode_num_drafts_total\{.*\} (\S+)$", metrics, re.MULTILINE)
         assert len(drafts) == engines

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.e2e.conftest import POSTNORM_AUX_LAYERS
-from tests.support.engine import TINY, EngineRun, run_engine
+from tests.support.dense import POSTNORM_AUX_LAYERS, dense
+from tests.support.hybrid import with_log
 from vllm_eagle_ext.measure.reference.target_states import residual_stream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
@@ -17,7 +17,7 @@ BOUND = 0.03
 
 
 def errors(result, target, prompt, layer_ids):
-    captured = torch.tensor(result.states).chunk(len(layer_ids), dim=-1)
+    captured = torch.tensor(result["states"]).chunk(len(layer_ids), dim=-1)
     expected = residual_stream(target, prompt, layer_ids)
     pairs = zip(captured, expected, strict=True)
     found = [float(((a - b).norm(dim=-1) / b.norm(dim=-1)).max()) for a, b in pairs]
@@ -28,16 +28,17 @@ def errors(result, target, prompt, layer_ids):
 def test_aux_layers_from_embeddings_to_before_the_final_norm(target, prompts):
     n = target.config.num_hidden_layers
     layer_ids = (0, 2, n // 2, n - 3, n)
-    run = EngineRun(
+    run = dense(
+        "run",
+        "postnorm",
         prompts=prompts[:1],
         max_tokens=1,
-        draft=TINY / "postnorm",
         state_prompt=prompts[0],
         options={"aux_layers": list(layer_ids)},
     )
-    result = run_engine(run)
-    assert max(errors(result, target, prompts[0], layer_ids)) < BOUND
-    assert "[0, 2, 6, 9, 12] of 12" in result.log
+    results, log = with_log([run])
+    assert max(errors(results["run"], target, prompts[0], layer_ids)) < BOUND
+    assert "[0, 2, 6, 9, 12] of 12" in log
     # The bound tells layers apart: each neighbour is far outside.
     stream = residual_stream(target, prompts[0], range(n + 1))
     steps = [
@@ -48,5 +49,5 @@ def test_aux_layers_from_embeddings_to_before_the_final_norm(target, prompts):
 
 
 @pytest.mark.v2
-def test_v2_captures_the_same_five(v2_postnorm, target, prompts):
-    assert max(errors(v2_postnorm, target, prompts[0], POSTNORM_AUX_LAYERS)) < BOUND
+def test_v2_captures_the_same_five(v2, target, prompts):
+    assert max(errors(v2[0]["postnorm"], target, prompts[0], POSTNORM_AUX_LAYERS)) < BOUND

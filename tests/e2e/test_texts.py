@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.conftest import MAX_TOKENS, K
-from tests.support.engine import ROOT, TINY, EngineRun, run_engine
-from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps, near_tie_share
+from tests.support.batches import section
+from tests.support.dense import STOCK, dense
+from tests.support.engine import ROOT
+from tests.support.hybrid import started, with_log
+from tests.support.near_ties import assert_only_near_ties, near_tie_share
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -14,22 +16,25 @@ DRAFTER = "Eagle3EagleExtLlamaForCausalLM"
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["v1_postnorm", "v1_native", pytest.param("v2_postnorm", marks=pytest.mark.v2)],
+    ("runner", "name"),
+    [
+        pytest.param("v1", "postnorm", marks=pytest.mark.long),
+        pytest.param("v1", "native", marks=pytest.mark.long),
+        pytest.param("v2", "postnorm", marks=pytest.mark.v2),
+    ],
 )
-def test_greedy_text_is_that_without_a_draft(plain, name, request):
-    drafted = request.getfixturevalue(name)
-    count = len(drafted.outputs)
-    gaps = near_tie_gaps(plain.outputs[:count], plain.logprobs[:count], drafted.outputs)
-    print(f"\n{name}: {len(gaps)} of {count} texts diverge, near-tie gaps {sorted(gaps)}")
-    assert max(gaps, default=0.0) <= NEAR_TIE_GAP
+def test_greedy_text_is_that_without_a_draft(plain, runner, name, request):
+    drafted = request.getfixturevalue(runner)[0][name]["tokens"]
+    count = len(drafted)
+    gaps = assert_only_near_ties(plain, drafted, f"{name} on {runner}")
     assert len(gaps) <= near_tie_share(0.1) * count
 
 
 @pytest.mark.v2
-def test_log_of_v2_names_aux_layers_rule_and_drafter_once(v2_postnorm):
+def test_log_of_v2_names_aux_layers_rule_and_drafter_once(v2):
     """V1's: test_in_float32.py."""
-    lines = [line for line in v2_postnorm.log.splitlines() if "the inputs of target layers" in line]
+    log = section(v2[1], "postnorm")
+    lines = [line for line in log.splitlines() if "the inputs of target layers" in line]
     assert len(lines) == 1
     for words in (
         "[2, 4, 6, 8, 10] of 12",
@@ -40,55 +45,37 @@ def test_log_of_v2_names_aux_layers_rule_and_drafter_once(v2_postnorm):
         assert words in lines[0]
 
 
-def test_log_warns_of_default_aux_layers(v1_native):
-    lines = v1_native.log.splitlines()
+def test_log_warns_of_default_aux_layers(v1):
+    lines = section(v1[1], "native").splitlines()
     assert len([line for line in lines if "the inputs of target layers [2, 6, 9]" in line]) == 1
     (warning,) = (line for line in lines if "[2, 6, 9] is taken, EAGLE-3's default" in line)
     assert "WARNING" in warning
 
 
-def test_stock_vllm_drafts_the_same_from_the_native_pair(v1_native, prompts):
+@pytest.mark.long
+def test_stock_vllm_drafts_the_same_from_the_native_pair(v1, prompts):
     """The package adds nothing to a draft that vLLM serves rightly, and without it nothing is left."""
-    run = EngineRun(
-        prompts=prompts[:40],
-        max_tokens=MAX_TOKENS,
-        draft=TINY / "native",
-        k=K,
-        record_drafts=True,
-        environment={"VLLM_PLUGINS": ""},
-    )
-    stock = run_engine(run)
-    assert "the inputs of target layers" not in stock.log
-    assert "EagleExt" not in stock.log
-    assert_same(stock, v1_native)
+    stock, log = with_log([dense("native", "native", prompts=prompts[:40])], **STOCK)
+    assert "the inputs of target layers" not in log
+    assert "EagleExt" not in log
+    assert_same(stock["native"], v1[0]["native"])
 
 
 def assert_same(stock, ours):
-    assert stock.outputs == ours.outputs
-    assert stock.drafts == ours.drafts
-    assert stock.num_drafts == ours.num_drafts > 0
-    assert stock.accepted_per_position == ours.accepted_per_position
+    for part in ("tokens", "drafts", "counters"):
+        assert stock[part] == ours[part]
+    assert ours["counters"]["spec_decode_num_drafts"] > 0
 
 
 @pytest.mark.long
 @pytest.mark.v2
 def test_stock_vllm_drafts_the_same_on_v2(prompts):
-    common = {
-        "prompts": prompts[:10],
-        "max_tokens": 32,
-        "draft": TINY / "native",
-        "k": K,
-        "runner": "v2",
-        "concurrency": 5,
-        "record_drafts": True,
-    }
-    ours, stock = EngineRun(**common), EngineRun(**common, environment={"VLLM_PLUGINS": ""})
-    assert_same(run_engine(stock), run_engine(ours))
+    few = [dense("native", "native", prompts=prompts[:10], max_tokens=32, concurrency=5)]
+    assert_same(started(few, "v2", **STOCK)["native"], started(few, "v2")["native"])
 
 
 def test_a_run_without_a_draft_hears_nothing_of_the_package(plain, prompts):
-    run = EngineRun(prompts=prompts[:30], max_tokens=MAX_TOKENS, logprobs=5)
-    with_plugin = run_engine(run)
-    assert "eagle" not in with_plugin.log.replace(str(ROOT), "").lower()
-    assert with_plugin.outputs == plain.outputs[:30]
-    assert with_plugin.logprobs == plain.logprobs[:30]
+    results, log = with_log([dense("plain", prompts=prompts[:30], logprobs=5)])
+    assert "eagle" not in log.replace(str(ROOT), "").lower()
+    for part in ("tokens", "logprobs"):
+        assert results["plain"][part] == plain[part][:30]

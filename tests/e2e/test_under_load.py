@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.conftest import POSTNORM_AUX_LAYERS
-from tests.e2e.test_in_float32 import MOST_NEAR_TIES
-from tests.e2e.test_request_kinds import Answer
-from tests.e2e.test_scheduling import cut
 from tests.support.batches import Batch, Engine, compare_drafts, drafts_of, eagle3, run_engines
+from tests.support.dense import POSTNORM_AUX_LAYERS
 from tests.support.engine import TINY
-from tests.support.kinds import COMPACT, SCHEMA
-from tests.support.replay import replay
+from tests.support.kinds import COMPACT, SCHEMA, Answer
+from tests.support.replay import compare
+from tests.support.schedules import BLOCK, CHUNK, LENGTH, cut
 
 pytestmark = pytest.mark.e2e
 
-K, CHUNK, BLOCK, LENGTH = 4, 16, 32, 160
+K = 4
 PLAIN = {
     "dtype": "float32",
     "block_size": BLOCK,
@@ -83,33 +81,31 @@ def test_texts_are_those_without_a_draft(engines, drafted, batch):
 
 
 @pytest.fixture
-def compare(drafted, target, postnorm_reference):
+def compared(drafted, target, postnorm_reference):
     """Drafts behind chunked prompts with those of the reference, which reads these layers."""
     solo = drafted["solo"]
     drafts = [[own[length] for length in sorted(own)] for own in drafts_of(solo)]
 
-    def compared(layer_ids):
-        texts = solo["prompts"], solo["tokens"], drafts
-        found = replay(target, postnorm_reference, layer_ids, *texts, K)
-        print("", *found.lines(), sep="\n")
+    def compare_all(layer_ids):
+        result = solo | {"drafts": drafts}
+        found = compare(result, target, postnorm_reference, layer_ids, solo["prompts"], K)
         assert found.drafts >= 70
-        assert max(found.tie_share) <= MOST_NEAR_TIES
         return found
 
-    return compared
+    return compare_all
 
 
 @pytest.mark.promise("chunked prefill: drafts")
-def test_drafts_behind_a_chunked_prompt_are_those_of_the_reference(drafted, compare):
+def test_drafts_behind_a_chunked_prompt_are_those_of_the_reference(drafted, compared):
     solo = drafted["solo"]
     inside = [rows - len(own) for rows, own in zip(solo["rows"], solo["placed"], strict=True)]
     assert inside == [(length - 1) // CHUNK for length in LENGTHS]  # a prompt's chunks, less one
-    assert min(compare(POSTNORM_AUX_LAYERS).equal_share) == 1
+    assert min(compared(POSTNORM_AUX_LAYERS).equal_share) == 1
 
 
-def test_a_reference_that_reads_other_layers_drafts_otherwise(compare):
+def test_a_reference_that_reads_other_layers_drafts_otherwise(compared):
     """The negative control; more of them: test_acceptance.py."""
-    assert min(compare([layer_id - 1 for layer_id in POSTNORM_AUX_LAYERS]).equal_share) < 0.95
+    assert min(compared([layer_id - 1 for layer_id in POSTNORM_AUX_LAYERS]).equal_share) < 0.95
 
 
 @pytest.mark.promise("preemption: drafts")

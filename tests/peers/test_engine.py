@@ -11,13 +11,12 @@ from tests.peers.chains import equal_drafts
 from tests.peers.ours import checked
 from tests.peers.rows import ROWS
 from tests.peers.texts import ANSWER, PROMPT, prompts, texts
-from tests.support.engine import IN_PROCESS, engine_environment, run_child
+from tests.support.batches import RECORDED, Batch, Engine, start_engines
 from vllm_eagle_ext.measure.reference.walk import accepted_length
 from vllm_eagle_ext.preflight.offline.serve import speculative_config
 
 pytestmark = [pytest.mark.peers, pytest.mark.e2e]
 
-MINUTE = 60
 ENGINE = {"dtype": "float32", "max_model_len": 256, "gpu_memory_utilization": 0.2}
 
 
@@ -27,28 +26,18 @@ def tier(name: str) -> list:
 
 def serve(rows, written) -> dict:
     """Row -> outputs and drafts per text, or the error of its engine."""
-    jobs = []
+    engines = []
     for row in rows:
         folder = written(row)
         result = checked(folder, row.target, row.options)
         if result.inspection.errors:
             continue
-        speculative = speculative_config(result)
-        jobs.append(
-            {
-                "name": row.name,
-                "target": row.target,
-                "speculative": speculative,
-                "options": dict(row.options),
-                "engine_args": ENGINE,
-                "prompts": prompts(row.target),
-                "max_tokens": ANSWER,
-            }
+        texts = [Batch("texts", prompts(row.target), max_tokens=ANSWER)]
+        speculative, options = speculative_config(result), dict(row.options)
+        engines.append(
+            Engine(row.name, texts, speculative, ENGINE, options, row.target, drafts=RECORDED)
         )
-    environment = engine_environment("v1") | IN_PROCESS
-    return run_child("peers_process", jobs, environment=environment, timeout_s=MINUTE * (2 + len(jobs)))[
-        0
-    ]
+    return start_engines(engines)[0]
 
 
 def available(rows) -> list:
@@ -70,10 +59,10 @@ def long_tier(written):
 def assert_served_as_the_peer_drafts(row, served, written, peers_chains, said):
     written(row)
     assert row.name in served, "check refuses the draft"
-    found = served[row.name]
-    assert "error" not in found, found["error"]
+    assert "error" not in served[row.name], served[row.name]["trace"]
+    found = served[row.name]["texts"]
     counts = []
-    for text, output, drafts in zip(texts(row.target), found["outputs"], found["drafts"], strict=True):
+    for text, output, drafts in zip(texts(row.target), found["tokens"], found["drafts"], strict=True):
         assert tuple(output) == text[PROMPT:]  # greedy, so what the target says alone
         start, starts = PROMPT - 1, []
         for ids in drafts:

@@ -5,16 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 BREAKAGES = ("one row short", "stale conv state", "other beta", "no commit")
 NO_BLOCK_END = "no block end"  # seen where a prefix cache hands out the state at a block boundary
 NO_STATE_LOADED = "no state loaded"  # seen where blocks were offloaded
 SAVES_WATCHED = "saves watched"  # which breaks nothing
 SAVES_FIRST = "saves first"  # nor does this: watched, in V1's order
 LET_THROUGH = "connectors let through"  # which a start refuses beside replay
+UNPACKED = "unpacked"  # as on a CPU that packs no convolutions
+PACKED_LET_THROUGH = "packed let through"  # without the refusal of packed ones
+ON_A_DEVICE = "on a device"  # stand-ins for what vLLM trims drafts with on a GPU
+KEYS_NORMED = "keys normed"  # vLLM's own DFlash2 and DSpark repaired as on a GPU
 
 
 def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
     """`set_attribute`: that of pytest's monkeypatch, which undoes it."""
+    if how == UNPACKED:
+        set_attribute(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+        return
+    if how == ON_A_DEVICE:
+        from tests.support.adaptive import stand_in_for_a_device
+
+        stand_in_for_a_device(set_attribute)
+        return
+    if how == KEYS_NORMED:
+        from tests.support import triton_on_cpu
+
+        triton_on_cpu.norm_each_layers_keys(set_attribute)
+        return
     from tests.support.host_offloading import HostCopies, watch_saves
     from vllm_eagle_ext.memory import state_scheme
     from vllm_eagle_ext.replay.ops import cpu
@@ -45,8 +64,11 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
             "stale conv state": (cpu, "_conv_moves", lambda *_: []),
             "other beta": (cpu, "_rows", changed),
             NO_BLOCK_END: (cpu, "plan", without_block_end),
+            PACKED_LET_THROUGH: (
+                state_scheme.Situation, "per_token_misreads", property(lambda _: False),
+            ),
             LET_THROUGH: (state_scheme, "obstacles", let_through),
             NO_STATE_LOADED: (HostCopies, "loads_states", False),
             "no commit": (cpu.ApplyPlan, "__call__", lambda *_: None),
         }[how]
-    )
+    )  # fmt: skip

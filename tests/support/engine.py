@@ -1,7 +1,4 @@
-"""Runs real vLLM engines, each in a process of its own, and brings back what they said.
-
-A process per engine keeps environments apart (V1 or V2 runner, Triton interpreter) and ends with it.
-"""
+"""Starts programs that build real vLLM engines, and brings back what they found."""
 
 from __future__ import annotations
 
@@ -10,51 +7,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.support.lifetime import end_children_with_us
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "examples/tiny"
 TRITON_CPU = Path(__file__).parent / "triton_cpu"
 TIMEOUT_S = 900
-
-
-@dataclass(frozen=True)
-class EngineRun:
-    """One engine, and what to do with it, in this order: states, then texts."""
-
-    prompts: list[list[int]]  # token ids
-    max_tokens: int = 128
-    draft: Path | None = None
-    k: int = 4
-    runner: str = "v1"
-    eager: bool = True
-    concurrency: int = 1  # requests at a time
-    temperature: float = 0.0
-    seed: int | None = None
-    record_drafts: bool = False
-    state_prompt: list[int] | None = None  # capture the states handed to the draft for this prompt
-    logprobs: int | None = None
-    options: dict[str, Any] = field(default_factory=dict)  # additional_config.eagle_ext
-    engine_args: dict[str, Any] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)  # on top of `engine_environment`
-    target: Path = TINY / "target"
-
-
-@dataclass(frozen=True)
-class EngineResult:
-    outputs: list[list[int]]  # per prompt
-    logprobs: list[list[dict[str, float]]]  # per prompt and token: token id -> logprob
-    drafts: list[list[list[int]]]  # per prompt, in order: the K drafted ids
-    states: list[list[float]] | None  # [tokens, n * Ht]
-    num_drafts: int
-    accepted_per_position: list[int]
-    log: str
-
-    @property
-    def acceptance(self) -> list[float]:
-        return [count / self.num_drafts for count in self.accepted_per_position]
 
 
 class EngineFailedError(RuntimeError):
@@ -66,6 +27,7 @@ class EngineFailedError(RuntimeError):
 
 
 def engine_environment(runner: str) -> dict[str, str]:
+    end_children_with_us()
     environment = dict(
         os.environ,
         VLLM_USE_V2_MODEL_RUNNER="1" if runner == "v2" else "0",
@@ -94,22 +56,6 @@ def has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
-
-
-def run_engine(run: EngineRun) -> EngineResult:
-    """Start the engine in a child process, wait for its end, read its result.
-
-    Raises:
-        EngineFailedError: the process ended with an error or without a result.
-        subprocess.TimeoutExpired: it did not end within TIMEOUT_S.
-    """
-    result, log = run_child(
-        "engine_process",
-        asdict(run),
-        environment=engine_environment(run.runner) | run.environment,
-        timeout_s=TIMEOUT_S,
-    )
-    return EngineResult(**result, log=log)
 
 
 def run_child(

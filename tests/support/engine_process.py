@@ -1,106 +1,241 @@
-"""The child of `tests.support.engine`: one LLM, its texts, drafts, states and counters as JSON."""
+"""The program of tests that starts engines, one after the other in one process.
+
+    python -m tests.support.engine_process JOB RESULT
+
+JOB is a JSON list of `tests.support.batches.Engine`. RESULT holds what was found, by engine and batch.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import sys
+import time
+import traceback
+import zlib
 from pathlib import Path
 from typing import Any
 
+import pytest
 
-def build_llm(run: dict[str, Any]) -> Any:
-    from vllm import LLM
-
-    arguments: dict[str, Any] = {
-        "model": run["target"],
-        "max_model_len": 1024,
-        "enforce_eager": run["eager"],
-        "gpu_memory_utilization": 0.3,
-        "disable_log_stats": False,
-        "seed": 0,
-        "worker_extension_cls": "tests.support.recorder.Recorder",
-        "enable_prefix_caching": False,  # every prompt is computed whole, so that its states are seen
-        **run["engine_args"],
-    }
-    if run["draft"] is not None:
-        arguments["speculative_config"] = {
-            "method": "eagle3",
-            "model": run["draft"],
-            "num_speculative_tokens": run["k"],
-        }
-    if run["options"]:
-        arguments["additional_config"] = {"eagle_ext": run["options"]}
-    return LLM(**arguments)
+from tests.support import breakage, joining
+from tests.support.batches import PLACED, RECORDED, difference
+from tests.support.in_process import (
+    build,
+    close,
+    counters,
+    generate_with_aborts,
+    keep_kernels,
+    logprobs_of,
+    sampling_params,
+)
 
 
-def generate(llm: Any, run: dict[str, Any]) -> dict[str, Any]:
-    from vllm import SamplingParams
+def prompts_of(batch: dict[str, Any], earlier: dict[str, Any]) -> list[Any]:
+    if batch["follows"] is None:
+        return batch["prompts"]
+    return [text + batch["then"] for text in texts_of(earlier[batch["follows"]])]
 
-    params = SamplingParams(
-        temperature=run["temperature"],
-        seed=run["seed"],
-        max_tokens=run["max_tokens"],
-        logprobs=run["logprobs"],
-        ignore_eos=True,
-        detokenize=False,
-    )
-    result: dict[str, Any] = {"outputs": [], "logprobs": [], "drafts": []}
-    prompts, width = run["prompts"], run["concurrency"]
+
+def texts_of(result: dict[str, Any]) -> list[list[int]]:
+    return [prompt + own for prompt, own in zip(result["prompts"], result["tokens"], strict=True)]
+
+
+def as_input(prompt: Any) -> Any:
+    if isinstance(prompt, list):
+        return {"prompt_token_ids": prompt}
+    if prompt["image"] is None:
+        return {"prompt": prompt["prompt"]}
+    from tests.support.llava import picture
+
+    return {"prompt": prompt["prompt"], "multi_modal_data": {"image": picture(prompt["image"])}}
+
+
+def params_of(batch: dict[str, Any], count: int) -> list[Any]:
+    lengths = batch["max_tokens"]
+    lengths = lengths if isinstance(lengths, list) else [lengths] * count
+    common = {"detokenize": batch["whole"], "logprobs": batch["logprobs"]}
+    return [
+        sampling_params(common | {"max_tokens": length} | own)
+        for length, own in zip(lengths, batch["asked"] or [{}] * count, strict=True)
+    ]
+
+
+def generate(
+    llm: Any, batch: dict[str, Any], prompts: list[Any]
+) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Answers, and the steps of requests that join at steps of their own."""
+    params = params_of(batch, len(prompts))
+    if batch["joins"]:
+        return joining.generate(llm, prompts, params, batch["joins"])
+    adapters = adapters_of(batch["lora"])
+    inputs = [as_input(prompt) for prompt in prompts]
+    width = batch["concurrency"] or len(prompts) or 1
+    outputs: list[Any] = []
     for start in range(0, len(prompts), width):
-        batch = [{"prompt_token_ids": ids} for ids in prompts[start : start + width]]
-        if run["record_drafts"]:
-            llm.collective_rpc("start_recording")
-        answers = llm.generate(batch, params, use_tqdm=False)
-        for answer in answers:
-            completion = answer.outputs[0]
-            result["outputs"].append(list(completion.token_ids))
-            result["logprobs"].append(
-                [
-                    {str(token): entry.logprob for token, entry in position.items()}
-                    for position in completion.logprobs or []
-                ]
-            )
-        if run["record_drafts"]:
-            recorded = llm.collective_rpc("take_drafts")[0]
-            # Within one call vLLM numbers requests in the order of the prompts.
-            for request in sorted(recorded, key=lambda name: int(name.split("-")[0])):
-                result["drafts"].append(recorded[request])
-    return result
+        part = slice(start, start + width)
+        lora = adapters[part] or None
+        outputs += llm.generate(inputs[part], params[part], use_tqdm=False, lora_request=lora)
+    return outputs, []
 
 
-def capture_states(llm: Any, prompt: list[int]) -> list[list[float]]:
-    from vllm import SamplingParams
+def adapters_of(folders: list[str | None]) -> list[Any]:
+    from vllm.lora.request import LoRARequest
 
-    llm.collective_rpc("start_recording")
-    params = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False)
-    llm.generate([{"prompt_token_ids": prompt}], params, use_tqdm=False)
-    return llm.collective_rpc("take_states")[0]
+    return [
+        folder and LoRARequest(folder, zlib.crc32(folder.encode()) >> 1, folder) for folder in folders
+    ]
 
 
-def read_counters(llm: Any) -> dict[str, Any]:
-    counters: dict[str, Any] = {"num_drafts": 0, "accepted_per_position": []}
-    for metric in llm.get_metrics():
-        if metric.name == "vllm:spec_decode_num_drafts":
-            counters["num_drafts"] = int(metric.value)
-        elif metric.name == "vllm:spec_decode_num_accepted_tokens_per_pos":
-            counters["accepted_per_position"] = [int(v) for v in metric.values]
-    return counters
+def in_order(by_request: dict[str, Any], first: int, count: int, absent: Any) -> list[Any]:
+    """vLLM numbers requests in the order of the prompts, from `first` on."""
+    by_number = {name.split("-")[0]: value for name, value in by_request.items()}
+    return [by_number.get(str(number), absent) for number in range(first, first + count)]
+
+
+def taken_drafts(llm: Any, kind: str | None, first: int, count: int) -> dict[str, Any]:
+    if kind == PLACED:
+        placed, rows = (llm.collective_rpc(name)[0] for name in ("take_placed", "take_rows"))
+        return {"placed": in_order(placed, first, count, {}), "rows": in_order(rows, first, count, 0)}
+    if kind == RECORDED:
+        drafts, *of_other_ranks = llm.collective_rpc("take_drafts")
+        assert all(drafts == other for other in of_other_ranks)
+        return {"drafts": in_order(drafts, first, count, [])}
+    return {"placed": [], "rows": [], "drafts": []}
+
+
+def refusals(llm: Any, batch: dict[str, Any], prompt: list[int]) -> dict[str, str]:
+    from vllm.exceptions import VLLMValidationError
+
+    said = {}
+    for name, params in batch["refused"].items():
+        try:
+            llm.generate([as_input(prompt)], sampling_params(params), use_tqdm=False)
+        except VLLMValidationError as error:
+            said[name] = f"{type(error).__name__}: {error}"
+    return said
+
+
+def described(completion: Any) -> dict[str, Any]:
+    return {
+        "tokens": list(completion.token_ids),
+        "text": completion.text,
+        "finish": completion.finish_reason,
+        "stop": completion.stop_reason,
+        "logprobs": logprobs_of(completion.logprobs),
+    }
+
+
+def whole_answer(output: Any) -> dict[str, Any]:
+    return {
+        "texts": [described(completion) for completion in output.outputs],
+        "prompt_logprobs": logprobs_of(at for at in output.prompt_logprobs or [] if at),
+    }
+
+
+def ask_oracle(llm: Any, engine: dict[str, Any], oracle: dict[str, Any], results: dict) -> None:
+    texts, k = oracle["texts"], engine["speculative"]["num_speculative_tokens"]
+    if isinstance(texts, str):
+        texts = texts_of(list(results[texts].values())[-1])
+    llm.collective_rpc("set_oracle", args=(texts, oracle["right"], k, oracle["vocab"]))
+
+
+def run_batch(llm: Any, batch: dict[str, Any], earlier: dict[str, Any], kind: str | None) -> dict:
+    if batch["cold"]:
+        assert llm.reset_prefix_cache()
+    prompts = prompts_of(batch, earlier)
+    if batch["aborts"]:
+        return generate_with_aborts(llm, prompts, batch["max_tokens"], batch["aborts"])
+    if batch["states"] or kind == RECORDED:
+        llm.collective_rpc("start_recording")
+    elif kind == PLACED:
+        llm.collective_rpc("start_placing")
+    before, first, started = counters(llm), llm.request_counter.counter, time.perf_counter()
+    outputs, steps = generate(llm, batch, prompts)
+    seconds, after = time.perf_counter() - started, counters(llm)
+    return {
+        "prompts": prompts,
+        "prompt_lengths": [len(output.prompt_token_ids or ()) for output in outputs],
+        "steps": steps,
+        "tokens": [list(output.outputs[0].token_ids) for output in outputs],
+        "logprobs": [logprobs_of(output.outputs[0].logprobs) for output in outputs],
+        "finish": [output.outputs[0].finish_reason for output in outputs],
+        "cached": [output.num_cached_tokens for output in outputs],
+        "seconds": seconds,
+        "counters": {name: difference(value, before.get(name)) for name, value in after.items()},
+        "all_counters": after,
+        "states": llm.collective_rpc("take_states")[0] if batch["states"] else None,
+        "answers": [whole_answer(output) for output in outputs] if batch["whole"] else [],
+        "refused": refusals(llm, batch, prompts[0]) if batch["refused"] else {},
+        **taken_drafts(llm, None if batch["states"] else kind, first, len(prompts)),
+        **facts(llm, bool(kind)),
+    }
+
+
+def facts(llm: Any, drafts: bool) -> dict[str, Any]:
+    """Of the engine, as it is now."""
+    return {
+        "oracle_steps": llm.collective_rpc("take_steps")[0],
+        "state_blocks": llm.collective_rpc("state_blocks")[0],
+        "workers": llm.collective_rpc("identity") if drafts else [],
+        "saves": saves(),
+    }
+
+
+def saves() -> dict[str, int]:
+    """Blocks that a watched engine saved to the host."""
+    host = sys.modules.get("tests.support.host_offloading")
+    if host is None:
+        return {}
+    counts = {name: getattr(host.HostCopies, name) for name in ("overwritten", "cleared")}
+    return {"all": host.HostCopies.saved, **counts}
+
+
+def serve(engine: dict[str, Any], earlier: dict[str, Any], patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """`patch`: of this process, in which the worker lives."""
+    use = importlib.import_module(engine["use"]) if engine["use"] else None
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if interpreted or engine["kernels"] is not None:
+        from tests.support import triton_on_cpu  # which imports the package
+
+        if interpreted:
+            triton_on_cpu.take_masks_of_scalars(patch.setattr)
+        if engine["kernels"] is not None:
+            triton_on_cpu.use(engine["kernels"], patch.setattr)
+    if engine["broken_at_start"] is not None:
+        breakage.apply(engine["broken_at_start"], patch.setattr)
+    llm = build(engine, "tests.support.placed.Placed", engine["options"])
+    try:
+        if engine["broken"] is not None:
+            breakage.apply(engine["broken"], patch.setattr)
+        if use is not None:
+            return use.serve(llm, engine["job"], earlier)
+        results: dict[str, Any] = {}
+        for batch in engine["batches"]:
+            if batch["oracle"] is not None:
+                ask_oracle(llm, engine, batch["oracle"], earlier)
+            kind = engine["drafts"] if engine["speculative"] is not None else None
+            results[batch["name"]] = run_batch(llm, batch, results, kind)
+        return results
+    finally:
+        close(llm)
 
 
 def main() -> None:
-    run = json.loads(Path(sys.argv[1]).read_text())
-    llm = build_llm(run)
-    states = capture_states(llm, run["state_prompt"]) if run["state_prompt"] else None
-    before = read_counters(llm)
-    result = generate(llm, run)
-    after = read_counters(llm)
-    result["states"] = states
-    result["num_drafts"] = after["num_drafts"] - before["num_drafts"]
-    earlier = before["accepted_per_position"] or [0] * len(after["accepted_per_position"])
-    result["accepted_per_position"] = [
-        now - then for now, then in zip(after["accepted_per_position"], earlier, strict=True)
-    ]
-    Path(sys.argv[2]).write_text(json.dumps(result))
+    results: dict[str, Any] = {}
+    for engine in json.loads(Path(sys.argv[1]).read_text()):
+        print(f"=== {engine['name']}", flush=True)
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                results[engine["name"]] = serve(engine, results, patch)
+        except Exception as error:  # noqa: BLE001 - the next engine must have its turn
+            results[engine["name"]] = {
+                "error": f"{type(error).__name__}: {error}",
+                "trace": traceback.format_exc(),
+            }
+        keep_kernels()
+    Path(sys.argv[2]).write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

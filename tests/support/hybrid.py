@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.support.engine import IN_PROCESS, TINY, engine_environment, run_child
+from tests.support.batches import RECORDED, Batch, Engine, Oracle, difference, start_engines
+from tests.support.engine import TINY, EngineFailedError
 
-TIMEOUT_S = 1500
+FIRST, SECOND, STATES = "first turn", "second turn", "states"
 TARGET = TINY / "hybrid_target"
+
+
+DFLASH_AUX_LAYERS = (1, 3, 5, 7)  # of 8 layers: the config's outputs of layers 0, 2, 4, 6
+
+
+def dflash(k: int) -> dict[str, Any]:
+    return {"method": "dflash", "model": str(TINY / "dflash"), "num_speculative_tokens": k}
 
 
 def ngram(k: int) -> dict[str, Any]:
@@ -74,8 +82,61 @@ class HybridRun:
     sampling_seed: int | None = None
     logprobs: int | None = None
     record: bool = False  # every draft, in the order of the prompts
+    state_prompt: list[int] | None = None  # before all else: the states that the draft is handed for it
+    options: dict[str, Any] = field(default_factory=dict)  # additional_config.eagle_ext
     engine_args: dict[str, Any] = field(default_factory=dict)
     target: Path = TARGET
+
+
+def engine_of(run: HybridRun) -> Engine:
+    count = len(run.prompts)
+    sampling = {"temperature": run.temperature, "seed": run.sampling_seed}
+    common: dict[str, Any] = {
+        "max_tokens": run.max_tokens,
+        "concurrency": run.concurrency,
+        "logprobs": run.logprobs,
+        "asked": [sampling] * count,
+    }
+    oracle = Oracle(run.follow, run.right) if run.follow is not None else None
+    batches = [
+        Batch(f"{FIRST} {i}", run.prompts, oracle=oracle, aborts=run.abort_after, **common)
+        for i in range(run.repeats)
+    ]
+    if run.state_prompt:
+        batches.insert(0, Batch(STATES, [run.state_prompt], max_tokens=1, states=True))
+    if run.then:
+        last = batches[-1].name
+        batches.append(Batch(SECOND, follows=last, then=run.then, cold=run.forget, **common))
+    options = run.options | ({} if run.state is None else {"hybrid_state": run.state})
+    return Engine(
+        run.name, batches, run.speculative, run.engine_args, options, run.target,
+        RECORDED if run.record else None, run.kernels, run.broken, run.broken_at_start,
+    )  # fmt: skip
+
+
+def result_of(found: dict[str, Any]) -> dict[str, Any]:
+    """What was found of a run's batches, as one result."""
+    if "error" in found:
+        return found
+    first = [result for name, result in found.items() if name.startswith(FIRST)]
+    if "tokens" not in first[-1]:  # requests were aborted
+        return first[-1]
+    last = found.get(SECOND, first[-1])
+    second = found.get(SECOND, dict.fromkeys(("tokens", "cached", "logprobs"), []))
+    texts = zip(last["prompts"], last["tokens"], strict=True)
+    before = found[STATES]["all_counters"] if STATES in found else {}
+    return {
+        **first[-1],
+        **{f"second_{part}": second[part] for part in ("cached", "logprobs")},
+        "second_turn": second["tokens"],
+        "texts": [prompt + own for prompt, own in texts],
+        "first_counters": first[-1]["all_counters"],
+        "counters": {n: difference(count, before.get(n)) for n, count in last["all_counters"].items()},
+        "seconds": [result["seconds"] for result in first],
+        "steps": last["oracle_steps"],
+        **{part: last[part] for part in ("state_blocks", "saves")},
+        "states": found[STATES]["states"] if STATES in found else None,
+    }
 
 
 def run_all(
@@ -86,9 +147,33 @@ def run_all(
     Raises:
         EngineFailedError: the process ended without results.
     """
-    return run_child(
-        "hybrid_process",
-        [asdict(run) for run in runs],
-        environment=engine_environment(runner) | IN_PROCESS | environment,
-        timeout_s=TIMEOUT_S,
-    )
+    found, log = start_engines([engine_of(run) for run in runs], runner, **environment)
+    return {name: result_of(batches) for name, batches in found.items()}, log
+
+
+def with_log(
+    runs: Sequence[HybridRun], runner: str = "v1", **environment: str
+) -> tuple[dict[str, Any], str]:
+    """As `run_all`, of engines that must not fail.
+
+    Raises:
+        EngineFailedError: an engine failed, or their process.
+    """
+    results, log = run_all(runs, runner, **environment)
+    for name, result in results.items():
+        if "error" in result:
+            raise EngineFailedError(f"{log[-3000:]}\n{name}: {result['trace']}")
+    return results, log
+
+
+def started(runs: Sequence[HybridRun], runner: str = "v1", **environment: str) -> dict[str, Any]:
+    return with_log(runs, runner, **environment)[0]
+
+
+def per_position(result: dict[str, Any]) -> list[int]:
+    return result["counters"]["spec_decode_num_accepted_tokens_per_pos"]
+
+
+def acceptance(result: dict[str, Any]) -> list[float]:
+    drafts = result["counters"]["spec_decode_num_drafts"]
+    return [count / drafts for count in per_position(result)]

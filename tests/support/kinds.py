@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.support.engine import IN_PROCESS, engine_environment, run_child
+from pydantic import BaseModel, ConfigDict, Field
 
-TIMEOUT_S = 1500
+from tests.support.batches import RECORDED, Batch, Engine, Oracle, run_engines
+
+ABORTED_AFTER = {"1": 2, "4": 3, "6": 5}  # the number of a request and the steps it has
 MAX_TOKENS = 48
 STOPS = range(6, 16)  # where in a text stops are put
 SCHEMA = {
@@ -22,6 +26,18 @@ SCHEMA = {
     "required": ["name", "count", "parts"],
     "additionalProperties": False,
 }
+
+
+class Answer(BaseModel):
+    """What fits the schema."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(max_length=10)
+    count: int = Field(ge=0, le=99)
+    parts: list[str] = Field(max_length=3)
+
+
 # Of an engine; or a small model writes spaces for ever.
 COMPACT = {"backend": "xgrammar", "disable_any_whitespace": True}
 
@@ -57,12 +73,12 @@ class Request:
 
 
 def requests(
-    base: Sequence[Mapping[str, Any]], kinds: list[str] | None, logprobs: int | None
+    tokens: list[list[int]], pieces: list[list[str]], kinds: list[str] | None, logprobs: int | None
 ) -> list[Request]:
-    """base: per prompt, "tokens" and "pieces" of the greedy text without drafts."""
+    """Of greedy texts without drafts, token by token."""
     listed = []
-    for prompt, text in enumerate(base):
-        for kind, params in _kinds(prompt, text["tokens"], text["pieces"]):
+    for prompt, text in enumerate(zip(tokens, pieces, strict=True)):
+        for kind, params in _kinds(prompt, *text):
             if kinds is None or kind in kinds:
                 listed.append(
                     Request(kind, prompt, {"max_tokens": MAX_TOKENS, "logprobs": logprobs} | params)
@@ -117,12 +133,75 @@ def ends_within_a_draft(drafts: Sequence[Sequence[int]], tokens: Sequence[int]) 
     return bool(counts) and 1 + sum(counts) + len(counts) > len(tokens) and counts[-1] < len(drafts[0])
 
 
+def with_eos(target: Path, token: str, folder: Path) -> Path:
+    """The same target, whose tokenizer names another token as the end of a text."""
+    folder.mkdir()
+    for file in target.iterdir():
+        (folder / file.name).symlink_to(file.resolve())
+    config = json.loads((target / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": token}))
+    return folder
+
+
 def run_kinds(run: KindsRun, runner: str = "v1") -> dict[str, Any]:
-    """ "plain", "eos" and each engine's name: what `kinds_process` says of it.
+    """Results by engine, "plain" of the one without drafts; and "eos", the token that ends a text.
+
+    Of an engine: "answers" by request, "again" of the seeded ones, alone after they were among others,
+    what it "refused", and "aborts".
 
     Raises:
-        EngineFailedError: the process ended without results.
+        EngineFailedError: an engine failed, or their process.
     """
-    environment = engine_environment(runner) | IN_PROCESS
-    results, _ = run_child("kinds_process", asdict(run), environment=environment, timeout_s=TIMEOUT_S)
-    return results
+    from transformers import AutoTokenizer
+
+    with tempfile.TemporaryDirectory() as folder:
+        target = with_eos(run.target, run.eos, Path(folder, "target"))
+        arguments = run.engine_args | {"structured_outputs_config": COMPACT}
+        greedy = [Batch("greedy", run.prompts, max_tokens=2 * MAX_TOKENS)]
+        plain = Engine("plain", greedy, None, arguments, target=target)
+        (base,) = run_engines([plain], runner)["plain"].values()
+        tokenizer = AutoTokenizer.from_pretrained(target)
+        pieces = [[tokenizer.decode([token]) for token in text] for text in base["tokens"]]
+        asked = requests(base["tokens"], pieces, run.kinds, run.logprobs)
+        texts = [prompt + own for prompt, own in zip(run.prompts, base["tokens"], strict=True)]
+        engines, by_engine = [replace(plain, batches=batches(run, asked))], {"plain": asked}
+        for one in run.engines:
+            own = by_engine[one.name] = [r for r in asked if r.kind in (one.kinds or (r.kind,))]
+            oracle = Oracle(texts, one.right) if one.right else None
+            drafted = replace(plain, name=one.name, speculative=one.speculative, drafts=RECORDED)
+            engines.append(replace(drafted, batches=batches(run, own, oracle)))
+        found = run_engines(engines, runner)
+    results = {name: observed(found[name], own) for name, own in by_engine.items()}
+    return results | {"eos": tokenizer.eos_token_id}
+
+
+def batches(run: KindsRun, asked: list[Request], oracle: Oracle | None = None) -> list[Batch]:
+    def batch(name: str, asked: list[Request], **more: Any) -> Batch:
+        prompts, params = [run.prompts[one.prompt] for one in asked], [one.params for one in asked]
+        return Batch(name, prompts, asked=params, whole=True, **more)
+
+    return [
+        batch("answers", asked, oracle=oracle, refused=REFUSED),
+        batch("again", seeded(asked)),
+        Batch("aborts", run.prompts, max_tokens=MAX_TOKENS, aborts=ABORTED_AFTER),
+    ]
+
+
+def seeded(asked: list[Request]) -> list[Request]:
+    return [one for one in asked if one.kind == "seed"]
+
+
+def observed(found: dict[str, Any], asked: list[Request]) -> dict[str, Any]:
+    def answers(name: str, asked: list[Request]) -> dict[str, Any]:
+        result = found[name]
+        drafts = result["drafts"] or [[]] * len(asked)
+        rows = zip(asked, result["answers"], drafts, strict=True)
+        return {one.name: answer | {"drafts": own} for one, answer, own in rows}
+
+    return {
+        "answers": answers("answers", asked),
+        "again": answers("again", seeded(asked)),
+        "refused": found["answers"]["refused"],
+        "aborts": found["aborts"],
+    }

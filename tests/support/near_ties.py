@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -32,4 +33,15 @@ def near_tie_gaps(
         if at is not None:
             seen = logprobs[at]
             gaps.append(seen[str(left[at])] - seen.get(str(right[at]), float("-inf")))
+    return gaps
+
+
+def assert_only_near_ties(
+    plain: Mapping[str, Any], drafted: Sequence[Sequence[int]], what: str, most: float = NEAR_TIE_GAP
+) -> list[float]:
+    """Compare drafted texts with as many of a plain result, and give the gaps where they diverge."""
+    count = len(drafted)
+    gaps = near_tie_gaps(plain["tokens"][:count], plain["logprobs"][:count], drafted)
+    print(f"\n{what}: {len(gaps)} of {count} texts diverge, at gaps {sorted(gaps)}")
+    assert max(gaps, default=0) <= most
     return gaps

@@ -20,7 +20,7 @@ def placed(text: Sequence[int], drafts: Sequence[Sequence[int]]) -> dict[int, Se
 def pairs(
     left: Mapping[str, Any], right: Mapping[str, Any]
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Results of `hybrid_process`: each two drafts at the same place after the same text."""
+    """Results of `run_all`: each two drafts at the same place after the same text."""
     keys = ("tokens", "drafts")
     for one, other in zip(
         zip(*(left[key] for key in keys), strict=True),

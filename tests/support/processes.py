@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 
@@ -35,6 +36,24 @@ def listening(root: int) -> list[tuple[str, str]]:
         if connection.status == psutil.CONN_LISTEN or connection.type == socket.SOCK_DGRAM
     ]
     return sorted(found)
+
+
+def marked(name: str, value: str) -> list[psutil.Process]:
+    """Those that were started with this environment variable, however they detached themselves."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(name) == value and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def kill(processes: list[psutil.Process], seconds: float = END_S) -> list[psutil.Process]:
+    """Those that are still alive after so long."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    return wait_for_end(processes, seconds)
 
 
 def wait_for_end(processes: list[psutil.Process], seconds: float = END_S) -> list[psutil.Process]:

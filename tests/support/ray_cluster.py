@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -19,11 +18,12 @@ from types import TracebackType
 
 import psutil
 
+from tests.support import processes
 from tests.support.engine import ROOT
+from tests.support.lifetime import end_children_with_us
 from tests.support.server import free_port
 
 RAY_CPU = Path(__file__).parent / "ray_cpu"
-_PR_SET_PDEATHSIG = 1
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
 _MARK = "EAGLE_EXT_RAY_CLUSTER"  # in the environment of all that Ray starts, however it detaches itself
@@ -49,17 +49,7 @@ def ray_path(environment: Mapping[str, str]) -> dict[str, str]:
 
 def marked(token: str) -> list[psutil.Process]:
     """All that one cluster started, and drivers that were given its environment."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get(_MARK) == token and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
-
-
-def _end_with_parent() -> None:
-    """In the child: `ray start --block` ends its node also when the test is killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    return processes.marked(_MARK, token)
 
 
 class RayCluster:
@@ -85,7 +75,7 @@ class RayCluster:
             "RAY_AUTH_TOKEN": self.token,
             _MARK: self.token,
         }
-        self._environment = {**environment, **self._variables}
+        self._environment = {**environment, **end_children_with_us(), **self._variables}
         self._started: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -153,7 +143,6 @@ class RayCluster:
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
             )
         self._started.append(process)
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -179,10 +168,6 @@ class RayCluster:
             return any(f"{self._folder}/{number}" in word for word in process.cmdline())
         return False
 
-    def _end(self, processes: list[psutil.Process]) -> None:
-        for process in processes:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        _, alive = psutil.wait_procs(processes, timeout=STOP_TIMEOUT_S)
-        if alive:
+    def _end(self, left: list[psutil.Process]) -> None:
+        if alive := processes.kill(left, STOP_TIMEOUT_S):
             raise RuntimeError(f"of Ray there is still {alive}")

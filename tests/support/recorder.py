@@ -37,7 +37,7 @@ class Recorder:
             "ray": "RAY_JOB_ID" in os.environ,
             "replays": type(runner.get_model()).__module__,
             "drafter": type(drafter.model).__name__,
-            "layer_ids": list(draft.eagle_aux_hidden_state_layer_ids),
+            "layer_ids": list(getattr(draft, "eagle_aux_hidden_state_layer_ids", None) or ()),
             "options": (config.additional_config or {}).get("eagle_ext"),
             "marker": getattr(draft, "eagle_ext", {}).get("version"),  # none of a class of vLLM's
             "version": vllm_eagle_ext.__version__,

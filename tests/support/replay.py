@@ -19,6 +19,7 @@ from vllm_eagle_ext.measure.reference.walk import ReferenceDrafter, accepted_len
 # closer than this in logits, either may win, and the two chains may go apart from there on. One bf16
 # step is 0.03 to 0.06 at the size of these logits.
 TIE_MARGIN = 0.05
+MOST_NEAR_TIES = 0.25  # of the drafts: the equal shares rest on the others
 
 
 @dataclass
@@ -107,3 +108,21 @@ def _compare_one(result, reference, rows, start, drafted, wanted) -> None:  # ty
         if min(own.margins[first : position + 1]) >= TIE_MARGIN:
             result.compared[position] += 1
             result.equal[position] += own.tokens[position] == drafted[position]
+
+
+def compare(result, target, reference, layer_ids, prompts, k, *, chained=True) -> Comparison:  # type: ignore[no-untyped-def]
+    """An engine's result, of as many of its texts as there are prompts, with the reference."""
+    texts = zip(prompts, result["tokens"], result["drafts"], strict=False)
+    comparison = replay(target, reference, layer_ids, *zip(*texts, strict=True), k, chained=chained)
+    print("", *comparison.lines(), sep="\n")
+    assert max(comparison.tie_share) <= MOST_NEAR_TIES
+    return comparison
+
+
+def assert_same_drafter(
+    comparison: Comparison, *, drafts: int, bound: float, equal_ids: float = 0.97
+) -> None:
+    assert comparison.drafts >= drafts
+    both = zip(comparison.engine_acceptance, comparison.reference_acceptance, strict=True)
+    assert all(abs(engine - reference) <= bound for engine, reference in both)
+    assert min(comparison.equal_share) >= equal_ids

@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
+from tests.support.batches import Engine, run_engines
 from tests.support.drafts import Draft, valid_draft, write
-from tests.support.engine import IN_PROCESS, engine_environment, run_child
+from tests.support.random_targets import RANDOM_ENGINE, write_random_target
 
 # The first token comes from the prompt's step, so that the others hold both drafts and the token after.
 VOCAB, LENGTH, K = 5, 4, 2
 PROMPT = (3, 4, 1)
 EXPECTED = 5  # least expected count of a cell
 KEPT = (0, 1, 2, 4)  # of an EAGLE-3 draft's vocabulary: token 3 is never drafted
-TIMEOUT_S = 1500
+AT_A_TIME = 500  # texts
 
 Continuation = tuple[int, ...]
 
@@ -33,7 +35,7 @@ class Draw:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
-    broken: str | None = None  # a fault of `sampling_process.BROKEN`
+    broken: str | None = None  # a fault of `sampling_draws.BROKEN`
 
 
 @dataclass(frozen=True)
@@ -121,20 +123,48 @@ def fit(sample: Sequence[Continuation], chances: dict[Continuation, float]) -> F
     return Fit(chi_square, len(cells) - 1)
 
 
+def write_small_target(folder: Path) -> Path:
+    """Neither flat nor certain of a token."""
+    write_random_target(folder, vocab_size=VOCAB, bos_token_id=0, eos_token_id=1)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] *= 2
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
 def draw_all(
     folder: Path, engines: Sequence[SampledEngine], seeds: int, size: int, runner: str = "v1"
 ) -> dict[str, dict]:
-    """By engine: "drafts", "accepted" per position, and "samples": by draw, per seed, `size` texts.
+    """By engine: "drafts", "drafted" tokens, "accepted" per position, and "samples": by draw, per seed,
+    `size` texts.
 
     Raises:
-        EngineFailedError: the process ended without results.
+        EngineFailedError: an engine failed, or their process.
     """
-    job: dict[str, Any] = {"folder": str(folder), "seeds": seeds, "size": size}
-    job["engines"] = [asdict(engine) for engine in engines]
-    results, _ = run_child(
-        "sampling_process",
-        job,
-        environment=engine_environment(runner) | IN_PROCESS,
-        timeout_s=TIMEOUT_S,
-    )
-    return results
+    target = write_small_target(folder / "target")
+    wanted = [
+        Engine(
+            one.name,
+            [],
+            speculative_config(folder, one) if one.draft else None,
+            RANDOM_ENGINE | {"max_model_len": 64, "max_num_seqs": AT_A_TIME},
+            target=target,
+            use="tests.support.sampling_draws",
+            job={"draws": [asdict(draw) for draw in one.draws], "seeds": seeds, "size": size},
+        )
+        for one in engines
+    ]
+    return run_engines(wanted, runner)
+
+
+def speculative_config(folder: Path, engine: SampledEngine) -> dict[str, Any]:
+    assert engine.draft is not None
+    found = {
+        "method": "dflash" if engine.draft.startswith("dflash") else "eagle3",
+        "model": str(write_small_draft(folder, engine.draft)),
+        "num_speculative_tokens": K,
+        "draft_sample_method": engine.how,
+    }
+    if engine.schedule:
+        found["num_speculative_tokens_per_batch_size"] = engine.schedule
+    return found

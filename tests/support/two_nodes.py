@@ -19,7 +19,7 @@ ADDRESSES = ("127.0.0.2", "127.0.0.3")
 
 
 def serve_on_two_nodes(prompts: list[list[int]]) -> dict[str, Any]:
-    """Results of `hybrid_process`: "one" and "two"."""
+    """Results of `run_all`: "one" and "two"."""
     common = {
         "prompts": prompts,
         "max_tokens": 40,

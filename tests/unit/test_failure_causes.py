@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vllm_eagle_ext.failure_causes import cause_of, earliest, is_pointer
+from vllm_eagle_ext.measure.engine.client import EngineProcess
 
 POINTER = (
     "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
@@ -100,3 +101,19 @@ def test_an_error_need_not_be_called_one():
 
 def test_nobody_tells():
     assert earliest([("1", WAITED), ("2", POINTER)]) is None
+
+
+CAUSE = "ValueError: vllm-eagle-ext: values of fc.weight is 'infinite'. Allowed: finite numbers."
+
+
+def test_a_workers_cause_is_the_value_and_ends_the_excerpt(tmp_path):
+    """In what is told of an engine; behind it lie a hundred lines of those that waited for it."""
+    log = tmp_path / "engine.log"
+    waited = [f'{CORE}  File "vllm/v1/engine/core.py", line {n}, in run' for n in range(60)]
+    log.write_text("\n".join([WORKER + "WorkerProc failed to start.", WORKER + CAUSE, *waited,
+                              CORE + WAITED, POINTER]))  # fmt: skip
+    for error in (POINTER, WAITED, "exit status 1"):
+        failed = EngineProcess({}, log, name="the engine with the draft")._failed(error)
+        assert failed.field == "the engine with the draft"
+        assert failed.value == CAUSE
+        assert failed.remedy.splitlines()[-1] == WORKER + CAUSE

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from vllm_eagle_ext.cli.bench.command import app as bench
+from vllm_eagle_ext.cli.bench.command import bench
 from vllm_eagle_ext.cli.check.command import check
 from vllm_eagle_ext.cli.plan.command import plan
 from vllm_eagle_ext.cli.selftest.command import selftest
@@ -24,7 +24,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Commands of `vllm-eagle`.", pretty_exceptions_enable=False,
     rich_markup_mode=None, context_settings={"max_content_width": 120},
 )  # fmt: skip
-app.add_typer(bench, name="bench")
+app.command()(bench)
 app.command()(check)
 app.command()(plan)
 app.command()(selftest)

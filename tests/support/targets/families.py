@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.checkpoints import LAYERS, VOCAB
-from tests.support.families_process import LATENT_ENGINE
+from tests.support.random_targets import LATENT_ENGINE
 
 AUX_LAYERS = (0, 2, LAYERS // 2, LAYERS - 3, LAYERS)
 LLAMA = "Eagle3EagleExtLlamaForCausalLM"

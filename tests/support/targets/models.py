@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, INTER, KV_HEADS, LAYERS, VOCAB
-from tests.support.families_process import LATENT_SIZES
+from tests.support.random_targets import LATENT_SIZES
 
 EXPERTS, EXPERTS_PER_TOKEN = 4, 2
 INTERN_S2 = {

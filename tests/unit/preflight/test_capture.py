@@ -7,7 +7,7 @@ import pytest
 from tests.contract.check import installed_source
 from tests.support.checkpoints import HEAD_DIM, KV_HEADS, LAYERS, write_target
 from tests.support.drafts import valid_draft, write
-from tests.support.families_process import LATENT_SIZES
+from tests.support.random_targets import LATENT_SIZES
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.errors import UnsupportedDraftError, UnsupportedTargetError
 from vllm_eagle_ext.preflight.kv_groups import is_cut

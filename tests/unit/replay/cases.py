@@ -176,3 +176,18 @@ def differing(case: Case, left: Outcome, right: Outcome) -> set[str]:
         }
         found |= {name for name, (x, y) in pairs.items() if not torch.equal(bits(x), bits(y))}
     return found
+
+
+FP32 = Shape(H=2, HV=4, DK=64, DV=64)  # of vLLM's C++ kernel
+
+
+def of_size(shape: Shape, T: int) -> Shape:
+    return Shape(**{**vars(shape), "T": T})
+
+
+def cpu_case(shape: Shape, counts: list[int], seed: int = 0) -> Case:
+    """With a private scratch block per request behind the blocks of all requests."""
+    made = case(shape, counts, seed, spare=len(counts))
+    scratch = torch.arange(len(counts), dtype=torch.int32) + 1 + len(counts)
+    made.batch = made.batch._replace(scratch=scratch)
+    return made

@@ -11,7 +11,7 @@ from tests.support.engine import has_gpu
 if has_gpu():
     pytest.skip("the builder's CPU tensors", allow_module_level=True)
 
-from tests.unit.replay.test_metadata import GROUPS, Ops, batch, block_table, build, builder
+from tests.unit.replay.builders import GROUPS, Ops, batch, block_table, build, builder
 
 # Rows and computed tokens of each request, drafts as vLLM counts them: a full graph's padding, a mixed
 # batch in which requests pass block boundaries, and prompts alone.

@@ -11,6 +11,7 @@ import torch
 from tests.support import breakage
 from tests.support.engine import has_gpu
 from tests.unit.replay.cases import (
+    FP32,
     PADDING,
     Case,
     Outcome,
@@ -18,7 +19,9 @@ from tests.unit.replay.cases import (
     bits,
     case,
     conv_states,
+    cpu_case,
     differing,
+    of_size,
     replay,
     rows,
 )
@@ -31,22 +34,9 @@ if has_gpu():
 
 from vllm_eagle_ext.replay.ops import cpu
 
-FP32 = Shape(H=2, HV=4, DK=64, DV=64)
 BF16 = Shape(H=1, HV=3, DK=64, DV=64, state=torch.bfloat16)
 WIDE = Shape(H=2, HV=6, DK=128, DV=128)
 TS = (2, 4, 8, 9, 16, 17, 33)
-
-
-def of_size(shape: Shape, T: int) -> Shape:
-    return Shape(**{**vars(shape), "T": T})
-
-
-def cpu_case(shape: Shape, counts: list[int], seed: int = 0) -> Case:
-    """With a private scratch block per request behind the blocks of all requests."""
-    made = case(shape, counts, seed, spare=len(counts))
-    scratch = torch.arange(len(counts), dtype=torch.int32) + 1 + len(counts)
-    made.batch = made.batch._replace(scratch=scratch)
-    return made
 
 
 def ops(T: int) -> SimpleNamespace:

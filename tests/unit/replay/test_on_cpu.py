@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.support.engine import has_gpu
-from tests.unit.replay.test_cpu_ops import FP32, cpu_case, of_size
+from tests.unit.replay.cases import FP32, cpu_case, of_size
 
 if has_gpu():
     pytest.skip("vLLM's CPU kernels", allow_module_level=True)

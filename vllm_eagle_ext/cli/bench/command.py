@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm-eagle bench` and `vllm-eagle bench report`, as typed."""
+"""`vllm-eagle bench` as typed."""
 
 from __future__ import annotations
 
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,13 +17,10 @@ from vllm_eagle_ext.errors import EagleExtError
 if TYPE_CHECKING:
     from vllm_eagle_ext.measure.bench.request import BenchRequest
 
-app = typer.Typer(invoke_without_command=True)
 
-
-@app.callback()
 def bench(
     context: typer.Context,
-    target: parameters.Target = None,
+    target: parameters.NeededTarget,
     draft: parameters.Drafts = None,
     k: parameters.Ks = "3",
     concurrency: parameters.Concurrency = "1",
@@ -31,7 +28,6 @@ def bench(
     rounds: parameters.Rounds = 3,
     together: parameters.Together = False,
     prompts: parameters.Prompts = None,
-    dataset_path: parameters.DatasetPath = None,
     num_prompts: parameters.NumPrompts = None,
     prompt_tokens: parameters.PromptTokens = None,
     max_tokens: parameters.MaxTokens = 128,
@@ -42,7 +38,6 @@ def bench(
     thinking: parameters.Thinking = None,
     method: parameters.Method = None,
     variants: parameters.Variants = "none,stock,ours",
-    config: parameters.ConfigFile = None,
     engine: parameters.Engine = "{}",
     speculative: parameters.Speculative = "{}",
     eagle_ext: parameters.EagleExt = "{}",
@@ -52,63 +47,44 @@ def bench(
 ) -> None:
     """Measure a target without a draft, with stock vLLM and with this package, in turns.
 
-    Every engine is a fresh one. The same command with the same --out goes on where it ended. Exits with
-    0, with 1 if the target alone, ours or the config could not be served, with 2 if the request cannot
-    be met.
+    Every engine is a fresh one. Exits with 0, with 1 if the target alone or ours could not be served,
+    with 2 if the request cannot be met.
     """
-    if context.invoked_subcommand is None:
-        raise typer.Exit(_run_bench(_bench_request(context.params), out))
-
-
-@app.command("report")
-def draw_report(
-    folder: Annotated[Path, typer.Argument(help="The --out of a bench.")],
-) -> None:
-    """Draw tables and pictures again from what a bench wrote."""
-    from vllm_eagle_ext.measure.bench.report import write_report
-    from vllm_eagle_ext.measure.bench.results import Folder
-
-    try:
-        write_report(Folder(folder), console())
-    except EagleExtError as error:
-        fail(str(error))
-
-
-def _run_bench(request: BenchRequest, out: Path | None) -> int:
     from vllm_eagle_ext.measure.bench.run import run_bench
 
+    given = context.params
+    asked = typed_request(
+        given,
+        drafts=draft or [],
+        ks=numbers(k, "-k") if draft else [],
+        concurrency=numbers(concurrency, "--concurrency"),
+        kinds=_variant_kinds(variants),
+        synthetic_acceptance=_fractions(synthetic_acceptance),
+    )
     path = out or Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}")
     try:
-        return run_bench(request, path, sys.argv[1:], console())
+        raise typer.Exit(run_bench(asked, path, sys.argv[1:], console()))
     except EagleExtError as error:
         fail(str(error))
     except KeyboardInterrupt:
-        fail(
-            f"Interrupted. The same command with --out {path} goes on from here; "
-            f"`vllm-eagle bench report {path}` shows what there is."
-        )
+        fail(f"Interrupted. What was measured is in {path}.")
 
 
-def _bench_request(given: dict[str, Any]) -> BenchRequest:
-    """The request of these options by name, as typed."""
+def typed_request(given: dict[str, Any], **read: Any) -> BenchRequest:
+    """Make the request of a command's options by name, as typed.
+
+    Args:
+        read: fields that are not as the option of their name.
+    """
     from vllm_eagle_ext.measure.bench.request import BenchRequest
 
-    if given["target"] is None:
-        raise typer.BadParameter("needed", param_hint="--target")
-    read: dict[str, Any] = {
-        "drafts": given["draft"] or [],
-        "ks": numbers(given["k"], "-k") if given["draft"] else [],
-        "concurrency": numbers(given["concurrency"], "--concurrency"),
-        "kinds": kinds_of(given["variants"]),
-        "synthetic_acceptance": fractions(given["synthetic_acceptance"]),
-    }
     for name in ("engine", "speculative", "eagle_ext"):
         read[name] = json_object(given[name], "--" + name.replace("_", "-"))
-    as_they_are = set(BenchRequest.__dataclass_fields__) - set(read)
-    return BenchRequest(**read, **{name: given[name] for name in as_they_are})
+    names = set(BenchRequest.__dataclass_fields__) - set(read)
+    return BenchRequest(**read, **{name: given[name] for name in names & set(given)})
 
 
-def fractions(text: str) -> list[float]:
+def _fractions(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",") if part]
     except ValueError:
@@ -117,7 +93,7 @@ def fractions(text: str) -> list[float]:
         ) from None
 
 
-def kinds_of(text: str) -> list[Any]:
+def _variant_kinds(text: str) -> list[Any]:
     from vllm_eagle_ext.measure.bench.results import KINDS
 
     found = [part for part in text.split(",") if part]

@@ -6,17 +6,14 @@ from __future__ import annotations
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.terminal import console, fail, json_object, numbers
+from vllm_eagle_ext.cli.bench.command import typed_request
+from vllm_eagle_ext.cli.terminal import console, fail, numbers
 from vllm_eagle_ext.errors import EagleExtError
-
-if TYPE_CHECKING:
-    from vllm_eagle_ext.measure.tune.request import TuneRequest
 
 
 def tune(
@@ -33,7 +30,6 @@ def tune(
     adaptive: parameters.Adaptive = False,
     together: parameters.Beside = None,
     prompts: parameters.Prompts = None,
-    dataset_path: parameters.DatasetPath = None,
     num_prompts: parameters.AllPrompts = None,
     chat_template: parameters.ChatTemplate = None,
     thinking: parameters.Thinking = None,
@@ -49,39 +45,26 @@ def tune(
     """Find the K that pays at each load on this machine, and print the config that serves it.
 
     Measures every K and no draft in turns, prints the acceptance length from which each K pays, then
-    measures what may be served. The same command with the same --out goes on where it ended. Exits
-    with 0 if the printed config is nowhere slower than no draft, with 1 if it is, with 2 if it cannot be
-    told.
+    measures what may be served. Exits with 0 if the printed config is nowhere slower than no draft,
+    with 1 if it is, with 2 if it cannot be told.
     """
-    from vllm_eagle_ext.measure.tune.run import run_tune
+    from vllm_eagle_ext.measure.bench.run import run_tune
 
+    asked = typed_request(
+        context.params,
+        drafts=[draft],
+        ks=None if lengths is None else numbers(lengths, "--lengths"),
+        concurrency=None if concurrency is None else numbers(concurrency, "--concurrency"),
+        contexts=numbers(contexts, "--context"),
+    )
     path = out or Path(f"tune-{datetime.now():%Y%m%d-%H%M%S}")
     shown = Console(stderr=True, soft_wrap=True, highlight=False) if as_json else console()
     try:
-        report = run_tune(_tune_request(context.params), path, sys.argv[1:], shown)
+        report = run_tune(asked, path, sys.argv[1:], shown)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
     except KeyboardInterrupt:
-        fail(f"Interrupted. The same command with --out {path} goes on from here.", as_json=as_json)
+        fail(f"Interrupted. What was measured is in {path}.", as_json=as_json)
     if as_json:
         typer.echo(report.model_dump_json())
-    raise typer.Exit(report.exit_code)
-
-
-def _tune_request(given: dict[str, Any]) -> TuneRequest:
-    """The request of these options by name, as typed."""
-    from vllm_eagle_ext.measure.tune.request import TuneRequest
-
-    read: dict[str, Any] = {
-        "lengths": _numbers(given["lengths"], "--lengths"),
-        "requests": _numbers(given["concurrency"], "--concurrency"),
-        "contexts": numbers(given["contexts"], "--context"),
-    }
-    for name in ("engine", "speculative", "eagle_ext"):
-        read[name] = json_object(given[name], "--" + name.replace("_", "-"))
-    as_they_are = set(TuneRequest.__dataclass_fields__) - set(read)
-    return TuneRequest(**read, **{name: given[name] for name in as_they_are})
-
-
-def _numbers(text: str | None, hint: str) -> list[int] | None:
-    return None if text is None else numbers(text, hint)
+    raise typer.Exit(report.choice.exit_code if report.choice else 0)

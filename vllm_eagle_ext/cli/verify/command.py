@@ -28,7 +28,6 @@ def verify_draft(
     method: parameters.Method = None,
     revision: parameters.Revision = None,
     prompts: parameters.Prompts = None,
-    dataset_path: parameters.DatasetPath = None,
     num_prompts: parameters.FirstPrompts = None,
     chat_template: parameters.ChatTemplate = None,
     thinking: parameters.Thinking = None,

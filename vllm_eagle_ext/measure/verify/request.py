@@ -66,9 +66,7 @@ def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
         engine, draft=given["draft"], target=target, k=given["k"], method=given["method"],
         revision=given["revision"], options=given["eagle_ext"],
     )  # fmt: skip
-    texts = read_texts(
-        source, count=amounts.pop("num_prompts"), dataset_path=given["dataset_path"], target=target
-    )
+    texts = read_texts(source, count=amounts.pop("num_prompts"))
     prompts = token_ids(
         texts, target, source=source, chat_template=given["chat_template"],
         thinking=given["thinking"], trust_remote_code=bool(engine.get("trust_remote_code")),

@@ -16,9 +16,10 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, INTER, KV_HEADS, LAYERS, VOCAB
-from tests.support.drafts import Draft
+from tests.support.drafts import Draft, inspect
 from vllm_eagle_ext.checkpoint.draft_config import flatten
 from vllm_eagle_ext.checkpoint.tensor_names import canonical_name
+from vllm_eagle_ext.measure.reference.published import load_reference
 
 
 def tiny_target() -> LlamaForCausalLM:
@@ -116,3 +117,43 @@ class HostLayers:
         linear.weight = torch.nn.Parameter(self.tensors[f"{name}.weight"])
         if linear.bias is not None:
             linear.bias = torch.nn.Parameter(self.tensors[f"{name}.bias"])
+
+
+ROWS = 24
+
+
+@dataclass
+class Both:
+    """A draft as the reference and as transformers' layers have it, and what the target hands to it."""
+
+    reference: Any
+    host: HostLayers
+    tokens: torch.Tensor  # [ROWS + 1]
+    states: list[torch.Tensor]  # per aux layer [ROWS + 1, Ht]
+
+
+@torch.inference_mode()
+def both(draft: Draft, folder, target, **options) -> Both:
+    found = inspect(draft, folder, **options)
+    assert not found.errors, found.errors
+    spec = found.spec
+    reference = load_reference(spec, folder, target)
+    host = HostLayers(
+        draft, target.get_input_embeddings().weight.data, spec.aux_layers.order,
+        [layer.window for layer in spec.layers],
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(7)
+    tokens = torch.randint(0, VOCAB - 1, (ROWS + 1,), generator=generator)
+    # Of unlike size, so that states in another order show.
+    states = [
+        (1 + 2 * at) * torch.randn(ROWS + 1, HIDDEN, generator=generator)
+        for at, _ in enumerate(spec.aux_layers.layer_ids)
+    ]
+    return Both(reference, host, tokens, states)
+
+
+@torch.inference_mode()
+def assert_equal_rows(one: Both) -> None:
+    mine = torch.stack(one.reference.true_rows(one.tokens.tolist(), one.states)[0])
+    theirs, _ = one.host.rows(one.tokens[1:], one.host.fuse(one.states)[:ROWS])
+    torch.testing.assert_close(mine, theirs, atol=2e-4, rtol=0)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 
-from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, INTER, KV_HEADS, VOCAB
-from tests.support.drafts import LAYER, MASK_TOKEN, Draft, inspect, valid_draft
-from tests.unit.measure.reference.layers import HostLayers, tiny_target
-from vllm_eagle_ext.measure.reference.published import load_reference
+from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, INTER, KV_HEADS
+from tests.support.drafts import LAYER, MASK_TOKEN, Draft, valid_draft
+from tests.unit.measure.reference.layers import ROWS, Both, assert_equal_rows, both, tiny_target
 
-ROWS, K = 24, 4
+K = 4
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -22,46 +20,9 @@ LLAMA3 = {
 }  # fmt: skip
 
 
-@dataclass
-class Both:
-    """A draft as the reference and as transformers' layers have it, and what the target hands to it."""
-
-    reference: Any
-    host: HostLayers
-    tokens: torch.Tensor  # [ROWS + 1]
-    states: list[torch.Tensor]  # per aux layer [ROWS + 1, Ht]
-
-
 @pytest.fixture(scope="module")
 def target():
     return tiny_target()
-
-
-@torch.inference_mode()
-def both(draft: Draft, folder, target, **options) -> Both:
-    found = inspect(draft, folder, **options)
-    assert not found.errors, found.errors
-    spec = found.spec
-    reference = load_reference(spec, folder, target)
-    host = HostLayers(
-        draft, target.get_input_embeddings().weight.data, spec.aux_layers.order,
-        [layer.window for layer in spec.layers],
-    )  # fmt: skip
-    generator = torch.Generator().manual_seed(7)
-    tokens = torch.randint(0, VOCAB - 1, (ROWS + 1,), generator=generator)
-    # Of unlike size, so that states in another order show.
-    states = [
-        (1 + 2 * at) * torch.randn(ROWS + 1, HIDDEN, generator=generator)
-        for at, _ in enumerate(spec.aux_layers.layer_ids)
-    ]
-    return Both(reference, host, tokens, states)
-
-
-@torch.inference_mode()
-def assert_equal_rows(one: Both) -> None:
-    mine = torch.stack(one.reference.true_rows(one.tokens.tolist(), one.states)[0])
-    theirs, _ = one.host.rows(one.tokens[1:], one.host.fuse(one.states)[:ROWS])
-    torch.testing.assert_close(mine, theirs, atol=2e-4, rtol=0)
 
 
 def attention_bias(draft: Draft) -> None:

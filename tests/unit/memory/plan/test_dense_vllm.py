@@ -8,7 +8,7 @@ from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from tests.support.planning import kv_cache_planning
-from tests.unit.memory.test_footprint_vllm import BUDGET, DRAFTS, IN_FLIGHT, vllm_config
+from tests.unit.memory.vllm_configs import BUDGET, DRAFTS, IN_FLIGHT, vllm_config
 from vllm_eagle_ext.memory.footprint import CacheSetting
 from vllm_eagle_ext.memory.geometry import Attention
 from vllm_eagle_ext.memory.plan.dense import DenseTarget, kv_cost
