@@ -1,13 +1,14 @@
 """The reader of spec_bench applies the chat template regardless.
 
-Kind: worked around.
-Met by: `vllm-eagle bench` and `verify` with vLLM's data sets; `vllm bench` with `--skip-chat-template`.
+Kind: explains an observation.
+Met by: `vllm bench` with `--skip-chat-template`.
 Symptom: Prompts of spec_bench carry the template twice when a client applies it, or once where none was
   wanted.
 Cause: `benchmarks/datasets/datasets.py`, `get_samples` does not hand `skip_chat_template` to
   `SpecBench.sample`, as it does for other sets.
 Releases: 0.32 and 0.33 (run).
-Workaround: `measure/prompts.py` gives that reader a template that leaves a prompt as it is.
+Workaround: None, since nothing of this package reads the set.
+Remedy: a tokenizer whose template leaves a prompt as it is.
 Can go when: `get_samples` hands it on.
 """
 
