@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from rich.console import Console
 
+from tests.support.engine import TINY
 from tests.unit.measure.bench.made_up import FAST, OURS, STOCK, MadeUpTune, load, settings_of
 from vllm_eagle_ext.measure.bench.order import swept, variants
-from vllm_eagle_ext.measure.bench.results import PLAIN, Variant
+from vllm_eagle_ext.measure.bench.request import BenchRequest
+from vllm_eagle_ext.measure.bench.results import PLAIN, REPORT, Report, Variant
+from vllm_eagle_ext.measure.bench.run import run_bench
 from vllm_eagle_ext.measure.bench.runner import Runner
 from vllm_eagle_ext.measure.bench.take import figures_of_steps, figures_of_texts
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
@@ -59,14 +63,18 @@ class Silent:
 
 
 @pytest.fixture
-def runner(tmp_path, monkeypatch):
-    """Makes one that starts no process."""
+def no_process(monkeypatch):
     for name, value in (("running", []), ("fails", {}), ("asked", [])):
         monkeypatch.setattr(FakeEngine, name, value)
     monkeypatch.setattr(Runner, "PROCESS", FakeEngine)
     monkeypatch.setattr(
         "vllm_eagle_ext.measure.bench.runner.with_memory", lambda engine, *_, **__: (dict(engine), None)
     )
+
+
+@pytest.fixture
+def runner(tmp_path, no_process):
+    """Makes one that starts no process."""
 
     def made(settings):
         prompts = {one: [[n] * 4 for n in range(16)] for one in settings.contexts}
@@ -187,3 +195,23 @@ def test_figures_of_steps():
     assert found["step_s"] == 0.01
     assert found["tokens_per_s"] == pytest.approx(18 / 6 / 0.01)
     assert (found["drafts"], found["accepted"]) == (12, [8, 4])
+
+
+def test_what_was_measured_is_reported_when_it_is_interrupted(tmp_path, no_process, monkeypatch):
+    """The second engine, stock's, is interrupted as it starts."""
+    enter = FakeEngine.__enter__
+
+    def interrupted(self):
+        if self.log.startswith("stock"):
+            raise KeyboardInterrupt
+        return enter(self)
+
+    monkeypatch.setattr(FakeEngine, "__enter__", interrupted)
+    pair = {"target": str(TINY / "target"), "drafts": [str(TINY / "postnorm")], "ks": [4]}
+    console = Console(record=True, soft_wrap=True)
+    with pytest.raises(KeyboardInterrupt):
+        run_bench(BenchRequest(**pair, rounds=1), tmp_path, ["bench"], console)
+    report = Report.model_validate_json((tmp_path / REPORT).read_text())
+    assert [row.variant for row in report.rows] == [PLAIN]
+    assert "concurrency 1" in console.export_text()
+    assert FakeEngine.running == []
