@@ -11,6 +11,10 @@ from tests.support.drawn_chains import K, chances_of_texts, tables
 from tests.support.engine import engine_environment, run_child
 from tests.support.sampling import fit
 
+pytestmark = pytest.mark.promise(
+    "sampling: a K that follows the number of requests changes no distribution"
+)
+
 SIZE = 10_000
 ALARM, SEEN = 1e-4, 1e-12  # p of a right rule by chance; of a wrong one at most
 
