@@ -1,4 +1,4 @@
-"""Rules for all tests: engines end with them and take neither runner nor network from the machine, and
+"""Rules for all tests: engines end with them, take neither runner nor network from the machine, and
 what the README promises is proven by `make test`."""
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
 """Eight-bit products are cut off without VNNI.
 
 Kind: refused beforehand.
-Met by: drafts and targets of eight-bit integers (W8A8), on CPUs without VNNI instructions (AVX2, and
-  the first with AVX-512).
-Symptom: A W8A8 draft drafts at random, a W8A8 target answers with other texts; nothing is said.
+Met by: drafts and targets of eight-bit integers (W8A8), on CPUs without VNNI instructions: those with
+  AVX2 alone, and the first with AVX-512. The script asks oneDNN for their kernels on any CPU.
+Symptom: A W8A8 draft drafts at random, a W8A8 target answers with other texts, and nothing is said.
 Cause: `_custom_ops.py`, `onednn_scaled_mm`: oneDNN adds pairs of products in 16 bits there, where those
   of weights beyond 63 do not fit.
-Releases: 0.32 (run); 0.33 not known.
-Workaround: Such drafts are refused on such a CPU (`preflight/cpu_kernels.py`); targets are vLLM's own
-  matter.
-Remedy: a draft in another format.
-Can go when: Products of weights up to 127 are exact there.
-
-The script asks oneDNN for such a CPU's kernels, on whichever CPU it runs.
+Releases: 0.32 (run); 0.33 (its Python run, its compiled kernel neither run nor read).
+Workaround: `preflight/cpu_kernels.py` refuses such a draft; a target is vLLM's own matter.
+Remedy: a draft with plain weights, or another CPU.
+Can go when: products of weights up to 127 are exact there.
 """
 
 from __future__ import annotations

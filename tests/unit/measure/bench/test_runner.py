@@ -13,7 +13,6 @@ from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.measure.engine.load import Answer, Measured, TimedSteps
 
 pytestmark = pytest.mark.promise("`bench` measures no draft, stock vLLM and this package")
-
 ANSWER = Answer(prompt_tokens=120, tokens=list(range(11)), steps=[1, 4, 4, 2], ttft_s=0.5, decode_s=2.0)
 
 
