@@ -12,7 +12,7 @@ from tests.support.engine import engine_environment, run_child
 from tests.support.sampling import fit
 
 pytestmark = pytest.mark.promise(
-    "sampling: a K that follows the number of requests changes no distribution"
+    "sampling: no K by the load changes the distribution, and one by the drawn token is seen"
 )
 
 SIZE = 10_000
