@@ -11,6 +11,10 @@ from tests.support.drawn_chains import K, chances_of_texts, tables
 from tests.support.engine import engine_environment, run_child
 from tests.support.sampling import fit
 
+pytestmark = pytest.mark.promise(
+    "sampling: no K by the load changes the distribution, and one by the drawn token is seen"
+)
+
 SIZE = 10_000
 ALARM, SEEN = 1e-4, 1e-12  # p of a right rule by chance; of a wrong one at most
 

@@ -10,13 +10,13 @@ from typing import Annotated
 
 import typer
 
-from vllm_eagle_ext.cli.bench.command import bench
+from vllm_eagle_ext.cli.bench import bench
 from vllm_eagle_ext.cli.check.command import check
 from vllm_eagle_ext.cli.plan.command import plan
 from vllm_eagle_ext.cli.selftest.command import selftest
 from vllm_eagle_ext.cli.terminal import console
-from vllm_eagle_ext.cli.tune.command import tune
-from vllm_eagle_ext.cli.verify.command import verify_draft
+from vllm_eagle_ext.cli.tune import tune
+from vllm_eagle_ext.cli.verify import verify_draft
 from vllm_eagle_ext.version import __version__
 
 # Plain help: rich's table of options cuts their names at 80 columns.

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.bench.command import typed_request
+from vllm_eagle_ext.cli.bench import typed_request
 from vllm_eagle_ext.cli.terminal import console, fail, numbers
 from vllm_eagle_ext.errors import EagleExtError
 
