@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from vllm_eagle_ext.measure.bench.keywords import engine_arguments, engine_of
 from vllm_eagle_ext.measure.bench.order import EngineBatch, batches, batches_s, load_s, turns
@@ -36,8 +36,6 @@ class Runner:
     Args:
         logs: folder of the engines' logs.
     """
-
-    PROCESS: ClassVar[type[EngineProcess]] = EngineProcess
 
     def __init__(
         self, settings: Settings, prompts: Prompts, logs: Path, display: ProgressDisplay
@@ -126,7 +124,7 @@ class _Engine:
         self.utilization = engine.get(UTILIZATION) if UTILIZATION not in self.settings.engine else None
         self.start_s, self.found = 0.0, dict[str, Any]()
         self._warm: set[tuple[Variant, ServedLoad]] = set()
-        self.process = runner.PROCESS(
+        self.process = EngineProcess(
             engine_arguments(self.settings, self.variant, engine) | {"worker_extension_cls": PROBE},
             runner.logs / log_name(self.settings, stage, self.variant, repeat),
             name=self.variant.name,

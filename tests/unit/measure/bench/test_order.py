@@ -22,6 +22,7 @@ from vllm_eagle_ext.measure.bench.progress import announced
 from vllm_eagle_ext.measure.bench.request import BenchRequest
 from vllm_eagle_ext.measure.bench.results import PLAIN, Variant
 
+pytestmark = pytest.mark.promise("`bench` measures no draft, stock vLLM and this package")
 TWO = {"drafts": [FAST, SLOW], "ks": [3, 5], "repeats": 2, "max_tokens": 64}
 
 
