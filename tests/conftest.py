@@ -1,4 +1,5 @@
-"""Rules for all tests: engines end with them, and take neither runner nor network from the machine."""
+"""Rules for all tests: engines end with them, take neither runner nor network from the machine, and
+what the README promises is proven by `make test`."""
 
 from __future__ import annotations
 
@@ -7,12 +8,22 @@ import os
 
 import pytest
 
+from tests.promises import unproven
 from tests.support.lifetime import end_children_with_us
 
 end_children_with_us()
 os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["VLLM_NO_USAGE_STATS"] = "1"
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests of another tier are left out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse a promise that lost its test, where whole files were collected."""
+    if any("::" in argument for argument in config.args):
+        return
+    if lost := unproven(items):
+        raise pytest.UsageError(f"no test of `make test` proves: {'; '.join(lost)}")
 
 
 class _Messages(logging.Handler):

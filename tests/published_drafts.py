@@ -16,19 +16,17 @@ from pathlib import Path
 
 from tests.support.engine import ROOT
 from tests.support.published import Published, materialise, published, write_target
-from vllm_eagle_ext.checkpoint import DraftSpec, TargetFacts
+from vllm_eagle_ext.checkpoint import DraftSpec
 from vllm_eagle_ext.checkpoint.families.registry import FAMILIES
 from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
 
 PAGE, README = ROOT / "docs/published_drafts.md", ROOT / "README.md"
 _BLOCK = re.compile(r"(?<=<!-- drafts:begin -->\n).*?(?=<!-- drafts:end -->)", re.DOTALL)
-# A repository of the hub, a publisher whose repository is not known by name, a training template.
+# A repository of the hub, a publisher whose repository is not known by name.
 _NAMED = re.compile(r"[\w.-]+/[\w.-]+(, folder \w+)?")
 _PUBLISHER = re.compile(r"[\w-]+, EAGLE-3 head for .+")
-_TEMPLATE = re.compile(r"(SpecForge|TorchSpec) \S+\.json")
-_FORMAT = re.compile(r"speculators .+")
-_SURENESS = {"S": "read in source", "R": "reported", "I": "inferred"}
+_SURENESS = {"I": "inferred", "R": "reports", "S": "source"}  # the least sure first
 # Where the title alone says too little beside the others, in the order of the short form.
 _FAMILIES = {
     "native": "native EAGLE-3",
@@ -42,14 +40,13 @@ _LEFT, _REFUSED = "passed through", "refused"
 
 HEAD = """# Published drafts
 
-What `vllm-eagle check` says of drafts that were published or are named in the field, and of the
-templates that others are trained from. **No weight file of theirs has been seen**: each is a
-[fixture](../tests/fixtures/checkpoints) with the config, tensor names and sizes as far as they are
-known, and `vllm-eagle check REPOSITORY --target TARGET -k K` says what your copy is.
+What `vllm-eagle check` says of drafts that were published. **No weight file of theirs has been
+seen**: each is a [fixture](../tests/fixtures/checkpoints) with the config, tensor names and sizes as
+far as they are known, and `vllm-eagle check REPOSITORY --target TARGET -k K` says what your copy is.
 
-*Known*: how surely, read in source (of the training code, of vLLM), reported (a model card, an issue, a
-log) or inferred. *Warnings*: rules of [drafts.md](drafts.md), asked for 4,096 tokens on GPUs; the
-draft is served with them. *Runner*: vLLM's, where only one of the two can draft with it.
+*Known* from source (of the training code, of vLLM), from reports (a model card, an issue, a log) or
+inferred, whatever is the least sure. *Warnings*: rules of [drafts.md](drafts.md), asked for 4,096 tokens
+on GPUs; the draft is served with them. *Runner*: vLLM's, where only one of the two can draft with it.
 
 Written by `python -m tests.published_drafts --write`.
 """
@@ -57,8 +54,6 @@ Written by `python -m tests.published_drafts --write`.
 SECTIONS = {
     "By name": ("Repositories of the hub, or folders in one.", _NAMED),
     "By publisher": ("The repository's name is not known; the config is assumed.", _PUBLISHER),
-    "Training templates": ("Config files of public training code.", _TEMPLATE),
-    "Formats": ("Drafts as speculators writes them, with the flags that change them.", _FORMAT),
 }
 
 
@@ -100,17 +95,13 @@ def _title(spec: DraftSpec) -> str:
 
 
 def target_of(draft: Published) -> str:
-    facts = TargetFacts.from_config(draft.target)
-    return f"{draft.target['architectures'][0]}, {facts.num_layers} layers"
+    return draft.target["architectures"][0]
 
 
 def known(draft: Published) -> str:
-    """How surely which of its parts are known."""
-    parts = {
-        words: [name for name, mark in draft.known.items() if mark == letter]
-        for letter, words in _SURENESS.items()
-    }
-    return "; ".join(f"{words}: {', '.join(names)}" for words, names in parts.items() if names)
+    """How surely the least sure of its parts is known."""
+    marks = set(draft.known.values())
+    return next((words for letter, words in _SURENESS.items() if letter in marks), "")
 
 
 def find(drafts: Sequence[Published]) -> list[Found]:

@@ -1,7 +1,7 @@
-"""The layers of the package, and the parts of docs/architecture.md that are made from them.
+"""The layers of the package, and their table in docs/dev/architecture.md.
 
-    python -m tools.architecture           prints the diagram and the tables
-    python -m tools.architecture --write   writes them into docs/architecture.md
+    python -m tools.architecture           prints the table
+    python -m tools.architecture --write   writes it into docs/dev/architecture.md
 
 tests/unit/test_architecture.py holds the package to this table and the page to this script.
 """
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/architecture.md"
+PAGE = ROOT / "docs/dev/architecture.md"
+_BLOCK = re.compile(r"(?<=<!-- layers:begin -->\n).*?(?=<!-- layers:end -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -112,28 +112,7 @@ LAYERS = (
     ),
 )  # fmt: skip
 
-BY_NAME = {layer.name: layer for layer in LAYERS}
 LAYER_OF = {module: layer for layer in LAYERS for module in layer.modules}
-
-
-def drawn_edges() -> list[tuple[str, str]]:
-    """The arrows of the diagram: an import that follows from two others is left out."""
-    return [
-        (layer.name, other)
-        for layer in LAYERS
-        for other in layer.may_import
-        if not any(other in BY_NAME[between].may_import for between in layer.may_import)
-    ]
-
-
-def diagram() -> str:
-    lines = ["```mermaid", "flowchart TD"]
-    for layer in reversed(LAYERS):
-        modules = "" if layer.modules == (layer.name,) else f": {', '.join(layer.modules)}"
-        holds = layer.holds.replace("`", "")
-        lines.append(f'  {layer.name}["<b>{layer.name}</b>{modules}<br/>{holds}"]')
-    lines += [f"  {above} --> {below}" for above, below in drawn_edges()]
-    return "\n".join([*lines, "```"])
 
 
 def table() -> str:
@@ -151,30 +130,17 @@ def _title(layer: Layer) -> str:
     return names[0] if len(names) == 1 else f"{layer.name}: {', '.join(names)}"
 
 
-def parts() -> Iterator[tuple[str, str]]:
-    """Name of the markers in the page, and what stands between them."""
-    from vllm_eagle_ext.touched import markdown_table
-
-    yield "layers", f"{diagram()}\n\n{table()}"
-    yield "touched", markdown_table()
-
-
-def written(name: str) -> str:
-    """What the page has between the markers of this name."""
-    found = _between(name).search(PAGE.read_text(encoding="utf-8"))
+def written() -> str:
+    """What the page has between the markers."""
+    found = _BLOCK.search(PAGE.read_text(encoding="utf-8"))
     return found[0].strip("\n") if found else ""
 
 
-def _between(name: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<=<!-- {name}:begin -->\n).*?(?=<!-- {name}:end -->)", re.DOTALL)
-
-
 def main() -> None:
-    for name, text in parts():
-        print(text)
-        if "--write" in sys.argv[1:]:
-            old = PAGE.read_text(encoding="utf-8")
-            PAGE.write_text(_between(name).sub(lambda _, new=text: f"{new}\n", old), encoding="utf-8")
+    print(table())
+    if "--write" in sys.argv[1:]:
+        old = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(_BLOCK.sub(lambda _: f"{table()}\n", old), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the tables of docs/gpu.md."""
+"""Writes the tables of docs/dev/gpu.md."""
 
 from __future__ import annotations
 
@@ -8,63 +8,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.kernel_model import ROOT
-from benchmarks.kernel_model.case import TARGETS, TENSOR_PARALLEL
+from benchmarks.kernel_model.case import TARGETS
 from benchmarks.kernel_model.machine import ARCHS, DEVICES
 from benchmarks.kernel_model.results import Data
 from vllm_eagle_ext.memory.kernel_times import kernel_times
 
-PAGE = ROOT / "docs/gpu.md"
+PAGE = ROOT / "docs/dev/gpu.md"
 Row = dict[str, Any]
 MOST_K, MANY, ONE = 15, "32", "1"
-_OF_BOTH = ("_verify", "_apply_states")  # sequential and chunked
-SHOWN_LOOP = ("instructions", "shuffle", "barrier", "mma")
 
 
 def parts(data: Data) -> Iterator[tuple[str, str]]:
     """Name of the markers in the page, and what stands between them."""
-    yield "kernels", kernels(data)
     yield "times", times(data, "fp32")
     yield "bf16", times(data, "bf16", ks=(MOST_K,))
-    yield "shapes", shapes(data, "H100")
     yield "choice", choice()
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     shown = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     return "\n".join(shown + [f"| {' | '.join(map(str, line))} |" for line in lines])
-
-
-def kernels(data: Data) -> str:
-    """Of every kernel what it takes, its heaviest loop, and what a warp executes in all."""
-    head = ("kernel", "for", "registers", "local B", "shared B", "CTAs/SM, limit", "loop: instructions",
-            "shuffles", "barriers", "MMA", "a warp in all",
-    )  # fmt: skip
-    first = [TARGETS[0].key_heads, TARGETS[0].value_heads]
-    rows = [row for row in data["kernels"] if row["state"] == "fp32" and row["shape"] == first]
-    rows.sort(key=lambda row: (row["scheme"], row["kernel"], row["tiles"], int(row["arch"][3:])))
-    return table(head, (kernel_cells(row) for row in rows if _shown(row, rows)))
-
-
-def _shown(row: Row, rows: Sequence[Row]) -> bool:
-    """Each kernel once: at the largest K, and what schemes have in common with the first."""
-    same = [other for other in rows if other["kernel"] == row["kernel"]]
-    schemes = {other["scheme"] for other in same}
-    common = row["kernel"] in ("_gather_blocks", "_plan", "_move_conv_states") and row["scheme"] != min(
-        schemes
-    )
-    return row["k"] == max(other["k"] for other in same) and not common
-
-
-def kernel_cells(row: Row) -> list[object]:
-    loop = max(row["loops"], key=lambda item: item["instructions"], default=None)
-    counts = [loop[name] for name in SHOWN_LOOP] if loop else ["-"] * len(SHOWN_LOOP)
-    fits = row["occupancy"]
-    tiles = f", {row['tiles']} per head" if row["scheme"] == "chunked" and row["tiles"] else ""
-    name = f"`{row['kernel']}`" + (f" ({row['scheme']}{tiles})" if row["kernel"] in _OF_BOTH else "")
-    return [
-        name, row["arch"], row["registers"], row["local"], row["shared"],
-        f"{fits['ctas']}, {fits['limit']}", *counts, f"{sum(row['counts'].values()):.0f}",
-    ]  # fmt: skip
 
 
 def rows_of(data: Data, **wanted: object) -> list[Row]:
@@ -77,7 +40,7 @@ def schemes(data: Data) -> list[str]:
     return [scheme for scheme in order if scheme in found]
 
 
-def times(data: Data, state: str, ks: Sequence[int] = (3, 7, 15)) -> str:
+def times(data: Data, state: str, ks: Sequence[int] = (7, 15)) -> str:
     names = schemes(data)
     head = ["GPU", "K", "1R+1W", "2R+1W", *(f"{name}: {MANY}, {ONE} request" for name in names)]
     rows = rows_of(data, target=TARGETS[0].name, tp=1, state=state)
@@ -100,23 +63,6 @@ def time_cell(row: Row, scheme: str) -> str:
     _, binds = max(many["kernels"].values(), key=lambda kernel: kernel[0])
     share = many["us"] / row["floors"]["2R+1W"]
     return f"{many['us']:.2f} ({share:.2f}x, {binds}), {found[ONE]['us']:.1f}"
-
-
-def shapes(data: Data, device: str) -> str:
-    names = [name for name in schemes(data) if name != "per_token, fused"]
-    head = ["target", "TP", "2R+1W", *(f"{name}: {MANY}, {ONE} request" for name in names)]
-    lines = [
-        [
-            target.name,
-            parallel,
-            f"{row['floors']['2R+1W']:.2f}",
-            *(time_cell(row, name) for name in names),
-        ]
-        for target in TARGETS
-        for parallel in TENSOR_PARALLEL
-        for row in rows_of(data, target=target.name, tp=parallel, state="fp32", k=MOST_K, device=device)
-    ]
-    return table(head, lines)
 
 
 def choice() -> str:

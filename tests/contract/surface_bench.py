@@ -5,8 +5,6 @@ from __future__ import annotations
 from tests.contract.name import Name
 
 _V1, _V2 = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"
-_SPECS = "vllm.v1.kv_cache_interface"
-_LAYERS = "vllm.model_executor.layers"
 
 _ENGINE = (
     Name("vllm.entrypoints.llm", "LLM.__init__", "the engine in its process", accepts=("model",)),
@@ -134,15 +132,6 @@ _CAUSES = (
     Name("vllm.engine.arg_utils", "EngineArgs.create_engine_config", "an error below is of a start"),
 )
 
-_PROMPTS = tuple(
-    Name(module, name, "data sets by name")
-    for module, name in (
-        ("vllm.benchmarks.datasets", "add_dataset_parser"),
-        ("vllm.benchmarks.datasets", "get_samples"),
-        ("vllm.utils.argparse_utils", "FlexibleArgumentParser"),
-    )
-)
-
 _RUNNERS = (
     *(
         Name(module, f"GPUModelRunner.{method}", "what the probe reads of both runners")
@@ -200,32 +189,19 @@ _RUNNERS = (
     ),
 )
 
-_BYTES = (
-    Name(_SPECS, "KVCacheConfig", "bytes of the caches", contains=("num_blocks:", "kv_cache_groups:")),
-    Name(_SPECS, "AttentionSpec.real_page_size_bytes", "cache of a token"),
-    Name(_SPECS, "UniformTypeKVCacheSpecs", "the same", contains=("kv_cache_specs:",)),
-    Name(_SPECS, "MambaSpec.state_content_size_bytes", "bytes of a state"),
+_FACTS = (
+    Name(
+        "vllm.v1.kv_cache_interface",
+        "KVCacheConfig",
+        "blocks of the caches",
+        contains=("num_blocks:", "kv_cache_groups:"),
+    ),
     Name(
         "vllm.config.compilation",
         "CompilationConfig",
         "layers with a cache, by name",
         contains=("static_forward_context:",),
     ),
-    Name(f"{_LAYERS}.vocab_parallel_embedding", "VocabParallelEmbedding", "tables are looked up"),
-    Name(f"{_LAYERS}.vocab_parallel_embedding", "ParallelLMHead", "heads are read"),
-    Name(
-        f"{_LAYERS}.fused_moe.routed_experts",
-        "RoutedExperts.__init__",
-        "experts are read as rows reach them",
-        contains=("self.global_num_experts", "self.top_k"),
-    ),
-    Name(f"{_LAYERS}.linear", "LinearBase", "its size, where a CPU has packed it away"),
-    Name(
-        f"{_LAYERS}.utils",
-        "dispatch_cpu_unquantized_gemm",
-        "packs it away",
-        contains=("torch.empty(0, dtype=dtype",),
-    ),
 )
 
-BENCH = _ENGINE + _MEMORY + _CAUSES + _PROMPTS + _RUNNERS + _BYTES
+BENCH = _ENGINE + _MEMORY + _CAUSES + _RUNNERS + _FACTS

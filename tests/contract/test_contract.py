@@ -11,6 +11,8 @@ from tests.contract.check import check, failures, installed_source
 from tests.contract.surface import SURFACE, Name
 from vllm_eagle_ext import compat
 
+pytestmark = pytest.mark.promise("vLLM has every name and behaviour that the package uses")
+
 INSTALLED = [entry for entry in SURFACE if entry.holds_in(compat.vllm_version())]
 
 

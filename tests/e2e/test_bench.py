@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,13 +20,19 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 ENGINE = {"max_model_len": 1024, "enforce_eager": True}
 
 
-def bench(out: Path, *arguments: str, draft: Path = TINY / "postnorm", status: int = 0) -> str:
+def started(out: Path, *arguments: str, draft: Path = TINY / "postnorm") -> tuple[list[str], dict]:
+    """The command, and its environment."""
     command = [str(Path(sys.executable).parent / "vllm-eagle"), "bench"]
     command += ["--target", str(TINY / "target"), "--draft", str(draft), "-k", "4", "--rounds", "1"]
     command += ["--prompts", str(TINY / "prompts.jsonl"), "--no-chat-template", "--ignore-eos"]
     command += ["--max-tokens", "32", "--engine", json.dumps(ENGINE), "--out", str(out), *arguments]
     environment = engine_environment("v1") | IN_PROCESS | {"COLUMNS": "120"}
     del environment["VLLM_CPU_KVCACHE_SPACE"]  # as a user's: what is free decides
+    return command, environment
+
+
+def bench(out: Path, *arguments: str, draft: Path = TINY / "postnorm", status: int = 0) -> str:
+    command, environment = started(out, *arguments, draft=draft)
     result = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
@@ -36,10 +44,6 @@ def bench(out: Path, *arguments: str, draft: Path = TINY / "postnorm", status: i
 def rows(out: Path):
     report = json.loads((out / "report.json").read_text())
     return {(row["variant"]["kind"], row["concurrency"]): row for row in report["rows"]}
-
-
-def lines(file: Path) -> list[str]:
-    return file.read_text().splitlines(keepends=True)
 
 
 def test_no_draft_and_ours_side_by_side(tmp_path):
@@ -59,12 +63,8 @@ def test_no_draft_and_ours_side_by_side(tmp_path):
         ours["tokens_per_s"]["median"] / none["tokens_per_s"]["median"], rel=0.5
     )
     assert 0 < ours["draft_share"] < 1
-    assert 0 < ours["theory"]["of_bound"] < 1
-    assert {picture.name for picture in out.glob("*.png")} >= {
-        "speedup.png",
-        "acceptance.png",
-        "steps.png",
-    }
+    assert [len(row["runs"]) for row in found.values()] == [2] * 4
+    assert [picture.name for picture in out.glob("*.png")] == ["speedup.png"]
     assert "concurrency 4" in output
 
     # What the machine was like, and what it was asked for.
@@ -78,29 +78,27 @@ def test_no_draft_and_ours_side_by_side(tmp_path):
     assert report["context"]["load_average"] >= 0
     assert all(row["other_cores"] >= 0 for row in found.values())
 
-    # The same command again starts nothing, and writes the same report.
-    before = lines(out / "measurements.jsonl")
-    bench(out, "--variants", "none,ours", "--concurrency", "1,4", "--num-prompts", "12",
-          "--together", "--rounds", "2")  # fmt: skip
-    assert lines(out / "measurements.jsonl") == before
+    # A report is not written over.
+    bench(out, "--variants", "none", status=2)
     assert rows(out) == found
 
 
-def test_an_interrupted_bench_goes_on(tmp_path):
-    """A measurement of the stock engine is taken away: that one alone is made again."""
+def test_what_was_measured_is_reported_when_it_is_interrupted(tmp_path):
+    """The second engine is interrupted as it starts, as by a user's Ctrl-C."""
     out = tmp_path / "bench"
-    common = ("--concurrency", "1,4", "--num-prompts", "8")
-    bench(out, *common)
-    file = out / "measurements.jsonl"
-    before = lines(file)
-    assert len(before) == 6
-    lost = next(line for line in before if '"stock"' in line and '"concurrency":4' in line)
-    file.write_text("".join(line for line in before if line != lost))
-    bench(out, *common)
-    assert lines(file)[:5] == [line for line in before if line != lost]
-    again = json.loads(lines(file)[5])
-    assert (again["variant"]["kind"], again["concurrency"]) == ("stock", 4)
-    bench(out, "--concurrency", "1", "--num-prompts", "8", status=2)
+    command, environment = started(out, "--num-prompts", "8")
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's & ignores it
+    ) as process:  # fmt: skip
+        second, end = out / "logs" / "stock_draft1_k4_1.log", time.monotonic() + 300
+        while not second.exists() and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=120)
+    assert process.returncode == 2, output + errors
+    assert f"Interrupted. What was measured is in {out}." in errors
+    assert set(rows(out)) == {("none", 1)}
 
 
 def test_a_gated_draft_drafts_worse_in_stock_vllm(tmp_path):
@@ -109,25 +107,6 @@ def test_a_gated_draft_drafts_worse_in_stock_vllm(tmp_path):
     bench(out, "--variants", "stock,ours", "--num-prompts", "12", draft=TINY / "gated")
     found = rows(out)
     assert found["ours", 1]["acceptance_length"] > found["stock", 1]["acceptance_length"] + 0.5
-
-
-def test_a_config_is_one_more_variant(tmp_path):
-    """A schedule with K = 4 for one request and 1 for more: as many tokens are drafted in a step."""
-    key = "num_speculative_tokens_per_batch_size"
-    config = {"method": "eagle3", "model": str(TINY / "postnorm"), "num_speculative_tokens": 4}
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps({"speculative_config": config | {key: [[1, 1, 4], [2, 8, 1]]}}))
-    out = tmp_path / "bench"
-    common = ("--variants", "none", "--config", str(file), "--concurrency", "1,4", "--num-prompts", "8")
-    output = bench(out, *common)
-    assert set(found := rows(out)) == {("none", 1), ("none", 4), ("config", 1), ("config", 4)}
-    alone, together = found["config", 1], found["config", 4]
-    assert alone["acceptance_length"] > 2.4 > 2 >= together["acceptance_length"] > 1
-    assert sum(together["accepted"][1:]) < 0.1 * sum(together["accepted"])  # the last request is alone
-    assert all(row["measured"] == 1 and row["speedup"] for row in (alone, together))
-    assert re.search(r"^config +postnorm +4/1 ", output, re.MULTILINE)
-    drawn = [json.loads(line)["variant"]["kind"] for line in lines(out / "engines.jsonl")]
-    assert drawn == ["none", "config"]
 
 
 def test_the_command_of_the_page(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.engine import ROOT, engine_environment
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.long]
 
 
 def run_demo(folder, *arguments):
@@ -34,7 +34,6 @@ def speed_up(output: str, name: str) -> float:
     return float(rows[0])
 
 
-@pytest.mark.long
 def test_demo_prints_a_table_and_draws_a_picture(tmp_path):
     output = run_demo(tmp_path, "--eager", "--prompts", "3", "--max-tokens", "48")
     for name in ("no draft", "native", "post-norm"):
@@ -43,7 +42,6 @@ def test_demo_prints_a_table_and_draws_a_picture(tmp_path):
     assert (tmp_path / "demo.png").read_bytes()[:4] == b"\x89PNG"
 
 
-@pytest.mark.long
 def test_demo_reaches_its_speed_up(tmp_path):
     """The figure of the README: a ratio within one run, far enough from the bound to be repeatable."""
     assert speed_up(run_demo(tmp_path), "post-norm") >= 1.4

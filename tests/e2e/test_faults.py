@@ -213,7 +213,8 @@ def test_sigterm_gives_answers_up(draft, tmp_path):
 def test_full_disk_for_caches(draft, tmp_path, compiled):
     """The caches of vLLM, Inductor and Triton in a tmpfs of one memory page, in a mount namespace.
 
-    What cannot be compiled ends the server, unless its worker loses the signal (docs/vllm_faults.md).
+    What cannot be compiled ends the server, unless its worker loses the signal
+    (docs/dev/vllm_faults/worker_loses_signal.py).
     """
     probe = subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False)
     if probe.returncode != 0:

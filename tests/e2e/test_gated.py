@@ -31,6 +31,7 @@ def test_on_v2(v2, target, gated_reference, prompts):
     assert_same_drafter(comparison, drafts=300, bound=0.05)
 
 
+@pytest.mark.long
 def test_texts_are_those_without_a_draft(v1, plain, prompts):
     """Up to near-ties between batch shapes, as for the other pairs; how many depends on the CPU."""
     count = len(prompts)

@@ -33,14 +33,22 @@ EQUAL_IDS = 0.99
 
 
 @pytest.fixture(scope="module")
-def v1(prompts, tmp_path_factory):
+def texts(prompts):
+    return {"prompts": prompts[:PROMPTS], "max_tokens": MAX_TOKENS, "concurrency": WIDTH}
+
+
+@pytest.fixture(scope="module")
+def v1(texts):
+    return started([HybridRun("replay", state="replay", speculative=dflash(K), record=True, **texts)])
+
+
+@pytest.fixture(scope="module")
+def more(texts, prompts, tmp_path_factory):
     one_layer = dflash_of_one_layer(tmp_path_factory.mktemp("one_layer"), K)
     few = {"prompts": prompts[:GROUPED], "max_tokens": MAX_TOKENS, "speculative": one_layer}
-    texts = {"prompts": prompts[:PROMPTS], "max_tokens": MAX_TOKENS, "concurrency": WIDTH}
     runs = [
         HybridRun("plain", logprobs=5, **texts),
         HybridRun("per_token", state="per_token", speculative=dflash(K), **texts),
-        HybridRun("replay", state="replay", speculative=dflash(K), record=True, **texts),
         HybridRun("groups per_token", state="per_token", **few),
         HybridRun("groups replay", state="replay", **few),
     ]
@@ -53,15 +61,17 @@ def comparison(v1, hybrid_target, dflash_walk, prompts):
     return compare(v1["replay"], hybrid_target, dflash_walk, DFLASH_AUX_LAYERS, texts, K, chained=False)
 
 
-def test_replay_equals_one_state_block_per_token(v1):
-    per_token, replayed = v1["per_token"], v1["replay"]
+@pytest.mark.long
+def test_replay_equals_one_state_block_per_token(v1, more):
+    per_token, replayed = more["per_token"], v1["replay"]
     assert replayed["tokens"] == per_token["tokens"]
     assert replayed["counters"] == per_token["counters"]
     assert replayed["counters"]["spec_decode_num_drafts"] > 1500
 
 
-def test_each_recurrent_layer_in_a_group_of_its_own(v1):
-    per_token, replayed = v1["groups per_token"], v1["groups replay"]
+@pytest.mark.long
+def test_each_recurrent_layer_in_a_group_of_its_own(v1, more):
+    per_token, replayed = more["groups per_token"], more["groups replay"]
     assert len(replayed["state_blocks"]["groups"]) == RECURRENT_LAYERS
     assert len(v1["replay"]["state_blocks"]["groups"]) < RECURRENT_LAYERS
     assert replayed["tokens"] == per_token["tokens"]
@@ -69,10 +79,10 @@ def test_each_recurrent_layer_in_a_group_of_its_own(v1):
     assert replayed["counters"]["spec_decode_num_accepted_tokens"] > 100
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["per_token", "replay"])
-def test_texts_are_those_without_a_draft(v1, name):
-    plain, drafted = v1["plain"], v1[name]["tokens"]
-    assert_only_near_ties(plain, drafted, name)
+def test_texts_are_those_without_a_draft(v1, more, name):
+    assert_only_near_ties(more["plain"], (v1 | more)[name]["tokens"], name)
 
 
 def test_engine_drafts_as_the_reference(comparison):

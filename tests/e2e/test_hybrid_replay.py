@@ -44,6 +44,7 @@ def v2(prompts):
     return started(runs, "v2")
 
 
+@pytest.mark.promise("replay is one state block per draft token to the bit, with one block per request")
 def test_replay_equals_one_state_block_per_token(v1):
     per_token, replayed = v1[0]["per_token"], v1[0]["auto"]
     assert replayed["tokens"] == per_token["tokens"]
@@ -51,6 +52,7 @@ def test_replay_equals_one_state_block_per_token(v1):
     assert replayed["counters"]["spec_decode_num_drafts"] > 300
 
 
+@pytest.mark.promise("the V2 runner: replay")
 @pytest.mark.v2
 def test_replay_equals_one_state_block_per_token_on_v2(v2):
     """Bit for bit: tokens, their log-probabilities, drafts and counters."""
@@ -64,12 +66,14 @@ def test_replay_equals_one_state_block_per_token_on_v2(v2):
         assert {group["blocks_per_request"] for group in groups} == {blocks}
 
 
+@pytest.mark.promise("DFlash on a hybrid target: the text is that without a draft")
 @pytest.mark.parametrize("name", ["per_token", "auto", "few"])
 def test_texts_are_those_without_a_draft(v1, name):
     plain, drafted = v1[0]["plain"], v1[0][name]["tokens"]
     assert_only_near_ties(plain, drafted, name)
 
 
+@pytest.mark.promise("DFlash drafts as it was trained to")
 def test_drafts_are_those_of_the_reference(v1, hybrid_target, dflash_walk, prompts):
     texts, result = prompts[:PROMPTS], v1[0]["auto"]
     found = compare(result, hybrid_target, dflash_walk, DFLASH_AUX_LAYERS, texts, K, chained=False)
@@ -77,6 +81,7 @@ def test_drafts_are_those_of_the_reference(v1, hybrid_target, dflash_walk, promp
     assert min(found.equal_share) >= EQUAL_IDS
 
 
+@pytest.mark.promise("it is chosen by itself where it pays, and the log says so")
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [

@@ -20,7 +20,7 @@ from tests.support.turns import (
     two_turns,
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full, pytest.mark.long]
 
 K = 7
 CHUNK = 32  # of a prompt, a step
@@ -100,7 +100,6 @@ def v2(followed):
 
 @pytest.fixture(scope="module")
 def more(followed, grouped, v2):
-    """Engines that only `make test-long` starts."""
     turns = followed["turns"] | {"follow": v2["turns first"]["texts"]}
     few = followed["chunked"] | {"max_tokens": 24}
     runs = [
@@ -134,7 +133,6 @@ def test_replay_equals_one_state_block_per_token(v2, name):
         assert replay[part] == per_token[part], part
 
 
-@pytest.mark.long
 def test_each_recurrent_layer_in_a_group_of_its_own(more):
     per_token, replay = (more[f"grouped {state}"] for state in STATES)
     assert len(replay["state_blocks"]["groups"]) == 6
@@ -143,7 +141,6 @@ def test_each_recurrent_layer_in_a_group_of_its_own(more):
     assert replay["counters"]["spec_decode_num_accepted_tokens"] > 20
 
 
-@pytest.mark.long
 def test_chunked_kernels_accept_and_say_what_sequential_ones_do(more):
     """Up to near-ties, behind which texts may differ."""
     want, got = (more[f"{kernels} kernels"] for kernels in KERNELS)
@@ -191,7 +188,6 @@ def test_a_hit_changes_no_text(v2, plain):
     assert max(gaps, default=0) <= NEAR_TIE_GAP
 
 
-@pytest.mark.long
 def test_kernels_that_fail_at_start_are_not_served_with(v2, more):
     """With prefix caching, where vLLM keeps a state block more than one per draft token."""
     left, per_token = more["turns refused"], v2["turns per_token"]
@@ -202,7 +198,6 @@ def test_kernels_that_fail_at_start_are_not_served_with(v2, more):
     assert {len(group["dtypes"]) for group in groups} == {2}  # no recorded inputs
 
 
-@pytest.mark.long
 def test_a_state_at_a_block_boundary_that_is_not_written_is_seen(v2, more):
     """Only by those who read it: first turns are right."""
     right, broken = v2["turns replay"], more[NO_BLOCK_END]
@@ -226,7 +221,6 @@ def broken(chunked, plain):
     return started([HybridRun(how, state="replay", broken=how, **few) for how in BROKEN], "v2")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_broken_replay_is_seen(broken, plain, how):
     right, got = plain["chunked"], broken[how]["tokens"]

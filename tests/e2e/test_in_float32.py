@@ -22,6 +22,11 @@ AUX_LAYERS = {
 }
 
 
+@pytest.mark.promise("native drafts: text", id="native")
+@pytest.mark.promise("gated drafts: text", id="gated")
+@pytest.mark.promise(
+    "post-norm drafts that read five layers: the text is that without a draft", id="postnorm"
+)
 @pytest.mark.parametrize("name", ["postnorm", "native", "gated"])
 def test_every_float32_text_is_that_without_a_draft(in_float32, name):
     results, _ = in_float32
@@ -42,6 +47,9 @@ def compared(in_float32, target, prompts, request):
     return compare_some
 
 
+@pytest.mark.promise("native drafts: drafts", id="native")
+@pytest.mark.promise("gated drafts: drafts", id="gated")
+@pytest.mark.promise("they draft as they were trained to", id="postnorm")
 @pytest.mark.parametrize("name", AUX_LAYERS)
 def test_float32_drafts_are_those_of_the_reference(name, in_float32, compared):
     (worker,) = in_float32[0][name]["workers"]
@@ -55,6 +63,7 @@ def test_a_reference_that_reads_other_layers_drafts_otherwise(compared):
     assert min(compared("postnorm", shifted).equal_share) < 0.95
 
 
+@pytest.mark.promise("the log says once which layers are read, by which rule, and what serves")
 def test_log_names_rule_norms_and_drafter_once(in_float32):
     _, log = in_float32
     lines = [line for line in log.splitlines() if "the inputs of target layers" in line]
@@ -77,6 +86,7 @@ def runners(in_float32, v2_in_float32):
     return {"tokens": cut, "drafts": v1["drafts"][: len(cut)]}, v2
 
 
+@pytest.mark.promise("the V2 runner: text")
 @pytest.mark.v2
 def test_texts_are_those_without_a_draft_on_v2(in_float32, v2_in_float32):
     v2, log = v2_in_float32
@@ -86,6 +96,7 @@ def test_texts_are_those_without_a_draft_on_v2(in_float32, v2_in_float32):
     assert log.count("the inputs of target layers [2, 4, 6, 8, 10] of 12") == 1
 
 
+@pytest.mark.promise("the V2 runner: drafts")
 @pytest.mark.v2
 def test_drafts_on_v2_are_those_of_v1(runners):
     drafts = list(pairs(*runners))

@@ -121,7 +121,7 @@ def full(prompts):
 
 @pytest.mark.parametrize("name", ["replay", "no draft"])
 def test_v2_saves_blocks_that_it_has_cleared(full, name):
-    """docs/vllm_faults.md#a-block-is-cleared-before-it-is-saved-to-the-host"""
+    """docs/dev/vllm_faults/v2_saved_after_zeroing.py"""
     saves, preemptions = full[name]["saves"], full[name]["counters"]["num_preemptions"]
     print(f"\n{name}: {preemptions} preemptions, blocks saved {saves}")
     assert preemptions > 0

@@ -22,6 +22,7 @@ def run(*command: str) -> str:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_wheel_and_sdist(tmp_path):
     run("build", "--outdir", str(tmp_path))
     name = f"vllm_eagle_ext-{__version__}"

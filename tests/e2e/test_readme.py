@@ -65,6 +65,7 @@ def shared_machine():
         yield environment
 
 
+@pytest.mark.promise("every command of the README is run by a test")
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_is_known_to_a_test(page):
     for command in (command for block in blocks("bash", page) for command in commands(block)):
@@ -81,6 +82,7 @@ def test_the_first_guides_show_commands():
     assert len(shown) >= 16
 
 
+@pytest.mark.promise("`plan` prints what docs/usage.md shows")
 def test_plan_block(tmp_path):
     """The target's published sizes in place of the hub's file."""
     model = "Qwen/Qwen3.6-27B"
@@ -97,6 +99,7 @@ def test_plan_block(tmp_path):
     assert " ".join(shown.split()) == " ".join(result.stdout.split())
 
 
+@pytest.mark.promise("`check` prints what docs/usage.md shows")
 def test_check_block():
     command = next(b for b in blocks("bash", USAGE) if b.startswith("vllm-eagle check")).split()
     command[0] = str(Path(sys.executable).parent / command[0])

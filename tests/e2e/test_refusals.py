@@ -66,6 +66,7 @@ def errors(tmp_path_factory):
     return dict(zip(cases, (json.loads(line.removeprefix("RESULT ")) for line in lines), strict=True))
 
 
+@pytest.mark.promise("a draft that does not fit is refused with the reason, before weights are loaded")
 @pytest.mark.parametrize(
     ("case", "kind", "words"),
     [
@@ -124,6 +125,7 @@ def mistake(name, words, *arguments, target="target", model=TINY / "postnorm", *
     return pytest.param(target, model, changes, given, environment, words, id=name, marks=marks)
 
 
+@pytest.mark.promise("a server that cannot start ends with the cause", id="k_is_0")
 @pytest.mark.parametrize(
     ("target", "model", "changes", "arguments", "environment", "words"),
     [

@@ -47,6 +47,7 @@ def assert_same(in_float32, indices, answers):
     assert [answer.choices[0].token_ids for answer in answers] == [plain[i] for i in indices]
 
 
+@pytest.mark.promise("`vllm serve` answers a client as without a draft")
 def test_completion_is_the_text_without_a_draft(client, prompts, in_float32):
     answers = [client.completions.create(prompt=p, **WITH_IDS) for p in prompts[:8]]
     assert_same(in_float32, range(8), answers)
@@ -96,6 +97,7 @@ def counters(server) -> tuple[float, list[float]]:
     return found["vllm:spec_decode_num_drafts_total"][0], per_position
 
 
+@pytest.mark.promise("acceptance is in vLLM's own metrics")
 def test_metrics_count_accepted_drafts(server, prompts, long_prompt, in_float32):
     """As an engine without a server counts them: exactly, because no text diverges in float32."""
     before = counters(server)

@@ -18,8 +18,8 @@ DRAFTER = "Eagle3EagleExtLlamaForCausalLM"
 @pytest.mark.parametrize(
     ("runner", "name"),
     [
-        ("v1", "postnorm"),
-        ("v1", "native"),
+        pytest.param("v1", "postnorm", marks=pytest.mark.long),
+        pytest.param("v1", "native", marks=pytest.mark.long),
         pytest.param("v2", "postnorm", marks=pytest.mark.v2),
     ],
 )
@@ -52,6 +52,7 @@ def test_log_warns_of_default_aux_layers(v1):
     assert "WARNING" in warning
 
 
+@pytest.mark.long
 def test_stock_vllm_drafts_the_same_from_the_native_pair(v1, prompts):
     """The package adds nothing to a draft that vLLM serves rightly, and without it nothing is left."""
     stock, log = with_log([dense("native", "native", prompts=prompts[:40])], **STOCK)

@@ -1,4 +1,4 @@
-"""`vllm-eagle tune` on the tiny pair: every K held in one engine, the printed config served, resumed."""
+"""`vllm-eagle tune` on the tiny pair: every K held in one engine, and the printed config served."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import pytest
 
 from tests.support.engine import IN_PROCESS, ROOT, TINY, engine_environment
 from tests.support.readme import ADAPTIVE, blocks
-from vllm_eagle_ext.measure.tune.publish import PICTURE, REPORT
-from vllm_eagle_ext.measure.tune.report import TuneReport
-from vllm_eagle_ext.measure.tune.results import CELLS, NONE, TuneFolder
+from vllm_eagle_ext.measure.bench.results import PLAIN, REPORT, Report
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -46,69 +44,58 @@ def measured(tmp_path_factory):
     return out, tune(out)
 
 
+def report_in(out: Path) -> Report:
+    return Report.model_validate_json((out / REPORT).read_text())
+
+
+def exit_code(report: Report) -> int:
+    return 1 if report.choice.slower else 2 * bool(report.choice.undecided)
+
+
 def test_each_length_was_held(measured):
-    """Tokens of a step are 1 without drafts, and more with more of them, over the same texts."""
-    out, _ = measured
-    cells = TuneFolder(out).cells("sweep")
-    assert len(cells) == 2 * 2 * (1 + len(LENGTHS))
-    for cell in cells:
-        if cell.served == NONE or not cell.served.k:
-            assert cell.length == 1
-            assert cell.drafts == 0
+    """Of no more positions than K something is accepted, and of more positions more."""
+    rows = report_in(measured[0]).of("sweep")
+    assert [row.measured for row in rows] == [2] * 2 * (1 + len(LENGTHS))
+    for row in rows:
+        k = row.variant.k
+        assert row.step_ms > 0
+        if not k:
+            assert (row.acceptance_length, row.drafts) == (1, 0)
         else:
-            assert len(cell.accepted) == 4  # positions that vLLM counts: of the engine's K
-            assert sum(cell.accepted[cell.served.k :]) == 0
-            assert cell.drafts > 0
-            assert 1 < cell.length <= 1 + cell.served.k
-        assert cell.step_s > 0
-    one, four = (sum(c.tokens for c in cells if c.served.k == k) for k in (1, 4))
+            assert len(row.accepted) == 4  # positions that vLLM counts: of the engine's K
+            assert sum(row.accepted[k:]) == 0
+            assert row.drafts > 0
+            assert 1 < row.acceptance_length <= 1 + k
+    one, four = (sum(row.acceptance_length for row in rows if row.variant.k == k) for k in (1, 4))
     assert four > 1.3 * one
 
 
 def test_what_is_printed_is_what_was_measured(measured):
     out, result = measured
-    report = TuneReport.model_validate_json((out / REPORT).read_text())
-    assert result.returncode == report.exit_code == (1 if report.slower else 2 * bool(report.undecided))
-    assert {(row.load.requests, row.k) for row in report.surface} == {
-        (n, k) for n in (1, 4) for k in LENGTHS
-    }
-    assert (out / PICTURE).read_bytes().startswith(b"\x89PNG")
+    report = report_in(out)
+    choice = report.choice
+    assert result.returncode == exit_code(report)
+    held = {(row.concurrency, row.variant.k) for row in report.of("sweep") if row.variant != PLAIN}
+    assert held == {(n, k) for n in (1, 4) for k in LENGTHS}
+    assert (out / "tune.png").read_bytes().startswith(b"\x89PNG")
     assert "takes about" in result.stdout
-    if report.served == NONE:  # on a machine as busy as that
+    if choice.served == PLAIN:  # on a machine as busy as that
         assert "serve without a draft" in result.stdout
         return
     printed = re.search(r"--speculative-config '(.*?)'", result.stdout)
-    assert json.loads(printed[1]) == report.config.speculative_config
-    served = [row for row in report.closing if row.served == report.served]
-    assert [row.load.requests for row in served] == [1, 4]
-    assert all(row.gain.low <= row.gain.median <= row.gain.high for row in served)
+    assert json.loads(printed[1]) == choice.config.speculative_config
+    served = [row for row in report.of("closing") if row.variant == choice.served]
+    assert [row.concurrency for row in served] == [1, 4]
+    assert all(row.speedup.low <= row.speedup.median <= row.speedup.high for row in served)
+    assert choice.gain.pairs == 2
 
 
-def test_the_same_command_again_starts_nothing(measured):
-    """A line that was cut off is dropped."""
-    out, first = measured
-    file = out / CELLS
-    before = file.read_text()
-    file.write_text(before + '{"stage": "clos')
-    found = tune(out, "--json")
-    assert file.read_text() == before
-    assert TuneReport.model_validate_json(found.stdout).exit_code == found.returncode == first.returncode
-    assert "takes about" not in found.stderr
-
-
-def test_a_lost_turn_alone_is_measured_again(measured):
-    out, _ = measured
-    file = out / CELLS
-    before = file.read_text().splitlines(keepends=True)
-    kept = [line for line in before if not ('"sweep"' in line and '"round":1' in line)]
-    assert len(kept) == len(before) - 2 * (1 + len(LENGTHS))
-    file.write_text("".join(kept))
-    tune(out)
-    again = file.read_text().splitlines(keepends=True)
-    assert again[: len(kept)] == kept
-    sweep = [json.loads(line) for line in again[len(kept) :] if '"sweep"' in line]
-    assert {cell["round"] for cell in sweep} == {1}
-    assert len(sweep) == 2 * (1 + len(LENGTHS))
+def test_json(tmp_path):
+    """Of step times alone, which is quickest."""
+    result = tune(tmp_path / "out", "--surface-only", "--json")
+    report = Report.model_validate_json(result.stdout)
+    assert (result.returncode, report.choice, report.of("closing")) == (0, None, [])
+    assert report == report_in(tmp_path / "out")
 
 
 def test_the_command_of_the_page(tmp_path):
@@ -123,5 +110,4 @@ def test_the_command_of_the_page(tmp_path):
     )  # fmt: skip
     print(result.stdout)
     assert (tmp_path / "tune" / REPORT).exists(), result.stdout + result.stderr
-    report = TuneReport.model_validate_json((tmp_path / "tune" / REPORT).read_text())
-    assert result.returncode == report.exit_code
+    assert result.returncode == exit_code(report_in(tmp_path / "tune"))

@@ -35,7 +35,8 @@ NARROW = PLAIN | {
 LENGTHS = (40, 60, 70, 50)  # of prompts; none is one chunk
 TURN = 60  # tokens: a second turn finds KV-cache blocks that end in generated text
 SEEDED = {"temperature": 1.0, "seed": 7}
-# The seeded request comes first, so that its prompt is one chunk: docs/vllm_faults.md, a seed on a CPU.
+# The seeded request comes first, so that its prompt is one chunk:
+# docs/dev/vllm_faults/cpu_seed_in_chunks.py.
 ASKED = [SEEDED, {}, {"json": SCHEMA, "max_tokens": 96, "ignore_eos": False}]
 SHORT = 12  # tokens of its prompt
 
@@ -69,6 +70,9 @@ def drafted(engines):
     return engines["narrow"]
 
 
+@pytest.mark.promise("prefix caching: text", id="second turn")
+@pytest.mark.promise("preemption: text", id="crowd")
+@pytest.mark.promise("chunked prefill: text", id="solo")
 @pytest.mark.parametrize("batch", ["crowd", "solo", "second turn", "second turn, cold"])
 def test_texts_are_those_without_a_draft(engines, drafted, batch):
     plain = engines["plain"]["second turn" if "turn" in batch else "crowd"]
@@ -91,6 +95,7 @@ def compared(drafted, target, postnorm_reference):
     return compare_all
 
 
+@pytest.mark.promise("chunked prefill: drafts")
 def test_drafts_behind_a_chunked_prompt_are_those_of_the_reference(drafted, compared):
     solo = drafted["solo"]
     inside = [rows - len(own) for rows, own in zip(solo["rows"], solo["placed"], strict=True)]
@@ -103,6 +108,7 @@ def test_a_reference_that_reads_other_layers_drafts_otherwise(compared):
     assert min(compared([layer_id - 1 for layer_id in POSTNORM_AUX_LAYERS]).equal_share) < 0.95
 
 
+@pytest.mark.promise("preemption: drafts")
 def test_preempted_requests_go_on_with_the_same_drafts(drafted):
     crowd, solo = drafted["crowd"], drafted["solo"]
     assert crowd["counters"]["num_preemptions"] >= 2
@@ -112,6 +118,7 @@ def test_preempted_requests_go_on_with_the_same_drafts(drafted):
     assert different == 0
 
 
+@pytest.mark.promise("prefix caching: drafts")
 def test_a_second_turn_finds_generated_text_in_the_prefix_cache(drafted):
     hit, cold = drafted["second turn"], drafted["second turn, cold"]
     assert hit["counters"]["prefix_cache_hits"] == hit["cached"][0] > LENGTHS[0]
@@ -121,6 +128,7 @@ def test_a_second_turn_finds_generated_text_in_the_prefix_cache(drafted):
     assert different == 0
 
 
+@pytest.mark.promise("sampling: a seeded text repeats itself, greedy ones beside it stay")
 def test_a_seeded_text_repeats_itself(engines, drafted):
     seeded, greedy, _ = drafted["kinds"]["tokens"]
     assert greedy == engines["plain"]["kinds"]["tokens"][1]
@@ -129,6 +137,7 @@ def test_a_seeded_text_repeats_itself(engines, drafted):
     assert seeded != greedy
 
 
+@pytest.mark.promise("structured output: an answer fits its schema")
 def test_an_answer_fits_its_json_schema(engines, drafted):
     from transformers import AutoTokenizer
 

@@ -16,7 +16,7 @@ USAGE, GATED, ADAPTIVE, SERVING = (
 # Everything that shows a user commands.
 GUIDES = (
     README,
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted(ROOT.glob("CONTRIBUTING.md")),
     *sorted((ROOT / "examples").glob("*/README.md")),
 )

@@ -1,4 +1,4 @@
-"""python -m tests.support.vllm_faults_process RESULT SCRIPT..: what the scripts of docs/vllm_faults say.
+"""python -m tests.support.vllm_faults_process RESULT SCRIPT..: runs the scripts of docs/dev/vllm_faults.
 
 vLLM is imported once, and each script runs in a fork of that process: the scripts replace kernels,
 import numba and create process groups, which the next one must not find. Set OMP_NUM_THREADS to 1, so

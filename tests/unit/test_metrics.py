@@ -149,6 +149,7 @@ GPUS = [
 ]
 
 
+@pytest.mark.promise("gauges follow release, device and prefill backend")
 @pytest.mark.parametrize(("changes", "release", "capability", "blocks", "tokens"), GPUS)
 def test_the_state_on_a_gpu(monkeypatch, changes, release, capability, blocks, tokens):
     """By the release, the device and the prefill backend that this start has; Qwen3.6-27B, K = 15."""

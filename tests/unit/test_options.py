@@ -7,6 +7,8 @@ import pytest
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.options import Options, parse_options
 
+pytestmark = pytest.mark.promise("unknown options are refused")
+
 
 @pytest.mark.parametrize("given", [{}, None, {"other_plugin": 1}, {"eagle_ext": {}}, object()])
 def test_defaults(given):

@@ -20,6 +20,8 @@ from tests.unit.cli.output import serve_line
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.cli import app
 
+pytestmark = pytest.mark.promise("recipes as far as they go without a GPU")
+
 FIXTURES = ROOT / "tests/fixtures"
 GUIDES = (README, USAGE, GATED, ADAPTIVE, SERVING)
 SERVED = [
@@ -103,15 +105,7 @@ def test_our_commands_are_read():
     group = typer.main.get_command(app)
     shown = [split(c)[1] for guide in GUIDES for b in blocks("bash", guide) for c in commands(b)]
     ours = [words for words in shown if words[0] == "vllm-eagle"]
-    assert {words[1] for words in ours} == {
-        "check",
-        "plan",
-        "verify",
-        "bench",
-        "tune",
-        "status",
-        "selftest",
-    }
+    assert {words[1] for words in ours} == set(group.commands)
     for words in ours:
         command = group.get_command(None, words[1])
         command.make_context(words[1], words[2:])  # an unknown or missing option would raise
@@ -139,18 +133,6 @@ def test_check_prints_what_the_recipe_serves(target):
     assert model == target
     written = json.loads(served[served.index("--speculative-config") + 1])
     assert options["--speculative-config"] == written
-
-
-def test_the_recipe_s_plan(target):
-    if target == "baichuan-inc/Baichuan-M3-235B":
-        size = command_of(target, "vllm", "serve")[1]
-        words = ["vllm-eagle", "plan", "--target", target, "--draft", RECIPES[target][2], "-k", "3"]
-        words += ["--tp", size[size.index("--tensor-parallel-size") + 1], "--max-model-len", "32768"]
-    else:
-        _, words = command_of(target, "vllm-eagle", "plan")
-    result = invoke([*words, "--gpu-mem", "80"])
-    assert result.exit_code == 0, result.output
-    assert " on each of " in result.stdout
 
 
 def test_the_preflight_takes_target_and_draft(target, monkeypatch):

@@ -10,13 +10,13 @@ from typing import Annotated
 
 import typer
 
-from vllm_eagle_ext.cli.bench.command import app as bench
+from vllm_eagle_ext.cli.bench import bench
 from vllm_eagle_ext.cli.check.command import check
 from vllm_eagle_ext.cli.plan.command import plan
 from vllm_eagle_ext.cli.selftest.command import selftest
 from vllm_eagle_ext.cli.terminal import console
-from vllm_eagle_ext.cli.tune.command import tune
-from vllm_eagle_ext.cli.verify.command import verify_draft
+from vllm_eagle_ext.cli.tune import tune
+from vllm_eagle_ext.cli.verify import verify_draft
 from vllm_eagle_ext.version import __version__
 
 # Plain help: rich's table of options cuts their names at 80 columns.
@@ -24,7 +24,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Commands of `vllm-eagle`.", pretty_exceptions_enable=False,
     rich_markup_mode=None, context_settings={"max_content_width": 120},
 )  # fmt: skip
-app.add_typer(bench, name="bench")
+app.command()(bench)
 app.command()(check)
 app.command()(plan)
 app.command()(selftest)

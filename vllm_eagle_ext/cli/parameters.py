@@ -50,8 +50,6 @@ GateLayouts = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 JsonFile = Annotated[Path | None, typer.Option("--out", help="A file for the JSON.")]
-# click lets a group with commands of its own have no required option.
-Target = Annotated[str | None, typer.Option(help="Folder or hub repository of the target.  [required]")]
 Drafts = Annotated[
     list[str] | None,
     typer.Option("--draft", help="Folder or hub repository of a draft; may be given again."),
@@ -66,12 +64,9 @@ Together = Annotated[
         "--together", help="Keep the engines of a repeat beside each other, to take turns by rounds."
     ),
 ]
-Prompts = Annotated[
-    str | None, typer.Option(help="A file, or spec_bench, speed_bench, custom, sharegpt, hf.")
-]
-DatasetPath = Annotated[str | None, typer.Option(help="Where spec_bench and the like lie.")]
+Prompts = Annotated[str | None, typer.Option(help="A file: a prompt a line, or JSON lines.")]
 NumPrompts = Annotated[
-    int | None, typer.Option(min=1, help="Of the file or the set; default all, 20 of those built in.")
+    int | None, typer.Option(min=1, help="Of the file; default all, 20 of those built in.")
 ]
 PromptTokens = Annotated[int | None, typer.Option(min=1, help="With --dummy: random ids.")]
 MaxTokens = Annotated[int, typer.Option(min=8, help="New tokens of each prompt.")]
@@ -89,10 +84,6 @@ Method = Annotated[str | None, typer.Option(help="As in --speculative-config.")]
 Variants = Annotated[
     str, typer.Option(help="Of none (no draft), stock (vLLM alone), ours (with this package).")
 ]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(help="A config that `vllm-eagle tune` printed, its report.json: one more variant."),
-]
 Engine = Annotated[str, typer.Option(help="Further arguments of LLM() as JSON.")]
 Speculative = Annotated[str, typer.Option(help="Further keys of speculative_config.")]
 EagleExt = Annotated[str, typer.Option(help="Options as in additional_config.")]
@@ -100,7 +91,7 @@ Synthetic = Annotated[
     str, typer.Option(help="An acceptance length, or rates per position: 3.2 or 0.8,0.6,0.5.")
 ]
 Dummy = Annotated[bool, typer.Option("--dummy", help="Dummy weights of the target.")]
-Out = Annotated[Path | None, typer.Option(help="Default ./bench-<time>; goes on in one.")]
+Out = Annotated[Path | None, typer.Option(help="A new folder. Default ./bench-<time>.")]
 Lengths = Annotated[
     str | None,
     typer.Option(help="Lengths to measure, such as 1,2,4; default every K up to 4, then fewer."),
@@ -129,4 +120,4 @@ Beside = Annotated[
     typer.Option("--together/--apart", help="Engines beside each other. Default: on a CPU."),
 ]
 AllPrompts = Annotated[int | None, typer.Option(min=1, help="The first of them. Default: all.")]
-TuneOut = Annotated[Path | None, typer.Option(help="Default ./tune-<time>; goes on in one.")]
+TuneOut = Annotated[Path | None, typer.Option(help="A new folder. Default ./tune-<time>.")]

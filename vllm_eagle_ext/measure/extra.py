@@ -24,11 +24,7 @@ def require_package(package: str, *, use: str) -> None:
         SpeculativeConfigError: it is not installed; the remedy names the extra.
     """
     if not is_installed(package):
-        raise missing(package, use=use)
-
-
-def missing(package: str, *, use: str) -> SpeculativeConfigError:
-    return SpeculativeConfigError(
-        field=package, value=None, allowed=f"installed, for {use}",
-        remedy=f"install the package with its extra, as in {INSTALL}, or {package} alone",
-    )  # fmt: skip
+        raise SpeculativeConfigError(
+            field=package, value=None, allowed=f"installed, for {use}",
+            remedy=f"install the package with its extra, as in {INSTALL}, or {package} alone",
+        )  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The prompts of a measurement: built in, from a file, or of one of vLLM's benchmark data sets."""
+"""The prompts of a measurement: built in, or from a file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.extra import is_installed, missing
 
 BUILT_IN = "built-in"
 _FILE = Path(__file__).parent / "builtin_prompts.jsonl"
-# Of vLLM's sets: those of plain text that name a file or a repository.
-DATASETS = ("spec_bench", "speed_bench", "custom", "sharegpt", "hf")
-# vLLM 0.32's reader of spec_bench applies the template also where it was told to skip it.
-_AS_IT_IS = "{{ messages[0]['content'] }}"
 _SWITCHES = ("enable_thinking", "thinking")  # names that chat templates give it
 
 
@@ -30,26 +25,16 @@ class PromptSet:
     thinking: bool | None  # None: left to the template
 
 
-def read_texts(
-    source: str | None,
-    *,
-    count: int | None = None,
-    dataset_path: str | None = None,
-    target: str | None = None,
-    seed: int = 0,
-) -> list[str]:
-    """The first `count` prompts, in the order of a file, shuffled by `seed` for a data set.
+def read_texts(source: str | None, *, count: int | None = None) -> list[str]:
+    """Read the first `count` prompts, in their order.
 
     Args:
-        source: None for the built-in prompts, a file (one prompt a line, or JSON lines that hold a text
-            or an object with one under `text` or `prompt`), or one of DATASETS.
-        dataset_path, target: of a data set; vLLM's readers count tokens with the target's tokenizer.
+        source: None for the built-in prompts, or a file: one prompt a line, or JSON lines that hold a
+            text or an object with one under `text` or `prompt`.
 
     Raises:
-        SpeculativeConfigError: no such file or set, or no prompt in it.
+        SpeculativeConfigError: no such file, or no prompt in it.
     """
-    if source in DATASETS:
-        return _from_dataset(str(source), dataset_path, str(target), count, seed)
     path = _FILE if source in (None, BUILT_IN) else Path(str(source))
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -141,34 +126,6 @@ def _switches(tokenizer: Any, chat_template: bool, thinking: bool | None) -> dic
     return {name: thinking}
 
 
-def _from_dataset(name: str, path: str | None, target: str, count: int | None, seed: int) -> list[str]:
-    """vLLM's own reader; the chat template is applied here, in one way for all sources."""
-    if path is None:
-        raise SpeculativeConfigError(
-            field="--dataset-path", value=None, allowed="the set's file, or its repository on the hub",
-            remedy=f"name where {name} lies, for instance question.jsonl of Spec-Bench",
-        )  # fmt: skip
-    from vllm.benchmarks.datasets import add_dataset_parser, get_samples
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    parser = FlexibleArgumentParser()
-    add_dataset_parser(parser)
-    words = ["--dataset-name", name, "--dataset-path", path, "--seed", str(seed)]
-    words += ["--num-prompts", str(count or 80), "--skip-chat-template", "--no-oversample"]
-    tokenizer = load_tokenizer(target)
-    tokenizer.chat_template = _AS_IT_IS
-    try:
-        samples = get_samples(parser.parse_args(words), tokenizer)
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        if isinstance(error, ImportError) and not is_installed("pandas"):
-            raise missing("pandas", use=f"vLLM's reader of {name}") from None
-        raise _no_prompts(f"{name} of {path}", f"{type(error).__name__}: {error}") from None
-    texts = [sample.prompt for sample in samples if isinstance(sample.prompt, str)]
-    if not texts:
-        raise _no_prompts(f"{name} of {path}", "it has no plain text")
-    return texts
-
-
 def _text(line: str) -> str:
     try:
         found = json.loads(line)
@@ -183,6 +140,6 @@ def _no_prompts(source: object, problem: str) -> SpeculativeConfigError:
     return SpeculativeConfigError(
         field="--prompts",
         value=str(source),
-        allowed="a text file with one prompt a line, JSON lines, or one of " + ", ".join(DATASETS),
+        allowed="a text file with one prompt a line, or JSON lines",
         remedy=f"check it ({problem}), or leave the option out for built-in prompts",
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modelled times of keeping recurrent states, by GPU. Written by `python -m benchmarks.kernel_model
---write`: docs/gpu.md has the model and its assumptions.
+--write`: docs/dev/gpu.md has the model and its assumptions.
 
 Microseconds per request and layer that are likely at 32 requests, of Qwen3.6-27B's layers on one
 rank. `per_token` is vLLM's own kernel for that K, the others are this package's, verify and commit.

@@ -23,6 +23,7 @@ def test_the_published_pairs_have_these_groups():
     assert sorted(setting.groups for setting in settings().values()) == [3, 4, 30, 48]
 
 
+@pytest.mark.promise("a step launches as much at any number of KV-cache groups")
 @pytest.mark.parametrize("step", STEPS)
 def test_launches_of_a_step(step):
     few, many = (

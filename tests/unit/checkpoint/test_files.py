@@ -202,6 +202,7 @@ def test_gguf_alone(tmp_path, with_config):
         read_draft_files(str(tmp_path))
 
 
+@pytest.mark.promise("GGUF is refused")
 def test_gguf_file(tmp_path):
     file = tmp_path / "draft.gguf"
     file.write_bytes(b"GGUF")

@@ -5,6 +5,8 @@ from typer.testing import CliRunner
 
 from vllm_eagle_ext.cli import app
 
+pytestmark = pytest.mark.promise("`status` says what is wrong")
+
 runner = CliRunner()
 
 

@@ -12,6 +12,7 @@ from tests.support.engine import has_gpu
 pytestmark = [
     pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
     pytest.mark.usefixtures("single_process_group"),
+    pytest.mark.promise("LoRA on the target: a draft reads its embeddings without adapters"),
 ]
 
 

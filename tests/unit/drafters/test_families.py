@@ -25,6 +25,7 @@ from vllm_eagle_ext.errors import UnsupportedDraftError
 pytestmark = [
     pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
     pytest.mark.usefixtures("single_process_group"),
+    pytest.mark.promise("EAGLE-3 with latent attention, P-EAGLE, drafts without aux states: the maths"),
 ]
 IDS = "eagle_aux_hidden_state_layer_ids"
 # Family -> where its ids are, and from an id to the input that it names. The first is permuted: states

@@ -161,6 +161,9 @@ def test_every_operator_of_every_family_is_tried(tally):
     assert {operator for _, operator, _ in tally.cells} | {"alias tensor"} == set(OPERATORS)
 
 
+@pytest.mark.promise(
+    "DFlash2 and DSpark: broken files are refused, warned of, or draft the same in vLLM's own classes"
+)
 @pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform")
 @pytest.mark.usefixtures("single_process_group")
 def test_what_passes_drafts_what_the_unbroken_file_drafts(tally, tmp_path, monkeypatch):

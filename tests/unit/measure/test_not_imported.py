@@ -22,7 +22,7 @@ for package in (checkpoint, drafters, memory, preflight, replay):
 """
 COMMAND = """
 import sys
-for extra in ("matplotlib", "pandas", "scipy"):
+for extra in ("matplotlib", "scipy"):
     sys.modules[extra] = None
 from vllm_eagle_ext.cli import app
 try:

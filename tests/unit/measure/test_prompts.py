@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.support.engine import TINY
@@ -36,24 +34,6 @@ def test_no_prompt_is_refused(tmp_path, content):
         file.write_text(content)
     with pytest.raises(SpeculativeConfigError, match="--prompts"):
         read_texts(str(file))
-
-
-def test_vllms_spec_bench_takes_first_turns(tmp_path):
-    file = tmp_path / "question.jsonl"
-    questions = [
-        {"question_id": n, "category": "qa", "turns": [f"Question {n}?", "And then?"]} for n in range(5)
-    ]
-    file.write_text("".join(json.dumps(question) + "\n" for question in questions))
-    texts = read_texts("spec_bench", dataset_path=str(file), target=TARGET, count=3)
-    assert len(set(texts)) == 3
-    assert set(texts) <= {f"Question {n}?" for n in range(5)}
-
-
-def test_a_data_set_without_its_file_is_refused(tmp_path):
-    with pytest.raises(SpeculativeConfigError, match="--dataset-path"):
-        read_texts("spec_bench", target=TARGET)
-    with pytest.raises(SpeculativeConfigError, match="nothing.jsonl"):
-        read_texts("spec_bench", dataset_path=str(tmp_path / "nothing.jsonl"), target=TARGET)
 
 
 def test_the_chat_template_is_applied_and_said():

@@ -18,7 +18,12 @@ from vllm_eagle_ext.memory.savings import MIB
 from vllm_eagle_ext.replay import start_line
 from vllm_eagle_ext.replay.built_caches import built_specs, per_token_specs, state_share
 
-pytestmark = pytest.mark.usefixtures("single_process_group")
+pytestmark = [
+    pytest.mark.usefixtures("single_process_group"),
+    pytest.mark.promise(
+        "start line and `plan` count as the release that is imported, with either prefill backend"
+    ),
+]
 
 BUDGET = 82359825203  # bytes: of 140 GiB, less the weights of the 27B model and a reserve
 EXPORTS = Version(release) >= Version("0.33")

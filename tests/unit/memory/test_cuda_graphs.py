@@ -11,6 +11,8 @@ from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
 
 from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, beyond_graphs, default_graphs, graphs_of
 
+pytestmark = pytest.mark.promise("`plan` says where full CUDA graphs end, and which size captures all")
+
 BATCH = 8192
 
 

@@ -16,6 +16,8 @@ from tests.unit.memory.vllm_configs import BUDGET, DRAFTS, IN_FLIGHT, vllm_confi
 from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
 from vllm_eagle_ext.memory.geometry import read_target
 
+pytestmark = pytest.mark.promise("`plan` counts memory as vLLM does")
+
 CONFIG = {
     "model_type": "qwen3_5_text", "num_hidden_layers": 8, "full_attention_interval": 4,
     "hidden_size": 192, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,

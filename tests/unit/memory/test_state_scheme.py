@@ -161,6 +161,8 @@ def test_what_is_asked_for_is_done():
     assert choose(PLAIN, "per_token").scheme == "per_token"
 
 
+@pytest.mark.promise("no replay on V1 of a CPU with prefix caching", id="enable_prefix_caching")
+@pytest.mark.promise("no replay on V1 of a GPU: one state block per draft token", id="model runner")
 @pytest.mark.parametrize("field", IMPOSSIBLE)
 def test_what_is_impossible(field, request):
     situation = replace(PLAIN, **IMPOSSIBLE[field])
@@ -193,6 +195,7 @@ SCHEDULE = {"k_by_batch_size": [[1, 4, 15], [5, 8, 0]], "short_drafts_crash": Tr
 KEY = "num_speculative_tokens_per_batch_size"
 
 
+@pytest.mark.promise("a schedule of K is refused where vLLM crashes in short steps")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -232,6 +235,7 @@ def test_a_schedule_that_can_be_served(changes, asked, needs_replay):
     assert situation.needs_replay is needs_replay
 
 
+@pytest.mark.promise("LoRA on a hybrid target: replay, and on a CPU nothing else")
 @pytest.mark.parametrize(("k", "asked", "served"), [
     (7, "auto", True), (2, "replay", True), (2, "auto", True), (2, "per_token", False),
     (7, "per_token", False),
@@ -266,6 +270,7 @@ def test_adapters_elsewhere_leave_the_choice_as_it_is(k, changes):
 ADAPTIVE = {"adaptive_verification": True, "adaptive_verification_allowed": True}
 
 
+@pytest.mark.promise("adaptive verification needs replay and its option")
 @pytest.mark.parametrize(
     ("changes", "asked"),
     [

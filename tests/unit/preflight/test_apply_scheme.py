@@ -71,6 +71,7 @@ def test_chunked_kernels_are_refused_where_they_cannot_run(configure):
         assert config.model_config.hf_config.eagle_ext["replay_kernels"] == kernels
 
 
+@pytest.mark.promise("and where vLLM would crash there, the start is refused")
 def test_prefix_caching_on_v1_is_refused_before_anything_is_loaded(configure):
     with pytest.raises(HybridStateError, match="no-enable-prefix-caching"):
         configure(enable_prefix_caching=True)

@@ -108,6 +108,7 @@ def test_the_table_is_what_the_libraries_hold(library):
     assert held is (library not in WITHOUT_PACKED[release])
 
 
+@pytest.mark.promise("a quantised draft without a kernel on this CPU is refused")
 @pytest.mark.skipif(not ON_X86, reason="flags of another kind of CPU")
 @pytest.mark.parametrize(("format_", "need"), NEEDS.items())
 def test_a_draft_without_its_kernel_is_refused(format_, need, tmp_path):

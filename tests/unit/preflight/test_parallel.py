@@ -11,6 +11,8 @@ from vllm_eagle_ext import plugin
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.preflight.parallel import check_ranks
 
+pytestmark = pytest.mark.promise("tensor parallel: what is divided, what is refused")
+
 STAGES = {"pipeline_parallel_size": 2}
 
 
@@ -37,6 +39,7 @@ def speculative(tmp_path, monkeypatch):
     return make
 
 
+@pytest.mark.promise("pipeline parallel is refused")
 @pytest.mark.parametrize("runner", ["v1", "v2"])
 @pytest.mark.parametrize("family", ["post-norm", "dflash"])
 def test_stages_are_refused_with_the_reason(speculative, tmp_path, runner, family):
@@ -50,6 +53,7 @@ def test_stages_are_refused_with_the_reason(speculative, tmp_path, runner, famil
     assert "--tensor-parallel-size" in caught.value.remedy
 
 
+@pytest.mark.promise("but for a draft with embeddings of its own on V2")
 def test_a_draft_with_embeddings_of_its_own_is_left_to_v2(speculative, tmp_path, vllm_log):
     """vLLM asks the target's layers, which the front end does not have."""
     draft = valid_draft("native")
@@ -102,6 +106,7 @@ def test_a_draft_on_one_rank_need_not_divide(tmp_path):
     check_ranks(3, {}, inspection.case, draft_ranks=1)
 
 
+@pytest.mark.promise("two ranks, by Ray or not: such a config is taken")
 @pytest.mark.parametrize(
     "parallel",
     [{"tensor_parallel_size": 2}, {"data_parallel_size": 2}, {"enable_expert_parallel": True}],

@@ -13,6 +13,10 @@ from vllm_eagle_ext.errors import (
     UnsupportedVllmError,
 )
 
+pytestmark = pytest.mark.promise(
+    "outside the tested range of vLLM one warning, and no config is changed"
+)
+
 
 class TestOutsideTheTestedRange:
     @pytest.fixture(autouse=True)

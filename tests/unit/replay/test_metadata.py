@@ -131,6 +131,7 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
+@pytest.mark.promise("a step's rows are those of the device, whatever the host knows")
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "graphs"])
 @pytest.mark.parametrize("mode", ["none", "align"])
 @pytest.mark.parametrize("case", TRIMMED)

@@ -87,6 +87,7 @@ def step(runner: Runner, setting: Setting) -> None:
     runner.commit(runner.prepare())
 
 
+@pytest.mark.promise("the first mixed batch compiles no kernel of the commit")
 @pytest.mark.parametrize("mode", ["align", "none"])
 @pytest.mark.parametrize("groups", [3, 48])
 def test_batches_compile_nothing_behind_the_first_commit(mode, groups):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm-eagle bench`: no draft, stock vLLM and this package side by side."""
+"""`vllm-eagle bench` and `tune`: engines in turns over the same prompts, and what follows from them."""

@@ -1,62 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was asked of `vllm-eagle bench`, checked before anything is started."""
+"""What was asked of `vllm-eagle bench` or `tune`, checked before anything is started."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.bench.config_file import settle_config
-from vllm_eagle_ext.measure.bench.results import (
-    KINDS,
-    ComparedKind,
-    GivenConfig,
-    Settings,
-    VariantKind,
-    sha256_of,
-)
+from vllm_eagle_ext.measure.bench.results import KINDS, ComparedKind, Settings, sha256_of
 from vllm_eagle_ext.measure.engine.arguments import refuse_reserved, require_served
 from vllm_eagle_ext.measure.prompts import BUILT_IN, PromptSet, random_ids, read_texts, token_ids
-from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
 from vllm_eagle_ext.preflight.offline.serve import as_decided, speculative_config
 
 _USUAL_PROMPTS = 20
+Prompts = Mapping[int, list[list[int]]]  # by context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRequest:
+    """What both commands take."""
+
     target: str
     drafts: Sequence[str]
-    ks: Sequence[int]
-    concurrency: Sequence[int]
-    repeats: int = 1
+    ks: Sequence[int] | None = None  # None: as usual for the draft
+    concurrency: Sequence[int] | None = None  # None: as usual for the engine
     rounds: int = 3
-    together: bool = False
     prompts: str | None = None
-    dataset_path: str | None = None
     num_prompts: int | None = None
-    prompt_tokens: int | None = None  # random ids of this length, with dummy weights
-    max_tokens: int = 128
     temperature: float = 0.0
     seed: int = 0
-    ignore_eos: bool = False
     chat_template: bool | None = None
     thinking: bool | None = None
     method: str | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
     speculative: Mapping[str, Any] = field(default_factory=dict)
     eagle_ext: Mapping[str, Any] = field(default_factory=dict)
+    # Of `bench`, which decodes whole texts.
+    repeats: int = 1
+    together: bool | None = False  # None: on a CPU
+    prompt_tokens: int | None = None  # random ids of this length, with dummy weights
+    max_tokens: int = 128
+    ignore_eos: bool = False
     synthetic_acceptance: Sequence[float] = ()
     dummy: bool = False
     kinds: Sequence[ComparedKind] = KINDS
-    config: Path | None = None  # a file, of one more variant
+    # Of `tune`, which times steps of decoding.
+    k: int | None = None
+    contexts: Sequence[int] = (64, 512)
+    steps: int = 24
+    surface_only: bool = False
+    adaptive: bool = False
 
 
-def settle(request: BenchRequest) -> tuple[Settings, PromptSet]:
+def settle_bench(request: BenchRequest) -> tuple[Settings, Prompts]:
     """Settings with nothing left open, and the token ids of the prompts.
 
     Raises:
@@ -64,37 +62,50 @@ def settle(request: BenchRequest) -> tuple[Settings, PromptSet]:
     """
     refuse_reserved(request.engine)
     _require_drafts(request)
-    drafts = list(dict.fromkeys(request.drafts))
-    checked = {draft: _checked(draft, request) for draft in drafts}
-    served = {draft: speculative_config(result) for draft, result in checked.items()}
-    config = _file_config(request, drafts)
-    found = _prompts(request)
+    ks, levels = sorted(set(request.ks or ())), sorted(set(request.concurrency or (1,)))
+    checked = {draft: _checked(draft, request, ks) for draft in dict.fromkeys(request.drafts)}
+    found = _prompts(request, levels)
     limits = [result.target.max_position_embeddings for result in checked.values()]
-    most = max([*request.ks, config.variant.k if config else 0], default=0)
-    _require_room(request, found, most, request.engine.get("max_model_len") or next(iter(limits), None))
-    same = ("target", "repeats", "rounds", "together", "max_tokens", "temperature", "seed", "dummy")
+    limit = request.engine.get("max_model_len") or next(iter(limits), None)
+    _require_prompts(request, found, max(levels))
+    _require_room(request, found, max(ks, default=0), limit)
     settings = Settings(
-        **{name: getattr(request, name) for name in same},
-        drafts=drafts,
-        method={draft: config["method"] for draft, config in served.items()},
-        parallel_drafting=[draft for draft, one in served.items() if one.get("parallel_drafting")],
-        ks=sorted(set(request.ks)),
-        concurrency=sorted(set(request.concurrency)),
-        ignore_eos=request.ignore_eos or request.dummy,
-        prompts=found.source,
-        num_prompts=len(found.ids),
-        prompts_sha256=sha256_of(found.ids),
-        prompt_tokens=[len(prompt) for prompt in found.ids],
-        chat_template=found.chat_template,
-        thinking=found.thinking,
-        engine=as_decided(request.engine, checked.values()),
-        speculative=dict(request.speculative),
-        eagle_ext=dict(request.eagle_ext),
-        synthetic_acceptance=_synthetic(request),
+        **same_of(request, found, {0: found.ids}, checked),
+        command="bench",
         kinds=[kind for kind in KINDS if kind in request.kinds],
-        config=config,
+        ks=ks,
+        concurrency=levels,
+        repeats=request.repeats,
+        together=bool(request.together),
+        max_tokens=request.max_tokens,
+        ignore_eos=request.ignore_eos or request.dummy,
+        synthetic_acceptance=_synthetic(request, max(ks, default=0)),
+        dummy=request.dummy,
     )
-    return settings, found
+    return settings, {0: found.ids}
+
+
+def same_of(
+    request: BenchRequest, read: PromptSet, prompts: Prompts, checked: Mapping[str, CheckResult]
+) -> dict[str, Any]:
+    """Give the settings that both commands find alike."""
+    names = ("target", "rounds", "temperature", "seed")
+    return {name: getattr(request, name) for name in names} | {
+        "drafts": list(checked),
+        "served": {draft: _without_k(request, result) for draft, result in checked.items()},
+        "prompts": read.source,
+        "num_prompts": len(read.ids),
+        "prompts_sha256": sha256_of([ids for context in sorted(prompts) for ids in prompts[context]]),
+        "chat_template": read.chat_template,
+        "thinking": read.thinking,
+        "engine": as_decided(request.engine, checked.values()),
+        "eagle_ext": dict(request.eagle_ext),
+    }
+
+
+def _without_k(request: BenchRequest, result: CheckResult) -> dict[str, Any]:
+    found = {**request.speculative, **speculative_config(result)}
+    return {key: value for key, value in found.items() if key != "num_speculative_tokens"}
 
 
 def _require_drafts(request: BenchRequest) -> None:
@@ -110,30 +121,13 @@ def _require_drafts(request: BenchRequest) -> None:
         )  # fmt: skip
 
 
-def _file_config(request: BenchRequest, drafts: Sequence[str]) -> GivenConfig | None:
-    """The config of the file, checked.
-
-    Raises:
-        EagleExtError: it cannot be served, or was measured with what --dummy makes up.
-    """
-    if request.config is None:
-        return None
-    if request.dummy or request.synthetic_acceptance:
-        raise SpeculativeConfigError(
-            field="--config", value=str(request.config),
-            allowed="real weights and acceptance: what a config gains follows from both",
-            remedy="leave --dummy and --synthetic-acceptance out, or --config",
-        )  # fmt: skip
-    return settle_config(request.config, target=request.target, drafts=drafts, engine=request.engine)
-
-
-def _checked(draft: str, request: BenchRequest) -> CheckResult:
+def _checked(draft: str, request: BenchRequest, ks: Sequence[int]) -> CheckResult:
     """The check that the preflight makes of each K; what is found is the largest's.
 
     Raises:
         UnsupportedDraftError: ours was asked for, and would refuse it.
     """
-    for k in sorted(set(request.ks)):
+    for k in ks:
         asked = CheckRequest.for_engine(
             request.engine, draft=draft, draft_field="--draft", target=request.target, k=k,
             method=request.method, options=request.eagle_ext, speculative=request.speculative,
@@ -144,16 +138,19 @@ def _checked(draft: str, request: BenchRequest) -> CheckResult:
     return result
 
 
-def _require_room(request: BenchRequest, found: PromptSet, k: int, limit: int | None) -> None:
-    """Require room for the longest text, and for the drafts of its last step; past the end stock stops
-    drafting for a whole batch, and a low acceptance would be the draft's fault."""
-    most, seats = max(request.concurrency), request.engine.get("max_num_seqs")
+def _require_prompts(request: BenchRequest, found: PromptSet, most: int) -> None:
+    seats = request.engine.get("max_num_seqs")
     if most > len(found.ids) or (seats and most > seats):
         raise SpeculativeConfigError(
             field="--concurrency", value=most,
             allowed=f"at most the {len(found.ids)} prompts, and max_num_seqs ({seats or 'not given'})",
             remedy="give more --prompts or --num-prompts: repeated ones would be too easy to draft",
         )  # fmt: skip
+
+
+def _require_room(request: BenchRequest, found: PromptSet, k: int, limit: int | None) -> None:
+    """Require room for the longest text, and for the drafts of its last step; past the end stock stops
+    drafting for a whole batch, and a low acceptance would be the draft's fault."""
     longest = max(map(len, found.ids))
     needed = longest + request.max_tokens + 2 * (k + 1)
     if limit is not None and needed > limit:
@@ -165,27 +162,21 @@ def _require_room(request: BenchRequest, found: PromptSet, k: int, limit: int | 
         )  # fmt: skip
 
 
-def _prompts(request: BenchRequest) -> PromptSet:
+def _prompts(request: BenchRequest, levels: Sequence[int]) -> PromptSet:
     if request.prompt_tokens is not None:
-        return _random_prompts(request, request.prompt_tokens)
-    texts = read_texts(
-        request.prompts, count=_prompt_count(request), dataset_path=request.dataset_path,
-        target=request.target, seed=request.seed,
-    )  # fmt: skip
+        return _random_prompts(request, request.prompt_tokens, 2 * max(levels))
+    count = request.num_prompts
+    if request.prompts in (None, BUILT_IN) and count is None:
+        # Enough to tell a good from a broken draft; of a file all are taken.
+        count = max(_USUAL_PROMPTS, *levels)
     return token_ids(
-        texts, request.target, source=request.prompts, chat_template=request.chat_template,
-        thinking=request.thinking, trust_remote_code=bool(request.engine.get("trust_remote_code")),
+        read_texts(request.prompts, count=count), request.target, source=request.prompts,
+        chat_template=request.chat_template, thinking=request.thinking,
+        trust_remote_code=bool(request.engine.get("trust_remote_code")),
     )  # fmt: skip
 
 
-def _prompt_count(request: BenchRequest) -> int | None:
-    """Take all of a file or a set; of the built-in prompts enough to tell a good from a broken draft."""
-    if request.prompts in (None, BUILT_IN) and request.num_prompts is None:
-        return max(_USUAL_PROMPTS, *request.concurrency)
-    return request.num_prompts
-
-
-def _random_prompts(request: BenchRequest, length: int) -> PromptSet:
+def _random_prompts(request: BenchRequest, length: int, usual: int) -> PromptSet:
     from vllm_eagle_ext.checkpoint import read_config
 
     if not request.dummy:
@@ -201,17 +192,16 @@ def _random_prompts(request: BenchRequest, length: int) -> PromptSet:
             allowed="a number, in config.json or its text_config",
             remedy="use a target whose config.json has one",
         )  # fmt: skip
-    count = request.num_prompts or 2 * max(request.concurrency)
-    return random_ids(count, length, int(vocabulary), request.seed)
+    return random_ids(request.num_prompts or usual, length, int(vocabulary), request.seed)
 
 
-def _synthetic(request: BenchRequest) -> list[float] | None:
+def _synthetic(request: BenchRequest, k: int) -> list[float] | None:
     """An acceptance length, or a rate per position of the largest K.
 
     Raises:
         SpeculativeConfigError: it is neither.
     """
-    given, k = list(request.synthetic_acceptance), max(request.ks, default=0)
+    given = list(request.synthetic_acceptance)
     if not given:
         return None
     _require_synthetic_kernels(given)
@@ -234,41 +224,3 @@ def _require_synthetic_kernels(given: list[float]) -> None:
             field="--synthetic-acceptance", value=given, allowed="on a GPU",
             remedy="leave it out: vLLM's sampler on a CPU has no synthetic acceptance",
         )  # fmt: skip
-
-
-def synthetic_keys(settings: Settings, k: int) -> dict[str, Any]:
-    """Keys of speculative_config; of one length, a K takes what it can reach of it."""
-    given = settings.synthetic_acceptance
-    if given is None:
-        return {}
-    found: dict[str, Any] = {"rejection_sample_method": "synthetic"}
-    if given[0] > 1:
-        return found | {"synthetic_acceptance_length": min(given[0], k + 1)}
-    return found | {"synthetic_acceptance_rates": given[:k]}
-
-
-def engine_arguments(settings: Settings, kind: VariantKind, draft: str | None, k: int) -> dict[str, Any]:
-    """Give the keywords of LLM()."""
-    found: dict[str, Any] = {"seed": settings.seed, **settings.engine, "model": settings.target}
-    if kind == "config" and settings.config is not None:
-        found["speculative_config"] = settings.config.speculative_config
-        if settings.config.additional_config:
-            found["additional_config"] = settings.config.additional_config
-        return found
-    speculative = dict(settings.speculative)
-    if settings.dummy:
-        found |= {"load_format": "dummy", "skip_tokenizer_init": True}
-        # A draft with dummy weights shares the target's head: vLLM asks its tensors for one.
-        speculative |= {"draft_load_config": {"load_format": "auto"}}
-    if draft is not None:
-        found["speculative_config"] = {
-            **speculative,
-            "method": settings.method[draft],
-            "model": draft,
-            "num_speculative_tokens": k,
-            **({"parallel_drafting": True} if draft in settings.parallel_drafting else {}),
-            **synthetic_keys(settings, k),
-        }
-    if kind == "ours" and settings.eagle_ext:
-        found["additional_config"] = {KEY: settings.eagle_ext}
-    return found

@@ -1,19 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bench leaves in its folder: settings, and one line per engine and per measurement."""
+"""What was asked, what was measured and what follows from it: the fields of report.json.
+
+A report holds one list of rows. A row is one variant at one load, and holds its measurements.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from pathlib import PurePosixPath
 from typing import Any, Literal, get_args
 
-from vllm_eagle_ext.measure.folder import Record, RunFolder
+from pydantic import BaseModel, ConfigDict
+
+from vllm_eagle_ext.measure.intervals import Interval
 
 ComparedKind = Literal["none", "stock", "ours"]  # no draft, stock vLLM, this package
-VariantKind = Literal[ComparedKind, "config"]  # the last: this package, with the config of a file
+# The others are this package too: each K in one engine, vLLM's schedule, its adaptive verification.
+VariantKind = Literal[ComparedKind, "held", "schedule", "adaptive"]
 KINDS: tuple[ComparedKind, ...] = get_args(ComparedKind)
+Stage = Literal["texts", "sweep", "closing"]  # of a bench; of a tune, each K and what may be served
+Schedule = tuple[tuple[int, int, int], ...]  # first and last number of requests, K
 
-SETTINGS, ENGINES, MEASUREMENTS = "bench.json", "engines.jsonl", "measurements.jsonl"
+REPORT = "report.json"
+SCHEDULE_KEY = "num_speculative_tokens_per_batch_size"
+ADAPTIVE_KEY = "enable_adaptive_verification"
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Context(Record):
+    """What it ran on."""
+
+    command: str
+    started: str  # ISO 8601, UTC
+    versions: dict[str, str]
+    device: str
+    environment: dict[str, str]  # VLLM_*, OMP_*, CUDA_VISIBLE_DEVICES
+    cores: int | None = None
+    load_average: float | None = None  # of one minute, before the first engine
 
 
 class Variant(Record):
@@ -21,82 +49,87 @@ class Variant(Record):
 
     kind: VariantKind
     draft: str | None = None  # None without a draft
-    k: int = 0  # of a config the largest
+    k: int = 0  # of a schedule the largest
+    schedule: Schedule = ()
 
     @property
     def has_plugin(self) -> bool:
         """Whether this package serves it."""
-        return self.kind in ("ours", "config")
+        return self.kind not in ("none", "stock")
 
     @property
     def name(self) -> str:
         return self.kind if self.draft is None else f"{self.kind} {self.draft} K={self.k}"
 
+    @property
+    def length(self) -> str:
+        """What is drafted, where one draft is served by this package alone."""
+        named = {"none": "no draft", "schedule": "schedule", "adaptive": "adaptive verification"}
+        return named.get(self.kind, f"K={self.k}")
 
-class GivenConfig(Record):
-    """A config as `vllm-eagle tune` prints it."""
-
-    draft: str  # as the command names it
-    speculative_config: dict[str, Any]
-    additional_config: dict[str, Any]
+    def k_at(self, requests: int) -> int | None:
+        """Return the K that so many requests get; None where it is chosen while serving."""
+        if self.kind == "adaptive":
+            return None
+        # vLLM carries the last K forward.
+        return next((k for _, last, k in self.schedule if requests <= last), self.last_k)
 
     @property
-    def variant(self) -> Variant:
-        k = self.speculative_config["num_speculative_tokens"]
-        return Variant(kind="config", draft=self.draft, k=k)
+    def last_k(self) -> int:
+        return self.schedule[-1][2] if self.schedule else self.k
+
+
+PLAIN = Variant(kind="none")
+
+
+class ServedLoad(Record):
+    """How busy an engine is: requests at a time, and the context that they begin with."""
+
+    concurrency: int
+    context: int = 0  # tokens that prompts have at least; 0: they are as they are
 
 
 class Settings(Record):
-    """What was asked for. Two runs of the same settings may be continued in one folder."""
+    """What was asked for, with nothing left open."""
 
+    command: Literal["bench", "tune"]
     target: str
     drafts: list[str]
-    method: dict[str, str]  # by draft: as in --speculative-config
-    parallel_drafting: list[str] = []  # drafts that are served with it
-    ks: list[int]
+    served: dict[str, dict[str, Any]]  # speculative_config by draft, without K
+    kinds: list[ComparedKind]  # of a bench's variants
+    ks: list[int]  # of a tune with 0, where nothing is drafted
     concurrency: list[int]
-    repeats: int  # engines of each kind
-    rounds: int = 1  # measurements of an engine at each concurrency
-    together: bool = False  # engines of a repeat run beside each other, in turns by rounds
-    max_tokens: int
+    contexts: list[int] = [0]
+    repeats: int = 1  # engines of each kind
+    rounds: int  # measurements of an engine at each load
+    together: bool  # engines that are compared run beside each other
+    max_tokens: int = 0  # of whole texts
+    steps: int = 0  # of decoding that are timed; 0: whole texts are
+    surface_only: bool = False  # step times alone
+    adaptive: bool = False  # vLLM's adaptive verification is measured too
     temperature: float
     seed: int
     ignore_eos: bool
-    prompts: str  # a file, a data set or "built-in"
+    prompts: str  # a file, "built-in" or "random token ids"
     num_prompts: int
     prompts_sha256: str  # of the token ids
-    prompt_tokens: list[int]  # of each prompt
     chat_template: bool
     thinking: bool | None  # None: the template's own default
     engine: dict[str, Any]  # further keywords of LLM()
-    speculative: dict[str, Any]  # further keys of speculative_config
     eagle_ext: dict[str, Any]
-    synthetic_acceptance: list[float] | None  # per position, for the largest K; or [acceptance length]
-    dummy: bool
-    kinds: list[ComparedKind]  # of variants
-    config: GivenConfig | None = None  # one more variant
+    synthetic_acceptance: list[float] | None = None  # per position of the largest K; or [length]
+    dummy: bool = False
 
     @property
     def runs(self) -> int:
-        """Measurements of one variant at one concurrency."""
+        """Measurements of one variant at one load."""
         return self.repeats * self.rounds
 
-
-class Traffic(Record):
-    """Bytes of one worker, as its memory holds them."""
-
-    target_weights: int  # read by every pass: without an embedding table of its own, experts apart
-    target_experts: int  # all experts of all layers
-    experts: int  # per layer; 0 without
-    experts_per_token: int
-    draft_weights: int  # read by one pass of the draft, its output head included
-    draft_fusion: int  # read once per step: the layer that fuses the target's states
-    target_kv_per_token: int
-    draft_kv_per_token: int
-    state_per_request: int  # one block of recurrent state, all layers
-    state_blocks: int  # per request, that a step may write
-    parallel_drafts: bool  # one pass of the draft for all K tokens
-    copy_bytes_per_s: float  # read plus written, best of several copies on the worker's device
+    @property
+    def loads(self) -> list[ServedLoad]:
+        return [
+            ServedLoad(concurrency=c, context=one) for one in self.contexts for c in self.concurrency
+        ]
 
 
 class Split(Record):
@@ -109,71 +142,140 @@ class Split(Record):
 
 
 class EngineRecord(Record):
-    """One engine. The split is taken apart from what is timed, in the first repeat alone."""
+    """One engine. The split is taken apart from what is timed, of the first of each kind alone."""
 
+    stage: Stage
     variant: Variant
     repeat: int  # counts engines
     start_s: float
     gpu_memory_utilization: float | None = None  # as chosen here; None: the user's or vLLM's own
     error: str | None = None  # it did not start, or not reach its end
-    probe_error: str | None = None  # of the parts below alone
+    probe_error: str | None = None  # of the splits alone
     facts: dict[str, Any] = {}  # drafter class, state scheme, as the workers say
-    traffic: Traffic | None = None
     splits: list[Split] = []
 
 
-class ContextBin(Record):
-    """Steps whose first token stands at a context of `start` to `end` tokens."""
-
-    start: int
-    end: int
-    steps: int
-    tokens: int  # emitted by them, the bonus included
-
-
 class Measurement(Record):
-    """One engine under one concurrency, in one round."""
+    """One variant at one load, in one round."""
 
+    stage: Stage
     variant: Variant
+    load: ServedLoad
     repeat: int  # counts the rounds of all engines of its kind
-    concurrency: int
-    seconds: float
-    requests: int
-    tokens: int
-    decode_s: float  # from first token to last, sum over the requests
-    decode_steps: int  # of the target after the prompt's, sum over the requests
-    ttft_s: list[float]  # per request
-    tpot_s: list[float]  # per request of two tokens or more
-    drafts: int
-    drafted: int
-    accepted: list[int]  # per position
-    by_context: list[ContextBin]
-    texts_sha256: str  # of the token ids of all answers, in the order of the prompts
-    other_cores: float | None = None  # that processes other than the bench's kept busy meanwhile
+    tokens_per_s: float  # of all requests
+    step_s: float | None  # a decoding step of the target
+    drafts: int = 0  # requests times steps that verified drafts
+    accepted: list[int] = []  # of them, per position
+    ttft_s: list[float] = []  # per whole text
+    tpot_s: list[float] = []  # per whole text of two tokens or more
+    texts_sha256: str | None = None  # of the token ids of all whole texts, in the order of the prompts
+    other_cores: float | None = None  # that processes other than these kept busy meanwhile
+
+
+class Spread(Record):
+    """Over the measurements of a row."""
+
+    median: float
+    low: float
+    high: float
 
     @property
-    def tokens_per_s(self) -> float:
-        return self.tokens / self.seconds
+    def relative(self) -> float:
+        return (self.high - self.low) / self.median
 
 
-class Folder(RunFolder[Settings]):
-    """The folder of a bench."""
+class Latency(Record):
+    """Milliseconds, over the requests of all measurements."""
 
-    COMMAND = "bench"
-    HEADER = SETTINGS
-    LINES = (ENGINES, MEASUREMENTS)
-    SETTINGS_RECORD = Settings
+    mean: float
+    p50: float
+    p99: float
 
-    def engines(self) -> list[EngineRecord]:
-        return self.read(ENGINES, EngineRecord)
 
-    def measurements(self) -> list[Measurement]:
-        """Read all measurements; of what was measured twice, the later."""
-        found = self.read(MEASUREMENTS, Measurement)
-        return list({(m.variant, m.repeat, m.concurrency): m for m in found}.values())
+class Row(Record):
+    """One variant at one load. Counts are sums over its measurements."""
 
-    def add(self, record: EngineRecord | Measurement) -> None:
-        self.write(ENGINES if isinstance(record, EngineRecord) else MEASUREMENTS, record)
+    stage: Stage
+    variant: Variant
+    concurrency: int
+    context: int
+    measured: int  # times; fewer than wanted where it was interrupted or an engine failed
+    error: str | None = None  # of the engine that failed
+    tokens_per_s: Spread | None = None
+    step_ms: float | None = None  # median over the measurements
+    speedup: Interval | None = None  # against no draft
+    against_stock: Interval | None = None  # ours against stock, same draft and K
+    step_ratio: Interval | None = None  # step times over no draft's: the acceptance length that pays
+    acceptance_length: float | None = None  # 1 where nothing is drafted
+    acceptance: list[float] = []  # per position: accepted / drafts
+    drafts: int = 0
+    accepted: list[int] = []  # per position
+    split: Split | None = None
+    draft_share: float | None = None  # of the step
+    tpot_ms: Latency | None = None
+    ttft_ms: Latency | None = None
+    same_texts: bool | None = None  # as without a draft; None where sampling decides
+    other_cores: float | None = None  # the most that other processes kept busy in a measurement
+    runs: list[Measurement] = []
+
+    @property
+    def load(self) -> ServedLoad:
+        return ServedLoad(concurrency=self.concurrency, context=self.context)
+
+
+class Config(Record):
+    """What to serve with; both are None without a draft."""
+
+    speculative_config: dict[str, Any] | None = None
+    additional_config: dict[str, Any] | None = None
+
+
+class TunedChoice(Record):
+    """What a tune prints, and where it is slower than no draft: by its whole interval, or perhaps."""
+
+    served: Variant
+    config: Config
+    gain: Interval | None = None  # over no draft, mean over the loads of each round
+    slower: list[ServedLoad] = []
+    undecided: list[ServedLoad] = []  # by the median alone, while the interval reaches 1
+    with_zero: Config | None = None  # the same with K = 0 there, where that is less slow
+
+    @property
+    def exit_code(self) -> int:
+        if self.slower:
+            return 1
+        return 2 if self.undecided else 0
+
+
+class Report(Record):
+    settings: Settings
+    context: Context
+    engines: list[EngineRecord]
+    rows: list[Row]
+    advice: list[str] = []
+    choice: TunedChoice | None = None  # of a tune
+
+    def row(self, stage: Stage, variant: Variant, load: ServedLoad) -> Row | None:
+        wanted = (stage, variant, load)
+        return next((row for row in self.rows if (row.stage, row.variant, row.load) == wanted), None)
+
+    def of(self, stage: Stage) -> list[Row]:
+        """List the rows of a stage that were measured."""
+        return [row for row in self.rows if row.stage == stage and row.measured]
+
+
+def labels(names: Sequence[str]) -> dict[str, str]:
+    """Short names of paths or repositories: the last part, or as many as tell them apart."""
+    parts = {name: PurePosixPath(name).parts for name in names}
+    longest = max((len(found) for found in parts.values()), default=1)
+    shown: dict[str, str] = {}
+    for name, own in parts.items():
+        for depth in range(1, longest + 1):
+            others = [found[-depth:] for other, found in parts.items() if other != name]
+            if own[-depth:] not in others:
+                break
+        shown[name] = "/".join(own[-depth:]).replace("//", "/") or name
+    return shown
 
 
 def sha256_of(ids: list[list[int]]) -> str:

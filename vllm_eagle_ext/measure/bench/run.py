@@ -1,28 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole bench: what was asked is settled, measured into a folder, and reported."""
+"""A whole bench or tune: what was asked is settled, measured and reported."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from vllm_eagle_ext.measure.announce import busy_warning, duration, fallback_warning
-from vllm_eagle_ext.measure.bench.display import ProgressDisplay
-from vllm_eagle_ext.measure.bench.estimate import guessed_s
-from vllm_eagle_ext.measure.bench.report import write_report
-from vllm_eagle_ext.measure.bench.request import BenchRequest, settle
-from vllm_eagle_ext.measure.bench.results import Folder, Settings
-from vllm_eagle_ext.measure.bench.schedule import Turn, outstanding, variants
-from vllm_eagle_ext.measure.bench.turns import run_turns
-from vllm_eagle_ext.measure.context import run_context
+from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.measure.bench.advice import bench_advice
+from vllm_eagle_ext.measure.bench.choice import choose_served, worth_serving
+from vllm_eagle_ext.measure.bench.context import run_context
+from vllm_eagle_ext.measure.bench.order import batches, batches_s, swept, variants
+from vllm_eagle_ext.measure.bench.progress import ProgressDisplay, announced, described
+from vllm_eagle_ext.measure.bench.request import BenchRequest, Prompts, settle_bench
+from vllm_eagle_ext.measure.bench.results import PLAIN, REPORT, Context, Report, Settings
+from vllm_eagle_ext.measure.bench.runner import Runner
+from vllm_eagle_ext.measure.bench.summary import summarise
+from vllm_eagle_ext.measure.bench.surface import surface_of
+from vllm_eagle_ext.measure.bench.table import print_report
+from vllm_eagle_ext.measure.bench.tune_request import settle_tune
+from vllm_eagle_ext.measure.extra import INSTALL, is_installed
 
 
 def run_bench(request: BenchRequest, path: Path, arguments: Sequence[str], console: Console) -> int:
-    """Measure what the folder at `path` lacks of the request, and report all that it holds.
+    """Measure no draft, stock vLLM and this package in turns, and report it.
 
     Args:
+        path: folder of the report; it has none yet.
         arguments: of the command, without the program; kept beside the figures.
 
     Returns:
@@ -31,40 +37,103 @@ def run_bench(request: BenchRequest, path: Path, arguments: Sequence[str], conso
     Raises:
         EagleExtError: the request cannot be met.
     """
-    settings, prompts = settle(request)
-    folder = Folder(path)
-    folder.begin(settings, run_context(arguments))
-    _measure_missing(folder, prompts.ids, console)
-    write_report(folder, console)
-    measured = {m.variant for m in folder.measurements()}
+    settings, prompts = settle_bench(request)
+    run = _Run(settings, prompts, path, run_context(arguments), console)
+    report = run.measured(lambda runner: runner.run("texts", variants(settings)))
+    measured = {row.variant for row in report.of("texts")}
     needed = [variant for variant in variants(settings) if variant.kind != "stock"]
     return int(any(variant not in measured for variant in needed))
 
 
-def _measure_missing(folder: Folder, prompts: list[list[int]], console: Console) -> None:
-    settings = folder.settings()
-    template = "with" if settings.chat_template else "without"
-    switch = {None: "", True: ", thinking", False: ", not thinking"}[settings.thinking]
-    console.print(
-        f"{settings.num_prompts} prompts ({settings.prompts}), {template} chat template{switch}, "
-        f"{settings.max_tokens} new tokens, temperature {settings.temperature:g}; "
-        f"results in {folder.path}",
-        markup=False,
-    )
-    left = outstanding(settings, folder.engines(), folder.measurements())
-    for line in announced(settings, left):
-        console.print(line, markup=False)
-    with ProgressDisplay(console, len(left)) as display:
-        run_turns(folder, settings, prompts, display)
+def run_tune(request: BenchRequest, path: Path, arguments: Sequence[str], console: Console) -> Report:
+    """Measure every K in one engine beside one without a draft, then what may be served.
+
+    Args:
+        path: folder of the report; it has none yet.
+        arguments: of the command, without the program; kept beside the figures.
+
+    Raises:
+        EagleExtError: the request cannot be met, or an engine failed.
+    """
+    settings, prompts = settle_tune(request)
+    run = _Run(settings, prompts, path, run_context(arguments), console)
+
+    def stages(runner: Runner) -> None:
+        runner.run("sweep", swept(settings))
+        _raise_failures(runner)
+        surface = surface_of(run.summary(runner))
+        if not settings.surface_only and (found := worth_serving(settings, surface)):
+            runner.run("closing", [PLAIN, *found])
+            _raise_failures(runner)
+
+    return run.measured(stages)
 
 
-def announced(settings: Settings, left: Sequence[Turn]) -> Iterator[str]:
-    """How long it will take, and what would spoil it."""
-    if left:
-        yield (
-            f"Engines to start: {len(left)}. A small model on a CPU takes about "
-            f"{duration(guessed_s(settings, left))}; told again after the first. More --repeats, "
-            "--num-prompts and --max-tokens take longer and tell more surely."
-        )
-    yield from busy_warning()
-    yield from fallback_warning(settings.engine)
+def _raise_failures(runner: Runner) -> None:
+    for failure in runner.failures.values():
+        raise failure
+
+
+class _Run:
+    """One command: what it measures, and where it writes."""
+
+    def __init__(
+        self, settings: Settings, prompts: Prompts, path: Path, context: Context, console: Console
+    ) -> None:
+        if (path / REPORT).exists():
+            raise SpeculativeConfigError(
+                field="--out", value=str(path), allowed=f"a folder without a {REPORT}",
+                remedy="name another folder, or remove it",
+            )  # fmt: skip
+        path.mkdir(parents=True, exist_ok=True)
+        self.settings, self.prompts, self.path = settings, prompts, path
+        self.context, self.console = context, console
+
+    def measured(self, stages: Callable[[Runner], None]) -> Report:
+        """Measure, and report what was measured, also where it is interrupted."""
+        settings, console = self.settings, self.console
+        console.print(described(settings, self.path), markup=False)
+        for line in announced(settings, self._expected_s()):
+            console.print(line, markup=False)
+        with ProgressDisplay(console) as display:
+            runner = Runner(settings, self.prompts, self.path / "logs", display)
+            try:
+                stages(runner)
+            except KeyboardInterrupt:
+                display.progress.stop()
+                if runner.measurements:
+                    publish(self.summary(runner), self.path, console)
+                raise
+        report = self.summary(runner)
+        if settings.command == "tune" and not settings.surface_only:
+            report = report.model_copy(update={"choice": choose_served(report)})
+        report = report.model_copy(update={"advice": bench_advice(report)})
+        publish(report, self.path, console)
+        return report
+
+    def summary(self, runner: Runner) -> Report:
+        return summarise(self.settings, self.context, runner.engines, runner.measurements)
+
+    def _expected_s(self) -> float:
+        """Seconds in all; what a closing round compares is known when the sweep has ended."""
+        settings = self.settings
+        if settings.command == "bench":
+            return batches_s(settings, batches(settings, variants(settings)))
+        seconds = batches_s(settings, batches(settings, swept(settings)))
+        if settings.surface_only:
+            return seconds
+        closing = [one for one in swept(settings) if one.k in (0, max(settings.ks))]
+        return seconds + batches_s(settings, batches(settings, closing))
+
+
+def publish(report: Report, path: Path, console: Console) -> None:
+    """Write report.json and the picture into the folder, and print tables and what follows."""
+    (path / REPORT).write_text(report.model_dump_json(indent=1) + "\n")
+    print_report(report, console)
+    drawn = f"no picture: matplotlib is missing, {INSTALL}"
+    if is_installed("matplotlib"):
+        from vllm_eagle_ext.measure.bench.picture import draw
+
+        picture = draw(report, path)
+        drawn = picture.name if picture else "no picture"
+    console.print(f"{path}: {REPORT}, {drawn}", markup=False)

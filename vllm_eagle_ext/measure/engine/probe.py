@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of a worker from within: what it serves, the bytes that it moves, the parts of a step.
+"""What is asked of a worker from within: what it serves, and the parts of a step.
 
     LLM(worker_extension_cls="vllm_eagle_ext.measure.engine.probe.StepProbe")
 
-vLLM mixes the class into its worker. Only the engines that `bench` and `verify` start name it; no other
-process that serves imports anything of `measure`. It imports nothing of this package's plugin and
-changes nothing until it is asked to, so that it measures an engine of stock vLLM alike.
+vLLM mixes the class into its worker. Only the engines that `bench`, `tune` and `verify` start name it;
+no other process that serves imports anything of `measure`. It imports nothing of this package's plugin
+and changes nothing until it is asked to, so that it measures an engine of stock vLLM alike.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-from vllm_eagle_ext.measure.engine.traffic import copy_bytes_per_s, draft_layers, kv_bytes, weights
 
 
 class StepProbe:
@@ -51,29 +49,6 @@ class StepProbe:
         return {
             "block_size": max(group.kv_cache_spec.block_size for group in groups),
             "max_model_len": self.vllm_config.model_config.max_model_len,
-        }
-
-    def eagle_ext_traffic(self) -> dict[str, Any]:
-        """The fields of `results.Traffic`."""
-        runner, speculative = self.model_runner, self.vllm_config.speculative_config
-        target, draft = runner.get_model(), runner.get_draft_model()
-        own, drafts = weights(target), weights(draft)
-        fusion = weights(getattr(getattr(draft, "model", None), "fc", None)).dense
-        layers = draft_layers(self._eagle_ext_layers, draft)
-        cache = kv_bytes(runner.kv_cache_config, layers)
-        return {
-            "target_weights": own.dense,
-            "target_experts": own.experts,
-            "experts": own.experts_per_layer,
-            "experts_per_token": own.experts_per_token,
-            "draft_weights": drafts.dense + drafts.experts - fusion,
-            "draft_fusion": fusion,
-            "target_kv_per_token": cache.target_per_token,
-            "draft_kv_per_token": cache.draft_per_token,
-            "state_per_request": cache.state,
-            "state_blocks": cache.state_blocks,
-            "parallel_drafts": bool(speculative and speculative.parallel_drafting),
-            "copy_bytes_per_s": copy_bytes_per_s(runner.device),
         }
 
     def eagle_ext_time_steps(self, requests: int) -> dict[str, float]:

@@ -9,13 +9,16 @@ from typing import Any
 
 from vllm_eagle_ext.measure.engine.arguments import refuse_reserved
 from vllm_eagle_ext.measure.prompts import PromptSet, read_texts, token_ids
-from vllm_eagle_ext.measure.verify.amount import QUICK, QUICK_ENGINE, USUAL
 from vllm_eagle_ext.measure.verify.texts import TIE_GAP, TIE_GAP_FLOAT32
 from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
 from vllm_eagle_ext.preflight.offline.serve import speculative_config, usual_k
 
+# How much is measured, usually and with --quick.
+USUAL: Mapping[str, int] = {"num_prompts": 20, "max_tokens": 64, "samples": 1000}
+QUICK: Mapping[str, int] = {"num_prompts": 6, "max_tokens": 48, "samples": 300}
+QUICK_ENGINE: Mapping[str, Any] = {"enforce_eager": True}  # no compilation, no CUDA graphs
 # Options by which an engine reads a checkpoint otherwise than it says of itself.
 OVERRIDES = ("aux_layers", "norm_output", "gate_layout")
 
@@ -66,9 +69,7 @@ def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
         engine, draft=given["draft"], target=target, k=given["k"], method=given["method"],
         revision=given["revision"], options=given["eagle_ext"],
     )  # fmt: skip
-    texts = read_texts(
-        source, count=amounts.pop("num_prompts"), dataset_path=given["dataset_path"], target=target
-    )
+    texts = read_texts(source, count=amounts.pop("num_prompts"))
     prompts = token_ids(
         texts, target, source=source, chat_template=given["chat_template"],
         thinking=given["thinking"], trust_remote_code=bool(engine.get("trust_remote_code")),

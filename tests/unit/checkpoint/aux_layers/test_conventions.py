@@ -17,6 +17,8 @@ from tests.unit.checkpoint.aux_layers.ids import (
 from vllm_eagle_ext.checkpoint.families.eagle3 import NATIVE
 from vllm_eagle_ext.checkpoint.layer_ids import resolve_aux_layers
 
+pytestmark = pytest.mark.promise("layer ids in every convention that drafts are published with")
+
 
 @pytest.mark.parametrize(
     ("config", "layer_ids", "words"),

@@ -140,6 +140,13 @@ def test_valid_draft_has_no_finding(tmp_path, family, seed):
     assert inspect(valid_draft(family, seed), tmp_path, setting={"runner": runner}).findings == ()
 
 
+@pytest.mark.promise("depth-gated MLPs are refused", id="architecture_is_served-gated_by_depth")
+@pytest.mark.promise(
+    "DFlash with windowed and full layers mixed on V1 is refused",
+    id="runner_serves_it-mixed_windows_on_v1",
+)
+@pytest.mark.promise("drafts without aux states on V2 are refused", id="runner_serves_it-no_aux_on_v2")
+@pytest.mark.promise("P-EAGLE on V2 is refused", id="runner_serves_it-parallel_on_v2")
 @pytest.mark.parametrize("broken", CASES)
 def test_rule_fires_alone_and_says_why(tmp_path, broken):
     inspection = inspect_broken(broken, tmp_path)

@@ -16,6 +16,7 @@ def test_tokenizers_that_agree(tmp_path, draft):
     assert inspect(valid_draft("native"), tmp_path, target_folder=target).findings == ()
 
 
+@pytest.mark.promise("both are taken on V1, and on V2 as soon as vLLM serves them")
 @pytest.mark.parametrize(
     ("family", "setting"),
     [

@@ -1,27 +1,33 @@
-"""Folders of a bench that nothing was measured for."""
+"""Reports of a bench and of a tune that nothing was measured for: times and acceptance by formulas."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from vllm_eagle_ext.measure.bench.advice import bench_advice
+from vllm_eagle_ext.measure.bench.choice import choose_served, worth_serving
+from vllm_eagle_ext.measure.bench.order import swept, variants
 from vllm_eagle_ext.measure.bench.results import (
-    ContextBin,
+    PLAIN,
+    Context,
     EngineRecord,
-    Folder,
-    GivenConfig,
     Measurement,
+    Report,
+    ServedLoad,
     Settings,
     Split,
-    Traffic,
+    Stage,
     Variant,
 )
-from vllm_eagle_ext.measure.bench.schedule import variants
 from vllm_eagle_ext.measure.bench.summary import summarise
-from vllm_eagle_ext.measure.folder import Context
+from vllm_eagle_ext.measure.bench.surface import expected_length, surface_of
 
 FAST, SLOW = "org/fast-draft", "org/slow-draft"
+OURS, STOCK = (Variant(kind=kind, draft=FAST, k=3) for kind in ("ours", "stock"))
+QUIET = (1.0, 1.01, 1.02)  # noise that is none to speak of
 _CORE = "(EngineCore pid=9) ERROR 01-01 [core.py:1] "
 _POINTER = (
     "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
@@ -38,20 +44,32 @@ STOCK_ERROR = "\n".join(  # the engine's, and the 25 last lines of its log
     ]
 )
 REQUESTS, TOKENS = 8, 100  # tokens per request
-TRAFFIC = Traffic(
-    target_weights=10**9,
-    target_experts=0,
-    experts=0,
-    experts_per_token=0,
-    draft_weights=5 * 10**7,
-    draft_fusion=0,
-    target_kv_per_token=10**5,
-    draft_kv_per_token=4000,
-    state_per_request=0,
-    state_blocks=0,
-    parallel_drafts=False,
-    copy_bytes_per_s=2e11,
-)
+STEPS = 1000
+
+
+def load(concurrency: int, context: int = 0) -> ServedLoad:
+    return ServedLoad(concurrency=concurrency, context=context)
+
+
+def settings_of(**given: Any) -> Settings:
+    drafts = given.get("drafts", [FAST])
+    usual: dict[str, Any] = {
+        "command": "bench", "target": "org/target-8B", "drafts": drafts,
+        "served": {draft: {"method": "eagle3", "model": draft} for draft in drafts},
+        "kinds": ["none", "stock", "ours"], "ks": [3], "concurrency": [1], "rounds": 1,
+        "together": False, "temperature": 0.0, "seed": 0, "ignore_eos": True, "prompts": "built-in",
+        "num_prompts": REQUESTS, "prompts_sha256": "0", "chat_template": True, "thinking": None,
+        "engine": {}, "eagle_ext": {},
+    }  # fmt: skip
+    return Settings(**usual | given)
+
+
+def context(**given: Any) -> Context:
+    usual: dict[str, Any] = {
+        "command": "vllm-eagle bench --target org/target-8B", "started": "2030-01-01T00:00:00+00:00",
+        "versions": {"vllm": "0.32.0"}, "device": "a device", "environment": {},
+    }  # fmt: skip
+    return Context(**usual | given)
 
 
 @dataclass
@@ -63,10 +81,8 @@ class MadeUp:
     concurrency: tuple[int, ...] = (1,)
     repeats: int = 3
     rounds: int = 1
-    together: bool = False
     temperature: float = 0.0
     kinds: tuple[str, ...] = ("none", "stock", "ours")
-    config: GivenConfig | None = None
     stock_error: str | None = None
     probe_error: str | None = None
     synthetic: list[float] | None = None
@@ -78,51 +94,14 @@ class MadeUp:
     draft_s: float = 0.0005  # per drafted token
     rest_s: float = 0.001
     stock_extra_s: float = 0.0002
-    fading: float = 1.0  # acceptance length of the last context bin over that of the first
-    bins: int = 1
-    drafter: str = "X"  # class that serves the drafts
-    eagle_ext: dict[str, Any] = field(default_factory=dict)
+    other_cores: float | None = None
 
     def settings(self) -> Settings:
-        return Settings(
-            target="org/target-8B",
-            drafts=list(self.drafts),
-            method={draft: "eagle3" for draft in self.drafts},
-            ks=list(self.ks),
-            concurrency=list(self.concurrency),
-            repeats=self.repeats,
-            rounds=self.rounds,
-            together=self.together,
-            max_tokens=TOKENS,
-            temperature=self.temperature,
-            seed=0,
-            ignore_eos=True,
-            prompts="built-in",
-            num_prompts=REQUESTS,
-            prompts_sha256="0",
-            prompt_tokens=[40] * REQUESTS,
-            chat_template=True,
-            thinking=None,
-            engine={},
-            speculative={},
-            eagle_ext=self.eagle_ext,
-            synthetic_acceptance=self.synthetic,
-            dummy=False,
-            kinds=list(self.kinds),
-            config=self.config,
-        )
-
-    def context(self) -> Context:
-        return Context(
-            command="vllm-eagle bench --target org/target-8B",
-            started="2030-01-01T00:00:00+00:00",
-            versions={"vllm": "0.32.0"},
-            device="a device",
-            environment={},
-        )
-
-    def acceptance(self, variant: Variant) -> list[float]:
-        return [self.first[variant.draft] ** (place + 1) for place in range(variant.k)]
+        return settings_of(
+            drafts=list(self.drafts), ks=list(self.ks), concurrency=list(self.concurrency),
+            repeats=self.repeats, rounds=self.rounds, temperature=self.temperature,
+            kinds=list(self.kinds), synthetic_acceptance=self.synthetic, max_tokens=TOKENS,
+        )  # fmt: skip
 
     def parts(self, variant: Variant, concurrency: int) -> tuple[float, float]:
         """Seconds of target and draft."""
@@ -135,98 +114,135 @@ class MadeUp:
 
     def measurement(self, variant: Variant, repeat: int, concurrency: int) -> Measurement:
         drafts = 10_000 if variant.k else 0
-        accepted = [round(rate * drafts) for rate in self.acceptance(variant)] if variant.k else []
-        acceptance_length = 1 + sum(accepted) / drafts if drafts else 1.0
+        rates = [self.first[str(variant.draft)] ** (place + 1) for place in range(variant.k)]
+        accepted = [round(rate * drafts) for rate in rates]
+        length = 1 + sum(accepted) / drafts if drafts else 1.0
         own = 1 + self.jitter * Random(f"{variant.name} {repeat} {concurrency}").uniform(-1, 1)
         step_s = self.step_s(variant, concurrency) * self.noise[repeat] * own
-        tpot, tokens = step_s / acceptance_length, REQUESTS * TOKENS
-        steps = round(REQUESTS * (TOKENS - 1) / acceptance_length)
         return Measurement(
-            variant=variant,
-            repeat=repeat,
-            concurrency=concurrency,
-            seconds=tokens * tpot / concurrency,
-            requests=REQUESTS,
-            tokens=tokens,
-            decode_s=steps * step_s,
-            decode_steps=steps,
-            ttft_s=[0.02] * REQUESTS,
-            tpot_s=[tpot] * REQUESTS,
-            drafts=drafts,
-            drafted=drafts * variant.k,
-            accepted=accepted,
-            by_context=self._by_context(acceptance_length),
-            texts_sha256="same",
-        )
-
-    def _by_context(self, acceptance_length: float) -> list[ContextBin]:
-        edges = [0] + [128 << place for place in range(self.bins)]
-        fade = [self.fading ** (place / max(1, self.bins - 1)) for place in range(self.bins)]
-        return [
-            ContextBin(start=start, end=end, steps=1000, tokens=round(1000 * acceptance_length * part))
-            for start, end, part in zip(edges, edges[1:], fade, strict=False)
-        ]
+            stage="texts", variant=variant, load=load(concurrency), repeat=repeat,
+            tokens_per_s=concurrency * length / step_s, step_s=step_s, drafts=drafts,
+            accepted=accepted, ttft_s=[0.02] * REQUESTS, tpot_s=[step_s / length] * REQUESTS,
+            texts_sha256="same", other_cores=self.other_cores,
+        )  # fmt: skip
 
     def engine(self, variant: Variant, repeat: int) -> EngineRecord:
+        found = EngineRecord(stage="texts", variant=variant, repeat=repeat, start_s=32.0)
         if variant.kind == "stock" and self.stock_error:
-            return EngineRecord(variant=variant, repeat=repeat, start_s=5.0, error=self.stock_error)
-        if repeat:
-            return EngineRecord(variant=variant, repeat=repeat, start_s=30.0)
-        if self.probe_error:
-            return EngineRecord(variant=variant, repeat=0, start_s=32.0, probe_error=self.probe_error)
-        splits = []
-        for level in self.concurrency:
-            target_s, draft_s = self.parts(variant, level)
-            splits.append(Split(concurrency=level, steps=50, target_s=target_s, draft_s=draft_s))
-        return EngineRecord(
-            variant=variant,
-            repeat=0,
-            start_s=32.0,
-            facts={"drafter": self.drafter},
-            traffic=TRAFFIC,
-            splits=splits,
-        )
+            return found.model_copy(update={"error": self.stock_error})
+        if repeat or self.probe_error:
+            return found.model_copy(update={"probe_error": None if repeat else self.probe_error})
+        parts = {level: self.parts(variant, level) for level in self.concurrency}
+        splits = [
+            Split(concurrency=level, steps=50, target_s=target_s, draft_s=draft_s)
+            for level, (target_s, draft_s) in parts.items()
+        ]
+        return found.model_copy(update={"facts": {"drafter": "X"}, "splits": splits})
 
     def records(self) -> tuple[list[EngineRecord], list[Measurement]]:
-        """As `run` leaves them: an engine that failed is not tried again."""
         engines, measurements = [], []
         for repeat in range(self.repeats):
             for variant in variants(self.settings()):
-                fails = variant.kind == "stock" and self.stock_error is not None
-                if fails and repeat:
-                    continue
                 engines.append(self.engine(variant, repeat))
-                if not fails:
+                if variant.kind != "stock" or self.stock_error is None:
                     for number in range(repeat * self.rounds, (repeat + 1) * self.rounds):
                         measurements += [self.measurement(variant, number, c) for c in self.concurrency]
         return engines, measurements
 
-    def folder(self, path) -> Folder:
-        found = Folder(path)
-        found.begin(self.settings(), self.context())
+    def report(self, change: Callable[[Any], Any] = lambda record: record, **given: Any) -> Report:
+        """Its report, with every engine and measurement changed."""
         engines, measurements = self.records()
-        for record in [*engines, *measurements]:
-            found.add(record)
+        found = summarise(
+            self.settings(), context(**given), [change(one) for one in engines],
+            [changed for one in measurements if (changed := change(one)) is not None],
+        )  # fmt: skip
+        return found.model_copy(update={"advice": bench_advice(found)})
+
+
+def changing(variant: Variant, **update: Any) -> Callable[[Any], Any]:
+    """Changes a variant's measurements."""
+
+    def change(record: Any) -> Any:
+        mine = isinstance(record, Measurement) and record.variant == variant
+        return record.model_copy(update=update) if mine else record
+
+    return change
+
+
+def memory_bound(at: ServedLoad, k: int) -> float:
+    """A step is as long as the longer of reading weights and computing rows; the draft on top."""
+    rows = at.concurrency * (k + 1)
+    return max(0.008, 0.001 * rows) + 0.0005 * k + 1e-6 * at.context
+
+
+@dataclass
+class MadeUpTune:
+    """`noise` of a turn is that of the machine, alike for all that take turns in it."""
+
+    ks: tuple[int, ...] = (0, 1, 2, 4)
+    concurrency: tuple[int, ...] = (1, 4, 16)
+    contexts: tuple[int, ...] = (64, 512)
+    rounds: int = 6
+    rate: float = 0.7
+    together: bool = True
+    surface_only: bool = False
+    adaptive: bool = False
+    noise: float = 0.3
+    own_noise: float = 0.01
+    step_s: Callable[[ServedLoad, int], float] = memory_bound
+    awake_s: float = 0.0005  # what the drafter takes at K = 0
+    adaptive_gain: float = 1.0  # over the best K
+    served_slower: float = 1.0  # steps as served over those that the sweep saw
+    random: Random = field(default_factory=lambda: Random(0))
+
+    def settings(self) -> Settings:
+        return settings_of(
+            command="tune", kinds=["none", "ours"], ks=list(self.ks),
+            concurrency=list(self.concurrency), contexts=list(self.contexts), rounds=self.rounds,
+            steps=STEPS, together=self.together, surface_only=self.surface_only,
+            adaptive=self.adaptive, chat_template=False,
+        )  # fmt: skip
+
+    def cells(self, stage: Stage, served: Iterable[Variant]) -> list[Measurement]:
+        served, found = list(served), []
+        for number in range(self.rounds):
+            for at in self.settings().loads:
+                machine = 1 + self.noise * self.random.random()
+                found += [self._cell(stage, one, at, number, machine) for one in served]
         return found
 
-    def report(self):
-        from vllm_eagle_ext.measure.bench.summary import summarise
+    def _cell(
+        self, stage: Stage, served: Variant, at: ServedLoad, number: int, machine: float
+    ) -> Measurement:
+        k = served.k_at(at.concurrency)
+        if k is None:
+            k = max(self.ks, key=lambda k: expected_length(self.rate, k) / self.step_s(at, k))
+        seconds = self.step_s(at, k) + (self.awake_s if served != PLAIN and not k else 0)
+        if served.kind == "adaptive":
+            seconds /= self.adaptive_gain
+        if stage == "closing" and served != PLAIN:
+            seconds *= self.served_slower
+        seconds *= machine * (1 + self.own_noise * self.random.random())
+        drafts = STEPS * at.concurrency if k else 0
+        return Measurement(
+            stage=stage, variant=served, load=at, repeat=number, step_s=seconds,
+            tokens_per_s=at.concurrency * expected_length(self.rate, k) / seconds, drafts=drafts,
+            accepted=[round(self.rate ** (1 + j) * drafts) for j in range(k)], other_cores=0.0,
+        )  # fmt: skip
 
-        return summarise(self.settings(), self.context(), *self.records())
+    def sweep(self) -> Report:
+        return self.report_of(self.cells("sweep", swept(self.settings())))
 
+    def report_of(self, cells: list[Measurement]) -> Report:
+        device = context(device="a processor, 2 cores", cores=2, load_average=0.1)
+        return summarise(self.settings(), device, [], cells)
 
-def summarised(made: MadeUp, engines=None, measurements=None):
-    found = made.records()
-    return summarise(
-        made.settings(),
-        made.context(),
-        engines or found[0],
-        found[1] if measurements is None else measurements,
-    )
-
-
-def altered(made: MadeUp, variant: Variant, **update):
-    """Its report with every measurement of a variant changed."""
-    engines, measurements = made.records()
-    changed = [m.model_copy(update=update) if m.variant == variant else m for m in measurements]
-    return summarised(made, engines, changed)
+    def report(self) -> Report:
+        """Both stages, and the choice."""
+        cells, settings = self.cells("sweep", swept(self.settings())), self.settings()
+        if self.surface_only:
+            return self.report_of(cells)
+        if found := worth_serving(settings, surface_of(self.report_of(cells))):
+            cells += self.cells("closing", [PLAIN, *found])
+        report = self.report_of(cells)
+        return report.model_copy(update={"choice": choose_served(report)})

@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.measure.bench.request import BenchRequest, engine_arguments, settle
+from vllm_eagle_ext.measure.bench.keywords import engine_arguments
+from vllm_eagle_ext.measure.bench.request import BenchRequest, settle_bench
+from vllm_eagle_ext.measure.bench.results import PLAIN, Variant
 
 REQUEST = BenchRequest(
     target=str(TINY / "target"), drafts=[str(TINY / "postnorm")], ks=[5, 3], concurrency=[4, 1, 4]
@@ -21,19 +23,18 @@ HYBRID = {"target": str(TINY / "hybrid_target"), "drafts": [str(TINY / "dflash")
 
 
 def test_nothing_is_left_open():
-    settings, prompts = settle(REQUEST)
+    settings, prompts = settle_bench(REQUEST)
     assert settings.ks == [3, 5]
     assert settings.concurrency == [1, 4]
-    assert settings.method == {REQUEST.drafts[0]: "eagle3"}
+    assert settings.served == {REQUEST.drafts[0]: {"method": "eagle3", "model": REQUEST.drafts[0]}}
     assert settings.chat_template is True  # the tiny target has one
-    assert settings.num_prompts == len(prompts.ids) == 20
-    assert settings.prompt_tokens == [len(ids) for ids in prompts.ids]
+    assert settings.num_prompts == len(prompts[0]) == 20
 
 
 def test_the_same_request_settles_alike():
-    assert settle(REQUEST)[0] == settle(REQUEST)[0]
-    other = settle(replace(REQUEST, chat_template=False))[0]
-    assert other.prompts_sha256 != settle(REQUEST)[0].prompts_sha256
+    assert settle_bench(REQUEST)[0] == settle_bench(REQUEST)[0]
+    other = settle_bench(replace(REQUEST, chat_template=False))[0]
+    assert other.prompts_sha256 != settle_bench(REQUEST)[0].prompts_sha256
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,6 @@ def test_the_same_request_settles_alike():
         ({"drafts": ["nowhere/at/all"]}, "--draft is 'nowhere/at/all'"),
         ({"target": str(TINY / "hybrid_target"), "drafts": [str(TINY / "dflash")], "ks": [99]}, "K=99"),
         ({"prompts": "nothing.txt"}, "--prompts is 'nothing.txt'"),
-        ({"prompts": "spec_bench"}, "--dataset-path is missing"),
         ({"thinking": True}, "no such switch"),
         ({"prompt_tokens": 64}, "with --dummy alone"),
         ({"synthetic_acceptance": [3.0]}, "on a GPU"),
@@ -53,30 +53,31 @@ def test_the_same_request_settles_alike():
 )
 def test_what_is_refused(change, said):
     with pytest.raises(EagleExtError) as refused:
-        settle(replace(REQUEST, **change))
+        settle_bench(replace(REQUEST, **change))
     assert said in str(refused.value)
 
 
 def test_every_variant_runs_as_the_check_decided():
     """On a CPU a hybrid target runs without prefix caching, also without a draft."""
-    settings, _ = settle(replace(REQUEST, **HYBRID, ks=[3]))
-    for kind, draft in (("none", None), ("stock", HYBRID["drafts"][0]), ("ours", HYBRID["drafts"][0])):
-        assert engine_arguments(settings, kind, draft, 3)["enable_prefix_caching"] is False
-    assert "enable_prefix_caching" not in settle(REQUEST)[0].engine
+    settings, _ = settle_bench(replace(REQUEST, **HYBRID, ks=[3]))
+    drafted = [Variant(kind=kind, draft=HYBRID["drafts"][0], k=3) for kind in ("stock", "ours")]
+    for variant in (PLAIN, *drafted):
+        assert engine_arguments(settings, variant)["enable_prefix_caching"] is False
+    assert "enable_prefix_caching" not in settle_bench(REQUEST)[0].engine
 
 
 def test_prefix_caching_that_would_end_the_engine_is_refused():
     with pytest.raises(EagleExtError, match="prefix_caching"):
-        settle(replace(REQUEST, **HYBRID, ks=[3], engine={"enable_prefix_caching": True}))
+        settle_bench(replace(REQUEST, **HYBRID, ks=[3], engine={"enable_prefix_caching": True}))
 
 
 def test_dummy_weights_take_random_tokens():
-    settings, prompts = settle(replace(REQUEST, dummy=True, prompt_tokens=12))
-    assert {len(ids) for ids in prompts.ids} == {12}
-    assert len(prompts.ids) == 8
+    settings, prompts = settle_bench(replace(REQUEST, dummy=True, prompt_tokens=12))
+    assert {len(ids) for ids in prompts[0]} == {12}
+    assert len(prompts[0]) == 8
     assert settings.ignore_eos
     assert (
-        max(map(max, prompts.ids)) < json.loads((TINY / "target/config.json").read_text())["vocab_size"]
+        max(map(max, prompts[0])) < json.loads((TINY / "target/config.json").read_text())["vocab_size"]
     )
 
 
@@ -95,3 +96,11 @@ def test_options_that_cannot_be_read(arguments, said):
     result = CliRunner().invoke(app, base + arguments)
     assert result.exit_code == 2
     assert said in result.output
+
+
+def test_a_folder_that_holds_a_report_is_kept(tmp_path):
+    (tmp_path / "report.json").write_text("{}")
+    given = ["bench", "--target", REQUEST.target, "--draft", REQUEST.drafts[0], "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 2
+    assert "a folder without a report.json" in result.stderr

@@ -69,6 +69,7 @@ def test_a_machine_where_all_is_right(invoke):
     assert found["times"] == []  # of a CPU none is told as if it were a GPU's
 
 
+@pytest.mark.promise("`selftest` fails where kernels are wrong")
 def test_a_machine_where_something_is_wrong(invoke, monkeypatch):
     breakage.apply("other beta", monkeypatch.setattr)
     status, printed, found = invoke()

@@ -19,6 +19,8 @@ from vllm_eagle_ext.measure.verify.table import print_verification
 from vllm_eagle_ext.measure.verify.verdicts import Verdict
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
 
+pytestmark = pytest.mark.promise("`verify` fails a draft that is served wrongly")
+
 PROMPTS = PromptSet("toys", [[number % VOCAB, 3] for number in range(8)], False, None)
 
 

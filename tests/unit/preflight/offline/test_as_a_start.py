@@ -14,7 +14,10 @@ from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
 from vllm_eagle_ext.preflight.offline.serve import serve_command
 
-pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
+pytestmark = [
+    pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does"),
+    pytest.mark.promise("`check` says what a start would say"),
+]
 DENSE, HYBRID = "target", "hybrid_target"
 SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 4, 2], [5, 8, 0]]}
 NEEDS_ALL = is_release("0.32")  # a CPU's kernels, with one state block per draft token

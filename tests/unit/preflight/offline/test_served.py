@@ -119,6 +119,7 @@ def test_families(check, tmp_path, slug, family, method, k, parallel):
     assert k is None or speculative["num_speculative_tokens"] == k
 
 
+@pytest.mark.promise("drafts that vLLM serves itself are passed through")
 def test_a_draft_that_is_passed_through(check, tmp_path):
     result = check(tiny_draft(tmp_path / "draft", architectures=["K3DSparkModel"]))
     assert result.exit_code == 0

@@ -59,6 +59,7 @@ def test_shapes(shapes):
     assert str(shapes) in str(result)
 
 
+@pytest.mark.promise("kernels that are wrong on a device are seen when a worker starts")
 @pytest.mark.parametrize("how", SEEN)
 def test_broken_kernels_are_seen(how):
     result = run(broken(SEQUENTIAL, how), SMALL, CPU)

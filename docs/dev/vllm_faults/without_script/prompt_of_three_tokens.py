@@ -1,0 +1,15 @@
+"""A prompt of three tokens ends the worker.
+
+Kind: explains an observation.
+Met by: CPUs with AMX.
+Symptom: An illegal instruction at a first prompt of three tokens, without a draft and without this
+  package; after a longer prompt the same one is answered.
+Cause: In the compiled kernel behind `_custom_ops.py`, `cpu_attention_with_kv_cache`; not traced
+  further.
+Releases: 0.32 (seen on an Intel Xeon with AMX); 0.33 not known.
+No script: it needs an engine on such a CPU, as the first request of `vllm serve MODEL` with a prompt of
+  three tokens.
+Workaround: None, since it has nothing to do with drafts.
+Remedy: begin with a longer prompt.
+Can go when: The first prompt of three tokens is answered.
+"""

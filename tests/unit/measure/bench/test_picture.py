@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from rich.console import Console
+
+from tests.unit.measure.bench.made_up import FAST, OURS, SLOW, STOCK_ERROR, MadeUp, MadeUpTune, context
+from vllm_eagle_ext.measure.bench.results import REPORT
+from vllm_eagle_ext.measure.bench.run import publish
+from vllm_eagle_ext.measure.bench.summary import summarise
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def picture():
+    pytest.importorskip("matplotlib", reason="comes with the extra `measure`")
+    from vllm_eagle_ext.measure.bench import picture
+
+    return picture
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        pytest.param(MadeUp(), "speedup.png", id="one of each"),
+        pytest.param(MadeUp(repeats=1, stock_error=STOCK_ERROR), "speedup.png", id="stock failed"),
+        pytest.param(MadeUp(kinds=("stock", "ours")), None, id="without none"),
+        pytest.param(MadeUp(kinds=("none",)), None, id="without a draft"),
+        pytest.param(
+            MadeUp(ks=(1, 3), drafts=(FAST, SLOW), concurrency=(1, 16)), "speedup.png", id="all"
+        ),
+        pytest.param(MadeUpTune(), "tune.png", id="tune"),
+        pytest.param(MadeUpTune(surface_only=True), "tune.png", id="surface alone"),
+    ],
+)
+def test_what_is_drawn(picture, made, name, tmp_path):
+    path = picture.draw(made.report(), tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ([name] if name else [])
+    if name:
+        assert path.read_bytes().startswith(PNG)
+        assert path.stat().st_size > 5000
+
+
+def test_nothing_to_draw(picture, tmp_path):
+    assert picture.draw(summarise(MadeUp().settings(), context(), [], []), tmp_path) is None
+
+
+def test_each_variant_and_its_interval(picture):
+    report = MadeUp(ks=(3, 5), concurrency=(1, 4, 16), jitter=0.05).report()
+    figure = picture._bench_figure(report)
+    (panel,) = figure.axes
+    shown = [bar.get_label() for bar in panel.containers]
+    assert shown == ["stock K=3", "ours K=3", "stock K=5", "ours K=5"]
+    line, _, (bars,) = panel.containers[1].lines
+    rows = [row for row in report.rows if row.variant == OURS]
+    assert list(line.get_ydata()) == [row.speedup.median for row in rows]
+    assert bars.get_segments()[2][:, 1] == pytest.approx([rows[2].speedup.low, rows[2].speedup.high])
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["1", "4", "16"]
+    assert "target-8B" in figure.get_suptitle()
+
+
+def published(report, path) -> str:
+    console = Console(record=True, soft_wrap=True, width=80)
+    publish(report, path, console)
+    return console.export_text()
+
+
+def test_all_of_a_bench_in_its_folder(picture, tmp_path):
+    shown = published(MadeUp(concurrency=(1, 4)).report(), tmp_path)
+    assert "concurrency 4" in shown
+    assert shown.splitlines()[-1].endswith("report.json, speedup.png")
+    found = json.loads((tmp_path / REPORT).read_text())
+    assert found["advice"]
+    assert all(f"- {line}" in shown for line in found["advice"])
+    assert len(found["rows"]) == 6
+
+
+def test_without_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    shown = published(MadeUp().report(), tmp_path)
+    assert "pip install '.[measure]'" in shown.splitlines()[-1]
+    assert "gives" in shown
+    assert [file.name for file in tmp_path.iterdir()] == [REPORT]

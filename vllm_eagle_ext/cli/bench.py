@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vllm-eagle bench` as typed."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from vllm_eagle_ext.cli import parameters
+from vllm_eagle_ext.cli.terminal import console, fail, json_object, numbers
+from vllm_eagle_ext.errors import EagleExtError
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.measure.bench.request import BenchRequest
+
+
+def bench(
+    context: typer.Context,
+    target: parameters.NeededTarget,
+    draft: parameters.Drafts = None,
+    k: parameters.Ks = "3",
+    concurrency: parameters.Concurrency = "1",
+    repeats: parameters.Repeats = 1,
+    rounds: parameters.Rounds = 3,
+    together: parameters.Together = False,
+    prompts: parameters.Prompts = None,
+    num_prompts: parameters.NumPrompts = None,
+    prompt_tokens: parameters.PromptTokens = None,
+    max_tokens: parameters.MaxTokens = 128,
+    temperature: parameters.Temperature = 0.0,
+    seed: parameters.Seed = 0,
+    ignore_eos: parameters.IgnoreEos = False,
+    chat_template: parameters.ChatTemplate = None,
+    thinking: parameters.Thinking = None,
+    method: parameters.Method = None,
+    variants: parameters.Variants = "none,stock,ours",
+    engine: parameters.Engine = "{}",
+    speculative: parameters.Speculative = "{}",
+    eagle_ext: parameters.EagleExt = "{}",
+    synthetic_acceptance: parameters.Synthetic = "",
+    dummy: parameters.Dummy = False,
+    out: parameters.Out = None,
+) -> None:
+    """Measure a target without a draft, with stock vLLM and with this package, in turns.
+
+    Every engine is a fresh one. Exits with 0, with 1 if the target alone or ours could not be served,
+    with 2 if the request cannot be met.
+    """
+    from vllm_eagle_ext.measure.bench.run import run_bench
+
+    given = context.params
+    asked = typed_request(
+        given,
+        drafts=draft or [],
+        ks=numbers(k, "-k") if draft else [],
+        concurrency=numbers(concurrency, "--concurrency"),
+        kinds=_variant_kinds(variants),
+        synthetic_acceptance=_fractions(synthetic_acceptance),
+    )
+    path = out or Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}")
+    try:
+        raise typer.Exit(run_bench(asked, path, sys.argv[1:], console()))
+    except EagleExtError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        fail(f"Interrupted. What was measured is in {path}.")
+
+
+def typed_request(given: dict[str, Any], **read: Any) -> BenchRequest:
+    """Make the request of a command's options by name, as typed.
+
+    Args:
+        read: fields that are not as the option of their name.
+    """
+    from vllm_eagle_ext.measure.bench.request import BenchRequest
+
+    for name in ("engine", "speculative", "eagle_ext"):
+        read[name] = json_object(given[name], "--" + name.replace("_", "-"))
+    names = set(BenchRequest.__dataclass_fields__) - set(read)
+    return BenchRequest(**read, **{name: given[name] for name in names & set(given)})
+
+
+def _fractions(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",") if part]
+    except ValueError:
+        raise typer.BadParameter(
+            "numbers with commas between", param_hint="--synthetic-acceptance"
+        ) from None
+
+
+def _variant_kinds(text: str) -> list[Any]:
+    from vllm_eagle_ext.measure.bench.results import KINDS
+
+    found = [part for part in text.split(",") if part]
+    if not found or set(found) - set(KINDS):
+        raise typer.BadParameter(f"of {', '.join(KINDS)}", param_hint="--variants")
+    return found

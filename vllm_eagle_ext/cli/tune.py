@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vllm-eagle tune` as typed."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from vllm_eagle_ext.cli import parameters
+from vllm_eagle_ext.cli.bench import typed_request
+from vllm_eagle_ext.cli.terminal import console, fail, numbers
+from vllm_eagle_ext.errors import EagleExtError
+
+
+def tune(
+    context: typer.Context,
+    draft: parameters.Draft,
+    target: parameters.NeededTarget,
+    k: parameters.K = None,
+    lengths: parameters.Lengths = None,
+    concurrency: parameters.Levels = None,
+    contexts: parameters.Contexts = "64,512",
+    rounds: parameters.TuneRounds = 6,
+    steps: parameters.Steps = 24,
+    surface_only: parameters.SurfaceOnly = False,
+    adaptive: parameters.Adaptive = False,
+    together: parameters.Beside = None,
+    prompts: parameters.Prompts = None,
+    num_prompts: parameters.AllPrompts = None,
+    chat_template: parameters.ChatTemplate = None,
+    thinking: parameters.Thinking = None,
+    temperature: parameters.Temperature = 0.0,
+    seed: parameters.Seed = 0,
+    method: parameters.Method = None,
+    engine: parameters.Engine = "{}",
+    speculative: parameters.Speculative = "{}",
+    eagle_ext: parameters.EagleExt = "{}",
+    as_json: parameters.AsJson = False,
+    out: parameters.TuneOut = None,
+) -> None:
+    """Find the K that pays at each load on this machine, and print the config that serves it.
+
+    Measures every K and no draft in turns, prints the acceptance length from which each K pays, then
+    measures what may be served. Exits with 0 if the printed config is nowhere slower than no draft,
+    with 1 if it is, with 2 if it cannot be told.
+    """
+    from vllm_eagle_ext.measure.bench.run import run_tune
+
+    asked = typed_request(
+        context.params,
+        drafts=[draft],
+        ks=None if lengths is None else numbers(lengths, "--lengths"),
+        concurrency=None if concurrency is None else numbers(concurrency, "--concurrency"),
+        contexts=numbers(contexts, "--context"),
+    )
+    path = out or Path(f"tune-{datetime.now():%Y%m%d-%H%M%S}")
+    shown = Console(stderr=True, soft_wrap=True, highlight=False) if as_json else console()
+    try:
+        report = run_tune(asked, path, sys.argv[1:], shown)
+    except EagleExtError as error:
+        fail(str(error), as_json=as_json)
+    except KeyboardInterrupt:
+        fail(f"Interrupted. What was measured is in {path}.", as_json=as_json)
+    if as_json:
+        typer.echo(report.model_dump_json())
+    raise typer.Exit(report.choice.exit_code if report.choice else 0)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vllm-eagle verify` as typed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from vllm_eagle_ext.cli import parameters
+from vllm_eagle_ext.cli.terminal import console, fail, json_object
+from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.measure.verify.readings import Question
+    from vllm_eagle_ext.measure.verify.request import VerifyRequest
+
+
+def verify_draft(
+    context: typer.Context,
+    draft: parameters.Draft,
+    target: parameters.NeededTarget,
+    k: parameters.K = None,
+    method: parameters.Method = None,
+    revision: parameters.Revision = None,
+    prompts: parameters.Prompts = None,
+    num_prompts: parameters.FirstPrompts = None,
+    chat_template: parameters.ChatTemplate = None,
+    thinking: parameters.Thinking = None,
+    max_tokens: parameters.TextTokens = None,
+    concurrency: parameters.AtATime = 1,
+    samples: parameters.Samples = None,
+    tie_gap: parameters.TieGap = None,
+    reference: parameters.Reference = None,
+    quick: parameters.Quick = False,
+    gate_layouts: parameters.GateLayouts = False,
+    feedback: parameters.Feedback = False,
+    engine: parameters.Engine = "{}",
+    eagle_ext: parameters.EagleExt = "{}",
+    as_json: parameters.AsJson = False,
+    out: parameters.JsonFile = None,
+) -> None:
+    """Run a draft and say whether it drafts as published, and changes nothing but the speed.
+
+    Starts two engines one after the other on this machine, with and without the draft, a third for
+    hybrid targets. Exits with 0 if nothing failed, with 1 if a check did, with 2 if it cannot be run.
+    """
+    try:
+        _require_folder(out)
+        answer = _task(gate_layouts=gate_layouts, feedback=feedback)
+        code, text = answer(_verify_request(context.params), quiet=as_json)
+    except EagleExtError as error:
+        fail(str(error), as_json=as_json)
+    _put(text, out, shown=as_json)
+    raise typer.Exit(code)
+
+
+def _put(text: str, out: Path | None, *, shown: bool) -> None:
+    if shown:
+        typer.echo(text)
+    try:
+        if out is not None:
+            out.write_text(text + "\n")
+    except OSError as error:
+        fail(f"--out cannot be written: {error}")
+
+
+def _task(*, gate_layouts: bool, feedback: bool) -> Callable[..., tuple[int, str]]:
+    """What is to be found out, of a request."""
+    from vllm_eagle_ext.measure.verify import readings
+
+    if gate_layouts and feedback:
+        raise SpeculativeConfigError(
+            field="--gate-layouts and --feedback", value="both", allowed="one of them at a time",
+            remedy="run --gate-layouts first, and give its answer in --eagle-ext to --feedback",
+        )  # fmt: skip
+    question = readings.GATE_LAYOUT if gate_layouts else readings.FEEDBACK if feedback else None
+    return _run_checks if question is None else partial(_compare_readings, question)
+
+
+def _verify_request(given: dict[str, Any]) -> VerifyRequest:
+    """The request of these options by name, as typed."""
+    from vllm_eagle_ext.measure.verify.request import read_verify_request
+
+    read = {
+        name: json_object(given[name], "--" + name.replace("_", "-")) for name in ("engine", "eagle_ext")
+    }
+    return read_verify_request({**given, **read})
+
+
+def _run_checks(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
+    from vllm_eagle_ext.measure.extra import require_package
+    from vllm_eagle_ext.measure.verify.logs import Logs
+    from vllm_eagle_ext.measure.verify.run import run_verify
+    from vllm_eagle_ext.measure.verify.table import Stages, print_verification
+
+    require_package("scipy", use="the test of distributions")
+    with Logs() as kept:
+        with Stages() as shown:
+            report = run_verify(request, kept.folder, shown.stage)
+        kept.passed = report.exit_code == 0
+        if not quiet:
+            print_verification(report, console())
+    return report.exit_code, report.to_json()
+
+
+def _compare_readings(question: Question, request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
+    from vllm_eagle_ext.measure.verify.logs import Logs
+    from vllm_eagle_ext.measure.verify.readings import measure, require_open
+    from vllm_eagle_ext.measure.verify.readings_table import print_answer
+    from vllm_eagle_ext.measure.verify.table import Stages
+    from vllm_eagle_ext.preflight.offline.run import run_check
+
+    checked = run_check(request.check)
+    require_open(question, checked.inspection, request)
+    with Logs() as kept:
+        with Stages() as shown:
+            answer = measure(question, request, checked, kept.folder, shown.stage)
+        kept.passed = answer.best is not None
+    if not quiet:
+        print_answer(answer, console())
+    return 0 if answer.best else 1, json.dumps(answer.to_json(), indent=1)
+
+
+def _require_folder(out: Path | None) -> None:
+    """Before engines start."""
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise SpeculativeConfigError(
+            field="--out", value=str(out), allowed="a file in a folder that exists",
+            remedy=f"create {out.parent}" if not out.is_dir() else "name a file in it",
+        )  # fmt: skip

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which engines run at the same time, what each of them serves, and how long it will take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from vllm_eagle_ext.measure.bench.keywords import engine_of
+from vllm_eagle_ext.measure.bench.results import PLAIN, ServedLoad, Settings, Variant
+
+LEAST_PROMPTS = 4  # of a measurement of steps: fewer requests decode several waves behind each other
+# Of a small model on two cores: a start without compiling, one with it, a step of one request, and what
+# each further one adds to it.
+EAGER_S, COMPILED_S = 45.0, 120.0
+STEP_S, PER_REQUEST = 0.006, 1 / 20
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBatch:
+    """Engines that run at the same time, each with the variants that it serves."""
+
+    repeat: int
+    engines: tuple[tuple[Variant, ...], ...]
+
+
+def variants(settings: Settings) -> list[Variant]:
+    """Stock beside ours, so that what is compared runs one after the other."""
+    found = [PLAIN] if "none" in settings.kinds else []
+    for draft in settings.drafts:
+        for k in settings.ks:
+            kinds = [kind for kind in settings.kinds if kind != "none"]
+            found += [Variant(kind=kind, draft=draft, k=k) for kind in kinds]
+    return found
+
+
+def swept(settings: Settings) -> list[Variant]:
+    """No draft, and each K in one engine."""
+    (draft,) = settings.drafts
+    return [PLAIN, *(Variant(kind="held", draft=draft, k=k) for k in settings.ks)]
+
+
+def batches(settings: Settings, served: Sequence[Variant]) -> list[EngineBatch]:
+    """Fresh engines for each repeat; every second one in reverse: a machine that slows down does so
+    for all alike."""
+    engines: dict[Variant, tuple[Variant, ...]] = {}
+    for variant in served:
+        key = engine_of(settings, variant)
+        engines[key] = (*engines.get(key, ()), variant)
+    found = []
+    for repeat in range(settings.repeats):
+        order = list(engines.values())[:: -1 if repeat % 2 else 1]
+        if settings.together:
+            found.append(EngineBatch(repeat, tuple(order)))
+        else:
+            found += [EngineBatch(repeat, (one,)) for one in order]
+    return found
+
+
+def turns(batch: EngineBatch, number: int) -> Iterator[tuple[int, Variant]]:
+    """Each variant with the place of its engine; the order changes from round to round."""
+    found = [(place, variant) for place, own in enumerate(batch.engines) for variant in own]
+    yield from found[:: -1 if number % 2 else 1]
+
+
+def waves(requests: int) -> int:
+    """Loads of one measurement of steps."""
+    return math.ceil(LEAST_PROMPTS / requests)
+
+
+def prompts_of(load: ServedLoad, number: int, prompts: Sequence[list[int]]) -> list[list[list[int]]]:
+    """The prompts of each wave of steps: others in each round, the same for all that take turns."""
+    requests = load.concurrency
+    first = number * waves(requests) * requests
+    return [
+        [prompts[(first + wave * requests + n) % len(prompts)] for n in range(requests)]
+        for wave in range(waves(requests))
+    ]
+
+
+def most_steps(timed: int, requests: int) -> int:
+    """Steps that the first of these requests may go on for: others' prompts may be read meanwhile."""
+    return timed + 4 + requests // 2
+
+
+def batches_s(settings: Settings, found: Sequence[EngineBatch]) -> float:
+    """Seconds of a small model on two cores."""
+    start_s = EAGER_S if settings.engine.get("enforce_eager") else COMPILED_S
+    each_s = settings.rounds * sum(load_s(settings, load) for load in settings.loads)
+    return sum(start_s + each_s * len(own) for batch in found for own in batch.engines)
+
+
+def load_s(settings: Settings, load: ServedLoad) -> float:
+    """Seconds of one measurement."""
+    requests = load.concurrency
+    if settings.steps:
+        steps = waves(requests) * most_steps(settings.steps, requests)
+    else:
+        steps = math.ceil(settings.num_prompts / requests) * settings.max_tokens
+    return steps * STEP_S * (1 + PER_REQUEST * requests)

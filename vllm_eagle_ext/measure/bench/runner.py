@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines in turns: each variant at every load, round by round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from vllm_eagle_ext.measure.bench.keywords import engine_arguments, engine_of
+from vllm_eagle_ext.measure.bench.order import EngineBatch, batches, batches_s, load_s, turns
+from vllm_eagle_ext.measure.bench.progress import ProgressDisplay
+from vllm_eagle_ext.measure.bench.request import Prompts
+from vllm_eagle_ext.measure.bench.results import (
+    EngineRecord,
+    Measurement,
+    ServedLoad,
+    Settings,
+    Split,
+    Stage,
+    Variant,
+)
+from vllm_eagle_ext.measure.bench.take import split_of, take, warm_up
+from vllm_eagle_ext.measure.engine.client import PROBE, EngineFailedError, EngineProcess
+from vllm_eagle_ext.measure.engine.machine import OtherWork
+from vllm_eagle_ext.measure.engine.memory_share import UTILIZATION, with_memory
+
+_TELL_AFTER = 0.1  # of a stage
+
+
+class Runner:
+    """Measures stages, and keeps what was found.
+
+    Args:
+        logs: folder of the engines' logs.
+    """
+
+    PROCESS: ClassVar[type[EngineProcess]] = EngineProcess
+
+    def __init__(
+        self, settings: Settings, prompts: Prompts, logs: Path, display: ProgressDisplay
+    ) -> None:
+        self.settings, self.prompts = settings, prompts
+        self.logs, self.display = logs, display
+        self.engines: list[EngineRecord] = []
+        self.measurements: list[Measurement] = []
+        self.failures: dict[Variant, EngineFailedError] = {}
+
+    def run(self, stage: Stage, served: Sequence[Variant]) -> None:
+        """Measure these variants; one whose engine failed is not tried again.
+
+        Raises:
+            EngineFailedError: there is not enough free memory.
+        """
+        self.logs.mkdir(parents=True, exist_ok=True)
+        found = batches(self.settings, served)
+        settings = self.settings
+        each = len(settings.loads) * settings.rounds
+        self.display.stage(stage, each * sum(len(own) for one in found for own in one.engines))
+        models = [settings.target, *settings.drafts]  # drafts are small beside each other
+        beside = max(len(one.engines) for one in found)
+        engine, share = with_memory(settings.engine, models, engines=beside)
+        if share is not None:
+            self.display.memory(share)
+        clock = _Clock(batches_s(settings, found), self.display)
+        for batch in found:
+            _Batch(self, stage, batch, engine, clock).run()
+
+
+class _Clock:
+    """Says how long the rest of a stage takes, once, by what has been measured of it."""
+
+    def __init__(self, whole_s: float, display: ProgressDisplay) -> None:
+        self.whole_s, self.display = whole_s, display
+        self.ended_s, self.began, self.told = 0.0, time.perf_counter(), False
+
+    def ended(self, seconds: float) -> None:
+        """Count what was expected to take so long."""
+        self.ended_s += seconds
+        left = self.whole_s - self.ended_s
+        if not self.told and self.ended_s > _TELL_AFTER * self.whole_s and left > 0:
+            self.told = True
+            self.display.left((time.perf_counter() - self.began) * left / self.ended_s)
+
+
+class _Batch:
+    """Engines that run at the same time."""
+
+    def __init__(
+        self, runner: Runner, stage: Stage, batch: EngineBatch, engine: Mapping[str, Any], clock: _Clock
+    ) -> None:
+        self.runner, self.batch, self.clock = runner, batch, clock
+        self.settings, self.display = runner.settings, runner.display
+        self.engines = [_Engine(runner, stage, own[0], batch.repeat, engine) for own in batch.engines]
+
+    def run(self) -> None:
+        settings, one_s = self.settings, batches_s(self.settings, [self.batch])
+        loads_s = settings.rounds * sum(load_s(settings, load) for load in settings.loads)
+        start_s = one_s - loads_s * sum(len(own) for own in self.batch.engines)
+        with ExitStack() as stack:
+            for engine in self.engines:
+                engine.start(stack)
+            self.clock.ended(start_s)
+            for number in range(settings.rounds):
+                for load in settings.loads:
+                    for place, variant in turns(self.batch, number):
+                        self.engines[place].measure(variant, load, number)
+                        self.display.done()
+                        self.clock.ended(load_s(settings, load))
+            for engine in self.engines:
+                engine.probe()
+                engine.end()
+
+
+class _Engine:
+    """One engine. After an error nothing more is asked of it."""
+
+    def __init__(
+        self, runner: Runner, stage: Stage, first: Variant, repeat: int, engine: Mapping[str, Any]
+    ) -> None:
+        """Nothing starts yet; `engine` has the keywords of LLM(), with the share of the memory."""
+        self.runner, self.stage, self.repeat = runner, stage, repeat
+        self.settings, self.variant = runner.settings, engine_of(runner.settings, first)
+        self.utilization = engine.get(UTILIZATION) if UTILIZATION not in self.settings.engine else None
+        self.start_s, self.found = 0.0, dict[str, Any]()
+        self._warm: set[tuple[Variant, ServedLoad]] = set()
+        self.process = runner.PROCESS(
+            engine_arguments(self.settings, self.variant, engine) | {"worker_extension_cls": PROBE},
+            runner.logs / log_name(self.settings, stage, self.variant, repeat),
+            name=self.variant.name,
+            plugin=self.variant.has_plugin,
+        )
+
+    def start(self, stack: ExitStack) -> None:
+        if self.failed:  # in an earlier repeat
+            return
+        started = time.perf_counter()
+        with self._failing():
+            self.runner.display.show(f"{self.variant.name}: starting")
+            stack.enter_context(self.process)
+            self.start_s = time.perf_counter() - started
+            self.found["facts"] = facts = self.process.rpc("eagle_ext_facts")[0]
+            if facts["plugin"] != self.variant.has_plugin:
+                raise EngineFailedError(
+                    field=self.variant.name, value=f"this package was loaded: {facts['plugin']}",
+                    allowed=str(self.variant.has_plugin), remedy="`vllm-eagle status` says why",
+                )  # fmt: skip
+
+    def measure(self, variant: Variant, load: ServedLoad, number: int) -> None:
+        """Measure one round at a load."""
+        if self.failed:
+            return
+        prompts = self.runner.prompts[load.context]
+        asked = (self.process, self.settings, variant, load, prompts)
+        with self._failing():
+            self.runner.display.show(_described(variant, load))
+            if (variant, load) not in self._warm:
+                self._warm.add((variant, load))
+                warm_up(*asked)
+            with OtherWork().during() as others:
+                found = take(*asked, number)
+            self.runner.measurements.append(
+                Measurement(
+                    stage=self.stage,
+                    variant=variant,
+                    load=load,
+                    other_cores=others.cores,
+                    repeat=self.repeat * self.settings.rounds + number,
+                    **found,
+                )  # fmt: skip
+            )
+
+    def probe(self) -> None:
+        """Take a step apart, which is no fault of the engine where it fails."""
+        if self.repeat or self.settings.steps or self.failed:
+            return
+        prompts = self.runner.prompts[0]
+        try:
+            parts = {
+                level: split_of(self.process, self.settings, prompts, level)
+                for level in self.settings.concurrency
+            }
+            self.found["splits"] = [
+                Split(concurrency=level, **one) for level, one in parts.items() if one["steps"]
+            ]
+        except EngineFailedError as failure:
+            self.found["probe_error"] = str(failure.value)
+
+    def end(self) -> None:
+        """Write down what the engine said of itself, or why it failed."""
+        failure = self.runner.failures.get(self.variant)
+        record = EngineRecord(
+            stage=self.stage, variant=self.variant, repeat=self.repeat, start_s=self.start_s,
+            gpu_memory_utilization=self.utilization,
+            error=f"{failure.value}\n{failure.remedy}" if failure else None, **self.found,
+        )  # fmt: skip
+        self.runner.engines.append(record)
+
+    @property
+    def failed(self) -> bool:
+        return self.variant in self.runner.failures
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except EngineFailedError as failure:
+            self.runner.failures[self.variant] = failure
+            self.runner.display.failed(self.variant, str(failure.value))
+
+
+def _described(variant: Variant, load: ServedLoad) -> str:
+    context = f", context {load.context}" if load.context else ""
+    return f"{variant.name}, {load.concurrency} request{'s' * (load.concurrency > 1)}{context}"
+
+
+def log_name(settings: Settings, stage: Stage, variant: Variant, repeat: int) -> str:
+    """Drafts are numbered: their names may be long, or alike."""
+    before = "" if stage == "texts" else f"{stage}_"
+    if variant.draft is None:
+        return f"{before}{variant.kind}_{repeat + 1}.log"
+    draft = settings.drafts.index(variant.draft) + 1
+    return f"{before}{variant.kind}_draft{draft}_k{variant.k}_{repeat + 1}.log"
