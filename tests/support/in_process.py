@@ -62,6 +62,8 @@ def sampling_params(params: dict[str, Any]) -> Any:
     from vllm.sampling_params import StructuredOutputsParams
 
     params = {"temperature": 0.0, "ignore_eos": True, "skip_special_tokens": False} | params
+    if "logit_bias" in params:  # JSON has no numbers for keys
+        params["logit_bias"] = {int(token): bias for token, bias in params["logit_bias"].items()}
     if "json" in params:
         schema = params.pop("json")
         params["structured_outputs"] = StructuredOutputsParams(json=schema, disable_any_whitespace=True)
