@@ -11,7 +11,7 @@ from pathlib import Path
 
 LIMITED = Path(__file__).resolve().parents[1] / "tests/support/avx2"  # a sitecustomize.py
 ENVIRONMENT = {
-    "ISA": "avx2",
+    "ISA_LIMIT": "avx2",
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
