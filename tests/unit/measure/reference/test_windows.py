@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from tests.support.drafts import inspect, valid_draft
-from tests.unit.measure.reference.layers import tiny_target
-from tests.unit.measure.reference.test_layers import ROWS
+from tests.unit.measure.reference.layers import ROWS, tiny_target
 from vllm_eagle_ext.measure.reference.published import load_reference
 
 WINDOW = 7
