@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,17 @@ def is_vllms(draft: Draft) -> bool:
     return draft.method == "dspark" or named
 
 
+@contextmanager
+def skipping_without_a_kernel() -> Iterator[None]:
+    """Skip a test whose draft a start refuses because this CPU has no kernel for its weights."""
+    try:
+        yield
+    except SpeculativeConfigError as refused:
+        if refused.field != cpu_kernels.FIELD:
+            raise
+        pytest.skip(str(refused))
+
+
 def load(
     folder: Path, draft: Draft, *, as_bin: bool = False, **options: Any
 ) -> tuple[Any, Sequence[int], Path, Probe]:
@@ -98,12 +110,8 @@ def load(
 
     Skips the test where a start refuses the draft's quantisation on this CPU.
     """
-    try:
+    with skipping_without_a_kernel():
         config, path = resolve_draft(folder, draft, as_bin=as_bin, **options)
-    except SpeculativeConfigError as refused:
-        if refused.field != cpu_kernels.FIELD:
-            raise
-        pytest.skip(str(refused))
     if as_bin:  # only the preflight sees another kind of file
         path = write(draft, folder / "safetensors")
     hf_config = config.speculative_config.draft_model_config.hf_config

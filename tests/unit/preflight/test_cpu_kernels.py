@@ -81,7 +81,9 @@ def test_what_is_foreseen_is_what_is_loaded():
         assert (foreseen.library == "_C") is torch.cpu._is_avx512_bf16_supported()
 
 
-@pytest.mark.skipif("ISA_LIMIT" not in os.environ, reason="of a process that is limited to a smaller set")
+@pytest.mark.skipif(
+    "ISA_LIMIT" not in os.environ, reason="of a process that is limited to a smaller set"
+)
 def test_a_limited_process_is_limited_everywhere():
     assert not torch.cpu._is_avx512_supported()
     assert not torch.cpu._is_amx_tile_supported()
