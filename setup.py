@@ -47,7 +47,6 @@ setup(
             "hypothesis>=6.100",
             "mypy>=1.15",
             "openai>=1.90",
-            "pandas>=2",  # a reader of vLLM's, in docs/dev/vllm_faults/spec_bench_template.py
             "pytest>=8.3",
             "pytest-xdist>=3.6",  # --no-loadscope-reorder
             "ruff>=0.12",

@@ -14,21 +14,22 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.batches import Batch, Engine, eagle3, run_engines
 from tests.support.drafts import Draft
-from tests.support.engine import TINY
+from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET as HYBRID
 from tests.support.hybrid import dflash
 from tests.support.near_ties import assert_only_near_ties
 from tests.support.quantised_drafts import quantised
-from vllm_eagle_ext.preflight.cpu_kernels import LoadedKernels
+from vllm_eagle_ext.compat import vllm_version
+from vllm_eagle_ext.preflight.cpu_kernels import ForeseenKernels
 
-KERNELS = LoadedKernels()
+KERNELS = ForeseenKernels(vllm_version())
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.full,
     pytest.mark.long,
     pytest.mark.skipif(
-        not (KERNELS.packed_weights and KERNELS.exact_int8),
-        reason="vLLM has no such kernels on this CPU",
+        not has_gpu() and not (KERNELS.packed_weights and KERNELS.exact_int8),
+        reason="vLLM has no kernels for W4A16 or W8A8 on this CPU",
     ),
 ]
 

@@ -98,7 +98,8 @@ def skipping_without_a_kernel() -> Iterator[None]:
     try:
         yield
     except SpeculativeConfigError as refused:
-        if refused.field != cpu_kernels.FIELD:
+        kernels = cpu_kernels.LoadedKernels()
+        if refused.field != cpu_kernels.FIELD or (kernels.packed_weights and kernels.exact_int8):
             raise
         pytest.skip(str(refused))
 

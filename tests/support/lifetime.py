@@ -6,14 +6,17 @@ then kills all that carries the mark: engine cores, workers, and what put itself
 
 from __future__ import annotations
 
+import contextlib
 import os
-import select
 import subprocess
 import sys
 import uuid
 from pathlib import Path
 
+import psutil
+
 MARK = "EAGLE_EXT_STARTED_BY"  # in the environment of all that a process of the tests starts
+_ROUNDS = 10  # some of what is killed may have started others meanwhile
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -31,27 +34,25 @@ def end_children_with_us() -> dict[str, str]:
 
 
 def _start_keeper(mark: str) -> None:
-    ours = os.pidfd_open(os.getpid())
     subprocess.Popen(
-        [sys.executable, "-m", "tests.support.lifetime", str(ours), mark],
+        [sys.executable, "-m", "tests.support.lifetime", str(os.getpid()), mark],
         cwd=_ROOT,
         env={},  # a keeper has no mark, also not that of the process that started this one
-        pass_fds=[ours],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    os.close(ours)
 
 
 def main() -> None:
     from tests.support.processes import kill, marked
 
-    ended = select.poll()
-    ended.register(int(sys.argv[1]), select.POLLIN)
-    ended.poll()
-    while left := marked(MARK, sys.argv[2]):  # some may have started others meanwhile
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int(sys.argv[1])).wait()
+    for _ in range(_ROUNDS):
+        if not (left := marked(MARK, sys.argv[2])):
+            return
         kill(left)
 
 

@@ -1,5 +1,7 @@
 """Starts an engine under Ray whose workers have another installation than the driver.
 
+It stays apart from `engine_process`: each job has a Ray of its own, with the workers' environment.
+
     python -m tests.support.ray_workers_process JOBS RESULT
 
 JOBS: JSON, name -> the workers' environment variables. RESULT: name -> what the user of `LLM()` sees.

@@ -67,7 +67,16 @@ def bench(
     except EagleExtError as error:
         fail(str(error))
     except KeyboardInterrupt:
-        fail(f"Interrupted. What was measured is in {path}.")
+        fail(f"Interrupted. {left_in(path)}")
+
+
+def left_in(path: Path) -> str:
+    """Say where an interrupted command left what it measured."""
+    from vllm_eagle_ext.measure.bench.results import REPORT
+
+    return (
+        f"What was measured is in {path}." if (path / REPORT).exists() else "Nothing was measured yet."
+    )
 
 
 def typed_request(given: dict[str, Any], **read: Any) -> BenchRequest:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.bench import typed_request
+from vllm_eagle_ext.cli.bench import left_in, typed_request
 from vllm_eagle_ext.cli.terminal import console, fail, numbers
 from vllm_eagle_ext.errors import EagleExtError
 
@@ -64,7 +64,7 @@ def tune(
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
     except KeyboardInterrupt:
-        fail(f"Interrupted. What was measured is in {path}.", as_json=as_json)
+        fail(f"Interrupted. {left_in(path)}", as_json=as_json)
     if as_json:
         typer.echo(report.model_dump_json())
     raise typer.Exit(report.choice.exit_code if report.choice else 0)

@@ -25,11 +25,15 @@ BF16_FALLBACK = (
     "with --dtype float32."
 )
 FIELD = "quantisation of the draft's weights"
-# Libraries of vLLM's without the operator that multiplies packed weights, by release.
-_PACKED = "cpu_gemm_wna16"
-WITHOUT_PACKED = {"0.32": ("_C_AVX2",), "0.33": ("_C_AVX2",)}
-_NEWEST = "0.33"
-_X86 = ("x86_64", "AMD64")
+_PACKED, _COMMON = (
+    "cpu_gemm_wna16",
+    "rms_norm",
+)  # operators: of packed weights, and one that every library has
+_ON_ARM = "_C on Arm"
+# Libraries without the operator of packed weights, by release: x86's as loaded, Arm's by reading.
+WITHOUT_PACKED = {"0.32": ("_C_AVX2", _ON_ARM)}
+NEWEST = "0.32"  # of the table: a newer release is taken to lack the same
+_X86, _ARM = ("x86_64", "AMD64"), ("aarch64", "arm64")
 
 
 class CpuKernels(Protocol):
@@ -60,14 +64,16 @@ def cpu_flags() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class ForeseenKernels:
-    """Foresees the kernels of a release from a CPU's flags; of a CPU that is not x86 it misses none."""
+    """Foresees the kernels of a release from the kind of CPU and its flags."""
 
     release: str  # of vLLM, such as "0.32.1"
     flags: frozenset[str] = field(default_factory=lambda: cpu_flags())
 
     @property
     def library(self) -> str | None:
-        """The name of the library that vLLM would load; None: not told."""
+        """The name of the library that vLLM would load; None: not told, and nothing is missed."""
+        if platform.machine() in _ARM:
+            return _ON_ARM
         if platform.machine() not in _X86 or not self.flags:
             return None
         if "avx512f" not in self.flags:
@@ -76,13 +82,14 @@ class ForeseenKernels:
 
     @property
     def packed_weights(self) -> bool:
-        lacking = WITHOUT_PACKED.get(".".join(self.release.split(".")[:2]), WITHOUT_PACKED[_NEWEST])
+        lacking = WITHOUT_PACKED.get(".".join(self.release.split(".")[:2]), WITHOUT_PACKED[NEWEST])
         return self.library not in lacking
 
     @property
     def exact_int8(self) -> bool:
         """oneDNN adds pairs of products in 16 bits where there are no instructions for it (VNNI)."""
-        return self.library is None or not self.flags.isdisjoint(("avx512_vnni", "avx_vnni"))
+        on_x86 = self.library not in (None, _ON_ARM)
+        return not on_x86 or not self.flags.isdisjoint(("avx512_vnni", "avx_vnni"))
 
     @property
     def bf16(self) -> bool:
@@ -97,23 +104,23 @@ class LoadedKernels:
         import torch
 
         _load()
-        return hasattr(torch.ops._C, _PACKED)
+        return hasattr(torch.ops._C, _PACKED) or not hasattr(torch.ops._C, _COMMON)
 
     @cached_property
     def exact_int8(self) -> bool:
         """Multiplies the largest integers, whose sums of two need more than 16 bits."""
         import torch
 
-        ops = _load()
         size, largest = 64, 127
-        weight = torch.full((size, size), largest, dtype=torch.int8)  # [K, N], a column in one piece
+        weight = torch.full((size, size), largest, dtype=torch.int8)  # [N, K]
         out = torch.empty(1, size)
         try:
+            ops = _load()
             one = torch.ones(size)
             handler = ops.create_onednn_scaled_mm(weight.t(), one, torch.float32, True, False, 1)
             row = torch.full((1, size), largest, dtype=torch.int8)
             ops.onednn_scaled_mm(handler, row, out, torch.ones(1, 1), None, None, None)
-        except (AttributeError, RuntimeError):
+        except Exception:  # noqa: BLE001 - what cannot be asked is no reason to refuse
             return True
         return bool((out == size * largest**2).all())
 
@@ -121,13 +128,12 @@ class LoadedKernels:
     def bf16(self) -> bool:
         import torch
 
-        ops = _load()
         try:
-            ops.create_onednn_mm(torch.zeros(32, 32, dtype=torch.bfloat16), 1)
-        except AttributeError:
-            return True
-        except RuntimeError:
+            _load().create_onednn_mm(torch.zeros(32, 32, dtype=torch.bfloat16), 1)
+        except RuntimeError:  # oneDNN's, where vLLM falls back
             return False
+        except Exception:  # noqa: BLE001 - what cannot be asked is not warned of
+            return True
         return True
 
 
@@ -151,7 +157,7 @@ def refuse_missing_kernels(case: Case, kernels: CpuKernels) -> None:
             field=FIELD,
             value=value,
             allowed=f"plain weights or eight-bit floats on this CPU: {why}",
-            remedy="use a draft with plain weights, or serve this one on a GPU or a CPU with AVX-512 "
+            remedy="use a draft with plain weights, or serve this one on a GPU or on a CPU with AVX-512 "
             "and VNNI",
         )
 
@@ -159,7 +165,7 @@ def refuse_missing_kernels(case: Case, kernels: CpuKernels) -> None:
 def _missing(case: Case, kernels: CpuKernels) -> Iterator[tuple[str, str]]:
     kinds = set(_kinds(case))
     if "packed" in kinds and not kernels.packed_weights:
-        yield "weights packed into integers", "vLLM's library for AVX2 has no kernel for packed ones"
+        yield "weights packed into integers", "vLLM's library for it has no kernel for packed ones"
     if "int8" in kinds and not kernels.exact_int8:
         why = "it lacks VNNI instructions, without which oneDNN cuts sums off at 16 bits, silently"
         yield "eight-bit integers", why

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from tests.support.checkpoints import write_target
 from tests.support.drafting import resolve_draft
@@ -17,18 +18,19 @@ from tests.support.drafts import inspect, valid_draft, write
 from tests.support.engine import TINY, has_gpu
 from tests.support.quantised_drafts import FORMATS, quantised_draft
 from vllm_eagle_ext import log
+from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.compat import vllm_version
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.announce import fallback_warning
 from vllm_eagle_ext.preflight import cpu_kernels, draft_checks
 from vllm_eagle_ext.preflight.cpu_kernels import (
     BF16_FALLBACK,
+    NEWEST,
     WITHOUT_PACKED,
     ForeseenKernels,
     LoadedKernels,
     refuse_missing_kernels,
 )
-from vllm_eagle_ext.preflight.offline import platform
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
@@ -74,9 +76,10 @@ def test_what_flags_foresee(flags, library, packed, int8, bf16):
 
 def test_what_is_foreseen_is_what_is_loaded():
     """Also with AVX2 alone: `make test ISA=avx2`."""
-    foreseen = ForeseenKernels(vllm_version())
-    assert answers(foreseen) == answers(LoadedKernels())
-    if foreseen.library:
+    foreseen, loaded = ForeseenKernels(vllm_version()), LoadedKernels()
+    assert foreseen.packed_weights == loaded.packed_weights
+    if ON_X86:
+        assert answers(foreseen) == answers(loaded)
         assert (foreseen.library == "_C_AVX2") is not torch.cpu._is_avx512_supported()
         assert (foreseen.library == "_C") is torch.cpu._is_avx512_bf16_supported()
 
@@ -107,7 +110,7 @@ def test_the_table_is_what_the_libraries_hold(library):
     child = f"{loading}; print(hasattr(torch.ops._C, 'cpu_gemm_wna16'))"
     held = subprocess.check_output([sys.executable, "-c", child], text=True).strip() == "True"
     release = ".".join(vllm_version().split(".")[:2])
-    assert held is (library not in WITHOUT_PACKED[release])
+    assert held is (library not in WITHOUT_PACKED.get(release, WITHOUT_PACKED[NEWEST]))
 
 
 @pytest.mark.promise("a quantised draft without a kernel on this CPU is refused")
@@ -116,7 +119,7 @@ def test_the_table_is_what_the_libraries_hold(library):
 def test_a_draft_without_its_kernel_is_refused(format_, need, tmp_path):
     case = inspect(quantised_draft("native", format_).draft, tmp_path).case
     refuse_missing_kernels(case, kernels(ZEN4))
-    with pytest.raises(SpeculativeConfigError, match=f"{need[1]}.*AVX2|{need[1]}.*VNNI") as refused:
+    with pytest.raises(SpeculativeConfigError, match=f"{need[1]}.*kernel|{need[1]}.*VNNI") as refused:
         refuse_missing_kernels(case, kernels(AVX2))
     assert "plain weights" in refused.value.remedy
     packed_on_avx512 = need[0] == "packed_weights"  # which has no VNNI yet
@@ -171,7 +174,6 @@ def _verdict(path, folder):
 @pytest.mark.skipif(not ON_X86, reason="flags of another kind of CPU")
 @pytest.mark.parametrize("flags", [AVX2, ZEN4])
 def test_bf16_is_said_to_fall_back(flags, monkeypatch):
-    monkeypatch.setattr(platform, "find_cpu_kernels", lambda _: kernels(flags))
     monkeypatch.setattr(
         "vllm_eagle_ext.preflight.offline.start.find_cpu_kernels", lambda _: kernels(flags)
     )
@@ -188,6 +190,35 @@ def test_bf16_is_said_to_fall_back(flags, monkeypatch):
         found = [str(f.problem) for f in run_check(request).inspection.warnings]
         assert any(BF16_FALLBACK in text for text in found) is expected
         assert bool(list(fallback_warning({"dtype": dtype}))) is expected
+
+
+@pytest.mark.parametrize("machine", ["aarch64", "arm64"])
+def test_arm_has_no_kernel_for_packed_weights(machine, monkeypatch):
+    monkeypatch.setattr(cpu_kernels.platform, "machine", lambda: machine)
+    assert answers(kernels(frozenset())) == {"packed_weights": False, "exact_int8": True, "bf16": True}
+
+
+@pytest.mark.parametrize("raised", [TypeError, ValueError, AttributeError])
+def test_what_cannot_be_asked_fails_no_start(raised, monkeypatch):
+    def fails(*_):
+        raise raised("another release")
+
+    monkeypatch.setattr("vllm._custom_ops.create_onednn_mm", fails)
+    monkeypatch.setattr("vllm._custom_ops.create_onednn_scaled_mm", fails)
+    loaded = LoadedKernels()
+    assert loaded.bf16
+    assert loaded.exact_int8
+
+
+@pytest.mark.skipif(not ON_X86, reason="flags of another kind of CPU")
+@pytest.mark.parametrize("flags", [AVX2, ZEN4])
+def test_status_and_the_demo_say_it_too(flags, monkeypatch):
+    from examples.demo.__main__ import choose_dtype
+
+    monkeypatch.setattr(cpu_kernels, "cpu_flags", lambda: flags)
+    said = CliRunner().invoke(app, ["status"]).stdout
+    assert (BF16_FALLBACK in said) is ("such drafts are refused" in said) is (flags == AVX2)
+    assert choose_dtype() == ("float32" if flags == AVX2 else "auto")
 
 
 @pytest.mark.skipif(not ON_X86, reason="flags of another kind of CPU")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
 from vllm_eagle_ext.measure.bench.advice import bench_advice
 from vllm_eagle_ext.measure.bench.choice import choose_served, worth_serving
 from vllm_eagle_ext.measure.bench.context import run_context
@@ -90,7 +90,7 @@ class _Run:
         self.context, self.console = context, console
 
     def measured(self, stages: Callable[[Runner], None]) -> Report:
-        """Measure, and report what was measured, also where it is interrupted."""
+        """Measure, and report what was measured, also where it is interrupted or an engine fails."""
         settings, console = self.settings, self.console
         console.print(described(settings, self.path), markup=False)
         for line in announced(settings, self._expected_s()):
@@ -99,7 +99,7 @@ class _Run:
             runner = Runner(settings, self.prompts, self.path / "logs", display)
             try:
                 stages(runner)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, EagleExtError):
                 display.progress.stop()
                 if runner.measurements:
                     publish(self.summary(runner), self.path, console)
