@@ -25,10 +25,8 @@ BF16_FALLBACK = (
     "with --dtype float32."
 )
 FIELD = "quantisation of the draft's weights"
-_PACKED, _COMMON = (
-    "cpu_gemm_wna16",
-    "rms_norm",
-)  # operators: of packed weights, and one that every library has
+# Operators: the one that multiplies packed weights, and one that every library has.
+_PACKED, _COMMON = "cpu_gemm_wna16", "rms_norm"
 _ON_ARM = "_C on Arm"
 # Libraries without the operator of packed weights, by release: x86's as loaded, Arm's by reading.
 WITHOUT_PACKED = {"0.32": ("_C_AVX2", _ON_ARM)}

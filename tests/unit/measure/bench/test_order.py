@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import platform
+
 import pytest
 
+from tests.support.engine import has_gpu
 from tests.unit.measure.bench.made_up import FAST, SLOW, MadeUp, MadeUpTune, load, settings_of
 from vllm_eagle_ext.measure import announce
 from vllm_eagle_ext.measure.announce import duration
@@ -21,6 +24,8 @@ from vllm_eagle_ext.measure.bench.order import (
 from vllm_eagle_ext.measure.bench.progress import announced
 from vllm_eagle_ext.measure.bench.request import BenchRequest
 from vllm_eagle_ext.measure.bench.results import PLAIN, Variant
+from vllm_eagle_ext.preflight import cpu_kernels
+from vllm_eagle_ext.preflight.cpu_kernels import BF16_FALLBACK
 
 pytestmark = pytest.mark.promise("`bench` measures no draft, stock vLLM and this package")
 TWO = {"drafts": [FAST, SLOW], "ks": [3, 5], "repeats": 2, "max_tokens": 64}
@@ -112,6 +117,16 @@ def test_what_is_said_before_the_first_engine(monkeypatch, found, warned):
     lines = list(announced(MadeUp().settings(), 400))
     assert lines[0].startswith("A small model on a CPU takes about 7 minutes; ")
     assert any(line.startswith("Warning: load average 1000000.0 on ") for line in lines) == warned
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or has_gpu(), reason="flags of another kind of CPU, or a GPU"
+)
+@pytest.mark.parametrize(("flag", "said"), [("avx2", True), ("avx512f", False)])
+def test_a_dtype_without_a_kernel_is_said_before_the_first_engine(monkeypatch, flag, said):
+    monkeypatch.setattr(cpu_kernels, "cpu_flags", lambda: frozenset({flag}))
+    for settings in (MadeUp().settings(), MadeUpTune().settings()):
+        assert (f"Warning: {BF16_FALLBACK}" in announced(settings, 400)) is said
 
 
 def test_only_ours_is_given_our_options():
