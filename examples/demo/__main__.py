@@ -52,7 +52,7 @@ def choose_dtype() -> str:
     """float32 where the CPU has no kernel for bfloat16, which is said."""
     said = list(fallback_warning({}))
     for line in said:
-        console.print(f"{line} So this demo does.", markup=False)
+        console.print(f"{line} This demo serves in float32.", markup=False)
     return "float32" if said else "auto"
 
 
