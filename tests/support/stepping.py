@@ -12,8 +12,25 @@ from typing import Any
 
 import torch
 
+from tests.support.engine import TINY
+from vllm_eagle_ext import plugin
+
 BLOCK = 16
 TOKEN = 7
+
+
+def engine_config(schedule: Any, **engine: Any) -> Any:
+    """vLLM's config of the tiny pair under a schedule of K by the number of requests."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    plugin.register()
+    draft = {"method": "eagle3", "model": str(TINY / "postnorm"), "num_speculative_tokens": 4}
+    asked = {"max_num_seqs": 8, "max_model_len": 1024, "enable_prefix_caching": False} | engine
+    return EngineArgs(
+        model=str(TINY / "target"),
+        speculative_config=draft | {"num_speculative_tokens_per_batch_size": schedule},
+        **asked,
+    ).create_engine_config()
 
 
 def make_scheduler(config: Any, *, blocks: int = 512) -> Any:

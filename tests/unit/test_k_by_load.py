@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.engine import TINY
-from tests.support.stepping import Stepper, make_scheduler, request
-from vllm_eagle_ext import plugin
+from tests.support.stepping import Stepper, engine_config, make_scheduler, request
 
 SCHEDULE = [[1, 1, 4], [2, 2, 2], [3, 3, 1], [4, 8, 0]]
 
 
 @pytest.fixture(scope="module")
 def configured():
-    from vllm.engine.arg_utils import EngineArgs
-
-    plugin.register()
-    return EngineArgs(
-        model=str(TINY / "target"),
-        speculative_config={
-            "method": "eagle3", "model": str(TINY / "postnorm"), "num_speculative_tokens": 4,
-            "num_speculative_tokens_per_batch_size": SCHEDULE,
-        },
-        max_num_seqs=8,
-        max_model_len=1024,
-        enable_prefix_caching=False,
-    ).create_engine_config()  # fmt: skip
+    return engine_config(SCHEDULE)
 
 
 @pytest.fixture(params=["sync", "async"])

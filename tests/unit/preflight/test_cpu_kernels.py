@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -196,6 +197,14 @@ def test_bf16_is_said_to_fall_back(flags, monkeypatch):
 def test_arm_has_no_kernel_for_packed_weights(machine, monkeypatch):
     monkeypatch.setattr(cpu_kernels.platform, "machine", lambda: machine)
     assert answers(kernels(frozenset())) == {"packed_weights": False, "exact_int8": True, "bf16": True}
+
+
+@pytest.mark.parametrize(
+    ("held", "packed"), [([], True), (["rms_norm"], False), (["rms_norm", "cpu_gemm_wna16"], True)]
+)
+def test_a_library_that_did_not_load_is_no_reason_to_refuse(held, packed, monkeypatch):
+    monkeypatch.setattr(torch.ops, "_C", SimpleNamespace(**dict.fromkeys(held)))
+    assert LoadedKernels().packed_weights is packed
 
 
 @pytest.mark.parametrize("raised", [TypeError, ValueError, AttributeError])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.engine import TINY
-from tests.support.stepping import Stepper, make_scheduler, request
-from vllm_eagle_ext import plugin
+from tests.support.stepping import Stepper, engine_config, make_scheduler, request
 from vllm_eagle_ext.measure.engine.held_length import ASKED, SCHEDULER, asked_length, schedule_of
 
 MENU = (0, 1, 2, 4)
@@ -14,21 +12,7 @@ MENU = (0, 1, 2, 4)
 
 @pytest.fixture(scope="module")
 def configured():
-    from vllm.engine.arg_utils import EngineArgs
-
-    plugin.register()
-    return EngineArgs(
-        model=str(TINY / "target"),
-        speculative_config={
-            "method": "eagle3", "model": str(TINY / "postnorm"), "num_speculative_tokens": 4,
-            "num_speculative_tokens_per_batch_size": schedule_of(MENU),
-        },
-        scheduler_cls=SCHEDULER,
-        max_num_seqs=8,
-        max_num_batched_tokens=64,
-        max_model_len=1024,
-        enable_prefix_caching=False,
-    ).create_engine_config()  # fmt: skip
+    return engine_config(schedule_of(MENU), scheduler_cls=SCHEDULER, max_num_batched_tokens=64)
 
 
 @pytest.fixture(params=["sync", "async"])
