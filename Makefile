@@ -92,6 +92,7 @@ lint: venv
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/python -m tools.plain_english
 
 tiny: venv
 	@$(BIN)/python -m examples.tiny.train

@@ -1,7 +1,7 @@
 """docs/published_drafts.md: every draft named in the fixtures, and what `vllm-eagle check` says of it.
 
 python -m tests.published_drafts           prints the page
-python -m tests.published_drafts --write   writes it, and the short form into README.md
+python -m tests.published_drafts --write   writes it
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,10 @@ from pathlib import Path
 from tests.support.engine import ROOT
 from tests.support.published import Published, materialise, published, write_target
 from vllm_eagle_ext.checkpoint import DraftSpec
-from vllm_eagle_ext.checkpoint.families.registry import FAMILIES
 from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
 from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
 
-PAGE, README = ROOT / "docs/published_drafts.md", ROOT / "README.md"
-_BLOCK = re.compile(r"(?<=<!-- drafts:begin -->\n).*?(?=<!-- drafts:end -->)", re.DOTALL)
+PAGE = ROOT / "docs/published_drafts.md"
 # A repository of the hub, a publisher whose repository is not known by name.
 _NAMED = re.compile(r"[\w.-]+/[\w.-]+(, folder \w+)?")
 _PUBLISHER = re.compile(r"[\w-]+, EAGLE-3 head for .+")
@@ -139,36 +136,9 @@ def _sections(found: Sequence[Found]) -> Iterator[str]:
         yield ""
 
 
-def short(found: Sequence[Found]) -> str:
-    """By family: the published drafts by name."""
-    named = [
-        one for title in ("By name", "By publisher") for one in of_section(found, SECTIONS[title][1])
-    ]
-    count = Counter(one.kind for one in named)
-    lines = ["| family | drafts |", "|---|---|"]
-    others = [family.title for name, family in FAMILIES.items() if name not in _FAMILIES]
-    for kind in (*_FAMILIES.values(), *others, _LEFT, _REFUSED):
-        if count[kind]:
-            names = ", ".join(_short_name(one.draft) for one in named if one.kind == kind)
-            lines.append(f"| {kind} | {names} |")
-    return "\n".join(lines)
-
-
 def _name(draft: Published) -> str:
     """A folder of a repository as `vllm-eagle check` takes it: OWNER/NAME/FOLDER."""
     return draft.checkpoint.replace(", folder ", "/")
-
-
-def _short_name(draft: Published) -> str:
-    repository, _, rest = _name(draft).partition(", ")
-    if rest.startswith("EAGLE-3 head for "):
-        return f"{repository}'s for {rest.removeprefix('EAGLE-3 head for ')}"
-    return repository
-
-
-def written_short() -> str:
-    found = _BLOCK.search(README.read_text(encoding="utf-8"))
-    return found[0].rstrip("\n") if found else ""
 
 
 def main() -> None:
@@ -177,8 +147,6 @@ def main() -> None:
     print(text)
     if "--write" in sys.argv[1:]:
         PAGE.write_text(text, encoding="utf-8")
-        old = README.read_text(encoding="utf-8")
-        README.write_text(_BLOCK.sub(lambda _: short(found) + "\n", old), encoding="utf-8")
 
 
 if __name__ == "__main__":

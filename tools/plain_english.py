@@ -22,8 +22,8 @@ INSTEAD = {
     "are said": "are reported", "it is to be": "must", "by which rule": "why",
 }  # fmt: skip
 _LISTED = re.compile(rf"\b({'|'.join(INSTEAD)})\b", re.IGNORECASE)
-# A full stop ends a sentence where a space and a capital, a digit or a code span follow.
-_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z0-9`*\"'(\[])|\n\s*\n|\n(?=\s*(?:[-*|#]|\d+\.) ?)|\s\|\s")
+# Cells of tables, items of lists and what a colon introduces count for themselves.
+_END = re.compile(r"(?<=[.!?:;])\s+|\n\s*\n|\n(?=\s*(?:[-*|#]|\d+\.) ?)|\s\|\s")
 _FENCED = re.compile(r"^ *```.*?^ *```$|<!--.*?-->", re.DOTALL | re.MULTILINE)
 _LINK, _CODE = re.compile(r"\[([^\]]*)\]\([^)]*\)"), re.compile(r"`[^`]*`")
 

@@ -36,6 +36,7 @@ RUN_BY = {
     "pip install .[measure]": "tests/e2e/test_packaging.py",
     "hf download": "tests/unit/test_recipes.py",  # its options; the sizes are hundreds of GiB
     "vllm serve Qwen/Qwen3.6-27B": "tests/unit/test_recipes.py",
+    "vllm serve openai/gpt-oss-120b": "tests/unit/test_recipes.py",
     "vllm serve baichuan-inc/Baichuan-M3-235B": "tests/unit/test_recipes.py",
     "vllm serve examples/tiny": "tests/e2e/test_readme.py",
     "export": "tests/e2e/test_serving_examples.py",
@@ -114,7 +115,7 @@ def test_check_block():
 @pytest.mark.e2e
 @pytest.mark.long
 def test_vllm_serve_block(shared_machine):
-    block = next(b for b in blocks("bash") if b.startswith("vllm serve"))
+    block = next(b for b in blocks("bash", USAGE) if b.startswith("vllm serve"))
     port = free_port()
     assert "--port 8000" in block
     command = block.replace("--port 8000", f"--port {port}")

@@ -1,10 +1,10 @@
-"""docs/published_drafts.md and its short form in the README are what the command writes."""
+"""docs/published_drafts.md is what the command writes."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.published_drafts import PAGE, find, known, page, short, written_short
+from tests.published_drafts import PAGE, find, known, page
 from tests.support.published import published
 
 pytestmark = pytest.mark.promise("the published drafts: a verdict for each")
@@ -17,10 +17,6 @@ def found():
 
 def test_the_page(found):
     assert PAGE.read_text(encoding="utf-8") == page(found)
-
-
-def test_the_readme_s_short_form(found):
-    assert written_short() == short(found)
 
 
 def test_verdicts_are_those_of_the_fixtures(found):
