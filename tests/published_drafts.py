@@ -37,20 +37,18 @@ _LEFT, _REFUSED = "passed through", "refused"
 
 HEAD = """# Published drafts
 
-What `vllm-eagle check` says of drafts that were published. **No weight file of theirs has been
-seen**: each is a [fixture](../tests/fixtures/checkpoints) with the config, tensor names and sizes as
-far as they are known, and `vllm-eagle check REPOSITORY --target TARGET -k K` says what your copy is.
+The table shows verdicts of `vllm-eagle check`. **We have seen no weight file**: each row is a
+[fixture](../tests/fixtures/checkpoints) with what is known.
+Check yours: `vllm-eagle check REPOSITORY --target TARGET -k K`.
 
-*Known* from source (of the training code, of vLLM), from reports (a model card, an issue, a log) or
-inferred, whatever is the least sure. *Warnings*: rules of [drafts.md](drafts.md), asked for 4,096 tokens
-on GPUs; the draft is served with them. *Runner*: vLLM's, where only one of the two can draft with it.
-
-Written by `python -m tests.published_drafts --write`.
+- *Known*: from source, reports (a card, an issue, a log) or inferred.
+- *Warnings*: rules of [drafts.md](drafts.md); vLLM still serves the draft.
+- *Runner*: vLLM's runners that can draft.
 """
 
 SECTIONS = {
-    "By name": ("Repositories of the hub, or folders in one.", _NAMED),
-    "By publisher": ("The repository's name is not known; the config is assumed.", _PUBLISHER),
+    "By name": ("The hub has these repositories or folders.", _NAMED),
+    "By publisher": ("We assume the config.", _PUBLISHER),
 }
 
 
