@@ -18,7 +18,7 @@ FIELDS = (
 )  # fmt: skip
 KINDS = {
     "worked around": "The package serves correctly what stock vLLM does not.",
-    "refused beforehand": "The package refuses before weights are loaded; stock vLLM fails later, or goes on.",
+    "refused beforehand": "Refused before weights are loaded; stock vLLM fails later, or goes on.",
     "explains an observation": "The package does nothing about these.",
 }
 INTRODUCTION = """\
