@@ -17,26 +17,24 @@ FIELDS = (
     "[Remedy]", "Can go when",
 )  # fmt: skip
 KINDS = {
-    "worked around": "The package serves rightly what vLLM alone would not.",
-    "refused beforehand": "Refused before weights are loaded; vLLM alone fails later, or goes on.",
+    "worked around": "The package serves correctly what stock vLLM does not.",
+    "refused beforehand": "Refused before weights are loaded; stock vLLM fails later, or goes on.",
     "explains an observation": "The package does nothing about these.",
 }
 INTRODUCTION = """\
 # Faults of vLLM that were found
 
-Written by `python -m tools.faults_page --write` from the docstrings of the scripts in
-[vllm_faults](vllm_faults), which also say who meets the fault, the function that is its cause, what
-was run and what was read, where this package works around it, and when that can go. Not listed:
-limits that vLLM states.
+`python -m tools.faults_page --write` writes this page from the scripts in [vllm_faults](vllm_faults).
+Their docstrings also have who meets the fault, its cause, what was run, the workaround, and when it can
+go. Limits that vLLM states are not listed.
 
-Whose fault is it? A script imports vLLM alone, starts no engine and takes seconds:
-`python docs/dev/vllm_faults/NAME.py`. `fault present: ..` and status 0 say that your vLLM has the fault,
-`fault gone: ..` and status 1 that it does not. For what is not listed, start the same engine with
-`VLLM_PLUGINS=""`: what happens there as well is vLLM's. What happens only with this package is ours: see
+A script imports only vLLM, starts no engine and takes seconds: `python docs/dev/vllm_faults/NAME.py`.
+It prints `fault present: ..` (status 0) or `fault gone: ..` (status 1). To judge another fault, start
+the same engine with `VLLM_PLUGINS=""`: what still happens is vLLM's. The rest is ours: see
 *Not loading?* in the [README](../../README.md), and `vllm-eagle verify` for drafts.
 
-In 0.32 and 0.33, unless said otherwise. Of 0.33 the Python files were run, over 0.32's compiled
-CPU kernels.
+Faults are in 0.32 and 0.33, unless marked. The Python files of 0.33 ran over 0.32's compiled CPU
+kernels.
 """
 
 

@@ -2,8 +2,7 @@
 
 Kind: worked around.
 Met by: drafts trained on states in the order of their list.
-Symptom: A draft whose ids are listed out of order drafts almost at random: each block of `fc` reads
-  another layer than it was trained on.
+Symptom: Drafts with ids out of order draft almost at random: blocks of `fc` read the wrong layers.
 Cause: `model_executor/models/interfaces.py`, `EagleModelMixin._set_aux_hidden_state_layers` sorts the
   ids and drops repeated ones, and no loader rearranges the blocks of `fc` and `fc_norm` accordingly.
 Releases: 0.32 and 0.33 (run).

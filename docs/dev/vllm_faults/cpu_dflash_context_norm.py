@@ -2,8 +2,7 @@
 
 Kind: worked around.
 Met by: DFlash drafts on a CPU.
-Symptom: DFlash drafts are accepted far less than by a plain PyTorch reference; `pytest
-  tests/e2e/test_hybrid_dflash.py` has it as a negative control.
+Symptom: DFlash drafts are accepted far less than by a plain PyTorch reference.
 Cause: `model_executor/models/qwen3_dflash.py`, `DFlashQwen3Model._normalize_context_k` hands `rms_norm`
   the weights of all layers, [layers, d], as the CUDA kernel takes them; the CPU's kernel reads the
   first row for all.

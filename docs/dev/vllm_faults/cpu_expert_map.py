@@ -2,7 +2,7 @@
 
 Kind: explains an observation.
 Met by: expert parallelism on a CPU.
-Symptom: The worker dies at the first step, with or without a draft (docs/serving.md).
+Symptom: The worker dies at the first step.
 Cause: `model_executor/layers/fused_moe/experts/cpu_moe.py`, `CPUUnquantizedExperts.apply` takes
   `expert_map` and does not use it: ids of the whole model index the rank's own weights.
 Releases: 0.32 and 0.33 (run).

@@ -2,8 +2,7 @@
 
 Kind: refused beforehand.
 Met by: hybrid targets with drafts on the V1 runner without Triton.
-Symptom: The engine ends at the first block boundary: `'function' object is not subscriptable`, in
-  `run_fused_precopy`.
+Symptom: The engine ends at the first block boundary: `'function' object is not subscriptable`.
 Cause: `platforms/cpu.py`, `CpuPlatform.register_triton_kernel_overrides` has no stand-in for
   `precopy_mamba_align_fused_kernel`, which `v1/worker/mamba_utils.py`,
   `MambaSpecDecodeGPUContext.run_fused_precopy` launches.

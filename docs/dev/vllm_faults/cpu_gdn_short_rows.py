@@ -2,9 +2,9 @@
 
 Kind: worked around.
 Met by: hybrid targets on a CPU, in steps in which a request has fewer than K drafts.
-Symptom: A step in which a request has fewer rows than were accepted before ends the engine (`The size
-  of tensor a must match ..`); with other short rows the history is misplaced without a word. Such rows
-  come with ngram drafts, structured output and the end of the context.
+Symptom: A request with fewer rows than were accepted before ends the engine (`The size of tensor a must
+  match ..`); other short rows silently misplace the history. Such rows come with ngram drafts,
+  structured output and the end of the context.
 Cause: `model_executor/layers/mamba/ops/cpu/gdn_attention.py`, `_spec_forward` moves the conv state as
   if each row of the batch had 1 + K tokens.
 Releases: 0.32 (run); fixed in 0.33 (run).

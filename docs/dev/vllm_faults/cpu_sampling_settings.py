@@ -2,8 +2,8 @@
 
 Kind: worked around.
 Met by: any draft on a CPU.
-Symptom: With any draft, sampled texts follow another distribution than the target's, a seed does not
-  repeat them, and greedy requests that share a step with sampled ones may change.
+Symptom: Sampled texts follow a wrong distribution, seeds do not repeat them, and greedy requests in the
+  same step may change.
 Cause: `utils/cpu_triton_utils.py`, `_expand_kernel_impl`: the C++ kernel wants int64, so it is handed a
   converted copy of the output and fills that; the temperatures, top-k and top-p of the verified tokens
   stay as they were allocated by `v1/sample/rejection_sampler.py`, `expand_batch_to_tokens`.

@@ -1,4 +1,4 @@
-"""A seed ends the engine behind a prompt in chunks.
+"""A seed ends the engine after a prompt in chunks.
 
 Kind: explains an observation.
 Met by: requests with a seed on a CPU whose prompt takes several steps.

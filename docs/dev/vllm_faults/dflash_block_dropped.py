@@ -2,8 +2,7 @@
 
 Kind: worked around.
 Met by: DFlash drafts with prefix caching.
-Symptom: A hit in the prefix cache is one block shorter than the text that is cached; on hybrid targets
-  a block has hundreds of tokens.
+Symptom: A prefix-cache hit is one block shorter than the cached text.
 Cause: `config/speculative.py`, `SpeculativeConfig.use_eagle_block_drop` is true of every method of the
   EAGLE kind, because an EAGLE row at the end of a block may belong to another continuation. A DFlash
   row depends on the target's state alone.

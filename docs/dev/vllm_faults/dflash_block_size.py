@@ -2,8 +2,7 @@
 
 Kind: refused beforehand.
 Met by: DFlash drafts.
-Symptom: With K of the block size or more the last tokens are hardly ever accepted, and are verified all
-  the same.
+Symptom: With K of the block size or more, the last tokens are hardly ever accepted.
 Cause: `config/speculative.py`, `SpeculativeConfig.__post_init__` reads `block_size` for DSpark alone.
 Releases: 0.32 and 0.33 (run).
 Workaround: Refused (`k_is_within_the_block`); a warning with `strict: false`.

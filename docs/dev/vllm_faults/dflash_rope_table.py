@@ -2,8 +2,7 @@
 
 Kind: worked around.
 Met by: DFlash drafts with fewer positions than the target serves.
-Symptom: Beyond the `max_position_embeddings` of the draft's config, rows of its rope table are read
-  that do not exist.
+Symptom: Beyond the draft's `max_position_embeddings`, missing rows of its rope table are read.
 Cause: `config/speculative.py`, `SpeculativeConfig.__post_init__` calls
   `_maybe_override_draft_max_position_embeddings` for the methods eagle and eagle3 alone.
 Releases: 0.32 (run); fixed in 0.33 (run).

@@ -2,7 +2,7 @@
 
 Kind: refused beforehand.
 Met by: EAGLE-3 and DFlash drafts whose config carries the model type of some targets.
-Symptom: A draft of type `deepseek_v3`, `qwen3_next` or `qwen3_5_text` ends with an unknown or unfitting
+Symptom: A draft of type `deepseek_v3`, `qwen3_next` or `qwen3_5_text` ends with an unfitting
   architecture.
 Cause: `config/speculative.py`, `SpeculativeConfig.hf_config_override` rewrites such configs into MTP
   heads before the method is looked at.

@@ -2,8 +2,7 @@
 
 Kind: worked around.
 Met by: EAGLE-3 drafts of Llama and DeepSeek type whose ids stand at top level.
-Symptom: A draft with another number of aux layers than three does not load: `Tried to load weights of
-  size ..`.
+Symptom: A draft without exactly three aux layers does not load: `Tried to load weights of size ..`.
 Cause: `model_executor/models/llama_eagle3.py`, `LlamaModel.__init__` takes the number from
   `num_aux_hidden_states`, then from the nested list, then three; the list at top level, from which both
   runners take the ids, is not asked. `model_executor/models/deepseek_eagle3.py`,

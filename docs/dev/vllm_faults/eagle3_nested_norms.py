@@ -2,8 +2,8 @@
 
 Kind: worked around.
 Met by: EAGLE-3 drafts that nest fc_norm or norm_output.
-Symptom: `norm_output` nested beside the ids is ignored, and drafts from the second on are worse; a
-  nested `fc_norm` ends in an error about unknown weights.
+Symptom: A nested `norm_output` is ignored, and later drafts are worse; a nested `fc_norm` ends in an
+  error about unknown weights.
 Cause: `model_executor/models/llama_eagle3.py`, `LlamaModel.__init__` reads both flags at top level
   alone, and `norm_before_fc` in `eagle_config` first.
 Releases: 0.32 and 0.33 (run).

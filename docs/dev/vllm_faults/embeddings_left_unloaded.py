@@ -2,7 +2,7 @@
 
 Kind: refused beforehand.
 Met by: drafts narrower or wider than the target without embed_tokens, on the V1 runner.
-Symptom: The draft embeds by whatever the memory holds, and accepts nothing.
+Symptom: The draft embeds by uninitialised memory, and accepts nothing.
 Cause: `v1/spec_decode/llm_base_proposer.py`, `SpecDecodeBaseProposer._maybe_share_embeddings` keeps the
   draft's own table where the widths differ, though no file has filled it.
 Releases: 0.32 and 0.33 (run).

@@ -2,8 +2,8 @@
 
 Kind: worked around.
 Met by: EAGLE-3 drafts of SafeAILab, AngelSlim and SpecForge with a whole vocabulary.
-Symptom: Such a draft ends with `There is no module or parameter named 'draft_id_to_target_id'`, though
-  its `d2t` is zero throughout.
+Symptom: Loading ends with `There is no module or parameter named 'draft_id_to_target_id'`, though `d2t`
+  is zero.
 Cause: `model_executor/models/llama_eagle3.py`, `Eagle3LlamaForCausalLM.__init__` has no place for a map
   where the vocabularies are equally large, and `model_executor/models/llama_eagle3.py`,
   `Eagle3LlamaForCausalLM.load_weights` hands on the tensor all the same.

@@ -2,8 +2,7 @@
 
 Kind: worked around.
 Met by: P-EAGLE drafts in the speculators format.
-Symptom: A draft with `fc_norm` does not load for its unknown weights; one with `norm_output` drafts as
-  if it had none.
+Symptom: A draft with `fc_norm` does not load; `norm_output` is ignored.
 Cause: `transformers_utils/configs/speculators/algos.py`, `update_peagle` hands on `norm_before_fc`
   alone, unlike `transformers_utils/configs/speculators/algos.py`, `update_eagle3`.
 Releases: 0.32 and 0.33 (run).

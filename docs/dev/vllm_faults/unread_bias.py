@@ -2,7 +2,7 @@
 
 Kind: worked around.
 Met by: drafts with more biases than their config says.
-Symptom: A draft that was trained with biases loads without a word and drafts worse.
+Symptom: A draft with biases loads silently and drafts worse.
 Cause: `model_executor/models/utils.py`, `AutoWeightsLoader.load_weights` ignores every unexpected
   `.bias`, for the sake of GPTQ models.
 Releases: 0.32 and 0.33 (run).

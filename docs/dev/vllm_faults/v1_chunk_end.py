@@ -2,8 +2,7 @@
 
 Kind: worked around.
 Met by: EAGLE-3 drafts on the V1 runner.
-Symptom: Behind a prompt that took several steps, drafts differ from those behind the same prompt in one
-  step, and fewer are accepted.
+Symptom: After a prompt of several steps, drafts differ and fewer are accepted.
 Cause: A draft's row pairs a token's state with the token that follows.
   `v1/spec_decode/llm_base_proposer.py`, `SpecDecodeBaseProposer.prepare_next_token_ids_padded` takes
   the token at `num_tokens_no_spec - 1`, which is the prompt's last one, although the chunk ends before.

@@ -2,15 +2,15 @@
 
 Kind: worked around.
 Met by: any draft on the V1 runner.
-Symptom: While one request of a step has no room for K more tokens before `max_model_len`, no request of
-  the step is drafted for, and the draft's caches keep a hole where the step's rows should be.
+Symptom: While one request has no room for K tokens before `max_model_len`, no request gets drafts, and
+  the draft's caches keep a hole.
 Cause: `v1/worker/gpu_model_runner.py`, `GPUModelRunner._input_fits_in_drafter` compares the longest
   request of the step with the draft's `max_model_len` and gives one answer for all.
 Releases: 0.32 and 0.33 (run).
 Workaround: `drafters/eagle3/config_writer.py`, `_draft_to_the_end`: the draft's `max_model_len` becomes
   K longer where the drafter clamps its positions, as EAGLE-3 does. A DFlash block needs the room:
   there, set `--max-model-len` K + 1 tokens above the longest request (docs/serving.md).
-Remedy: with DFlash, set `--max-model-len` K + 1 tokens above the longest request.
+Remedy: with DFlash, raise `--max-model-len` by K + 1.
 Can go when: V1's `_input_fits_in_drafter` goes by request, or the V1 runner goes.
 """
 

@@ -2,9 +2,9 @@
 
 Kind: refused beforehand.
 Met by: hybrid targets on the V1 runner of a GPU.
-Symptom: A first prompt of exactly 1 + K tokens is computed by the CUDA graph that was captured for
-  drafts (https://github.com/vllm-project/vllm/issues/53051). The script shows how the step is
-  classified; what the graph then computes needs a GPU and was not run here.
+Symptom: A first prompt of exactly 1 + K tokens runs in the CUDA graph for drafts
+  (https://github.com/vllm-project/vllm/issues/53051). The script shows how the step is classified; what
+  the graph then computes needs a GPU and was not run here.
 Cause: `v1/worker/gpu_model_runner.py`, `GPUModelRunner._is_uniform_decode` goes by the number of tokens
   alone.
 Releases: 0.32 and 0.33 (run).

@@ -4,8 +4,8 @@ Kind: refused beforehand.
 Met by: `OffloadingConnector` (`--kv-offloading-size`) with hybrid targets on the V2 runner, with or
   without drafts, where the cache is full. A `MultiConnector` hands each call on to the connectors
   within it (by reading).
-Symptom: A prefix that was offloaded comes back as zeros, or as another request's: wrong texts after
-  hits in the host's memory, without an error.
+Symptom: An offloaded prefix comes back as zeros or as another request's: wrong texts after hits,
+  without an error.
 Cause: What a step computed is saved at the beginning of the next one: `handle_preemptions` submits it.
   A request that ends or is preempted in between gives its blocks back, and the next step may hand them
   out. The scheduler knows (`jobs_to_flush`), and V1 submits before it touches any block
@@ -19,7 +19,7 @@ Workaround: Replay is not offered beside a connector: `auto` takes one state blo
   `replay` is refused (`memory/state_scheme.py`, `obstacles`). With those, and without drafts, vLLM's
   fault stays: on V2 leave offloading off where the cache may fill up. A start with a draft warns
   (`memory/connectors.py`, `warn_of_late_saves`).
-Remedy: leave offloading off on V2 where the cache may fill up.
+Remedy: no offloading on V2 where the cache may fill up.
 Can go when: V2 calls `handle_preemptions` before `update_requests`.
 """
 

@@ -3,8 +3,8 @@
 Kind: explains an observation.
 Met by: servers with worker processes whose start fails behind the loading of weights, while a worker
   still frees what it has compiled; such as one without room on the disk of its caches.
-Symptom: The log has the error, `EngineCore failed to start.` and `Exception ignored in: .. SystemExit`;
-  then nothing happens any more: the server neither serves nor ends.
+Symptom: After `EngineCore failed to start.` the server neither serves nor ends. SystemExit`; then
+  nothing happens any more: the server neither serves nor ends.
 Cause: `v1/executor/multiproc_executor.py`, `WorkerProc.worker_main` answers SIGTERM with a SystemExit.
   Python drops an exception that is raised in the callback of a weak reference or in `__del__`, so that
   a worker that is just then freeing memory lives on. Python's own `_exit_function` of

@@ -2,8 +2,7 @@
 
 Kind: explains an observation.
 Met by: CPUs with AMX.
-Symptom: An illegal instruction at a first prompt of three tokens, without a draft and without this
-  package; after a longer prompt the same one is answered.
+Symptom: A first prompt of three tokens ends in an illegal instruction, without a draft or this package.
 Cause: In the compiled kernel behind `_custom_ops.py`, `cpu_attention_with_kv_cache`; not traced
   further.
 Releases: 0.32 (seen on an Intel Xeon with AMX); 0.33 not known.

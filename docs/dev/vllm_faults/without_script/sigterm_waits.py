@@ -2,8 +2,7 @@
 
 Kind: explains an observation.
 Met by: servers that are stopped in mid-answer.
-Symptom: The engine goes at once; an open stream may be left without a word, and the server then waits
-  until its client goes.
+Symptom: The engine goes at once; the server waits until clients of open streams go.
 Cause: `entrypoints/launchers/launcher.py`, `serve_http` returns uvicorn's `server.shutdown()`, which
   waits for open connections.
 Releases: 0.32 (run) and 0.33 (by reading).
