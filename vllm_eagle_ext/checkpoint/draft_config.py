@@ -100,7 +100,7 @@ class DFlashConfig(ProposalHeads):
         default=None, description="of these layers, before sliding_window"
     )
     attention_sink_bias: bool | None = Field(default=None, description="each head has a learned sink")
-    # Read by vLLM's class alone; checked here.
+    # Only vLLM's class reads it; it is checked here.
     attention_value_scale: float | None = Field(
         default=None, description="factor of the values of attention"
     )
@@ -171,7 +171,7 @@ class DraftConfig(NestedConfig, ProposalHeads):
     is_causal: bool | None = Field(
         default=None, description="of all layers, before dflash_config.causal"
     )
-    # Read by vLLM's class alone; checked here.
+    # Only vLLM's class reads it; it is checked here.
     is_neox_style: bool | None = Field(default=None, description="rope pairs channels half a head apart")
     sliding_window_non_causal: bool | None = Field(
         default=None, description="speculators: windowed layers are bidirectional too"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
 
-# What stands in place of, or beside, `weight` in a quantised module.
+# These stand in place of `weight`, or next to it, in a quantised module.
 _QUANTISED = (
     "weight", "weight_packed", "qweight", "weight_scale", "weight_scale_inv", "weight_scale_2",
     "weight_global_scale", "weight_zero_point", "weight_shape", "weight_g_idx", "input_scale",

@@ -74,7 +74,7 @@ def disguised(first_bytes: bytes, *, weights: bool = False) -> tuple[str, str] |
 
 
 def header_length(first_bytes: bytes, file_size: int) -> int:
-    """The length of the JSON behind the first 8 bytes.
+    """Return the length of the JSON after the first 8 bytes.
 
     Raises:
         LargeHeaderError: more than HEADER_LIMIT, which safetensors would read.

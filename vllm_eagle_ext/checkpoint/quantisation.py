@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which modules of a quantised draft are quantised in its files, and how vLLM is told.
+"""Finds which modules of a quantised draft are quantised in its files, and tells vLLM of them.
 
-vLLM decides by the names that modules have at run time: layers are numbered behind the target's, q, k
+vLLM decides by the names that modules have at run time: layers are numbered after the target's, q, k
 and v are one module, gate and up another, and the Qwen3 drafter leaves `self_attn.` out before q, k and
 v. Published lists name modules as the checkpoint does, and vLLM's drafter classes hand no table of fused
 modules to the quantisation's config.
@@ -61,7 +61,7 @@ def quantised_weights(tensors: Mapping[str, TensorHeader]) -> dict[str, str]:
 
 
 def without_scales(tensors: Mapping[str, TensorHeader]) -> list[str]:
-    """Quantised modules whose weight has no scale beside it."""
+    """Return the quantised modules whose weight has no scale with it."""
     return [
         module
         for module, suffix in quantised_weights(tensors).items()
@@ -205,14 +205,14 @@ def _plain_linear(case: Case) -> Iterator[str]:
 
 
 def runtime_name(module: str, case: Case) -> str:
-    """Name of the module that vLLM makes of it, alone or fused with others."""
+    """Return the name of the module that vLLM makes of it, by itself or fused with others."""
     place, dot, part = module.rpartition(".")
     fused = next((whole for whole, parts in FUSED.items() if part in parts), part)
     return _part_name(f"{place}{dot}{fused}", case)
 
 
 def _part_name(module: str, case: Case) -> str:
-    """Name of a module behind the target's layers."""
+    """Return the name that a module has after the target's layers."""
     match = re.match(r"layers\.(\d+)\.(.*)", module)
     if match is None:
         return module if module == "lm_head" else f"model.{module}"

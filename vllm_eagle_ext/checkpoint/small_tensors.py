@@ -19,7 +19,7 @@ _EXPONENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The values of one tensor, of floating point: packed and integer ones have `is_zero` alone."""
+    """Holds the values of one tensor of floating point. Packed and integer ones have only `is_zero`."""
 
     is_zero: bool
     non_finite: int = 0  # infinite or NaN

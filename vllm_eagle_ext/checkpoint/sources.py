@@ -62,7 +62,7 @@ class FolderSource:
             raise self._refuse_link(path, "a file inside the checkpoint's folder")
 
     def _home(self) -> Path:
-        """The hub's cache keeps files in `blobs` beside `snapshots` and links to them."""
+        """Return the folder that links may lead into: the hub's cache links from `snapshots` to `blobs`."""
         folder = self._folder.resolve()
         for above in folder.parents:
             if above.name == "snapshots" and above.parent.name.startswith("models--"):
@@ -85,7 +85,7 @@ class HubSource:
         """Open the repository.
 
         Args:
-            model: OWNER/NAME, with a folder of the repository behind it or not.
+            model: OWNER/NAME, with a folder of the repository after it or not.
         """
         from huggingface_hub import HfFileSystem
 
@@ -173,7 +173,7 @@ def _repository(model: str, field: str, *, subfolders: bool) -> str:
     except HFValidationError:
         problem = "no such folder, and no name that the hub would take"
         if "@" in model:
-            problem += '; a revision is named apart: "revision": ".." beside the model, or --revision'
+            problem += '; a revision is named apart: "revision": ".." next to the model, or --revision'
         raise _not_found(field, model, problem) from None
     if inside and not subfolders:
         raise _refuse_inside(field, model)

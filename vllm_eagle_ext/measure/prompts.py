@@ -94,7 +94,7 @@ def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:
     except (OSError, ValueError, ImportError, TypeError, KeyError) as error:
         first = next(iter(str(error).splitlines()), type(error).__name__)
         raise SpeculativeConfigError(
-            field="tokenizer of the target", value=target, allowed="a tokenizer beside its config.json",
+            field="tokenizer of the target", value=target, allowed="a tokenizer next to its config.json",
             remedy=f"check the name, or take --dummy with --prompt-tokens, which need none ({first})",
         ) from None  # fmt: skip
 

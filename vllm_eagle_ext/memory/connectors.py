@@ -43,7 +43,7 @@ def warn_of_late_saves(connector: str | None, *, runner: str) -> None:
         raise HybridStateError(
             field="KV connector",
             value=connector,
-            allowed="none beside a target with recurrent states on vLLM's V2 runner, which clears a "
+            allowed="none with a target with recurrent states on vLLM's V2 runner, which clears a "
             "block that was handed on before its bytes are saved to the host: where the cache is full, "
             "prefixes come back as zeros or another request's: wrong texts, also without a draft",
             remedy="serve without offloading",

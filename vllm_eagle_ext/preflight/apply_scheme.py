@@ -35,7 +35,7 @@ logger = get_logger(__name__)
 
 
 def apply_hybrid_state(launch: Launch) -> None:
-    """Choose once the draft is settled; a target without gated delta nets is left alone.
+    """Choose once the draft is settled; a target without gated delta nets stays as it is.
 
     Raises:
         HybridStateError: replay is asked for and cannot be had, or vLLM would crash.

@@ -49,7 +49,7 @@ def check_online_quantisation(asked: object, spec: DraftSpec, *, on_cpu: bool) -
         )
     if asked in _EXPERTS_ALONE:
         logger.warning(
-            "%s is %r, which quantises experts alone: this draft has none and is served with plain "
+            "%s is %r, which quantises only experts: this draft has none and is served with plain "
             "weights. 'fp8_per_channel' quantises its layers.",
             FIELD,
             asked,

@@ -94,7 +94,7 @@ def _blocks_of(vllm_config: VllmConfig, spec: KVCacheSpec) -> int:
 
 
 def _recorded_bytes(spec: MambaSpec) -> int:
-    """The recorded inputs are a third part behind conv state and committed state."""
+    """Return the bytes of the recorded inputs, the third part after conv state and committed state."""
     parts = list(zip(spec.shapes, spec.dtypes, strict=True))[2:]
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in parts)
 

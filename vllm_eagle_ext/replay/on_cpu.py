@@ -134,7 +134,7 @@ def _has_native(layer: QwenGatedDeltaNetAttention) -> bool:
 
 
 def _packs_convolution(layer: QwenGatedDeltaNetAttention) -> bool:
-    """vLLM keeps the weights as they were beside those that it packed."""
+    """Say whether vLLM packed the convolution: it keeps the plain weights next to those that it packed."""
     return hasattr(layer.conv1d, _PLAIN_WEIGHTS)
 
 

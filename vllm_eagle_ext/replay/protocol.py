@@ -74,7 +74,7 @@ class ReplayOps(Protocol):
 
     @property
     def scratch_blocks(self) -> int:
-        """State blocks per request beside the one that holds its state."""
+        """Return the state blocks per request next to the one that holds its state."""
 
     @property
     def steps_plain_decodes(self) -> bool:
@@ -86,7 +86,7 @@ class ReplayOps(Protocol):
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
         """out [1 + scratch_blocks, groups, R]: the state block of each request in each group's table,
-        then its scratch block; NULL_BLOCK behind the last request."""
+        then its scratch block; NULL_BLOCK after the last request."""
 
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         """Prepare the batch once a step, before the layers run."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DFlash: a block of tokens in one pass, conditioned on the target's states alone."""
+"""DFlash: a block of tokens in one pass, conditioned only on the target's states."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ FAMILIES: dict[str, Family] = {}
 
 
 def register_families(*families: Family) -> None:
-    """Add families behind those that are registered.
+    """Add families after those that are registered.
 
     Raises:
         ValueError: another family has the name.
@@ -84,7 +84,7 @@ def method_may_lie_in_the_target(method: str | None) -> bool:
 
 
 def method_drafts_in_parallel(method: str | None) -> bool:
-    """Whether vLLM drafts all tokens in one pass for the method alone, without `parallel_drafting`."""
+    """Say whether vLLM drafts all tokens in one pass for the method without `parallel_drafting`."""
     return any(family.method == method and family.fills_a_block for family in FAMILIES.values())
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DFlash drafter on vLLM's Qwen3-type decoder layer.
 
-Differences from vLLM's class: embeddings may be scaled, which vLLM does for DFlash 2 alone; configs and
+Differences from vLLM's class: embeddings may be scaled, which vLLM does only for DFlash 2; configs and
 weights are strict, see `ResolvedDraft`; on a CPU each layer gets its own norm of the context's keys.
 
 Shapes, with T tokens, H draft width, Ht target width, n aux layers, V vocabulary:

@@ -30,13 +30,13 @@ def premises(report: Report) -> Iterator[str]:
     template = f"chat template on, thinking {thinking}"
     measured = f"at most {settings.max_tokens} tokens"
     if settings.steps:
-        measured = f"steps of decoding alone, {settings.steps} of each load"
+        measured = f"only steps of decoding, {settings.steps} of each load"
     yield (
         f"{settings.num_prompts} prompts ({settings.prompts}), "
         f"{template if settings.chat_template else 'no chat template'}; {measured}, "
         f"temperature {settings.temperature:g}, seed {settings.seed}"
     )
-    kept = "all kept beside each other" if settings.together else "one at a time"
+    kept = "all kept at the same time" if settings.together else "one at a time"
     yield (
         f"{_counted(settings.repeats, 'engine')} of each kind, {kept}; "
         f"{_counted(settings.rounds, 'round')} at each load"
@@ -95,7 +95,7 @@ def _about_the_surface(report: Report) -> Iterator[str]:
         "pays. K=0: nothing is drafted."
     )
     if report.settings.surface_only:
-        yield "Step times alone: this holds for any draft of this shape, also before it is trained."
+        yield "Only step times were measured: they hold for any draft of this shape, also an untrained one."
         return
     rates = " ".join(f"{rate:.2f}" for rate in rates_by_position(report))
     yield f"{PAYS} the measured length is above; {UNSURE} within the interval. Per position: {rates}"
@@ -120,7 +120,7 @@ def _about_intervals(report: Report) -> Iterator[str]:
     if found and report.settings.rounds > 1:
         yield (
             f"Pairs are rounds of {_counted(report.settings.repeats, 'engine')} of each kind: what one "
-            "start of an engine has over another is seen by --repeats of `bench` alone."
+            "start of an engine has over another only shows in --repeats of `bench`."
         )
 
 

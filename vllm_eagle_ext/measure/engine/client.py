@@ -138,7 +138,7 @@ class EngineProcess:
 
 
 def with_plugin(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment, with this package beside the plugins that it names, if it names any."""
+    """Return the environment, with this package added to the plugins that it names, if it names any."""
     given = environment.get("VLLM_PLUGINS")
     if given is None or OURS in given.split(","):
         return dict(environment)

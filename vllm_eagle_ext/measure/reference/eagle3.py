@@ -12,7 +12,7 @@ Row P holds the token t_{P+1} and the fused feature g_P, stands at position P an
 Variants: `norm_before_fc` norms the concatenated states; `norm_before_residual` starts r from x; the
 Qwen3 type norms each head of q and k; a gated draft multiplies the attention output by sigmoid(gate),
 whose rows are q_proj's too or a tensor of their own; a draft without aux states takes g as it is; any
-projection of a layer may have a bias; in a layer with a window of w, row P sees rows P-w+1..P alone.
+projection of a layer may have a bias; in a layer with a window of w, row P sees only rows P-w+1..P.
 """
 
 from __future__ import annotations
@@ -239,5 +239,5 @@ class Eagle3Reference:
         return ReferenceDraft(tokens, margins, firsts)
 
     def next_inputs(self, token: int, feedback: torch.Tensor) -> tuple[int, torch.Tensor]:
-        """The inputs of the row behind one that drafted `token`."""
+        """Return the inputs of the row after one that drafted `token`."""
         return token, feedback

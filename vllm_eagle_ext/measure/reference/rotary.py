@@ -33,7 +33,7 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
 _FURTHER: Mapping[str, tuple[str, ...]] = {
     "yarn": ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate"),
 }
-# Of rows of text alone, whose positions are the same in every section.
+# For rows of only text, whose positions are the same in every section.
 _WITHOUT_EFFECT = (
     "rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved",
     "max_position_embeddings", _ORIGINAL,

@@ -51,7 +51,7 @@ def check_on_a_side_stream(kernels: Kernels, shapes: Shapes, device: torch.devic
         step = make_step(shapes, device)
         plain = copy_of(step, shapes)
         out, run_step = _plain_run(kernels, shapes, copy_of(step, shapes))
-        run_step()  # what is compiled on the side stream would not be beside anything
+        run_step()  # what is compiled on the side stream would not run next to anything
         side, main = torch.cuda.Stream(), torch.cuda.current_stream()
         commit = _commit(kernels, shapes, step)
         batch = kernels.prepare(step.batch, shapes.T)
@@ -108,7 +108,7 @@ def _plain_run(
 
 
 def _narrow(step: MadeStep) -> None:
-    """Leave each request its first row; the rows behind them belong to nobody."""
+    """Leave each request its first row; the rows after them belong to nobody."""
     starts = step.batch.starts
     starts.copy_(torch.arange(len(starts), dtype=starts.dtype, device=starts.device))
     step.num_sampled.fill_(1)

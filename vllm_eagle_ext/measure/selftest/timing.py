@@ -3,7 +3,7 @@
 
 On a GPU each scheme's step is captured in a CUDA graph, as serving captures verify, and its replays are
 timed by the device's clock: what the host takes to launch kernels is no part of it. An eager step, which
-it is part of, is timed beside it. Runs are interleaved, and the ratio of each pair is taken. Several
+it is part of, is timed with it. Runs are interleaved, and the ratio of each pair is taken. Several
 layers take turns, as many as it takes for states to come from memory as they do in a model.
 """
 
@@ -150,7 +150,7 @@ def host_seconds(run: Run) -> float:
 @torch.inference_mode()
 def compare_times(replay: Run, per_token: Run, device: str) -> dict[str, Any]:
     """Milliseconds of all layers' verify and commit together, and the ratio of interleaved pairs; on a
-    GPU those of graphs, and of eager steps beside them."""
+    GPU those of graphs, and of eager steps with them."""
     sides = (replay, per_token)
     if device != "cuda":
         return _interleaved(sides, host_seconds)

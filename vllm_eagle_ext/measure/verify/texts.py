@@ -69,7 +69,7 @@ def judge_texts(
     bound: float,
     without: str = "without the draft",
 ) -> Check:
-    """Passed if texts diverge at near-tied logits alone."""
+    """Pass if texts diverge only at near-tied logits."""
     near = [one for one in found if one.gap <= bound + _ROUNDING]
     wrong = [one for one in found if one.gap > bound + _ROUNDING]
     equal, largest = len(texts) - len(found), max((one.gap for one in near), default=0.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs verify, plan and commit on a made-up step beside vLLM's own kernel; compares what they wrote."""
+"""Runs verify, plan and commit on a made-up step and vLLM's own kernel; compares what they wrote."""
 
 from __future__ import annotations
 
