@@ -49,7 +49,7 @@ def is_tested(version: str) -> bool:
 
 
 def was_run(version: str) -> bool:
-    """Whether the tests were run with this release as it is published, compiled parts included."""
+    """Say whether the tests were run with this release as it is published, compiled parts included."""
     return _is_in(RUN_VLLM, version)
 
 
@@ -102,7 +102,7 @@ def model_runner(
 
 
 def warn_outside_tested_range() -> None:
-    """One warning per start: vLLM's child processes register too, but stay silent."""
+    """Warn once per start: vLLM's child processes register too, but stay silent."""
     version = vllm_version()
     if is_tested(version) or multiprocessing.parent_process() is not None:
         return

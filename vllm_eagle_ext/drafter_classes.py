@@ -54,7 +54,7 @@ class Drafter:
 
     @property
     def registration(self) -> str:
-        """As vLLM's registry takes it."""
+        """Return the path in the form that vLLM's registry takes."""
         return f"{self.package}:{self.architecture}"
 
 

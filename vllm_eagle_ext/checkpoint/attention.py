@@ -43,7 +43,7 @@ def sliding_layers(config: DraftConfig, backbone: Backbone) -> list[bool]:
 def causal_layers(
     config: DraftConfig, backbone: Backbone, _format: Format
 ) -> tuple[LayerAttention, ...]:
-    """One entry per layer of an autoregressive draft.
+    """Return one entry per layer of an autoregressive draft.
 
     A sliding layer without a window gets None, which a rule reports.
     """

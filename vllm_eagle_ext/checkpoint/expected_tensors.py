@@ -41,7 +41,7 @@ def expected_tensors(
 
 
 def belongs_to_quantised(spec: DraftSpec, name: str, table: Mapping[str, Expected]) -> bool:
-    """Whether a tensor that the table has not is a part of a module that it has."""
+    """Say whether a tensor that the table has not is a part of a module that it has."""
     if spec.quantisation is None:
         return False
     module, _, suffix = name.rpartition(".")

@@ -58,5 +58,5 @@ def _pattern(rule: str) -> str:
 
 
 def _rules(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of a draft whose rules are well formed."""
+    """Return the rules of a draft whose rules are well formed."""
     return {} if next(malformed(config), None) else config.get(KEY) or {}

@@ -159,7 +159,7 @@ def _quantised_names(case: Case) -> list[str]:
 
 
 def _gptq_rules(case: Case) -> dict[str, dict[str, Any]]:
-    """One for each module that is quantised otherwise than the rest, by its name at run time.
+    """Return a rule for each module that is quantised otherwise than the rest, by its name at run time.
 
     The parts of a module agree. What a negative rule leaves out is not listed as quantised.
     """
@@ -223,7 +223,7 @@ def _part_name(module: str, case: Case) -> str:
 
 
 def _matches(entry: str, name: str) -> bool:
-    """As compressed-tensors matches names: exactly, or by a pattern from the name's beginning."""
+    """Match names as compressed-tensors does: exactly, or by a pattern from the name's beginning."""
     if not entry.startswith("re:"):
         return entry == name
     try:

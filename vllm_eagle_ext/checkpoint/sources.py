@@ -62,7 +62,7 @@ class FolderSource:
             raise self._refuse_link(path, "a file inside the checkpoint's folder")
 
     def _home(self) -> Path:
-        """Return the folder that links may lead into: the hub's cache links from `snapshots` to `blobs`."""
+        """Return the folder links may lead into: the hub's cache links from `snapshots` to `blobs`."""
         folder = self._folder.resolve()
         for above in folder.parents:
             if above.name == "snapshots" and above.parent.name.startswith("models--"):

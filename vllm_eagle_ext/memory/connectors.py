@@ -62,5 +62,5 @@ def _read(config: Any, key: str) -> Any:
 
 
 def _is_simple() -> bool:
-    """As vLLM reads it, whose front end may not be imported here."""
+    """Read the flag as vLLM does, whose front end may not be imported here."""
     return bool(int(os.getenv("VLLM_USE_SIMPLE_KV_OFFLOAD", "0")))

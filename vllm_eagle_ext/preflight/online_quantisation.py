@@ -57,7 +57,7 @@ def check_online_quantisation(asked: object, spec: DraftSpec, *, on_cpu: bool) -
 
 
 def _has_tiles() -> bool:
-    """As vLLM's kernel asks."""
+    """Say whether there are tiles, as vLLM's kernel asks."""
     import torch
 
     return torch.cpu._is_amx_tile_supported()

@@ -187,7 +187,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         return self.led
 
     def _steps_plain_decodes(self) -> bool:
-        """Whether the rows of a batch without any draft step a state in its block, since a committed
+        """Say whether the rows of a batch without any draft step a state in its block, since a committed
         state has no offset of accepted rows. Not without a K of 0 in vLLM's schedule: no graph would
         hold the kernels, and the first such batch would wait for them to be compiled. With prefix
         caching only the commit moves states on at a block's end; and a graph that is captured for rows
@@ -242,7 +242,7 @@ NO_STEP = {name: None for name in ("step", "groups", "group_commit", "seq_lens")
 
 
 def _copied(metadata: GDNAttentionMetadata, **changes: Any) -> ReplayMetadata:
-    """As `dataclasses.replace`, at a fraction of its time: a step makes one for each group."""
+    """Do what `dataclasses.replace` does, at a fraction of its time: a step makes one for each group."""
     made = ReplayMetadata.__new__(ReplayMetadata)
     made.__dict__.update(metadata.__dict__, **changes)
     return made

@@ -78,11 +78,11 @@ class ReplayOps(Protocol):
 
     @property
     def steps_plain_decodes(self) -> bool:
-        """Whether vLLM's plain decode can step states in this package's state blocks."""
+        """Say whether vLLM's plain decode can step states in this package's state blocks."""
 
     @property
     def gathers_by_address(self) -> bool:
-        """Whether block tables are read where they stand, whatever tensor they were last seen in."""
+        """Say whether block tables are read where they stand, whatever tensor they were last seen in."""
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
         """out [1 + scratch_blocks, groups, R]: the state block of each request in each group's table,

@@ -48,7 +48,7 @@ def state_report(vllm_config: VllmConfig) -> StateReport:
 
 
 def full_graphs(vllm_config: VllmConfig, fit: int) -> FullGraphs | None:
-    """Where the graphs of this engine end; None where decode steps run without full graphs.
+    """Return where the graphs of this engine end; None where decode steps run without full graphs.
 
     Args:
         fit: requests that the KV cache holds at a time.

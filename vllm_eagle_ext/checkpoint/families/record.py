@@ -29,7 +29,7 @@ class KeyEffect:
     by_layer: bool = False  # of an entry per layer, each neutral
 
     def is_neutral(self, value: Any) -> bool:
-        """Whether the draft computes the same without the key."""
+        """Say whether the draft computes the same without the key."""
         if self.by_layer and isinstance(value, list):
             return all(each in self.neutral for each in value)
         return value in self.neutral

@@ -67,7 +67,7 @@ def _is_unusual(survey: Survey) -> bool:
 
 
 def _one_problem(case: Case, found: Mapping[str, str], allowed: str, remedy: str) -> Iterator[Problem]:
-    """One problem of all tensors that share it, with the first one's value."""
+    """Return one problem of all tensors that share it, with the first one's value."""
     if not found:
         return
     published = [case.files.tensors[name].published for name in found]

@@ -61,7 +61,7 @@ class DFlashEagleExtQwen3ForCausalLM(ResolvedDraft, DFlashQwen3ForCausalLM):
 
 
 def _has_no_masks() -> bool:
-    """Whether all blocks of a step have one row; without attention's metadata that is not known."""
+    """Say whether all blocks of a step have one row; without attention's metadata that is not known."""
     layers = get_forward_context().attn_metadata if is_forward_context_available() else None
     if not isinstance(layers, dict) or not layers:
         return False

@@ -110,7 +110,7 @@ def slower_at(gains: Gains) -> list[ServedLoad]:
 
 
 def _loses_everywhere(rows: Sequence[Row]) -> bool:
-    """Whether nothing gains at any load, and something is slower by more than the interval."""
+    """Say whether nothing gains at any load, and something is slower by more than the interval."""
     found = [row.speedup for row in rows if row.speedup]
     return all(gain.median < 1 for gain in found) and any(gain.high < 1 for gain in found)
 

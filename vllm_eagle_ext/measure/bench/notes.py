@@ -95,7 +95,7 @@ def _about_the_surface(report: Report) -> Iterator[str]:
         "pays. K=0: nothing is drafted."
     )
     if report.settings.surface_only:
-        yield "Only step times were measured: they hold for any draft of this shape, also an untrained one."
+        yield "Only step times were measured: they hold for any draft of this shape, trained or not."
         return
     rates = " ".join(f"{rate:.2f}" for rate in rates_by_position(report))
     yield f"{PAYS} the measured length is above; {UNSURE} within the interval. Per position: {rates}"
@@ -104,7 +104,7 @@ def _about_the_surface(report: Report) -> Iterator[str]:
 
 
 def _about_intervals(report: Report) -> Iterator[str]:
-    """One line per number of pairs, most often one."""
+    """Yield one line per number of pairs, most often one."""
     what = "x none, x stock" if report.settings.command == "bench" else "ratios"
     found = [one for row in report.rows for one in (row.speedup, row.against_stock) if one]
     for pairs, coverage in sorted({(one.pairs, one.coverage) for one in found}):
@@ -138,7 +138,7 @@ def _by_reason(errors: Iterable[tuple[str | None, _T]]) -> dict[str, list[_T]]:
 
 
 def reason(error: str) -> str:
-    """One line: the engine's own error, or where it only points elsewhere, the last of its log."""
+    """Return one line: the engine's own error, or the last of its log where it points elsewhere."""
     first, *log = [line.strip() for line in error.splitlines() if line.strip()] or ["no message"]
     text, _ = cause_of(first, log)
     return text if len(text) <= _REASON_WIDTH else f"{text[:_REASON_WIDTH]} .."

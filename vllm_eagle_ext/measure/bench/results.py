@@ -54,7 +54,7 @@ class Variant(Record):
 
     @property
     def has_plugin(self) -> bool:
-        """Whether this package serves it."""
+        """Say whether this package serves it."""
         return self.kind not in ("none", "stock")
 
     @property

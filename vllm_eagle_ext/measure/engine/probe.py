@@ -172,7 +172,7 @@ class StepClock:
 
 
 def is_decoding(scheduled: Any, k: int, requests: int) -> bool:
-    """Whether a step, vLLM's SchedulerOutput, decodes all requests and nothing else."""
+    """Say whether a step, vLLM's SchedulerOutput, decodes all requests and nothing else."""
     old, drafts = scheduled.scheduled_cached_reqs, scheduled.scheduled_spec_decode_tokens
     if (
         scheduled.scheduled_new_reqs

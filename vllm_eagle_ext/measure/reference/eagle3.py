@@ -142,7 +142,7 @@ class Eagle3Reference:
     def row(
         self, token: int, g: torch.Tensor, position: int, cache: Cache
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One row: logits [Vd] and feedback [H]. Appends the row's key and value to the cache."""
+        """Run one row: logits [Vd] and feedback [H]. Appends the row's key and value to the cache."""
         cache.append([])
         w = self.layer(0)
         e = rms_norm(self.embed_tokens[token], w["input_layernorm.weight"], self.eps)

@@ -32,7 +32,7 @@ class NotComputedError(ValueError):
 
 
 def obstacle(spec: DraftSpec, folder: Path) -> str | None:
-    """Why the reference cannot draft as this checkpoint; None: it can, if it uses each tensor."""
+    """Say why the reference cannot draft as this checkpoint; None: it can, if it uses each tensor."""
     if spec.record.reference is None:
         return f"there is no reference for {spec.title} drafts"
     if not spec.fuses_aux_states:

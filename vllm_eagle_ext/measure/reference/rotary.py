@@ -95,7 +95,7 @@ def read_rotary(config: Mapping[str, Any], default_theta: float = 1e4) -> Rotary
 
 
 def rope_obstacle(config: Mapping[str, Any], *, sections: bool = True) -> str | None:
-    """Why no `Rotary` computes what this config says; None: one does.
+    """Say why no `Rotary` computes what this config says; None: one does.
 
     Args:
         sections: the engine keeps the config's M-RoPE sections.

@@ -103,7 +103,7 @@ class _Batches:
         return self.lengths is not None
 
     def step(self) -> Step:
-        """As a builder makes it of one group, with padding, before state blocks are gathered."""
+        """Make it as a builder does of one group, with padding, before state blocks are gathered."""
         starts = self.first.batch.starts
         places = BlockPlaces(FOUR, self.rows_of, self.lengths, self.first.align.block_size)
         others = places._replace(requests=len(self.others), rows_of=self._int32(self.others))

@@ -69,7 +69,7 @@ def _leaves(
 
 
 def leaf_of(text: Sequence[int], leaves: Mapping[Leaf, float]) -> Leaf:
-    """Where a sampled text of at least DEPTH tokens ends."""
+    """Find where a sampled text of at least DEPTH tokens ends."""
     for length in range(DEPTH):
         if (other := (*text[:length], OTHER)) in leaves and not _goes_on(text[: length + 1], leaves):
             return other

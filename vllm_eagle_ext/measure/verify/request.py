@@ -107,7 +107,7 @@ def tie_bound(request: VerifyRequest) -> float:
 
 
 def has_recurrent_state(target: Mapping[str, Any]) -> bool:
-    """Whether a config.json names a target whose recurrent state this package knows."""
+    """Say whether a config.json names a target whose recurrent state this package knows."""
     return any(name in REPLAYING_TARGETS for name in target.get("architectures") or ())
 
 

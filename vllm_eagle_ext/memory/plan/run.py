@@ -54,7 +54,7 @@ class Premises:
         return self.draft.layers if self.draft else ()
 
     def graphs(self, k: int, fit: int) -> FullGraphs | None:
-        """Where full CUDA graphs end, and what the requests that fit would ask; None on a CPU."""
+        """Return where full CUDA graphs end, and what the requests that fit would ask; None on a CPU."""
         capability = self.assumptions.deployment.capability
         if capability is None:
             return None
@@ -102,7 +102,7 @@ class HybridPlan:
 
     @property
     def graphs(self) -> FullGraphs | None:
-        """Of the scheme that is taken."""
+        """Return the graphs of the scheme that is taken."""
         return self.premises.graphs(self.setting.k, self.taken.fit(self.premises.budget))
 
     @property

@@ -57,7 +57,7 @@ class KernelCheck:
         return self.error is None and bool(self.parts) and all(part.ok for part in self.parts)
 
     def __str__(self) -> str:
-        """One line."""
+        """Write one line."""
         return f"{self.kernels} kernels, {self.shapes}: {self._found()}"
 
     def _found(self) -> str:
