@@ -38,7 +38,7 @@ CommitOnV1 = Callable[[Any, Any], None]
 
 
 def vllm_version() -> str:
-    """The version of vLLM itself: its CPU build is distributed under another name."""
+    """Return the version of vLLM itself: its CPU build is distributed under another name."""
     from vllm.version import __version__
 
     return str(__version__)
@@ -85,7 +85,7 @@ def _is_before(release: str, found: str | None = None) -> bool:
 def model_runner(
     *, drafts_in_parallel: bool, method: str | None = None, other_vocabulary: bool = False
 ) -> Literal["v1", "v2"]:
-    """Which runner vLLM will choose for a draft, by its own order of reasons.
+    """Say which runner vLLM will choose for a draft, by its own order of reasons.
 
     Args:
         drafts_in_parallel: `parallel_drafting` is asked for, which only V1 has outside DFlash.

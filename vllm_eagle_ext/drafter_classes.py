@@ -49,7 +49,7 @@ class Drafter:
 
     @property
     def prefix(self) -> str:
-        """What vLLM puts before architectures of the method that do not show it."""
+        """Return what vLLM puts before architectures of the method that do not show it."""
         return self.architecture.partition("EagleExt")[0]
 
     @property

@@ -23,7 +23,7 @@ class LayerAttention:
 
 
 def read_heads(config: DraftConfig, backbone: Backbone) -> Heads:
-    """The heads of every layer, with the backbone's defaults where the config is silent."""
+    """Return the heads of every layer, with the backbone's defaults where the config is silent."""
     query = config.num_attention_heads
     kv, dim = backbone.kv_heads or query, backbone.head_dim or config.hidden_size // query
     return Heads(query, config.num_key_value_heads or kv, config.head_dim or dim)

@@ -52,7 +52,7 @@ def told_by_cause(
     target: TargetFacts,
     layer_ids: Sequence[int],
 ) -> tuple[Finding, ...]:
-    """The findings, each error that follows from another marked with that one's rule.
+    """Return the findings, each error that follows from another marked with that one's rule.
 
     Args:
         layer_ids: that the draft reads, valid or not.
@@ -81,7 +81,7 @@ def _marked(findings: Iterable[Finding], causes: Mapping[str, Iterable[str]]) ->
 
 
 def _signs(config: DraftConfig, target: TargetFacts, layer_ids: Sequence[int]) -> Iterator[str]:
-    """What the draft says of its own target, and this one is not."""
+    """Yield what the draft says of its own target, and this one is not."""
     width = config.target_hidden_size or config.hidden_size
     if width != target.hidden_size:
         yield f"hidden size {width} (here {target.hidden_size})"

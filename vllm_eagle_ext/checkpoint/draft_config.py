@@ -197,7 +197,7 @@ class DraftConfig(NestedConfig, ProposalHeads):
         return {place: value for place, value in found.items() if value is not None}
 
     def of_heads(self, key: str) -> Any:
-        """The first of them; None where none is stated."""
+        """Return the first of them; None where none is stated."""
         return next(iter(self.heads_stated(key).values()), None)
 
     @field_validator("max_position_embeddings", mode="before")
@@ -215,7 +215,7 @@ def format_of(config: Mapping[str, Any]) -> Format:
 
 
 def published_architecture(config: Mapping[str, Any]) -> str:
-    """The first of `architectures`, or "" if there is none."""
+    """Return the first of `architectures`, or "" if there is none."""
     architectures = config.get("architectures")
     named = isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
     return architectures[0] if named else ""  # type: ignore[index]
@@ -234,7 +234,7 @@ def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def parse_config(config: Mapping[str, Any]) -> DraftConfig | list[Problem]:
-    """The typed config, or what is wrong with it."""
+    """Return the typed config, or what is wrong with it."""
     try:
         return DraftConfig.model_validate(dict(flatten(config)))
     except ValidationError as error:

@@ -75,7 +75,7 @@ def around_the_layers(
 
 
 def layer_norms(spec: DraftSpec) -> dict[str, Expected]:
-    """The norms before attention and MLP, under a layer."""
+    """Return the norms before attention and MLP, under a layer."""
     width = Expected((spec.hidden_size,))
     return {"input_layernorm.weight": width, "post_attention_layernorm.weight": width}
 
@@ -134,7 +134,7 @@ def latent_attention(spec: DraftSpec, config: DraftConfig, *, columns: int) -> d
 
 
 def mlp(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
-    """The gated MLP, under a layer."""
+    """Return the gated MLP, under a layer."""
     width, inner = spec.hidden_size, config.intermediate_size
     shapes = {"gate_proj": (inner, width), "up_proj": (inner, width), "down_proj": (width, inner)}
     table = {f"mlp.{name}.weight": Expected(shape) for name, shape in shapes.items()}

@@ -55,7 +55,7 @@ class _Entry(BaseModel):
 
 
 def disguised(first_bytes: bytes, *, weights: bool = False) -> tuple[str, str] | None:
-    """What lies in a file's place, and what to do; None: nothing known by its beginning.
+    """Return what lies in a file's place, and what to do; None: nothing known by its beginning.
 
     Args:
         first_bytes: of the file, GLANCE of them or all.
@@ -95,7 +95,7 @@ def header_length(first_bytes: bytes, file_size: int) -> int:
 
 
 def parse_header(header: bytes, *, file: str, file_size: int) -> dict[str, TensorHeader]:
-    """The tensors of one file, by published name.
+    """Return the tensors of one file, by published name.
 
     Raises:
         ValueError: no JSON object of entries, a name that cannot be shown, a byte range that

@@ -73,7 +73,7 @@ def resolve_aux_layers(
     is_speculators: bool = False,
     override: Override = "auto",
 ) -> AuxLayers | list[Problem]:
-    """The aux layers of a draft, or why none can be had.
+    """Return the aux layers of a draft, or why none can be had.
 
     Args:
         config: the draft's config.json; of a speculators draft, the flattened one.

@@ -109,7 +109,7 @@ def published_modules(case: Case) -> dict[str, str]:
 
 
 def named_for_vllm(case: Case) -> dict[str, Any]:
-    """The draft's `quantization_config`, with the names that its modules have at run time added.
+    """Return the draft's `quantization_config`, with the names that its modules have at run time added.
 
     What is left out follows from the files: the modules whose weights are plain there.
     """
@@ -130,7 +130,7 @@ def named_for_vllm(case: Case) -> dict[str, Any]:
 
 
 def _left_out(config: Mapping[str, Any], keys: Iterable[str], case: Case) -> list[str]:
-    """What is listed, and the names at run time of all that is plain in the files.
+    """Return what is listed, and the names at run time of all that is plain in the files.
 
     An entry with a layer's number may name another layer at run time, and is not needed; nor is a name
     or a pattern of compressed-tensors that fits a module which is quantised in the files.
@@ -172,7 +172,7 @@ def _gptq_rules(case: Case) -> dict[str, dict[str, Any]]:
 
 
 def _with_targets(group: Any, case: Case) -> Any:
-    """A group of compressed-tensors that lists modules by name, with their names at run time.
+    """Return a group of compressed-tensors that lists modules by name, with their names at run time.
 
     Without its patterns, which may fit another layer there; a name without a dot may be a class's.
     """

@@ -34,7 +34,7 @@ def integers(raw: bytes, dtype: str) -> tuple[int, ...] | None:
 
 
 def non_finite(raw: bytes, dtype: str) -> int:
-    """How many values are infinite or NaN; 0 for dtypes that have none."""
+    """Say how many values are infinite or NaN; 0 for dtypes that have none."""
     if dtype not in _EXPONENTS:
         return 0
     code, exponent = _EXPONENTS[dtype]

@@ -159,7 +159,7 @@ def download_command(model: str, revision: str | None) -> tuple[list[str], str]:
 
 
 def _repository(model: str, field: str, *, subfolders: bool) -> str:
-    """The repository that a model's name begins with.
+    """Return the repository that a model's name begins with.
 
     Raises:
         UnsupportedDraftError: no name of a repository, or a folder in one where none is taken.
@@ -181,7 +181,7 @@ def _repository(model: str, field: str, *, subfolders: bool) -> str:
 
 
 def _refuse_inside(field: str, model: str) -> UnsupportedDraftError:
-    """The refusal of OWNER/NAME/FOLDER, which may be a path with a slip too."""
+    """Return the refusal of OWNER/NAME/FOLDER, which may be a path with a slip too."""
     if os.path.isdir(model.partition("/")[0]):
         return _not_found(field, model, f"no such folder in {os.getcwd()}")
     words, folder = download_command(model, None)
@@ -224,7 +224,7 @@ def _open_hub(
 
 
 def field_name(model: str, name: str) -> str:
-    """A file's name in a message; a stranger may have put an escape sequence into it."""
+    """Return a file's name in a message; a stranger may have put an escape sequence into it."""
     return f"{name if name.isprintable() else ascii(name)} of {model!r}"
 
 

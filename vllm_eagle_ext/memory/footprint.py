@@ -104,7 +104,7 @@ class Footprint(StateShare):
 
 
 def recorded_bytes(recurrent: Recurrent, k: int) -> int:
-    """Bytes of the recorded inputs of one step in one layer."""
+    """Return bytes of the recorded inputs of one step in one layer."""
     return (k + 1) * recurrent.record_bytes
 
 

@@ -62,7 +62,7 @@ def per_token_specs(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -
 
 
 def _with_block(vllm_config: VllmConfig, tokens: int, page: int) -> VllmConfig:
-    """The same engine with attention blocks of so many tokens and bytes."""
+    """Return the same engine with attention blocks of so many tokens and bytes."""
     changed, cache = copy.copy(vllm_config), copy.copy(vllm_config.cache_config)
     cache.block_size, cache.mamba_page_size_padded = tokens, page
     if cache.mamba_cache_mode == "align":

@@ -138,7 +138,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
     def update_block_table(
         self, metadata: GDNAttentionMetadata, blk_table: torch.Tensor, slot_mapping: torch.Tensor
     ) -> GDNAttentionMetadata:
-        """The metadata of this builder's group in a step whose first group has `metadata`.
+        """Return the metadata of this builder's group in a step whose first group has `metadata`.
 
         Args:
             metadata: what another builder of this class made of the same batch.
@@ -200,13 +200,13 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         return has_none and not is_aligned and not has_any_widths and self.ops.steps_plain_decodes
 
     def _recurrent_layers(self) -> list[str]:
-        """The names of all layers of this kind, in the model's order."""
+        """Return the names of all layers of this kind, in the model's order."""
         layers = self.vllm_config.compilation_config.static_forward_context
         kind = type(layers[self.layer_names[0]])
         return [name for name, layer in layers.items() if type(layer) is kind]
 
     def _verify_step(self, metadata: GDNAttentionMetadata, common: CommonAttentionMetadata) -> Step:
-        """The step before its state blocks are gathered."""
+        """Return the step before its state blocks are gathered."""
         starts, masks = metadata.spec_query_start_loc, metadata.spec_sequence_masks_cpu
         assert starts is not None
         assert masks is not None

@@ -52,7 +52,7 @@ class ReplayLayer(Protocol):
 
     @property
     def recurrence(self) -> Recurrence:
-        """The kernels that verify and commit."""
+        """Return the kernels that verify and commit."""
 
 
 class Implementation(NamedTuple):
@@ -70,7 +70,7 @@ class ReplayOps(Protocol):
 
     @property
     def candidates(self) -> tuple[Implementation, ...]:
-        """All implementations, the fastest first: a start takes the first that is right."""
+        """Return all implementations, the fastest first: a start takes the first that is right."""
 
     @property
     def scratch_blocks(self) -> int:

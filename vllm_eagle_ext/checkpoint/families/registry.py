@@ -35,7 +35,7 @@ def drafters() -> list[Drafter]:
 
 
 def find_drafter(architecture: str) -> Drafter:
-    """The record of a registered drafter class."""
+    """Return the record of a registered drafter class."""
     return next(drafter for drafter in drafters() if drafter.architecture == architecture)
 
 
@@ -65,7 +65,7 @@ def drafter_of(config: Mapping[str, Any], layer_model_type: object) -> Drafter |
 
 
 def choose_family(drafter: Drafter, evidence: Evidence) -> Family:
-    """The family of a draft that this drafter class serves."""
+    """Return the family of a draft that this drafter class serves."""
     return next(
         family
         for family in FAMILIES.values()

@@ -129,7 +129,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _by_reason(errors: Iterable[tuple[str | None, _T]]) -> dict[str, list[_T]]:
-    """What failed, by one line that says why."""
+    """Return what failed, by one line that says why."""
     found: dict[str, list[_T]] = {}
     for error, what in errors:
         if error:

@@ -196,7 +196,7 @@ def _random_prompts(request: BenchRequest, length: int, usual: int) -> PromptSet
 
 
 def _synthetic(request: BenchRequest, k: int) -> list[float] | None:
-    """An acceptance length, or a rate per position of the largest K.
+    """Return an acceptance length, or a rate per position of the largest K.
 
     Raises:
         SpeculativeConfigError: it is neither.

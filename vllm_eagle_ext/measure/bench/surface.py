@@ -37,7 +37,7 @@ class Point:
 
     @property
     def needed_rate(self) -> float | None:
-        """The acceptance of each position that pays; None: not even drafts without a fault do."""
+        """Return the acceptance of each position that pays; None: not even drafts without a fault do."""
         return rate_of(self.needed.median, self.k)
 
 

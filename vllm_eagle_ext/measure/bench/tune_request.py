@@ -141,7 +141,7 @@ def _refuse_chosen(request: BenchRequest) -> None:
 
 
 def _checked_draft(request: BenchRequest) -> tuple[CheckRequest, CheckResult]:
-    """The check of the largest K, and what was asked for it."""
+    """Return the check of the largest K, and what was asked for it."""
     asked = CheckRequest.for_engine(
         request.engine, draft=request.drafts[0], draft_field="DRAFT", target=request.target,
         k=request.k, method=request.method, options=request.eagle_ext,

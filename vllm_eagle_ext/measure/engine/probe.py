@@ -74,7 +74,7 @@ class StepProbe:
         return layers
 
     def _eagle_ext_state(self) -> str | None:
-        """How recurrent states are kept; None without any, or without a draft."""
+        """Say how recurrent states are kept; None without any, or without a draft."""
         from vllm.v1.kv_cache_interface import MambaSpec
 
         groups = self.model_runner.kv_cache_config.kv_cache_groups

@@ -223,7 +223,7 @@ class Eagle3Reference:
     def draft(
         self, start: int, k: int, rows: tuple[list[torch.Tensor], list[torch.Tensor], Cache]
     ) -> ReferenceDraft:
-        """The chain of k tokens that starts at row `start`, on `true_rows`."""
+        """Return the chain of k tokens that starts at row `start`, on `true_rows`."""
         logits, g, cache = rows[0][start], rows[1][start], rows[2][: start + 1]
         tokens: list[int] = []
         margins: list[float] = []

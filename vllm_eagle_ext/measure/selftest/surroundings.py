@@ -144,6 +144,6 @@ def _beside_plain_run(
 
 
 def kept(step: MadeStep, other: MadeStep) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bytes of both without scratch blocks."""
+    """Return the bytes of both without scratch blocks."""
     kept = [block for block in range(len(step.whole)) if block not in step.scratch]
     return step.whole[kept], other.whole[kept]

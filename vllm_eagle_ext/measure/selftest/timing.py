@@ -99,14 +99,14 @@ class Scheme:
 
 
 def layers_for(heads: tuple[int, int], batch: int, cache_bytes: int) -> int:
-    """How many layers' states of a batch a device's second-level cache does not hold."""
+    """Say how many layers' states of a batch a device's second-level cache does not hold."""
     _, HV = heads
     state = HV * WIDTH * WIDTH * STATE_BYTES
     return min(MOST_LAYERS, max(LAYERS, -(-CACHES * cache_bytes // (batch * state))))
 
 
 def needed_bytes(heads: tuple[int, int], batch: int, k: int, layers: int = LAYERS) -> int:
-    """The memory that a Scheme of these sizes takes, about."""
+    """Return the memory that a Scheme of these sizes takes, about."""
     H, HV = heads
     state = HV * WIDTH * WIDTH * STATE_BYTES
     row = (2 * H + 2 * HV) * WIDTH * ROW_BYTES
@@ -186,7 +186,7 @@ def floor_ms(
 
 
 def copy_bandwidth() -> float:
-    """Bytes a second that a device-to-device copy reads and writes."""
+    """Return bytes a second that a device-to-device copy reads and writes."""
     source = torch.empty(COPIED, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
 

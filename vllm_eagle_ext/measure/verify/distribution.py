@@ -99,7 +99,7 @@ def fit(texts: Sequence[Sequence[int]], leaves: Mapping[Leaf, float]) -> Fit:
 
 
 def joint(fits: Sequence[Fit]) -> Fit:
-    """The fit of independent samples together."""
+    """Return the fit of independent samples together."""
     return Fit(
         sum(one.chi_square for one in fits),
         sum(one.cells for one in fits),

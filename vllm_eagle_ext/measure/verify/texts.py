@@ -46,7 +46,7 @@ def divergences(left: Texts, right: Texts) -> list[Divergence]:
 def with_gaps(
     found: Sequence[Divergence], prompts: Texts, texts: Texts, ask: Logprobs
 ) -> list[Divergence]:
-    """The target's view of each divergence, asked after the common prefix."""
+    """Return the target's view of each divergence, asked after the common prefix."""
     contexts = [[*prompts[one.prompt], *texts[one.prompt][: one.at]] for one in found]
     rows = ask(contexts) if contexts else []
     return [

@@ -78,7 +78,7 @@ class DensePlan:
         return 0 if self.cost.fit(self.premises.budget) else 1
 
     def longest(self) -> int:
-        """The largest max_model_len of which one request fits; 0: none."""
+        """Return the largest max_model_len of which one request fits; 0: none."""
         return _longest(self.setting, self._fits)
 
     def _fits(self, setting: CacheSetting) -> bool:
@@ -122,12 +122,12 @@ class HybridPlan:
         )  # fmt: skip
 
     def footprint(self, scheme: Scheme, **changes: Any) -> Footprint:
-        """The footprint of a scheme with another setting."""
+        """Return the footprint of a scheme with another setting."""
         setting = replace(self.setting, **changes)
         return footprint(self.target, scheme, setting, self.premises.draft_layers)
 
     def longest(self) -> int:
-        """The largest max_model_len of which one request fits with what `auto` takes; 0: none."""
+        """Return the largest max_model_len of which one request fits with what `auto` takes; 0: none."""
         return _longest(self.setting, self._fits)
 
     def _fits(self, setting: CacheSetting) -> bool:

@@ -87,7 +87,7 @@ class Batch(NamedTuple):
         return Batch(blocks, starts, scratch, self.tables)
 
     def of_group(self, group: int) -> Batch:
-        """The batch of one cache group."""
+        """Return the batch of one cache group."""
         if self.state_blocks.ndim == 1:
             return self
         scratch = None if self.scratch is None else self.scratch[group]

@@ -48,7 +48,7 @@ class Kernels(NamedTuple):
     per_token: PerTokenKernel  # vLLM's own on the same device
 
     def batches(self, shapes: Shapes) -> tuple[int, ...]:
-        """How many requests the steps have that show all there is."""
+        """Say how many requests the steps have that show all there is."""
         return (FOUR,) if self.exact else (1, max(FOUR, MANY_HEADS // shapes.HV + 1))
 
 
