@@ -2,7 +2,7 @@
 """The only module that replaces names of vLLM's, and which releases the package is tested with.
 
 `touched.py` lists all that is touched, with the condition under which each can go. Facts of single
-releases also stand where they matter, each beside the code that they explain.
+releases also stand where they matter, each next to the code that they explain.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CommitOnV1 = Callable[[Any, Any], None]
 
 
 def vllm_version() -> str:
-    """The version of vLLM itself: its CPU build is distributed under another name."""
+    """Return the version of vLLM itself: its CPU build is distributed under another name."""
     from vllm.version import __version__
 
     return str(__version__)
@@ -49,7 +49,7 @@ def is_tested(version: str) -> bool:
 
 
 def was_run(version: str) -> bool:
-    """Whether the tests were run with this release as it is published, compiled parts included."""
+    """Say whether the tests were run with this release as it is published, compiled parts included."""
     return _is_in(RUN_VLLM, version)
 
 
@@ -85,11 +85,11 @@ def _is_before(release: str, found: str | None = None) -> bool:
 def model_runner(
     *, drafts_in_parallel: bool, method: str | None = None, other_vocabulary: bool = False
 ) -> Literal["v1", "v2"]:
-    """Which runner vLLM will choose for a draft, by its own order of reasons.
+    """Say which runner vLLM will choose for a draft, by its own order of reasons.
 
     Args:
         drafts_in_parallel: `parallel_drafting` is asked for, which only V1 has outside DFlash.
-        method: of the speculative config; some exist on V1 alone.
+        method: of the speculative config; some exist only on V1.
         other_vocabulary: the draft has a vocabulary of its own, which only V1 can map.
     """
     from vllm import envs
@@ -102,7 +102,7 @@ def model_runner(
 
 
 def warn_outside_tested_range() -> None:
-    """One warning per start: vLLM's child processes register too, but stay silent."""
+    """Warn once per start: vLLM's child processes register too, but stay silent."""
     version = vllm_version()
     if is_tested(version) or multiprocessing.parent_process() is not None:
         return
@@ -110,7 +110,7 @@ def warn_outside_tested_range() -> None:
         logger,
         logging.WARNING,
         f"vllm-eagle-ext is tested with vLLM {TESTED_VLLM}; this is {version}. It changes nothing, "
-        "and refuses drafts that vLLM alone would serve wrongly. To use it all the same: "
+        "and refuses drafts that vLLM without it would serve wrongly. To use it all the same: "
         '--additional-config \'{"eagle_ext": {"untested_vllm": true}}\'',
     )
 
@@ -151,7 +151,7 @@ def _wrap(owner: type | ModuleType, name: str, around: Callable[..., Any]) -> No
 
 
 def install_in_worker(commit_on_v1: CommitOnV1 | None = None) -> None:
-    """What a worker needs beside a model of this package; each of them calls it when it is built.
+    """Install what a worker needs with a model of this package; each of them calls it when it is built.
 
     No earlier moment would do: `register` runs in every worker, but knows no config, and vLLM must stay
     as it is for users without a supported draft.
@@ -169,7 +169,7 @@ def _install_commit_on_v1(commit: CommitOnV1) -> None:
     """Call `commit` after each step of the V1 runner.
 
     Symptom: the V1 runner never tells a state kept by replay how many tokens were sampled.
-    Cause: vLLM's commit hooks (RecoverSSM) exist on its V2 runner alone.
+    Cause: vLLM's commit hooks (RecoverSSM) exist only on its V2 runner.
     Seam: `GPUModelRunner._update_states_after_model_execute(self, output_token_ids, ..)`, which V1 runs
         right after sampling on hybrid targets, is wrapped; the original runs first and unchanged.
     """
@@ -199,7 +199,7 @@ def _repair_sampling() -> None:
     """Verify drafts of sampled requests at their own temperature, top-k and top-p on the V1 runner.
 
     Symptom: with any draft, sampled texts follow another distribution than the target's, a seed does not
-        repeat them, and greedy requests beside sampled ones may change.
+        repeat them, and greedy requests next to sampled ones may change.
     Cause: vLLM 0.32's CPU stand-in for `expand_kernel` (utils/cpu_triton_utils.py, vllm#55005) fills an
         int64 copy of its output, so that verified rows get whatever the memory held.
     Seam: `expand_batch_to_tokens(x, cu_num_tokens, num_tokens, replace_from, replace_to)` of the V1
@@ -220,12 +220,12 @@ def _wrap_expand(module: ModuleType) -> None:
 def _repair_chunks() -> None:
     """Draft from the right token at the end of a prompt's chunk on the V1 runner, a CPU's own.
 
-    Symptom: on the V1 runner drafts behind a prompt that took several steps differ from those behind
+    Symptom: on the V1 runner drafts after a prompt that took several steps differ from those after
         the same prompt in one step.
     Cause: a draft's row pairs a token's state with the next token. At the end of a chunk vLLM 0.32's V1
         takes the prompt's last token for the next one (`prepare_next_token_ids_padded`); V2 does not.
     Seam: `GPUModelRunner.propose_draft_token_ids` runs unchanged; meanwhile `num_tokens_no_spec`, from
-        which the token is found, ends one behind the chunk.
+        which the token is found, ends one after the chunk.
     """
     when_loaded(_RUNNER, _wrap_propose)
 
@@ -250,9 +250,9 @@ def _wrap_propose(module: ModuleType) -> None:
 def _sample_plainly() -> None:
     """Sample a step without drafts as an engine without a draft does, on the V1 runner of a CPU.
 
-    Symptom: with K = 0, and in steps of prompts alone, sampling costs several times what it costs
+    Symptom: with K = 0, and in steps of only prompts, sampling costs several times what it costs
         without a draft, with sampled requests most of it a random number for each token of the
-        vocabulary; a request with top-k alone ends the engine ("max(): Expected reduction dim").
+        vocabulary; a request with only top-k ends the engine ("max(): Expected reduction dim").
     Cause: V1 hands every step of an engine with a draft to the rejection sampler, which prepares to
         replace rejected tokens whether there are any or not, and whose top-k takes no empty batch.
     Seam: `GPUModelRunner._sample(self, logits, spec_decode_metadata)` runs unchanged, without the

@@ -21,7 +21,7 @@ class Backbone:
     rope_theta: int
     head_dim: int | None = None  # None: hidden_size divided by the query heads
     kv_heads: int | None = None  # None: as many as query heads
-    first_sliding_layer: int | None = None  # with use_sliding_window; None: layer_types alone decide
+    first_sliding_layer: int | None = None  # with use_sliding_window; None: only layer_types decide
     has_kv_heads: bool = True  # the cache keeps keys and values per head
     norms_heads: bool = False  # q_norm and k_norm
     has_mlp_bias: bool = False  # reads `mlp_bias`
@@ -49,12 +49,12 @@ class Drafter:
 
     @property
     def prefix(self) -> str:
-        """What vLLM puts before architectures of the method that do not show it."""
+        """Return what vLLM puts before architectures of the method that do not show it."""
         return self.architecture.partition("EagleExt")[0]
 
     @property
     def registration(self) -> str:
-        """As vLLM's registry takes it."""
+        """Return the path in the form that vLLM's registry takes."""
         return f"{self.package}:{self.architecture}"
 
 

@@ -161,7 +161,7 @@ def _tell(before: _Hook, owner: int, *raised: Any) -> None:
 def _end_tracker() -> None:
     """End Python's tracker of shared memory, so that its warning does not come after the last line.
 
-    It warns of what a failed worker left behind once nobody writes to it any more.
+    It warns of what a failed worker left over once nobody writes to it any more.
     """
     tracker = resource_tracker._resource_tracker
     descriptor, process = getattr(tracker, "_fd", None), getattr(tracker, "_pid", None)
@@ -177,7 +177,7 @@ def _end_tracker() -> None:
 
 
 def last_line(error: BaseException, trace: TracebackType | None) -> str | None:
-    """Compose the line behind the traceback of an exception that ends the process.
+    """Compose the line after the traceback of an exception that ends the process.
 
     Returns:
         None where the traceback's own last line says it, or where it is not of an engine's start.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 _ERROR = re.compile(r"\b\w*(?:Error|Exception)\b: .+|\bValue error, .+")  # the second: pydantic's
-_POINTERS = (  # of messages whose cause is told elsewhere
+_POINTERS = (  # of messages whose cause stands elsewhere
     "Engine core initialization failed",
     "during engine core initialization",
     "EngineCore encountered an issue",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets gauges beside vLLM's own: which draft is served, and what a hybrid target's states take.
+"""Sets gauges next to vLLM's own: which draft is served, and what a hybrid target's states take.
 
 The preflight sets them in the processes that read the command line, which also answer /metrics. A plugin
 of the group `vllm.stat_logger_plugins` would do too, but vLLM turns its statistics on as soon as one is
@@ -81,8 +81,8 @@ def publish_state(
 def correct_state(state: int, state_blocks: int) -> None:
     """Set the gauges of the state to what the engine that was built in this process reserves.
 
-    A worker in a process of its own has no gauges, and of its numbers vLLM's front end is told some, but
-    none of these.
+    A worker in a process of its own has no gauges, and reports some of its numbers to vLLM's front
+    end, but none of these.
 
     Args:
         state: bytes of one request on one rank.

@@ -58,15 +58,15 @@ class Options(BaseModel):
     )
     hybrid_state: Literal["auto", "replay", "per_token"] = Field(
         default="auto",
-        description='"auto" (replay where it is possible and pays), "replay" (a hybrid target keeps the '
-        'committed state of a request alone) or "per_token" (vLLM\'s own: one state block per draft '
+        description='"auto" (replay where it is possible and pays), "replay" (a hybrid target keeps '
+        'only the committed state of a request) or "per_token" (vLLM\'s own: one state block per draft '
         "token)",
     )
     replay_kernels: Literal["auto", "sequential", "chunked"] = Field(
         default="auto",
         description='"auto" (chunked on a GPU where the model\'s shapes allow it and the check at the '
         'start passes), "sequential" (row by row, bit for bit what vLLM\'s own kernel computes) or '
-        '"chunked" (all rows of a step at once on tensor cores, rounding differently; GPUs alone)',
+        '"chunked" (all rows of a step at once on tensor cores, rounding differently; only on GPUs)',
     )
     adaptive_verification: bool = Field(
         default=False,
@@ -76,7 +76,7 @@ class Options(BaseModel):
 
 
 def parse_options(additional_config: object) -> Options:
-    """Read this package's part of vLLM's `additional_config`; other plugins' keys are left alone.
+    """Read this package's part of vLLM's `additional_config`; other plugins' keys stay as they are.
 
     Raises:
         OptionsError: unknown key, or a value of the wrong kind.
@@ -99,7 +99,7 @@ def parse_options(additional_config: object) -> Options:
 
 
 def _refuse_outside(additional_config: Mapping[Any, Any]) -> None:
-    """Refuse options that stand beside `eagle_ext` or under another name, where nobody reads them.
+    """Refuse options that stand next to `eagle_ext` or under another name, where nobody reads them.
 
     Raises:
         OptionsError: they can be meant for no one else.
@@ -149,7 +149,7 @@ def _judge_stray(key: str, known: str, value: object) -> None:
     stray = OptionsError(
         field=f"additional_config.{key}",
         value=value,
-        allowed=f'an option of this package inside "{KEY}", where alone it is read',
+        allowed=f'an option of this package inside "{KEY}": it is read only there',
         remedy=f'write {{"{KEY}": {{"{known}": ..}}}}',
     )
     if known not in _GENERIC and _fits(known, value):

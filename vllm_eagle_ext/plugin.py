@@ -20,8 +20,9 @@ def registered_drafters() -> dict[str, str]:
     """This package's drafter classes, by the architecture that a resolved config names.
 
     Names contain `EagleExt`, so that a node without this package fails with a name that tells, and
-    start with vLLM's own name for the method, so that its rewriting of draft architectures leaves them
-    alone. Paths are those of packages: vLLM hashes the whole folder into its model-info cache only then.
+    start with vLLM's own name for the method, so that its rewriting of draft architectures does not
+    change them. Paths are those of packages: only then vLLM hashes the whole folder into its model-info
+    cache.
     """
     return {each.architecture: each.registration for each in DRAFTERS if not each.is_vllms}
 

@@ -62,7 +62,7 @@ TOUCHED = (
         kind="name wrapped",
         place="compat.install_cpu_workarounds",
         when=f"{BUILT}, on a CPU",
-        why="behind a chunk of a prompt V1 drafts from the wrong token",
+        why="after a chunk of a prompt V1 drafts from the wrong token",
         remove_when="`prepare_next_token_ids_padded` goes by the rows of the step, or V1 goes",
     ),
     Touch(
@@ -71,7 +71,7 @@ TOUCHED = (
         place="compat.install_cpu_workarounds",
         when=f"{BUILT}, on a CPU",
         why="a step without drafts goes through the rejection sampler, which prepares what it never "
-        "uses, and fails there with top-k alone",
+        "uses, and fails there with only top-k",
         remove_when="V1 makes no draft metadata for such a step, or V1 goes",
     ),
     Touch(

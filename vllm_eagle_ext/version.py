@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version of this package, read by `setup.py` too, and that of the vLLM beside it."""
+"""Reads the version of this package, also for `setup.py`, and that of the installed vLLM."""
 
 from importlib.metadata import PackageNotFoundError, version
 

@@ -23,7 +23,7 @@ class LayerAttention:
 
 
 def read_heads(config: DraftConfig, backbone: Backbone) -> Heads:
-    """The heads of every layer, with the backbone's defaults where the config is silent."""
+    """Return the heads of every layer, with the backbone's defaults where the config is silent."""
     query = config.num_attention_heads
     kv, dim = backbone.kv_heads or query, backbone.head_dim or config.hidden_size // query
     return Heads(query, config.num_key_value_heads or kv, config.head_dim or dim)
@@ -43,7 +43,7 @@ def sliding_layers(config: DraftConfig, backbone: Backbone) -> list[bool]:
 def causal_layers(
     config: DraftConfig, backbone: Backbone, _format: Format
 ) -> tuple[LayerAttention, ...]:
-    """One entry per layer of an autoregressive draft.
+    """Return one entry per layer of an autoregressive draft.
 
     A sliding layer without a window gets None, which a rule reports.
     """

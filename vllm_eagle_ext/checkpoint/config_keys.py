@@ -135,7 +135,7 @@ def stated_keys(flat: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 
 def rope_keys(flat: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Those of rope that nobody knows."""
+    """Yield the keys of rope that nobody knows."""
     for block in ("rope_scaling", "rope_parameters"):
         inner = flat.get(block)
         for key, value in inner.items() if isinstance(inner, Mapping) else ():
@@ -144,7 +144,7 @@ def rope_keys(flat: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def is_known(key: str) -> bool:
-    """Whether it is known what the key means, to some drafter or to none."""
+    """Say whether it is known what the key means, to some drafter or to none."""
     fixed = (_READ, _OF_NO_ACCOUNT, UNCOMPUTED, RESCALES_LOGITS)
     return any(key in keys for keys in (*fixed, own_keys()))
 

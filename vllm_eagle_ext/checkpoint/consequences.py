@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which findings follow from others, so that a cause is told once and first.
+"""Finds which findings follow from others, so that a report names a cause once and first.
 
 A draft of another target breaks most rules at once. Where several facts of its config disagree with
 the target, one finding says so and every other error follows from it.
@@ -15,7 +15,7 @@ from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity
 from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
 
 ANOTHER_TARGET = "target_is_the_drafts_own"
-# Errors that a wrong target alone may cause; without one of them a draft is not called another's.
+# Errors that a wrong target by itself may cause; without one of them a draft is not called another's.
 _OF_THE_PAIR = frozenset(
     {
         "aux_layer_ids_exist", "draft_vocabulary_fits", "target_depth_fits", "target_width_fits",
@@ -52,7 +52,7 @@ def told_by_cause(
     target: TargetFacts,
     layer_ids: Sequence[int],
 ) -> tuple[Finding, ...]:
-    """The findings, each error that follows from another marked with that one's rule.
+    """Return the findings, each error that follows from another marked with that one's rule.
 
     Args:
         layer_ids: that the draft reads, valid or not.
@@ -81,7 +81,7 @@ def _marked(findings: Iterable[Finding], causes: Mapping[str, Iterable[str]]) ->
 
 
 def _signs(config: DraftConfig, target: TargetFacts, layer_ids: Sequence[int]) -> Iterator[str]:
-    """What the draft says of its own target, and this one is not."""
+    """Yield what the draft says of its own target, and this one is not."""
     width = config.target_hidden_size or config.hidden_size
     if width != target.hidden_size:
         yield f"hidden size {width} (here {target.hidden_size})"
@@ -106,7 +106,7 @@ def _another_target(model: str, signs: Iterable[str]) -> Problem:
 
 
 def consequences(errors: Sequence[Finding]) -> str:
-    """How many errors follow from those that are told; "" if none does."""
+    """Say how many errors follow from those that are reported, or return "" if none does."""
     count = sum(finding.follows_from is not None for finding in errors)
     these = "it" if len(errors) == count + 1 else "them"
     return f"and {count} further error{'s follow' if count > 1 else ' follows'} from {these}" * bool(

@@ -100,7 +100,7 @@ class DFlashConfig(ProposalHeads):
         default=None, description="of these layers, before sliding_window"
     )
     attention_sink_bias: bool | None = Field(default=None, description="each head has a learned sink")
-    # Read by vLLM's class alone; checked here.
+    # Only vLLM's class reads it; it is checked here.
     attention_value_scale: float | None = Field(
         default=None, description="factor of the values of attention"
     )
@@ -171,7 +171,7 @@ class DraftConfig(NestedConfig, ProposalHeads):
     is_causal: bool | None = Field(
         default=None, description="of all layers, before dflash_config.causal"
     )
-    # Read by vLLM's class alone; checked here.
+    # Only vLLM's class reads it; it is checked here.
     is_neox_style: bool | None = Field(default=None, description="rope pairs channels half a head apart")
     sliding_window_non_causal: bool | None = Field(
         default=None, description="speculators: windowed layers are bidirectional too"
@@ -197,7 +197,7 @@ class DraftConfig(NestedConfig, ProposalHeads):
         return {place: value for place, value in found.items() if value is not None}
 
     def of_heads(self, key: str) -> Any:
-        """The first of them; None where none is stated."""
+        """Return the first of them; None where none is stated."""
         return next(iter(self.heads_stated(key).values()), None)
 
     @field_validator("max_position_embeddings", mode="before")
@@ -215,7 +215,7 @@ def format_of(config: Mapping[str, Any]) -> Format:
 
 
 def published_architecture(config: Mapping[str, Any]) -> str:
-    """The first of `architectures`, or "" if there is none."""
+    """Return the first of `architectures`, or "" if there is none."""
     architectures = config.get("architectures")
     named = isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
     return architectures[0] if named else ""  # type: ignore[index]
@@ -234,7 +234,7 @@ def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def parse_config(config: Mapping[str, Any]) -> DraftConfig | list[Problem]:
-    """The typed config, or what is wrong with it."""
+    """Return the typed config, or what is wrong with it."""
     try:
         return DraftConfig.model_validate(dict(flatten(config)))
     except ValidationError as error:

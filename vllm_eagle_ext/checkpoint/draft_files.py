@@ -250,7 +250,7 @@ def _read_headers(source: Source, shards: Mapping[str, int]) -> dict[str, Tensor
 def read_header(
     source: Source, shard: str, size: int, room: int = HEADER_LIMIT
 ) -> tuple[dict[str, TensorHeader], int]:
-    """The tensors of one file, by published name, and the length of its header in bytes.
+    """Return the tensors of one file, by published name, and the length of its header in bytes.
 
     Raises:
         LargeHeaderError: more than HEADER_LIMIT or `room`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets a draft attend to the last tokens alone, whatever the length of the text.
+"""Lets a draft attend only to the last tokens, whatever the length of the text.
 
 A window changes what is drafted, and so how much of it is accepted; it never changes the text, which the
 target verifies.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
 
-# What stands in place of, or beside, `weight` in a quantised module.
+# These stand in place of `weight`, or next to it, in a quantised module.
 _QUANTISED = (
     "weight", "weight_packed", "qweight", "weight_scale", "weight_scale_inv", "weight_scale_2",
     "weight_global_scale", "weight_zero_point", "weight_shape", "weight_g_idx", "input_scale",
@@ -41,7 +41,7 @@ def expected_tensors(
 
 
 def belongs_to_quantised(spec: DraftSpec, name: str, table: Mapping[str, Expected]) -> bool:
-    """Whether a tensor that the table has not is a part of a module that it has."""
+    """Say whether a tensor that the table has not is a part of a module that it has."""
     if spec.quantisation is None:
         return False
     module, _, suffix = name.rpartition(".")
@@ -75,7 +75,7 @@ def around_the_layers(
 
 
 def layer_norms(spec: DraftSpec) -> dict[str, Expected]:
-    """The norms before attention and MLP, under a layer."""
+    """Return the norms before attention and MLP, under a layer."""
     width = Expected((spec.hidden_size,))
     return {"input_layernorm.weight": width, "post_attention_layernorm.weight": width}
 
@@ -134,7 +134,7 @@ def latent_attention(spec: DraftSpec, config: DraftConfig, *, columns: int) -> d
 
 
 def mlp(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
-    """The gated MLP, under a layer."""
+    """Return the gated MLP, under a layer."""
     width, inner = spec.hidden_size, config.intermediate_size
     shapes = {"gate_proj": (inner, width), "up_proj": (inner, width), "down_proj": (width, inner)}
     table = {f"mlp.{name}.weight": Expected(shape) for name, shape in shapes.items()}

@@ -29,7 +29,7 @@ class Problem:
 
     @property
     def details(self) -> tuple[str, ...]:
-        """The lines below the first, on a terminal."""
+        """Return the lines below the first, on a terminal."""
         if self.message:
             return (self.message,)
         return f"allowed: {self.allowed}", f"to do:   {self.remedy}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gate of a gated-attention draft: attention output times sigmoid(gate), before o_proj.
 
-Its rows sit in q_proj beside the query's, or in a tensor of their own; there is one per element of
+Its rows sit in q_proj next to the query's, or in a tensor of their own; there is one per element of
 the attention output or one per head (Gated Attention, arXiv 2505.06708).
 """
 

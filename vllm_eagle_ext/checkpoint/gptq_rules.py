@@ -20,20 +20,20 @@ _SETTINGS = ("bits", "group_size", "desc_act", "sym")  # that vLLM reads of a ru
 
 
 def first_rule(config: Mapping[str, Any], name: str) -> str | None:
-    """The rule that decides on a module, by its published name."""
+    """Return the rule that decides on a module, by its published name."""
     fitting = (rule for rule in _rules(config) if re.match(_pattern(rule), name))
     return next(fitting, None)
 
 
 def settings(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A module's settings, those of all modules among them."""
+    """Return a module's settings, those of all modules among them."""
     rule = first_rule(config, name)
     own = {} if rule is None or rule.startswith(LEFT_OUT) else config[KEY][rule]
     return {key: own.get(key, config.get(key)) for key in _SETTINGS}
 
 
 def malformed(config: Mapping[str, Any]) -> Iterator[str]:
-    """What can be read as no rule; vLLM fails with each of them."""
+    """Yield what can be read as no rule; vLLM fails with each of them."""
     rules = config.get(KEY) or {}
     if not isinstance(rules, Mapping):
         yield repr(rules)
@@ -49,7 +49,7 @@ def malformed(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def by_name(name: str, wanted: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """A rule for the one module that has this name at run time."""
+    """Return a rule for the one module that has this name at run time."""
     return {f"{_OTHERS}{re.escape(name)}$": {k: v for k, v in wanted.items() if v is not None}}
 
 
@@ -58,5 +58,5 @@ def _pattern(rule: str) -> str:
 
 
 def _rules(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of a draft whose rules are well formed."""
+    """Return the rules of a draft whose rules are well formed."""
     return {} if next(malformed(config), None) else config.get(KEY) or {}

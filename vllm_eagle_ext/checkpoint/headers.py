@@ -55,7 +55,7 @@ class _Entry(BaseModel):
 
 
 def disguised(first_bytes: bytes, *, weights: bool = False) -> tuple[str, str] | None:
-    """What lies in a file's place, and what to do; None: nothing known by its beginning.
+    """Return what lies in a file's place, and what to do; None: nothing known by its beginning.
 
     Args:
         first_bytes: of the file, GLANCE of them or all.
@@ -74,7 +74,7 @@ def disguised(first_bytes: bytes, *, weights: bool = False) -> tuple[str, str] |
 
 
 def header_length(first_bytes: bytes, file_size: int) -> int:
-    """The length of the JSON behind the first 8 bytes.
+    """Return the length of the JSON after the first 8 bytes.
 
     Raises:
         LargeHeaderError: more than HEADER_LIMIT, which safetensors would read.
@@ -95,7 +95,7 @@ def header_length(first_bytes: bytes, file_size: int) -> int:
 
 
 def parse_header(header: bytes, *, file: str, file_size: int) -> dict[str, TensorHeader]:
-    """The tensors of one file, by published name.
+    """Return the tensors of one file, by published name.
 
     Raises:
         ValueError: no JSON object of entries, a name that cannot be shown, a byte range that

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Plain models, and older EAGLE-3 heads: the name alone does not make a draft of a model.
+# Plain models, and older EAGLE-3 heads: the name by itself does not make a draft of a model.
 PLAIN_MODELS = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 
 # Served by vLLM itself, under their own names and rules.

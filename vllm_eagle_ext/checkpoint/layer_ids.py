@@ -24,7 +24,7 @@ from vllm_eagle_ext.checkpoint.findings import Problem
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 OUTPUT_IDS_KEY = "target_layer_ids"
 ANGELSLIM_KEY = "aux_hidden_states_layer_ids"
-# Beside the ids in `eagle_config`; trainers that write them collect the states layer by layer.
+# Keys next to the ids in `eagle_config`; trainers that write them collect the states layer by layer.
 _OF_HOOKS = ("use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm")
 Convention = Literal["auto", "input", "output"]
 Override = Convention | Sequence[int]
@@ -73,7 +73,7 @@ def resolve_aux_layers(
     is_speculators: bool = False,
     override: Override = "auto",
 ) -> AuxLayers | list[Problem]:
-    """The aux layers of a draft, or why none can be had.
+    """Return the aux layers of a draft, or why none can be had.
 
     Args:
         config: the draft's config.json; of a speculators draft, the flattened one.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which modules of a quantised draft are quantised in its files, and how vLLM is told.
+"""Finds which modules of a quantised draft are quantised in its files, and tells vLLM of them.
 
-vLLM decides by the names that modules have at run time: layers are numbered behind the target's, q, k
+vLLM decides by the names that modules have at run time: layers are numbered after the target's, q, k
 and v are one module, gate and up another, and the Qwen3 drafter leaves `self_attn.` out before q, k and
 v. Published lists name modules as the checkpoint does, and vLLM's drafter classes hand no table of fused
 modules to the quantisation's config.
@@ -61,7 +61,7 @@ def quantised_weights(tensors: Mapping[str, TensorHeader]) -> dict[str, str]:
 
 
 def without_scales(tensors: Mapping[str, TensorHeader]) -> list[str]:
-    """Quantised modules whose weight has no scale beside it."""
+    """Return the quantised modules whose weight has no scale with it."""
     return [
         module
         for module, suffix in quantised_weights(tensors).items()
@@ -109,7 +109,7 @@ def published_modules(case: Case) -> dict[str, str]:
 
 
 def named_for_vllm(case: Case) -> dict[str, Any]:
-    """The draft's `quantization_config`, with the names that its modules have at run time added.
+    """Return the draft's `quantization_config`, with the names that its modules have at run time added.
 
     What is left out follows from the files: the modules whose weights are plain there.
     """
@@ -130,7 +130,7 @@ def named_for_vllm(case: Case) -> dict[str, Any]:
 
 
 def _left_out(config: Mapping[str, Any], keys: Iterable[str], case: Case) -> list[str]:
-    """What is listed, and the names at run time of all that is plain in the files.
+    """Return what is listed, and the names at run time of all that is plain in the files.
 
     An entry with a layer's number may name another layer at run time, and is not needed; nor is a name
     or a pattern of compressed-tensors that fits a module which is quantised in the files.
@@ -159,7 +159,7 @@ def _quantised_names(case: Case) -> list[str]:
 
 
 def _gptq_rules(case: Case) -> dict[str, dict[str, Any]]:
-    """One for each module that is quantised otherwise than the rest, by its name at run time.
+    """Return a rule for each module that is quantised otherwise than the rest, by its name at run time.
 
     The parts of a module agree. What a negative rule leaves out is not listed as quantised.
     """
@@ -172,7 +172,7 @@ def _gptq_rules(case: Case) -> dict[str, dict[str, Any]]:
 
 
 def _with_targets(group: Any, case: Case) -> Any:
-    """A group of compressed-tensors that lists modules by name, with their names at run time.
+    """Return a group of compressed-tensors that lists modules by name, with their names at run time.
 
     Without its patterns, which may fit another layer there; a name without a dot may be a class's.
     """
@@ -205,14 +205,14 @@ def _plain_linear(case: Case) -> Iterator[str]:
 
 
 def runtime_name(module: str, case: Case) -> str:
-    """Name of the module that vLLM makes of it, alone or fused with others."""
+    """Return the name of the module that vLLM makes of it, by itself or fused with others."""
     place, dot, part = module.rpartition(".")
     fused = next((whole for whole, parts in FUSED.items() if part in parts), part)
     return _part_name(f"{place}{dot}{fused}", case)
 
 
 def _part_name(module: str, case: Case) -> str:
-    """Name of a module behind the target's layers."""
+    """Return the name that a module has after the target's layers."""
     match = re.match(r"layers\.(\d+)\.(.*)", module)
     if match is None:
         return module if module == "lm_head" else f"model.{module}"
@@ -223,7 +223,7 @@ def _part_name(module: str, case: Case) -> str:
 
 
 def _matches(entry: str, name: str) -> bool:
-    """As compressed-tensors matches names: exactly, or by a pattern from the name's beginning."""
+    """Match names as compressed-tensors does: exactly, or by a pattern from the name's beginning."""
     if not entry.startswith("re:"):
         return entry == name
     try:

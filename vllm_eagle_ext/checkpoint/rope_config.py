@@ -94,7 +94,7 @@ def _kind_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def read_rope(config: Mapping[str, Any]) -> Rope:
-    """The rope of a config without `rope_problems`.
+    """Return the rope of a config without `rope_problems`.
 
     A rope per layer type, as Gemma has, counts as not stated: no draft has one, so that there is nothing
     to compare.

@@ -19,7 +19,7 @@ _EXPONENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The values of one tensor, of floating point: packed and integer ones have `is_zero` alone."""
+    """Holds the values of one tensor of floating point. Packed and integer ones have only `is_zero`."""
 
     is_zero: bool
     non_finite: int = 0  # infinite or NaN
@@ -34,7 +34,7 @@ def integers(raw: bytes, dtype: str) -> tuple[int, ...] | None:
 
 
 def non_finite(raw: bytes, dtype: str) -> int:
-    """How many values are infinite or NaN; 0 for dtypes that have none."""
+    """Say how many values are infinite or NaN; 0 for dtypes that have none."""
     if dtype not in _EXPONENTS:
         return 0
     code, exponent = _EXPONENTS[dtype]

@@ -62,7 +62,7 @@ class FolderSource:
             raise self._refuse_link(path, "a file inside the checkpoint's folder")
 
     def _home(self) -> Path:
-        """The hub's cache keeps files in `blobs` beside `snapshots` and links to them."""
+        """Return the folder links may lead into: the hub's cache links from `snapshots` to `blobs`."""
         folder = self._folder.resolve()
         for above in folder.parents:
             if above.name == "snapshots" and above.parent.name.startswith("models--"):
@@ -85,7 +85,7 @@ class HubSource:
         """Open the repository.
 
         Args:
-            model: OWNER/NAME, with a folder of the repository behind it or not.
+            model: OWNER/NAME, with a folder of the repository after it or not.
         """
         from huggingface_hub import HfFileSystem
 
@@ -159,7 +159,7 @@ def download_command(model: str, revision: str | None) -> tuple[list[str], str]:
 
 
 def _repository(model: str, field: str, *, subfolders: bool) -> str:
-    """The repository that a model's name begins with.
+    """Return the repository that a model's name begins with.
 
     Raises:
         UnsupportedDraftError: no name of a repository, or a folder in one where none is taken.
@@ -173,7 +173,7 @@ def _repository(model: str, field: str, *, subfolders: bool) -> str:
     except HFValidationError:
         problem = "no such folder, and no name that the hub would take"
         if "@" in model:
-            problem += '; a revision is named apart: "revision": ".." beside the model, or --revision'
+            problem += '; a revision is named apart: "revision": ".." next to the model, or --revision'
         raise _not_found(field, model, problem) from None
     if inside and not subfolders:
         raise _refuse_inside(field, model)
@@ -181,7 +181,7 @@ def _repository(model: str, field: str, *, subfolders: bool) -> str:
 
 
 def _refuse_inside(field: str, model: str) -> UnsupportedDraftError:
-    """The refusal of OWNER/NAME/FOLDER, which may be a path with a slip too."""
+    """Return the refusal of OWNER/NAME/FOLDER, which may be a path with a slip too."""
     if os.path.isdir(model.partition("/")[0]):
         return _not_found(field, model, f"no such folder in {os.getcwd()}")
     words, folder = download_command(model, None)
@@ -224,7 +224,7 @@ def _open_hub(
 
 
 def field_name(model: str, name: str) -> str:
-    """A file's name in a message; a stranger may have put an escape sequence into it."""
+    """Return a file's name in a message; a stranger may have put an escape sequence into it."""
     return f"{name if name.isprintable() else ascii(name)} of {model!r}"
 
 

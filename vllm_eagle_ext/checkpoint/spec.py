@@ -81,7 +81,7 @@ class DraftSpec:
 
     @property
     def record(self) -> Family:
-        """What is particular to drafts of its family."""
+        """Return what is particular to drafts of its family."""
         return FAMILIES[self.family]
 
     @property
@@ -217,14 +217,14 @@ def _block_size(config: DraftConfig) -> int | None:
 
 
 def _mask_token(config: DraftConfig) -> int | None:
-    """The first that is stated, in vLLM's order."""
+    """Return the first that is stated, in vLLM's order."""
     nested = config.block_config.mask_token_id
     top = (config.mask_token_id, config.dspark_noise_token_id, config.pard_token, config.ptd_token_id)
     return next((token for token in (nested, *top) if token is not None), None)
 
 
 def _embedding_scale(config: DraftConfig) -> float:
-    """The factor that z-lab writes, in `dflash_config` before top level."""
+    """Return the factor that z-lab writes, in `dflash_config` before top level."""
     nested = config.block_config.input_embedding_scale
     return next((scale for scale in (nested, config.input_embedding_scale) if scale is not None), 1.0)
 

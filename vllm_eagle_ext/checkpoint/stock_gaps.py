@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where vLLM 0.32 and 0.33 alone read a draft otherwise than it was meant."""
+"""Lists where vLLM 0.32 and 0.33 without this package read a draft otherwise than it was meant."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class TargetFacts:
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language model's block of a composite config, else the config."""
+    """Return the language model's block of a composite config, else the config."""
     blocks = (config.get(key) for key in _TEXT_BLOCKS)
     return next((block for block in blocks if isinstance(block, Mapping)), config)
 

@@ -18,7 +18,7 @@ _WHOLE = {"draft_id_to_target_id": "d2t"}
 # Constants that some exporters write; every engine computes them itself.
 COMPUTED = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
 
-# What holds the weights of a module, quantised or not; scales and zero points alone are no weights.
+# These hold the weights of a module, quantised or not; scales and zero points are no weights.
 HOLDS_WEIGHTS = ("weight", "weight_packed", "qweight")
 
 

@@ -16,7 +16,7 @@ _LIMIT = 16 * 2**20  # bytes; larger ones are compared only if they are the same
 
 
 def compare_tokenizers(draft: Path | None, target: Path | None) -> str | None:
-    """How the draft's tokens differ from the target's; None: they do not, or cannot be compared."""
+    """Say how the draft's tokens differ from the target's; None: they do not, or cannot be compared."""
     if draft is None or target is None:
         return None
     files = [folder / _FILE for folder in (draft, target)]

@@ -29,7 +29,7 @@ class Vocabulary:
 def map_kind(
     d2t: Sequence[int], target_vocab_size: int, kept: Sequence[int] | None = None
 ) -> MapKind | None:
-    """Which reading of d2t is a map into the target's vocabulary; None: neither.
+    """Say which reading of d2t is a map into the target's vocabulary; None: neither.
 
     Args:
         d2t: Vd integers.

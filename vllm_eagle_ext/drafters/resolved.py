@@ -14,7 +14,7 @@ from vllm_eagle_ext.resolved_marker import require_marker
 
 
 class ResolvedDraft(StrictWeights):
-    """Mixed in before one of vLLM's drafter classes, whose maths it leaves alone.
+    """Stands before one of vLLM's drafter classes as a mixin, and does not change its maths.
 
     The parent would fill each gap of a config with a default, and each gap of the weights with
     whatever the memory held.

@@ -74,7 +74,7 @@ class StrictWeights:
     def at_run_time(
         self, weights: Iterable[tuple[str, torch.Tensor]], seen: set[str]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors as vLLM's loader is to see them; published names go into `seen`."""
+        """Yield the tensors as vLLM's loader is to see them; published names go into `seen`."""
         return _arranged(weights, self.loading_plan, seen)
 
 
@@ -132,7 +132,7 @@ def _as_offsets(tensor: torch.Tensor, plan: LoadingPlan) -> torch.Tensor:
 
 
 def _reordered(name: str, tensor: torch.Tensor, order: list[int]) -> tuple[str, torch.Tensor]:
-    """A tensor with its blocks in ascending order of aux layer.
+    """Return a tensor with its blocks in ascending order of aux layer.
 
     Args:
         order: of each aux layer, the block in the file.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said before something is measured: how long it takes, and what would spoil it."""
+"""Announces a measurement before it starts: how long it takes, and what would spoil it."""
 
 from __future__ import annotations
 

@@ -26,5 +26,5 @@ def require_package(package: str, *, use: str) -> None:
     if not is_installed(package):
         raise SpeculativeConfigError(
             field=package, value=None, allowed=f"installed, for {use}",
-            remedy=f"install the package with its extra, as in {INSTALL}, or {package} alone",
+            remedy=f"install the package with its extra, as in {INSTALL}, or only {package}",
         )  # fmt: skip

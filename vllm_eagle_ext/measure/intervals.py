@@ -41,7 +41,7 @@ def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Interval |
 
 
 def median_interval(values: Sequence[float]) -> Interval:
-    """The narrowest two order statistics of equal ranks that cover COVERAGE, or the range."""
+    """Return the narrowest two order statistics of equal ranks that cover COVERAGE, or the range."""
     ordered, n = sorted(values), len(values)
     # The j-th smallest and largest enclose the median unless fewer than j values lie on one side of it.
     rank = 1

@@ -55,7 +55,7 @@ def token_ids(
     thinking: bool | None = None,
     trust_remote_code: bool = False,
 ) -> PromptSet:
-    """The prompts as the target's tokenizer reads them, each as a user's turn of a chat.
+    """Return the prompts as the target's tokenizer reads them, each as a user's turn of a chat.
 
     Args:
         chat_template: None applies one where the tokenizer has one.
@@ -82,7 +82,7 @@ def token_ids(
 
 
 def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:
-    """The target's tokenizer.
+    """Return the target's tokenizer.
 
     Raises:
         SpeculativeConfigError: it cannot be read.
@@ -94,7 +94,7 @@ def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:
     except (OSError, ValueError, ImportError, TypeError, KeyError) as error:
         first = next(iter(str(error).splitlines()), type(error).__name__)
         raise SpeculativeConfigError(
-            field="tokenizer of the target", value=target, allowed="a tokenizer beside its config.json",
+            field="tokenizer of the target", value=target, allowed="a tokenizer next to its config.json",
             remedy=f"check the name, or take --dummy with --prompt-tokens, which need none ({first})",
         ) from None  # fmt: skip
 

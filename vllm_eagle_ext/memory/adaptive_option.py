@@ -28,7 +28,7 @@ def refuse_without_use(architecture: str, *, option: bool, key: bool) -> None:
         )
         raise _without_use(allowed + ", ".join(REPLAYING_TARGETS), _LEAVE)
     if not key:
-        allowed = f"true beside vLLM's {_KEY}, which it permits on this target and does not turn on"
+        allowed = f"true with vLLM's {_KEY}, which it permits on this target and does not turn on"
         raise _without_use(allowed, f'add {{"{_KEY}": true}} to the speculative config, or {_LEAVE}')
 
 

@@ -43,7 +43,7 @@ def warn_of_late_saves(connector: str | None, *, runner: str) -> None:
         raise HybridStateError(
             field="KV connector",
             value=connector,
-            allowed="none beside a target with recurrent states on vLLM's V2 runner, which clears a "
+            allowed="none with a target with recurrent states on vLLM's V2 runner, which clears a "
             "block that was handed on before its bytes are saved to the host: where the cache is full, "
             "prefixes come back as zeros or another request's: wrong texts, also without a draft",
             remedy="serve without offloading",
@@ -62,5 +62,5 @@ def _read(config: Any, key: str) -> Any:
 
 
 def _is_simple() -> bool:
-    """As vLLM reads it, whose front end may not be imported here."""
+    """Read the flag as vLLM does, whose front end may not be imported here."""
     return bool(int(os.getenv("VLLM_USE_SIMPLE_KV_OFFLOAD", "0")))

@@ -2,7 +2,7 @@
 """Computes what speculation costs a hybrid target in memory and traffic, with either scheme.
 
 `per_token`: vLLM keeps a state after each token of a draft, 1 + K state blocks per request. `replay`:
-one state block holds the committed state and, behind it, the recorded inputs of the T = K + 1 verified
+one state block holds the committed state and, after it, the recorded inputs of the T = K + 1 verified
 tokens, from which the next committed state is computed. Both follow vLLM's own rules of padding, groups
 and admission.
 """
@@ -104,7 +104,7 @@ class Footprint(StateShare):
 
 
 def recorded_bytes(recurrent: Recurrent, k: int) -> int:
-    """Bytes of the recorded inputs of one step in one layer."""
+    """Return bytes of the recorded inputs of one step in one layer."""
     return (k + 1) * recurrent.record_bytes
 
 

@@ -63,12 +63,12 @@ class Recurrent:
 
     @property
     def record_bytes(self) -> int:
-        """Bytes recorded for one verified token in one layer."""
+        """Return bytes recorded for one verified token in one layer."""
         return self.record_width * self.model_bytes
 
     @property
     def ssm_bytes(self) -> int:
-        """Bytes of one layer's recurrent state."""
+        """Return bytes of one layer's recurrent state."""
         return self.value_heads // self.tp * self.value_dim * self.key_dim * self.state_bytes
 
     def conv_bytes(self, k: int) -> int:
@@ -97,7 +97,7 @@ class Attention:
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of one token in one layer on one rank; fewer heads than ranks are repeated."""
+        """Return bytes of one token in one layer on one rank; fewer heads than ranks are repeated."""
         return 2 * max(1, self.kv_heads // self.tp) * self.head_dim * self.element_bytes
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimates how large a target's weights are from its config alone, where its files are not at hand.
+"""Estimates how large a target's weights are only from its config, where its files are not at hand.
 
 It knows Qwen3-Next, Qwen3.5, Qwen3.6 and, with their attention counted elsewhere, targets of full
 attention; dense ones and mixtures of experts.

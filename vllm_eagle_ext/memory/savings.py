@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells what replay saves beside vLLM's own scheme, in the words that a start logs and a plan prints."""
+"""Says what replay saves over vLLM's own scheme, in the words that a start logs and a plan prints."""
 
 from __future__ import annotations
 

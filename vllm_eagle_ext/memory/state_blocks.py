@@ -16,7 +16,7 @@ Scheme = Literal["per_token", "replay"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBlocks:
-    """Lists the state blocks of one request, beside the one that holds its committed state."""
+    """Lists the state blocks of one request, next to the one that holds its committed state."""
 
     draft_tokens: int  # a state after each of them
     at_block_boundary: bool  # prefix caching keeps the state at the end of a KV-cache block

@@ -14,16 +14,16 @@ logger = get_logger(__name__)
 
 KEY = "disable_eagle_block_drop"
 _ANNOUNCED = (
-    "Prefix cache: a hit keeps its last block. The keys and values of {title} drafts follow from the "
-    "target's hidden states alone; vLLM, which warns of this as experimental, drops the block for "
-    "drafts whose rows also read the token behind. {key} false in the speculative config drops it."
+    "Prefix cache: a hit keeps its last block. The keys and values of {title} drafts follow only from "
+    "the target's hidden states; vLLM, which warns of this as experimental, drops the block for "
+    "drafts whose rows also read the next token. {key} false in the speculative config drops it."
 )
 
 
 def keep_last_block(launch: Launch) -> None:
     """Turn off vLLM's drop of a hit's last block for drafts that do not need it.
 
-    The last row of a block of an EAGLE-3 draft was made with the token behind the block, which may be
+    The last row of a block of an EAGLE-3 draft was made with the token after the block, which may be
     another one in the text that hits; vLLM therefore computes that block again. vLLM 0.32 does so for
     DFlash drafts too, whose rows read no such token; 0.33 does not.
     """

@@ -35,7 +35,7 @@ logger = get_logger(__name__)
 
 
 def apply_hybrid_state(launch: Launch) -> None:
-    """Choose once the draft is settled; a target without gated delta nets is left alone.
+    """Choose once the draft is settled; a target without gated delta nets stays as it is.
 
     Raises:
         HybridStateError: replay is asked for and cannot be had, or vLLM would crash.
@@ -145,7 +145,7 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
 
 
 def _packs_convolutions() -> bool:
-    """Whether vLLM packs the weights of short convolutions on this CPU, by what it asks itself."""
+    """Say whether vLLM packs the weights of short convolutions on this CPU, by what it asks itself."""
     import torch
     from vllm.model_executor.layers.mamba.ops.cpu.gdn_attention import is_arm_bf16
 
@@ -153,7 +153,7 @@ def _packs_convolutions() -> bool:
 
 
 def _schedule(launch: Launch) -> list[list[int]] | None:
-    """As a user writes it, if vLLM follows it: with data parallelism it does not."""
+    """Return the schedule of a user, if vLLM follows it: with data parallelism it does not."""
     given = launch.config.num_speculative_tokens_per_batch_size
     if not given or launch.engine_args.data_parallel_size > 1:
         return None
@@ -161,7 +161,7 @@ def _schedule(launch: Launch) -> list[list[int]] | None:
 
 
 def _gpu_capability() -> tuple[int, int] | None:
-    """Of the first visible GPU, as vLLM's own configs ask: by NVML, without a CUDA context here."""
+    """Return the first visible GPU's capability by NVML, as vLLM does, without a CUDA context."""
     from vllm.platforms import current_platform
 
     found = current_platform.get_device_capability()
@@ -169,7 +169,7 @@ def _gpu_capability() -> tuple[int, int] | None:
 
 
 def _state_dtype(launch: Launch) -> torch.dtype:
-    """Of a recurrent state, as vLLM resolves it on a GPU."""
+    """Return the dtype that vLLM picks for recurrent states on a GPU."""
     from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
 
     asked = launch.engine_args.mamba_ssm_cache_dtype
@@ -179,7 +179,7 @@ def _state_dtype(launch: Launch) -> torch.dtype:
 
 
 def _not_chunked(launch: Launch) -> str | None:
-    """Why the chunked kernels cannot run the target's recurrent layers, if so."""
+    """Say why the chunked kernels cannot run the target's recurrent layers, if so."""
     text = launch.target_text
     # Without such layers there are no widths, and nothing hinders.
     widths = text.get("linear_key_head_dim", 0), text.get("linear_value_head_dim", 0)

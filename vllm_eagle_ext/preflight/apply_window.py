@@ -12,15 +12,15 @@ logger = get_logger(__name__)
 
 FLAG = "disable_hybrid_kv_cache_manager"
 _ANNOUNCED = (
-    "KV cache: draft and target keep all tokens, in one group, though the draft attends to the last "
-    "{window} alone. In a group of its own vLLM would keep the draft's last tokens alone, so that hits "
+    "KV cache: draft and target keep all tokens, in one group, though the draft attends only to the "
+    "last {window}. In a group of its own vLLM would keep only the draft's last tokens, so that hits "
     "in the prefix cache are lost, and cut the target's layers into groups as small as the draft. "
     "--no-disable-hybrid-kv-cache-manager keeps them apart."
 )
 
 
 def share_the_targets_group(launch: Launch) -> None:
-    """Turn vLLM's manager of mixed caches off where the draft's window alone would make them mixed.
+    """Turn vLLM's manager of mixed caches off where only the draft's window would make them mixed.
 
     A target with windows or recurrent states of its own needs that manager.
     """

@@ -137,7 +137,7 @@ def _is_on_cpu() -> bool:
 def _may_be_mistaken(launch: Launch, request: DraftRequest) -> bool:
     """Find out whether a supported draft is named under a method that would run it as something else.
 
-    Reads config.json alone.
+    Reads only config.json.
     """
     if request.method not in _MISTAKABLE or not isinstance(request.model, str):
         return False

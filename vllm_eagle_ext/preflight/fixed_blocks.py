@@ -55,7 +55,7 @@ def refuse_shorter_blocks(k: int, schedule: object) -> None:
             allowed=f"0 and {k}, no length between: vLLM's V1 runner always makes {k} tokens of an "
             "EAGLE-3 draft with parallel_drafting, and takes those of one request for another's in a "
             "step of fewer",
-            remedy=f"name 0 and {k} alone in the schedule, or leave the key out",
+            remedy=f"name only 0 and {k} in the schedule, or leave the key out",
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses valid drafts whose KV cache vLLM's V1 runner cannot lay out beside the target's."""
+"""Refuses valid drafts whose KV cache vLLM's V1 runner cannot lay out next to the target's."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def refuse_scattered(text: Mapping[str, Any], spec: DraftSpec) -> None:
     raise UnsupportedDraftError(
         field=f"num_hidden_layers of the draft {spec.model!r}",
         value=spec.num_layers,
-        allowed=f"on vLLM's V1 runner, beside a target of {kinds['full_attention']} full and {windowed} "
+        allowed=f"on vLLM's V1 runner, with a target of {kinds['full_attention']} full and {windowed} "
         "windowed layers, fewer: vLLM would cut the cache of the full ones in groups, and the draft's "
         "layers must lie in one",
         remedy="start with --disable-hybrid-kv-cache-manager, or on the V2 runner",
@@ -82,14 +82,14 @@ def _refuse_scattered_window(kinds: Counter[str], spec: DraftSpec) -> None:
         raise UnsupportedDraftError(
             field=WINDOW,
             value=spec.draft_window,
-            allowed=f"no window, on vLLM's V1 runner beside a target of {dict(kinds)} layers: vLLM "
+            allowed=f"no window, on vLLM's V1 runner with a target of {dict(kinds)} layers: vLLM "
             f"would cut the cache of the draft's {spec.num_layers} in groups of {group}",
             remedy="leave the option out, or start on the V2 runner",
         )
 
 
 def _shape_of_full_layers(text: Mapping[str, Any]) -> tuple[Any, Any]:
-    """KV heads and head size; Gemma 4 states them per layer, beside those of its windowed layers."""
+    """Return KV heads and head size; Gemma 4 states them per layer, with those of windowed ones."""
     first = text["layer_types"].index("full_attention")
     of_layer = (text.get("per_layer_config") or {}).get(str(first)) or {}
     stated = {**text, **of_layer}
@@ -97,5 +97,5 @@ def _shape_of_full_layers(text: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def is_cut(full: int, windowed: int) -> bool:
-    """Whether vLLM keeps so many full-attention layers in more than one group, beside windowed ones."""
+    """Say whether vLLM keeps so many full-attention layers, with windowed ones, in several groups."""
     return full >= 1.5 * windowed

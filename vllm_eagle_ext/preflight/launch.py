@@ -33,7 +33,7 @@ class Launch:
 
     @property
     def target_text(self) -> dict[str, Any]:
-        """The config of the target's language model."""
+        """Return the config of the target's language model."""
         text: dict[str, Any] = self.target.hf_text_config.to_dict()
         return text
 

@@ -49,7 +49,7 @@ def check_online_quantisation(asked: object, spec: DraftSpec, *, on_cpu: bool) -
         )
     if asked in _EXPERTS_ALONE:
         logger.warning(
-            "%s is %r, which quantises experts alone: this draft has none and is served with plain "
+            "%s is %r, which quantises only experts: this draft has none and is served with plain "
             "weights. 'fp8_per_channel' quantises its layers.",
             FIELD,
             asked,
@@ -57,7 +57,7 @@ def check_online_quantisation(asked: object, spec: DraftSpec, *, on_cpu: bool) -
 
 
 def _has_tiles() -> bool:
-    """As vLLM's kernel asks."""
+    """Say whether there are tiles, as vLLM's kernel asks."""
     import torch
 
     return torch.cpu._is_amx_tile_supported()

@@ -22,7 +22,7 @@ _WHY = {
 
 
 def check_pipeline(stages: int, spec: DraftSpec, runner: Literal["v1", "v2"]) -> None:
-    """Refuse pipeline stages that the runner cannot draft behind.
+    """Refuse pipeline stages that the runner cannot draft after.
 
     What V2 needs of the target, only the target's layers tell, so that V2 may still fail.
 
@@ -54,7 +54,7 @@ def check_ranks(
 ) -> None:
     """Refuse a tensor parallel size that divides not everything it has to.
 
-    vLLM checks the query heads alone before it starts its workers; the layers assert the rest.
+    vLLM checks only the query heads before it starts its workers; the layers assert the rest.
 
     Args:
         ranks: tensor parallel size.

@@ -24,7 +24,7 @@ def refuse_gaps(case: Case, version: str) -> None:
     raise UnsupportedVllmError(
         field="vLLM version",
         value=version,
-        allowed=f"{TESTED_VLLM} for the draft {case.spec.model!r}, which vLLM alone would serve "
+        allowed=f"{TESTED_VLLM} for the draft {case.spec.model!r}, which plain vLLM would serve "
         "wrongly: " + "; ".join(gaps),
         remedy='install a tested vLLM, or go on with {"eagle_ext": {"untested_vllm": true}}, or '
         'accept stock behaviour with {"eagle_ext": {"enabled": false}}',

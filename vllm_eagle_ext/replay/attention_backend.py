@@ -19,6 +19,6 @@ class ReplayBackend(GDNAttentionBackend):
 
     @classmethod
     def supports_device_cpu_query_lens_mismatch(cls) -> bool:
-        """Let adaptive verification trim drafts on the device: a step's rows are read there alone. vLLM
+        """Let adaptive verification trim drafts on the device: a step's rows are read only there. vLLM
         says no for all recurrent states, whose metadata may go by the host's lengths (0.32)."""
         return True

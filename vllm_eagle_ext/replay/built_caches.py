@@ -62,7 +62,7 @@ def per_token_specs(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -
 
 
 def _with_block(vllm_config: VllmConfig, tokens: int, page: int) -> VllmConfig:
-    """The same engine with attention blocks of so many tokens and bytes."""
+    """Return the same engine with attention blocks of so many tokens and bytes."""
     changed, cache = copy.copy(vllm_config), copy.copy(vllm_config.cache_config)
     cache.block_size, cache.mamba_page_size_padded = tokens, page
     if cache.mamba_cache_mode == "align":
@@ -94,7 +94,7 @@ def _blocks_of(vllm_config: VllmConfig, spec: KVCacheSpec) -> int:
 
 
 def _recorded_bytes(spec: MambaSpec) -> int:
-    """The recorded inputs are a third part behind conv state and committed state."""
+    """Return the bytes of the recorded inputs, the third part after conv state and committed state."""
     parts = list(zip(spec.shapes, spec.dtypes, strict=True))[2:]
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in parts)
 

@@ -57,7 +57,7 @@ class CacheGroups:
         return self._seen_by(group, step)
 
     def batch(self, step: Step) -> Batch:
-        """The batch of all groups, without padding."""
+        """Return the batch of all groups, without padding."""
         groups, requests = len(self._tables), step.num_requests
         if len(step.built) < groups:
             self._leave_out(set(range(groups)) - set(step.built), step)
@@ -82,7 +82,7 @@ class CacheGroups:
         return Batch(blocks[0], blocks.new_zeros(requests + 1))
 
     def other_blocks(self, group: int, step: Step) -> torch.Tensor:
-        """The state blocks of the requests that are not verified, [requests] int32."""
+        """Return the state blocks of the requests that are not verified, [requests] int32."""
         assert step.other_places is not None
         return self._other_blocks[0, group, : step.other_places.requests]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def commit_on_v1(runner: GPUModelRunner, sampled: torch.Tensor) -> None:
-    """Commit a step of V1; sampled [requests, K + 1]: token ids, -1 behind the last sampled one."""
+    """Commit a step of V1; sampled [requests, K + 1]: token ids, -1 after the last sampled one."""
     num_sampled = None
     for groups in runner.attn_groups:
         for group in groups:

@@ -2,8 +2,8 @@
 """The gated delta net layer with one state block per request.
 
 Differences from vLLM's layer: the block has a third part for a step's recorded inputs and there are no
-blocks for draft tokens; verify rows run `ops.*.verify` and leave the committed state alone. Prefills and
-plain decodes run the parent's code. Nothing changes in projections, gates and norm.
+blocks for draft tokens; verify rows run `ops.*.verify` and do not write the committed state. Prefills
+and plain decodes run the parent's code. Nothing changes in projections, gates and norm.
 
 Maths: gated delta rule (Yang et al., arXiv 2412.06464); state recovery by replay of raw inputs.
 """

@@ -2,7 +2,7 @@
 """What a step's layers and its commit need to know, built once a step for all KV-cache groups.
 
 vLLM's builder classifies the rows. Its metadata is then cut in two: the verify rows become a `Step`, and
-what stays describes prompts and plain decodes alone, as if no row were speculative.
+what stays describes only prompts and plain decodes, as if no row were speculative.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         device: torch.device,
     ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        # V1 would build each group to capture full graphs; it replays on a CPU alone, without.
+        # V1 would build each group to capture full graphs; it replays only on a CPU, without.
         self.supports_update_block_table = True
         if device.type == "cuda":
             self.mamba_aligned_state_indices: torch.Tensor | None = (
@@ -103,7 +103,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
     def get_varlen_cudagraph_max_query_len(
         cls, vllm_config: VllmConfig, kv_cache_spec: KVCacheSpec
     ) -> int | None:
-        """All 1 + K rows: a launch depends on the number of requests and on T alone, whatever rows the
+        """Return all 1 + K rows: a launch depends only on the number of requests and T, whatever rows a
         batch had that was captured; kernels read each request's rows from the device."""
         return 1 + vllm_config.num_speculative_tokens
 
@@ -138,7 +138,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
     def update_block_table(
         self, metadata: GDNAttentionMetadata, blk_table: torch.Tensor, slot_mapping: torch.Tensor
     ) -> GDNAttentionMetadata:
-        """The metadata of this builder's group in a step whose first group has `metadata`.
+        """Return the metadata of this builder's group in a step whose first group has `metadata`.
 
         Args:
             metadata: what another builder of this class made of the same batch.
@@ -161,7 +161,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         return mine
 
     def _gathers_for_itself(self) -> bool:
-        """V2 gathers the state blocks of all groups ahead, on CUDA alone."""
+        """Say whether it gathers blocks itself: V2 gathers those of all groups ahead, only on CUDA."""
         is_aligned = self.kv_cache_spec.mamba_cache_mode == "align"
         return is_aligned and not hasattr(self, "mamba_aligned_state_indices")
 
@@ -187,10 +187,10 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         return self.led
 
     def _steps_plain_decodes(self) -> bool:
-        """Whether the rows of a batch without any draft step a state in its block, since a committed
+        """Say whether the rows of a batch without any draft step a state in its block, since a committed
         state has no offset of accepted rows. Not without a K of 0 in vLLM's schedule: no graph would
         hold the kernels, and the first such batch would wait for them to be compiled. With prefix
-        caching the commit alone moves states on at a block's end; and a graph that is captured for rows
+        caching only the commit moves states on at a block's end; and a graph that is captured for rows
         of any number is captured without drafts."""
         config = self.speculative_config
         schedule = getattr(config, "num_speculative_tokens_per_batch_size", None) or ()
@@ -200,13 +200,13 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         return has_none and not is_aligned and not has_any_widths and self.ops.steps_plain_decodes
 
     def _recurrent_layers(self) -> list[str]:
-        """The names of all layers of this kind, in the model's order."""
+        """Return the names of all layers of this kind, in the model's order."""
         layers = self.vllm_config.compilation_config.static_forward_context
         kind = type(layers[self.layer_names[0]])
         return [name for name, layer in layers.items() if type(layer) is kind]
 
     def _verify_step(self, metadata: GDNAttentionMetadata, common: CommonAttentionMetadata) -> Step:
-        """The step before its state blocks are gathered."""
+        """Return the step before its state blocks are gathered."""
         starts, masks = metadata.spec_query_start_loc, metadata.spec_sequence_masks_cpu
         assert starts is not None
         assert masks is not None
@@ -242,7 +242,7 @@ NO_STEP = {name: None for name in ("step", "groups", "group_commit", "seq_lens")
 
 
 def _copied(metadata: GDNAttentionMetadata, **changes: Any) -> ReplayMetadata:
-    """As `dataclasses.replace`, at a fraction of its time: a step makes one for each group."""
+    """Do what `dataclasses.replace` does, at a fraction of its time: a step makes one for each group."""
     made = ReplayMetadata.__new__(ReplayMetadata)
     made.__dict__.update(metadata.__dict__, **changes)
     return made

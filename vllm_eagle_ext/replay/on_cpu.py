@@ -129,12 +129,12 @@ def _row_of(tables: HostTables) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _has_native(layer: QwenGatedDeltaNetAttention) -> bool:
-    """As vLLM chooses for verify rows, so that results are those of the per-token scheme bit for bit."""
+    """Choose as vLLM does for verify rows, so that all bits are those of the per-token scheme."""
     return _has_fast_convolution() and layer.conv1d.weight.size(-1) == 4
 
 
 def _packs_convolution(layer: QwenGatedDeltaNetAttention) -> bool:
-    """vLLM keeps the weights as they were beside those that it packed."""
+    """Say whether vLLM packed the convolution: it keeps the plain weights next to the packed ones."""
     return hasattr(layer.conv1d, _PLAIN_WEIGHTS)
 
 

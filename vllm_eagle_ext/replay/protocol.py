@@ -52,7 +52,7 @@ class ReplayLayer(Protocol):
 
     @property
     def recurrence(self) -> Recurrence:
-        """The kernels that verify and commit."""
+        """Return the kernels that verify and commit."""
 
 
 class Implementation(NamedTuple):
@@ -70,23 +70,23 @@ class ReplayOps(Protocol):
 
     @property
     def candidates(self) -> tuple[Implementation, ...]:
-        """All implementations, the fastest first: a start takes the first that is right."""
+        """Return all implementations, the fastest first: a start takes the first that is right."""
 
     @property
     def scratch_blocks(self) -> int:
-        """State blocks per request beside the one that holds its state."""
+        """Return the state blocks per request next to the one that holds its state."""
 
     @property
     def steps_plain_decodes(self) -> bool:
-        """Whether vLLM's plain decode can step states in this package's state blocks."""
+        """Say whether vLLM's plain decode can step states in this package's state blocks."""
 
     @property
     def gathers_by_address(self) -> bool:
-        """Whether block tables are read where they stand, whatever tensor they were last seen in."""
+        """Say whether block tables are read where they stand, whatever tensor they were last seen in."""
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
         """out [1 + scratch_blocks, groups, R]: the state block of each request in each group's table,
-        then its scratch block; NULL_BLOCK behind the last request."""
+        then its scratch block; NULL_BLOCK after the last request."""
 
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         """Prepare the batch once a step, before the layers run."""

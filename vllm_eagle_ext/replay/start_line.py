@@ -20,7 +20,7 @@ logger = get_logger(__name__)
 
 def log_start_line(vllm_config: VllmConfig) -> None:
     """Log the figures of one rank. vLLM also builds its attention for caches of a few blocks, to
-    measure its graphs: nothing is said of those."""
+    measure its graphs: those are not logged."""
     parallel = vllm_config.parallel_config
     if parallel.rank != 0 or not vllm_config.cache_config.num_gpu_blocks:
         return
@@ -48,7 +48,7 @@ def state_report(vllm_config: VllmConfig) -> StateReport:
 
 
 def full_graphs(vllm_config: VllmConfig, fit: int) -> FullGraphs | None:
-    """Where the graphs of this engine end; None where decode steps run without full graphs.
+    """Return where the graphs of this engine end; None where decode steps run without full graphs.
 
     Args:
         fit: requests that the KV cache holds at a time.

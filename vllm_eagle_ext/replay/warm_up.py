@@ -84,7 +84,7 @@ def _compile_verify(recurrence: Recurrence, layer: Layer, batch: Batch) -> None:
 def _compile_align(
     groups: CacheGroups, step: Step, num_sampled: torch.Tensor, rows_of: torch.Tensor | None
 ) -> None:
-    """vLLM's kernel behind a commit; it passes requests over whose index is negative."""
+    """Run vLLM's kernel after a commit; it skips requests whose index is negative."""
     align = groups.align(step)
     if align is None:
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DFlash: a block of tokens in one pass, conditioned on the target's states alone."""
+"""DFlash: a block of tokens in one pass, conditioned only on the target's states."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PACKAGE = "vllm_eagle_ext.drafters.dflash"
 def _block_layers(
     config: DraftConfig, backbone: Backbone, format_: Format
 ) -> tuple[LayerAttention, ...]:
-    """One entry per layer; a sliding layer without a window gets None, which a rule reports.
+    """Return one entry per layer; a sliding layer without a window gets None, which a rule reports.
 
     One difference from vLLM: speculators trains full layers bidirectionally and only windowed ones
     causally, while vLLM makes one flag for all layers of it.
@@ -47,7 +47,7 @@ def _block_layers(
 
 
 def _blanket_causality(config: DraftConfig, format_: Format) -> bool | None:
-    """Whether all layers are causal, or None: causal where the layer slides."""
+    """Say whether all layers are causal, or None: causal where the layer slides."""
     if format_ == "speculators":
         return False if config.sliding_window_non_causal else None
     return config.block_config.causal if config.is_causal is None else config.is_causal

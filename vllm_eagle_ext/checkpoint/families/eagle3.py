@@ -38,7 +38,7 @@ def _eagle3_tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int
 def _p_eagle_tensors(
     spec: DraftSpec, config: DraftConfig, target_vocab_size: int
 ) -> dict[str, Expected]:
-    """With what stands for the target's states behind the last token."""
+    """Return the tensors, with the one that stands for the target's states after the last token."""
     features = len(spec.aux_layers.layer_ids) * spec.target_hidden_size or spec.hidden_size
     mask = Expected((1, 1, features), other_shape=(1, features))
     around = around_the_layers(spec, config, target_vocab_size)
@@ -51,7 +51,7 @@ def _eagle3_layers(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
     for layer in range(spec.num_layers):
         columns = (1 + (layer == 0)) * spec.hidden_size  # the first reads embeddings and features
         if backbone.has_kv_heads:
-            # vLLM's Qwen3 layer has no bias behind the heads.
+            # vLLM's Qwen3 layer has no bias after the heads.
             biased = not backbone.norms_heads
             attention = fused_qkv(spec, config, columns=columns, has_output_bias=biased)
         else:

@@ -29,7 +29,7 @@ class KeyEffect:
     by_layer: bool = False  # of an entry per layer, each neutral
 
     def is_neutral(self, value: Any) -> bool:
-        """Whether the draft computes the same without the key."""
+        """Say whether the draft computes the same without the key."""
         if self.by_layer and isinstance(value, list):
             return all(each in self.neutral for each in value)
         return value in self.neutral
@@ -73,21 +73,21 @@ class Family:
     drafters: tuple[Drafter, ...]
     is_shown_by: Callable[[Evidence], bool] = lambda evidence: True
     layer_ids: IdConvention
-    # What the drafter is built of, and its rules beside those for all families.
+    # What the drafter is built of, and its rules next to those for all families.
     read_layers: Callable[[DraftConfig, Backbone, Format], tuple[LayerAttention, ...]]
     tensors: Callable[[DraftSpec, DraftConfig, int], dict[str, Expected]]
     rules: tuple[Rule, ...] = ()
-    own_keys: Mapping[str, KeyEffect] = field(default_factory=dict)  # that it alone computes with
+    own_keys: Mapping[str, KeyEffect] = field(default_factory=dict)  # that only it computes with
     # Values of keys that say what the family is, and others are refused for.
     says_of_itself: Mapping[str, Any] = field(default_factory=dict)
     scales_logits: frozenset[str] = frozenset()  # keys that rescale logits, which it computes
     plain_modules: tuple[str, ...] = ()  # that its class builds without quantisation
-    asks_for_windows: Callable[[DraftConfig], bool] = lambda config: False  # beside layer_types
+    asks_for_windows: Callable[[DraftConfig], bool] = lambda config: False  # next to layer_types
     # How it drafts.
     has_flags: bool = False  # EAGLE-3's, on norms and on what is fed back
     runs_without_aux_states: bool = False
     drafts_in_parallel: bool = False  # all tokens in one pass
-    caches_target_states: bool = False  # keys and values follow from these alone, in all layers
+    caches_target_states: bool = False  # keys and values follow only from these, in all layers
     fills_a_block: bool = False  # that it was trained on; vLLM drafts so without `parallel_drafting`
     samples_the_anchor: Callable[[DraftConfig, Format], bool] = lambda config, format_: False
     runs_on_v2_only: bool = False
@@ -106,5 +106,5 @@ class Family:
 
     @property
     def asks_for_parallel_drafting(self) -> bool:
-        """Whether `parallel_drafting` has to be set, which vLLM's V1 runner alone knows."""
+        """Say whether `parallel_drafting` must be set, which only vLLM's V1 runner knows."""
         return self.drafts_in_parallel and not self.fills_a_block

@@ -18,7 +18,7 @@ FAMILIES: dict[str, Family] = {}
 
 
 def register_families(*families: Family) -> None:
-    """Add families behind those that are registered.
+    """Add families after those that are registered.
 
     Raises:
         ValueError: another family has the name.
@@ -35,7 +35,7 @@ def drafters() -> list[Drafter]:
 
 
 def find_drafter(architecture: str) -> Drafter:
-    """The record of a registered drafter class."""
+    """Return the record of a registered drafter class."""
     return next(drafter for drafter in drafters() if drafter.architecture == architecture)
 
 
@@ -65,7 +65,7 @@ def drafter_of(config: Mapping[str, Any], layer_model_type: object) -> Drafter |
 
 
 def choose_family(drafter: Drafter, evidence: Evidence) -> Family:
-    """The family of a draft that this drafter class serves."""
+    """Return the family of a draft that this drafter class serves."""
     return next(
         family
         for family in FAMILIES.values()
@@ -84,7 +84,7 @@ def method_may_lie_in_the_target(method: str | None) -> bool:
 
 
 def method_drafts_in_parallel(method: str | None) -> bool:
-    """Whether vLLM drafts all tokens in one pass for the method alone, without `parallel_drafting`."""
+    """Say whether vLLM drafts all tokens in one pass for the method without `parallel_drafting`."""
     return any(family.method == method and family.fills_a_block for family in FAMILIES.values())
 
 

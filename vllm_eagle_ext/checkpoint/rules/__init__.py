@@ -46,7 +46,7 @@ RULES = (
 
 
 def rules_for(family: Family) -> Iterator[Rule]:
-    """Yield the rules for all and the family's, in the order above, then those that it alone lists."""
+    """Yield the rules for all and the family's, in the order above, then those that only it lists."""
     yield from (rule for rule in RULES if rule.for_all or rule in family.rules)
     yield from (rule for rule in family.rules if rule not in RULES)
 

@@ -32,7 +32,7 @@ def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
 
 _COMPARE = (
     'compare it with the option {{"eagle_ext": {{"draft_window": "auto"}}}}, with which the draft '
-    "attends to its last {} tokens alone; "
+    "attends only to its last {} tokens; "
 )
 
 
@@ -116,7 +116,7 @@ def wanted_runner(
     """The one runner of vLLM's that can draft with it, and why; None: both can."""
     family, windows = spec.record, {layer.window for layer in spec.layers}
     if family.runs_on_v2_only:
-        return "v2", "vLLM computes its second head on the V2 runner alone"
+        return "v2", "vLLM computes its second head only on the V2 runner"
     if not spec.fuses_aux_states and v2_needs_aux_states:
         return "v1", "vLLM's V2 runner hands aux states to every EAGLE-3 drafter"
     if family.asks_for_parallel_drafting and parallel_drafting:

@@ -128,7 +128,7 @@ def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="use_aux_hidden_state of the draft's config.json",
             value=False,
-            allowed=f"true: a {case.spec.title} draft is conditioned on aux states alone",
+            allowed=f"true: a {case.spec.title} draft is conditioned only on aux states",
             remedy="use the config.json that was published with the draft",
         )
 
@@ -160,7 +160,7 @@ def parallel_drafting_is_asked_for(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, for_all=False)
 def embedding_scale_is_stated(case: Case) -> Iterable[Problem]:
-    """vLLM shares the target's table, and multiplies in the target's class alone. z-lab, for one, trains
+    """vLLM shares the target's table, and multiplies only in the target's class. z-lab, for one, trains
     on what that class returns; speculators on the rows of the table."""
     scale, spec, config = case.target.embedding_scale, case.spec, case.config
     key = "input_embedding_scale"
@@ -169,7 +169,7 @@ def embedding_scale_is_stated(case: Case) -> Iterable[Problem]:
         return
     if key in spec.record.own_keys:
         remedy = (
-            f'if the draft was trained behind the target\'s embedding layer, write "{key}": {scale:.8g} '
+            f'if the draft was trained after the target\'s embedding layer, write "{key}": {scale:.8g} '
             "into dflash_config; `vllm-eagle verify` with and without it says which one drafts better"
         )
     else:

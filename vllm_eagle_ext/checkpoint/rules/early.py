@@ -128,7 +128,7 @@ def dspark_is_no_part_of_the_target(draft: Candidate) -> Iterable[Problem]:
     is_named_so = draft.architecture == IN_THE_TARGET and draft.speculators_type is None
     if is_named_so and draft.drafter is None and str(model_type) not in IN_TARGETS_OF:
         yield Problem(
-            field=f"model_type of the draft's config.json beside {IN_THE_TARGET!r}",
+            field=f"model_type of the draft's config.json with {IN_THE_TARGET!r}",
             value=model_type,
             allowed="'qwen3': vLLM takes other drafts of this name for a part of a DeepSeek-V4 target",
             remedy='if its layers are those of Qwen3, edit config.json: "model_type": "qwen3"; if not, '

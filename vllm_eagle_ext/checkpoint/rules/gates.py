@@ -27,7 +27,7 @@ def gate_matches_its_flag(case: Case) -> Iterable[Problem]:
     """The flag is optional: rows tell. Where it is stated, it must say the same."""
     stated, gate = case.config.attn_output_gate, case.spec.gate
     if stated is not None and stated != (gate is not None):
-        found = f"{gate.kind} gate in {gate.module}" if gate else "no gate in q_proj or beside it"
+        found = f"{gate.kind} gate in {gate.module}" if gate else "no gate in q_proj or next to it"
         yield Problem(
             field="attn_output_gate of the draft's config.json",
             value=stated,

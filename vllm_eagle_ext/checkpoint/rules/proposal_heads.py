@@ -99,7 +99,7 @@ def markov_candidates_fit(case: Case) -> Iterable[Problem]:
     if most is not None and quantised and _algorithm(case) != _GATHERED:
         yield Problem(
             field="dspark_draft_topk of the draft's config.json", value=most,
-            allowed=f"none beside a quantised {_MARKOV} but ModelOpt's {_GATHERED}: vLLM reads "
+            allowed=f"none with a quantised {_MARKOV} but ModelOpt's {_GATHERED}: vLLM reads "
             "single rows of it",
             remedy="remove the key, or use a draft in which this weight is plain",
         )  # fmt: skip
@@ -163,7 +163,7 @@ def vocabulary_is_widened(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="vocab_size of the draft's config.json",
             value=case.config.vocab_size,
-            allowed=f"{case.target.vocab_size}, the target's, or more if the rows behind are padding or "
+            allowed=f"{case.target.vocab_size}, the target's, or more if the rows after are padding or "
             "a mask token: the target never accepts such an id",
             remedy="if the target is not the one that it was trained for, serve it with that one",
         )

@@ -62,7 +62,7 @@ def quantised_weights_have_scales(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="scales of the draft's quantised weights",
             value=f"without those of {', '.join(modules)}",
-            allowed="a scale beside each quantised weight",
+            allowed="a scale with each quantised weight",
             remedy="download all files of the draft",
         )
 

@@ -15,7 +15,7 @@ _BELONGS = "check that config.json belongs to the weights"
 
 
 def is_widened(case: Case) -> bool:
-    """Whether the draft has rows of its own behind those of the target's tokens, such as a mask's."""
+    """Say whether the draft has rows of its own after those of the target's tokens, such as a mask's."""
     spec, size = case.spec, case.target.vocab_size
     has_head = spec.head == "own" or spec.vocabulary.size == size
     is_able = spec.record.widens_inputs and spec.embeddings == "own" and has_head

@@ -3,7 +3,7 @@
 
 Scale: weights of trained transformers have a root mean square of 0.005 to 1 and hardly a value beyond
 100, norms up to some hundreds; float16, in which many are published, ends at 65504. So that no draft
-that was trained trips, what is told lies outside by orders of magnitude: bytes of another dtype read
+that was trained trips, what is reported lies outside by orders of magnitude: bytes of another dtype read
 as this one, damaged files, or a training that diverged.
 """
 
@@ -67,7 +67,7 @@ def _is_unusual(survey: Survey) -> bool:
 
 
 def _one_problem(case: Case, found: Mapping[str, str], allowed: str, remedy: str) -> Iterator[Problem]:
-    """One problem of all tensors that share it, with the first one's value."""
+    """Return one problem of all tensors that share it, with the first one's value."""
     if not found:
         return
     published = [case.files.tensors[name].published for name in found]

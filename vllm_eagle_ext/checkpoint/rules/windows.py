@@ -52,7 +52,7 @@ def window_obstacles(
         yield _refused(
             asked,
             f"none for a {rope.kind} rope whose table ends at {length} positions, where "
-            f"max_model_len is {served}: with a window drafts go on behind it",
+            f"max_model_len is {served}: with a window drafts go on after it",
             f"lower --max-model-len to {length}, or {_LEAVE}",
         )
     if len({layer.causal for layer in layers}) > 1:

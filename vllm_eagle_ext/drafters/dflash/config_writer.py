@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM reads of a DFlash draft beside what it reads of every draft."""
+"""Writes what vLLM reads of a DFlash draft next to what it reads of every draft."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write(config: Any, case: Case) -> None:
 
 
 def write_dflash2(config: Any, case: Case) -> None:
-    """As `write`, and the sizes of convolution and selector, which vLLM reads in `dflash_config`."""
+    """Do what `write` does, and write convolution's and selector's sizes to `dflash_config`."""
     write(config, case)
     nested = config.draft_model_config.hf_config.dflash_config
     nested.update(_heads(case))
@@ -47,7 +47,7 @@ def write_dflash2(config: Any, case: Case) -> None:
 
 
 def write_dspark(config: Any, case: Case) -> None:
-    """As `write`, and the sizes of Markov and confidence head, which vLLM reads at top level."""
+    """Do what `write` does, and write the Markov and confidence head's sizes at top level."""
     write(config, case)
     hf_config = config.draft_model_config.hf_config
     hf_config.dflash_config.pop("sample_from_anchor", None)  # vLLM refuses it here, whatever the method

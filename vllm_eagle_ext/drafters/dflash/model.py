@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DFlash drafter on vLLM's Qwen3-type decoder layer.
 
-Differences from vLLM's class: embeddings may be scaled, which vLLM does for DFlash 2 alone; configs and
+Differences from vLLM's class: embeddings may be scaled, which vLLM does only for DFlash 2; configs and
 weights are strict, see `ResolvedDraft`; on a CPU each layer gets its own norm of the context's keys.
 
 Shapes, with T tokens, H draft width, Ht target width, n aux layers, V vocabulary:
@@ -61,7 +61,7 @@ class DFlashEagleExtQwen3ForCausalLM(ResolvedDraft, DFlashQwen3ForCausalLM):
 
 
 def _has_no_masks() -> bool:
-    """Whether all blocks of a step have one row; without attention's metadata that is not known."""
+    """Say whether all blocks of a step have one row; without attention's metadata that is not known."""
     layers = get_forward_context().attn_metadata if is_forward_context_available() else None
     if not isinstance(layers, dict) or not layers:
         return False

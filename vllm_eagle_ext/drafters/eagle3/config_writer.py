@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM reads of an EAGLE-3 draft beside what it reads of every draft."""
+"""Writes what vLLM reads of an EAGLE-3 draft next to what it reads of every draft."""
 
 from __future__ import annotations
 

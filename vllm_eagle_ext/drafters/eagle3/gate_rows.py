@@ -54,7 +54,7 @@ def with_gates(
                 query, gate = (waiting.pop(each).unflatten(0, (plan.heads, -1)) for each in names)
                 yield names[0], runtime_rows(query, gate, ranks)
     if waiting:
-        raise _bad_gate(", ".join(waiting), "alone", f"query and {plan.module}, both with it")
+        raise _bad_gate(", ".join(waiting), "one of the two", f"query and {plan.module}, both with it")
 
 
 def _split(tensor: torch.Tensor, plan: GatePlan, name: str) -> tuple[torch.Tensor, torch.Tensor]:

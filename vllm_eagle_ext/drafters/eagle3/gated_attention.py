@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gated attention: o_proj(Attn(q, k, v) * sigmoid(gate)); the gate gets neither norm nor rope.
 
-At run time the gate's rows stand behind the rank's queries in one projection, so that query and gate
+At run time the gate's rows stand after the rank's queries in one projection, so that query and gate
 are views of its output: [T, q | gate | k | v]. Whatever the published layout is, it becomes that one
 while the weights are loaded.
 

@@ -27,7 +27,7 @@ Gains = Mapping[ServedLoad, Interval]
 
 
 def best_fixed(surface: Surface, ks: Sequence[int]) -> int:
-    """The K above 0 with the highest mean gain over all loads."""
+    """Return the K above 0 with the highest mean gain over all loads."""
     return max((k for k in ks if k), key=lambda k: mean_gain(_gains(surface, k)))
 
 
@@ -110,7 +110,7 @@ def slower_at(gains: Gains) -> list[ServedLoad]:
 
 
 def _loses_everywhere(rows: Sequence[Row]) -> bool:
-    """Whether nothing gains at any load, and something is slower by more than the interval."""
+    """Say whether nothing gains at any load, and something is slower by more than the interval."""
     found = [row.speedup for row in rows if row.speedup]
     return all(gain.median < 1 for gain in found) and any(gain.high < 1 for gain in found)
 
@@ -122,7 +122,7 @@ def _median(gain: Interval | None) -> float:
 def _with_zero(
     report: Report, served: Variant, gains: Gains, slower: Sequence[ServedLoad]
 ) -> Variant | None:
-    """The printed lengths, with 0 at the numbers of requests where that is less slow."""
+    """Return the printed lengths, with 0 at the numbers of requests where that is less slow."""
     if served.kind == "adaptive":
         return None
     surface = surface_of(report)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a measurement ran on, as it is written beside its figures."""
+"""Records what a measurement ran on; it is written with the figures."""
 
 from __future__ import annotations
 

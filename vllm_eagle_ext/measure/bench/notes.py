@@ -30,13 +30,13 @@ def premises(report: Report) -> Iterator[str]:
     template = f"chat template on, thinking {thinking}"
     measured = f"at most {settings.max_tokens} tokens"
     if settings.steps:
-        measured = f"steps of decoding alone, {settings.steps} of each load"
+        measured = f"only steps of decoding, {settings.steps} of each load"
     yield (
         f"{settings.num_prompts} prompts ({settings.prompts}), "
         f"{template if settings.chat_template else 'no chat template'}; {measured}, "
         f"temperature {settings.temperature:g}, seed {settings.seed}"
     )
-    kept = "all kept beside each other" if settings.together else "one at a time"
+    kept = "all kept at the same time" if settings.together else "one at a time"
     yield (
         f"{_counted(settings.repeats, 'engine')} of each kind, {kept}; "
         f"{_counted(settings.rounds, 'round')} at each load"
@@ -95,7 +95,7 @@ def _about_the_surface(report: Report) -> Iterator[str]:
         "pays. K=0: nothing is drafted."
     )
     if report.settings.surface_only:
-        yield "Step times alone: this holds for any draft of this shape, also before it is trained."
+        yield "Only step times were measured: they hold for any draft of this shape, trained or not."
         return
     rates = " ".join(f"{rate:.2f}" for rate in rates_by_position(report))
     yield f"{PAYS} the measured length is above; {UNSURE} within the interval. Per position: {rates}"
@@ -104,7 +104,7 @@ def _about_the_surface(report: Report) -> Iterator[str]:
 
 
 def _about_intervals(report: Report) -> Iterator[str]:
-    """One line per number of pairs, most often one."""
+    """Yield one line per number of pairs, most often one."""
     what = "x none, x stock" if report.settings.command == "bench" else "ratios"
     found = [one for row in report.rows for one in (row.speedup, row.against_stock) if one]
     for pairs, coverage in sorted({(one.pairs, one.coverage) for one in found}):
@@ -120,7 +120,7 @@ def _about_intervals(report: Report) -> Iterator[str]:
     if found and report.settings.rounds > 1:
         yield (
             f"Pairs are rounds of {_counted(report.settings.repeats, 'engine')} of each kind: what one "
-            "start of an engine has over another is seen by --repeats of `bench` alone."
+            "start of an engine has over another only shows in --repeats of `bench`."
         )
 
 
@@ -129,7 +129,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _by_reason(errors: Iterable[tuple[str | None, _T]]) -> dict[str, list[_T]]:
-    """What failed, by one line that says why."""
+    """Return what failed, by one line that says why."""
     found: dict[str, list[_T]] = {}
     for error, what in errors:
         if error:
@@ -138,7 +138,7 @@ def _by_reason(errors: Iterable[tuple[str | None, _T]]) -> dict[str, list[_T]]:
 
 
 def reason(error: str) -> str:
-    """One line: the engine's own error, or where it only points elsewhere, the last of its log."""
+    """Return one line: the engine's own error, or the last of its log where it points elsewhere."""
     first, *log = [line.strip() for line in error.splitlines() if line.strip()] or ["no message"]
     text, _ = cause_of(first, log)
     return text if len(text) <= _REASON_WIDTH else f"{text[:_REASON_WIDTH]} .."

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from vllm_eagle_ext.measure.bench.keywords import engine_of
 from vllm_eagle_ext.measure.bench.results import PLAIN, ServedLoad, Settings, Variant
 
-LEAST_PROMPTS = 4  # of a measurement of steps: fewer requests decode several waves behind each other
+LEAST_PROMPTS = 4  # of a measurement of steps: fewer requests decode several waves after each other
 # Of a small model on two cores: a start without compiling, one with it, a step of one request, and what
 # each further one adds to it.
 EAGER_S, COMPILED_S = 45.0, 120.0
@@ -26,7 +26,7 @@ class EngineBatch:
 
 
 def variants(settings: Settings) -> list[Variant]:
-    """Stock beside ours, so that what is compared runs one after the other."""
+    """List the variants with stock next to ours, so that what is compared runs one after the other."""
     found = [PLAIN] if "none" in settings.kinds else []
     for draft in settings.drafts:
         for k in settings.ks:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report as one picture: speed-ups by concurrency, of a tune beside the break-even surface."""
+"""Draws a report as one picture: speed-ups by concurrency, and a tune's break-even surface."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _tune_figure(report: Report, surface: Mapping[tuple[ServedLoad, int], Point]
 
 
 def _draw_speedups(report: Report, panel: Axes, rows: Sequence[Row]) -> None:
-    """A line for each variant and context, with intervals; those of one load stand beside each other."""
+    """Draw a line for each variant and context, with intervals; one load's stand next to each other."""
     levels = sorted({row.concurrency for row in rows})
     series = list(dict.fromkeys((row.variant, row.context) for row in rows))
     for place, (variant, context) in enumerate(series):
@@ -171,7 +171,7 @@ def _draw_surface(
     panel.set_xticks(range(len(settings.concurrency)), [str(n) for n in settings.concurrency])
     panel.set_xlabel("requests at a time")
     panel.grid(visible=False)
-    note = "bold, outlined: the measured one is above" if is_measured else "from step times alone"
+    note = "bold, outlined: the measured one is above" if is_measured else "only from step times"
     panel.set_title(f"acceptance length from which K tokens pay\n({note})")
 
 

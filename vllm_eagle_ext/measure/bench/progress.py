@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said before and while something is measured: how long it takes, and what would spoil it."""
+"""Prints, before and during a measurement, how long it takes and what would spoil it."""
 
 from __future__ import annotations
 

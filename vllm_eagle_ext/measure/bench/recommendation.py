@@ -31,7 +31,7 @@ def recommendation(report: Report) -> Iterator[str]:
     )
     for other in compared:
         if other not in (PLAIN, choice.served):
-            yield f"Beside it, {other.length}: {mean_text(report, other)}."
+            yield f"Next to it, {other.length}: {mean_text(report, other)}."
     if choice.served.schedule:
         spans = ", ".join(f"K={k} for {_span(a, b)}" for a, b, k in choice.served.schedule)
         yield f"The schedule: {spans}; more requests get the last K."

@@ -112,7 +112,7 @@ def _require_drafts(request: BenchRequest) -> None:
     if not request.drafts and set(request.kinds) != {"none"}:
         raise SpeculativeConfigError(
             field="--draft", value=None, allowed="at least one, for the variants stock and ours",
-            remedy="name a draft, or measure the target alone with --variants none",
+            remedy="name a draft, or measure the target without one with --variants none",
         )  # fmt: skip
     if not request.eagle_ext.get("enabled", True):
         raise SpeculativeConfigError(
@@ -181,7 +181,7 @@ def _random_prompts(request: BenchRequest, length: int, usual: int) -> PromptSet
 
     if not request.dummy:
         raise SpeculativeConfigError(
-            field="--prompt-tokens", value=length, allowed="with --dummy alone",
+            field="--prompt-tokens", value=length, allowed="only with --dummy",
             remedy="give --prompts: drafts of random tokens are accepted as those of no text",
         )  # fmt: skip
     config = read_config(request.target)
@@ -196,7 +196,7 @@ def _random_prompts(request: BenchRequest, length: int, usual: int) -> PromptSet
 
 
 def _synthetic(request: BenchRequest, k: int) -> list[float] | None:
-    """An acceptance length, or a rate per position of the largest K.
+    """Return an acceptance length, or a rate per position of the largest K.
 
     Raises:
         SpeculativeConfigError: it is neither.

@@ -54,7 +54,7 @@ class Variant(Record):
 
     @property
     def has_plugin(self) -> bool:
-        """Whether this package serves it."""
+        """Say whether this package serves it."""
         return self.kind not in ("none", "stock")
 
     @property
@@ -63,7 +63,7 @@ class Variant(Record):
 
     @property
     def length(self) -> str:
-        """What is drafted, where one draft is served by this package alone."""
+        """Name what is drafted, where only this package serves one draft."""
         named = {"none": "no draft", "schedule": "schedule", "adaptive": "adaptive verification"}
         return named.get(self.kind, f"K={self.k}")
 
@@ -102,10 +102,10 @@ class Settings(Record):
     contexts: list[int] = [0]
     repeats: int = 1  # engines of each kind
     rounds: int  # measurements of an engine at each load
-    together: bool  # engines that are compared run beside each other
+    together: bool  # engines that are compared run at the same time
     max_tokens: int = 0  # of whole texts
     steps: int = 0  # of decoding that are timed; 0: whole texts are
-    surface_only: bool = False  # step times alone
+    surface_only: bool = False  # only step times
     adaptive: bool = False  # vLLM's adaptive verification is measured too
     temperature: float
     seed: int
@@ -142,7 +142,7 @@ class Split(Record):
 
 
 class EngineRecord(Record):
-    """One engine. The split is taken apart from what is timed, of the first of each kind alone."""
+    """One engine. The split is taken apart from what is timed, only of the first of each kind."""
 
     stage: Stage
     variant: Variant
@@ -150,7 +150,7 @@ class EngineRecord(Record):
     start_s: float
     gpu_memory_utilization: float | None = None  # as chosen here; None: the user's or vLLM's own
     error: str | None = None  # it did not start, or not reach its end
-    probe_error: str | None = None  # of the splits alone
+    probe_error: str | None = None  # only of the splits
     facts: dict[str, Any] = {}  # drafter class, state scheme, as the workers say
     splits: list[Split] = []
 
@@ -237,7 +237,7 @@ class TunedChoice(Record):
     config: Config
     gain: Interval | None = None  # over no draft, mean over the loads of each round
     slower: list[ServedLoad] = []
-    undecided: list[ServedLoad] = []  # by the median alone, while the interval reaches 1
+    undecided: list[ServedLoad] = []  # only by the median, while the interval reaches 1
     with_zero: Config | None = None  # the same with K = 0 there, where that is less slow
 
     @property

@@ -29,10 +29,10 @@ def run_bench(request: BenchRequest, path: Path, arguments: Sequence[str], conso
 
     Args:
         path: folder of the report; it has none yet.
-        arguments: of the command, without the program; kept beside the figures.
+        arguments: of the command, without the program; kept with the figures.
 
     Returns:
-        The exit status: 1 if the target alone, or a draft with this package, could not be served.
+        The exit status: 1 if the target by itself, or a draft with this package, could not be served.
 
     Raises:
         EagleExtError: the request cannot be met.
@@ -46,11 +46,11 @@ def run_bench(request: BenchRequest, path: Path, arguments: Sequence[str], conso
 
 
 def run_tune(request: BenchRequest, path: Path, arguments: Sequence[str], console: Console) -> Report:
-    """Measure every K in one engine beside one without a draft, then what may be served.
+    """Measure every K in one engine next to one without a draft, then what may be served.
 
     Args:
         path: folder of the report; it has none yet.
-        arguments: of the command, without the program; kept beside the figures.
+        arguments: of the command, without the program; kept with the figures.
 
     Raises:
         EagleExtError: the request cannot be met, or an engine failed.

@@ -57,9 +57,9 @@ class Runner:
         settings = self.settings
         each = len(settings.loads) * settings.rounds
         self.display.stage(stage, each * sum(len(own) for one in found for own in one.engines))
-        models = [settings.target, *settings.drafts]  # drafts are small beside each other
-        beside = max(len(one.engines) for one in found)
-        engine, share = with_memory(settings.engine, models, engines=beside)
+        models = [settings.target, *settings.drafts]  # drafts are small next to each other
+        at_once = max(len(one.engines) for one in found)
+        engine, share = with_memory(settings.engine, models, engines=at_once)
         if share is not None:
             self.display.memory(share)
         clock = _Clock(batches_s(settings, found), self.display)

@@ -91,8 +91,8 @@ class _Summary:
                 found["same_texts"] = all(run.texts_sha256 in texts for run in own.values())
         if variant.kind == "ours":
             stock = variant.model_copy(update={"kind": "stock"})
-            beside = self.runs.get((stage, stock, load), {})
-            found["against_stock"] = _ratio(own, beside, lambda run: run.tokens_per_s)
+            stock_runs = self.runs.get((stage, stock, load), {})
+            found["against_stock"] = _ratio(own, stock_runs, lambda run: run.tokens_per_s)
         return found
 
     def _split(self, stage: Stage, variant: Variant, load: ServedLoad) -> Split | None:

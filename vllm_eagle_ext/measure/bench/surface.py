@@ -2,7 +2,7 @@
 """The break-even surface: the acceptance length from which a draft pays, at each load.
 
 A step that drafts and verifies K tokens takes T(K), one without a draft T(0). With an acceptance length
-E, tokens per step and request, drafting yields E / T(K) where decoding alone yields 1 / T(0): it pays
+E, tokens per step and request, drafting yields E / T(K) where plain decoding yields 1 / T(0): it pays
 where E is above T(K) / T(0) (Leviathan et al. 2023, section 3.3, with measured times in place of a cost
 ratio). Times hardly depend on which tokens are accepted, so that the surface holds for any draft of the
 same shape, also for one that is yet to be trained.
@@ -37,7 +37,7 @@ class Point:
 
     @property
     def needed_rate(self) -> float | None:
-        """The acceptance of each position that pays; None: not even drafts without a fault do."""
+        """Return the acceptance of each position that pays; None: not even drafts without a fault do."""
         return rate_of(self.needed.median, self.k)
 
 

@@ -123,7 +123,7 @@ def _mark(point: Point) -> str:
 
 
 def _least_rate(points: Sequence[Point]) -> str:
-    """The least acceptance of each position at which some K pays, and that K."""
+    """Return the least acceptance of each position at which some K pays, and that K."""
     found = [(one.needed_rate, one.k) for one in points if one.k and one.needed_rate is not None]
     if not found:
         return "never"

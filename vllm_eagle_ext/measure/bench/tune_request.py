@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `vllm-eagle tune` alone is asked: which K, at which numbers of requests and contexts."""
+"""Reads what only `vllm-eagle tune` is asked: which K, at which numbers of requests and contexts."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _refuse_chosen(request: BenchRequest) -> None:
 
 
 def _checked_draft(request: BenchRequest) -> tuple[CheckRequest, CheckResult]:
-    """The check of the largest K, and what was asked for it."""
+    """Return the check of the largest K, and what was asked for it."""
     asked = CheckRequest.for_engine(
         request.engine, draft=request.drafts[0], draft_field="DRAFT", target=request.target,
         k=request.k, method=request.method, options=request.eagle_ext,
@@ -171,7 +171,7 @@ def _check_as_started(
 
 
 def _refuse_adaptive(checked: CheckResult) -> None:
-    """Refuse what vLLM can trim on the V2 runner and a GPU alone, by the graphs that it captures there.
+    """Refuse what vLLM can trim only on the V2 runner and a GPU, by the graphs that it captures there.
 
     Raises:
         SpeculativeConfigError: it cannot be had here.
@@ -216,7 +216,7 @@ def _require_room_for_steps(
         raise SpeculativeConfigError(
             field="max_model_len", value=limit,
             allowed=f"at least {needed}: {longest} tokens of the longest prompt, and {request.steps} "
-            f"steps of up to {k + 1} tokens beside those in which other prompts are read",
+            f"steps of up to {k + 1} tokens, next to those in which other prompts are read",
             remedy="shorten --context or --steps, or raise max_model_len in --engine",
         )  # fmt: skip
 

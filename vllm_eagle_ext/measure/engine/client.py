@@ -81,7 +81,7 @@ class EngineProcess:
         return TimedSteps(**self._ask({"do": "steps", **load.to_json()}))
 
     def logprobs(self, prompts: Sequence[Sequence[int]], top: int) -> list[dict[int, float]]:
-        """The `top` likeliest next tokens of each prompt at temperature 1, and their logprobs."""
+        """Return the `top` likeliest next tokens of each prompt at temperature 1, and their logprobs."""
         rows = self._ask({"do": "logprobs", "prompts": [list(one) for one in prompts], "top": top})
         return [{int(token): logprob for token, logprob in row.items()} for row in rows]
 
@@ -138,7 +138,7 @@ class EngineProcess:
 
 
 def with_plugin(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment, with this package beside the plugins that it names, if it names any."""
+    """Return the environment, with this package added to the plugins that it names, if it names any."""
     given = environment.get("VLLM_PLUGINS")
     if given is None or OURS in given.split(","):
         return dict(environment)
@@ -146,7 +146,7 @@ def with_plugin(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_plugin(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment, with every plugin of vLLM but this package's."""
+    """Return the environment, with every plugin of vLLM but this package's."""
     given = environment.get("VLLM_PLUGINS")
     groups = [group for group in entry_points().groups if group.startswith("vllm.")]
     found = [entry.name for group in groups for entry in entry_points(group=group)]

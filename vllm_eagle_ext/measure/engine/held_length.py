@@ -3,7 +3,7 @@
 
     LLM(scheduler_cls="vllm_eagle_ext.measure.engine.held_length.build_holding_scheduler")
 
-beside a schedule of vLLM's own, `num_speculative_tokens_per_batch_size`, that mentions each K: vLLM
+next to a schedule of vLLM's own, `num_speculative_tokens_per_batch_size`, that mentions each K: vLLM
 captures CUDA graphs for those. Only the engines that `tune` starts name it.
 """
 

@@ -19,7 +19,7 @@ DISTURBED = 0.25  # of the cores: work of others during one
 
 
 def load_average() -> float | None:
-    """The last minute's, in processes that want to run; None where the system does not say."""
+    """Return the last minute's load in processes that want to run; None where it is not known."""
     try:
         return os.getloadavg()[0]
     except OSError:

@@ -81,7 +81,7 @@ def with_memory(
 
 
 def share_of(node: Node, *, workers: int = 1, weights: int | None = None) -> Share:
-    """The share that each worker is given.
+    """Return the share that each worker is given.
 
     Args:
         workers: that share the node.
@@ -122,7 +122,7 @@ def nodes() -> list[Node]:
 
 
 def folder_bytes(models: Sequence[str]) -> int | None:
-    """Bytes of the models' files; None if one of the models is not a folder here."""
+    """Return bytes of the models' files; None if one of the models is not a folder here."""
     if not all(Path(model).is_dir() for model in models):
         return None
     files = [file for model in models for file in Path(model).glob("*.safetensors")]

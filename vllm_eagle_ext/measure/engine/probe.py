@@ -74,7 +74,7 @@ class StepProbe:
         return layers
 
     def _eagle_ext_state(self) -> str | None:
-        """How recurrent states are kept; None without any, or without a draft."""
+        """Say how recurrent states are kept; None without any, or without a draft."""
         from vllm.v1.kv_cache_interface import MambaSpec
 
         groups = self.model_runner.kv_cache_config.kv_cache_groups
@@ -172,7 +172,7 @@ class StepClock:
 
 
 def is_decoding(scheduled: Any, k: int, requests: int) -> bool:
-    """Whether a step, vLLM's SchedulerOutput, decodes all requests and nothing else."""
+    """Say whether a step, vLLM's SchedulerOutput, decodes all requests and nothing else."""
     old, drafts = scheduled.scheduled_cached_reqs, scheduled.scheduled_spec_decode_tokens
     if (
         scheduled.scheduled_new_reqs

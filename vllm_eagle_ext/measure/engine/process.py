@@ -64,7 +64,7 @@ class Engine:
         return found | {name: counted[name] for name in ("drafts", "accepted")}
 
     def logprobs(self, prompts: list[list[int]], top: int) -> list[dict[int, float]]:
-        """The `top` likeliest next tokens of each prompt at temperature 1, and their logprobs."""
+        """Return the `top` likeliest next tokens of each prompt at temperature 1, and their logprobs."""
         from vllm import SamplingParams
 
         params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=top, detokenize=False)

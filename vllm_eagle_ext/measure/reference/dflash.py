@@ -87,11 +87,11 @@ class DFlashReference:
         return logits, ids.expand(k, -1)
 
     def hidden(self, context: torch.Tensor, anchor: int, k: int) -> torch.Tensor:
-        """The masks' rows, [K, H]."""
+        """Return the masks' rows, [K, H]."""
         return self.block(context, anchor, k)[1:]
 
     def block(self, context: torch.Tensor, anchor: int, masks: int) -> torch.Tensor:
-        """All rows of the block, [1 + masks, H]."""
+        """Return all rows of the block, [1 + masks, H]."""
         x = self.embed_tokens[torch.tensor([anchor] + [self.mask_token] * masks)]
         for layer in range(self.layers):
             x = self.layer(layer, x, context)

@@ -12,7 +12,7 @@ Row P holds the token t_{P+1} and the fused feature g_P, stands at position P an
 Variants: `norm_before_fc` norms the concatenated states; `norm_before_residual` starts r from x; the
 Qwen3 type norms each head of q and k; a gated draft multiplies the attention output by sigmoid(gate),
 whose rows are q_proj's too or a tensor of their own; a draft without aux states takes g as it is; any
-projection of a layer may have a bias; in a layer with a window of w, row P sees rows P-w+1..P alone.
+projection of a layer may have a bias; in a layer with a window of w, row P sees only rows P-w+1..P.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Eagle3Reference:
     def row(
         self, token: int, g: torch.Tensor, position: int, cache: Cache
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One row: logits [Vd] and feedback [H]. Appends the row's key and value to the cache."""
+        """Run one row: logits [Vd] and feedback [H]. Appends the row's key and value to the cache."""
         cache.append([])
         w = self.layer(0)
         e = rms_norm(self.embed_tokens[token], w["input_layernorm.weight"], self.eps)
@@ -223,7 +223,7 @@ class Eagle3Reference:
     def draft(
         self, start: int, k: int, rows: tuple[list[torch.Tensor], list[torch.Tensor], Cache]
     ) -> ReferenceDraft:
-        """The chain of k tokens that starts at row `start`, on `true_rows`."""
+        """Return the chain of k tokens that starts at row `start`, on `true_rows`."""
         logits, g, cache = rows[0][start], rows[1][start], rows[2][: start + 1]
         tokens: list[int] = []
         margins: list[float] = []
@@ -239,5 +239,5 @@ class Eagle3Reference:
         return ReferenceDraft(tokens, margins, firsts)
 
     def next_inputs(self, token: int, feedback: torch.Tensor) -> tuple[int, torch.Tensor]:
-        """The inputs of the row behind one that drafted `token`."""
+        """Return the inputs of the row after one that drafted `token`."""
         return token, feedback

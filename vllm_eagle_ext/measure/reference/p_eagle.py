@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """P-EAGLE: EAGLE-3's layers, and all K tokens from one causal pass.
 
-The first row is EAGLE-3's own. The others, at the positions behind it, hold what is known beforehand:
+The first row is EAGLE-3's own. The others, at the positions after it, hold what is known beforehand:
 the mask token, and fuse(mask_hidden) in place of the target's states.
 """
 

@@ -24,7 +24,7 @@ from vllm_eagle_ext.measure.reference.weight_files import Recorded, read_draft_c
 
 _THETA = {"llama": 1e4}  # of drafts that state none; other backbones have no default of the reference's
 _SHARED = ("embed_tokens.weight", "lm_head.weight")  # with the target, unless the draft has its own
-_MASK_EMBEDDING = "mask_embedding.pt"  # beside the weights; vLLM's DFlash reads it in place of a token's
+_MASK_EMBEDDING = "mask_embedding.pt"  # with the weights; vLLM's DFlash reads it in place of a token's
 
 
 class NotComputedError(ValueError):
@@ -32,13 +32,13 @@ class NotComputedError(ValueError):
 
 
 def obstacle(spec: DraftSpec, folder: Path) -> str | None:
-    """Why the reference cannot draft as this checkpoint; None: it can, if it uses each tensor."""
+    """Say why the reference cannot draft as this checkpoint; None: it can, if it uses each tensor."""
     if spec.record.reference is None:
         return f"there is no reference for {spec.title} drafts"
     if not spec.fuses_aux_states:
         return "there is no reference for drafts without aux layers"
     if spec.weights != "safetensors":
-        return "the reference reads safetensors alone"
+        return "the reference reads only safetensors"
     if spec.quantisation:
         return f"the reference computes in float32, the draft's weights are {spec.quantisation}"
     if spec.rope.theta is None and spec.backbone not in _THETA:
@@ -151,7 +151,7 @@ def _target_ids(spec: DraftSpec, folder: Path, size: int) -> torch.Tensor:
 
 
 def _unread(reference: Eagle3Reference | DFlashWalk, spec: DraftSpec) -> list[str]:
-    """Tensors of floats that a draft of two tokens behind two rows has no need of."""
+    """Return the tensors of floats that a draft of two tokens after two rows does not need."""
     inner = reference.reference if isinstance(reference, DFlashWalk) else reference
     recorded = Recorded(inner.weights)
     trial: ReferenceDrafter = replace(inner, weights=recorded)  # type: ignore[assignment]
@@ -161,7 +161,7 @@ def _unread(reference: Eagle3Reference | DFlashWalk, spec: DraftSpec) -> list[st
     with torch.inference_mode():
         trial.draft(1, 2, trial.true_rows([0, 0, 0], states))
     unused = {*inner.weights} - recorded.read - set(_SHARED)
-    # vLLM builds a hidden_norm for each layer, too, and uses the first layer's alone.
+    # vLLM builds a hidden_norm for each layer, too, and uses only the first layer's.
     kept = {name for name in unused if name.endswith(".hidden_norm.weight") and spec.record.has_flags}
     kept |= {name for name in unused if name.startswith("confidence_head.")}  # chooses no token
     return sorted(name for name in unused - kept if not name.endswith(COMPUTED))

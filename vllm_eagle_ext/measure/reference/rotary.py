@@ -33,7 +33,7 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
 _FURTHER: Mapping[str, tuple[str, ...]] = {
     "yarn": ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate"),
 }
-# Of rows of text alone, whose positions are the same in every section.
+# For rows of only text, whose positions are the same in every section.
 _WITHOUT_EFFECT = (
     "rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved",
     "max_position_embeddings", _ORIGINAL,
@@ -95,7 +95,7 @@ def read_rotary(config: Mapping[str, Any], default_theta: float = 1e4) -> Rotary
 
 
 def rope_obstacle(config: Mapping[str, Any], *, sections: bool = True) -> str | None:
-    """Why no `Rotary` computes what this config says; None: one does.
+    """Say why no `Rotary` computes what this config says; None: one does.
 
     Args:
         sections: the engine keeps the config's M-RoPE sections.

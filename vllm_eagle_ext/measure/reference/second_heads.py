@@ -3,7 +3,7 @@
 
 DFlash2 (z-lab): around attention and MLP of each layer a short convolution over the block's rows,
     y_t = sum_j (B_j + repeat(W m_t)_j) x_(t-j),  j < taps, t - j >= 0,
-whose coefficients before and behind the module are both made of the rows m before it. The head takes
+whose coefficients before and after the module are both made of the rows m before it. The head takes
 the best candidates c of each row and adds what a pair of neighbours is worth:
     score_t(p, c) = logit_t(c) + <P[p] * W_h h_t, S[c]>,  p the token before, and walks left to right.
 
@@ -26,7 +26,7 @@ from vllm_eagle_ext.measure.reference.weight_files import read_draft_config, und
 
 
 def _of_heads(folder: Path, *keys: str) -> dict[str, Any]:
-    """Sizes of the second head, which stand in `dflash_config` or beside it."""
+    """Return the sizes of the second head, which stand in `dflash_config` or next to it."""
     config = read_draft_config(folder)
     own = config.get("dflash_config") or {}
     return {key: first_stated(own.get(key), config.get(key)) for key in keys}
@@ -67,12 +67,12 @@ class DFlash2Reference(DFlashReference):
     def layer(self, layer: int, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
         w = under(self.weights, f"layers.{layer}.")
         m = rms_norm(x, w["input_layernorm.weight"], self.eps)
-        before, behind = self.coefficients(w, "attention_conv", m)
+        before, after = self.coefficients(w, "attention_conv", m)
         a = self.attention(w, convolve(m, before), context, self.causal[layer], self.windows[layer])
-        x = x + convolve(project(w, "self_attn.o_proj", a), behind)
+        x = x + convolve(project(w, "self_attn.o_proj", a), after)
         m = rms_norm(x, w["post_attention_layernorm.weight"], self.eps)
-        before, behind = self.coefficients(w, "mlp_conv", m)
-        return x + convolve(swiglu(w, convolve(m, before)), behind)
+        before, after = self.coefficients(w, "mlp_conv", m)
+        return x + convolve(swiglu(w, convolve(m, before)), after)
 
     def coefficients(
         self, w: Mapping[str, torch.Tensor], part: str, m: torch.Tensor

@@ -18,7 +18,7 @@ from transformers import (
 
 
 def load_target(folder: Path | str) -> PreTrainedModel:
-    """The bf16 weights, computed with in fp32. Some models with images have no class for text alone."""
+    """Load the bf16 weights in fp32. Some models with images have no class for only text."""
     config = AutoConfig.from_pretrained(folder)
     has_text_class = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
     auto = AutoModelForCausalLM if has_text_class else AutoModelForImageTextToText
@@ -26,7 +26,7 @@ def load_target(folder: Path | str) -> PreTrainedModel:
 
 
 def layers_of(model: PreTrainedModel) -> Sequence[torch.nn.Module]:
-    """The text model's layers, where there are other models beside it."""
+    """Return the text model's layers, where there are other models next to it."""
     layers: Sequence[torch.nn.Module] = getattr(model.model, "language_model", model.model).layers
     return layers
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walks a text as an engine does: what a reference drafts behind any of its rows."""
+"""Walks a text as an engine does: what a reference drafts after any of its rows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DFlashWalk:
 
     @torch.inference_mode()
     def draft(self, start: int, k: int, rows: tuple[Sequence[int], torch.Tensor]) -> ReferenceDraft:
-        """The block whose anchor is the token behind row `start`; it sees the rows up to `start`."""
+        """Draft the block whose anchor is the token after row `start`; it sees rows up to `start`."""
         (tokens, context), anchor = rows, start + 1
         scores, ids = self.reference.choices(context[:anchor], tokens[anchor], k)
         best = scores.topk(2)

@@ -21,7 +21,7 @@ def read_draft_config(folder: Path) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """The tensors of all files, by canonical name."""
+    """Return the tensors of all files, by canonical name."""
     files = sorted(folder.glob("*.safetensors"))
     return {canonical_name(name): tensor for file in files for name, tensor in load_file(file).items()}
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of many cache groups the way an engine takes them: state blocks gathered from the block tables
-of all groups, one commit behind. Compared with each layer by itself, whose blocks the host looks up.
+of all groups, one commit after them. Compared with each layer by itself, whose blocks the host looks up.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Batches:
         self.sampled = self._of_whole(self.first.num_sampled)
         self.computed = self._of_whole(self.first.align.num_computed)
         rows = self._of_whole(self.first.batch.starts.diff())
-        self.lengths = self.computed + rows if aligned else None  # of the requests, behind this step
+        self.lengths = self.computed + rows if aligned else None  # of the requests, after this step
         self.apply = [
             kernels.recurrence.ApplyPlan([(step.cache, step.gating, 0)], shapes.W - 1)
             for step in self.made
@@ -103,7 +103,7 @@ class _Batches:
         return self.lengths is not None
 
     def step(self) -> Step:
-        """As a builder makes it of one group, with padding, before state blocks are gathered."""
+        """Make it as a builder does of one group, with padding, before state blocks are gathered."""
         starts = self.first.batch.starts
         places = BlockPlaces(FOUR, self.rows_of, self.lengths, self.first.align.block_size)
         others = places._replace(requests=len(self.others), rows_of=self._int32(self.others))
@@ -115,7 +115,7 @@ class _Batches:
         )  # fmt: skip
 
     def blocks(self, group: int, requests: Sequence[int], column: int = 0) -> list[int]:
-        """Look up state blocks (column 0) or those behind them."""
+        """Look up state blocks (column 0) or those after them."""
         table, size = self.tables[group].tolist(), self.first.align.block_size
         lengths = self.lengths.tolist() if self.lengths is not None else [1] * WHOLE
         return [table[request][(lengths[request] - 1) // size + column] for request in requests]
@@ -183,8 +183,8 @@ def _compare_steps(form: str, batches: _Batches, kernels: Kernels) -> Iterator[P
     engine, groups = _AsAnEngine(batches, kernels), range(len(batches.made))
     for _ in range(STEPS):
         outputs, others = engine.take()
-        alone = torch.stack([batches.take(group, kernels) for group in groups])
-        yield compare_bits(f"outputs{form}", outputs, alone)
+        one_by_one = torch.stack([batches.take(group, kernels) for group in groups])
+        yield compare_bits(f"outputs{form}", outputs, one_by_one)
         if batches.others:
             expected = [batches.blocks(group, batches.others) for group in groups]
             yield compare_bits(f"blocks of prompts{form}", others, batches._int32(expected))

@@ -48,7 +48,7 @@ def run_selftest(*, quick: bool, watch: Watch) -> SelfTest:
         result = job.check()
         found.checks.append(Checked(job.case, result))
         if result.device_lost:
-            found.left_out.append(f"all behind {job.case}: no kernel runs in this process any more")
+            found.left_out.append(f"all after {job.case}: no kernel runs in this process any more")
             return found
     watch("checks", len(jobs), len(jobs))
     if device.type == "cuda":
@@ -146,7 +146,7 @@ def _passed(found: SelfTest, kernels: Kernels) -> bool:
 
 
 def _time_kernels(found: SelfTest, kernels: Sequence[Kernels], *, quick: bool, watch: Watch) -> None:
-    """Time what is right alone: what is wrong may well be fast."""
+    """Time only what is right: what is wrong may well be fast."""
     heads, device = TARGETS[TIMED], torch.device("cuda")
     sizes = [(k, batch) for k in TIMED_KS for batch in (QUICK_BATCHES if quick else BATCHES)]
     for number, (k, batch) in enumerate(sizes):

@@ -51,7 +51,7 @@ def check_on_a_side_stream(kernels: Kernels, shapes: Shapes, device: torch.devic
         step = make_step(shapes, device)
         plain = copy_of(step, shapes)
         out, run_step = _plain_run(kernels, shapes, copy_of(step, shapes))
-        run_step()  # what is compiled on the side stream would not be beside anything
+        run_step()  # what is compiled on the side stream would not run next to anything
         side, main = torch.cuda.Stream(), torch.cuda.current_stream()
         commit = _commit(kernels, shapes, step)
         batch = kernels.prepare(step.batch, shapes.T)
@@ -108,7 +108,7 @@ def _plain_run(
 
 
 def _narrow(step: MadeStep) -> None:
-    """Leave each request its first row; the rows behind them belong to nobody."""
+    """Leave each request its first row; the rows after them belong to nobody."""
     starts = step.batch.starts
     starts.copy_(torch.arange(len(starts), dtype=starts.dtype, device=starts.device))
     step.num_sampled.fill_(1)
@@ -144,6 +144,6 @@ def _beside_plain_run(
 
 
 def kept(step: MadeStep, other: MadeStep) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bytes of both without scratch blocks."""
+    """Return the bytes of both without scratch blocks."""
     kept = [block for block in range(len(step.whole)) if block not in step.scratch]
     return step.whole[kept], other.whole[kept]

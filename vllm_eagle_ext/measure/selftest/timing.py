@@ -3,7 +3,7 @@
 
 On a GPU each scheme's step is captured in a CUDA graph, as serving captures verify, and its replays are
 timed by the device's clock: what the host takes to launch kernels is no part of it. An eager step, which
-it is part of, is timed beside it. Runs are interleaved, and the ratio of each pair is taken. Several
+it is part of, is timed with it. Runs are interleaved, and the ratio of each pair is taken. Several
 layers take turns, as many as it takes for states to come from memory as they do in a model.
 """
 
@@ -99,14 +99,14 @@ class Scheme:
 
 
 def layers_for(heads: tuple[int, int], batch: int, cache_bytes: int) -> int:
-    """How many layers' states of a batch a device's second-level cache does not hold."""
+    """Say how many layers' states of a batch a device's second-level cache does not hold."""
     _, HV = heads
     state = HV * WIDTH * WIDTH * STATE_BYTES
     return min(MOST_LAYERS, max(LAYERS, -(-CACHES * cache_bytes // (batch * state))))
 
 
 def needed_bytes(heads: tuple[int, int], batch: int, k: int, layers: int = LAYERS) -> int:
-    """The memory that a Scheme of these sizes takes, about."""
+    """Return the memory that a Scheme of these sizes takes, about."""
     H, HV = heads
     state = HV * WIDTH * WIDTH * STATE_BYTES
     row = (2 * H + 2 * HV) * WIDTH * ROW_BYTES
@@ -150,7 +150,7 @@ def host_seconds(run: Run) -> float:
 @torch.inference_mode()
 def compare_times(replay: Run, per_token: Run, device: str) -> dict[str, Any]:
     """Milliseconds of all layers' verify and commit together, and the ratio of interleaved pairs; on a
-    GPU those of graphs, and of eager steps beside them."""
+    GPU those of graphs, and of eager steps with them."""
     sides = (replay, per_token)
     if device != "cuda":
         return _interleaved(sides, host_seconds)
@@ -186,7 +186,7 @@ def floor_ms(
 
 
 def copy_bandwidth() -> float:
-    """Bytes a second that a device-to-device copy reads and writes."""
+    """Return bytes a second that a device-to-device copy reads and writes."""
     source = torch.empty(COPIED, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
 

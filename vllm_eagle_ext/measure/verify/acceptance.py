@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How often drafted tokens are accepted: worth it at all, and as often as the reference's are.
 
-The reference drafts behind the same tokens of the engine's own greedy texts, so that contexts
+The reference drafts after the same tokens of the engine's own greedy texts, so that contexts
 cannot diverge.
 """
 
@@ -51,7 +51,7 @@ class Paired:
     drafts: int = 0
     engine: list[int] = field(default_factory=list)
     reference: list[int] = field(default_factory=list)
-    unlike: list[int] = field(default_factory=list)  # accepted of one alone
+    unlike: list[int] = field(default_factory=list)  # accepted of only one
     clear: int = 0  # steps that diverge where the reference is certain of its draft
 
     def __post_init__(self) -> None:

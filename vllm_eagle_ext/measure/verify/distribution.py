@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Texts sampled at temperature 1 against the target's own probabilities of all that can be said.
 
-Behind a context, DEPTH tokens are followed: at each the BRANCHES likeliest ones, and one leaf for any
+After a context, DEPTH tokens are followed: at each the BRANCHES likeliest ones, and one leaf for any
 other, which ends its branch. The leaves are few, exclude each other and hold all of the probability.
 """
 
@@ -69,7 +69,7 @@ def _leaves(
 
 
 def leaf_of(text: Sequence[int], leaves: Mapping[Leaf, float]) -> Leaf:
-    """Where a sampled text of at least DEPTH tokens ends."""
+    """Find where a sampled text of at least DEPTH tokens ends."""
     for length in range(DEPTH):
         if (other := (*text[:length], OTHER)) in leaves and not _goes_on(text[: length + 1], leaves):
             return other
@@ -99,7 +99,7 @@ def fit(texts: Sequence[Sequence[int]], leaves: Mapping[Leaf, float]) -> Fit:
 
 
 def joint(fits: Sequence[Fit]) -> Fit:
-    """The fit of independent samples together."""
+    """Return the fit of independent samples together."""
     return Fit(
         sum(one.chi_square for one in fits),
         sum(one.cells for one in fits),
@@ -117,7 +117,7 @@ def entropy(logprobs: Mapping[int, float]) -> float:
 def open_contexts(
     prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]], ask: Ask, count: int = 2
 ) -> list[list[int]]:
-    """The contexts of different prompts behind which most is left open: there a sample tells most.
+    """Return the contexts of different prompts after which most is left open: there a sample tells most.
 
     Candidates lie within the first tokens of a prompt's greedy text, the shortest prompts first.
     """
@@ -153,7 +153,7 @@ def judge_distribution(drafted: Fit, control: Fit, *, samples: int, accepted: in
         details.append(
             "The control fails as well: it is the engine's sampling, not the draft."
             if off
-            else "The control alone fails: chance, or the engine's sampling; not the draft."
+            else "Only the control fails: chance, or the engine's sampling; not the draft."
         )
     elif not off and not accepted:
         found = Verdict.WARNING

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Second turns of conversations: behind what the prefix cache holds of the first, and computed anew."""
+"""Compares second turns of conversations: after hits in the prefix cache, and computed anew."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOT_ANEW = (
     "Serve without the KV connector, whose blocks outlast the emptied cache.",
 )
 FEWER_ACCEPTED = (
-    "Behind hits less is accepted: keys and values of the draft's cache may be missing there.",
+    "After hits less is accepted: keys and values of the draft's cache may be missing there.",
     "--engine '{\"enable_prefix_caching\": false}' shows the draft without them.",
 )
 
@@ -41,7 +41,7 @@ class SecondTurns:
 
     block: int  # tokens; a hit is a multiple of it
     prompts: list[list[int]]
-    warm: Measured  # behind the first turns
+    warm: Measured  # after the first turns
     anew: Measured  # from an empty cache
 
     @property
@@ -82,7 +82,7 @@ def measure_turns(
 
 
 def conversations(prompts: Sequence[list[int]], least: int) -> list[list[int]]:
-    """Put prompts behind each other until each has as many tokens; no two begin alike."""
+    """Put prompts after each other until each has as many tokens; no two begin alike."""
     found = []
     for start in range(min(CONVERSATIONS, len(prompts))):
         tokens, place = list(prompts[start]), start
@@ -94,10 +94,10 @@ def conversations(prompts: Sequence[list[int]], least: int) -> list[list[int]]:
 
 
 def judge_turns(turns: SecondTurns, found: Sequence[Divergence], *, bound: float) -> Check:
-    """Texts must be the same either way, hits be found, and as many tokens accepted behind them.
+    """Texts must be the same either way, hits be found, and as many tokens accepted after them.
 
     Args:
-        found: where the texts behind hits diverge from those computed anew, with the target's gaps.
+        found: where the texts after hits diverge from those computed anew, with the target's gaps.
     """
     check = judge_texts(NAME, found, turns.texts[0], bound=bound, without="computed anew")
     hits = sum(answer.cached for answer in turns.warm.answers)
@@ -108,7 +108,7 @@ def judge_turns(turns: SecondTurns, found: Sequence[Divergence], *, bound: float
     means = statistics.fmean(warm), statistics.fmean(anew)
     said = (
         f"{hits} of {sum(lengths)} tokens of {len(lengths)} second turns were hits ({whole} in whole "
-        f"blocks of {turns.block}); {means[0]:.2f} tokens per step behind them, {means[1]:.2f} anew. "
+        f"blocks of {turns.block}); {means[0]:.2f} tokens per step after them, {means[1]:.2f} anew. "
     )
     details = [*check.details]
     if not hits:
@@ -131,7 +131,7 @@ def _tokens_of_answers(measured: Measured) -> list[list[int]]:
 
 
 def _steps(measured: Measured) -> list[int]:
-    """Tokens of each step behind a prompt's own."""
+    """Return the tokens of each step after a prompt's own."""
     return [tokens for answer in measured.answers for tokens in answer.steps[1:]] or [0]
 
 

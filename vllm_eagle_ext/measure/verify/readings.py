@@ -96,7 +96,7 @@ class Acceptance:
 class Comparison:
     question: Question
     measured: tuple[Acceptance, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)  # that were given beside it
+    options: Mapping[str, Any] = field(default_factory=dict)  # that were given with it
 
     @property
     def best(self) -> Acceptance | None:

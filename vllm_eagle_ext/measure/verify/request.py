@@ -53,7 +53,7 @@ class VerifyRequest:
 
 
 def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
-    """The request of the command's options, by name; amounts that are None are the usual ones.
+    """Return the request of the command's options, by name; amounts that are None are the usual ones.
 
     Raises:
         EagleExtError: draft, target, prompts or a value cannot be used.
@@ -82,7 +82,7 @@ def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
 
 
 def _with_usual_k(check: CheckRequest) -> CheckRequest:
-    """The draft's own K where none is asked for."""
+    """Return the draft's own K where none is asked for."""
     return check if check.k else replace(check, k=usual_k(run_check(check).inspection.spec))
 
 
@@ -107,12 +107,12 @@ def tie_bound(request: VerifyRequest) -> float:
 
 
 def has_recurrent_state(target: Mapping[str, Any]) -> bool:
-    """Whether a config.json names a target whose recurrent state this package knows."""
+    """Say whether a config.json names a target whose recurrent state this package knows."""
     return any(name in REPLAYING_TARGETS for name in target.get("architectures") or ())
 
 
 def left_out(request: VerifyRequest) -> str | None:
-    """What --quick has done without; None: it was not asked for."""
+    """Return what --quick has done without; None: it was not asked for."""
     if not request.quick:
         return None
     amounts = {

@@ -33,7 +33,7 @@ from vllm_eagle_ext.preflight.offline.serve import as_decided
 
 GREEDY = "greedy texts"
 _AT_ONCE = 64  # samples
-_BEYOND = 2  # tokens sampled behind those that are looked at: a request's last step is a special one
+_BEYOND = 2  # tokens sampled after those that are looked at: a request's last step is a special one
 
 # A stage's title -> called with the number of things done, out of a total.
 Stage = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
@@ -44,7 +44,7 @@ class Drafted:
     """What the engine said as it would be served."""
 
     greedy: Measured
-    contexts: list[list[int]]  # behind which was sampled
+    contexts: list[list[int]]  # after which was sampled
     samples: Measured
     scheme: states.Scheme | None  # of a hybrid target
     turns: prefix_hits.SecondTurns | Check
@@ -52,11 +52,11 @@ class Drafted:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """What the target said alone."""
+    """Holds what the target said without a draft."""
 
     divergences: list[texts.Divergence]  # of the drafted texts from its own
     state_divergences: list[texts.Divergence]  # of the drafted texts from those with the other scheme
-    turn_divergences: list[texts.Divergence]  # of second turns behind hits from those computed anew
+    turn_divergences: list[texts.Divergence]  # of second turns after hits from those computed anew
     trees: list[dict[distribution.Leaf, float]]  # of each context
     samples: Measured
 

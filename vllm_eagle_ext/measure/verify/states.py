@@ -17,7 +17,7 @@ from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicabl
 NAME = "hybrid states"
 Scheme = Literal["replay", "per_token"]
 _SCHEMES: Mapping[Scheme, str] = {"replay": "replay", "per_token": "one state block per draft token"}
-# All that this package refuses begins so, behind an error's name or pydantic's "Value error".
+# All that this package refuses begins so, after an error's name or pydantic's "Value error".
 _REFUSAL = re.compile(r"[Ee]rror[:,] vllm-eagle-ext: (.+)")
 
 
@@ -66,7 +66,7 @@ def judge_states(
             for one, row in zip((served, other(served)), counters, strict=True)
         ]
         details.append(
-            "Near a tie of its own logits, the draft may choose otherwise behind another kernel."
+            "Near a tie of its own logits, the draft may choose otherwise after another kernel."
         )
         said += " Their counters differ."
         return Check(NAME, Verdict.WARNING, said, tuple(details), figures)

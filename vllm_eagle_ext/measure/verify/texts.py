@@ -46,7 +46,7 @@ def divergences(left: Texts, right: Texts) -> list[Divergence]:
 def with_gaps(
     found: Sequence[Divergence], prompts: Texts, texts: Texts, ask: Logprobs
 ) -> list[Divergence]:
-    """The target's view of each divergence, asked after the common prefix."""
+    """Return the target's view of each divergence, asked after the common prefix."""
     contexts = [[*prompts[one.prompt], *texts[one.prompt][: one.at]] for one in found]
     rows = ask(contexts) if contexts else []
     return [
@@ -69,7 +69,7 @@ def judge_texts(
     bound: float,
     without: str = "without the draft",
 ) -> Check:
-    """Passed if texts diverge at near-tied logits alone."""
+    """Pass if texts diverge only at near-tied logits."""
     near = [one for one in found if one.gap <= bound + _ROUNDING]
     wrong = [one for one in found if one.gap > bound + _ROUNDING]
     equal, largest = len(texts) - len(found), max((one.gap for one in near), default=0.0)

@@ -28,12 +28,12 @@ def line(plan: Plan) -> str:
         return plan.report.line()
     per_token, replay = plan.per_token, plan.replay
     fit, other = per_token.fit(budget), replay.fit(budget)
-    beside = "with replay as well" if fit == other else f"with replay {other or 'none'}"
+    with_replay = "with replay as well" if fit == other else f"with replay {other or 'none'}"
     return (
         f"Recurrent state: per_token, {counted(per_token.state_blocks)} per request, "
         f"{mib(per_token.state)} MiB: {plan.why}. "
         f"Replay would take {counted(replay.state_blocks)}, {mib(replay.state)} MiB. "
-        f"{requests_fit(fit, length).capitalize()}, {beside}."
+        f"{requests_fit(fit, length).capitalize()}, {with_replay}."
     )
 
 

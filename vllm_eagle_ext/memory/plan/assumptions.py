@@ -28,7 +28,7 @@ _DEFAULT = Deployment()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """Holds what the sizes of blocks follow from beside the target, each with where it is from."""
+    """Holds what the sizes of blocks follow from, apart from the target, each with where it is from."""
 
     deployment: Deployment
     release_from: str

@@ -51,7 +51,7 @@ def read_draft(
         if request.draft_window is None:
             return None
         raise OptionsError(
-            field=_WINDOW, value=request.draft_window, allowed="with a draft alone",
+            field=_WINDOW, value=request.draft_window, allowed="only with a draft",
             remedy="name the draft with --draft, or leave the option out",
         )  # fmt: skip
     model = open_model(request.draft, field="--draft", download_dir=request.download_dir)

@@ -54,7 +54,7 @@ def open_model(name: str, *, field: str, download_dir: str | None = None) -> Mod
             field=field, value=name, allowed="a config.json, or a folder or repository with one",
             remedy="name it as for `vllm serve`",
         )  # fmt: skip
-    # A config under another name says nothing about the files beside it.
+    # A config under another name says nothing about the files next to it.
     return Model(name, config, source, files if config_name == "config.json" else {})
 
 

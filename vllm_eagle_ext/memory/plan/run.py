@@ -54,7 +54,7 @@ class Premises:
         return self.draft.layers if self.draft else ()
 
     def graphs(self, k: int, fit: int) -> FullGraphs | None:
-        """Where full CUDA graphs end, and what the requests that fit would ask; None on a CPU."""
+        """Return where full CUDA graphs end, and what the requests that fit would ask; None on a CPU."""
         capability = self.assumptions.deployment.capability
         if capability is None:
             return None
@@ -78,7 +78,7 @@ class DensePlan:
         return 0 if self.cost.fit(self.premises.budget) else 1
 
     def longest(self) -> int:
-        """The largest max_model_len of which one request fits; 0: none."""
+        """Return the largest max_model_len of which one request fits; 0: none."""
         return _longest(self.setting, self._fits)
 
     def _fits(self, setting: CacheSetting) -> bool:
@@ -102,7 +102,7 @@ class HybridPlan:
 
     @property
     def graphs(self) -> FullGraphs | None:
-        """Of the scheme that is taken."""
+        """Return the graphs of the scheme that is taken."""
         return self.premises.graphs(self.setting.k, self.taken.fit(self.premises.budget))
 
     @property
@@ -122,12 +122,12 @@ class HybridPlan:
         )  # fmt: skip
 
     def footprint(self, scheme: Scheme, **changes: Any) -> Footprint:
-        """The footprint of a scheme with another setting."""
+        """Return the footprint of a scheme with another setting."""
         setting = replace(self.setting, **changes)
         return footprint(self.target, scheme, setting, self.premises.draft_layers)
 
     def longest(self) -> int:
-        """The largest max_model_len of which one request fits with what `auto` takes; 0: none."""
+        """Return the largest max_model_len of which one request fits with what `auto` takes; 0: none."""
         return _longest(self.setting, self._fits)
 
     def _fits(self, setting: CacheSetting) -> bool:

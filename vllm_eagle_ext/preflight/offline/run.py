@@ -100,7 +100,7 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     """Check a draft and its target by the rules of a start.
 
     Args:
-        on_values: is told how many bytes of how many were read; with it every tensor's values are read.
+        on_values: is called with bytes read and their total; with it every tensor's values are read.
 
     Raises:
         EagleExtError: draft, target or options cannot be read.

@@ -3,8 +3,8 @@
 
 vLLM's kernel of the per-token scheme (one state block per draft token) loads a request's state from one
 column of its row of block ids and stores the state after row t into column t. A row of scratch blocks
-with the committed state in a column behind the last row therefore verifies without touching that state;
-a row of the block to write, with the committed state behind it, commits. Both run the per-token scheme's
+with the committed state in a column after the last row therefore verifies without touching that state;
+a row of the block to write, with the committed state after it, commits. Both run the per-token scheme's
 own arithmetic, in its order.
 
 The kernel works in the blocks themselves and knows no null block: each request needs a scratch block of
@@ -49,7 +49,7 @@ def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: tor
 
 def gather_blocks(tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
     """out [columns, G, R]: the state block of each request in each group's table, then the blocks of the
-    columns behind it; NULL_BLOCK behind the last request."""
+    columns after it; NULL_BLOCK after the last request."""
     count, result = places.requests, out.numpy()
     everywhere = np.arange(count) if places.rows_of is None else places.rows_of.numpy()
     first = np.zeros(count, dtype=np.int64)
@@ -156,7 +156,7 @@ _ConvMove = tuple[torch.Tensor, ...]  # block and columns to read, block and col
 
 
 def _conv_moves(tables: HostTables, plan: Plan, count: np.ndarray, history: int) -> list[_ConvMove]:
-    """At the block boundary, and behind the last committed row."""
+    """List the moves at the block boundary, and after the last committed row."""
     block_end, final = (part.numpy()[tables.active] for part in (plan.block_end, plan.final))
     to_end = plan.block_end_lengths.numpy()[tables.active]
     crossing = np.flatnonzero(block_end > NULL_BLOCK)
@@ -178,7 +178,7 @@ def _conv_moves(tables: HostTables, plan: Plan, count: np.ndarray, history: int)
 
 
 def _rows(record: torch.Tensor, state: torch.Tensor) -> Rows:
-    """record [n, H*DK + HV*DV + 2*HV]. The query matters to outputs alone: the key stands in for it."""
+    """record [n, H*DK + HV*DV + 2*HV]. The query matters only to outputs: the key stands in for it."""
     heads, value_dim, key_dim = state.shape[1:]
     key_heads = (record.shape[1] - heads * (value_dim + 2)) // key_dim
     sizes = [key_heads * key_dim, heads * value_dim, heads, heads]

@@ -12,7 +12,7 @@ from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Batch, HostTables
 
 
 def prepare(batch: Batch, rows_per_request: int) -> Batch:
-    """`rows_per_request`: T. Rows of padding, if there are any, must stand behind all others."""
+    """`rows_per_request`: T. Rows of padding, if there are any, must stand after all others."""
     groups = (batch.of_group(group) for group in range(batch.groups))
     return batch._replace(tables=tuple(_tables_of(one, rows_per_request) for one in groups))
 

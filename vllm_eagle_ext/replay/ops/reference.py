@@ -39,7 +39,7 @@ def _reference_step(state: torch.Tensor, rows: Rows, gating: Gating) -> torch.Te
 
 
 def _record(rows: Rows) -> torch.Tensor:
-    """All inputs but the query, flat: [record_width]."""
+    """Return all inputs but the query, flat: [record_width]."""
     return torch.cat([tensor.flatten() for tensor in rows[1:]])
 
 

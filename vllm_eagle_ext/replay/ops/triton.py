@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verify and commit as Triton kernels. Needs torch and triton alone.
+"""Verify and commit as Triton kernels. Needs only torch and triton.
 
 Both kernels step the state with `_step`, in the order, tile shapes and launch parameters of vLLM's
 `fused_sigmoid_gating_delta_rule_update`: outputs and committed states are its own, bit for bit. A sum's
@@ -206,7 +206,7 @@ def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: tor
     """Outputs of all rows from the committed states, into `out` [N, HV, DV]; records the rows.
 
     Heads and widths of `rows` and `out` are contiguous, and so are a block's state and records; rows and
-    blocks may be any distance apart. Rows of padding are left alone.
+    blocks may be any distance apart. Rows of padding are not touched.
     """
     launch_verify(_verify, rows, gating, cache, batch, out, **_tiles(cache), **LAUNCH)
 
@@ -219,7 +219,7 @@ class ApplyPlan:
 
     def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
         """layers: as `types.Layer`; `history`: W - 1, the inputs that the convolution looks back on."""
-        self._layers = tuple(Layer(*layer) for layer in layers)  # the table holds addresses alone
+        self._layers = tuple(Layer(*layer) for layer in layers)  # the table holds only addresses
         caches, _, groups = zip(*self._layers, strict=True)
         first = caches[0]
         self._move_conv_states = MoveConvStates([cache.conv for cache in caches], groups, history)

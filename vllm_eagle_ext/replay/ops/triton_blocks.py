@@ -45,7 +45,7 @@ def _gather_blocks(
 
 
 def gather_blocks(tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
-    """out [1, G, R]: each request's state block in each group's table, NULL_BLOCK behind the last."""
+    """out [1, G, R]: each request's state block in each group's table, NULL_BLOCK after the last."""
     _, groups, padded = out.shape
     first = tables.tensors[0]
     _gather_blocks[(triton.cdiv(padded, GATHER_BLOCK), groups)](

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verify and commit on tensor cores, all rows of a step at once. Needs torch and triton alone.
+"""Verify and commit on tensor cores, all rows of a step at once. Needs only torch and triton.
 
 Same recorded inputs as `ops.triton`: either may commit what the other verified. Outputs and states are
 not those of vLLM's kernel to the last bit, but as near to the exact ones.
@@ -32,8 +32,8 @@ COMMIT = {"num_warps": 4, "STAGES": 3}
 
 
 def _sizes_for(cache: StateCache, requests: int, layers: int = 1) -> dict[str, int]:
-    """Sizes of a layer and of a program's tile, by the kernels' names. A launch's tile depends on its
-    layers and the padded number of requests alone, so that a graph may hold it."""
+    """Sizes of a layer and of a program's tile, by the kernels' names. A launch's tile depends only on
+    its layers and the padded number of requests, so that a graph may hold it."""
     sizes = layer_sizes(cache)
     rows, DK, DV = cache.records.shape[1], sizes["DK"], sizes["DV"]
     reason = chunked_kernels.hindrance(DK, DV, rows, cache.records.dtype, cache.state.dtype)
@@ -52,7 +52,7 @@ def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: tor
     """Outputs of all rows from the committed states, into `out` [N, HV, DV]; records the rows.
 
     Heads and widths of `rows` and `out` are contiguous, and so are a block's state and records; rows and
-    blocks may be any distance apart. Rows of padding are left alone, and so are a request's rows behind
+    blocks may be any distance apart. Rows of padding are not touched, nor a request's rows after
     the 16, 32 or 64 that hold all that can be recorded: only the capture of a graph has such.
 
     Raises:

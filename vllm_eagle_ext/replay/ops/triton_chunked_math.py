@@ -97,7 +97,7 @@ def row_decays(a: tl.tensor, A_log: tl.tensor, dt_bias: tl.tensor, here: tl.tens
 @triton.jit
 def decays_between(decays: tl.tensor) -> tl.tensor:
     """[s, t]: the decay of what row s wrote until row t, for s <= t. Each is a product of its own:
-    quotients would overflow, and differences of sums of logarithms lose what lies behind a row that
+    quotients would overflow, and differences of sums of logarithms lose what lies after a row that
     forgets all."""
     s, t = places(decays.shape[0])
     return tl.cumprod(tl.where(s < t, decays[None, :], 1.0), 1)
@@ -122,7 +122,7 @@ def inverse(strict: tl.tensor) -> tl.tensor:
     """(1 + strict)^-1 for a strictly upper matrix of 16, 32 or 64 rows.
 
     [[P, B], [0, Q]]^-1 is [[P^-1, -P^-1 B Q^-1], [0, Q^-1]]: in steps from blocks of two rows to the
-    whole. What is summed are parts of inverses alone, none of them above 1 for betas up to 1: unlike
+    whole. It sums only parts of inverses, none of them above 1 for betas up to 1: unlike
     powers of the matrix they do not cancel.
     """
     s, t = places(strict.shape[0])

@@ -174,7 +174,7 @@ def _move_conv_states(
 
 
 class MoveConvStates:
-    """Moves the conv states behind the committed rows, all layers in one launch."""
+    """Moves the conv states after the committed rows, all layers in one launch."""
 
     def __init__(self, convs: Sequence[torch.Tensor], groups: Sequence[int], history: int) -> None:
         """convs: per layer [P, dim, W - 1 + T - 1]; strides inside a block are those of the first.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the three implementations take. Needs torch and numpy alone.
+"""Defines what the three implementations take. Needs only torch and numpy.
 
 Letters: N rows of all requests, R requests, T rows of one request at most (1 + K drafts), H key heads,
 HV value heads, DK and DV their widths, P state blocks, W width of the convolution, G cache groups.
@@ -9,7 +9,7 @@ A cache group is a set of layers whose state blocks vLLM hands out together. A b
 `verify` takes the batch of a layer's own group, `plan` and `ApplyPlan` that of all groups.
 
 A step verifies up to T rows of each request: the anchor, which is the last sampled token, and the drafts
-behind it. Sampling keeps some of the drafts and adds one token of the target's own. From this follows
+after it. Sampling keeps some of the drafts and adds one token of the target's own. From this follows
 what a commit does: **n sampled tokens commit n rows, the anchor and n - 1 accepted drafts**. The last
 sampled token has no row yet, it is the next step's anchor. The number is called `rows_to_commit`.
 vLLM's metrics count accepted drafts, without the anchor: n - 1.
@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
-NULL_BLOCK = 0  # block 0 of vLLM's cache belongs to nobody: a request there is padding, and left alone
+NULL_BLOCK = 0  # block 0 of vLLM's cache belongs to nobody: a request there is padding, and not touched
 
 
 class Rows(NamedTuple):
@@ -71,7 +71,7 @@ class Batch(NamedTuple):
 
     state_blocks: torch.Tensor  # [R] or [G, R] int32: of each request, NULL_BLOCK for padding
     starts: torch.Tensor  # [R + 1] int32: first row of each request, then N
-    scratch: torch.Tensor | None = None  # as state_blocks: private blocks, `cpu` alone needs them
+    scratch: torch.Tensor | None = None  # as state_blocks: private blocks, only `cpu` needs them
     tables: tuple[HostTables, ...] = ()  # [G]: the same for the C++ kernel, made by `cpu.prepare`
 
     @property
@@ -79,7 +79,7 @@ class Batch(NamedTuple):
         return 1 if self.state_blocks.ndim == 1 else len(self.state_blocks)
 
     def first(self, requests: int) -> Batch:
-        """Drop the padding behind the first requests."""
+        """Drop the padding after the first requests."""
         if self.state_blocks.shape[-1] == requests:
             return self
         scratch = None if self.scratch is None else self.scratch[..., :requests]
@@ -87,7 +87,7 @@ class Batch(NamedTuple):
         return Batch(blocks, starts, scratch, self.tables)
 
     def of_group(self, group: int) -> Batch:
-        """The batch of one cache group."""
+        """Return the batch of one cache group."""
         if self.state_blocks.ndim == 1:
             return self
         scratch = None if self.scratch is None else self.scratch[group]

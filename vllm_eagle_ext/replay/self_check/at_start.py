@@ -126,7 +126,7 @@ class RankVerdict(NamedTuple):
 
 
 def _check(kernels: Kernels, shapes: Sequence[Shapes], device: torch.device) -> list[KernelCheck]:
-    """Of all shapes, up to one that leaves no device to check others on."""
+    """Check all shapes, up to one that leaves no device to check others on."""
     results: list[KernelCheck] = []
     for each in shapes:
         results.append(run(kernels, each, device))

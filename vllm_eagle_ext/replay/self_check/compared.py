@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs verify, plan and commit on a made-up step beside vLLM's own kernel; compares what they wrote."""
+"""Runs verify, plan and commit on a made-up step and vLLM's own kernel; compares what they wrote."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Kernels(NamedTuple):
     per_token: PerTokenKernel  # vLLM's own on the same device
 
     def batches(self, shapes: Shapes) -> tuple[int, ...]:
-        """How many requests the steps have that show all there is."""
+        """Say how many requests the steps have that show all there is."""
         return (FOUR,) if self.exact else (1, max(FOUR, MANY_HEADS // shapes.HV + 1))
 
 

@@ -18,7 +18,7 @@ class KernelError(Exception):
 
 @contextmanager
 def calling(kernel: str, device: torch.device) -> Iterator[None]:
-    """Name the kernel in what it raises. A GPU runs behind the host: its errors are waited for.
+    """Name the kernel in what it raises. A GPU lags the host: its errors are waited for.
 
     Raises:
         KernelError: from the exception of the call.

@@ -57,7 +57,7 @@ class KernelCheck:
         return self.error is None and bool(self.parts) and all(part.ok for part in self.parts)
 
     def __str__(self) -> str:
-        """One line."""
+        """Write one line."""
         return f"{self.kernels} kernels, {self.shapes}: {self._found()}"
 
     def _found(self) -> str:
@@ -70,7 +70,7 @@ class KernelCheck:
         equal = "all bits as vLLM's own" if not bounded else "; ".join(bounded)
         more = ""
         if self.compile_milliseconds:
-            more = f", beside {self.compile_milliseconds:.0f} ms in which Triton compiled"
+            more = f", and {self.compile_milliseconds:.0f} ms in which Triton compiled"
         return f"{equal} ({self.milliseconds:.0f} ms{more})"
 
 

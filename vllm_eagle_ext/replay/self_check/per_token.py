@@ -48,7 +48,7 @@ def run_per_token(step: MadeStep, kernel: PerTokenKernel) -> PerToken:
 
 
 def _block_table(step: MadeStep) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a block for each row, [R, T] int32 with 0 behind a request's last row, and [R] ones."""
+    """Return a block for each row, [R, T] int32 with 0 after a request's last row, and [R] ones."""
     device, lengths = step.whole.device, step.lengths
     table = torch.zeros(len(lengths), max(lengths), dtype=torch.int32, device="cpu")
     start = 1

@@ -86,7 +86,7 @@ def make_step(shapes: Shapes, device: torch.device, requests: int = 4, seed: int
     blocks = [*order[turn:], *order[:turn], NULL_BLOCK]
     table = [[block, NULL_BLOCK] for block in blocks]
     total = requests + 1
-    for i in range(0, requests, len(turns)):  # the block behind the block boundary
+    for i in range(0, requests, len(turns)):  # the block after the block boundary
         table[i][1], total = total, total + 1
     total += 1  # a block of nobody's
     scratch = list(range(total, total + requests))
@@ -157,7 +157,7 @@ def _parts(shapes: Shapes) -> list[tuple[tuple[int, ...], torch.dtype]]:
 
 
 def _views(shapes: Shapes, whole: torch.Tensor) -> StateCache:
-    """Lay a block out as vLLM does: conv state, state, records, one behind the other."""
+    """Lay a block out as vLLM does: conv state, state, records, one after the other."""
     views, start = [], 0
     for size, dtype in _parts(shapes):
         end = start + prod(size) * dtype.itemsize

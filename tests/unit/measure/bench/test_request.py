@@ -47,7 +47,7 @@ def test_the_same_request_settles_alike():
         ({"target": str(TINY / "hybrid_target"), "drafts": [str(TINY / "dflash")], "ks": [99]}, "K=99"),
         ({"prompts": "nothing.txt"}, "--prompts is 'nothing.txt'"),
         ({"thinking": True}, "no such switch"),
-        ({"prompt_tokens": 64}, "with --dummy alone"),
+        ({"prompt_tokens": 64}, "only with --dummy"),
         ({"synthetic_acceptance": [3.0]}, "on a GPU"),
     ],
 )

@@ -55,7 +55,7 @@ def test_gains_over_all_loads_are_means_with_intervals(tmp_path):
     gain = report.choice.gain
     said = f"{gain.median:.2f}x ({gain.low:.2f} to {gain.high:.2f}) in the mean over 6 loads"
     assert f"Over no draft: {said}, measured with this config in 6 rounds." in text
-    assert re.search(r"Beside it, K=\d: [\d.]+x \([\d.]+ to [\d.]+\) in the mean over 6 loads", text)
+    assert re.search(r"Next to it, K=\d: [\d.]+x \([\d.]+ to [\d.]+\) in the mean over 6 loads", text)
 
 
 def test_nowhere_slower(tmp_path):

@@ -95,7 +95,7 @@ def test_a_device_that_is_lost_ends_it(invoke, monkeypatch):
     assert status == 1
     (check,) = found["checks"]
     assert check["error"].endswith("illegal memory access was encountered, in verify")
-    assert any(text.startswith("all behind Qwen3.6-27B, TP 8, K 3") for text in found["left_out"])
+    assert any(text.startswith("all after Qwen3.6-27B, TP 8, K 3") for text in found["left_out"])
     assert "1 of 1 checks FAILED" in printed
 
 

@@ -119,7 +119,7 @@ class TestVerdict:
     def test_failed(self):
         assert self.judge(self.bad).verdict is Verdict.FAILED
 
-    @pytest.mark.parametrize(("drafted", "said"), [(good, "control alone"), (bad, "as well")])
+    @pytest.mark.parametrize(("drafted", "said"), [(good, "Only the control"), (bad, "as well")])
     def test_a_failing_control_is_not_the_draft(self, drafted, said):
         check = self.judge(drafted, self.bad)
         assert check.verdict is Verdict.WARNING

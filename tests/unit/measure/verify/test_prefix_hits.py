@@ -78,7 +78,7 @@ def test_hits_are_counted():
     assert found.verdict is Verdict.PASSED
     assert found.said.startswith(
         "96 of 246 tokens of 6 second turns were hits (192 in whole blocks of 16); 2.50 tokens per step "
-        "behind them, 2.50 anew. 6 of 6 texts equal those computed anew"
+        "after them, 2.50 anew. 6 of 6 texts equal those computed anew"
     )
 
 

@@ -121,7 +121,7 @@ def test_compilation_is_told_apart(monkeypatch):
     assert result.ok, result
     assert result.compile_milliseconds == waited
     assert 0 < result.milliseconds < taken - waited + 1
-    assert f"({result.milliseconds:.0f} ms, beside 200 ms in which Triton compiled)" in str(result)
+    assert f"({result.milliseconds:.0f} ms, and 200 ms in which Triton compiled)" in str(result)
     assert compiling.compilation.listener is None
 
 

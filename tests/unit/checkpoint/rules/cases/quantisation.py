@@ -28,7 +28,7 @@ CASES = [
     case(
         "quantised_weights_have_scales", "one_missing", "quantised",
         no_tensor("midlayer.mlp.up_proj.weight_scale"),
-        words=("without those of layers.0.mlp.up_proj", "a scale beside each"),
+        words=("without those of layers.0.mlp.up_proj", "a scale with each"),
     ),
     case(
         "quantised_weights_have_scales", "the_scale_of_its_input_alone", "quantised",
