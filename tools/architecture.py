@@ -71,7 +71,7 @@ LAYERS = (
     Layer(
         "start",
         ("failed_start", "resolved_marker", "metrics"),
-        "what a start leaves behind: its last line, the resolved-config marker, gauges",
+        "what a start leaves: its last line, the resolved-config marker, gauges",
         ("base", "checkpoint", "memory"),
     ),
     Layer(
