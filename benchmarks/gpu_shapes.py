@@ -82,9 +82,9 @@ def command(
     engine: dict[str, Any],
 ) -> list[str]:
     most = max(int(part) for part in concurrency.split(","))
-    found = [str(Path(sys.executable).with_name("vllm-eagle")), "bench", "--dummy"]
+    found = [str(Path(sys.executable).with_name("vllm-eagle")), "bench"]
+    found += [*map(str, pair.drafts), "--dummy"]
     found += ["--target", str(pair.target), "-k", str(pair.k), "--concurrency", concurrency]
-    found += [part for draft in pair.drafts for part in ("--draft", str(draft))]
     found += ["--prompt-tokens", str(prompt_tokens), "--num-prompts", str(2 * most)]
     found += ["--max-tokens", str(max_tokens), "--repeats", str(repeats), "--rounds", "1"]
     # Room for a step beyond the last: near the end of max_model_len stock vLLM drafts for nobody.

@@ -31,8 +31,8 @@ ENGINE = {
 }
 _COMMON = "--together --no-chat-template --ignore-eos --max-tokens 48 --prompts"
 DENSE = f"--target examples/tiny/target {_COMMON}"
-HYBRID = f"--target examples/tiny/hybrid_target --draft examples/tiny/dflash {_COMMON}"
-NATIVE, POSTNORM, GATED = (f"--draft examples/tiny/{name}" for name in ("native", "postnorm", "gated"))
+HYBRID = f"examples/tiny/dflash --target examples/tiny/hybrid_target {_COMMON}"
+NATIVE, POSTNORM, GATED = (f"examples/tiny/{name}" for name in ("native", "postnorm", "gated"))
 
 # One engine of each kind per pair: one start differs from the next by more than a round from a round.
 _PAIRS = "--variants stock,ours --concurrency 1,8 --repeats 10 --rounds 1 --num-prompts 24"

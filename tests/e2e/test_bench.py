@@ -23,7 +23,7 @@ ENGINE = {"max_model_len": 1024, "enforce_eager": True}
 def started(out: Path, *arguments: str, draft: Path = TINY / "postnorm") -> tuple[list[str], dict]:
     """The command, and its environment."""
     command = [str(Path(sys.executable).parent / "vllm-eagle"), "bench"]
-    command += ["--target", str(TINY / "target"), "--draft", str(draft), "-k", "4", "--rounds", "1"]
+    command += [str(draft), "--target", str(TINY / "target"), "-k", "4", "--rounds", "1"]
     command += ["--prompts", str(TINY / "prompts.jsonl"), "--no-chat-template", "--ignore-eos"]
     command += ["--max-tokens", "32", "--engine", json.dumps(ENGINE), "--out", str(out), *arguments]
     environment = engine_environment("v1") | IN_PROCESS | {"COLUMNS": "120"}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of `vllm-eagle`.
+"""The commands of `vllm-eagle`.
 
 What measures is imported when a command that needs it runs, so that the others need no extra.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,15 +21,23 @@ from vllm_eagle_ext.version import __version__
 
 # Plain help: rich's table of options cuts their names at 80 columns.
 app = typer.Typer(
-    no_args_is_help=True, help="Commands of `vllm-eagle`.", pretty_exceptions_enable=False,
+    no_args_is_help=True, pretty_exceptions_enable=False,
     rich_markup_mode=None, context_settings={"max_content_width": 120},
 )  # fmt: skip
-app.command()(bench)
-app.command()(check)
-app.command()(plan)
-app.command()(selftest)
-app.command()(tune)
-app.command("verify")(verify_draft)
+
+
+def _with_example(words: str, summary: str | None = None) -> Any:
+    name, example = words.partition(" ")[0], f"Example: vllm-eagle {words}"
+    return app.command(name, epilog=example, short_help=summary)
+
+
+# In the order in which they are listed, and used.
+_with_example("check DRAFT --target TARGET -k 4")(check)
+_with_example("plan DRAFT --target TARGET -k 3,7 --gpu-mem 80")(plan)
+_with_example("verify DRAFT --target TARGET --quick")(verify_draft)
+_with_example("bench DRAFT --target TARGET -k 3,5,7")(bench)
+_with_example("tune DRAFT --target TARGET")(tune)
+_with_example("selftest --json selftest.json")(selftest)
 
 
 def _print_version(asked: bool) -> None:
@@ -45,10 +53,13 @@ def vllm_eagle(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Tools around vllm-eagle-ext."""
+    """Check, plan, test and measure draft models for vLLM.
+
+    A draft model proposes tokens, and the target checks them. Take the commands in this order.
+    """
 
 
-@app.command()
+@_with_example("status", "Tell whether vLLM will load this package here.")
 def status() -> None:
     """Say whether vLLM will load the package here; exits with 1 if it will not."""
     from vllm_eagle_ext.cli.status import read_status

@@ -22,6 +22,7 @@ def bench(
     context: typer.Context,
     target: parameters.NeededTarget,
     draft: parameters.Drafts = None,
+    draft_option: parameters.DraftOptions = None,
     k: parameters.Ks = "3",
     concurrency: parameters.Concurrency = "1",
     repeats: parameters.Repeats = 1,
@@ -45,18 +46,20 @@ def bench(
     dummy: parameters.Dummy = False,
     out: parameters.Out = None,
 ) -> None:
-    """Measure a target without a draft, with stock vLLM and with this package, in turns.
+    """Measure the speed with and without each draft.
 
-    Every engine is a fresh one. Exits with 0, with 1 if the target alone or ours could not be served,
-    with 2 if the request cannot be met.
+    It measures no draft, plain vLLM and vLLM with this package in turns, each in a fresh engine.
+
+    Exits with 0 if all went well. Exits with 1 if the target without a draft, or a draft with this
+    package, could not be served. Exits with 2 if the request cannot be met.
     """
     from vllm_eagle_ext.measure.bench.run import run_bench
 
-    given = context.params
+    drafts = [*(draft or ()), *(draft_option or ())]
     asked = typed_request(
-        given,
-        drafts=draft or [],
-        ks=numbers(k, "-k") if draft else [],
+        context.params,
+        drafts=drafts,
+        ks=numbers(k, "-k") if drafts else [],
         concurrency=numbers(concurrency, "--concurrency"),
         kinds=_variant_kinds(variants),
         synthetic_acceptance=_fractions(synthetic_acceptance),

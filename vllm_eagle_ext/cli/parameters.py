@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the commands that run engines."""
+"""Arguments and options that several commands share, with their help."""
 
 from __future__ import annotations
 
@@ -8,116 +8,194 @@ from typing import Annotated
 
 import typer
 
-Draft = Annotated[str, typer.Argument(help="Folder or hub repository of the draft.")]
-NeededTarget = Annotated[str, typer.Option("--target", help="Folder or hub repository of the target.")]
+Draft = Annotated[str, typer.Argument(help="Name the folder or hub repository of the draft.")]
+Drafts = Annotated[
+    list[str] | None,
+    typer.Argument(help="Name the folder or hub repository of each draft.", show_default=False),
+]
+# The name of the argument before it was one.
+DraftOptions = Annotated[list[str] | None, typer.Option("--draft", hidden=True)]
+NeededTarget = Annotated[
+    str, typer.Option("--target", help="Name the folder or hub repository of the target.")
+]
 K = Annotated[
     int | None,
-    typer.Option("-k", "--num-speculative-tokens", min=1, help="Default: the draft's own, or 3."),
+    typer.Option(
+        "-k", "--num-speculative-tokens", min=1,
+        help="Draft this many tokens per step. Default: the draft's own number, or 3.",
+    ),
+]  # fmt: skip
+Revision = Annotated[
+    str | None, typer.Option(help="Read this branch, tag or commit of the draft on the hub.")
 ]
-Revision = Annotated[str | None, typer.Option(help="The draft's revision on the hub.")]
 FirstPrompts = Annotated[
     int | None,
-    typer.Option("--num-prompts", min=1, help="The first of them. Default 20, with --quick 6."),
+    typer.Option(
+        "--num-prompts", min=1, help="Use only the first N prompts. Default: 20, with --quick 6."
+    ),
 ]
-AtATime = Annotated[int, typer.Option("--concurrency", min=1, help="Texts at a time.")]
+AtATime = Annotated[int, typer.Option("--concurrency", min=1, help="Keep this many requests in flight.")]
 TextTokens = Annotated[
     int | None,
-    typer.Option("--max-tokens", min=8, help="New tokens of each prompt. Default 64, with --quick 48."),
-]
+    typer.Option(
+        "--max-tokens", min=8,
+        help="Generate this many tokens for each prompt. Default: 64, with --quick 48.",
+    ),
+]  # fmt: skip
 Samples = Annotated[
     int | None,
-    typer.Option(min=100, help="Drawn at temperature 1. Default 1000, with --quick 300."),
+    typer.Option(
+        min=100,
+        help="Draw this many texts at temperature 1 with each engine. Default: 1000, with --quick 300.",
+    ),
 ]
 TieGap = Annotated[
     float | None,
     typer.Option(
         min=0,
-        help="Of logprobs at a near-tie; default 0.25, two steps of bf16; with dtype float32 0.001.",
+        help="Treat two tokens as tied if their logprobs differ by at most this. Default: 0.25; "
+        "0.001 for float32.",
     ),
 ]
 Reference = Annotated[
     bool | None,
-    typer.Option("--reference/--no-reference", help="Default: for targets of at most 8 GiB."),
+    typer.Option(
+        "--reference/--no-reference",
+        help="Compare acceptance with the published computation. Default: only for targets of at most "
+        "8 GiB.",
+    ),
 ]
 Quick = Annotated[
-    bool, typer.Option("--quick", help="Some two minutes for a tiny pair: fewer texts, no compilation.")
+    bool,
+    typer.Option(
+        "--quick",
+        help="Use fewer texts and no compilation. A tiny pair then takes about two minutes.",
+    ),
 ]
 Feedback = Annotated[
-    bool, typer.Option("--feedback", help="Only measure a draft with norm_output true and false.")
+    bool,
+    typer.Option("--feedback", help="Only compare acceptance with norm_output true and false."),
 ]
 GateLayouts = Annotated[
-    bool, typer.Option("--gate-layouts", help="Only measure a gated draft under both layouts.")
+    bool,
+    typer.Option("--gate-layouts", help="Only compare acceptance of a gated draft under both layouts."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-JsonFile = Annotated[Path | None, typer.Option("--out", help="A file for the JSON.")]
-Drafts = Annotated[
-    list[str] | None,
-    typer.Option("--draft", help="Folder or hub repository of a draft; may be given again."),
+JsonFile = Annotated[Path | None, typer.Option("--out", help="Write the results to this JSON file.")]
+Ks = Annotated[
+    str,
+    typer.Option("-k", "--num-speculative-tokens", help="Measure these draft lengths, such as 3,5,7."),
 ]
-Ks = Annotated[str, typer.Option("-k", "--num-speculative-tokens", help="Such as 3,5,7.")]
-Concurrency = Annotated[str, typer.Option(help="Requests at a time, such as 1,4,16.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Engines of each kind.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Measurements of an engine at each concurrency.")]
+Concurrency = Annotated[
+    str, typer.Option(help="Keep this many requests in flight; several numbers such as 1,4,16.")
+]
+Repeats = Annotated[int, typer.Option(min=1, help="Start this many engines of each kind.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Measure each engine this often at each concurrency.")]
 Together = Annotated[
     bool,
     typer.Option(
-        "--together", help="Keep the engines of a repeat beside each other, to take turns by rounds."
+        "--together", help="Keep all engines of a repeat running, and let them take turns by rounds."
     ),
 ]
-Prompts = Annotated[str | None, typer.Option(help="A file: a prompt a line, or JSON lines.")]
-NumPrompts = Annotated[
-    int | None, typer.Option(min=1, help="Of the file; default all, 20 of those built in.")
+Prompts = Annotated[
+    str | None,
+    typer.Option(help="Read prompts from this file: one per line, or JSON lines. Default: built in."),
 ]
-PromptTokens = Annotated[int | None, typer.Option(min=1, help="With --dummy: random ids.")]
-MaxTokens = Annotated[int, typer.Option(min=8, help="New tokens of each prompt.")]
-Temperature = Annotated[float, typer.Option(min=0)]
-Seed = Annotated[int, typer.Option(min=0)]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Texts of equal length.")]
+NumPrompts = Annotated[
+    int | None,
+    typer.Option(min=1, help="Use only the first N prompts. Default: the whole file, or 20 built in."),
+]
+PromptTokens = Annotated[
+    int | None,
+    typer.Option(min=1, help="Use prompts of this many random tokens; only with --dummy."),
+]
+MaxTokens = Annotated[int, typer.Option(min=8, help="Generate this many tokens for each prompt.")]
+Temperature = Annotated[float, typer.Option(min=0, help="Sample at this temperature; 0 is greedy.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed sampling and random prompts with this number.")]
+IgnoreEos = Annotated[
+    bool,
+    typer.Option("--ignore-eos", help="Generate all --max-tokens, so that texts have equal length."),
+]
 ChatTemplate = Annotated[
     bool | None,
-    typer.Option("--chat-template/--no-chat-template", help="Default: the tokenizer's, if any."),
+    typer.Option(
+        "--chat-template/--no-chat-template",
+        help="Apply the tokenizer's chat template. Default: if it has one.",
+    ),
 ]
 Thinking = Annotated[
-    bool | None, typer.Option("--thinking/--no-thinking", help="Switch of the chat template.")
+    bool | None,
+    typer.Option("--thinking/--no-thinking", help="Turn thinking on or off in the chat template."),
 ]
-Method = Annotated[str | None, typer.Option(help="As in --speculative-config.")]
+Method = Annotated[
+    str | None,
+    typer.Option(help='Use this "method" of --speculative-config. Default: the draft\'s own.'),
+]
 Variants = Annotated[
-    str, typer.Option(help="Of none (no draft), stock (vLLM alone), ours (with this package).")
+    str,
+    typer.Option(
+        help="Measure these: none (no draft), stock (plain vLLM) and ours (vLLM with this package)."
+    ),
 ]
-Engine = Annotated[str, typer.Option(help="Further arguments of LLM() as JSON.")]
-Speculative = Annotated[str, typer.Option(help="Further keys of speculative_config.")]
-EagleExt = Annotated[str, typer.Option(help="Options as in additional_config.")]
+Engine = Annotated[str, typer.Option(help="Pass these further arguments to LLM(), as JSON.")]
+Speculative = Annotated[str, typer.Option(help="Add these further keys to speculative_config, as JSON.")]
+EagleExt = Annotated[
+    str, typer.Option(help="Set these options of eagle_ext in additional_config, as JSON.")
+]
 Synthetic = Annotated[
-    str, typer.Option(help="An acceptance length, or rates per position: 3.2 or 0.8,0.6,0.5.")
+    str,
+    typer.Option(
+        help="Force an acceptance length such as 3.2, or rates per position such as 0.8,0.6,0.5."
+    ),
 ]
-Dummy = Annotated[bool, typer.Option("--dummy", help="Dummy weights of the target.")]
-Out = Annotated[Path | None, typer.Option(help="A new folder. Default ./bench-<time>.")]
+Dummy = Annotated[bool, typer.Option("--dummy", help="Give the target random weights.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Write results to this new folder. Default: bench-<time>."),
+]
 Lengths = Annotated[
     str | None,
-    typer.Option(help="Lengths to measure, such as 1,2,4; default every K up to 4, then fewer."),
+    typer.Option(help="Measure these K, such as 1,2,4. Default: every K up to 4, then fewer."),
 ]
 Levels = Annotated[
     str | None,
-    typer.Option("--concurrency", help="Requests at a time. Default 1,2,4,8,16,32."),
+    typer.Option(
+        "--concurrency", help="Measure with these numbers of requests. Default: 1,2,4,8,16,32."
+    ),
 ]
 Contexts = Annotated[
-    str, typer.Option("--context", help="Tokens that prompts have at least: texts are put together.")
+    str,
+    typer.Option("--context", help="Make prompts at least this long in tokens, by joining texts."),
 ]
-TuneRounds = Annotated[int, typer.Option(min=1, help="Measurements at each load; from 6 on: 95 %.")]
-Steps = Annotated[int, typer.Option(min=4, help="Decoding steps timed at each load.")]
+TuneRounds = Annotated[
+    int, typer.Option(min=1, help="Measure each load this often. Intervals of 95 % need 6 or more.")
+]
+Steps = Annotated[int, typer.Option(min=4, help="Time this many decoding steps at each load.")]
 SurfaceOnly = Annotated[
     bool,
     typer.Option(
         "--surface-only",
-        help="Only the acceptance length that pays, from step times: any draft of the shape will do.",
+        help="Only measure step times, and print the acceptance length that pays. Any draft of the same "
+        "shape will do.",
     ),
 ]
 Adaptive = Annotated[
-    bool, typer.Option("--adaptive", help="Measure vLLM's adaptive verification as well: V2 on a GPU.")
+    bool,
+    typer.Option(
+        "--adaptive",
+        help="Measure vLLM's adaptive verification too; it needs the V2 runner on a GPU.",
+    ),
 ]
-Beside = Annotated[
+Apart = Annotated[
     bool | None,
-    typer.Option("--together/--apart", help="Engines beside each other. Default: on a CPU."),
+    typer.Option(
+        "--together/--apart",
+        help="Keep all engines running in turns, or run one at a time. Default: together only on a CPU.",
+    ),
 ]
-AllPrompts = Annotated[int | None, typer.Option(min=1, help="The first of them. Default: all.")]
-TuneOut = Annotated[Path | None, typer.Option(help="A new folder. Default ./tune-<time>.")]
+AllPrompts = Annotated[
+    int | None, typer.Option(min=1, help="Use only the first N prompts. Default: all.")
+]
+TuneOut = Annotated[
+    Path | None, typer.Option(help="Write results to this new folder. Default: tune-<time>.")
+]

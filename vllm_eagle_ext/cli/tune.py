@@ -28,7 +28,7 @@ def tune(
     steps: parameters.Steps = 24,
     surface_only: parameters.SurfaceOnly = False,
     adaptive: parameters.Adaptive = False,
-    together: parameters.Beside = None,
+    together: parameters.Apart = None,
     prompts: parameters.Prompts = None,
     num_prompts: parameters.AllPrompts = None,
     chat_template: parameters.ChatTemplate = None,
@@ -42,11 +42,13 @@ def tune(
     as_json: parameters.AsJson = False,
     out: parameters.TuneOut = None,
 ) -> None:
-    """Find the K that pays at each load on this machine, and print the config that serves it.
+    """Find the K that pays at each load on this machine.
 
-    Measures every K and no draft in turns, prints the acceptance length from which each K pays, then
-    measures what may be served. Exits with 0 if the printed config is nowhere slower than no draft,
-    with 1 if it is, with 2 if it cannot be told.
+    It measures every K and no draft in turns. It prints the acceptance length from which each K pays.
+    Then it measures the best candidates and prints a config for vllm serve.
+
+    Exits with 0 if the printed config is never slower than no draft, and with 1 if it is. Exits with 2
+    if this cannot be decided.
     """
     from vllm_eagle_ext.measure.bench.run import run_tune
 

@@ -44,10 +44,12 @@ def verify_draft(
     as_json: parameters.AsJson = False,
     out: parameters.JsonFile = None,
 ) -> None:
-    """Run a draft and say whether it drafts as published, and changes nothing but the speed.
+    """Run a draft and test that it changes only the speed.
 
-    Starts two engines one after the other on this machine, with and without the draft, a third for
-    hybrid targets. Exits with 0 if nothing failed, with 1 if a check did, with 2 if it cannot be run.
+    It compares texts with and without the draft, and acceptance with the published computation. It
+    starts two engines on this machine one after the other, and a third one for hybrid targets.
+
+    Exits with 0 if nothing failed, with 1 if a check failed, and with 2 if it cannot run.
     """
     try:
         _require_folder(out)

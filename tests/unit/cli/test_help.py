@@ -25,6 +25,7 @@ def commands(group, path=()):
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
+COMMANDS_BY_NAME = {path[0] for path in COMMANDS if path}
 
 
 @pytest.fixture(params=COMMANDS, ids=lambda path: " ".join(path) or "vllm-eagle")
@@ -39,7 +40,8 @@ def shown(request):
 def test_every_option_is_named_whole(shown):
     command, text = shown
     words = set(re.split(r"[\s,/|]+", text))
-    named = [name for p in command.params for name in (*p.opts, *p.secondary_opts) if name[0] == "-"]
+    listed = [p for p in command.params if not getattr(p, "hidden", False)]
+    named = [name for p in listed for name in (*p.opts, *p.secondary_opts) if name[0] == "-"]
     assert [name for name in named if name not in words] == []
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= WIDTH
@@ -54,17 +56,30 @@ def test_required_options_are_marked(shown):
 
 
 def test_the_commands_are_known():
-    names = {" ".join(path) for path in COMMANDS}
-    assert names == {
-        "",
-        "bench",
-        "check",
-        "plan",
-        "selftest",
-        "status",
-        "tune",
-        "verify",
-    }
+    names = [" ".join(path) for path in COMMANDS]
+    assert names == ["", "check", "plan", "verify", "bench", "tune", "selftest", "status"]
+
+
+def test_every_command_ends_with_an_example(shown):
+    command, text = shown
+    if command.name in COMMANDS_BY_NAME:
+        assert text.splitlines()[-1].strip().startswith(f"Example: vllm-eagle {command.name}")
+
+
+def test_every_option_has_a_help_text(shown):
+    command, _ = shown
+    assert [p.name for p in command.params if not getattr(p, "hidden", False) and not p.help] == []
+
+
+def test_the_summaries_of_commands_are_not_cut():
+    runner = CliRunner(env={"COLUMNS": str(WIDTH), "TERM": "dumb", "NO_COLOR": "1"})
+    assert "..." not in runner.invoke(app, ["--help"]).stdout.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("command", ["plan", "bench"])
+def test_the_draft_has_an_option_of_its_former_name(command):
+    options = {name: p for p in COMMANDS[(command,)].params for name in p.opts}
+    assert options["--draft"].hidden
 
 
 def test_version():

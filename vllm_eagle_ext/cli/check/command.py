@@ -17,23 +17,29 @@ if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint.draft_files import OnValues
     from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult
 
-_Length = Annotated[int | None, typer.Option(min=1, help="As for vllm serve.")]
-_Folder = Annotated[str | None, typer.Option(help="Where vLLM keeps hub files.")]
-_Platform = Annotated[str, typer.Option(help="auto (of the installed vLLM), cpu or cuda.")]
-_Ranks = Annotated[int, typer.Option("--tp", min=1, help="Tensor parallel size.")]
+_Length = Annotated[
+    int | None, typer.Option(min=1, help="Check for this --max-model-len of vllm serve.")
+]
+_Folder = Annotated[str | None, typer.Option(help="Look for hub files in this folder, as vLLM does.")]
+_Platform = Annotated[str, typer.Option(help="Check for cpu or cuda. Default: as the installed vLLM.")]
+_Ranks = Annotated[int, typer.Option("--tp", min=1, help="Check for this tensor parallel size.")]
 _Caching = Annotated[
-    bool | None, typer.Option("--prefix-caching/--no-prefix-caching", help="Else vLLM's default.")
+    bool | None,
+    typer.Option(
+        "--prefix-caching/--no-prefix-caching",
+        help="Check for this setting of prefix caching. Default: as vLLM decides.",
+    ),
 ]
 _Options = Annotated[
-    str, typer.Option(help='Options as in additional_config, e.g. \'{"aux_layers": "input"}\'.')
+    str, typer.Option(help='Check for these options of eagle_ext: \'{"aux_layers": "input"}\'.')
 ]
-_Weights = Annotated[bool, typer.Option("--weights", help="Read the values of every tensor.")]
-_All = Annotated[bool, typer.Option("--all", help="Show errors that follow from others too.")]
+_Weights = Annotated[bool, typer.Option("--weights", help="Read the values of every tensor too.")]
+_All = Annotated[bool, typer.Option("--all", help="Show also the errors that follow from others.")]
 
 
 def check(
     draft: Annotated[
-        str, typer.Argument(help="Folder or hub repository of the draft, or OWNER/NAME/FOLDER.")
+        str, typer.Argument(help="Name the folder or hub repository of the draft, or OWNER/NAME/FOLDER.")
     ],
     target: parameters.NeededTarget,
     k: parameters.K = None,
@@ -50,9 +56,12 @@ def check(
     everything: _All = False,
     as_json: parameters.AsJson = False,
 ) -> None:
-    """Say what a draft is and whether it will be served rightly, before serving it.
+    """Tell whether a draft will be served, and with which command.
 
-    Exits with 0 if it will be, with 1 if it would be refused, with 2 if it cannot be read.
+    It reads the files of the draft and the target, and loads no model.
+
+    Exits with 0 if the draft will be served, with 1 if it would be refused, and with 2 if it cannot be
+    read.
     """
     from vllm_eagle_ext.preflight.offline.run import CheckRequest
 

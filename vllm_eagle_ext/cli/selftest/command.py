@@ -15,16 +15,21 @@ from vllm_eagle_ext.errors import EagleExtError
 
 def selftest(
     quick: Annotated[
-        bool, typer.Option("--quick", help="A few shapes and batch sizes instead of all.")
+        bool, typer.Option("--quick", help="Test a few shapes and batch sizes instead of all.")
     ] = False,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", help="Write the results here, to send them in: no host names or paths."),
+        typer.Option(
+            "--json",
+            help="Write the results to this file, fit to be sent in: it holds no host names or paths.",
+        ),
     ] = None,
 ) -> None:
-    """Compare the kernels of replay with vLLM's own on this machine, and time both on a GPU.
+    """Compare the kernels of replay with vLLM's own here.
 
-    Needs no model. Exits with 0 if all is right, with 1 if something is not, with 2 if nothing could be
+    It needs no model. On a GPU it times both.
+
+    Exits with 0 if all results are right, with 1 if one is wrong, and with 2 if nothing could be
     checked.
     """
     from vllm_eagle_ext.cli.selftest.table import print_selftest, watching

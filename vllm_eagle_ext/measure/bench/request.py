@@ -111,7 +111,7 @@ def _without_k(request: BenchRequest, result: CheckResult) -> dict[str, Any]:
 def _require_drafts(request: BenchRequest) -> None:
     if not request.drafts and set(request.kinds) != {"none"}:
         raise SpeculativeConfigError(
-            field="--draft", value=None, allowed="at least one, for the variants stock and ours",
+            field="DRAFT", value=None, allowed="at least one, for the variants stock and ours",
             remedy="name a draft, or measure the target without one with --variants none",
         )  # fmt: skip
     if not request.eagle_ext.get("enabled", True):
@@ -129,12 +129,12 @@ def _checked(draft: str, request: BenchRequest, ks: Sequence[int]) -> CheckResul
     """
     for k in ks:
         asked = CheckRequest.for_engine(
-            request.engine, draft=draft, draft_field="--draft", target=request.target, k=k,
+            request.engine, draft=draft, draft_field="DRAFT", target=request.target, k=k,
             method=request.method, options=request.eagle_ext, speculative=request.speculative,
         )  # fmt: skip
         result = run_check(asked)
         if "ours" in request.kinds:
-            require_served(result, f"--draft {draft}, K={k}")
+            require_served(result, f"DRAFT {draft}, K={k}")
     return result
 
 

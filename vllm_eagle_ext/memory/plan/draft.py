@@ -52,9 +52,9 @@ def read_draft(
             return None
         raise OptionsError(
             field=_WINDOW, value=request.draft_window, allowed="only with a draft",
-            remedy="name the draft with --draft, or leave the option out",
+            remedy="name the draft, or leave the option out",
         )  # fmt: skip
-    model = open_model(request.draft, field="--draft", download_dir=request.download_dir)
+    model = open_model(request.draft, field="DRAFT", download_dir=request.download_dir)
     config = parse_config(model.config)
     if isinstance(config, list):
         raise _refusal(config[0], config[0].field)
@@ -62,9 +62,9 @@ def read_draft(
     drafter = drafter_of(model.config, flat.get("model_type"))
     if drafter is None or not drafter.backbone.has_kv_heads:
         raise UnsupportedDraftError(
-            field="--draft", value=request.draft,
+            field="DRAFT", value=request.draft,
             allowed="an EAGLE-3 or DFlash draft that keeps keys and values per head",
-            remedy="leave --draft out, and lower --gpu-mem by the draft's size",
+            remedy="leave the draft out, and lower --gpu-mem by the draft's size",
         )  # fmt: skip
     read_layers = family_of(flat, drafter).read_layers
     published = read_layers(config, drafter.backbone, format_of(model.config))

@@ -43,7 +43,7 @@ def test_the_same_request_settles_alike():
         ({"concurrency": [64]}, "--concurrency is 64. Allowed: at most the 40 prompts"),
         ({"engine": {"model": "x"}}, "--engine is ['model']"),
         ({"engine": {"tensor_parallel_size": 3}}, "tensor_parallel_size"),
-        ({"drafts": ["nowhere/at/all"]}, "--draft is 'nowhere/at/all'"),
+        ({"drafts": ["nowhere/at/all"]}, "DRAFT is 'nowhere/at/all'"),
         ({"target": str(TINY / "hybrid_target"), "drafts": [str(TINY / "dflash")], "ks": [99]}, "K=99"),
         ({"prompts": "nothing.txt"}, "--prompts is 'nothing.txt'"),
         ({"thinking": True}, "no such switch"),
@@ -100,7 +100,7 @@ def test_options_that_cannot_be_read(arguments, said):
 
 def test_a_folder_that_holds_a_report_is_kept(tmp_path):
     (tmp_path / "report.json").write_text("{}")
-    given = ["bench", "--target", REQUEST.target, "--draft", REQUEST.drafts[0], "--out", str(tmp_path)]
+    given = ["bench", REQUEST.drafts[0], "--target", REQUEST.target, "--out", str(tmp_path)]
     result = CliRunner().invoke(app, given)
     assert result.exit_code == 2
     assert "a folder without a report.json" in result.stderr
