@@ -85,7 +85,7 @@ def test_the_surface_alone(tmp_path):
     report, text = shown(MadeUpTune(surface_only=True), tmp_path)
     assert report.choice is None
     assert report.of("closing") == []
-    assert "before it is trained" in text
+    assert "trained or not" in text
     assert "--speculative-config" not in text
     assert re.search(r"\d+% \(K=\d\)", text)
 
