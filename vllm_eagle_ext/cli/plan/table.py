@@ -114,7 +114,7 @@ def _one(plan: HybridPlan) -> Table:
 
 
 def _several(plans: Sequence[HybridPlan]) -> Table:
-    """Make a row for each K, with vLLM's own scheme beside replay."""
+    """Make a row for each K, with vLLM's own scheme next to replay."""
     table = Table(box=None, pad_edge=False)
     table.add_column("\nK", justify="right")
     table.add_column("\nauto takes", style="dim")

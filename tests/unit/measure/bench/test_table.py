@@ -140,8 +140,10 @@ class TestNotes:
         assert text in line
 
     def test_rounds_of_one_engine(self):
-        assert any("seen by --repeats" in line for line in printed(MadeUp(repeats=1, rounds=6).report()))
-        assert not any("seen by --repeats" in line for line in printed(MadeUp().report()))
+        assert any(
+            "shows in --repeats" in line for line in printed(MadeUp(repeats=1, rounds=6).report())
+        )
+        assert not any("shows in --repeats" in line for line in printed(MadeUp().report()))
 
     def test_premises(self):
         lines = printed(MadeUp(synthetic=[2.5], temperature=0.7).report())

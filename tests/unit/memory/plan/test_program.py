@@ -30,6 +30,6 @@ def test_little_is_imported(target, options):
 def test_help_names_the_exit_codes():
     result = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, ["plan", "--help"])
     assert result.exit_code == 0
-    assert "Exits with 0 if a request fits, with 1 if for some K none does" in " ".join(
+    assert "Exits with 0 if a request fits for every K, and with 1 if for some K none does" in " ".join(
         result.stdout.split()
     )
