@@ -24,7 +24,7 @@ PAGE = ROOT / "docs/published_drafts.md"
 _NAMED = re.compile(r"[\w.-]+/[\w.-]+(, folder \w+)?")
 _PUBLISHER = re.compile(r"[\w-]+, EAGLE-3 head for .+")
 _SURENESS = {"I": "inferred", "R": "reports", "S": "source"}  # the least sure first
-# Where the title alone says too little beside the others, in the order of the short form.
+# Titles that say too little next to the others.
 _FAMILIES = {
     "native": "native EAGLE-3",
     "post-norm": "post-norm EAGLE-3",

@@ -31,7 +31,7 @@ go. Limits that vLLM states are not listed.
 A script imports only vLLM, starts no engine and takes seconds: `python docs/dev/vllm_faults/NAME.py`.
 It prints `fault present: ..` (status 0) or `fault gone: ..` (status 1). To judge another fault, start
 the same engine with `VLLM_PLUGINS=""`: what still happens is vLLM's. The rest is ours: see
-*Not loading?* in the [README](../../README.md), and `vllm-eagle verify` for drafts.
+[no start?](../../README.md#few-tokens-accepted-or-no-start), and `vllm-eagle verify` for drafts.
 
 Faults are in 0.32 and 0.33, unless marked. The Python files of 0.33 ran over 0.32's compiled CPU
 kernels.

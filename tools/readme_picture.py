@@ -1,4 +1,4 @@
-"""The picture of README.md: what one state block per draft token costs, and what replay does.
+"""The picture of docs/hybrid.md: what one state block per draft token costs, and what replay does.
 
     python -m tools.readme_picture      writes docs/images/state_per_request.png
 

@@ -16,6 +16,7 @@ from tests.support.readme import GUIDES, USAGE, blocks
 from tools.readme_picture import PICTURE, figures
 from tools.shown_output import logged_line
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES
+from vllm_eagle_ext.options import Options
 
 DRAFTS, EVIDENCE, CHANGELOG = (
     ROOT / page for page in ("docs/drafts.md", "docs/dev/evidence.md", "CHANGELOG.md")
@@ -37,6 +38,12 @@ def test_every_rule_has_its_row():
     early = {"config_is_well_formed": "error", "aux_layer_ids_exist": "error"}
     early["target_is_the_drafts_own"] = "error"
     assert rows == expected | early
+
+
+def test_every_option_has_its_row():
+    page = (ROOT / "docs/options.md").read_text()
+    keys = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert sorted(keys) == sorted(Options.model_fields)
 
 
 def test_the_picture_shows_what_is_computed():

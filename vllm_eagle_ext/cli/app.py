@@ -26,9 +26,8 @@ app = typer.Typer(
 )  # fmt: skip
 
 
-def _with_example(words: str, summary: str | None = None) -> Any:
-    name, example = words.partition(" ")[0], f"Example: vllm-eagle {words}"
-    return app.command(name, epilog=example, short_help=summary)
+def _with_example(words: str) -> Any:
+    return app.command(words.partition(" ")[0], epilog=f"Example: vllm-eagle {words}")
 
 
 # In the order in which they are listed, and used.
@@ -59,9 +58,12 @@ def vllm_eagle(
     """
 
 
-@_with_example("status", "Tell whether vLLM will load this package here.")
+@_with_example("status")
 def status() -> None:
-    """Say whether vLLM will load the package here; exits with 1 if it will not."""
+    """Tell whether vLLM will load this package here.
+
+    Exits with 0 if it will, and with 1 if it will not.
+    """
     from vllm_eagle_ext.cli.status import read_status
 
     report, shown = read_status(), console()

@@ -1,4 +1,4 @@
-"""Kernels cannot be replaced after numba's import.
+"""Kernels cannot be replaced while numba is loaded.
 
 Kind: explains an observation.
 Met by: a second engine in a process, and plugins that register kernels of a CPU.

@@ -10,7 +10,7 @@ Releases: 0.32 and 0.33 (run).
 Workaround: `drafters/eagle3/config_writer.py`, `_draft_to_the_end`: the draft's `max_model_len` becomes
   K longer where the drafter clamps its positions, as EAGLE-3 does. A DFlash block needs the room:
   there, set `--max-model-len` K + 1 tokens above the longest request (docs/serving.md).
-Remedy: with DFlash, raise `--max-model-len` by K + 1.
+Remedy: with DFlash, set `--max-model-len` K + 1 tokens above the longest request.
 Can go when: V1's `_input_fits_in_drafter` goes by request, or the V1 runner goes.
 """
 

@@ -82,6 +82,13 @@ def test_the_draft_has_an_option_of_its_former_name(command):
     assert options["--draft"].hidden
 
 
+def test_plan_takes_one_draft():
+    words = ["plan", "a", "--draft", "b", "--target", "c", "-k", "3"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert "give one draft, as DRAFT; --draft is its former name" in " ".join(result.output.split())
+
+
 def test_version():
     script = Path(sys.executable).with_name("vllm-eagle")
     result = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)

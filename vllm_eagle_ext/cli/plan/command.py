@@ -127,6 +127,8 @@ def plan(
     Exits with 0 if a request fits for every K, and with 1 if for some K none does. Exits with 2 if the
     target or the draft cannot be read.
     """
+    if draft and draft_option:
+        raise typer.BadParameter("give one draft, as DRAFT; --draft is its former name")
     from vllm_eagle_ext.memory.plan.request import PlanRequest
     from vllm_eagle_ext.memory.plan.run import run_plans
 
