@@ -49,7 +49,13 @@ def pip(*args: str, index: str | None = None) -> bool:
     environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1")
     extra = ["--extra-index-url", index] if index else []
     command = [str(PYTHON), "-m", "pip", *args, *extra]
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
+    # Some indexes make pip print hundreds of warnings: they are shown only where it fails.
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, check=False, stdout=-1, stderr=-2, text=True
+    )
+    if done.returncode:
+        print(done.stdout, flush=True)
+    return done.returncode == 0
 
 
 def install_cpu(index: str | None) -> None:

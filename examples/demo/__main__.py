@@ -143,7 +143,7 @@ def main(
     for name, (same, gaps) in agreements.items():
         say_agreement(name, same, gaps)
     picture(ordered, out / "demo.png")
-    console.print(f"Picture: {out / 'demo.png'}; engine logs beside it.")
+    console.print(f"Picture: {out / 'demo.png'}; engine logs are next to it.")
 
 
 def decode_variants(
