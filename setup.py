@@ -6,13 +6,14 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
-VERSION = re.search(
-    r'^__version__ = "(.+)"$', (ROOT / "vllm_eagle_ext/version.py").read_text(), re.MULTILINE
-).group(1)
+STATED = dict(
+    re.findall(r'^(\w+) = "(.*)"', (ROOT / "vllm_eagle_ext/version.py").read_text(), re.MULTILINE)
+)
 
 setup(
     name="vllm-eagle-ext",
-    version=VERSION,
+    version=STATED["__version__"],
+    project_urls={"Source": STATED["PROJECT_URL"]} if STATED["PROJECT_URL"] else {},
     description="EAGLE-3 drafters for vLLM, served from the published checkpoints as they are",
     long_description=(ROOT / "README.md").read_text(),
     long_description_content_type="text/markdown",

@@ -18,6 +18,8 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+from vllm_eagle_ext.log import NAME
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/usage.md"
 DRAFT, DRAFTED = "examples/tiny/postnorm", "examples/tiny/target"
@@ -25,7 +27,7 @@ TARGET, CONFIG = "Qwen/Qwen3.6-27B", ROOT / "tests/fixtures/hybrid/qwen3_6_27b.j
 _SHOWN = re.compile(
     r"(```bash\n(vllm-eagle (?:check|plan) [^\n]*)\n```\n\n```text\n).*?(?=```)", re.DOTALL
 )
-_LOGGED = re.compile(r"(?<=```text\n)Draft '.*?(?=```)", re.DOTALL)
+_LOGGED = re.compile(rf"(?<=```text\n){NAME}: Draft '.*?(?=```)", re.DOTALL)
 _WIDTH = 115
 
 
@@ -53,7 +55,7 @@ def logged_line() -> str:
     request = CheckRequest(draft=DRAFT, target=DRAFTED, k=4, options={}, platform="cpu")
     with contextlib.chdir(ROOT):  # the page names its draft from there
         found = run_check(request)
-    return describe(found.inspection.spec, found.target.num_layers)
+    return f"{NAME}: {describe(found.inspection.spec, found.target.num_layers)}"
 
 
 def _wrapped(text: str) -> str:

@@ -50,7 +50,7 @@ class Options(BaseModel):
     draft_window: Annotated[int, Field(ge=2)] | Literal["auto"] | None = Field(
         default=None,
         description="tokens that the draft's layers attend to, the last ones, where they were published "
-        'without a window; "auto" (as many as the draft was trained on) or null (all)',
+        'without a window; "auto" (as many as the positions in its config) or null (all)',
     )
     norm_output: Literal["checkpoint"] | bool = Field(
         default="checkpoint",

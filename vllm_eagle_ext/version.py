@@ -4,6 +4,8 @@
 from importlib.metadata import PackageNotFoundError, version
 
 __version__ = "0.1.0"
+PROJECT_URL = ""  # to be set at publication; setup.py puts it into the metadata
+INSTALL_VLLM = "From a clone of this project: `make venv` on a CPU, `pip install '.[cuda]'` for a GPU."
 
 
 def installed_vllm() -> str | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import shlex
 from collections.abc import Iterator
@@ -228,12 +229,26 @@ def field_name(model: str, name: str) -> str:
     return f"{name if name.isprintable() else ascii(name)} of {model!r}"
 
 
+def _close_to(model: str) -> str | None:
+    """Return the folder whose name is most like that of a missing one, in the same place."""
+    parent, name = os.path.split(os.path.expanduser(model).rstrip("/"))
+    try:
+        found = [entry.name for entry in os.scandir(parent or ".") if entry.is_dir()]
+    except OSError:
+        return None
+    close = difflib.get_close_matches(name, found, n=1)
+    return os.path.join(parent, close[0]) if close else None
+
+
 def _not_found(field: str, model: str, problem: str) -> UnsupportedDraftError:
+    close = _close_to(model)
     return UnsupportedDraftError(
         field=field,
         value=model,
         allowed=PLACES,
-        remedy=f"check the path or name, or download it first ({problem})",
+        remedy=f"did you mean {close}? ({problem})"
+        if close
+        else f"check the path or name, or download it first ({problem})",
     )
 
 

@@ -62,7 +62,7 @@ class DraftSpec:
     mask_token_id: int | None
     embedding_scale: float  # of the embeddings, its own or the target's
     trained_k: int | None  # drafted tokens in training, where the config says so
-    trained_length: int | None  # positions
+    trained_length: int | None  # positions in its config: at least the length of its training texts
     draft_window: int | None  # the option's, of the layers that were published without one
     quantisation: str | None
 
@@ -182,7 +182,7 @@ def _from_files(files: DraftFiles, flat: Mapping[str, Any], config: DraftConfig)
 
 
 def trained_length(flat: Mapping[str, Any], config: DraftConfig) -> int | None:
-    """Positions that a draft was trained on, as far as its config tells."""
+    """Return the positions in a draft's config, those before its rope was stretched."""
     return read_rope(flat).original_length or config.max_position_embeddings
 
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vllm_eagle_ext.checkpoint.families.registry import drafter_of
+from vllm_eagle_ext.checkpoint.known_architectures import PLAIN_MODELS
 from vllm_eagle_ext.checkpoint.rope_config import Rope, read_rope, rope_problems
-from vllm_eagle_ext.errors import UnsupportedDraftError
+from vllm_eagle_ext.errors import UnsupportedDraftError, UnsupportedTargetError
 
 # Where composite configs keep the language model.
 _TEXT_BLOCKS = ("text_config", "language_config", "llm_config")
@@ -44,6 +46,21 @@ class TargetFacts:
             embedding_scale=_table_scale(text),
             folder=folder,
         )
+
+
+def refuse_a_draft(config: Mapping[str, Any], name: str) -> None:
+    """Refuse a config.json of a draft in the target's place.
+
+    Raises:
+        UnsupportedTargetError: it is one of a draft, by its architecture or type.
+    """
+    names = config.get("architectures")
+    if drafter_of(config, None) is None or names in [[plain] for plain in PLAIN_MODELS]:
+        return
+    raise UnsupportedTargetError(
+        field="--target", value=name, allowed=f"a target model; this config.json is a draft's, {names}",
+        remedy="swap DRAFT and --target if they changed places, as in COMMAND DRAFT --target TARGET",
+    )  # fmt: skip
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

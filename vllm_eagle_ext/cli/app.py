@@ -6,10 +6,12 @@ What measures is imported when a command that needs it runs, so that the others 
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 import typer
 
+from vllm_eagle_ext.cli import parameters
 from vllm_eagle_ext.cli.bench import bench
 from vllm_eagle_ext.cli.check.command import check
 from vllm_eagle_ext.cli.plan.command import plan
@@ -59,7 +61,7 @@ def vllm_eagle(
 
 
 @_with_example("status")
-def status() -> None:
+def status(as_json: parameters.AsJson = False) -> None:
     """Tell whether vLLM will load this package here.
 
     Exits with 0 if it will, and with 1 if it will not.
@@ -67,6 +69,8 @@ def status() -> None:
     from vllm_eagle_ext.cli.status import read_status
 
     report, shown = read_status(), console()
-    for line in report.lines:
+    if as_json:
+        typer.echo(json.dumps(report.to_json()))
+    for line in () if as_json else report.lines:
         shown.print(f"{'ok ' if line.ok else 'NO '} {line.text}", markup=False)
     raise typer.Exit(0 if report.ok else 1)

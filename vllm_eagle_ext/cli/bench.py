@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.terminal import console, fail, json_object, numbers
+from vllm_eagle_ext.cli.terminal import console, fail, json_object, numbers, require_engine
 from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def bench(
     Exits with 0 if all went well. Exits with 1 if the target without a draft, or a draft with this
     package, could not be served. Exits with 2 if the request cannot be met.
     """
+    require_engine()
     from vllm_eagle_ext.measure.bench.run import run_bench
 
     drafts = [*(draft or ()), *(draft_option or ())]

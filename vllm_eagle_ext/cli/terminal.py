@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several commands share: how they print, fail and read JSON."""
+"""What several commands share: what they need, how they print, fail and read JSON."""
 
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
+
+from vllm_eagle_ext.version import INSTALL_VLLM
 
 CANNOT_READ = 2
 
@@ -18,6 +21,13 @@ def fail(message: str, *, as_json: bool = False) -> NoReturn:
     else:
         Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(message, markup=False)
     raise typer.Exit(CANNOT_READ)
+
+
+def require_engine(*, as_json: bool = False) -> None:
+    """End a command that starts engines or runs kernels where they cannot be imported."""
+    missing = [package for package in ("vllm", "torch") if find_spec(package) is None]
+    if missing:
+        fail(f"This command needs {' and '.join(missing)}. {INSTALL_VLLM}", as_json=as_json)
 
 
 def json_object(text: str, hint: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from vllm_eagle_ext.cli import parameters
 from vllm_eagle_ext.cli.bench import left_in, typed_request
-from vllm_eagle_ext.cli.terminal import console, fail, numbers
+from vllm_eagle_ext.cli.terminal import console, fail, numbers, require_engine
 from vllm_eagle_ext.errors import EagleExtError
 
 
@@ -50,6 +50,7 @@ def tune(
     Exits with 0 if the printed config is never slower than no draft, and with 1 if it is. Exits with 2
     if this cannot be decided.
     """
+    require_engine(as_json=as_json)
     from vllm_eagle_ext.measure.bench.run import run_tune
 
     asked = typed_request(

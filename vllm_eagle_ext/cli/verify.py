@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.terminal import console, fail, json_object
+from vllm_eagle_ext.cli.terminal import console, fail, json_object, require_engine
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def verify_draft(
 
     Exits with 0 if nothing failed, with 1 if a check failed, and with 2 if it cannot run.
     """
+    require_engine(as_json=as_json)
     try:
         _require_folder(out)
         answer = _task(gate_layouts=gate_layouts, feedback=feedback)

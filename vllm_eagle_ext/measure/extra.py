@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optional packages of measuring, and what to install where one is missing."""
+"""Refuses to measure where a package that it needs is missing, and says what to install."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:
         first = next(iter(str(error).splitlines()), type(error).__name__)
         raise SpeculativeConfigError(
             field="tokenizer of the target", value=target, allowed="a tokenizer next to its config.json",
-            remedy=f"check the name, or take --dummy with --prompt-tokens, which need none ({first})",
+            remedy=f"add its tokenizer files; bench also takes --dummy and --prompt-tokens ({first})",
         ) from None  # fmt: skip
 
 

@@ -84,12 +84,19 @@ def _apply(launch: Launch) -> None:
 def _apply_draft(launch: Launch) -> None:
     config, inspection = launch.config, launch.inspection
     if inspection is None or inspection.case is None:
-        logger.warning("Draft %r is of another kind: not checked; loaded by stock vLLM.", config.model)
+        kind = getattr(config.draft_model_config, "architectures", None)
+        logger.warning(
+            "This package does not handle the draft %r (%s): plain vLLM loads it.", config.model, kind
+        )
         return
     apply_spec(config, inspection.case, strict=launch.options.strict)
     log_inspection(inspection, launch.target.get_total_num_hidden_layers())
     spec, k = inspection.case.spec, config.num_speculative_tokens
     metrics.publish_draft(launch.engine_args, launch.target, spec, k)
+    logger.info(
+        "Drafting is on: %s tokens per step with %r. See acceptance in the log (SpecDecoding metrics) "
+        "and in /metrics (vllm:spec_decode_num_accepted_tokens_total).", k, spec.model,
+    )  # fmt: skip
 
 
 def build_on_untested_vllm(engine_args: Any, target_model_config: Any, build: Callable[[], Any]) -> Any:

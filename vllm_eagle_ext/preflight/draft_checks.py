@@ -77,7 +77,7 @@ def inspect_requested(launch: Launch, request: DraftRequest) -> Inspection | Non
         check_request(request)
     if "://" in request.model or os.environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true"):
         logger.warning(
-            "Draft %r lies neither in a folder nor on the hub: not checked; loaded by stock vLLM.",
+            "Draft %r lies neither in a folder nor on the hub: not checked; plain vLLM loads it.",
             request.model,
         )
         return None

@@ -1,4 +1,12 @@
+"""`vllm-eagle status`, and the commands that need an engine where there is none."""
+
 from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 from typer.testing import CliRunner
@@ -14,7 +22,33 @@ def test_all_is_well():
     result = runner.invoke(app, ["status"])
     assert result.exit_code == 0
     assert "NO " not in result.stdout
-    assert "Eagle3EagleExtLlamaForCausalLM is registered" in result.stdout
+    assert "vLLM knows our drafters: Eagle3EagleExtLlamaForCausalLM" in result.stdout
+
+
+def test_what_a_start_would_do_here():
+    said = runner.invoke(app, ["status"]).stdout
+    device = "cpu" if "vLLM would run on: cpu" in said else "cuda"
+    assert f"ok  vLLM would run on: {device}" in said
+    assert "ok  vLLM's model runner: V" in said
+    assert "ok  replay for hybrid targets: " in said
+    assert "ok  look for this line in the log of a start: vllm-eagle-ext: Draft '..'" in said
+
+
+def test_json_tells_the_same():
+    said, told = runner.invoke(app, ["status"]), runner.invoke(app, ["status", "--json"])
+    found = json.loads(told.stdout)
+    assert found["ok"] is True
+    assert [line["text"] in said.stdout for line in found["lines"]] == [True] * len(found["lines"])
+
+
+@pytest.mark.parametrize("runs_on_v2", [True, False])
+def test_the_runner_and_replay_follow_vllms_variable(monkeypatch, runs_on_v2):
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(runs_on_v2)))
+    said = runner.invoke(app, ["status"]).stdout
+    assert (
+        f"model runner: {'V2' if runs_on_v2 else 'V1'} (VLLM_USE_V2_MODEL_RUNNER={int(runs_on_v2)})"
+        in said
+    )
 
 
 def test_vllm_plugins_that_keeps_us_out(monkeypatch):
@@ -52,7 +86,67 @@ def test_no_vllm(monkeypatch):
     monkeypatch.setattr("vllm_eagle_ext.cli.status.find_spec", lambda name: None)
     result = runner.invoke(app, ["status"])
     assert result.exit_code == 1
-    assert "NO  vLLM is not installed" in result.stdout
+    assert (
+        "NO  vLLM is not installed. From a clone of this project: `make venv` on a CPU" in result.stdout
+    )
+
+
+def test_a_distribution_of_another_name(monkeypatch):
+    """That of pip's CPU wheel, for whose name the vllm command does not ask."""
+
+    def version(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("vllm_eagle_ext.cli.status.version", version)
+    result = runner.invoke(app, ["status"])
+    assert result.exit_code == 1
+    assert "NO  the vllm command will not start: no distribution is called vllm" in result.stdout
+
+
+def in_a_process(folder, *words):
+    """Run a command where the modules in a folder come first."""
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [sys.executable, "-c", "from vllm_eagle_ext.cli import app; app()", *words]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_a_vllm_that_cannot_be_imported(tmp_path):
+    """As next to a torchvision that was built for CUDA: its import raises RuntimeError."""
+    (tmp_path / "torchvision.py").write_text(
+        'raise RuntimeError("operator torchvision::nms\\ndoes not exist")\n'
+    )
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm/__init__.py").write_text("import torchvision\n")
+    done = in_a_process(tmp_path, "status")
+    assert done.returncode == 1
+    assert (
+        "NO  vLLM cannot be imported (RuntimeError: operator torchvision::nms does not exist)"
+        in done.stdout
+    )
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("missing", ["vllm", "torch"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bench", "DRAFT", "--target", "T"],
+        ["verify", "DRAFT", "--target", "T"],
+        ["tune", "DRAFT", "--target", "T", "--json"],
+        ["selftest"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_that_start_engines_need_vllm_and_torch(monkeypatch, missing, words):
+    monkeypatch.setattr(
+        "vllm_eagle_ext.cli.terminal.find_spec", lambda name: None if name == missing else object()
+    )
+    result = runner.invoke(app, words)
+    assert result.exit_code == 2
+    assert f"This command needs {missing}. From a clone of this project" in result.output
+    assert len(result.output.strip().splitlines()) == 1
 
 
 def test_no_entry_point(monkeypatch):

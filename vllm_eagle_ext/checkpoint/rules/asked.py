@@ -12,6 +12,7 @@ from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
 
 MOST_USEFUL_K = 10  # of a draft that runs once per token
+MOST_K = 64  # of such a draft: at 95 % accepted each, position 64 is reached in 4 % of the steps
 
 
 @rule(Severity.WARNING)
@@ -20,7 +21,7 @@ def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
     if trained is None or wanted is None or trained >= wanted or _has_windows(case, trained):
         return
     yield Problem(
-        field="positions that the draft was trained on",
+        field="positions in the draft's config",
         value=trained,
         allowed=f"at least max_model_len, {wanted}",
         remedy=f"expect acceptance to fall beyond {trained} tokens, and vLLM's V1 runner to draft "
@@ -47,7 +48,7 @@ def trained_length_covers_the_target(case: Case) -> Iterable[Problem]:
     trained, most = case.spec.trained_length, case.target.max_position_embeddings
     if case.setting.max_model_len is None and trained is not None and most and trained < most:
         yield Problem(
-            field="positions that the draft was trained on",
+            field="positions in the draft's config",
             value=trained,
             allowed=f"fewer than the target's {most}, if requests are shorter: beyond its own it drafts "
             "with less success",
@@ -70,19 +71,34 @@ def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.ERROR)
+def k_can_pay(case: Case) -> Iterable[Problem]:
+    """A draft that runs once per token; others draft all of them in one pass."""
+    k, family = case.setting.k, case.spec.record
+    in_one_pass = family.fills_a_block or family.asks_for_parallel_drafting
+    if k is not None and k > MOST_K and not in_one_pass:
+        yield Problem(
+            field="num_speculative_tokens",
+            value=k,
+            allowed=f"up to {MOST_K}: the draft runs once per token, and even where 95 % of each "
+            f"position are accepted, position {k} is reached in {100 * 0.95**k:.2g} % of the steps",
+            remedy="use 3 to 7, and measure what pays: vllm-eagle bench DRAFT --target TARGET -k 3,5,7",
+        )
+
+
 @rule(Severity.WARNING, for_all=False)
 def k_is_worth_drafting(case: Case) -> Iterable[Problem]:
     """A position counts only if all before it were accepted: at 80 % each, the tenth in one step of
     nine. EAGLE-3 heads are trained to unroll some 7 tokens."""
     k = case.setting.k
-    if k is not None and k > MOST_USEFUL_K and case.spec.trained_k is None:
+    if k is not None and MOST_USEFUL_K < k <= MOST_K and case.spec.trained_k is None:
         yield Problem(
             field="num_speculative_tokens",
             value=k,
             allowed=f"up to {MOST_USEFUL_K} for a draft that does not say what it was trained for: even "
             f"where 80 % of each position are accepted, position {k} is reached in "
             f"{100 * 0.8**k:.2g} % of the steps, and each costs a pass of the draft",
-            remedy="measure what pays: vllm-eagle bench .. -k 3,5,7",
+            remedy="measure what pays: vllm-eagle bench DRAFT --target TARGET -k 3,5,7",
         )
 
 
@@ -164,6 +180,7 @@ RULES = (
     trained_length_covers_max_model_len,
     trained_length_covers_the_target,
     k_leaves_room_in_the_context,
+    k_can_pay,
     k_is_worth_drafting,
     gate_layout_has_a_gate,
     k_is_within_the_trained_unroll,

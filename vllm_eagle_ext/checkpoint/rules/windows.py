@@ -99,13 +99,13 @@ def draft_window_is_used(case: Case) -> Iterable[Problem]:
         yield _refused(
             asked,
             "a number of tokens: the draft's config.json has no max_position_embeddings, which is taken "
-            "for the length that it was trained on",
+            "for the length of its training texts",
             "state the length of its training texts",
         )
     elif asked == "auto" and spec.draft_window is None:
         yield _refused(
             asked,
-            f"a number of tokens: by its config.json the draft was trained on {spec.trained_length}, "
+            f"a number of tokens: the draft has {spec.trained_length} positions in its config.json, "
             "and no text is longer",
             "if acceptance falls in long texts all the same, state the length of its training texts",
         )

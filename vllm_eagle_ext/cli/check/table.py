@@ -32,7 +32,7 @@ def print_check(result: CheckResult, console: Console, *, everything: bool = Fal
     elif inspection.is_passed_through:
         is_off = result.request.options.get("enabled") is False
         why = "Switched off by the option enabled" if is_off else "Not a supported draft"
-        console.print(f"{why}: not checked; loaded by stock vLLM.")
+        console.print(f"{why}: not checked; plain vLLM loads it.")
     for finding in sorted(inspection.findings, key=lambda f: _ORDER.index(f.severity)):
         if everything or finding.follows_from is None:
             _print_finding(finding, console)
@@ -53,7 +53,8 @@ def _print_finding(finding: Finding, console: Console) -> None:
 
 def _print_refusal(result: CheckResult, console: Console, *, everything: bool) -> None:
     inspection, platform = result.inspection, result.start.platform
-    console.print(f"Checked for {platform.name}: {platform.why}.")
+    other = "" if platform.name == "cuda" else " For a GPU add --platform cuda."
+    console.print(f"Checked for {platform.name}: {platform.why}.{other}")
     count = len(inspection.causes)
     follow = consequences(inspection.errors)
     more = f", {follow}{'' if everything else ' (--all shows them)'}" if follow else ""
@@ -102,7 +103,7 @@ def _spec_rows(spec: DraftSpec, target: TargetFacts, start: Start) -> Iterator[t
     yield "embeddings, head", f"{spec.embeddings}, {spec.head}"
     yield "rope", str(spec.rope)
     if spec.trained_length:
-        yield "trained on", f"{spec.trained_length} positions"
+        yield "positions", f"{spec.trained_length} in its config.json"
     if spec.quantisation:
         yield "quantisation", spec.quantisation
     if start.state:

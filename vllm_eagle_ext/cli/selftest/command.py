@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from vllm_eagle_ext.cli.terminal import console, fail
+from vllm_eagle_ext.cli.terminal import console, fail, require_engine
 from vllm_eagle_ext.errors import EagleExtError
 
 
@@ -32,6 +32,7 @@ def selftest(
     Exits with 0 if all results are right, with 1 if one is wrong, and with 2 if nothing could be
     checked.
     """
+    require_engine()
     from vllm_eagle_ext.cli.selftest.table import print_selftest, watching
     from vllm_eagle_ext.measure.selftest.run import run_selftest
 

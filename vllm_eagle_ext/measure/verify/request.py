@@ -69,6 +69,7 @@ def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
         engine, draft=given["draft"], target=target, k=given["k"], method=given["method"],
         revision=given["revision"], options=given["eagle_ext"],
     )  # fmt: skip
+    checked = run_check(check)  # before the tokenizer: a missing folder ends it at once
     texts = read_texts(source, count=amounts.pop("num_prompts"))
     prompts = token_ids(
         texts, target, source=source, chat_template=given["chat_template"],
@@ -76,14 +77,10 @@ def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
     )  # fmt: skip
     same = ("concurrency", "tie_gap", "reference", "quick")
     return VerifyRequest(
-        check=_with_usual_k(check), engine=engine, prompts=prompts, **amounts,
+        check=replace(check, k=check.k or usual_k(checked.inspection.spec)), engine=engine,
+        prompts=prompts, **amounts,
         **{name: given[name] for name in same},
     )  # fmt: skip
-
-
-def _with_usual_k(check: CheckRequest) -> CheckRequest:
-    """Return the draft's own K where none is asked for."""
-    return check if check.k else replace(check, k=usual_k(run_check(check).inspection.spec))
 
 
 def plain_arguments(request: VerifyRequest) -> dict[str, Any]:

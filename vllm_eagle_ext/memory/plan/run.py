@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from vllm_eagle_ext.checkpoint.target_facts import refuse_a_draft
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.memory.chunked_kernels import dtype_of_width, hindrance
 from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, default_graphs
@@ -161,6 +162,7 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
             remedy="choose one of them; others pack keys and values in ways that are not modelled",
         )  # fmt: skip
     model = open_model(request.target, field="--target", download_dir=request.download_dir)
+    refuse_a_draft(model.config, request.target)
     kv_bytes = KV_DTYPES[request.kv_dtype]
     if is_hybrid(model.config):
         platform = "cpu" if request.cpu else "cuda"

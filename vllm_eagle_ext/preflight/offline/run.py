@@ -21,6 +21,7 @@ from vllm_eagle_ext.checkpoint.draft_files import OnValues, refuse_disguised
 from vllm_eagle_ext.checkpoint.families.registry import drafter_of
 from vllm_eagle_ext.checkpoint.findings import relax
 from vllm_eagle_ext.checkpoint.sources import FolderSource
+from vllm_eagle_ext.checkpoint.target_facts import refuse_a_draft
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.options import KEY, parse_options
 from vllm_eagle_ext.preflight.draft_checks import inspect_files
@@ -109,6 +110,7 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     platform = find_platform(request.platform)
     target_folder = Path(os.path.expanduser(request.target))
     config = read_config(request.target, token=request.token, download_dir=request.download_dir)
+    refuse_a_draft(config, request.target)
     target = TargetFacts.from_config(config, target_folder if target_folder.is_dir() else None)
     if target_folder.is_dir():
         _look_at_weights(request.target, target_folder)

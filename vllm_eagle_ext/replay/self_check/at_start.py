@@ -32,7 +32,10 @@ from vllm_eagle_ext.replay.self_check.step import Shapes
 logger = get_logger(__name__)
 
 KERNELS_OPTION = "additional_config.eagle_ext.replay_kernels"
-FALLEN_BACK = "Self-check of replay FAILED: %s. The %s kernels, which are right, run instead. %s."
+FALLEN_BACK = (
+    "Self-check of replay FAILED: %s. These kernels gave wrong results here. The %s kernels, which "
+    "passed, run instead. %s."
+)
 ASK = "`vllm-eagle selftest --json selftest.json` tests this machine at length; please send the file in"
 
 
@@ -175,9 +178,9 @@ def _refuse_or_say(failed: Sequence[str], *, must_replay: bool, speaks: bool) ->
     if speaks:
         logger.log(
             logging.ERROR,
-            "Self-check of replay FAILED: %s. The recurrent states stay with vLLM's own scheme, "
-            "per_token: one state block per draft token, and fewer requests fit. What this start's log "
-            "and /metrics said of replay before does not hold. %s.",
+            "Self-check of replay FAILED: %s. The kernels gave wrong results here. vLLM's own scheme "
+            "per_token runs instead: one state block per draft token, so fewer requests fit. Ignore "
+            "what the log and /metrics said of replay before. %s.",
             found,
             ASK,
         )

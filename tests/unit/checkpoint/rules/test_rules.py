@@ -81,6 +81,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "trained_length_covers_max_model_len": ("warning", True),
     "trained_length_covers_the_target": ("note", True),
     "k_leaves_room_in_the_context": ("error", False),
+    "k_can_pay": ("error", True),
     "k_is_worth_drafting": ("warning", True),
     "gate_layout_has_a_gate": ("warning", True),
     "draft_window_is_computed": ("error", False),

@@ -32,7 +32,7 @@ def test_a_draft_that_would_be_served(check, draft, target):
     assert table["attention"] == "1 x full"
     assert table["vocabulary"] == "96, d2t as offsets of 128"
     assert table["rope"] == "theta 10000"
-    assert table["trained on"] == "512 positions"
+    assert table["positions"] == "512 in its config.json"
     assert "Would be served. Start it with:\n" in result.stdout
     speculative = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": 3}
     assert serve_line(result) == (str(target), {"--speculative-config": speculative})

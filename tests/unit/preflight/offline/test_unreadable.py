@@ -136,3 +136,28 @@ def test_bad_arguments(check, draft, options):
 def test_target_is_asked_for(draft):
     result = CliRunner().invoke(app, ["check", str(draft)])
     assert "--target" in refusal(result)
+
+
+@pytest.mark.parametrize("command", ["check", "plan", "verify"])
+def test_a_draft_in_the_targets_place(command, target, draft):
+    """The arguments may have changed places."""
+    words = [command, str(target), "--target", str(draft), "-k", "3"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert f"--target is '{draft}'" in result.stderr
+    assert "['LlamaForCausalLMEagle3']" in result.stderr
+    assert "swap DRAFT and --target" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "verify"])
+def test_a_slip_in_a_folders_name(command, target, draft):
+    """Said before a tokenizer is looked for, with the folder that was meant."""
+    for words in (
+        [str(draft) + "t", "--target", str(target)],
+        [str(draft), "--target", str(target) + "x"],
+    ):
+        result = CliRunner().invoke(app, [command, *words])
+        assert result.exit_code == 2
+        meant = target if words[0] == str(draft) else draft
+        assert f"did you mean {meant}?" in result.stderr
+        assert "no such folder" in result.stderr

@@ -98,7 +98,7 @@ CASES = [
     case(
         "target_is_the_drafts_own", "width_and_vocabulary", "native",
         target={"hidden_size": 2 * HIDDEN, "vocab_size": 256},
-        words=("probably another one", "hidden size 64 (here 128)", "a vocabulary of 128 (here 256)"),
+        words=("probably not this one", "hidden size 64 (here 128)", "a vocabulary of 128 (here 256)"),
         others=(
             "target_width_fits", "draft_vocabulary_fits", "fc_reads_every_aux_layer",
             "embeddings_can_be_shared", "d2t_agrees_with_t2d",
@@ -116,6 +116,10 @@ CASES = [
     case(
         "k_leaves_room_in_the_context", "of_the_target", "native",
         setting={"k": 600, "max_model_len": None}, words=("600", "max_model_len is 512"),
+    ),
+    case(
+        "k_can_pay", "400", "native", setting={"k": 400},
+        words=("num_speculative_tokens", "400", "up to 64", "1.2e-07 % of the steps"),
     ),
     case(
         "k_is_worth_drafting", "beyond", "native", setting={"k": 11},
@@ -151,7 +155,7 @@ CASES = [
     ),
     case(
         "draft_window_is_used", "longer_than_texts", "native", options={"draft_window": "auto"},
-        words=("draft_window", "auto", "trained on 512"),
+        words=("draft_window", "auto", "512 positions in its config"),
     ),
     case(
         "draft_window_is_used", "not_stated", "native", no_key("max_position_embeddings"),
