@@ -32,7 +32,7 @@ ifeq ($(filter auto cpu cuda,$(VLLM))$(filter contract,$(MAKECMDGOALS)),)
 $(error VLLM=$(VLLM): allowed are cpu and cuda)
 endif
 
-.PHONY: venv venv-0.33 demo test test-full test-long test-peers test-0.33 soak bench-guard lint tiny contract build
+.PHONY: venv venv-0.33 demo test test-full test-long test-peers test-0.33 soak bench-guard lint tiny contract build docs
 
 venv:
 	@$(PYTHON) tools/setup_venv.py --vllm $(KIND) --torch-index "$(TORCH_INDEX)"
@@ -100,6 +100,12 @@ tiny: venv
 # `make contract VLLM=0.33.0` downloads that release and reads its source without importing it.
 contract: venv
 	@$(BIN)/python -m tests.contract $(if $(filter-out auto cpu cuda,$(VLLM)),--release $(VLLM))
+
+# A site of the same pages, in build/site; a link that leads nowhere fails.
+docs: venv
+	@$(BIN)/python -c "import material" 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@rm -rf build/pages && mkdir -p build/pages && git ls-files -z | xargs -0 cp --parents -t build/pages
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 build: venv
 	@$(BIN)/python -m build --outdir build/dist

@@ -52,6 +52,7 @@ setup(
             "pytest-xdist>=3.6",  # --no-loadscope-reorder
             "ruff>=0.12",
         ],
+        "docs": ["mkdocs-material>=9.5,<10"],
         # The V2 runner on a CPU: the release whose interpreter its kernels have been run under.
         "interpreter": ["triton==3.9.0"],
     },

