@@ -64,15 +64,17 @@ def _bench_figure(report: Report) -> Figure | None:
     drafts = [one for one in report.settings.drafts if any(r.variant.draft == one for r in rows)]
     if not drafts:
         return None
-    target = labels([report.settings.target])[report.settings.target]
+    shown = labels([report.settings.target, *report.settings.drafts])
+    served = shown[report.settings.target] + (f" with {shown[drafts[0]]}" if len(drafts) == 1 else "")
     figure = _new_figure(
-        f"Speed-up against no draft: {target}", report.context.device,
+        f"Speed-up against no draft: {served}", report.context.device,
         width=7.0 if len(drafts) == 1 else min(16.0, 4.6 * len(drafts)), height=4.8,
     )  # fmt: skip
     panels = figure.subplots(1, len(drafts), squeeze=False, sharey=True)[0]
     for panel, draft in zip(panels, drafts, strict=True):
         _draw_speedups(report, panel, [row for row in rows if row.variant.draft == draft])
-        panel.set_title(labels(report.settings.drafts)[draft])
+        if len(drafts) > 1:
+            panel.set_title(shown[draft])
     panels[0].set_ylim(0, 1.06 * panels[0].get_ylim()[1])
     return figure
 

@@ -59,7 +59,7 @@ def test_each_variant_and_its_interval(picture):
     assert list(line.get_ydata()) == [row.speedup.median for row in rows]
     assert bars.get_segments()[2][:, 1] == pytest.approx([rows[2].speedup.low, rows[2].speedup.high])
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["1", "4", "16"]
-    assert "target-8B" in figure.get_suptitle()
+    assert figure.get_suptitle().startswith("Speed-up against no draft: target-8B with fast-draft\n")
 
 
 def published(report, path) -> str:
