@@ -38,7 +38,7 @@ LAYERS = (
     Layer(
         "base",
         ("version", "errors", "log", "failure_causes", "after_import", "drafter_classes", "touched"),
-        "version, error types, logger, import hooks, drafter classes, what is touched of vLLM",
+        "small modules that import nothing of the package",
         without=("vllm", "torch"),
     ),
     Layer(
@@ -58,7 +58,7 @@ LAYERS = (
     Layer(
         "memory",
         ("memory",),
-        "geometry of the caches, requests that fit, which scheme keeps the recurrent states",
+        "geometry of caches, requests that fit, scheme of the recurrent states",
         ("base", "checkpoint"),
         without=("vllm",),  # `plan` asks torch for the GPU's memory
     ),
@@ -89,25 +89,25 @@ LAYERS = (
     Layer(
         "preflight",
         ("preflight",),
-        "what happens between the command line and vLLM's SpeculativeConfig",
+        "from the command line to vLLM's SpeculativeConfig",
         ("base", "checkpoint", "options", "memory", "compat", "start", "drafters"),
     ),
     Layer(
         "plugin",
         ("plugin",),
-        "the entry point: registers drafters and targets, installs what compat has",
+        "the entry point: registers drafters and targets, installs compat",
         ("base", "checkpoint", "memory", "compat", "start", "preflight"),
     ),
     Layer(
         "measure",
         ("measure",),
-        "bench, tune, verify, selftest and their references; no engine that serves a user imports it",
+        "bench, tune, verify, selftest and their references",
         ("base", "checkpoint", "options", "memory", "replay", "preflight"),
     ),
     Layer(
         "cli",
         ("cli",),
-        "the commands of `vllm-eagle`: arguments in, tables and JSON out",
+        "commands: arguments in, tables and JSON out",
         ("base", "checkpoint", "memory", "compat", "preflight", "plugin", "measure"),
     ),
 )  # fmt: skip

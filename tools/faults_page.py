@@ -24,14 +24,13 @@ KINDS = {
 INTRODUCTION = """\
 # Faults of vLLM that were found
 
-`python -m tools.faults_page --write` writes this page from the scripts in [vllm_faults](vllm_faults).
-Their docstrings also have who meets the fault, its cause, what was run, the workaround, and when it can
-go. Limits that vLLM states are not listed.
+This page lists faults of vLLM that drafts meet. It follows the docstrings in [vllm_faults](vllm_faults),
+which also have causes and workarounds.
 
-A script imports only vLLM, starts no engine and takes seconds: `python docs/dev/vllm_faults/NAME.py`.
-It prints `fault present: ..` (status 0) or `fault gone: ..` (status 1). To judge another fault, start
-the same engine with `VLLM_PLUGINS=""`: what still happens is vLLM's. The rest is ours: see
-[no start?](../../README.md#few-tokens-accepted-or-no-start), and `vllm-eagle verify` for drafts.
+`python docs/dev/vllm_faults/NAME.py` takes seconds and starts no engine. It prints `fault present: ..`
+(status 0) or `fault gone: ..` (status 1). To judge another fault, start the same engine with
+`VLLM_PLUGINS=""`: what still happens is vLLM's. For the rest see
+[no start?](../../README.md#few-tokens-accepted-or-no-start) and `vllm-eagle verify`.
 
 Faults are in 0.32 and 0.33, unless marked. The Python files of 0.33 ran over 0.32's compiled CPU
 kernels.
@@ -55,7 +54,8 @@ class Fault:
         symptom = re.split(r"(?<=\.) (?=[A-Z])", self.parts["Symptom"])[0]
         remedy = f" *Remedy:* {self.parts['Remedy']}" if "Remedy" in self.parts else ""
         link = f"[{self.path.stem}]({self.path.relative_to(PAGE.parent)})"
-        where = link if releases == "0.32 and 0.33" else f"{releases}; {link}"
+        in_both = re.fullmatch(r"0\.32(,|;| and) 0\.33", releases)
+        where = link if in_both else f"{releases.removeprefix('0.32; ')}; {link}"
         return f"- **{self.title}** ({where}). {symptom}{remedy}"
 
 

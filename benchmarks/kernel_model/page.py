@@ -16,6 +16,7 @@ from vllm_eagle_ext.memory.kernel_times import kernel_times
 PAGE = ROOT / "docs/dev/gpu.md"
 Row = dict[str, Any]
 MOST_K, MANY, ONE = 15, "32", "1"
+SHORT = {"shuffles and memory": "MIO"}  # NVIDIA's name of the pipe
 
 
 def parts(data: Data) -> Iterator[tuple[str, str]]:
@@ -41,15 +42,15 @@ def schemes(data: Data) -> list[str]:
 
 
 def times(data: Data, state: str, ks: Sequence[int] = (7, 15)) -> str:
-    names = schemes(data)
-    head = ["GPU", "K", "1R+1W", "2R+1W", *(f"{name}: {MANY}, {ONE} request" for name in names)]
-    rows = rows_of(data, target=TARGETS[0].name, tp=1, state=state)
+    rows = [row for row in rows_of(data, target=TARGETS[0].name, tp=1, state=state) if row["k"] in ks]
+    names = [name for name in schemes(data) if any(name in row["schemes"] for row in rows)]
+    head = ["GPU", "K", "1R+1W", "2R+1W", *names]
     lines = [
         [row["device"], row["k"], f"{row['floors']['1R+1W']:.2f}", f"{row['floors']['2R+1W']:.2f}"]
         + [time_cell(row, name) for name in names]
         for device in DEVICES
         for row in rows
-        if row["device"] == device.name and row["k"] in ks
+        if row["device"] == device.name
     ]
     return table(head, lines)
 
@@ -62,13 +63,13 @@ def time_cell(row: Row, scheme: str) -> str:
     many = found[MANY]
     _, binds = max(many["kernels"].values(), key=lambda kernel: kernel[0])
     share = many["us"] / row["floors"]["2R+1W"]
-    return f"{many['us']:.2f} ({share:.2f}x, {binds}), {found[ONE]['us']:.1f}"
+    return f"{many['us']:.2f} ({share:.2f}x, {SHORT.get(binds, binds)}), {found[ONE]['us']:.1f}"
 
 
 def choice() -> str:
     """What `hybrid_state` auto takes, by the plugin's own table."""
     ks = (1, 2, 3, 5, 7, 8, 15)
-    head = ["GPU", "state", *(f"K = {k}" for k in ks)]
+    head = ["GPU", "state", *(f"K={k}" for k in ks)]
     lines = [
         [f"sm_{capability}", state, *(choice_cell(capability, k, width) for k in ks)]
         for capability in ARCHS

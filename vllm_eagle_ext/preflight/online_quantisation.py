@@ -45,7 +45,8 @@ def check_online_quantisation(asked: object, spec: DraftSpec, *, on_cpu: bool) -
             value=asked,
             allowed="'fp8_per_channel' on a CPU, 'fp8_per_block' on one with AMX: vLLM has no kernels "
             "for the others there",
-            remedy="leave it out, or use a draft that was quantised beforehand (docs/drafts.md)",
+            remedy="leave it out, or use a draft that was quantised beforehand "
+            "(docs/quantised_drafts.md)",
         )
     if asked in _EXPERTS_ALONE:
         logger.warning(

@@ -1,8 +1,8 @@
-"""Layers are captured in ascending order, whatever order is listed.
+"""Layers are captured in ascending order.
 
 Kind: worked around.
 Met by: drafts trained on states in the order of their list.
-Symptom: Drafts with ids out of order draft almost at random: blocks of `fc` read the wrong layers.
+Symptom: Drafts with ids in another order draft almost at random.
 Cause: `model_executor/models/interfaces.py`, `EagleModelMixin._set_aux_hidden_state_layers` sorts the
   ids and drops repeated ones, and no loader rearranges the blocks of `fc` and `fc_norm` accordingly.
 Releases: 0.32 and 0.33 (run).

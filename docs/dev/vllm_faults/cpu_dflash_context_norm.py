@@ -1,8 +1,8 @@
-"""All layers' context keys are normed by the first layer's weight.
+"""The first layer's weight norms all layers' context keys.
 
 Kind: worked around.
 Met by: DFlash drafts on a CPU.
-Symptom: DFlash drafts are accepted far less than by a plain PyTorch reference.
+Symptom: DFlash drafts are accepted far less.
 Cause: `model_executor/models/qwen3_dflash.py`, `DFlashQwen3Model._normalize_context_k` hands `rms_norm`
   the weights of all layers, [layers, d], as the CUDA kernel takes them; the CPU's kernel reads the
   first row for all.

@@ -1,9 +1,8 @@
-"""A convolution with adapters is computed with packed weights.
+"""A convolution with adapters uses packed weights.
 
 Kind: worked around.
 Met by: LoRA with drafts on a hybrid target, on a CPU that packs the weights of short convolutions.
-Symptom: Texts are wrong from their first token on, with any draft, even without an adapter in the
-  request.
+Symptom: Texts are wrong, even in requests without an adapter.
 Cause: `model_executor/layers/mamba/ops/cpu/gdn_attention.py`, `_unpacked_conv_weight` looks for the
   weights as they were before they were packed on the module, and LoRA has put a wrapper in its place,
   which has them one deeper.

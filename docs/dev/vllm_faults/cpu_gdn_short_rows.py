@@ -1,10 +1,10 @@
-"""Short rows break the history of the convolution.
+"""Short rows break the convolution's history.
 
 Kind: worked around.
 Met by: hybrid targets on a CPU, in steps in which a request has fewer than K drafts.
-Symptom: A request with fewer rows than were accepted before ends the engine (`The size of tensor a must
-  match ..`); other short rows silently misplace the history. Such rows come with ngram drafts,
-  structured output and the end of the context.
+Symptom: Fewer rows than were accepted before end the engine (`The size of tensor a must match ..`);
+  others misplace the history silently. Such rows come with ngram drafts, structured output and the end
+  of the context.
 Cause: `model_executor/layers/mamba/ops/cpu/gdn_attention.py`, `_spec_forward` moves the conv state as
   if each row of the batch had 1 + K tokens.
 Releases: 0.32 (run); fixed in 0.33 (run).

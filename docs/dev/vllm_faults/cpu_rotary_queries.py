@@ -2,7 +2,7 @@
 
 Kind: explains an observation.
 Met by: targets and drafts with latent attention (DeepSeek, Kimi) on a CPU.
-Symptom: Texts of such a target differ from Hugging Face's, with or without a draft.
+Symptom: Texts of DeepSeek and Kimi targets differ from Hugging Face's.
 Cause: `model_executor/layers/rotary_embedding/base.py`, `RotaryEmbedding.forward_cpu` hands [tokens,
   heads, d] to a C++ kernel that reads it otherwise, where `model_executor/layers/mla.py`,
   `MultiHeadLatentAttentionWrapper.forward` passes its queries so.

@@ -1,9 +1,8 @@
-"""Sampled requests are verified with whatever the memory holds.
+"""Sampled requests are verified with uninitialised settings.
 
 Kind: worked around.
 Met by: any draft on a CPU.
-Symptom: Sampled texts follow a wrong distribution, seeds do not repeat them, and greedy requests in the
-  same step may change.
+Symptom: Sampled texts follow a wrong distribution and ignore seeds; greedy ones may change.
 Cause: `utils/cpu_triton_utils.py`, `_expand_kernel_impl`: the C++ kernel wants int64, so it is handed a
   converted copy of the output and fills that; the temperatures, top-k and top-p of the verified tokens
   stay as they were allocated by `v1/sample/rejection_sampler.py`, `expand_batch_to_tokens`.

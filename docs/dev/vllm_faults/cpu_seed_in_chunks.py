@@ -8,7 +8,7 @@ Cause: `v1/worker/gpu_model_runner.py`, `GPUModelRunner._bookkeeping_sync` sets 
 Releases: 0.32 and 0.33 (run).
 Workaround: None, since it has nothing to do with drafts; the load test sends such prompts without a
   seed.
-Remedy: send such prompts without a seed.
+Remedy: no seed in such requests.
 Can go when: A CPU's generator is set back by its state.
 """
 

@@ -1,8 +1,8 @@
-"""Top-k without top-p ends the engine in a step without drafts.
+"""Top-k without top-p fails in a step without drafts.
 
 Kind: worked around.
 Met by: sampled requests with any draft on a CPU.
-Symptom: `top_k` without `top_p` ends the engine: `max(): Expected reduction dim to be specified`.
+Symptom: The engine ends with `max(): Expected reduction dim to be specified`.
 Cause: `v1/sample/ops/topk_topp_sampler.py`, `apply_top_k_only` takes the maximum of k over the rows, of
   which there are none; the rejection sampler calls it for empty batches, too.
 Releases: 0.32 and 0.33 (run).

@@ -2,7 +2,7 @@
 
 Kind: worked around.
 Met by: DFlash drafts with prefix caching.
-Symptom: A prefix-cache hit is one block shorter than the cached text.
+Symptom: A prefix-cache hit is one block short.
 Cause: `config/speculative.py`, `SpeculativeConfig.use_eagle_block_drop` is true of every method of the
   EAGLE kind, because an EAGLE row at the end of a block may belong to another continuation. A DFlash
   row depends on the target's state alone.

@@ -1,8 +1,8 @@
-"""The rope table of a DFlash draft ends before the context.
+"""A DFlash draft's rope table ends before the context.
 
 Kind: worked around.
 Met by: DFlash drafts with fewer positions than the target serves.
-Symptom: Beyond the draft's `max_position_embeddings`, missing rows of its rope table are read.
+Symptom: Positions beyond its `max_position_embeddings` read missing rows.
 Cause: `config/speculative.py`, `SpeculativeConfig.__post_init__` calls
   `_maybe_override_draft_max_position_embeddings` for the methods eagle and eagle3 alone.
 Releases: 0.32 (run); fixed in 0.33 (run).

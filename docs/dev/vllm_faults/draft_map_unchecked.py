@@ -1,9 +1,8 @@
-"""A map of the vocabulary is not checked.
+"""A vocabulary map is not checked.
 
 Kind: refused beforehand.
 Met by: EAGLE-3 drafts with a damaged d2t, or one of target ids instead of offsets.
-Symptom: The draft misses tokens or proposes wrong ones; without `d2t`, draft ids are taken for target
-  ids.
+Symptom: The draft misses tokens or proposes wrong ones.
 Cause: `model_executor/models/llama_eagle3.py`, `Eagle3LlamaForCausalLM.compute_logits` adds the map to
   0, 1, .. and writes logits at the sums: repeated ids overwrite each other, negative ones wrap around.
   The map starts as zeros (`model_executor/models/llama_eagle3.py`, `Eagle3LlamaForCausalLM.__init__`),

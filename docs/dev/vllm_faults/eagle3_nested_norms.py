@@ -2,8 +2,7 @@
 
 Kind: worked around.
 Met by: EAGLE-3 drafts that nest fc_norm or norm_output.
-Symptom: A nested `norm_output` is ignored, and later drafts are worse; a nested `fc_norm` ends in an
-  error about unknown weights.
+Symptom: A nested `norm_output` is ignored; a nested `fc_norm` does not load.
 Cause: `model_executor/models/llama_eagle3.py`, `LlamaModel.__init__` reads both flags at top level
   alone, and `norm_before_fc` in `eagle_config` first.
 Releases: 0.32 and 0.33 (run).

@@ -1,8 +1,8 @@
-"""Embeddings of another width are left as they were allocated.
+"""Embeddings of another width stay uninitialised.
 
 Kind: refused beforehand.
 Met by: drafts narrower or wider than the target without embed_tokens, on the V1 runner.
-Symptom: The draft embeds by uninitialised memory, and accepts nothing.
+Symptom: None of the draft's tokens is accepted.
 Cause: `v1/spec_decode/llm_base_proposer.py`, `SpecDecodeBaseProposer._maybe_share_embeddings` keeps the
   draft's own table where the widths differ, though no file has filled it.
 Releases: 0.32 and 0.33 (run).

@@ -1,9 +1,8 @@
-"""A draft of a whole vocabulary is not loaded with its map.
+"""A whole vocabulary's map is not loaded.
 
 Kind: worked around.
 Met by: EAGLE-3 drafts of SafeAILab, AngelSlim and SpecForge with a whole vocabulary.
-Symptom: Loading ends with `There is no module or parameter named 'draft_id_to_target_id'`, though `d2t`
-  is zero.
+Symptom: Loading ends with `There is no module or parameter named 'draft_id_to_target_id'`.
 Cause: `model_executor/models/llama_eagle3.py`, `Eagle3LlamaForCausalLM.__init__` has no place for a map
   where the vocabularies are equally large, and `model_executor/models/llama_eagle3.py`,
   `Eagle3LlamaForCausalLM.load_weights` hands on the tensor all the same.

@@ -2,14 +2,14 @@
 
 Kind: refused beforehand.
 Met by: drafts in folders with `eagle-`, `eagle3`, `dflash` or `dspark` in their path.
-Symptom: A draft model in such a folder runs as an EAGLE head; without a method, an EAGLE-3 draft
-  elsewhere becomes a draft model.
+Symptom: A draft model with `eagle-`, `eagle3`, `dflash` or `dspark` in its path runs as another kind.
+  Without a method, an EAGLE-3 draft elsewhere becomes a draft model.
 Cause: `config/speculative.py`, `SpeculativeConfig.__post_init__` looks at the path unless the method is
   eagle, eagle3, dflash or dspark.
 Releases: 0.32 and 0.33 (run).
 Workaround: Supported drafts are refused under another method than their own
   (`method_fits_the_architecture`). Draft models are passed through to vLLM, where the fault stays.
-Remedy: name the method, and keep these words out of the path.
+Remedy: name the method, and avoid these words.
 Can go when: A method that the user names is kept.
 """
 

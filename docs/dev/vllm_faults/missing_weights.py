@@ -2,7 +2,7 @@
 
 Kind: worked around.
 Met by: any EAGLE-3 or DFlash draft.
-Symptom: An incomplete draft serves with uninitialised memory, and accepts nothing.
+Symptom: An incomplete draft serves with uninitialised memory.
 Cause: `model_executor/models/llama_eagle3.py`, `Eagle3LlamaForCausalLM.load_weights` returns nothing,
   so that `model_executor/model_loader/default_loader.py`, `DefaultModelLoader.load_weights` does not
   compare; where it does, `track_weights_loading` leaves out plain linear layers.

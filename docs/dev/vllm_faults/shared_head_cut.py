@@ -2,7 +2,7 @@
 
 Kind: refused beforehand.
 Met by: drafts of a reduced vocabulary without lm_head.
-Symptom: The draft proposes only the vocabulary's first tokens, by other tokens' logits.
+Symptom: The draft proposes only the vocabulary's first tokens. It does so by other tokens' logits.
 Cause: `v1/spec_decode/llm_base_proposer.py`, `SpecDecodeBaseProposer._maybe_share_lm_head` does not
   compare the widths, and `model_executor/layers/logits_processor.py`, `LogitsProcessor._get_logits`
   cuts the logits to the draft's vocabulary.

@@ -2,8 +2,8 @@
 
 Kind: worked around.
 Met by: DFlash drafts in the speculators format.
-Symptom: With `sliding_window_non_causal: false`, bidirectional full-attention layers become causal;
-  late tokens of a block are accepted less.
+Symptom: `sliding_window_non_causal: false` changes full-attention layers, too: late tokens are accepted
+  less.
 Cause: `transformers_utils/configs/speculators/algos.py`, `update_dflash` makes `dflash_config.causal`
   of it, which `model_executor/models/qwen3_dflash.py`, `_dflash_layer_causal` applies to every layer
   before it asks for the layer's type.

@@ -2,7 +2,7 @@
 
 Kind: worked around.
 Met by: EAGLE-3 drafts in the speculators format.
-Symptom: A draft without the key drafts badly in vLLM, and well in speculators.
+Symptom: A draft without the key drafts badly.
 Cause: `transformers_utils/configs/speculators/algos.py`, `update_eagle3` falls back to true;
   speculators itself has false.
 Releases: 0.32 and 0.33 (run).

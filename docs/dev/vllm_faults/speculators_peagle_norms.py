@@ -1,4 +1,4 @@
-"""The norms of P-EAGLE drafts are dropped.
+"""P-EAGLE norms are dropped.
 
 Kind: worked around.
 Met by: P-EAGLE drafts in the speculators format.

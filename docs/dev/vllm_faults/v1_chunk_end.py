@@ -1,8 +1,8 @@
-"""The end of a prompt's chunk is paired with the wrong token.
+"""A chunk's end is paired with the wrong token.
 
 Kind: worked around.
 Met by: EAGLE-3 drafts on the V1 runner.
-Symptom: After a prompt of several steps, drafts differ and fewer are accepted.
+Symptom: Fewer drafts are accepted after a prompt of several steps.
 Cause: A draft's row pairs a token's state with the token that follows.
   `v1/spec_decode/llm_base_proposer.py`, `SpecDecodeBaseProposer.prepare_next_token_ids_padded` takes
   the token at `num_tokens_no_spec - 1`, which is the prompt's last one, although the chunk ends before.

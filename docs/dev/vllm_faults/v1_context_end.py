@@ -1,9 +1,8 @@
-"""One request at the end of its context ends drafting for all.
+"""One request at its context's end stops all drafting.
 
 Kind: worked around.
 Met by: any draft on the V1 runner.
-Symptom: While one request has no room for K tokens before `max_model_len`, no request gets drafts, and
-  the draft's caches keep a hole.
+Symptom: While one request has no room for K tokens, none gets drafts.
 Cause: `v1/worker/gpu_model_runner.py`, `GPUModelRunner._input_fits_in_drafter` compares the longest
   request of the step with the draft's `max_model_len` and gives one answer for all.
 Releases: 0.32 and 0.33 (run).

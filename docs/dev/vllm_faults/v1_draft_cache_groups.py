@@ -1,9 +1,9 @@
-"""A draft's layers must share a group of the KV cache.
+"""A draft's layers must share a KV-cache group.
 
 Kind: refused beforehand.
 Met by: drafts of several layers beside targets of windowed and full layers, such as gpt-oss, on the V1
   runner.
-Symptom: Once the weights are loaded: `All drafting layers should belong to the same kv cache group`.
+Symptom: After loading it ends with `All drafting layers should belong to the same kv cache group`.
 Cause: `v1/spec_decode/llm_base_proposer.py`, `SpecDecodeBaseProposer.validate_same_kv_cache_group`
   asserts one group, and `_get_kv_cache_groups_uniform_page_size` (0.32: `v1/core/kv_cache_utils.py`,
   0.33: `v1/core/kv_cache_planning.py`) cuts the full layers, the draft's among them, where they

@@ -1,8 +1,8 @@
-"""An image token is looked for that a text draft does not need.
+"""A text draft's image token is looked for.
 
 Kind: refused beforehand.
 Met by: targets with images that V1 does not know by name.
-Symptom: Once the weights are loaded: `object has no attribute 'image_token_index'`.
+Symptom: After loading it ends with `object has no attribute 'image_token_index'`.
 Cause: `v1/spec_decode/llm_base_proposer.py`, `SpecDecodeBaseProposer.load_model` asks for the token of
   every multimodal target, also where it has just said that the draft reads text alone;
   `image_token_id`, transformers' name of it, is known of some classes only.

@@ -1,8 +1,8 @@
-"""M-RoPE is refused in drafts that read only text.
+"""M-RoPE is refused in text drafts.
 
 Kind: worked around.
 Met by: parallel drafts (P-EAGLE, DFlash) with mrope_section, on the V1 runner.
-Symptom: A draft of a Qwen3.5 target with `mrope_section` does not start: `does not support M-RoPE yet`.
+Symptom: A draft with `mrope_section` does not start: `does not support M-RoPE yet`.
 Cause: `v1/spec_decode/llm_base_proposer.py`, `SpecDecodeBaseProposer._raise_if_mrope` goes by the
   draft's config. V1 drafts from text, where all sections have the same position.
 Releases: 0.32 and 0.33 (run).

@@ -1,17 +1,17 @@
-"""The first stage of a pipeline fails for want of the drafter.
+"""A pipeline's first stage lacks the drafter.
 
 Kind: refused beforehand.
 Met by: pipeline parallelism with any EAGLE or DFlash draft.
-Symptom: V1: `object has no attribute 'drafter'` once the weights are loaded. V2 draws a line of its
-  own: targets whose layers do not hand on aux states raise, and so does a draft without embeddings of
-  its own.
+Symptom: V1 fails after loading: `object has no attribute 'drafter'`. V2 draws a line of its own:
+  targets whose layers do not hand on aux states raise, and so does a draft without embeddings of its
+  own.
 Cause: `v1/worker/gpu_model_runner.py`, `GPUModelRunner.__init__` makes the drafter on the last stage,
   `v1/worker/gpu_model_runner.py`, `GPUModelRunner._check_and_update_cudagraph_mode` asks every stage
   for it, and no stage of V1 hands on aux states.
 Releases: 0.32 and 0.33 (run).
 Workaround: Refused before weights are loaded on V1, and on V2 without embeddings of the draft's own
   (`preflight/parallel.py`, `check_pipeline`).
-Remedy: no pipeline, or on V2 a draft with embeddings of its own.
+Remedy: no pipeline, or on V2 a draft with own embeddings.
 Can go when: V1 hands on aux states, or goes.
 """
 

@@ -2,7 +2,7 @@
 
 Kind: refused beforehand.
 Met by: hybrid targets on the V1 runner of a GPU.
-Symptom: A first prompt of exactly 1 + K tokens runs in the CUDA graph for drafts
+Symptom: A first prompt of that length is taken for drafts
   (https://github.com/vllm-project/vllm/issues/53051). The script shows how the step is classified; what
   the graph then computes needs a GPU and was not run here.
 Cause: `v1/worker/gpu_model_runner.py`, `GPUModelRunner._is_uniform_decode` goes by the number of tokens

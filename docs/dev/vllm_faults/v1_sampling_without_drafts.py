@@ -1,9 +1,9 @@
-"""A step without drafts is sampled as if there were some.
+"""A step without drafts is sampled as if it had some.
 
 Kind: worked around.
 Met by: any draft on the V1 runner; at K = 0 all steps.
-Symptom: Sampling costs several times what it costs without a draft. With sampled requests most of that
-  is a random number and a division for each request and token of the vocabulary, of which none is used.
+Symptom: Sampling costs several times as much. With sampled requests most of that is a random number and
+  a division for each request and token of the vocabulary, of which none is used.
 Cause: `v1/worker/gpu_model_runner.py`, `GPUModelRunner._prepare_inputs` makes draft metadata for each
   step of an engine with a draft, and the rejection sampler gets them all:
   `v1/sample/rejection_sampler.py`, `sample_recovered_tokens` draws before it looks whether there is a

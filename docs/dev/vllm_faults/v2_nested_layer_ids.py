@@ -1,10 +1,10 @@
-"""Layer ids nested in eagle_config are read by one runner.
+"""V2 ignores layer ids in eagle_config.
 
 Kind: worked around.
 Met by: EAGLE-3 drafts that nest their ids.
-Symptom: A five-layer draft crashes V2 with a shape error; a three-layer one silently gets the default
-  layers 2, N//2 and N-3. V1 reads the ids as inputs of layers, although most trainers that nest them
-  name layers whose output is read.
+Symptom: A five-layer draft crashes with a shape error; a three-layer one silently gets default layers.
+  V1 reads the ids as inputs of layers, although most trainers that nest them name layers whose output
+  is read.
 Cause: `v1/worker/gpu_model_runner.py`, `GPUModelRunner._get_eagle3_aux_layers_from_config` knows the
   nested list, `v1/worker/gpu/spec_decode/eagle/eagle3_utils.py`, `get_eagle3_aux_layers_from_config`
   does not. Neither sees the target's depth or knows the convention of the ids.

@@ -4,8 +4,7 @@ Kind: refused beforehand.
 Met by: `OffloadingConnector` (`--kv-offloading-size`) with hybrid targets on the V2 runner, with or
   without drafts, where the cache is full. A `MultiConnector` hands each call on to the connectors
   within it (by reading).
-Symptom: An offloaded prefix comes back as zeros or as another request's: wrong texts after hits,
-  without an error.
+Symptom: An offloaded prefix comes back as zeros or as another request's: texts are silently wrong.
 Cause: What a step computed is saved at the beginning of the next one: `handle_preemptions` submits it.
   A request that ends or is preempted in between gives its blocks back, and the next step may hand them
   out. The scheduler knows (`jobs_to_flush`), and V1 submits before it touches any block

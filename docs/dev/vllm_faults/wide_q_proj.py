@@ -2,7 +2,7 @@
 
 Kind: worked around.
 Met by: drafts with gated attention, or with a config of other heads.
-Symptom: A gated draft, whose `q_proj` has extra rows, loads silently and drafts almost at random.
+Symptom: A gated draft loads silently and drafts almost at random.
 Cause: `model_executor/parameter.py`, `_ColumnvLLMParameter.load_qkv_weight` narrows the loaded weight
   to the rows of the heads; more rows are no error.
 Releases: 0.32 and 0.33 (run).

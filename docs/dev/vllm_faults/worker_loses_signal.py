@@ -1,10 +1,9 @@
-"""A worker loses the signal that is to end it.
+"""A worker loses its signal to end.
 
 Kind: explains an observation.
 Met by: servers with worker processes whose start fails behind the loading of weights, while a worker
   still frees what it has compiled; such as one without room on the disk of its caches.
-Symptom: After `EngineCore failed to start.` the server neither serves nor ends. SystemExit`; then
-  nothing happens any more: the server neither serves nor ends.
+Symptom: After `EngineCore failed to start.` the server neither serves nor ends.
 Cause: `v1/executor/multiproc_executor.py`, `WorkerProc.worker_main` answers SIGTERM with a SystemExit.
   Python drops an exception that is raised in the callback of a weak reference or in `__del__`, so that
   a worker that is just then freeing memory lives on. Python's own `_exit_function` of
@@ -15,7 +14,7 @@ Also shown by: with a server, in most starts here, `pytest tests/e2e/test_faults
   full_disk`.
 Workaround: None: read the error in the log, end the server's process group, and supervise starts with a
   limit.
-Remedy: end the server's process group, and supervise starts with a limit.
+Remedy: end the server's process group; supervise starts with a limit.
 Can go when: The worker keeps the signal where its exception can be lost.
 """
 

@@ -181,3 +181,22 @@ def test_the_page_says_what_is_assumed_of_the_second_level_cache(data):
         assert f"{device.name} {device.cache / 1e12:g}" in assumed
     assert "It bounds no time on this page" in prose
     assert not any("second-level cache" in text for _, text in page.parts(data))
+
+
+def test_the_evidence_says_what_the_results_say(data):
+    """Another page repeats a few of these times: it must not keep those of older results."""
+    row = next(
+        line
+        for line in (page.ROOT / "docs/dev/evidence.md").read_text(encoding="utf-8").splitlines()
+        if "benchmarks.kernel_model --target 27B" in line
+    )
+    shares = {name: [] for name in page.schemes(data)}
+    for device in ("H100", "H200"):
+        (found,) = page.rows_of(
+            data, target=TARGETS[0].name, tp=1, state="fp32", k=page.MOST_K, device=device
+        )
+        for name, times in found["schemes"].items():
+            shares[name].append(f"{times[page.MANY]['us'] / found['floors']['2R+1W']:.2f}")
+    for name in ("chunked", "sequential"):
+        assert f"{name} {', '.join(shares[name])};" in row
+    assert {f"vLLM's {share} |" in row for share in shares["per_token"]} == {True}

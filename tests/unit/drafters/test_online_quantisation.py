@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from tests.support.drafting import (
     resolve_draft,
 )
 from tests.support.drafts import inspect, valid_draft, write
-from tests.support.engine import has_gpu
+from tests.support.engine import ROOT, has_gpu
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.preflight import draft_checks
 from vllm_eagle_ext.preflight.cpu_kernels import LoadedKernels
@@ -59,8 +60,10 @@ def test_a_tensor_that_is_missing_is_still_seen(tmp_path):
 
 @pytest.mark.parametrize("asked", WITHOUT_CPU_KERNEL)
 def test_what_a_cpu_cannot_quantise_is_refused(asked, tmp_path):
-    with pytest.raises(SpeculativeConfigError, match="fp8_per_channel.*leave it out"):
+    with pytest.raises(SpeculativeConfigError, match="fp8_per_channel.*leave it out") as refused:
         resolve_draft(tmp_path, valid_draft("native"), online=asked)
+    (page,) = re.findall(r"docs/\w+\.md", str(refused.value))
+    assert "\n## Online\n" in (ROOT / page).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("asked", WITHOUT_CPU_KERNEL)

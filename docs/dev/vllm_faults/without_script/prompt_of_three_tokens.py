@@ -2,7 +2,7 @@
 
 Kind: explains an observation.
 Met by: CPUs with AMX.
-Symptom: A first prompt of three tokens ends in an illegal instruction, without a draft or this package.
+Symptom: As a first prompt it ends in an illegal instruction.
 Cause: In the compiled kernel behind `_custom_ops.py`, `cpu_attention_with_kv_cache`; not traced
   further.
 Releases: 0.32 (seen on an Intel Xeon with AMX); 0.33 not known.

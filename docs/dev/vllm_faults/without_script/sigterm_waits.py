@@ -1,8 +1,8 @@
-"""SIGTERM waits for a client that listens.
+"""SIGTERM waits for clients.
 
 Kind: explains an observation.
 Met by: servers that are stopped in mid-answer.
-Symptom: The engine goes at once; the server waits until clients of open streams go.
+Symptom: The server waits until open streams end. The engine goes at once.
 Cause: `entrypoints/launchers/launcher.py`, `serve_http` returns uvicorn's `server.shutdown()`, which
   waits for open connections.
 Releases: 0.32 (run) and 0.33 (by reading).

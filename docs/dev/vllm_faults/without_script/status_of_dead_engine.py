@@ -2,8 +2,7 @@
 
 Kind: explains an observation.
 Met by: any server.
-Symptom: After a worker or the engine core is killed, requests get status 500 and the server exits with
-  0.
+Symptom: Requests get status 500, and the server exits with 0.
 Cause: `entrypoints/launchers/launcher.py`, `terminate_if_errored` asks uvicorn to exit as if by itself.
 Releases: 0.32 (run) and 0.33 (by reading; a new condition may keep the server alive).
 No script: it needs a server; `pytest tests/e2e/test_faults.py -m long -s` prints the status.

@@ -2,8 +2,8 @@
 
 Kind: refused beforehand.
 Met by: EAGLE-3 drafts with `use_aux_hidden_state: false`, on the V2 runner.
-Symptom: The draft gets concatenated aux states instead of the target's last state, and fails or drafts
-  at random.
+Symptom: The draft fails or drafts at random. It gets concatenated aux states instead of the target's
+  last state.
 Cause: `v1/worker/gpu/model_runner.py`, `GPUModelRunner.__init__` sets `use_aux_hidden_state_outputs`
   for every EAGLE-3 draft.
 Releases: 0.32 (by reading); fixed in 0.33 (by reading: `requires_aux_hidden_states`).
