@@ -71,7 +71,7 @@ def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR)
+@rule(Severity.ERROR, can_run=True)
 def k_can_pay(case: Case) -> Iterable[Problem]:
     """A draft that runs once per token; others draft all of them in one pass."""
     k, family = case.setting.k, case.spec.record

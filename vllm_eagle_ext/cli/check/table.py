@@ -53,7 +53,11 @@ def _print_finding(finding: Finding, console: Console) -> None:
 
 def _print_refusal(result: CheckResult, console: Console, *, everything: bool) -> None:
     inspection, platform = result.inspection, result.start.platform
-    other = "" if platform.name == "cuda" else " For a GPU add --platform cuda."
+    other = (
+        ""
+        if platform.name == "cuda" or result.request.platform != "auto"
+        else " For a GPU add --platform cuda."
+    )
     console.print(f"Checked for {platform.name}: {platform.why}.{other}")
     count = len(inspection.causes)
     follow = consequences(inspection.errors)

@@ -123,7 +123,7 @@ def test_families(check, tmp_path, slug, family, method, k, parallel):
 def test_a_draft_that_is_passed_through(check, tmp_path):
     result = check(tiny_draft(tmp_path / "draft", architectures=["K3DSparkModel"]))
     assert result.exit_code == 0
-    assert "Not a supported draft: not checked; loaded by stock vLLM." in result.stdout
+    assert "Not a supported draft: not checked; plain vLLM loads it." in result.stdout
     assert "vllm serve" not in result.stdout
     assert "Would be" not in result.stdout
 

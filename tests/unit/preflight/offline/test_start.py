@@ -155,9 +155,11 @@ def test_k_that_no_context_holds(check, draft):
 
 def test_length_is_a_warning_only_where_it_was_asked_for(check, draft, target):
     write_target(target, max_position_embeddings=2048)
-    assert "note trained_length_covers_the_target: positions that the draft was" in check(draft).stdout
+    assert (
+        "note trained_length_covers_the_target: positions in the draft's config" in check(draft).stdout
+    )
     asked = check(draft, "--max-model-len", "1024").stdout
-    assert "warning trained_length_covers_max_model_len: positions that the draft was" in asked
+    assert "warning trained_length_covers_max_model_len: positions in the draft's config" in asked
     assert "trained_length" not in check(draft, "--max-model-len", "512").stdout
 
 
@@ -199,7 +201,7 @@ def test_switched_off(check, without_norms):
     """An engine would start as if this package were not there."""
     result = check(without_norms, "--eagle-ext", '{"enabled": false}')
     assert result.exit_code == 0
-    assert "Switched off by the option enabled: not checked; loaded by stock vLLM." in result.stdout
+    assert "Switched off by the option enabled: not checked; plain vLLM loads it." in result.stdout
     assert "vllm serve" not in result.stdout
 
 

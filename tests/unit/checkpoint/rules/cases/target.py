@@ -115,7 +115,8 @@ CASES = [
     ),
     case(
         "k_leaves_room_in_the_context", "of_the_target", "native",
-        setting={"k": 600, "max_model_len": None}, words=("600", "max_model_len is 512"),
+        setting={"k": 40, "max_model_len": None}, target={"max_position_embeddings": 32},
+        words=("40", "max_model_len is 32"),
     ),
     case(
         "k_can_pay", "400", "native", setting={"k": 400},
