@@ -32,6 +32,7 @@ from typing import Any
 
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.failure_causes import earliest, is_pointer, telling
+from vllm_eagle_ext.printable import printable
 
 NOTES = "EAGLE_EXT_NOTES"  # environment variable; vLLM warns of unknown ones that begin with VLLM_
 _MOST_BYTES, _MOST_CHARACTERS = 1 << 16, 4000
@@ -154,7 +155,7 @@ def _tell(before: _Hook, owner: int, *raised: Any) -> None:
             with contextlib.suppress(Exception):
                 if _process_ends():
                     _end_tracker()
-            sys.stderr.write(f"{line}\n")
+            sys.stderr.write(f"{printable(line)}\n")
 
 
 def _process_ends() -> bool:

@@ -185,7 +185,7 @@ def test_what_an_earlier_start_noted_is_dropped(tmp_path):
 
 def test_a_refusal_of_several_lines_is_told_in_one(tmp_path):
     code = (
-        "failed_start.watch()\nREFUSED['remedy'] += '\\n  also: the rest\\n  draft: tiny'\n"
+        "failed_start.watch()\nREFUSED['more'] = ['also: the rest', 'draft: tiny']\n"
         "create_engine_config(OptionsError(**REFUSED))"
     )
     lines = last_lines(tmp_path, code)
