@@ -37,7 +37,10 @@ class Layer:
 LAYERS = (
     Layer(
         "base",
-        ("version", "errors", "log", "failure_causes", "after_import", "drafter_classes", "touched"),
+        (
+            "version", "errors", "printable", "log", "failure_causes", "after_import",
+            "drafter_classes", "touched",
+        ),  # fmt: skip
         "small modules that import nothing of the package",
         without=("vllm", "torch"),
     ),

@@ -6,6 +6,8 @@ from __future__ import annotations
 import logging
 from functools import lru_cache
 
+from vllm_eagle_ext.printable import printable
+
 NAME = "vllm-eagle-ext"
 
 
@@ -17,14 +19,16 @@ def log_once(logger: logging.Logger, level: int, message: str) -> None:
 def get_logger(module: str) -> logging.Logger:
     """Return the logger `vllm.vllm_eagle_ext.preflight` for `vllm_eagle_ext.preflight`.
 
-    Its lines begin with the package's name: vLLM's format names the file only.
+    Its lines begin with the package's name, which vLLM's format leaves out.
     """
     logger = logging.getLogger(f"vllm.{module}")
-    logger.addFilter(_named)  # a second time it changes nothing
+    if _shown not in logger.filters:
+        logger.addFilter(_shown)
     return logger
 
 
-def _named(record: logging.LogRecord) -> bool:
-    if not str(record.msg).startswith(NAME):
-        record.msg = f"{NAME}: {record.msg}"
+def _shown(record: logging.LogRecord) -> bool:
+    """Keep the message on one line, whatever a stranger's file put into it."""
+    message = printable(record.getMessage())
+    record.msg, record.args = message if message.startswith(NAME) else f"{NAME}: {message}", None
     return True

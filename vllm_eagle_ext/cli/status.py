@@ -14,6 +14,7 @@ from vllm_eagle_ext.compat import RUN_VLLM, TESTED_VLLM, is_tested, model_runner
 from vllm_eagle_ext.log import NAME as LOGGED
 from vllm_eagle_ext.preflight.cpu_kernels import BF16_FALLBACK
 from vllm_eagle_ext.preflight.offline.platform import find_cpu_kernels, find_platform
+from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.version import INSTALL_VLLM, __version__
 
 GROUP, NAME = "vllm.general_plugins", "eagle_ext"
@@ -46,7 +47,7 @@ def read_status() -> StatusReport:
     try:
         lines += [_release(vllm_version()), *_command(), *_cpu(), *_loaded()]
     except (Exception, SystemExit) as error:  # noqa: BLE001 - what a broken installation raises differs
-        cause = " ".join(f"{type(error).__name__}: {error}".split())[:_BRIEF]
+        cause = printable(" ".join(f"{type(error).__name__}: {error}".split())[:_BRIEF])
         lines.append(StatusLine(False, f"vLLM cannot be imported ({cause}). {INSTALL_VLLM}"))
     return StatusReport(tuple(lines))
 
