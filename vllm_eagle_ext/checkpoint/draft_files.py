@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import filter as fnmatch_filter
+from glob import has_magic
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +42,9 @@ _VALUES_LIMIT = 16 * 2**20  # bytes of all of them; real drafts have up to 4
 _CLIP = 300  # characters of a file that go into a message
 _WHOLE = "a complete safetensors file"
 _INDEX = "model.safetensors.index.json"
+# Where there is one, vLLM loads the files of this name, by an index of their own, and no others.
+_CONSOLIDATED = "consolidated*.safetensors"
+_CONSOLIDATED_INDEX = "consolidated.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,7 @@ def read_draft_files(
         subfolders=subfolders,
     )  # fmt: skip
     files = source.files()
+    _refuse_pattern(source, field)
     config = _draft_config(source, files, field)
     folder = source.folder if isinstance(source, FolderSource) else None
     shards = _draft_shards(source, files, field)
@@ -92,6 +98,15 @@ def read_draft_files(
 
         surveys = survey_tensors(source, tensors, on_values)
     return DraftFiles(model, config, "safetensors", tensors, values, folder, surveys)
+
+
+def _refuse_pattern(source: Source, field: str) -> None:
+    """Refuse a folder in whose name vLLM's search for weights finds a pattern, and so no file."""
+    if isinstance(source, FolderSource) and has_magic(source.model):
+        raise UnsupportedDraftError(
+            field=field, value=source.model, allowed="a path without *, ? and [",
+            remedy="rename the folder: vLLM takes these for a pattern, and finds no weights",
+        )  # fmt: skip
 
 
 def _draft_config(source: Source, files: Mapping[str, int], field: str) -> dict[str, Any]:
@@ -199,23 +214,31 @@ def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[
     Raises:
         UnsupportedDraftError: no weights at all, an index that names none, or a missing shard of it.
     """
-    found = {name: size for name, size in sorted(files.items()) if name.endswith(".safetensors")}
-    index = read_json(source, files, _INDEX)
+    found = {name: size for name, size in sorted(files.items()) if _is_weights(name)}
+    index_name = _INDEX
+    if consolidated := fnmatch_filter(found, _CONSOLIDATED):
+        found, index_name = {name: found[name] for name in consolidated}, _CONSOLIDATED_INDEX
+    index = read_json(source, files, index_name)
     if index is not None:
         named = index.get("weight_map")
         is_map = isinstance(named, dict) and all(isinstance(name, str) for name in named.values())
         if not named or not is_map:
-            raise _damaged(source, _INDEX, "an index with a weight_map", "weight_map maps no names")
+            raise _damaged(source, index_name, "an index with a weight_map", "weight_map maps no names")
         wanted = sorted(set(named.values()))
         missing = [name for name in wanted if name not in found]
         if missing:
             names = ", ".join(missing[:5])[:_CLIP]
-            raise _incomplete(source, f"without {names}, which {_INDEX} names")
+            raise _incomplete(source, f"without {names}, which {index_name} names")
         return {name: found[name] for name in wanted}
     if found or any(name.endswith((".bin", ".pt")) and name != "mask_embedding.pt" for name in files):
         return found
     _refuse_gguf(source.model, files, field)
     raise _incomplete(source, "without any *.safetensors")
+
+
+def _is_weights(name: str) -> bool:
+    """Say whether vLLM's search finds the file; it skips names that begin with a dot."""
+    return name.endswith(".safetensors") and not name.startswith(".")
 
 
 def _incomplete(source: Source, value: str) -> UnsupportedDraftError:
