@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import filter as fnmatch_filter
-from glob import has_magic
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +30,8 @@ from vllm_eagle_ext.checkpoint.sources import (
     Source,
     field_name,
     open_source,
+    read_exactly,
+    refuse_pattern,
 )
 from vllm_eagle_ext.checkpoint.tensor_names import canonical_name
 from vllm_eagle_ext.errors import UnsupportedDraftError
@@ -84,7 +85,7 @@ def read_draft_files(
         subfolders=subfolders,
     )  # fmt: skip
     files = source.files()
-    _refuse_pattern(source, field)
+    refuse_pattern(source, field)
     config = _draft_config(source, files, field)
     folder = source.folder if isinstance(source, FolderSource) else None
     shards = _draft_shards(source, files, field)
@@ -98,15 +99,6 @@ def read_draft_files(
 
         surveys = survey_tensors(source, tensors, on_values)
     return DraftFiles(model, config, "safetensors", tensors, values, folder, surveys)
-
-
-def _refuse_pattern(source: Source, field: str) -> None:
-    """Refuse a folder in whose name vLLM's search for weights finds a pattern, and so no file."""
-    if isinstance(source, FolderSource) and has_magic(source.model):
-        raise UnsupportedDraftError(
-            field=field, value=source.model, allowed="a path without *, ? and [",
-            remedy="rename the folder: vLLM takes these for a pattern, and finds no weights",
-        )  # fmt: skip
 
 
 def _draft_config(source: Source, files: Mapping[str, int], field: str) -> dict[str, Any]:
@@ -303,6 +295,6 @@ def _read_values(source: Source, tensors: Mapping[str, TensorHeader]) -> dict[st
     for name in wanted:
         header = tensors[name]
         if prod(header.shape) <= _VALUE_LIMIT and header.size <= room:
-            values[name] = source.read(header.file, header.start, header.size)
+            values[name] = read_exactly(source, header.file, header.start, header.size)
             room -= header.size
     return values
