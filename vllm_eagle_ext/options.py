@@ -92,6 +92,7 @@ def parse_options(additional_config: object) -> Options:
             allowed="an object of options",
             remedy=f'write it as {{"{KEY}": {{"enabled": true}}}}',
         )
+    given = {str(key): value for key, value in given.items()}
     try:
         return Options.model_validate(given)
     except ValidationError as error:

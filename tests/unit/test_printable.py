@@ -7,16 +7,19 @@ import logging
 import os
 import shlex
 import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from tests.support.checkpoints import draft_config, draft_tensors, tiny_draft, write_draft, write_target
 from vllm_eagle_ext.checkpoint.findings import Problem
+from vllm_eagle_ext.checkpoint.sources import FolderSource, read_exactly
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.cli.terminal import console
-from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.log import get_logger
+from vllm_eagle_ext.options import parse_options
 from vllm_eagle_ext.printable import printable, shell_line, shown
 
 FORGED = "Would be served. Start it with:"
@@ -56,6 +59,34 @@ def test_each_line_of_the_log_is_one(text, caplog):
         logger.warning(text + " 100%")  # noqa: G003 - a text with no arguments
     assert [record.getMessage().isprintable() for record in caplog.records] == [True, True]
     assert caplog.records[1].getMessage().endswith(" 100%")
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_full_disk(tmp_path, more):
+    draft, target = tiny_draft(tmp_path / "draft"), write_target(tmp_path / "target")
+    words = ["check", str(draft), "--target", str(target), "--platform", "cuda", *more]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-c", "from vllm_eagle_ext.cli import app; app()", *words],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert result.returncode == 2
+    assert result.stderr.splitlines() == [
+        "vllm-eagle-ext: the output cannot be written: [Errno 28] No space left on device"
+    ]
+
+
+def test_a_key_of_an_option_that_is_no_text():
+    with pytest.raises(OptionsError, match="eagle_ext.5 is 1"):
+        parse_options({"eagle_ext": {5: 1}})
+
+
+def test_a_file_that_became_shorter(tmp_path):
+    source = FolderSource("draft", tmp_path)
+    (tmp_path / "x").write_bytes(b"123")
+    assert read_exactly(source, "x", 0, 3) == b"123"
+    with pytest.raises(UnsupportedDraftError, match="shorter than before"):
+        read_exactly(source, "x", 0, 4)
 
 
 def test_long_texts_are_cut():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import filter as fnmatch_filter
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,8 @@ from vllm_eagle_ext.checkpoint.sources import (
     Source,
     field_name,
     open_source,
+    read_exactly,
+    refuse_pattern,
 )
 from vllm_eagle_ext.checkpoint.tensor_names import canonical_name
 from vllm_eagle_ext.errors import UnsupportedDraftError
@@ -40,6 +43,9 @@ _VALUES_LIMIT = 16 * 2**20  # bytes of all of them; real drafts have up to 4
 _CLIP = 300  # characters of a file that go into a message
 _WHOLE = "a complete safetensors file"
 _INDEX = "model.safetensors.index.json"
+# Where there is one, vLLM loads the files of this name, by an index of their own, and no others.
+_CONSOLIDATED = "consolidated*.safetensors"
+_CONSOLIDATED_INDEX = "consolidated.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,7 @@ def read_draft_files(
         subfolders=subfolders,
     )  # fmt: skip
     files = source.files()
+    refuse_pattern(source, field)
     config = _draft_config(source, files, field)
     folder = source.folder if isinstance(source, FolderSource) else None
     shards = _draft_shards(source, files, field)
@@ -199,23 +206,31 @@ def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[
     Raises:
         UnsupportedDraftError: no weights at all, an index that names none, or a missing shard of it.
     """
-    found = {name: size for name, size in sorted(files.items()) if name.endswith(".safetensors")}
-    index = read_json(source, files, _INDEX)
+    found = {name: size for name, size in sorted(files.items()) if _is_weights(name)}
+    index_name = _INDEX
+    if consolidated := fnmatch_filter(found, _CONSOLIDATED):
+        found, index_name = {name: found[name] for name in consolidated}, _CONSOLIDATED_INDEX
+    index = read_json(source, files, index_name)
     if index is not None:
         named = index.get("weight_map")
         is_map = isinstance(named, dict) and all(isinstance(name, str) for name in named.values())
         if not named or not is_map:
-            raise _damaged(source, _INDEX, "an index with a weight_map", "weight_map maps no names")
+            raise _damaged(source, index_name, "an index with a weight_map", "weight_map maps no names")
         wanted = sorted(set(named.values()))
         missing = [name for name in wanted if name not in found]
         if missing:
             names = ", ".join(missing[:5])[:_CLIP]
-            raise _incomplete(source, f"without {names}, which {_INDEX} names")
+            raise _incomplete(source, f"without {names}, which {index_name} names")
         return {name: found[name] for name in wanted}
     if found or any(name.endswith((".bin", ".pt")) and name != "mask_embedding.pt" for name in files):
         return found
     _refuse_gguf(source.model, files, field)
     raise _incomplete(source, "without any *.safetensors")
+
+
+def _is_weights(name: str) -> bool:
+    """Say whether vLLM's search finds the file; it skips names that begin with a dot."""
+    return name.endswith(".safetensors") and not name.startswith(".")
 
 
 def _incomplete(source: Source, value: str) -> UnsupportedDraftError:
@@ -280,6 +295,6 @@ def _read_values(source: Source, tensors: Mapping[str, TensorHeader]) -> dict[st
     for name in wanted:
         header = tensors[name]
         if prod(header.shape) <= _VALUE_LIMIT and header.size <= room:
-            values[name] = source.read(header.file, header.start, header.size)
+            values[name] = read_exactly(source, header.file, header.start, header.size)
             room -= header.size
     return values

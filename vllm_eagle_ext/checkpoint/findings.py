@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 from vllm_eagle_ext.errors import sentence
 from vllm_eagle_ext.printable import shown
+
+_MOST = 50  # findings of one rule
 
 
 class Severity(StrEnum):
@@ -61,8 +64,15 @@ class Rule:
     check: Check  # of a Candidate or a Case
 
     def apply(self, subject: Any) -> Iterator[Finding]:
-        for problem in self.check(subject):
+        problems = iter(self.check(subject))
+        for problem in (*islice(problems, _MOST), *_count(problems)):
             yield Finding(self.name, self.severity, problem, self.can_run)
+
+
+def _count(problems: Iterator[Problem]) -> Iterator[Problem]:
+    """Make one problem of all that are left: a file may hold any number."""
+    if more := sum(1 for _ in problems):
+        yield Problem(field="number of further findings of this rule", value=more, message="Not shown")
 
 
 def rule(severity: Severity, *, can_run: bool = False, for_all: bool = True) -> Callable[[Check], Rule]:

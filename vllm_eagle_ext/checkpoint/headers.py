@@ -136,7 +136,10 @@ def _parse_json(header: bytes) -> Mapping[str, _Entry]:
         raise ValueError(f"its header cannot be read: {error}") from None
     if not isinstance(entries, dict):
         raise ValueError("its header is no JSON object")
-    entries.pop("__metadata__", None)
+    metadata = entries.pop("__metadata__", None)
+    is_map = isinstance(metadata, dict) and all(isinstance(one, str) for one in metadata.values())
+    if metadata is not None and not is_map:
+        raise ValueError("its __metadata__ is no map of texts, and safetensors refuses it")
     try:
         return {name: _Entry.model_validate(entry) for name, entry in entries.items()}
     except ValidationError as error:

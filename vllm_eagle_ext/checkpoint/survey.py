@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
 from vllm_eagle_ext.checkpoint.small_tensors import Survey
-from vllm_eagle_ext.checkpoint.sources import Source
+from vllm_eagle_ext.checkpoint.sources import Source, read_exactly
 
 _CHUNK = 16 * 2**20  # bytes; a multiple of every element's size
 _FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
@@ -43,7 +43,8 @@ def survey_tensors(
 
 def _chunks(source: Source, header: TensorHeader) -> Iterator[bytes]:
     for start in range(0, header.size, _CHUNK):
-        yield source.read(header.file, header.start + start, min(_CHUNK, header.size - start))
+        size = min(_CHUNK, header.size - start)
+        yield read_exactly(source, header.file, header.start + start, size)
 
 
 class _Parts:

@@ -16,14 +16,14 @@ from vllm_eagle_ext.cli.bench import bench
 from vllm_eagle_ext.cli.check.command import check
 from vllm_eagle_ext.cli.plan.command import plan
 from vllm_eagle_ext.cli.selftest.command import selftest
-from vllm_eagle_ext.cli.terminal import console
+from vllm_eagle_ext.cli.terminal import Group, console
 from vllm_eagle_ext.cli.tune import tune
 from vllm_eagle_ext.cli.verify import verify_draft
 from vllm_eagle_ext.version import __version__
 
 # Plain help: rich's table of options cuts their names at 80 columns.
 app = typer.Typer(
-    no_args_is_help=True, pretty_exceptions_enable=False,
+    cls=Group, no_args_is_help=True, pretty_exceptions_enable=False,
     rich_markup_mode=None, context_settings={"max_content_width": 120},
 )  # fmt: skip
 

@@ -4,17 +4,38 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperGroup
 
 from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.version import INSTALL_VLLM
 
 CANNOT_READ = 2
+
+
+class Group(TyperGroup):
+    """Ends a command whose output has no room, as on a full disk, with one line."""
+
+    def main(self, *args: Any, **given: Any) -> Any:
+        try:
+            try:
+                return super().main(*args, **given)
+            finally:
+                sys.stdout.flush()
+        except OSError as error:
+            if error.filename is not None:  # an error of a file, not of the output
+                raise
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())  # what is left there is written at the exit
+            sys.stderr.write(f"vllm-eagle-ext: the output cannot be written: {printable(str(error))}\n")
+            sys.exit(CANNOT_READ)
 
 
 def fail(message: str, *, as_json: bool = False) -> NoReturn:

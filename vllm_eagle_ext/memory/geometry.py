@@ -179,7 +179,8 @@ def served_state_bytes(config: Mapping[str, Any]) -> int:
 
 def stated_state_dtype(config: Mapping[str, Any]) -> Any:
     """Read the dtype of recurrent states, where vLLM reads it; else None."""
-    unread = any(name in STATE_DTYPE_UNREAD for name in config.get("architectures") or ())
+    named = config.get("architectures")
+    unread = isinstance(named, list) and any(name in STATE_DTYPE_UNREAD for name in map(str, named))
     return None if unread else text_config(config).get("mamba_ssm_dtype")
 
 
