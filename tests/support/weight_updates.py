@@ -72,6 +72,7 @@ def start(
     """
     from vllm.config import set_current_vllm_config
     from vllm.config.load import LoadConfig
+    from vllm.model_executor.layers import rotary_embedding
     from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
     from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
     from vllm.model_executor.model_loader.utils import process_weights_after_loading
@@ -79,6 +80,7 @@ def start(
     dummy = LoadConfig(load_format="dummy")
     config.speculative_config.draft_load_config = dummy if files is None else None
     model_config, cpu = config.speculative_config.draft_model_config, torch.device("cpu")
+    rotary_embedding._ROPE_DICT.clear()  # a refused update leaves the tables without values
     with set_current_vllm_config(config):
         config.compilation_config.static_forward_context.clear()
         draft, target = construct(config, dtype), Target(dtype)
