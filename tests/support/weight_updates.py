@@ -42,19 +42,22 @@ class Started:
     probe: Probe
 
     def update(self, parts: Sequence[Items]) -> None:
-        """As vLLM's weight transfer engines bring weights in buckets."""
-        from vllm.config import set_current_vllm_config
-        from vllm.model_executor.model_loader.reload import (
-            finalize_layerwise_reload,
-            initialize_layerwise_reload,
-        )
+        bring(self.draft, self.config, parts)
 
-        with set_current_vllm_config(self.config):
-            initialize_layerwise_reload(self.draft)
-            for part in parts:
-                self.draft.load_weights(iter(part))
-            model_config = self.config.speculative_config.draft_model_config
-            finalize_layerwise_reload(self.draft, model_config)
+
+def bring(draft: Any, config: Any, parts: Sequence[Items]) -> None:
+    """As vLLM's weight transfer engines bring weights in buckets."""
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.model_loader.reload import (
+        finalize_layerwise_reload,
+        initialize_layerwise_reload,
+    )
+
+    with set_current_vllm_config(config):
+        initialize_layerwise_reload(draft)
+        for part in parts:
+            draft.load_weights(iter(part))
+        finalize_layerwise_reload(draft, config.speculative_config.draft_model_config)
 
 
 def start(

@@ -23,7 +23,8 @@ from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedD
 from vllm.model_executor.offloader import prefetch, uva
 from vllm.model_executor.offloader.base import set_offloader
 
-from vllm_eagle_ext.replay import group_commit
+from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.replay import group_commit, targets
 from vllm_eagle_ext.replay import layer as layer_module
 from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
 from vllm_eagle_ext.replay.metadata import ReplayMetadata
@@ -185,3 +186,24 @@ def test_without_offloading_nothing_is_copied(monkeypatch):
     for layer in Steps(monkeypatch).layers:
         assert layer.kept_gating is None
         assert layer.gating.A_log is layer.A_log
+
+
+def test_an_update_that_prefetching_would_lose_is_refused(monkeypatch):
+    """The next prefetch of a layer copies the start's weights over those of an update."""
+
+    class Target:
+        def load_weights(self, weights):
+            return dict(weights)
+
+    class Replaying(targets._Replay, Target):
+        def __init__(self):
+            pass
+
+    for offloader in (None, UVA, PREFETCH):
+        set_offloader(offloader)
+        monkeypatch.setattr(PREFETCH, "buffer_pool", None, raising=False)
+        assert Replaying().load_weights([("a", 1)]) == {"a": 1}
+    monkeypatch.setattr(PREFETCH, "buffer_pool", object())
+    with pytest.raises(HybridStateError, match="--cpu-offload-gb in place of --offload-group-size"):
+        Replaying().load_weights([("a", 1)])
+    set_offloader(None)
