@@ -26,7 +26,7 @@ from vllm.model_executor.offloader.base import get_offloader
 from vllm.model_executor.offloader.prefetch import PrefetchOffloader
 
 from vllm_eagle_ext import architectures, compat
-from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.memory.recorded_inputs import record_width
 from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
 from vllm_eagle_ext.replay.commit import commit_on_v1
@@ -54,18 +54,18 @@ class _Replay:
             ReplayGatedDeltaNetAttention.adopt(layer, recurrence)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
-        """Refuse an update that vLLM would lose: it fills a prefetched layer from its copies of the start.
+        """Refuse an update that vLLM would lose, as it fills prefetched layers with the start's weights.
 
         Raises:
-            HybridStateError: vLLM prefetches layers, and has started to.
+            UnsupportedTargetError: vLLM prefetches layers, and has started to.
         """
         offloader = get_offloader()
         if isinstance(offloader, PrefetchOffloader) and offloader.buffer_pool is not None:
-            raise HybridStateError(
+            raise UnsupportedTargetError(
                 field="weight update of a target whose layers vLLM prefetches",
                 value="asked for",
                 allowed="a start: vLLM (0.32) goes on with the weights of the start",
-                remedy="take --cpu-offload-gb in place of --offload-group-size, or start the engine again",
+                remedy="take --cpu-offload-gb in place of --offload-group-size, or start again",
             )
         return super().load_weights(weights)  # type: ignore[misc]
 

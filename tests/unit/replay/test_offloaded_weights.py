@@ -23,7 +23,7 @@ from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedD
 from vllm.model_executor.offloader import prefetch, uva
 from vllm.model_executor.offloader.base import set_offloader
 
-from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.replay import group_commit, targets
 from vllm_eagle_ext.replay import layer as layer_module
 from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
@@ -200,10 +200,9 @@ def test_an_update_that_prefetching_would_lose_is_refused(monkeypatch):
             pass
 
     for offloader in (None, UVA, PREFETCH):
-        set_offloader(offloader)
+        monkeypatch.setattr(targets, "get_offloader", lambda now=offloader: now)
         monkeypatch.setattr(PREFETCH, "buffer_pool", None, raising=False)
         assert Replaying().load_weights([("a", 1)]) == {"a": 1}
     monkeypatch.setattr(PREFETCH, "buffer_pool", object())
-    with pytest.raises(HybridStateError, match="--cpu-offload-gb in place of --offload-group-size"):
+    with pytest.raises(UnsupportedTargetError, match="--cpu-offload-gb in place of"):
         Replaying().load_weights([("a", 1)])
-    set_offloader(None)
