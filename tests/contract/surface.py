@@ -9,6 +9,7 @@ from tests.contract.surface_k_by_step import K_BY_STEP
 from tests.contract.surface_metrics import METRICS
 from tests.contract.surface_second_heads import SECOND_HEADS
 from tests.contract.surface_serving import SERVING
+from tests.contract.surface_weights import WEIGHTS
 
 _MODELS = "vllm.model_executor.models"
 
@@ -299,4 +300,4 @@ TESTS = (
     ),
 )
 
-SURFACE = PACKAGE + SECOND_HEADS + K_BY_STEP + HYBRID + METRICS + SERVING + BENCH + TESTS
+SURFACE = PACKAGE + SECOND_HEADS + K_BY_STEP + HYBRID + METRICS + SERVING + WEIGHTS + BENCH + TESTS

@@ -49,6 +49,18 @@ HYBRID = (
         contains=("self._forward_core(",),
     ),
     Name(
+        "vllm.model_executor.offloader.base",
+        "get_offloader",
+        "whether weights are offloaded, known before layers are built",
+    ),
+    Name("vllm.model_executor.offloader.base", "NoopOffloader", "weights that are not"),
+    Name(
+        "vllm.model_executor.offloader.prefetch",
+        "PrefetchOffloader._hook_module_forward",
+        "a layer's forward has its own weights",
+        contains=("torch.ops.vllm.wait_prefetch(", "original_forward(*args, **kwargs)"),
+    ),
+    Name(
         "vllm.v1.attention.backend",
         "AttentionBackend.supports_device_cpu_query_lens_mismatch",
         "lets adaptive verification run with replay",

@@ -3,14 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import torch
 from vllm.config import VllmConfig
 from vllm.lora.layers.base import BaseLayerWithLoRA
+from vllm.model_executor.model_loader.utils import get_draft_load_config
 
 from vllm_eagle_ext import compat
+from vllm_eagle_ext.drafters.own_modules import OwnModules
 from vllm_eagle_ext.drafters.strict_weights import LoadingPlan, StrictWeights
+from vllm_eagle_ext.errors import UnsupportedDraftError
+from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.resolved_marker import require_marker
+
+logger = get_logger(__name__)
 
 
 class ResolvedDraft(StrictWeights):
@@ -28,6 +36,37 @@ class ResolvedDraft(StrictWeights):
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         compat.install_in_worker()
         self.loading_plan = LoadingPlan(**marker["weights"])
+        self._own_modules = OwnModules(self, self.loading_plan)
+        self._starts_as_dummy = get_draft_load_config(vllm_config).load_format == "dummy"
+
+    def process_weights_after_loading(self) -> None:
+        """End the start: vLLM calls this after a load of any kind, and then shares target modules."""
+        if self._starts_as_dummy and not self.has_started:
+            self._own_modules.tell_dummies_apart()
+            logger.warning(
+                "The draft has dummy weights: it drafts noise until an update brings its own."
+            )
+        self.has_started = True
+
+    def is_anothers(self, name: str) -> bool:
+        return self._own_modules.shared(name) is not None
+
+    def for_update(
+        self, weights: Iterator[tuple[str, torch.Tensor]]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        if "mask_hidden" in self.loading_plan.required:
+            raise UnsupportedDraftError(
+                field="weight update of a P-EAGLE draft",
+                value="asked for",
+                allowed="a start: vLLM computes the mask's states once, then",
+                remedy="start the engine again with the new draft",
+            )
+        for name, tensor in weights:
+            module = self._own_modules.shared(name)
+            if module is None:
+                yield name, tensor
+            else:
+                self._own_modules.require_same(name, tensor, module)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Arguments and shapes: the drafter's own."""

@@ -47,6 +47,7 @@ class StrictWeights:
     """Mixed in before one of vLLM's drafter classes; `loading_plan` comes from the config's marker."""
 
     loading_plan: LoadingPlan
+    has_started = False  # what arrives from now on is an update, which may bring some tensors only
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
         """Load them, and refuse a draft of which a part is missing or wrong.
@@ -58,17 +59,17 @@ class StrictWeights:
             UnsupportedDraftError: a tensor that is missing, unexpected, of another shape, or not finite.
         """
         assert isinstance(self, torch.nn.Module)
-        if getattr(self, "_has_loaded", False):  # an update may bring some of them only
-            return super().load_weights(self.at_run_time(weights, set()))  # type: ignore[misc]
+        if self.has_started:
+            return super().load_weights(self.for_update(self.at_run_time(weights, set())))  # type: ignore[misc]
         seen: set[str] = set()
         built = {name for name, _ in self.named_parameters()}
-        _forget(self)
+        self._forget()
         loaded = super().load_weights(self.at_run_time(weights, seen))  # type: ignore[misc]
         _require_all(self.loading_plan, seen)
         _settle_unused(self, seen)
         _require_fed(self, built, seen)
         _require_finite(self, seen)
-        self._has_loaded = True
+        self.has_started = True
         return loaded
 
     def at_run_time(
@@ -76,6 +77,22 @@ class StrictWeights:
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors as vLLM's loader is to see them; published names go into `seen`."""
         return _arranged(weights, self.loading_plan, seen)
+
+    def for_update(
+        self, weights: Iterator[tuple[str, torch.Tensor]]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield those of them that an update may bring."""
+        return weights
+
+    def is_anothers(self, name: str) -> bool:
+        """Say whether a parameter belongs to another model, with which vLLM shares it."""
+        return False
+
+    def _forget(self) -> None:
+        for name, parameter in self.named_parameters():  # type: ignore[attr-defined]
+            fills = name.endswith(_FILLED) and parameter.dtype in _FLOATS and not parameter.is_meta
+            if fills and not self.is_anothers(canonical_name(name)):
+                parameter.data.fill_(float("nan"))
 
 
 def _arranged(
@@ -146,12 +163,6 @@ def _reordered(name: str, tensor: torch.Tensor, order: list[int]) -> tuple[str, 
         blocks = tensor.chunk(len(order), dim=-1)  # each [.., Ht]
         return name, torch.cat([blocks[k] for k in order], dim=-1)
     return name, tensor
-
-
-def _forget(model: torch.nn.Module) -> None:
-    for name, parameter in model.named_parameters():
-        if name.endswith(_FILLED) and parameter.dtype in _FLOATS and not parameter.is_meta:
-            parameter.data.fill_(float("nan"))
 
 
 def _require_all(plan: LoadingPlan, seen: set[str]) -> None:

@@ -26,12 +26,12 @@ from vllm_eagle_ext.checkpoint.families.registry import (
     own_model_types,
 )
 from vllm_eagle_ext.checkpoint.known_architectures import PLAIN_MODELS
-from vllm_eagle_ext.errors import EagleExtError
+from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.preflight.capture import refuse_embeddings
 from vllm_eagle_ext.preflight.cpu_kernels import BF16_FALLBACK, LoadedKernels, refuse_missing_kernels
-from vllm_eagle_ext.preflight.draft_request import DraftRequest, check_request
+from vllm_eagle_ext.preflight.draft_request import DraftRequest, check_request, speculative_keys
 from vllm_eagle_ext.preflight.kv_groups import check_kv_groups
 from vllm_eagle_ext.preflight.launch import Launch, draft_setting, target_facts
 from vllm_eagle_ext.preflight.messages import raise_errors
@@ -119,6 +119,24 @@ def _check_engine(launch: Launch, request: DraftRequest, case: Case) -> None:
     check_multimodal(launch.target, runner)
     refuse_embeddings(launch.target.architecture, case.spec)
     check_kv_groups(launch, case)
+    _refuse_late_weights(launch, case)
+
+
+def _refuse_late_weights(launch: Launch, case: Case) -> None:
+    """vLLM's own classes learn from the load what a draft has, and share the target's modules otherwise:
+    an update would bring the draft's embeddings and head into the target."""
+    given = speculative_keys(launch.engine_args.speculative_config).get("draft_load_config")
+    load = given or launch.engine_args
+    load_format = load.get("load_format") if isinstance(load, dict) else load.load_format
+    own = [n for n in case.files.tensors if n.startswith(("embed_tokens.", "lm_head."))]
+    if load_format == "dummy" and own and case.spec.served_by.is_vllms:
+        raise SpeculativeConfigError(
+            field="load_format of the draft",
+            value=load_format,
+            allowed=f"a format that loads the draft's files, because {', '.join(own)} would take the "
+            "target's place later",
+            remedy='set "draft_load_config": {"load_format": "auto"} in speculative_config',
+        )
 
 
 def _check_cpu(launch: Launch, case: Case) -> None:

@@ -18,6 +18,7 @@ from vllm.config import VllmConfig
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
+from vllm.model_executor.offloader.base import NoopOffloader, get_offloader
 from vllm.v1.attention.backend import AttentionBackend
 from vllm.v1.kv_cache_interface import MambaSpec
 
@@ -35,6 +36,9 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
 
     kv_cache: tuple[torch.Tensor, ...]  # conv state, committed state, records
     recurrence: Recurrence  # the kernels that verify and commit
+    # Copies for weights that vLLM offloads. After a forward, a parameter's address may hold another
+    # layer's values (prefetching), or host memory (without UVA). The commit runs after the forward.
+    kept_gating: Gating | None = None
 
     @classmethod
     def adopt(cls, layer: QwenGatedDeltaNetAttention, recurrence: Recurrence) -> None:
@@ -43,6 +47,10 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
             raise TypeError(f"{type(layer).__name__} is no layer that can replay")
         layer.__class__ = cls
         layer.recurrence = recurrence
+        if not isinstance(get_offloader(), NoopOffloader):
+            device = torch.get_default_device()  # while vLLM builds a model, the one it runs on
+            live = (layer.A_log, layer.dt_bias)
+            layer.kept_gating = Gating(*(torch.empty_like(each.data, device=device) for each in live))
         # vLLM's kernels that fuse verify with the per-token scheme's stores are out.
         layer.enable_fused_gdn_spec_decode = False
         # Its op calls `_forward_core` on every platform; that of a CPU has no way into the layer.
@@ -81,7 +89,7 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
 
     @property
     def gating(self) -> Gating:
-        return Gating(self.A_log, self.dt_bias)
+        return self.kept_gating or Gating(self.A_log, self.dt_bias)
 
     def _forward_core(
         self,
@@ -95,7 +103,11 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
         step = mine.step if isinstance(mine, ReplayMetadata) else None
         if step is None:
             self._forward_committed(mixed_qkv, b, a, core_attn_out)
-        elif step.rows is None:
+            return
+        if self.kept_gating is not None:  # here the parameters are this layer's own, updates included
+            self.kept_gating.A_log.copy_(self.A_log)
+            self.kept_gating.dt_bias.copy_(self.dt_bias)
+        if step.rows is None:
             n = step.num_rows
             self._verify(mixed_qkv[:n], b[:n], a[:n], core_attn_out[:n], step=step)
         else:

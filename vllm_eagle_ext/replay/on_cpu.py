@@ -85,12 +85,13 @@ def _show_plain_weights(layer: QwenGatedDeltaNetAttention) -> None:
     """Let vLLM find the convolution's weights as they were before it packed them.
 
     LoRA wraps the convolution, too, and vLLM looks on the wrapper for them (0.32,
-    `ops/cpu/gdn_attention.py:_unpacked_conv_weight`): it would take the packed ones for plain.
+    `ops/cpu/gdn_attention.py:_unpacked_conv_weight`): it would take the packed ones for plain. A reload
+    of the weights packs them again.
     """
     convolution = layer.conv1d
-    if isinstance(convolution, BaseLayerWithLoRA) and not hasattr(convolution, _PLAIN_WEIGHTS):
+    if isinstance(convolution, BaseLayerWithLoRA):
         plain = getattr(convolution.base_layer, _PLAIN_WEIGHTS, None)
-        if plain is not None:
+        if plain is not getattr(convolution, _PLAIN_WEIGHTS, None):
             setattr(convolution, _PLAIN_WEIGHTS, plain)
 
 

@@ -8,8 +8,10 @@ A class keeps its parent's name: vLLM's V1 runner knows multimodal targets by it
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
+import torch
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.model_executor.models import (
@@ -20,8 +22,11 @@ from vllm.model_executor.models import (
     qwen3_5,
     qwen3_next,
 )
+from vllm.model_executor.offloader.base import get_offloader
+from vllm.model_executor.offloader.prefetch import PrefetchOffloader
 
 from vllm_eagle_ext import architectures, compat
+from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.memory.recorded_inputs import record_width
 from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
 from vllm_eagle_ext.replay.commit import commit_on_v1
@@ -47,6 +52,22 @@ class _Replay:
         compat.install_in_worker(commit_on_v1)
         for layer in layers:
             ReplayGatedDeltaNetAttention.adopt(layer, recurrence)
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
+        """Refuse an update that vLLM would lose, as it fills prefetched layers with the start's weights.
+
+        Raises:
+            UnsupportedTargetError: vLLM prefetches layers, and has started to.
+        """
+        offloader = get_offloader()
+        if isinstance(offloader, PrefetchOffloader) and offloader.buffer_pool is not None:
+            raise UnsupportedTargetError(
+                field="weight update of a target whose layers vLLM prefetches",
+                value="asked for",
+                allowed="a start: vLLM (0.32) goes on with the weights of the start",
+                remedy="take --cpu-offload-gb in place of --offload-group-size, or start again",
+            )
+        return super().load_weights(weights)  # type: ignore[misc]
 
     def _become_vllms_own(self, vllm_config: VllmConfig) -> None:
         """Its config names vLLM's target again, too: vLLM sizes the worker's blocks by that class, and

@@ -7,7 +7,7 @@ import pytest
 from tests.support.checkpoints import write_target
 from tests.support.drafts import BLOCK, MASK_TOKEN, valid_draft, write
 from tests.unit.preflight.configs import speculative_config
-from vllm_eagle_ext.errors import UnsupportedDraftError
+from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 
 
 @pytest.fixture
@@ -80,3 +80,12 @@ def test_the_log_says_whose_class_serves(start, vllm_log):
     (record,) = vllm_log.containing("the inputs of target layers")
     assert "served by vLLM's own Qwen3DSparkModel" in record.getMessage()
     assert not vllm_log.containing("not checked")
+
+
+@pytest.mark.parametrize("key", ["draft_load_config", "draft-load-config"])
+def test_weights_that_come_later_would_take_the_targets_place(start, key):
+    dummy = {key: {"load_format": "dummy"}}
+    with pytest.raises(SpeculativeConfigError, match=r"load_format of the draft.*lm_head\.weight"):
+        start(valid_draft("dspark-speculators"), **dummy)
+    start(valid_draft("dspark-speculators"), **{key: {"load_format": "auto"}})
+    start(valid_draft("dflash2"), **dummy)  # shares both in any case

@@ -14,6 +14,7 @@ from tests.unit.replay.cases import FP32, cpu_case, of_size
 if has_gpu():
     pytest.skip("vLLM's CPU kernels", allow_module_level=True)
 
+from vllm.lora.layers.base import BaseLayerWithLoRA
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.v1.attention.backends.gdn_attn import GDNAttentionMetadata
@@ -71,6 +72,20 @@ def test_a_layer_without_drafts_has_the_first_columns_of_its_cache():
     renewed = on_cpu._narrow_view(layer)
     assert renewed.kv_cache[1] is layer.kv_cache[1]
     assert "narrow_view" not in renewed.__dict__, "the older cache would live on in it"
+
+
+def test_an_adapted_convolution_follows_a_reload():
+    """The wrapper's plain weights are those of the layer below, as vLLM packed it last."""
+    wrapper = BaseLayerWithLoRA()
+    wrapper.base_layer = torch.nn.Module()
+    layer = SimpleNamespace(conv1d=wrapper)
+    on_cpu._show_plain_weights(layer)
+    assert getattr(wrapper, on_cpu._PLAIN_WEIGHTS, None) is None
+    for _ in range(2):
+        plain = torch.randn(64, WIDTH)
+        setattr(wrapper.base_layer, on_cpu._PLAIN_WEIGHTS, plain)
+        on_cpu._show_plain_weights(layer)
+        assert getattr(wrapper, on_cpu._PLAIN_WEIGHTS) is plain
 
 
 def test_the_state_block_of_one_request_stands_by_itself(monkeypatch):

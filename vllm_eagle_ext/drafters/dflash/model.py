@@ -2,7 +2,8 @@
 """DFlash drafter on vLLM's Qwen3-type decoder layer.
 
 Differences from vLLM's class: embeddings may be scaled, which vLLM does only for DFlash 2; configs and
-weights are strict, see `ResolvedDraft`; on a CPU each layer gets its own norm of the context's keys.
+weights are strict, see `ResolvedDraft`; on a CPU each layer gets its own norm of the context's keys;
+what vLLM derives from the weights follows them in an update.
 
 Shapes, with T tokens, H draft width, Ht target width, n aux layers, V vocabulary:
 
@@ -16,19 +17,70 @@ Maths: DFlash (z-lab), block diffusion conditioned on the target's states; X = s
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from vllm import _custom_ops as ops
 from vllm.config import VllmConfig
 from vllm.forward_context import get_forward_context, is_forward_context_available
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM, DFlashQwen3Model
 
 from vllm_eagle_ext.drafters.resolved import ResolvedDraft
 
 
+class _AfterReload(torch.nn.Module, AttentionLayerBase):
+    """Is called when a layerwise reload is over: vLLM calls only what it takes for attention, last."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        super().__init__()
+        self._then = then
+
+    def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
+        self._then()
+
+    def get_attn_backend(self) -> None:
+        """Not asked: the module is in no register of layers."""
+
+    def get_kv_cache_spec(self, vllm_config: VllmConfig) -> None:
+        """The same."""
+
+
+_FUSED = ("_fused_kv_weight", "_fused_kv_bias", "_k_norm_weights")
+
+
 class DFlashEagleExtQwen3Model(DFlashQwen3Model):
+    _fused_kv_weight: torch.Tensor | None
+    _fused_kv_bias: torch.Tensor | None
+
     def __init__(self, *, vllm_config: VllmConfig, start_layer_id: int = 0, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, start_layer_id=start_layer_id, prefix=prefix)
         self.embedding_scale = float(self.config.dflash_config["input_embedding_scale"])
+        self._is_outdated = False
+        self.after_reload = _AfterReload(self._update_fused_kv_buffers)
+
+    def _build_fused_kv_buffers(self) -> None:
+        """In place, since captured graphs read the buffers; in a layerwise reload only when it is over,
+        until when weights and rope's table are without values."""
+        layers = torch.nn.ModuleList([self.layers, self.hidden_norm])
+        if any(each.is_meta for each in (*layers.parameters(), *layers.buffers())):
+            self._is_outdated = True
+            return
+        before = {name: getattr(self, name, None) for name in _FUSED}
+        super()._build_fused_kv_buffers()
+        if self._fused_kv_weight is not None and not self._fused_kv_weight.numel():
+            # vLLM's CPU layers drop the weights that they have packed; they still compute with them.
+            self._fused_kv_weight = self._fused_kv_bias = None
+        with torch.inference_mode():  # dummy weights' buffers are made in a step
+            for name, buffer in before.items():
+                now = getattr(self, name)
+                if buffer is not None and now is not None:
+                    setattr(self, name, buffer.copy_(now))
+        self._is_outdated = False
+
+    def _update_fused_kv_buffers(self) -> None:
+        if self._is_outdated:
+            self._build_fused_kv_buffers()
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:  # [T] -> [T, H]
         embeddings = super().embed_input_ids(input_ids)

@@ -79,7 +79,7 @@ def _bad_gate(name: str, value: object, allowed: str) -> UnsupportedDraftError:
         field=f"{name} of the draft's files",
         value=value,
         allowed=allowed,
-        remedy="use the draft with plain weights",
+        remedy="use the draft with plain weights; a weight update brings both in the same bucket",
     )
 
 
