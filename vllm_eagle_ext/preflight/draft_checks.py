@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import replace
 from pkgutil import resolve_name
 from typing import Any
@@ -75,7 +74,7 @@ def inspect_requested(launch: Launch, request: DraftRequest) -> Inspection | Non
         return None
     if request.method in methods():
         check_request(request)
-    if "://" in request.model or os.environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true"):
+    if "://" in request.model:
         logger.warning(
             "Draft %r lies neither in a folder nor on the hub: not checked; loaded by stock vLLM.",
             request.model,
