@@ -41,7 +41,11 @@ from vllm_eagle_ext.preflight.untested import refuse_gaps
 Check = Callable[[], object]  # raises an EagleExtError
 _GUESSES = {"images_are_known_to_v1"}
 # A start logs them.
-_WARNINGS = _GUESSES | {"adaptive_option_is_used", "states_are_saved_in_time"}
+_WARNINGS = _GUESSES | {
+    "adaptive_option_is_used",
+    "states_are_saved_in_time",
+    "one_token_prompts_stay_right",
+}
 _CONTEXT_PARALLEL = ("decode_context_parallel_size", "prefill_context_parallel_size")
 _ANY_LENGTH = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _LENIENT = {"draft_cache_lies_in_one_group"}  # `strict: false` makes a warning of it
