@@ -27,6 +27,8 @@ def keep_prompts(launch: Launch) -> None:
     is_ours = target.architecture in REPLAYING_TARGETS or launch.case is not None
     if launch.config is None or not target.is_hybrid or not is_ours:
         return
+    if launch.schedule is not None:  # with which vLLM pads no request
+        return
     try:
         refuse_foreign_scheduler(launch.engine_args.scheduler_cls)
     except HybridStateError as error:

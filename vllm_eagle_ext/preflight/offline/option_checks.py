@@ -34,9 +34,10 @@ def checks_of_options(
         checks["states_are_saved_in_time"] = partial(
             warn_of_late_saves, named_connector(wishes.engine), runner=runner
         )
-        checks["one_token_prompts_stay_right"] = partial(
-            refuse_foreign_scheduler, wishes.engine.get("scheduler_cls")
-        )
+        if wishes.schedule is None:
+            checks["one_token_prompts_stay_right"] = partial(
+                refuse_foreign_scheduler, wishes.engine.get("scheduler_cls")
+            )
     if case is not None and has_fixed_blocks(
         case.spec.method, in_parallel=case.spec.record.asks_for_parallel_drafting, runner=runner
     ):
