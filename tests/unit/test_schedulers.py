@@ -1,4 +1,4 @@
-"""vLLM's own schedulers under the package's, with and without async scheduling: who gets placeholders."""
+"""vLLM's schedulers under the package's, with and without async scheduling: who gets placeholders."""
 
 from __future__ import annotations
 
