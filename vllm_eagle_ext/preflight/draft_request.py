@@ -19,7 +19,6 @@ class DraftRequest:
     num_speculative_tokens: Any
     revision: str | None = None
     parallel_drafting: bool = False
-    draft_tensor_parallel_size: int | None = None
     quantization: Any = None
 
 
@@ -37,7 +36,6 @@ def read_request(engine_args: Any) -> DraftRequest | None:
         ),
         revision=keys.get("revision"),
         parallel_drafting=bool(keys.get("parallel_drafting")),
-        draft_tensor_parallel_size=keys.get("draft_tensor_parallel_size"),
         quantization=keys.get("quantization"),
     )
     return request if request.method or request.model else None
