@@ -36,6 +36,7 @@ from vllm_eagle_ext.preflight.launch import Launch, draft_setting, target_facts
 from vllm_eagle_ext.preflight.messages import raise_errors
 from vllm_eagle_ext.preflight.multimodal import check_multimodal
 from vllm_eagle_ext.preflight.online_quantisation import check_online_quantisation
+from vllm_eagle_ext.preflight.other_texts import warn_of_other_texts
 from vllm_eagle_ext.preflight.parallel import check_pipeline, check_ranks
 
 logger = get_logger(__name__)
@@ -113,6 +114,7 @@ def _check_engine(launch: Launch, request: DraftRequest, case: Case) -> None:
     check_online_quantisation(request.quantization, case.spec, on_cpu=on_cpu)
     if on_cpu:
         _check_cpu(launch, case)
+    warn_of_other_texts(request.rejection_sample_method)
     check_multimodal(launch.target, runner)
     refuse_embeddings(launch.target.architecture, case.spec)
     check_kv_groups(launch, case)

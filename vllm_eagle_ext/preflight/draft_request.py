@@ -20,6 +20,7 @@ class DraftRequest:
     revision: str | None = None
     parallel_drafting: bool = False
     quantization: Any = None
+    rejection_sample_method: Any = None
 
 
 def read_request(engine_args: Any) -> DraftRequest | None:
@@ -37,6 +38,7 @@ def read_request(engine_args: Any) -> DraftRequest | None:
         revision=keys.get("revision"),
         parallel_drafting=bool(keys.get("parallel_drafting")),
         quantization=keys.get("quantization"),
+        rejection_sample_method=keys.get("rejection_sample_method"),
     )
     return request if request.method or request.model else None
 
