@@ -81,6 +81,10 @@ class UnsupportedDraftError(EagleExtError):
     pass
 
 
+class GgufDraftError(UnsupportedDraftError):
+    pass
+
+
 class UnsupportedTargetError(EagleExtError):
     pass
 

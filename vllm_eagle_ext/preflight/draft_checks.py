@@ -24,8 +24,9 @@ from vllm_eagle_ext.checkpoint.families.registry import (
     methods,
     own_model_types,
 )
+from vllm_eagle_ext.checkpoint.gguf import plugin_is_active
 from vllm_eagle_ext.checkpoint.known_architectures import PLAIN_MODELS
-from vllm_eagle_ext.errors import EagleExtError
+from vllm_eagle_ext.errors import EagleExtError, GgufDraftError
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.preflight.capture import refuse_embeddings
@@ -81,7 +82,13 @@ def inspect_requested(launch: Launch, request: DraftRequest) -> Inspection | Non
             request.model,
         )
         return None
-    files = read_draft_files(request.model, **_place(launch, request))
+    try:
+        files = read_draft_files(request.model, **_place(launch, request))
+    except GgufDraftError:
+        if not plugin_is_active():
+            raise
+        logger.warning("Draft %r is a GGUF: not checked; left to vllm-gguf-plugin.", request.model)
+        return None
     if hook := own_model_types().get(str(files.config.get("model_type"))):
         resolve_name(hook)()
     setting = draft_setting(launch, request)
