@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warns of a verification that lets texts through which the target alone would not write."""
+"""Warns of a verification whose texts are not those of the target without a draft."""
 
 from __future__ import annotations
 
