@@ -67,8 +67,8 @@ LAYERS = (
     ),
     Layer(
         "compat",
-        ("compat", "architectures"),
-        "vLLM's versions, and every name of vLLM's that is replaced",
+        ("compat", "architectures", "schedulers"),
+        "vLLM's versions and schedulers, and every name of vLLM's that is replaced",
         ("base",),
     ),
     Layer(

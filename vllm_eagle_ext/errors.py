@@ -83,6 +83,10 @@ class UnsupportedDraftError(EagleExtError):
     pass
 
 
+class GgufDraftError(UnsupportedDraftError):
+    pass
+
+
 class UnsupportedTargetError(EagleExtError):
     pass
 

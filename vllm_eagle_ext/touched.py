@@ -177,6 +177,24 @@ TOUCHED = (
         remove_when="vLLM lets a plugin choose the architecture",
     ),
     Touch(
+        name="vllm.engine.arg_utils:EngineArgs.scheduler_cls",
+        kind="attribute set",
+        place="preflight.one_token_prompts.keep_prompts",
+        when="in the front end, with a draft on a target with recurrent states; the next start with "
+        "these arguments takes it back",
+        why="vLLM pads a prompt of one token with placeholder drafts, which end up in the states",
+        remove_when="`Scheduler.schedule` pads only requests with computed tokens",
+    ),
+    Touch(
+        name="vllm.engine.arg_utils:EngineArgs.disable_hybrid_kv_cache_manager",
+        kind="attribute set",
+        place="preflight.apply_window.share_the_targets_group",
+        when="in the front end, with `draft_window` on a target with one kind of cache; the next start "
+        "with these arguments takes it back",
+        why="a draft's window would cut the target's layers into groups as small as the draft",
+        remove_when="vLLM groups layers without regard to the draft's",
+    ),
+    Touch(
         name="methods of a running model runner and speculator",
         kind="attribute set",
         place="measure.engine.probe.StepClock",

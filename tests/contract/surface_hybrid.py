@@ -9,6 +9,7 @@ _CPU_GDN = "vllm.model_executor.layers.mamba.ops.cpu.gdn_attention"
 _METADATA = "vllm.v1.attention.backends.gdn_attn"
 _HYBRID = "vllm.v1.worker.gpu.model_states.mamba_hybrid"
 _RECOVERY = "vllm.v1.worker.gpu.model_states.recoverssm"
+_SCHEDULER = "vllm.v1.core.sched.scheduler"
 _TARGETS = {
     "qwen3_next": ("Qwen3NextForCausalLM",),
     "qwen3_5": (
@@ -24,6 +25,41 @@ _TARGETS = {
 }
 
 HYBRID = (
+    Name(
+        _SCHEDULER,
+        "Scheduler.schedule",
+        "pads a new request with one token, unless there is a schedule of K",
+        contains=(
+            "self.dynamic_sd_lookup is None",
+            "num_new_tokens == 1",
+            "num_spec_tokens_to_schedule = self.dynamic_sd_lookup[",
+        ),
+    ),
+    Name(
+        _SCHEDULER,
+        "Scheduler.add_request",
+        "where a prompt of one token is seen",
+        parameters=("self", "request"),
+    ),
+    Name(
+        _SCHEDULER,
+        "Scheduler.__init__",
+        "the schedule, K, and the most requests of a step",
+        contains=("self.dynamic_sd_lookup", "self.num_spec_tokens =", "self.max_num_running_reqs ="),
+    ),
+    Name("vllm.v1.request", "Request.num_tokens", "tells a prompt of one token"),
+    Name("vllm.v1.request", "Request.is_finished", "one that no longer waits"),
+    Name("vllm.v1.core.sched.async_scheduler", "AsyncScheduler", "a parent of our scheduler"),
+    Name(
+        "vllm.engine.arg_utils",
+        "EngineArgs.create_engine_config",
+        "reads what the preflight set in it, once the SpeculativeConfig is built",
+        contains=(
+            "self.create_speculative_config(",
+            "scheduler_cls=self.scheduler_cls",
+            "disable_hybrid_kv_cache_manager=self.disable_hybrid_kv_cache_manager",
+        ),
+    ),
     *(
         Name(f"vllm.model_executor.models.{module}", name, "parent of a replaying target")
         for module, names in _TARGETS.items()

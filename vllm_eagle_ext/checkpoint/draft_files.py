@@ -13,6 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
+from vllm_eagle_ext.checkpoint.gguf import refuse_gguf
 from vllm_eagle_ext.checkpoint.headers import (
     GLANCE,
     HEADER_LIMIT,
@@ -79,7 +80,7 @@ def read_draft_files(
     Raises:
         UnsupportedDraftError: not to be had, or a file that is missing, damaged or too large.
     """
-    _refuse_gguf(model, [model], field)
+    refuse_gguf(model, [model], field)
     source = open_source(
         model, revision=revision, token=token, download_dir=download_dir, field=field,
         subfolders=subfolders,
@@ -105,7 +106,7 @@ def _draft_config(source: Source, files: Mapping[str, int], field: str) -> dict[
     config = read_json(source, files, "config.json")
     if config is not None:
         return config
-    _refuse_gguf(source.model, files, field)
+    refuse_gguf(source.model, files, field)
     raise UnsupportedDraftError(
         field=field,
         value=source.model,
@@ -190,16 +191,6 @@ def _refuse_disguised(source: Source, name: str, first_bytes: bytes, *, weights:
         )
 
 
-def _refuse_gguf(model: str, names: Any, field: str) -> None:
-    if any(str(name).endswith(".gguf") for name in names):
-        raise UnsupportedDraftError(
-            field=field,
-            value=model,
-            allowed="a draft checkpoint with config.json and safetensors",
-            remedy="vLLM loads no draft from GGUF: use the safetensors it was converted from",
-        )
-
-
 def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[str, int]:
     """What vLLM will load: all *.safetensors, or those that an index names. Empty: only .bin files.
 
@@ -224,7 +215,7 @@ def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[
         return {name: found[name] for name in wanted}
     if found or any(name.endswith((".bin", ".pt")) and name != "mask_embedding.pt" for name in files):
         return found
-    _refuse_gguf(source.model, files, field)
+    refuse_gguf(source.model, files, field)
     raise _incomplete(source, "without any *.safetensors")
 
 

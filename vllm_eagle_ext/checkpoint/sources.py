@@ -11,6 +11,7 @@ from glob import has_magic
 from pathlib import Path
 from typing import Any, Protocol
 
+from vllm_eagle_ext.checkpoint import modelscope
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.printable import shell_line
 
@@ -124,6 +125,8 @@ def open_source(
 ) -> Source:
     """The folder of that name, else the hub, else the hub's cache where the hub cannot be reached.
 
+    Where vLLM takes names from ModelScope, its library's cache stands in the hub's place.
+
     Args:
         field: what an error says was wrong.
         subfolders: read OWNER/NAME/FOLDER too, which vLLM does not.
@@ -139,8 +142,19 @@ def open_source(
             field=field, value=model, allowed=PLACES,
             remedy="name the folder, not a file in it",
         )  # fmt: skip
+    if modelscope.takes_names():
+        return FolderSource(model, _downloaded(model, revision, download_dir, field))
     repository = _repository(model, field, subfolders=subfolders)
     return _open_hub(model, repository, revision, token, download_dir, field)
+
+
+def _downloaded(model: str, revision: str | None, download_dir: str | None, field: str) -> Path:
+    try:
+        return modelscope.find_snapshot(model, revision, download_dir)
+    except LookupError as error:
+        raise UnsupportedDraftError(
+            field=field, value=model, allowed=modelscope.PLACES, remedy=str(error)
+        ) from None
 
 
 def split_subfolder(model: str) -> tuple[str, str] | None:

@@ -137,7 +137,7 @@ def _situation(launch: Launch, deployment: Deployment) -> Situation:
         packs_convolutions=current_platform.is_cpu() and _packs_convolutions(),
         microbatches=bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1,
         prefill_exports=deployment.exports_states(launch.target_text.get("linear_key_head_dim", 0)),
-        k_by_batch_size=_schedule(launch),
+        k_by_batch_size=launch.schedule,
         short_drafts_crash=compat.cpu_needs_all_drafts(),
         adaptive_verification=bool(config.enable_adaptive_verification),
         adaptive_verification_allowed=launch.options.adaptive_verification,
@@ -150,14 +150,6 @@ def _packs_convolutions() -> bool:
     from vllm.model_executor.layers.mamba.ops.cpu.gdn_attention import is_arm_bf16
 
     return torch.cpu._is_avx512_bf16_supported() or is_arm_bf16()
-
-
-def _schedule(launch: Launch) -> list[list[int]] | None:
-    """Return the schedule of a user, if vLLM follows it: with data parallelism it does not."""
-    given = launch.config.num_speculative_tokens_per_batch_size
-    if not given or launch.engine_args.data_parallel_size > 1:
-        return None
-    return [list(step) for step in given]
 
 
 def _gpu_capability() -> tuple[int, int] | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 
 from vllm_eagle_ext.log import get_logger, log_once
+from vllm_eagle_ext.preflight.engine_args import set_for_a_start
 from vllm_eagle_ext.preflight.launch import Launch
 
 logger = get_logger(__name__)
@@ -31,5 +32,5 @@ def share_the_targets_group(launch: Launch) -> None:
     has_windows = windowed or bool(target.get_sliding_window()) or bool(target.attention_chunk_size)
     if has_windows or getattr(launch.engine_args, FLAG) is not None:
         return
-    setattr(launch.engine_args, FLAG, True)
+    set_for_a_start(launch.engine_args, FLAG, True)
     log_once(logger, logging.INFO, _ANNOUNCED.format(window=case.spec.draft_window))

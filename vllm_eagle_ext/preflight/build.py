@@ -20,9 +20,11 @@ from vllm_eagle_ext.preflight.apply_scheme import apply_hybrid_state, require_dr
 from vllm_eagle_ext.preflight.apply_window import share_the_targets_group
 from vllm_eagle_ext.preflight.draft_checks import inspect_launch, inspect_requested
 from vllm_eagle_ext.preflight.draft_request import read_request
+from vllm_eagle_ext.preflight.engine_args import take_back
 from vllm_eagle_ext.preflight.fixed_blocks import check_schedule
 from vllm_eagle_ext.preflight.launch import Launch, read_launch
 from vllm_eagle_ext.preflight.messages import log_inspection
+from vllm_eagle_ext.preflight.one_token_prompts import keep_prompts
 from vllm_eagle_ext.preflight.untested import refuse_gaps
 
 logger = get_logger(__name__)
@@ -44,6 +46,7 @@ def build_speculative_config(
     Raises:
         EagleExtError: options, request or checkpoint that cannot be served rightly.
     """
+    take_back(engine_args)
     launch = read_launch(engine_args, target_model_config)
     metrics.withdraw()
     if not launch.options.enabled:
@@ -78,6 +81,7 @@ def _apply(launch: Launch) -> None:
         require_drafts(launch.options)
         return
     check_schedule(launch)
+    keep_prompts(launch)
     apply_hybrid_state(launch)
 
 
@@ -108,6 +112,7 @@ def build_on_untested_vllm(engine_args: Any, target_model_config: Any, build: Ca
         OptionsError: an unknown option or value.
         UnsupportedVllmError: a draft that stock vLLM would misload.
     """
+    take_back(engine_args)
     options = parse_options(getattr(engine_args, "additional_config", None))
     if options.untested_vllm and options.enabled:
         return build_speculative_config(engine_args, target_model_config, build)

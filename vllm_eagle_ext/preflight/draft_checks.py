@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import replace
 from pkgutil import resolve_name
 from typing import Any
@@ -25,8 +24,9 @@ from vllm_eagle_ext.checkpoint.families.registry import (
     methods,
     own_model_types,
 )
+from vllm_eagle_ext.checkpoint.gguf import plugin_is_active
 from vllm_eagle_ext.checkpoint.known_architectures import PLAIN_MODELS
-from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
+from vllm_eagle_ext.errors import EagleExtError, GgufDraftError, SpeculativeConfigError
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.preflight.capture import refuse_embeddings
@@ -37,6 +37,7 @@ from vllm_eagle_ext.preflight.launch import Launch, draft_setting, target_facts
 from vllm_eagle_ext.preflight.messages import raise_errors
 from vllm_eagle_ext.preflight.multimodal import check_multimodal
 from vllm_eagle_ext.preflight.online_quantisation import check_online_quantisation
+from vllm_eagle_ext.preflight.other_texts import warn_of_other_texts
 from vllm_eagle_ext.preflight.parallel import check_pipeline, check_ranks
 
 logger = get_logger(__name__)
@@ -75,13 +76,19 @@ def inspect_requested(launch: Launch, request: DraftRequest) -> Inspection | Non
         return None
     if request.method in methods():
         check_request(request)
-    if "://" in request.model or os.environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true"):
+    if "://" in request.model:
         logger.warning(
             "Draft %r lies neither in a folder nor on the hub: not checked; plain vLLM loads it.",
             request.model,
         )
         return None
-    files = read_draft_files(request.model, **_place(launch, request))
+    try:
+        files = read_draft_files(request.model, **_place(launch, request))
+    except GgufDraftError:
+        if not plugin_is_active():
+            raise
+        logger.warning("Draft %r is a GGUF: not checked; left to vllm-gguf-plugin.", request.model)
+        return None
     if hook := own_model_types().get(str(files.config.get("model_type"))):
         resolve_name(hook)()
     setting = draft_setting(launch, request)
@@ -109,13 +116,12 @@ def inspect_files(
 def _check_engine(launch: Launch, request: DraftRequest, case: Case) -> None:
     engine_args, runner = launch.engine_args, case.setting.runner or "v1"
     check_pipeline(engine_args.pipeline_parallel_size, case.spec, runner)
-    check_ranks(
-        engine_args.tensor_parallel_size, launch.target_text, case, request.draft_tensor_parallel_size
-    )
+    check_ranks(engine_args.tensor_parallel_size, launch.target_text, case)
     on_cpu = _is_on_cpu()
     check_online_quantisation(request.quantization, case.spec, on_cpu=on_cpu)
     if on_cpu:
         _check_cpu(launch, case)
+    warn_of_other_texts(request.rejection_sample_method)
     check_multimodal(launch.target, runner)
     refuse_embeddings(launch.target.architecture, case.spec)
     check_kv_groups(launch, case)

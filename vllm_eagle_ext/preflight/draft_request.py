@@ -19,8 +19,8 @@ class DraftRequest:
     num_speculative_tokens: Any
     revision: str | None = None
     parallel_drafting: bool = False
-    draft_tensor_parallel_size: int | None = None
     quantization: Any = None
+    rejection_sample_method: Any = None
 
 
 def read_request(engine_args: Any) -> DraftRequest | None:
@@ -37,8 +37,8 @@ def read_request(engine_args: Any) -> DraftRequest | None:
         ),
         revision=keys.get("revision"),
         parallel_drafting=bool(keys.get("parallel_drafting")),
-        draft_tensor_parallel_size=keys.get("draft_tensor_parallel_size"),
         quantization=keys.get("quantization"),
+        rejection_sample_method=keys.get("rejection_sample_method"),
     )
     return request if request.method or request.model else None
 

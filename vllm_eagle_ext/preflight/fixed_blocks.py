@@ -23,10 +23,7 @@ def check_schedule(launch: Launch) -> None:
         config.method, in_parallel=bool(config.parallel_drafting), runner=runner
     ):
         return
-    is_followed = launch.engine_args.data_parallel_size == 1
-    schedule = config.num_speculative_tokens_per_batch_size if is_followed else None
-    given = schedule and [list(entry) for entry in schedule]
-    refuse_shorter_blocks(config.num_speculative_tokens, given)
+    refuse_shorter_blocks(config.num_speculative_tokens, launch.schedule)
 
 
 def has_fixed_blocks(method: str | None, *, in_parallel: bool, runner: str | None) -> bool:

@@ -32,6 +32,14 @@ class Launch:
         return self.inspection.case if self.inspection else None
 
     @property
+    def schedule(self) -> list[list[int]] | None:
+        """Return the schedule of K that vLLM will follow: with data parallelism it follows none."""
+        given = self.config.num_speculative_tokens_per_batch_size
+        if not given or self.engine_args.data_parallel_size > 1:
+            return None
+        return [list(step) for step in given]
+
+    @property
     def target_text(self) -> dict[str, Any]:
         """Return the config of the target's language model."""
         text: dict[str, Any] = self.target.hf_text_config.to_dict()

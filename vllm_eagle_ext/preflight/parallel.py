@@ -49,25 +49,23 @@ def check_pipeline(stages: int, spec: DraftSpec, runner: Literal["v1", "v2"]) ->
     )
 
 
-def check_ranks(
-    ranks: int, text: Mapping[str, Any], case: Case | None, draft_ranks: int | None = None
-) -> None:
+def check_ranks(ranks: int, text: Mapping[str, Any], case: Case | None) -> None:
     """Refuse a tensor parallel size that divides not everything it has to.
 
-    vLLM checks only the query heads before it starts its workers; the layers assert the rest.
+    vLLM checks only the query heads before it starts its workers; the layers assert the rest. A draft's
+    layers are built on the target's ranks, whatever `draft_tensor_parallel_size` says.
 
     Args:
         ranks: tensor parallel size.
         text: config of the target's language model.
         case: a supported draft; None: only the target is looked at.
-        draft_ranks: `draft_tensor_parallel_size`; None: as the target.
 
     Raises:
         SpeculativeConfigError: heads or widths that so many ranks cannot share.
     """
     uneven = list(_uneven(ranks, _of_target(text), "the target"))
     if case is not None:
-        uneven += _uneven(draft_ranks or ranks, _of_draft(case), "the draft")
+        uneven += _uneven(ranks, _of_draft(case), "the draft")
     if uneven:
         raise SpeculativeConfigError(
             field="tensor_parallel_size",

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.support.checkpoints import HIDDEN, VOCAB, tiny_draft, write_target
-from tests.support.drafts import inspect, valid_draft, write
+from tests.support.drafts import valid_draft, write
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.preflight.parallel import check_ranks
@@ -24,12 +24,13 @@ def speculative(tmp_path, monkeypatch):
     plugin.register()
     target = write_target(tmp_path / "target")
 
-    def make(draft, method, k=4, runner="v1", options=None, **parallel):
+    def make(draft, method, k=4, runner="v1", options=None, keys=None, **parallel):
         monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(runner == "v2")))
         engine_args = EngineArgs(
             model=str(target),
             skip_tokenizer_init=True,
-            speculative_config={"method": method, "model": str(draft), "num_speculative_tokens": k},
+            speculative_config={"method": method, "model": str(draft), "num_speculative_tokens": k}
+            | (keys or {}),
             additional_config={"eagle_ext": options or {}},
             **parallel,
         )
@@ -99,11 +100,12 @@ def test_of_a_target(text, ranks, words):
     assert words in caught.value.allowed
 
 
-def test_a_draft_on_one_rank_need_not_divide(tmp_path):
-    inspection = inspect(valid_draft("native"), tmp_path)
-    with pytest.raises(SpeculativeConfigError):
-        check_ranks(3, {}, inspection.case)
-    check_ranks(3, {}, inspection.case, draft_ranks=1)
+@pytest.mark.parametrize("key", ["draft_tensor_parallel_size", "draft-tensor-parallel-size"])
+def test_a_rank_of_the_drafts_own_changes_nothing(speculative, tmp_path, key):
+    """vLLM builds its layers on the target's ranks all the same; the workers would fail."""
+    with pytest.raises(SpeculativeConfigError, match="tensor_parallel_size is 3") as caught:
+        speculative(tiny_draft(tmp_path), "eagle3", keys={key: 1}, tensor_parallel_size=3)
+    assert "num_attention_heads of the draft" in caught.value.allowed
 
 
 @pytest.mark.promise("two ranks, by Ray or not: such a config is taken")

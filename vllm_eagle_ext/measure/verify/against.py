@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vllm_eagle_ext.checkpoint import modelscope
 from vllm_eagle_ext.checkpoint.sources import open_source
 from vllm_eagle_ext.measure.engine.load import Measured
 from vllm_eagle_ext.measure.verify import acceptance
@@ -118,6 +119,8 @@ def _local(model: str, revision: str | None, download_dir: str | None) -> Path:
     folder = Path(os.path.expanduser(model))
     if folder.is_dir():
         return folder
+    if modelscope.takes_names():
+        return modelscope.find_snapshot(model, revision, download_dir)
     from huggingface_hub import snapshot_download
 
     return Path(

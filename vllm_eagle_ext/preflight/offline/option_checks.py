@@ -13,6 +13,7 @@ from vllm_eagle_ext.memory.connectors import read_connector, warn_of_late_saves
 from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS, refuse_without_states
 from vllm_eagle_ext.preflight.fixed_blocks import has_fixed_blocks, refuse_shorter_blocks
 from vllm_eagle_ext.preflight.offline.wishes import EngineWishes, Runner
+from vllm_eagle_ext.preflight.one_token_prompts import refuse_foreign_scheduler
 
 
 def checks_of_options(
@@ -33,6 +34,10 @@ def checks_of_options(
         checks["states_are_saved_in_time"] = partial(
             warn_of_late_saves, named_connector(wishes.engine), runner=runner
         )
+        if wishes.schedule is None:
+            checks["one_token_prompts_stay_right"] = partial(
+                refuse_foreign_scheduler, wishes.engine.get("scheduler_cls")
+            )
     if case is not None and has_fixed_blocks(
         case.spec.method, in_parallel=case.spec.record.asks_for_parallel_drafting, runner=runner
     ):

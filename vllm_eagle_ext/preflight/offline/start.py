@@ -35,13 +35,20 @@ from vllm_eagle_ext.preflight.offline.option_checks import checks_of_options, na
 from vllm_eagle_ext.preflight.offline.platform import Platform, find_cpu_kernels, find_deployment
 from vllm_eagle_ext.preflight.offline.wishes import EngineWishes, Runner
 from vllm_eagle_ext.preflight.online_quantisation import check_online_quantisation
+from vllm_eagle_ext.preflight.other_texts import KEY as OTHER_TEXTS
+from vllm_eagle_ext.preflight.other_texts import refuse_other_texts
 from vllm_eagle_ext.preflight.parallel import check_ranks
 from vllm_eagle_ext.preflight.untested import refuse_gaps
 
 Check = Callable[[], object]  # raises an EagleExtError
 _GUESSES = {"images_are_known_to_v1"}
 # A start logs them.
-_WARNINGS = _GUESSES | {"adaptive_option_is_used", "states_are_saved_in_time"}
+_WARNINGS = _GUESSES | {
+    "adaptive_option_is_used",
+    "states_are_saved_in_time",
+    "one_token_prompts_stay_right",
+    "texts_stay_the_targets",
+}
 _CONTEXT_PARALLEL = ("decode_context_parallel_size", "prefill_context_parallel_size")
 _ANY_LENGTH = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _LENIENT = {"draft_cache_lies_in_one_group"}  # `strict: false` makes a warning of it
@@ -141,6 +148,7 @@ def _of_the_pair(
             case.spec,
             on_cpu=start.platform.name == "cpu",
         ),
+        "texts_stay_the_targets": partial(refuse_other_texts, wishes.speculative.get(OTHER_TEXTS)),
     }
     if start.runner == "v1":
         checks["draft_cache_lies_in_one_group"] = partial(refuse_scattered, text, case.spec)
