@@ -37,8 +37,12 @@ class Layer:
 LAYERS = (
     Layer(
         "base",
-        ("version", "errors", "log", "failure_causes", "after_import", "drafter_classes", "touched"),
-        "version, error types, logger, import hooks, drafter classes, what is touched of vLLM",
+        (
+            "version", "errors", "printable", "log", "failure_causes", "after_import",
+            "drafter_classes", "touched",
+        ),  # fmt: skip
+        "version, error types, texts to be shown, logger, import hooks, drafter classes, what is "
+        "touched of vLLM",
         without=("vllm", "torch"),
     ),
     Layer(

@@ -13,6 +13,10 @@ EagleExtError(ValueError)
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
+
+from vllm_eagle_ext.printable import printable, shown
 
 __all__ = [
     "EagleExtError",
@@ -25,42 +29,40 @@ __all__ = [
 ]
 
 
-_MOST_SHOWN = 2000  # characters of a value that someone else wrote
-
-
-def clipped(value: object) -> str:
-    """Return repr(value), cut where no one would read on."""
-    text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} .. ({len(text)} characters)"
-
-
 def sentence(field: str, value: object) -> str:
     """Make the sentence that a message begins with: `field is value`."""
+    field = shown(field)
     subject = re.split(r" (?:of|that|at|in) ", field)[0]
     last = subject.rpartition(" ")[2]
     is_plural = " and " in subject or (last.isalpha() and last.endswith("s") and last[-2:] != "ss")
-    found = "missing" if value is None else clipped(value)
+    found = "missing" if value is None else shown(repr(value))
     return f"{field} {'are' if is_plural else 'is'} {found}"
 
 
 class EagleExtError(ValueError):
-    """Refuses something. The four parts are kept as attributes; the message is all of them."""
+    """Refuses something. The parts are kept as attributes; the message is all of them.
 
-    def __init__(self, *, field: str, value: object, allowed: str, remedy: str) -> None:
+    Args:
+        more: further lines.
+    """
+
+    def __init__(
+        self, *, field: str, value: object, allowed: str, remedy: str, more: Sequence[str] = ()
+    ) -> None:
         self.field = field
         self.value = value
         self.allowed = allowed
         self.remedy = remedy
-        super().__init__(
-            f"vllm-eagle-ext: {sentence(field, value)}. Allowed: {allowed}. What to do: {remedy}"
-        )
+        self.more = tuple(more)
+        first = f"{sentence(field, value)}. Allowed: {shown(allowed)}. What to do: {shown(remedy)}"
+        super().__init__("\n  ".join([f"vllm-eagle-ext: {first}", *map(printable, self.more)]))
 
     def __reduce__(self) -> tuple[object, ...]:
-        parts = {name: getattr(self, name) for name in ("field", "value", "allowed", "remedy")}
+        parts = {name: getattr(self, name) for name in ("field", "value", "allowed", "remedy", "more")}
         return _rebuild, (type(self), parts)
 
 
-def _rebuild(error: type[EagleExtError], parts: dict[str, str]) -> EagleExtError:
+def _rebuild(error: type[EagleExtError], parts: dict[str, Any]) -> EagleExtError:
     """Make an error again: keyword-only parts must survive pickling between vLLM's processes."""
     return error(**parts)
 

@@ -6,12 +6,15 @@ a worker. So every process of vLLM's notes its errors in one file, whose path it
 the environment, and the first process reads it when an exception that nobody caught ends it. Workers
 that Ray starts inherit nothing: their errors come back through Ray to a process that does.
 
-Users without a draft, and programs that catch the exception, see nothing of this.
+The file lies in memory and has no name in any folder: nobody else can put one in its place, and it is
+gone with the process, however that ends. Linux has such files; elsewhere nothing is noted.
+
+Users without a draft, and programs that catch the exception, see nothing of this. Nothing of it may
+fail a start.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import json
@@ -19,7 +22,6 @@ import logging
 import multiprocessing
 import os
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -30,10 +32,11 @@ from typing import Any
 
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.failure_causes import earliest, is_pointer, telling
+from vllm_eagle_ext.printable import printable
 
 NOTES = "EAGLE_EXT_NOTES"  # environment variable; vLLM warns of unknown ones that begin with VLLM_
 _MOST_BYTES, _MOST_CHARACTERS = 1 << 16, 4000
-_PREFIX, _SUFFIX = "vllm-eagle-ext-", ".jsonl"
+_NAME = "vllm-eagle-ext"
 _TRACKER_S = 5
 _RUNNING = "EngineCore encountered an issue"  # vLLM's EngineDeadError: it had started
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
@@ -43,40 +46,35 @@ def watch() -> None:
     """Watch over a start, in the process that the user started, when an engine is being configured.
 
     This drops what an earlier start noted. It does nothing in vLLM's own children, which configure
-    engines too, nor where no temporary file can be written.
+    engines too, nor where no file can be made.
     """
     if multiprocessing.parent_process() is not None:
         return
-    with contextlib.suppress(OSError):
-        _begin()
-        Path(os.environ[NOTES]).write_text("")
+    with contextlib.suppress(Exception):
+        os.environ[NOTES] = _notes(os.getpid())  # whatever became of the environment since
+        _file().write_text("")
         join()
 
 
 @functools.lru_cache(maxsize=1)
-def _begin() -> None:
-    owner = os.getpid()
-    _remove_left_behind()
-    descriptor, path = tempfile.mkstemp(prefix=f"{_PREFIX}{owner}-", suffix=_SUFFIX)
-    os.close(descriptor)
-    os.environ[NOTES] = path
-    atexit.register(_end, owner, path)
+def _notes(owner: int) -> str:
+    """Make the file of a process, once, and return its path for the process and its children."""
+    descriptor = os.memfd_create(_NAME)
+    os.fchmod(descriptor, 0o600)
     sys.excepthook = functools.partial(_tell, sys.excepthook, owner)
+    return f"/proc/{owner}/fd/{descriptor}"
 
 
-def _remove_left_behind() -> None:
-    """Remove the files of processes that a signal ended, whose exit runs no handler."""
-    for file in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*{_SUFFIX}"):
-        with contextlib.suppress(OSError, ValueError):
-            try:
-                os.kill(int(file.name.removeprefix(_PREFIX).partition("-")[0]), 0)
-            except ProcessLookupError:
-                file.unlink()
+def _file() -> Path:
+    """Return the path of the notes.
 
-
-def _end(owner: int, path: str) -> None:
-    if os.getpid() == owner:  # a forked child inherits this too
-        Path(path).unlink(missing_ok=True)
+    Raises:
+        OSError: they are gone, and another file may have their place.
+    """
+    path = Path(os.environ[NOTES])
+    if not os.readlink(path).startswith(f"/memfd:{_NAME} "):
+        raise FileNotFoundError(path)
+    return path
 
 
 def join() -> None:
@@ -97,14 +95,14 @@ class _Noting:
 
     def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record = self.factory(*args, **kwargs)
-        if record.levelno >= logging.ERROR and record.exc_info and record.exc_info[1]:
-            with contextlib.suppress(Exception):  # logging goes on whatever becomes of the note
+        with contextlib.suppress(Exception):  # logging goes on whatever becomes of the note
+            if record.levelno >= logging.ERROR and record.exc_info and record.exc_info[1]:
                 _note(record.exc_info[1])
         return record
 
 
 def _note(error: BaseException) -> None:
-    path = Path(os.environ[NOTES])
+    path = _file()
     full = path.stat().st_size > _MOST_BYTES  # of errors that an engine outlived
     with path.open("w" if full else "a") as file:  # one write, so that those of two do not mix
         file.write(json.dumps([f"{os.getpid()}", line_of(error)]) + "\n")
@@ -152,10 +150,18 @@ def _tell(before: _Hook, owner: int, *raised: Any) -> None:
     before(*raised)
     with contextlib.suppress(Exception):
         if os.getpid() == owner and (line := last_line(raised[1], raised[2])):
-            sys.stdout.flush()
             with contextlib.suppress(Exception):
-                _end_tracker()
-            sys.stderr.write(f"{line}\n")
+                sys.stdout.flush()
+            with contextlib.suppress(Exception):
+                if _process_ends():
+                    _end_tracker()
+            sys.stderr.write(f"{printable(line)}\n")
+
+
+def _process_ends() -> bool:
+    """Find out whether the hook that called this is the interpreter's last; a prompt calls it too."""
+    at_prompt = sys.flags.interactive or "PYTHONINSPECT" in os.environ or hasattr(sys, "ps1")
+    return not at_prompt and sys._getframe(1).f_back is None  # C code has called _tell
 
 
 def _end_tracker() -> None:
@@ -202,7 +208,7 @@ def _is_of_start(trace: TracebackType | None) -> bool:
 
 
 def _noted() -> str | None:
-    lines = Path(os.environ[NOTES]).read_text().splitlines()
+    lines = _file().read_text().splitlines()
     said = [(process, line) for process, line in map(json.loads, lines)]
     place = earliest(said)
     return None if place is None else said[place][1]

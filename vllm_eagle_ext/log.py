@@ -6,6 +6,8 @@ from __future__ import annotations
 import logging
 from functools import lru_cache
 
+from vllm_eagle_ext.printable import printable
+
 
 @lru_cache(maxsize=256)  # also the memory of what was said already
 def log_once(logger: logging.Logger, level: int, message: str) -> None:
@@ -14,4 +16,13 @@ def log_once(logger: logging.Logger, level: int, message: str) -> None:
 
 def get_logger(module: str) -> logging.Logger:
     """Return the logger `vllm.vllm_eagle_ext.preflight` for `vllm_eagle_ext.preflight`."""
-    return logging.getLogger(f"vllm.{module}")
+    logger = logging.getLogger(f"vllm.{module}")
+    if _make_printable not in logger.filters:
+        logger.addFilter(_make_printable)
+    return logger
+
+
+def _make_printable(record: logging.LogRecord) -> bool:
+    """Keep the message on one line, whatever a stranger's file put into it."""
+    record.msg, record.args = printable(record.getMessage()), None
+    return True

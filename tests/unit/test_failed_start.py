@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -64,7 +67,7 @@ def create_engine_config(error):
 """
 
 
-def last_lines(tmp_path, code: str) -> list[str]:
+def last_lines(tmp_path, code: str, left=()) -> list[str]:
     """Run a program that ends with an exception, and give the last lines of its standard error."""
     program = tmp_path / "program.py"
     body = "\n".join(f"    {line}" for line in code.splitlines())
@@ -75,7 +78,7 @@ def last_lines(tmp_path, code: str) -> list[str]:
         check=False,
     )  # fmt: skip
     assert "Traceback (most recent call last)" in result.stderr
-    assert not list(tmp_path.glob("vllm-eagle-ext-*")), "the notes were left behind"
+    assert list(tmp_path.glob("vllm-eagle-ext-*")) == list(left), "the notes were left behind"
     return result.stderr.strip().splitlines()
 
 
@@ -99,19 +102,65 @@ def test_an_engine_that_ended_later_says_so(tmp_path):
     )
 
 
-def test_a_start_does_without_a_place_for_notes(tmp_path):
-    code = "import tempfile\ntempfile.tempdir = '/nonexistent'\nfailed_start.watch()\nstart('fork')"
+def test_a_start_does_without_a_file_for_notes(tmp_path):
+    code = "del os.memfd_create  # as on other systems than Linux\nfailed_start.watch()\nstart('fork')"
     assert last_lines(tmp_path, code)[-1].startswith("RuntimeError: Engine core")
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path):
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    (tmp_path / f"vllm-eagle-ext-{gone.pid}-abc.jsonl").touch()
-    living = tmp_path / f"vllm-eagle-ext-{os.getpid()}-abc.jsonl"
-    living.touch()
-    code = f"failed_start.watch()\nos.unlink({str(living)!r})\n1 / 0"  # it is still there
-    assert last_lines(tmp_path, code)[-1].startswith("ZeroDivisionError")
+@pytest.mark.parametrize("name", ["99999999999999999999-x", "-1-x", "0-x", "x", "\udcff", "1"])
+def test_files_of_others_in_the_temporary_folder_stop_no_start(tmp_path, name):
+    """Anybody may write there, under any name."""
+    stranger = tmp_path / f"vllm-eagle-ext-{name}.jsonl"
+    stranger.write_bytes(b"theirs")
+    lines = last_lines(tmp_path, "failed_start.watch()\nstart('fork')", left=[stranger])
+    assert lines[-1].startswith("vllm-eagle-ext: the engine did not start: ValueError: fc.weight")
+    assert stranger.read_bytes() == b"theirs"
+
+
+@pytest.mark.parametrize("failing", ["_notes", "_file", "join"])
+def test_whatever_fails_in_watching_fails_no_start(tmp_path, failing):
+    code = (
+        f"def fail(*_): raise RecursionError\nfailed_start.{failing} = fail\n"
+        "failed_start.watch()\nraise KeyError('it went on')"
+    )
+    assert last_lines(tmp_path, code)[-1] == "KeyError: 'it went on'"
+
+
+def test_a_killed_process_leaves_nothing(tmp_path):
+    code = (
+        "import os, signal\nfrom vllm_eagle_ext import failed_start\nfailed_start.watch()\n"
+        "print(os.environ[failed_start.NOTES], os.path.exists(os.environ[failed_start.NOTES]), "
+        "flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
+    )
+    environment = os.environ | {"PYTHONPATH": python_path(), "TMPDIR": str(tmp_path)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    path, existed = result.stdout.split()
+    assert (existed, result.returncode) == ("True", -signal.SIGKILL)
+    assert not os.path.exists(path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_notes_never_go_into_another_file(tmp_path, monkeypatch):
+    """A number may have been given anew: to a process, or to a file of one."""
+    from vllm_eagle_ext import failed_start
+
+    with (tmp_path / "theirs").open("w") as theirs:
+        monkeypatch.setenv(failed_start.NOTES, f"/proc/{os.getpid()}/fd/{theirs.fileno()}")
+        with pytest.raises(FileNotFoundError):
+            failed_start._note(ValueError("ours"))
+    assert (tmp_path / "theirs").read_text() == ""
+
+
+def test_a_second_start_after_the_environment_was_restored(tmp_path):
+    code = (
+        "from unittest import mock\nwith mock.patch.dict(os.environ):\n    failed_start.watch()\n"
+        "assert failed_start.NOTES not in os.environ\nfailed_start.watch()\nstart('fork')"
+    )
+    assert last_lines(tmp_path, code)[-1] == (
+        "vllm-eagle-ext: the engine did not start: ValueError: fc.weight is not finite."
+    )
 
 
 def test_without_a_draft_nothing_is_added(tmp_path):
@@ -136,7 +185,7 @@ def test_what_an_earlier_start_noted_is_dropped(tmp_path):
 
 def test_a_refusal_of_several_lines_is_told_in_one(tmp_path):
     code = (
-        "failed_start.watch()\nREFUSED['remedy'] += '\\n  also: the rest\\n  draft: tiny'\n"
+        "failed_start.watch()\nREFUSED['more'] = ['also: the rest', 'draft: tiny']\n"
         "create_engine_config(OptionsError(**REFUSED))"
     )
     lines = last_lines(tmp_path, code)
@@ -218,12 +267,21 @@ def test_an_assertion_without_a_message_is_told_by_its_code(tmp_path):
     assert "AssertionError: assert 1 > 2 (" in last_lines(tmp_path, code)[-1]
 
 
-def test_notes_are_bounded(tmp_path, monkeypatch):
+@pytest.fixture
+def notes(monkeypatch):
+    """The file of this process, whose hooks are put back."""
     from vllm_eagle_ext import failed_start
 
-    notes = tmp_path / "notes.jsonl"
-    notes.touch()
-    monkeypatch.setenv(failed_start.NOTES, str(notes))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    path = failed_start._notes.__wrapped__(os.getpid())
+    monkeypatch.setenv(failed_start.NOTES, path)
+    yield Path(path)
+    os.close(int(path.rpartition("/")[2]))
+
+
+def test_notes_are_bounded(notes):
+    from vllm_eagle_ext import failed_start
+
     for number in range(100):
         failed_start._note(ValueError(f"{number} " + "x" * 10_000))
     assert notes.stat().st_size < failed_start._MOST_BYTES + 2 * failed_start._MOST_CHARACTERS
@@ -261,3 +319,59 @@ def test_logging_goes_on_without_notes(monkeypatch, caplog, notes):
     finally:
         logging.setLogRecordFactory(before)
     assert "it happened" in caplog.text
+
+
+def test_a_record_made_with_true_for_its_exception_is_logged(notes):
+    """Bridges from other loggers make such records."""
+    import logging
+
+    from vllm_eagle_ext import failed_start
+
+    factory = failed_start._Noting(logging.LogRecord)
+    record = factory("x", logging.ERROR, "file", 1, "it happened", (), True)
+    assert record.getMessage() == "it happened"
+
+
+AT_A_PROMPT = """
+from multiprocessing import resource_tracker, shared_memory
+from vllm_eagle_ext import failed_start
+failed_start.watch()
+first = shared_memory.SharedMemory(create=True, size=64)
+def create_engine_config():
+    raise ValueError("refused\\nfor this")
+"""
+
+
+@pytest.mark.parametrize("way", ["-i", "prompt", "InteractiveConsole"])
+def test_at_a_prompt_shared_memory_is_still_tracked(tmp_path, way):
+    """The session goes on after a start that failed; what it makes later is removed when it ends."""
+    failing = "create_engine_config()\n"
+    later = (
+        "import os; os.kill(resource_tracker._resource_tracker._pid, 0)\n"
+        "second = shared_memory.SharedMemory(create=True, size=64)\n"
+        "print('segments', first.name, second.name, flush=True)\n"
+        "import signal; os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    program, environment = tmp_path / "program.py", os.environ | {"PYTHONPATH": python_path()}
+    if way == "prompt":
+        arguments, typed = ["-i"], f"{AT_A_PROMPT}\n{failing}{later}"
+    elif way == "InteractiveConsole":
+        program.write_text(
+            f"{AT_A_PROMPT}\nimport code\nconsole = code.InteractiveConsole(globals())\n"
+            f"for line in {(failing + later).splitlines()!r}:\n    console.push(line)\n"
+        )
+        arguments, typed = [str(program)], ""
+    else:
+        program.write_text(AT_A_PROMPT + failing)
+        arguments, typed = (["-i"] if way == "-i" else []) + [str(program)], later
+    result = subprocess.run(
+        [sys.executable, *arguments], input=typed, env=environment, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert "the engine did not start: ValueError: refused" in result.stderr
+    names = next(x for x in result.stdout.splitlines() if "segments " in x).partition("segments ")[2]
+    until = time.monotonic() + 20  # the tracker removes them after the process has ended
+    left = [Path("/dev/shm") / name.lstrip("/") for name in names.split()]
+    while any(path.exists() for path in left) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not [path for path in left if path.exists()]

@@ -116,4 +116,4 @@ def test_a_workers_cause_is_the_value_and_ends_the_excerpt(tmp_path):
         failed = EngineProcess({}, log, name="the engine with the draft")._failed(error)
         assert failed.field == "the engine with the draft"
         assert failed.value == CAUSE
-        assert failed.remedy.splitlines()[-1] == WORKER + CAUSE
+        assert failed.more[-1] == WORKER + CAUSE

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from vllm_eagle_ext.errors import sentence
+from vllm_eagle_ext.printable import shown
 
 
 class Severity(StrEnum):
@@ -31,12 +32,12 @@ class Problem:
     def details(self) -> tuple[str, ...]:
         """Return the lines below the first, on a terminal."""
         if self.message:
-            return (self.message,)
-        return f"allowed: {self.allowed}", f"to do:   {self.remedy}"
+            return (shown(self.message),)
+        return f"allowed: {shown(self.allowed)}", f"to do:   {shown(self.remedy)}"
 
     def __str__(self) -> str:
         rest = self.message or f"Allowed: {self.allowed}. What to do: {self.remedy}"
-        return f"{sentence(self.field, self.value)}. {rest}"
+        return f"{sentence(self.field, self.value)}. {shown(rest)}"
 
 
 @dataclass(frozen=True, slots=True)

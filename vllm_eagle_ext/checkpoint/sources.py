@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from vllm_eagle_ext.errors import UnsupportedDraftError
+from vllm_eagle_ext.printable import shell_line
 
 _BRIEF = 400  # characters of another library's error
 PLACES = "a folder with config.json and *.safetensors, or a repository of the hub"
@@ -188,7 +188,7 @@ def _refuse_inside(field: str, model: str) -> UnsupportedDraftError:
     return UnsupportedDraftError(
         field=field, value=model, allowed=f"{PLACES}; vLLM looks into no folder of a repository",
         remedy="no such folder here; if it is a folder in a repository of the hub: "
-        f"{shlex.join(words)}, and name the folder {folder}",
+        f"{shell_line(words)}, and name the folder {folder}",
     )  # fmt: skip
 
 

@@ -8,6 +8,9 @@ from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.text import Text
+
+from vllm_eagle_ext.printable import printable
 
 CANNOT_READ = 2
 
@@ -16,14 +19,16 @@ def fail(message: str, *, as_json: bool = False) -> NoReturn:
     if as_json:
         typer.echo(json.dumps({"error": message, "exit_code": CANNOT_READ}))
     else:
-        Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(message, markup=False)
+        shown = console(stderr=True)
+        for line in message.split("\n"):
+            shown.print(line)
     raise typer.Exit(CANNOT_READ)
 
 
 def json_object(text: str, hint: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise typer.BadParameter("a JSON object is needed", param_hint=hint)
@@ -40,5 +45,12 @@ def numbers(text: str, hint: str) -> list[int]:
     return found
 
 
-def console() -> Console:
-    return Console(soft_wrap=True, highlight=False, emoji=False)
+def console(*, stderr: bool = False) -> Console:
+    return _Plain(stderr=stderr, soft_wrap=True, highlight=False, emoji=False, markup=False)
+
+
+class _Plain(Console):
+    """Shows each str on one line, in a table too, and escapes what would act on the terminal."""
+
+    def render_str(self, text: str, **given: Any) -> Text:
+        return super().render_str(printable(text), **given)

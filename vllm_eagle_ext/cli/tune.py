@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from datetime import datetime
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from vllm_eagle_ext.cli import parameters
 from vllm_eagle_ext.cli.bench import left_in, typed_request
@@ -60,7 +60,7 @@ def tune(
         contexts=numbers(contexts, "--context"),
     )
     path = out or Path(f"tune-{datetime.now():%Y%m%d-%H%M%S}")
-    shown = Console(stderr=True, soft_wrap=True, highlight=False) if as_json else console()
+    shown = console(stderr=as_json)
     try:
         report = run_tune(asked, path, sys.argv[1:], shown)
     except EagleExtError as error:
@@ -68,5 +68,5 @@ def tune(
     except KeyboardInterrupt:
         fail(f"Interrupted. {left_in(path)}", as_json=as_json)
     if as_json:
-        typer.echo(report.model_dump_json())
+        typer.echo(json.dumps(report.model_dump(mode="json")))
     raise typer.Exit(report.choice.exit_code if report.choice else 0)

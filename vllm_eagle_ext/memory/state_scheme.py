@@ -281,10 +281,10 @@ def _by_model(situation: Situation) -> tuple[Scheme, str] | None:
 
 def _refused_scheme(found: list[Obstacle]) -> HybridStateError:
     first, *others = found
-    more = "".join(f"\n  also: {other}. Allowed: {other.allowed}" for other in others)
     return HybridStateError(
         field=first.field,
         value=first.value,
         allowed=f"{first.allowed}, with {OPTION} 'replay'",
-        remedy=f"{first.remedy}; or hybrid_state 'auto' or 'per_token'{more}",
+        remedy=f"{first.remedy}; or hybrid_state 'auto' or 'per_token'",
+        more=[f"also: {other}. Allowed: {other.allowed}" for other in others],
     )

@@ -34,18 +34,19 @@ def raise_errors(inspection: Inspection, model: str) -> None:
         field=first.field,
         value=first.value,
         allowed=first.allowed,
-        remedy=first.remedy + _the_others(inspection, model),
+        remedy=first.remedy,
+        more=_the_others(inspection, model),
     )
 
 
-def _the_others(inspection: Inspection, model: str) -> str:
-    more = [f"\n  also: {finding.problem}" for finding in inspection.causes[1:]]
+def _the_others(inspection: Inspection, model: str) -> list[str]:
+    more = [f"also: {finding.problem}" for finding in inspection.causes[1:]]
     if follow := consequences(inspection.errors):
-        more.append(f"\n  {follow}: `vllm-eagle check --all` shows all")
-    how = f"\n  draft: {model}"
+        more.append(f"{follow}: `vllm-eagle check --all` shows all")
+    how = f"draft: {model}"
     if all(finding.can_run for finding in inspection.errors):
         how += '; to serve it all the same: {"eagle_ext": {"strict": false}}'
-    return "".join(more) + how
+    return [*more, how]
 
 
 def log_inspection(inspection: Inspection, num_target_layers: int) -> None:

@@ -75,13 +75,11 @@ def _print_command(result: CheckResult, console: Console) -> None:
 
 
 def _spec_table(spec: DraftSpec, target: TargetFacts, start: Start) -> Table:
-    table = Table(
-        title=Text(spec.model), title_justify="left", show_header=False, box=None, pad_edge=False
-    )
+    table = Table(title=spec.model, title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in _spec_rows(spec, target, start):
-        table.add_row(name, Text(value))
+        table.add_row(name, value)
     return table
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from vllm_eagle_ext.memory.footprint import Footprint
 from vllm_eagle_ext.memory.plan.advice import advise, line
@@ -116,12 +117,12 @@ def _one(plan: HybridPlan) -> Table:
 def _several(plans: Sequence[HybridPlan]) -> Table:
     """Make a row for each K, with vLLM's own scheme next to replay."""
     table = Table(box=None, pad_edge=False)
-    table.add_column("\nK", justify="right")
-    table.add_column("\nauto takes", style="dim")
+    table.add_column(Text("\nK"), justify="right")
+    table.add_column(Text("\nauto takes"), style="dim")
     length, budget = plans[0].setting.max_model_len, plans[0].premises.budget
     for head in ("state, MiB", "that fit", "moved, MiB"):
-        table.add_column(f"{head}\nper_token", justify="right")
-        table.add_column("\nreplay", justify="right")
+        table.add_column(Text(f"{head}\nper_token"), justify="right")
+        table.add_column(Text("\nreplay"), justify="right")
     for plan in plans:
         both = (plan.per_token, plan.replay)
         table.add_row(

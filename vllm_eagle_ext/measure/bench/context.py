@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from vllm_eagle_ext.measure.bench.results import Context
 from vllm_eagle_ext.measure.engine.machine import cores, gpus, load_average, processor, versions
+from vllm_eagle_ext.printable import shell_line
 
 _PREFIXES = ("VLLM_", "OMP_", "TRITON_", "CUDA_VISIBLE_DEVICES")
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
@@ -22,7 +22,7 @@ def run_context(arguments: Sequence[str]) -> Context:
         arguments: of the command, without the program.
     """
     return Context(
-        command=shlex.join(["vllm-eagle", *arguments]),
+        command=shell_line(["vllm-eagle", *arguments]),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions(),
         device=", ".join([f"{processor()}, {cores()} cores", *gpus()]),

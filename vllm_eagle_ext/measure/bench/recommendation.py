@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator
 
 from vllm_eagle_ext.measure.bench.results import PLAIN, Config, Report, ServedLoad, Variant
 from vllm_eagle_ext.measure.bench.surface import gain_over_loads
 from vllm_eagle_ext.measure.intervals import Interval
+from vllm_eagle_ext.printable import shell_line
 
 
 def recommendation(report: Report) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _flag_lines(report: Report, config: Config) -> Iterator[str]:
         words += ["--additional-config", json.dumps(config.additional_config)]
     if report.settings.engine.get("enable_prefix_caching") is False:
         words.append("--no-enable-prefix-caching")
-    yield "  " + shlex.join(words)
+    yield "  " + shell_line(words)
 
 
 def _span(first: int, last: int) -> str:

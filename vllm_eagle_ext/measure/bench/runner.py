@@ -192,7 +192,8 @@ class _Engine:
         record = EngineRecord(
             stage=self.stage, variant=self.variant, repeat=self.repeat, start_s=self.start_s,
             gpu_memory_utilization=self.utilization,
-            error=f"{failure.value}\n{failure.remedy}" if failure else None, **self.found,
+            error="\n".join([f"{failure.value}", failure.remedy, *failure.more]) if failure else None,
+            **self.found,
         )  # fmt: skip
         self.runner.engines.append(record)
 

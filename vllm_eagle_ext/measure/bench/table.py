@@ -30,7 +30,8 @@ def print_report(report: Report, console: Console) -> None:
         console.print(line, markup=False)
     for title, table in _tables(report):
         if table.row_count:
-            console.print(f"\n{title}", markup=False)
+            console.print()
+            console.print(title, markup=False)
             _print_wide(table, console)
     console.print()
     for line in notes(report):

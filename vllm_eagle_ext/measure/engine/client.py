@@ -109,12 +109,12 @@ class EngineProcess:
     def _failed(self, error: str) -> EngineFailedError:
         lines = self.log.read_text(errors="replace").splitlines()
         cause, end = cause_of(error, lines)
-        tail = "\n".join(lines[max(0, end - _TAIL) : end])
         return EngineFailedError(
             field=self.name,
             value=cause,
             allowed="an engine that starts and decodes the prompts",
-            remedy=f"see the end of its log, {self.log}:\n{tail}",
+            remedy=f"see the end of its log, {self.log}:",
+            more=lines[max(0, end - _TAIL) : end],
         )
 
     def _end(self, *, at_once: bool) -> None:

@@ -36,7 +36,7 @@ def judge_failure(error: EngineFailedError, scheme: Scheme, log: str = "") -> Ch
     Args:
         log: all of it; "": the end of it in the message will do.
     """
-    said, told_before = str(error.value), log or error.remedy
+    said, told_before = str(error.value), log or "\n".join([error.remedy, *error.more])
     if refusal := _REFUSAL.search(said) or _REFUSAL.search(told_before):
         return not_applicable(NAME, f"{scheme_name(scheme)} cannot be had here: {refusal.group(1)}")
     reason, _ = cause_of((said.splitlines() or [""])[0], told_before.splitlines())

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vllm_eagle_ext.measure.verify.verdicts import Verdict, VerifyReport
+from vllm_eagle_ext.printable import printable
 
 _STYLES = {
     Verdict.PASSED: "green",
@@ -58,8 +59,9 @@ def print_verification(report: VerifyReport, console: Console) -> None:
     table = Table("check", "verdict", "found", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.columns[2].overflow = "fold"
     for check in report.checks:
-        found = Group(Text(check.said), *(Text(line, style="dim") for line in check.details))
-        table.add_row(check.name, Text(check.verdict.value, style=_STYLES[check.verdict]), found)
+        found = [Text(printable(check.said))]
+        found += [Text(printable(line), style="dim") for line in check.details]
+        table.add_row(check.name, Text(check.verdict.value, style=_STYLES[check.verdict]), Group(*found))
     console.print(table)
     if (without := report.settings["left_out"]) is not None:
         console.print(without, markup=False)

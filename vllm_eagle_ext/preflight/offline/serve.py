@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from vllm_eagle_ext.checkpoint import DraftSpec
 from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
 from vllm_eagle_ext.checkpoint.sources import download_command, split_subfolder
 from vllm_eagle_ext.options import KEY
+from vllm_eagle_ext.printable import shell_line
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult
@@ -43,7 +43,7 @@ def serve_command(result: CheckResult) -> str:
         words += ["--gpu-memory-utilization", str(CPU_MEMORY)]
     if request.options:
         words += ["--additional-config", json.dumps({KEY: dict(request.options)})]
-    return "".join(f"{setting} " for setting in _environment(result)) + shlex.join(words)
+    return "".join(f"{setting} " for setting in _environment(result)) + shell_line(words)
 
 
 def _environment(result: CheckResult) -> list[str]:
@@ -100,7 +100,7 @@ def download_line(result: CheckResult) -> str | None:
     request = result.request
     if not _is_inside(request) or result.files.folder:
         return None
-    return shlex.join(download_command(request.draft, request.revision)[0])
+    return shell_line(download_command(request.draft, request.revision)[0])
 
 
 def _is_inside(request: CheckRequest) -> bool:

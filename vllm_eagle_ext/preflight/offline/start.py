@@ -215,6 +215,7 @@ def _refused_start(name: str, check: Check) -> Iterator[Finding]:
 
 
 def _finding(name: str, error: EagleExtError) -> Finding:
-    problem = Problem(field=error.field, value=error.value, allowed=error.allowed, remedy=error.remedy)
+    remedy = "; ".join([error.remedy, *error.more])
+    problem = Problem(field=error.field, value=error.value, allowed=error.allowed, remedy=remedy)
     severity = Severity.WARNING if name in _WARNINGS else Severity.ERROR
     return Finding(name, severity, problem, name in _WARNINGS | _LENIENT)

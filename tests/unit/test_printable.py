@@ -1,0 +1,186 @@
+"""Nothing that a stranger's file says acts on a terminal, hides, or begins a line of the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+import subprocess
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.checkpoints import draft_config, draft_tensors, tiny_draft, write_draft, write_target
+from vllm_eagle_ext.checkpoint.findings import Problem
+from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.cli.terminal import console
+from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.log import get_logger
+from vllm_eagle_ext.printable import printable, shell_line, shown
+
+FORGED = "Would be served. Start it with:"
+# Clears the screen and hides what follows, begins a line, goes back in one, turns the direction of
+# what follows, hides in a word, ends a line for Unicode, and has no bytes.
+MARKS = "\x1b[2J\x1b[8m", "\n", "\r", "\x9b8m", "\u202e", "\u2066", "\u200b", "\u2028", "\ud800", "\x7f"
+TEXTS = [f"norm_{mark}{FORGED}" for mark in MARKS]
+NAMES = [ascii(mark) for mark in MARKS]
+ENVIRONMENT = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
+
+
+def require_plain(output: str, *, forged: bool = True) -> None:
+    wild = [line for line in output.split("\n") if not line.isprintable()]
+    assert not wild
+    if forged:
+        assert not [line for line in output.split("\n") if line.startswith(FORGED)]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=NAMES)
+def test_each_place_of_an_error_and_of_a_finding(text):
+    parts = {"field": text, "value": text, "allowed": text, "remedy": text}
+    error = SpeculativeConfigError(**parts, more=[text])
+    assert all(line.isprintable() for line in str(error).split("\n"))
+    assert str(error).count("\n") == 1  # that of `more`
+    for problem in (Problem(**parts), Problem(field=text, value=text, message=text)):
+        assert str(problem).isprintable()
+        assert all(line.isprintable() for line in problem.details)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=NAMES)
+def test_each_line_of_the_log_is_one(text, caplog):
+    logger = get_logger("vllm_eagle_ext.a_test")
+    get_logger("vllm_eagle_ext.a_test")  # once more, as two modules of one name would
+    logger.propagate = True
+    with caplog.at_level(logging.WARNING):
+        logger.warning("said: %s", text)
+        logger.warning(text + " 100%")  # noqa: G003 - a text with no arguments
+    assert [record.getMessage().isprintable() for record in caplog.records] == [True, True]
+    assert caplog.records[1].getMessage().endswith(" 100%")
+
+
+def test_long_texts_are_cut():
+    assert len(shown("x" * 10_000_000)) < 2100
+    assert len(str(SpeculativeConfigError(field="k" * 10**6, value=1, allowed="", remedy=""))) < 2300
+
+
+def test_texts_of_people_stay_as_they_are():
+    for text in ("Ünïcode ключ 鍵 ±", "plain", ""):
+        assert printable(text) == text
+
+
+def drafts_that_say(text: str):
+    """Configs with a text in each place that a table, a finding or an error shows."""
+    rope = {"rope_type": text, "factor": 2.0}
+    good = {"num_aux": 3, "post_norm": True}
+    yield draft_config(**good, **{text: 2.5})
+    yield draft_config(**good, **{text: 0})
+    yield draft_config(**good, eagle_config={text: 2.5, "eagle_aux_hidden_state_layer_ids": [1, 2, 3]})
+    yield draft_config(**good, rope_scaling={"rope_type": "linear", "factor": 2.0, text: 1})
+    yield draft_config(**good, rope_scaling=rope)
+    yield draft_config(**good, quantization_config={"quant_method": text})
+    yield draft_config(**good, quantization_config={"quant_method": "gptq", "dynamic": {text: 5}})
+    yield draft_config(**good, architectures=[text])
+    yield draft_config(**good, model_type=text)
+    yield draft_config(**good, hidden_act=text)
+    yield draft_config(
+        **good, speculators_model_type=text, transformer_layer_config={"model_type": text}
+    )
+    yield draft_config(**good, gate_layout=text, attn_output_gate=True)
+    yield draft_config(**good, layer_types=[text])
+    yield draft_config(**good, projector_type=text, markov_head_type=text)
+    yield draft_config(**good, num_hidden_layers=text)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=NAMES)
+def test_check_of_every_place_of_a_config(tmp_path, text):
+    target = write_target(tmp_path / "target")
+    seen = False
+    for number, config in enumerate(drafts_that_say(text)):
+        draft = write_draft(tmp_path / f"{number}", config, draft_tensors(num_aux=3, post_norm=True))
+        for more in ((), ("--all",), ("--json",)):
+            arguments = ["check", str(draft), "--target", str(target), "--platform", "cuda", *more]
+            result = CliRunner(env=ENVIRONMENT).invoke(app, arguments)
+            assert isinstance(result.exception, SystemExit | None), result.exception
+            require_plain(result.stdout + result.stderr, forged=result.exit_code != 0)
+            seen = seen or printable(text) in result.stdout
+    assert seen, "no place shows it"
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=NAMES)
+def test_check_and_plan_of_a_target(tmp_path, text):
+    draft = tiny_draft(tmp_path / "draft")
+    for changes in (
+        {"architectures": [text]},
+        {"model_type": text},
+        {"torch_dtype": text},
+        {"rope_scaling": {"rope_type": text}},
+        {"hidden_act": text, text: 1},
+        {"layer_types": [text] * 8},
+    ):
+        target = write_target(tmp_path / "target", **changes)
+        for words in (
+            ["check", str(draft), "--target", str(target), "--platform", "cpu"],
+            ["plan", "--target", str(target), "-k", "3,4", "--gpu-mem", "80", "--vllm", "0.32"],
+        ):
+            result = CliRunner(env=ENVIRONMENT).invoke(app, words)
+            assert isinstance(result.exception, SystemExit | None), result.exception
+            require_plain(result.stdout + result.stderr, forged=result.exit_code != 0)
+
+
+@pytest.mark.parametrize("text", [t for t in TEXTS if "\ud800" not in t])
+def test_plan_names_an_architecture_of_a_hybrid_target(tmp_path, text):
+    from tests.unit.memory.configs import config
+    from tests.unit.memory.plan.inputs import H200, write_config
+
+    target = write_config(tmp_path, {**config("qwen3_6_27b"), "architectures": [text]})
+    result = CliRunner(env=ENVIRONMENT).invoke(app, ["plan", "--target", str(target), *H200])
+    require_plain(result.stdout + result.stderr)
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J\nx", "\u202ex", "\udcff\udcfe", "it's \\ [bold]x[/bold]"])
+def test_a_folders_name_is_shown_and_can_be_pasted(tmp_path, name):
+    draft, target = tiny_draft(tmp_path / name), write_target(tmp_path / "target")
+    for k in ("3", "100000"):  # served, and refused
+        words = ["check", str(draft), "--target", str(target), "-k", k, "--platform", "cuda"]
+        result = CliRunner(env=ENVIRONMENT).invoke(app, words)
+        assert isinstance(result.exception, SystemExit | None), result.exception
+        require_plain(result.stdout + result.stderr, forged=result.exit_code != 0)
+    words = ["printf", "%s", f"{name}'"]
+    printed = subprocess.run(["bash", "-c", shell_line(words)], capture_output=True, check=True)
+    assert printed.stdout == os.fsencode(f"{name}'")
+
+
+def test_a_command_without_such_letters_is_as_usual():
+    words = ["vllm", "serve", "a b", json.dumps({"k": "'"})]
+    assert shell_line(words) == shlex.join(words)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=NAMES)
+def test_names_of_tensors_and_files(tmp_path, text):
+    target = write_target(tmp_path / "target")
+    broken = tiny_draft(tmp_path / "header")
+    raw = json.dumps({text: {"dtype": text, "shape": [1], "data_offsets": [0, 1]}}).encode()
+    (broken / "model.safetensors").write_bytes(len(raw).to_bytes(8, "little") + raw + b"\0")
+    index = tiny_draft(tmp_path / "index")
+    (index / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": text}}))
+    for draft in (broken, index):
+        arguments = ["check", str(draft), "--target", str(target), "--platform", "cuda"]
+        result = CliRunner(env=ENVIRONMENT).invoke(app, arguments)
+        assert result.exit_code == 2
+        require_plain(result.stdout + result.stderr)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=NAMES)
+def test_the_console_itself(text, capsys):
+    """Whatever else is printed with it, in tables and titles too."""
+    from rich.table import Table
+
+    shown_on = console()
+    shown_on.print(text)
+    table = Table(text, title=text, caption=text)
+    table.add_row(text)
+    table.add_row("[red]no markup[/red]")
+    shown_on.print(table)
+    output = capsys.readouterr().out
+    require_plain(output)
+    assert "[red]no markup[/red]" in output
