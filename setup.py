@@ -31,6 +31,7 @@ setup(
         "numpy>=1.26",  # safetensors reads headers through it
         "packaging>=23",
         "pydantic>=2.10",
+        "regex>=2024.5.15",  # its matches can be stopped
         "rich>=13",
         "safetensors>=0.5",
         "typer>=0.12",

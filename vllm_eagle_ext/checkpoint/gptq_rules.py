@@ -9,8 +9,10 @@ layer may have the number, and where no module is called q_proj.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from vllm_eagle_ext.checkpoint.patterns import PatternError, first_matches
 
 KEY = "dynamic"
 METHODS = ("gptq", "gptq_marlin", "auto_gptq")
@@ -19,33 +21,48 @@ _OTHERS = "+:"
 _SETTINGS = ("bits", "group_size", "desc_act", "sym")  # that vLLM reads of a rule
 
 
-def first_rule(config: Mapping[str, Any], name: str) -> str | None:
-    """Return the rule that decides on a module, by its published name."""
-    fitting = (rule for rule in _rules(config) if re.match(_pattern(rule), name))
-    return next(fitting, None)
+def first_rules(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, str | None]:
+    """Return the rule that decides on each module, by published names; none where one is malformed."""
+    names = tuple(names)
+    if next(malformed(config, names), None):
+        return dict.fromkeys(names)
+    rules = {_pattern(rule): rule for rule in reversed(config.get(KEY) or {})}
+    found = first_matches(tuple(reversed(rules)), names)
+    return {name: None if pattern is None else rules[pattern] for name, pattern in found.items()}
 
 
-def settings(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a module's settings, those of all modules among them."""
-    rule = first_rule(config, name)
+def settings(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return each module's settings, those of all modules among them."""
+    return {name: _settings(config, rule) for name, rule in first_rules(config, names).items()}
+
+
+def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of modules for which there is no rule."""
+    return _settings(config, None)
+
+
+def _settings(config: Mapping[str, Any], rule: str | None) -> dict[str, Any]:
     own = {} if rule is None or rule.startswith(LEFT_OUT) else config[KEY][rule]
     return {key: own.get(key, config.get(key)) for key in _SETTINGS}
 
 
-def malformed(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what can be read as no rule; vLLM fails with each of them."""
+def malformed(config: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
+    """Yield the first thing that can be read as no rule; vLLM fails with it, or hangs."""
     rules = config.get(KEY) or {}
     if not isinstance(rules, Mapping):
         yield repr(rules)
         return
     for rule, own in rules.items():
-        try:
-            re.compile(_pattern(rule))
-        except re.error:
-            yield repr(rule)
-        else:
-            if not isinstance(own, Mapping) and not rule.startswith(LEFT_OUT):
-                yield repr({rule: own})
+        if not isinstance(own, Mapping) and not rule.startswith(LEFT_OUT):
+            yield repr({rule: own})
+            return
+    try:
+        first_matches(tuple(dict.fromkeys(map(_pattern, rules))), tuple(names))
+    except PatternError as error:
+        rule = next(one for one in rules if _pattern(one) == error.pattern)
+        yield str(PatternError(rule, error.why))
+    except ValueError as error:
+        yield str(error)
 
 
 def by_name(name: str, wanted: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -55,8 +72,3 @@ def by_name(name: str, wanted: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _pattern(rule: str) -> str:
     return rule.removeprefix(LEFT_OUT).removeprefix(_OTHERS)
-
-
-def _rules(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the rules of a draft whose rules are well formed."""
-    return {} if next(malformed(config), None) else config.get(KEY) or {}

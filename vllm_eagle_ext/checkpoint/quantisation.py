@@ -10,13 +10,15 @@ modules to the quantisation's config.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import gptq_rules
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
+from vllm_eagle_ext.checkpoint.patterns import first_matches
+from vllm_eagle_ext.checkpoint.quantisation_config import target_patterns
 
 # Methods whose lists are understood, and the keys that hold what is left out; vLLM reads the first.
 _LISTS = {
@@ -40,6 +42,7 @@ _HEADS = ("lm_head", "markov_head.markov_w2")
 FLOATS = ("BF16", "F16", "F32", "F64")
 SCALE_NAMES = ("weight_scale", "weight_scale_inv", "scales")
 _PACKED = (".weight_packed", ".qweight")
+_BY_PATTERN = "re:"  # as compressed-tensors marks patterns
 _NUMBERED = re.compile(r"layers\\?\.\d")
 _LOW_PRECISION = ("F8", "F4", "U8", "I8")
 _SCALES = {
@@ -84,19 +87,23 @@ def gptq_settings(case: Case) -> dict[str, dict[str, dict[str, Any]]]:
     config = case.config.quantization_config or {}
     if config.get("quant_method") not in gptq_rules.METHODS:
         return {}
+    published = published_modules(case)
+    own = gptq_rules.settings(config, published.values())
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for module, name in published_modules(case).items():
-        parts = found.setdefault(runtime_name(module, case), {})
-        parts[module] = gptq_rules.settings(config, name)
+    for module, name in published.items():
+        found.setdefault(runtime_name(module, case), {})[module] = own[name]
     return found
 
 
-def columns_per_scale(module: str, case: Case) -> int | None:
-    """Columns that share a scale in an AWQ or GPTQ module, -1: all; None: the config does not say."""
-    config = case.config.quantization_config or {}
-    parts = gptq_settings(case).get(runtime_name(module, case)) or {module: config}
-    size = parts[module].get("group_size")
-    return size if isinstance(size, int) and size else None
+def columns_per_scale(case: Case) -> Callable[[str], int | None]:
+    """Tell of an AWQ or GPTQ module how many columns share a scale, -1: all; None: it is not stated."""
+    shared, own = case.config.quantization_config or {}, gptq_settings(case)
+
+    def columns(module: str) -> int | None:
+        size = own.get(runtime_name(module, case), {}).get(module, shared).get("group_size")
+        return size if isinstance(size, int) and size else None
+
+    return columns
 
 
 def published_modules(case: Case) -> dict[str, str]:
@@ -133,17 +140,17 @@ def _left_out(config: Mapping[str, Any], keys: Iterable[str], case: Case) -> lis
     """Return what is listed, and the names at run time of all that is plain in the files.
 
     An entry with a layer's number may name another layer at run time, and is not needed; nor is a name
-    or a pattern of compressed-tensors that fits a module which is quantised in the files.
+    of a module which is quantised in the files, nor a pattern, which vLLM would match without an end.
     """
     nested = config.get("quantization")
     blocks = [config, nested] if isinstance(nested, Mapping) else [config]
     listed = [block[key] for block in blocks for key in keys if isinstance(block.get(key), list)]
     entries = [entry for entries in listed for entry in entries if isinstance(entry, str)]
-    quantised = _quantised_names(case)
+    quantised = set(_quantised_names(case))
     kept = [
         entry
         for entry in dict.fromkeys(entries)
-        if not _NUMBERED.search(entry) and not any(_matches(entry, name) for name in quantised)
+        if not entry.startswith(_BY_PATTERN) and not _NUMBERED.search(entry) and entry not in quantised
     ]
     plain = {runtime_name(module, case) for module in _plain_linear(case)}
     if "lm_head" not in quantised_weights(case.files.tensors):
@@ -163,7 +170,7 @@ def _gptq_rules(case: Case) -> dict[str, dict[str, Any]]:
 
     The parts of a module agree. What a negative rule leaves out is not listed as quantised.
     """
-    shared = gptq_rules.settings({**(case.config.quantization_config or {}), gptq_rules.KEY: None}, "")
+    shared = gptq_rules.shared_settings(case.config.quantization_config or {})
     rules: dict[str, dict[str, Any]] = {}
     for name, parts in gptq_settings(case).items():
         if (wanted := next(iter(parts.values()))) != shared:
@@ -183,12 +190,14 @@ def _with_targets(group: Any, case: Case) -> Any:
     if "Linear" in targets:  # which heads are while a draft is quantised, and not in vLLM
         heads = {runtime_name(module, case) for module in modules if module in _HEADS}
         return {**group, "targets": [*targets, *sorted(heads)]}
+    patterns = target_patterns({"config_groups": {"": group}})
+    fitting = first_matches(patterns, (*modules, *modules.values()))
     found = {
         runtime_name(module, case)
         for module, published in modules.items()
-        if any(_matches(target, name) for target in targets for name in (module, published))
+        if any(name in targets or fitting[name] is not None for name in (module, published))
     }
-    classes = [target for target in targets if not target.startswith("re:") and "." not in target]
+    classes = [target for target in targets if not target.startswith(_BY_PATTERN) and "." not in target]
     return {**group, "targets": [*classes, *sorted(found)]}
 
 
@@ -213,20 +222,10 @@ def runtime_name(module: str, case: Case) -> str:
 
 def _part_name(module: str, case: Case) -> str:
     """Return the name that a module has after the target's layers."""
-    match = re.match(r"layers\.(\d+)\.(.*)", module)
+    match = re.match(r"layers\.(\d{1,9})\.(.*)", module)
     if match is None:
         return module if module == "lm_head" else f"model.{module}"
     index, part = int(match[1]) + case.target.num_layers, match[2]
     if case.spec.served_by.omits_self_attn:
         part = re.sub(r"^self_attn\.((?:qkv|q|k|v)_proj)$", r"\1", part)
     return f"model.layers.{index}.{part}"
-
-
-def _matches(entry: str, name: str) -> bool:
-    """Match names as compressed-tensors does: exactly, or by a pattern from the name's beginning."""
-    if not entry.startswith("re:"):
-        return entry == name
-    try:
-        return re.match(entry[3:], name) is not None
-    except re.error:
-        return False

@@ -53,6 +53,8 @@ UNKNOWABLE_OF_ONE = {("dflash2", "other keys", "logits rescaled")}
 NOT_OF_THE_DRAFT = ("surroundings",)
 # Of quantised gated drafts and of AWQ and GPTQ, which no family here has: rules/test_quantisation.py.
 OF_OTHER_FORMATS = {"gated_rows_can_be_moved", "gptq_rules_fit_the_files", "qweights_fit"}
+# Of the types in a quantisation's config: rules/cases/quantisation.py.
+OF_QUANTISATIONS = {"quantisation_is_well_formed", "quantisation_is_known"}
 # Of what is asked of a draft or of the target beside it, not of its file: rules/cases/target.py.
 OF_THE_REQUEST = {
     "draft_is_no_plain_model", "gate_layout_has_a_gate", "k_is_worth_drafting",
@@ -152,7 +154,7 @@ def test_no_applicable_cell_of_the_matrix_is_empty(tally):
 
 def test_every_rule_has_an_applicable_cell():
     found = {rule for rule, _ in APPLICABLE}
-    elsewhere = OF_OTHER_FORMATS | OF_THE_REQUEST | OF_ALL_VALUES
+    elsewhere = OF_OTHER_FORMATS | OF_QUANTISATIONS | OF_THE_REQUEST | OF_ALL_VALUES
     assert {rule.name for rule in (*EARLY_RULES, *RULES)} - elsewhere <= found
     assert not elsewhere & found
 

@@ -9,6 +9,7 @@ from vllm_eagle_ext.checkpoint import gptq_rules
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.patterns import MOST_PATTERNS, first_matches
 from vllm_eagle_ext.checkpoint.quantisation import (
     FLOATS,
     SCALE_NAMES,
@@ -19,6 +20,7 @@ from vllm_eagle_ext.checkpoint.quantisation import (
     torn_modules,
     without_scales,
 )
+from vllm_eagle_ext.checkpoint.quantisation_config import KNOWN_METHODS, target_patterns, wrong_types
 from vllm_eagle_ext.checkpoint.tensor_names import HOLDS_WEIGHTS
 
 _DTYPES = {"fp8": "F8"}  # of a method's weights, as headers begin
@@ -26,6 +28,48 @@ _LEAST_BLOCK = 16  # rows; the usual are 32 and 128
 _PACKED = tuple(name for name in HOLDS_WEIGHTS if name != "weight")
 _LOW_PRECISION = ("F8", "I", "U8", "F4")
 _SHOWN = 5
+_PATTERNS = f"up to {MOST_PATTERNS} regular expressions that are matched at once"
+_PUBLISHED = "use the config.json that was published with the draft"
+
+
+@rule(Severity.ERROR)
+def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
+    """vLLM takes these keys as they are, and fails where it uses them."""
+    config = case.config.quantization_config
+    if config is None:
+        return
+    for place, value, allowed in wrong_types(config):
+        yield Problem(
+            field=f"{place} of the draft's quantization_config",
+            value=value,
+            allowed=allowed,
+            remedy=_PUBLISHED,
+        )
+        return
+    modules = published_modules(case)
+    try:
+        first_matches(target_patterns(config), (*modules, *modules.values()))
+    except ValueError as error:
+        yield Problem(
+            field="targets of the draft's quantization_config",
+            value=str(error),
+            allowed=f"names of modules and of classes, and {_PATTERNS}",
+            remedy=_PUBLISHED,
+        )
+
+
+@rule(Severity.WARNING)
+def quantisation_is_known(case: Case) -> Iterable[Problem]:
+    """Another plugin may bring a method of its own."""
+    method = case.spec.quantisation
+    if method is not None and method not in KNOWN_METHODS:
+        yield Problem(
+            field="quant_method of the draft's quantization_config",
+            value=method,
+            allowed=", ".join(sorted(KNOWN_METHODS)),
+            remedy="use the config.json that was published with the draft; vLLM refuses a method that "
+            "neither it nor another plugin knows",
+        )
 
 
 @rule(Severity.ERROR)
@@ -137,17 +181,17 @@ def gptq_rules_fit_the_files(case: Case) -> Iterable[Problem]:
     if config.get("quant_method") not in gptq_rules.METHODS:
         return
     field = f"{gptq_rules.KEY} of the draft's quantization_config"
-    if unreadable := list(gptq_rules.malformed(config)):
+    names = tuple(published_modules(case).values())
+    if (unreadable := next(gptq_rules.malformed(config, names), None)) is not None:
         yield Problem(
             field=field,
-            value=", ".join(unreadable),
-            allowed="a mapping of regular expressions to settings",
+            value=unreadable,
+            allowed=f"a mapping of {_PATTERNS} to settings",
             remedy="use the config.json that was published with the draft",
         )
         return
-    for name in published_modules(case).values():
-        rule_ = gptq_rules.first_rule(config, name) or ""
-        if rule_.startswith(gptq_rules.LEFT_OUT):
+    for name, rule_ in gptq_rules.first_rules(config, names).items():
+        if rule_ is not None and rule_.startswith(gptq_rules.LEFT_OUT):
             yield Problem(
                 field=field,
                 value=f"{rule_!r}, which leaves out {name}",
@@ -161,12 +205,13 @@ def gptq_rules_fit_the_files(case: Case) -> Iterable[Problem]:
 def qweights_fit(case: Case) -> Iterable[Problem]:
     """AWQ and GPTQ: their scales, [groups, rows], tell how many rows a packed weight stands for."""
     table = expected_tensors(case.spec, case.config, case.target.vocab_size)
+    columns_of = columns_per_scale(case)
     for module, suffix in quantised_weights(case.files.tensors).items():
         scales, expected = case.files.tensors.get(f"{module}.scales"), table.get(f"{module}.weight")
         if suffix != ".qweight" or scales is None or expected is None:
             continue
         rows, columns = expected.shape
-        size = columns_per_scale(module, case)
+        size = columns_of(module)
         size = columns if size == -1 else size
         groups = size and -(-columns // size)
         if len(scales.shape) != 2 or scales.shape[1] != rows or groups not in (None, scales.shape[0]):
@@ -217,6 +262,8 @@ def plain_parts_are_plain(case: Case) -> Iterable[Problem]:
 
 
 RULES = (
+    quantisation_is_well_formed,
+    quantisation_is_known,
     quantised_weights_are_there,
     quantised_weights_fit_their_method,
     quantised_weights_have_scales,

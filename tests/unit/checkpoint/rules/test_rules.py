@@ -87,6 +87,8 @@ TABLE: dict[str, tuple[str, bool]] = {
     "draft_window_holds_a_step": ("error", False),
     "draft_window_is_used": ("warning", True),
     "k_is_within_the_trained_unroll": ("warning", True),
+    "quantisation_is_well_formed": ("error", False),
+    "quantisation_is_known": ("warning", True),
     "quantised_weights_are_there": ("error", False),
     "quantised_weights_have_scales": ("error", False),
     "scales_are_numbers": ("error", False),

@@ -22,6 +22,20 @@ from tests.unit.checkpoint.rules.changes import (
 # fmt: off
 CASES = [
     case(
+        "quantisation_is_well_formed", "targets_of_numbers", "quantised",
+        key("quantization_config.config_groups.group_0.targets", [5]),
+        words=("config_groups.group_0.targets.0", "is 5", "valid string"),
+    ),
+    case(
+        "quantisation_is_well_formed", "slow_target", "quantised",
+        key("quantization_config.config_groups.group_0.targets", [r"re:(.|\w|[a-z])*[#!]"]),
+        words=("(.|", "takes too long to match"),
+    ),
+    case(
+        "quantisation_is_known", "x", "quantised", key("quantization_config.quant_method", "x"),
+        words=("'x'", "compressed-tensors", "another plugin"),
+    ),
+    case(
         "quantised_weights_are_there", "plain", "native", key("quantization_config.quant_method", "fp8"),
         words=("quantization_config", "'fp8'", "every weight of the files is plain"),
     ),

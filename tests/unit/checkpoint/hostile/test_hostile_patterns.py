@@ -1,0 +1,120 @@
+"""Regular expressions and other values of a stranger's quantization_config: refused, and at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.drafts import inspect, valid_draft
+from tests.support.quantised_drafts import gptq_draft
+from tests.unit.checkpoint.hostile.test_hostile_files import time_limit
+from tests.unit.checkpoint.rules.broken import names
+from tests.unit.checkpoint.rules.changes import ATTENTION
+from vllm_eagle_ext.checkpoint.patterns import first_matches
+from vllm_eagle_ext.checkpoint.quantisation import named_for_vllm
+
+SLOW = r"(.|\w|[a-z])*[#!]"  # tries every way to read a name before it gives up
+UNREADABLE = {
+    "count": "a{99999999999}",
+    "depth": "(" * 900,
+    "length": "a" * 1001,
+    "open": "(",
+    "flags": "(?au)x",
+}
+
+
+@pytest.mark.parametrize("rule", ["+:", "-:", ""])
+def test_a_slow_rule_of_gptq(tmp_path, rule):
+    draft = gptq_draft(valid_draft("native"), {}, {rule + SLOW: {"bits": 8}}).draft
+    with time_limit(10):
+        found = inspect(draft, tmp_path)
+    assert names(found.errors) == {"gptq_rules_fit_the_files"}
+    assert "takes too long to match" in str(found.errors[0].problem)
+
+
+@pytest.mark.parametrize("pattern", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_pattern_that_cannot_be_read(tmp_path, pattern):
+    draft = gptq_draft(valid_draft("native"), {}, {pattern: {"bits": 8}}).draft
+    with time_limit():
+        assert names(inspect(draft, tmp_path).errors) == {"gptq_rules_fit_the_files"}
+    draft = valid_draft("quantised")
+    group = draft.config["quantization_config"]["config_groups"]["group_0"]
+    group["targets"] = ["Linear", f"re:{pattern}"]
+    with time_limit():
+        assert names(inspect(draft, tmp_path).errors) == {"quantisation_is_well_formed"}
+
+
+def test_rules_without_a_number(tmp_path):
+    rules = {f"+:.*layers\\.{n}\\.": {"bits": 8} for n in range(100_000)}
+    draft = gptq_draft(valid_draft("native"), {}, rules).draft
+    with time_limit():
+        found = inspect(draft, tmp_path)
+    assert "100000 patterns, more than the 1000" in str(found.errors[0].problem)
+
+
+def test_a_rule_for_each_module_of_the_largest_draft_takes_no_time():
+    modules = [f"model.layers.{layer}.self_attn.part_{part}" for layer in range(64) for part in range(7)]
+    patterns = tuple(rf".*layers\.{name.split('.')[2]}\..*{name[-6:]}$" for name in modules)
+    with time_limit():
+        found = first_matches(patterns, tuple(modules))
+    assert found == dict(zip(modules, patterns, strict=True))
+
+
+@pytest.mark.parametrize("pattern", [SLOW, *UNREADABLE.values()], ids=["slow", *UNREADABLE])
+def test_vllm_gets_no_pattern_of_what_is_left_out(tmp_path, pattern):
+    """It matches them without an end; the names that its modules have take their place."""
+    draft = valid_draft("quantised")
+    draft.config["quantization_config"]["ignore"] = ["lm_head", f"re:{pattern}", "re:.*fc"]
+    with time_limit():
+        found = inspect(draft, tmp_path)
+        assert not found.errors
+        left_out = named_for_vllm(found.case)["ignore"]
+    assert {"lm_head", "model.fc"} <= set(left_out)
+    assert not [entry for entry in left_out if entry.startswith("re:")]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("targets", 5), ("targets", [5]), ("targets", []), ("targets", None), ("weights", 5),
+        ("weights.num_bits", "x"), ("weights.strategy", "x"), ("weights.strategy", 5),
+        ("weights.symmetric", "x"), ("weights.dynamic", "x"), ("weights.type", 5),
+        ("input_activations", []), ("format", 5),
+    ],
+)  # fmt: skip
+def test_wrong_types_in_a_group(tmp_path, place, value):
+    draft = valid_draft("quantised")
+    block = draft.config["quantization_config"]["config_groups"]["group_0"]
+    outer, _, key = place.rpartition(".")
+    (block[outer] if outer else block)[key] = value
+    assert "quantisation_is_well_formed" in names(inspect(draft, tmp_path).errors)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("quant_method", 5), ("quant_method", None), ("config_groups", 5), ("config_groups", None),
+        ("ignore", 5), ("ignore", [5]), ("ignore", "lm_head"), ("format", None),
+    ],
+)  # fmt: skip
+def test_wrong_types_of_a_quantisation(tmp_path, key, value):
+    draft = valid_draft("quantised")
+    draft.config["quantization_config"][key] = value
+    found = names(inspect(draft, tmp_path).errors)
+    allowed = {"quantisation_is_well_formed"} if (key, value) != ("ignore", None) else set()
+    assert allowed <= found
+
+
+def test_the_number_of_a_layer_has_no_end(tmp_path):
+    draft = valid_draft("quantised")
+    weight = draft.tensors[f"{ATTENTION}.o_proj.weight"]
+    draft.tensors[f"layers.{'9' * 5000}.mlp.down_proj.weight"] = weight.clone()
+    with time_limit():
+        assert names(inspect(draft, tmp_path).errors)
+
+
+def test_the_methods_are_those_of_vllm():
+    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+
+    from vllm_eagle_ext.checkpoint.quantisation_config import KNOWN_METHODS
+
+    assert set(QUANTIZATION_METHODS) - KNOWN_METHODS == set()
