@@ -16,8 +16,10 @@ from vllm_eagle_ext.options import Options
 
 SPOOF = f"\x1b[2J\n{FORGED}: would be served"
 SLOW = "(.|\\w|[a-z])*#"
-TEXTS = ("", "x", "auto", "1", "bfloat16", "../../etc/passwd", "a" * 5000, SPOOF, "\ud800", "\u202etxt", "é",
-         SLOW, f"re:{SLOW}", "re:" + "(" * 3000, "a{99999999999}", "layers." + "9" * 5000)  # fmt: skip
+TEXTS = (
+    "", "x", "auto", "1", "bfloat16", "../../etc/passwd", "a" * 5000, SPOOF, "\ud800", "\u202etxt", "é",
+    SLOW, f"re:{SLOW}", "re:" + "(" * 3000, "a{99999999999}", "layers." + "9" * 5000,
+)  # fmt: skip
 NUMBERS = (0, 1, -1, 2, 3, 7, 2**31 - 1, 2**63, 10**30, 0.5, -0.5, 1e308, float("nan"), float("inf"))
 NESTED: tuple[Any, ...] = (
     [], {}, [None], [5], [[]], ["x"], {"5": 5}, {"": None}, [0, 1, 2], ["full_attention"], [SPOOF],
