@@ -198,10 +198,10 @@ def fuzz(seed: int, mutants: int | None = None, seconds: float | None = None) ->
     with tempfile.TemporaryDirectory() as root:
         fuzzer = Fuzzer(seed, Path(root))
         try:
-            found = list(fuzzer.unbroken)
+            found, begun = list(fuzzer.unbroken), time.monotonic()
             with ThreadPoolExecutor(WORKERS) as pool:
                 for begin in count(0, BATCH):
-                    late = seconds is not None and time.monotonic() - started > seconds
+                    late = seconds is not None and time.monotonic() - begun > seconds
                     if late or (mutants is not None and begin >= mutants):
                         break
                     end = min(begin + BATCH, mutants or begin + BATCH)
