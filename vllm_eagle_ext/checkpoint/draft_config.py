@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from vllm_eagle_ext.checkpoint.findings import Problem
+from vllm_eagle_ext.checkpoint.typed_keys import mistyped
 
 Format = Literal["published", "speculators"]
 Count = Annotated[int, Field(gt=0, lt=2**31)]
@@ -235,10 +236,14 @@ def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def parse_config(config: Mapping[str, Any]) -> DraftConfig | list[Problem]:
     """Return the typed config, or what is wrong with it."""
+    problems = list(mistyped(config)) if format_of(config) == "published" else []
     try:
-        return DraftConfig.model_validate(dict(flatten(config)))
+        parsed = DraftConfig.model_validate(dict(flatten(config)))
     except ValidationError as error:
-        return [_config_problem(details) for details in error.errors()]
+        found = [_config_problem(details) for details in error.errors()]
+        fields = {problem.field for problem in found}
+        return [*found, *(problem for problem in problems if problem.field not in fields)]
+    return problems or parsed
 
 
 def _config_problem(details: Any) -> Problem:
