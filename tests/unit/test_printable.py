@@ -81,6 +81,16 @@ def test_a_key_of_an_option_that_is_no_text():
         parse_options({"eagle_ext": {5: 1}})
 
 
+@pytest.mark.parametrize("ranks", ["x", 0, 7, 1.5, True])
+def test_ranks_of_a_draft_that_are_none(tmp_path, ranks):
+    draft, target = tiny_draft(tmp_path / "draft"), write_target(tmp_path / "target", layer_types=5)
+    words = ["check", str(draft), "--target", str(target), "--platform", "cpu", "--speculative"]
+    asked = json.dumps({"draft_tensor_parallel_size": ranks})
+    result = CliRunner(env=ENVIRONMENT).invoke(app, [*words, asked])
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 1
+
+
 def test_a_file_that_became_shorter(tmp_path):
     source = FolderSource("draft", tmp_path)
     (tmp_path / "x").write_bytes(b"123")

@@ -51,7 +51,8 @@ def refuse_scattered(text: Mapping[str, Any], spec: DraftSpec) -> None:
     Raises:
         UnsupportedDraftError: the draft's layers are pooled, and the pool is cut.
     """
-    kinds = Counter(text.get("layer_types") or ())
+    stated = text.get("layer_types")
+    kinds = Counter(map(str, stated) if isinstance(stated, list) else ())
     if text.get("num_kv_shared_layers"):  # keep no cache of their own
         return
     if spec.draft_window is not None and len(kinds) > 1:

@@ -63,6 +63,12 @@ def check_ranks(ranks: int, text: Mapping[str, Any], case: Case | None) -> None:
     Raises:
         SpeculativeConfigError: heads or widths that so many ranks cannot share.
     """
+    if draft_ranks is not None and (type(draft_ranks) is not int or draft_ranks < 1):
+        raise SpeculativeConfigError(
+            field="speculative_config.draft_tensor_parallel_size", value=draft_ranks,
+            allowed="a whole number above 0",
+            remedy="leave the key out: the draft takes as many as the target",
+        )  # fmt: skip
     uneven = list(_uneven(ranks, _of_target(text), "the target"))
     if case is not None:
         uneven += _uneven(ranks, _of_draft(case), "the draft")

@@ -141,7 +141,9 @@ def _of_the_pair(
     text, found = text_config(target), start.platform.vllm
     checks: dict[str, Check] = {
         "target_hands_out_its_embeddings": partial(refuse_embeddings, architecture, case.spec),
-        "ranks_share_evenly": partial(check_ranks, wishes.tp, text, case),
+        "ranks_share_evenly": partial(
+            check_ranks, wishes.tp, text, case, wishes.speculative.get("draft_tensor_parallel_size")
+        ),
         "draft_can_be_quantised": partial(
             check_online_quantisation,
             wishes.speculative.get("quantization"),
