@@ -116,7 +116,10 @@ def inspect_files(
 def _check_engine(launch: Launch, request: DraftRequest, case: Case) -> None:
     engine_args, runner = launch.engine_args, case.setting.runner or "v1"
     check_pipeline(engine_args.pipeline_parallel_size, case.spec, runner)
-    check_ranks(engine_args.tensor_parallel_size, launch.target_text, case)
+    check_ranks(
+        engine_args.tensor_parallel_size, launch.target_text, case,
+        speculative_keys(engine_args.speculative_config or {}).get("draft_tensor_parallel_size"),
+    )  # fmt: skip
     on_cpu = _is_on_cpu()
     check_online_quantisation(request.quantization, case.spec, on_cpu=on_cpu)
     if on_cpu:

@@ -49,7 +49,9 @@ def check_pipeline(stages: int, spec: DraftSpec, runner: Literal["v1", "v2"]) ->
     )
 
 
-def check_ranks(ranks: int, text: Mapping[str, Any], case: Case | None) -> None:
+def check_ranks(
+    ranks: int, text: Mapping[str, Any], case: Case | None, draft_ranks: object = None
+) -> None:
     """Refuse a tensor parallel size that divides not everything it has to.
 
     vLLM checks only the query heads before it starts its workers; the layers assert the rest. A draft's
@@ -59,15 +61,16 @@ def check_ranks(ranks: int, text: Mapping[str, Any], case: Case | None) -> None:
         ranks: tensor parallel size.
         text: config of the target's language model.
         case: a supported draft; None: only the target is looked at.
+        draft_ranks: `draft_tensor_parallel_size`, as asked for.
 
     Raises:
         SpeculativeConfigError: heads or widths that so many ranks cannot share.
     """
-    if draft_ranks is not None and (type(draft_ranks) is not int or draft_ranks < 1):
+    if draft_ranks is not None and (type(draft_ranks) is not int or draft_ranks not in (1, ranks)):
         raise SpeculativeConfigError(
             field="speculative_config.draft_tensor_parallel_size", value=draft_ranks,
-            allowed="a whole number above 0",
-            remedy="leave the key out: the draft takes as many as the target",
+            allowed=" or ".join(map(str, sorted({1, ranks}))),
+            remedy="leave the key out: vLLM builds the draft on the target's ranks",
         )  # fmt: skip
     uneven = list(_uneven(ranks, _of_target(text), "the target"))
     if case is not None:
