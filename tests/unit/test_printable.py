@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -20,6 +21,7 @@ from vllm_eagle_ext.cli.terminal import console
 from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.options import parse_options
+from vllm_eagle_ext.preflight.offline.serve import usual_k
 from vllm_eagle_ext.printable import printable, shell_line, shown
 
 FORGED = "Would be served. Start it with:"
@@ -89,6 +91,13 @@ def test_ranks_of_a_draft_that_are_none(tmp_path, ranks):
     result = CliRunner(env=ENVIRONMENT).invoke(app, [*words, asked])
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code == 1
+
+
+def test_the_printed_k_is_no_strangers_number(tmp_path):
+    spec = SimpleNamespace(most_drafted=None, trained_k=2**31 - 1)
+    assert usual_k(spec) == 3
+    spec.trained_k = 7
+    assert usual_k(spec) == 7
 
 
 def test_a_file_that_became_shorter(tmp_path):

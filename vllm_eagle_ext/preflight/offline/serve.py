@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Of a node's memory, on a CPU: vLLM's default asks for 0.92 of it to be free. More for a large target.
 CPU_MEMORY = 0.3
+_MOST_TRAINED = 64  # tokens; a file that states more than any training unrolls is not followed
 _NODES = Path("/sys/devices/system/node")
 
 
@@ -112,7 +113,8 @@ def usual_k(spec: DraftSpec | None) -> int:
     if spec is None:
         return 3
     most = spec.most_drafted
-    usual = spec.trained_k or most or 3
+    stated = spec.trained_k if (spec.trained_k or 0) <= _MOST_TRAINED else None
+    usual = stated or most or 3
     return min(usual, most) if most else usual
 
 
