@@ -14,7 +14,7 @@ setup(
     name="vllm-eagle-ext",
     version=STATED["__version__"],
     project_urls={"Source": STATED["PROJECT_URL"]} if STATED["PROJECT_URL"] else {},
-    description="EAGLE-3 drafters for vLLM, served from the published checkpoints as they are",
+    description="Serves EAGLE-3 and DFlash drafts in vLLM, also for hybrid targets",
     long_description=(ROOT / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license_expression="Apache-2.0",

@@ -22,12 +22,12 @@ _GENERIC = ("enabled", "strict")  # names that another plugin may have options b
 
 
 class Options(BaseModel):
-    """The options of one engine; the defaults serve the published checkpoints as they are."""
+    """The options of one engine; the defaults serve the published files."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     enabled: bool = Field(
-        default=True, description="true or false; false leaves every draft and target to stock vLLM"
+        default=True, description="true or false; false leaves every draft and target to plain vLLM"
     )
     untested_vllm: bool = Field(
         default=False,
@@ -58,8 +58,8 @@ class Options(BaseModel):
     )
     hybrid_state: Literal["auto", "replay", "per_token"] = Field(
         default="auto",
-        description='"auto" (replay where it is possible and pays), "replay" (a hybrid target keeps '
-        'only the committed state of a request) or "per_token" (vLLM\'s own: one state block per draft '
+        description='"auto" (replay where it is possible and pays), "replay" (one state per request; '
+        'accepted tokens are recomputed) or "per_token" (vLLM\'s own: one state block per draft '
         "token)",
     )
     replay_kernels: Literal["auto", "sequential", "chunked"] = Field(
@@ -71,7 +71,7 @@ class Options(BaseModel):
     adaptive_verification: bool = Field(
         default=False,
         description="true or false; true lets vLLM's enable_adaptive_verification run on a hybrid "
-        "target with replay, which no GPU has shown yet",
+        "target with replay, untested on GPUs",
     )
 
 

@@ -77,7 +77,7 @@ def errors(tmp_path_factory):
         (
             "other_target",
             "UnsupportedDraftError",
-            ["probably not this one", "hidden size 64 (here 192)", "trained for"],
+            ["probably another one", "hidden size 64 (here 192)", "trained for"],
         ),
     ],
 )

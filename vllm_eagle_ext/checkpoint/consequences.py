@@ -99,7 +99,7 @@ def _signs(config: DraftConfig, target: TargetFacts, layer_ids: Sequence[int]) -
 def _another_target(model: str, signs: Iterable[str]) -> Problem:
     return Problem(
         field=f"target of the draft {model!r}",
-        value="probably not this one",
+        value="probably another one",
         allowed="the target that the draft was trained for. Its config.json expects " + ", ".join(signs),
         remedy="name that target, or a draft that was trained for this one",
     )

@@ -241,7 +241,7 @@ def _out_of_range(layers: AuxLayers, num_target_layers: int) -> list[Problem]:
     layer_ids = layers.layer_ids
     problems = []
     if any(not 0 <= b <= num_target_layers for b in layer_ids):
-        problems.append(f"layer ids 0 to N={num_target_layers}")
+        problems.append(f"layers 0 to {num_target_layers} of this target, which has {num_target_layers}")
     if len(set(layer_ids)) < len(layer_ids):
         problems.append("each layer once")
     if not layer_ids:

@@ -10,15 +10,14 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from typing import Any
 
+from vllm_eagle_ext.cli.terminal import cannot_import
 from vllm_eagle_ext.compat import RUN_VLLM, TESTED_VLLM, is_tested, model_runner, vllm_version, was_run
 from vllm_eagle_ext.log import NAME as LOGGED
 from vllm_eagle_ext.preflight.cpu_kernels import BF16_FALLBACK
 from vllm_eagle_ext.preflight.offline.platform import find_cpu_kernels, find_platform
-from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.version import INSTALL_VLLM, __version__
 
 GROUP, NAME = "vllm.general_plugins", "eagle_ext"
-_BRIEF = 400  # characters of another library's error
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +46,7 @@ def read_status() -> StatusReport:
     try:
         lines += [_release(vllm_version()), *_command(), *_cpu(), *_loaded()]
     except (Exception, SystemExit) as error:  # noqa: BLE001 - what a broken installation raises differs
-        cause = printable(" ".join(f"{type(error).__name__}: {error}".split())[:_BRIEF])
-        lines.append(StatusLine(False, f"vLLM cannot be imported ({cause}). {INSTALL_VLLM}"))
+        lines.append(StatusLine(False, cannot_import(error)))
     return StatusReport(tuple(lines))
 
 
@@ -125,9 +123,7 @@ def _loaded() -> Iterator[StatusLine]:
         return
     yield StatusLine(True, f"vLLM would run on: {device}")
     yield from _runner_and_replay(device)
-    yield StatusLine(
-        True, f"look for this line in the log of a start: {LOGGED}: Draft '..' (..) reads .."
-    )
+    yield StatusLine(True, f"look for this line in the log of a start: {LOGGED}: Drafting is on: ..")
 
 
 def _runner_and_replay(device: str) -> Iterator[StatusLine]:

@@ -18,6 +18,7 @@ from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.version import INSTALL_VLLM
 
 CANNOT_READ = 2
+_BRIEF = 400  # characters of another library's error
 
 
 class Group(TyperGroup):
@@ -53,6 +54,16 @@ def require_engine(*, as_json: bool = False) -> None:
     missing = [package for package in ("vllm", "torch") if find_spec(package) is None]
     if missing:
         fail(f"This command needs {' and '.join(missing)}. {INSTALL_VLLM}", as_json=as_json)
+    try:
+        import vllm  # noqa: F401
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - what a broken installation raises differs
+        fail(cannot_import(error), as_json=as_json)
+
+
+def cannot_import(error: BaseException) -> str:
+    """Say that vLLM is broken, and what to do."""
+    cause = printable(" ".join(f"{type(error).__name__}: {error}".split())[:_BRIEF])
+    return f"vLLM cannot be imported ({cause}). {INSTALL_VLLM}"
 
 
 def json_object(text: str, hint: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def busy_warning() -> Iterator[str]:
     if load is not None and load > BUSY * cores():
         yield (
             f"Warning: load average {load:.1f} on {cores()} cores. Other work runs on this machine, and "
-            "the times will be its as well."
+            "makes the times longer."
         )
 
 

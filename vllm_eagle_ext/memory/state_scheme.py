@@ -215,7 +215,7 @@ def refuse_uneven_drafts(situation: Situation, choice: Choice) -> None:
             field="speculative_config.enable_adaptive_verification",
             value=True,
             allowed=f"false for {s.architecture}; true with states kept by replay and {ADAPTIVE_OPTION} "
-            f"true, which no GPU has shown yet. Chosen here: {choice.scheme}, {choice.reason}",
+            f"true, untested on GPUs. Chosen here: {choice.scheme}, {choice.reason}",
             remedy='leave the key out, or ask for both: {"eagle_ext": {"hybrid_state": "replay", '
             '"adaptive_verification": true}}',
         )

@@ -15,8 +15,8 @@ logger = get_logger(__name__)
 KEY = "disable_eagle_block_drop"
 _ANNOUNCED = (
     "Prefix cache: a hit keeps its last block. The keys and values of {title} drafts follow only from "
-    "the target's hidden states; vLLM, which warns of this as experimental, drops the block for "
-    "drafts whose rows also read the next token. {key} false in the speculative config drops it."
+    "the target's hidden states. vLLM drops the block for drafts that also read the next token, and "
+    "calls keeping it experimental. {key} false in the speculative config drops it."
 )
 
 

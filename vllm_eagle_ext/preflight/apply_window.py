@@ -13,9 +13,9 @@ logger = get_logger(__name__)
 
 FLAG = "disable_hybrid_kv_cache_manager"
 _ANNOUNCED = (
-    "KV cache: draft and target keep all tokens, in one group, though the draft attends only to the "
-    "last {window}. In a group of its own vLLM would keep only the draft's last tokens, so that hits "
-    "in the prefix cache are lost, and cut the target's layers into groups as small as the draft. "
+    "KV cache: draft and target share one group and keep all tokens. The draft attends only to the last "
+    "{window}. In a group of its own vLLM would drop older tokens, and lose hits in the prefix cache. "
+    "It would also cut the target's layers into groups as small as the draft. "
     "--no-disable-hybrid-kv-cache-manager keeps them apart."
 )
 

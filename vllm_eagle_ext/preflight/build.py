@@ -83,6 +83,12 @@ def _apply(launch: Launch) -> None:
     check_schedule(launch)
     keep_prompts(launch)
     apply_hybrid_state(launch)
+    if is_inspected and launch.case is not None:
+        logger.info(
+            "Drafting is on: %s tokens per step with %r. See acceptance in the log (SpecDecoding "
+            "metrics) and in /metrics (vllm:spec_decode_num_accepted_tokens_total).",
+            launch.config.num_speculative_tokens, launch.config.model,
+        )  # fmt: skip
 
 
 def _apply_draft(launch: Launch) -> None:
@@ -97,10 +103,6 @@ def _apply_draft(launch: Launch) -> None:
     log_inspection(inspection, launch.target.get_total_num_hidden_layers())
     spec, k = inspection.case.spec, config.num_speculative_tokens
     metrics.publish_draft(launch.engine_args, launch.target, spec, k)
-    logger.info(
-        "Drafting is on: %s tokens per step with %r. See acceptance in the log (SpecDecoding metrics) "
-        "and in /metrics (vllm:spec_decode_num_accepted_tokens_total).", k, spec.model,
-    )  # fmt: skip
 
 
 def build_on_untested_vllm(engine_args: Any, target_model_config: Any, build: Callable[[], Any]) -> Any:

@@ -31,7 +31,7 @@ def test_what_a_start_would_do_here():
     assert f"ok  vLLM would run on: {device}" in said
     assert "ok  vLLM's model runner: V" in said
     assert "ok  replay for hybrid targets: " in said
-    assert "ok  look for this line in the log of a start: vllm-eagle-ext: Draft '..'" in said
+    assert "ok  look for this line in the log of a start: vllm-eagle-ext: Drafting is on: .." in said
 
 
 def test_json_tells_the_same():
@@ -119,6 +119,10 @@ def test_a_vllm_that_cannot_be_imported(tmp_path):
     )
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm/__init__.py").write_text("import torchvision\n")
+    failed = in_a_process(tmp_path, "selftest")
+    assert failed.returncode == 2
+    assert failed.stderr.startswith("vLLM cannot be imported (RuntimeError: operator torchvision::nms")
+    assert "Traceback" not in failed.stdout + failed.stderr
     done = in_a_process(tmp_path, "status")
     assert done.returncode == 1
     assert (

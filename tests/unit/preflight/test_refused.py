@@ -86,7 +86,7 @@ class TestAnotherTarget:
         with pytest.raises(UnsupportedDraftError) as caught:
             speculative_config(target, tiny_draft(tmp_path / "draft"))
         message = str(caught.value)
-        assert "is 'probably not this one'" in message.splitlines()[0]
+        assert "is 'probably another one'" in message.splitlines()[0]
         assert "hidden size 64 (here 128), a vocabulary of 128 (here 256)" in message.splitlines()[0]
         assert "further errors follow from it: `vllm-eagle check --all` shows" in message
         assert len(message.splitlines()) == 3

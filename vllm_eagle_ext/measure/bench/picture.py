@@ -25,6 +25,7 @@ STYLE: Any = {  # of rcParams
     "legend.fontsize": 9, "figure.dpi": 110,
 }  # fmt: skip
 _LETTERS = 10  # of a title, per inch
+_WHOSE = {"ours": "this package", "stock": "plain vLLM"}
 _LINES = ("-", "--", ":", "-.")  # by context
 _MARKERS = "osD^vPX"
 _LEAST_SPREAD = math.log2(1.25)  # of the colours: noise is not drawn as dark as a loss
@@ -122,7 +123,7 @@ def _line_style(report: Report, variant: Variant, context: int) -> dict[str, Any
     """Draw stock with hollow marks; of a bench the colour names the K, of a tune what is served."""
     settings = report.settings
     if settings.command == "bench":
-        place, label = settings.ks.index(variant.k), f"{variant.kind} K={variant.k}"
+        place, label = settings.ks.index(variant.k), f"{_WHOSE[variant.kind]}, K={variant.k}"
         line = _LINES[variant.kind == "stock"]
     else:
         place = ["ours", "schedule", "adaptive"].index(variant.kind)

@@ -76,10 +76,10 @@ def announced(settings: Settings, seconds: float) -> Iterator[str]:
     narrower = (
         "Fewer --rounds, --concurrency and --context take less."
         if settings.command == "tune"
-        else "More --repeats, --num-prompts and --max-tokens take longer and tell more surely."
+        else "More --repeats, --num-prompts and --max-tokens take longer and give narrower intervals."
     )
     yield (
-        f"A small model on a CPU takes about {duration(seconds)}; told again from its own times. "
+        f"A small model on a CPU takes about {duration(seconds)}. Measured times renew the estimate. "
         f"{narrower}"
     )
     yield from busy_warning()

@@ -53,7 +53,7 @@ def test_each_variant_and_its_interval(picture):
     figure = picture._bench_figure(report)
     (panel,) = figure.axes
     shown = [bar.get_label() for bar in panel.containers]
-    assert shown == ["stock K=3", "ours K=3", "stock K=5", "ours K=5"]
+    assert shown == [f"{whose}, K={k}" for k in (3, 5) for whose in ("plain vLLM", "this package")]
     line, _, (bars,) = panel.containers[1].lines
     rows = [row for row in report.rows if row.variant == OURS]
     assert list(line.get_ydata()) == [row.speedup.median for row in rows]

@@ -35,7 +35,7 @@ def test_a_draft_of_another_target_is_called_that(check):
     result = check(TINY / "postnorm", "--target", str(TINY / "hybrid_target"))
     assert result.exit_code == 1
     assert errors(result) == [ANOTHER_TARGET]
-    assert "is 'probably not this one'" in result.stdout
+    assert "is 'probably another one'" in result.stdout
     assert "a vocabulary of 1536 (here 1600), at least 10 layers (here 8)" in result.stdout
     assert "aux_layers" not in result.stdout
     assert (

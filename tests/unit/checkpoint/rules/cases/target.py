@@ -98,7 +98,7 @@ CASES = [
     case(
         "target_is_the_drafts_own", "width_and_vocabulary", "native",
         target={"hidden_size": 2 * HIDDEN, "vocab_size": 256},
-        words=("probably not this one", "hidden size 64 (here 128)", "a vocabulary of 128 (here 256)"),
+        words=("probably another one", "hidden size 64 (here 128)", "a vocabulary of 128 (here 256)"),
         others=(
             "target_width_fits", "draft_vocabulary_fits", "fc_reads_every_aux_layer",
             "embeddings_can_be_shared", "d2t_agrees_with_t2d",
@@ -120,7 +120,7 @@ CASES = [
     ),
     case(
         "k_can_pay", "400", "native", setting={"k": 400},
-        words=("num_speculative_tokens", "400", "up to 64", "1.2e-07 % of the steps"),
+        words=("num_speculative_tokens", "400", "up to 64", "position 64 in 4 %"),
     ),
     case(
         "k_is_worth_drafting", "beyond", "native", setting={"k": 11},
