@@ -73,6 +73,7 @@ def last_lines(tmp_path, code: str, left=()) -> list[str]:
     body = "\n".join(f"    {line}" for line in code.splitlines())
     program.write_text(f"{COMMON}\nif __name__ == '__main__':\n{body}\n")
     environment = os.environ | {"PYTHONPATH": python_path(), "TMPDIR": str(tmp_path)}
+    environment.pop("EAGLE_EXT_NOTES", None)  # of a start in this process
     result = subprocess.run(
         [sys.executable, str(program)], capture_output=True, text=True, env=environment, timeout=60,
         check=False,

@@ -241,7 +241,7 @@ def _out_of_range(layers: AuxLayers, num_target_layers: int) -> list[Problem]:
     layer_ids = layers.layer_ids
     problems = []
     if any(not 0 <= b <= num_target_layers for b in layer_ids):
-        problems.append(f"layers 0 to {num_target_layers} of this target, which has {num_target_layers}")
+        problems.append(f"layer ids 0 to N={num_target_layers}")
     if len(set(layer_ids)) < len(layer_ids):
         problems.append("each layer once")
     if not layer_ids:
@@ -253,7 +253,7 @@ def _out_of_range(layers: AuxLayers, num_target_layers: int) -> list[Problem]:
             field="aux layers of the draft",
             value=list(layer_ids),
             allowed=" and ".join(problems),
-            remedy="serve the draft with the target it was trained for; if this is the one, the rule "
-            f"({layers.rule}) is wrong for it: {_SET_OPTION}",
+            remedy=f"this target has {num_target_layers} layers: serve the draft with the target it was "
+            f"trained for; if this is the one, the rule ({layers.rule}) is wrong for it: {_SET_OPTION}",
         )
     ]

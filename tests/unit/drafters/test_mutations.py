@@ -232,7 +232,7 @@ def test_what_is_said_to_run_does(tally, tmp_path):
     """`strict: false` promises it. Files beside the draft are no matter of the loader's."""
     promised = {
         rule.name for rule in (*EARLY_RULES, *RULES) if rule.severity == "error" and rule.can_run
-    }
+    } - OF_THE_REQUEST
     assert set(tally.can_run) == promised
     for rule, mutant in tally.can_run.items():
         try:

@@ -118,6 +118,11 @@ def inspect_headers(scheme: Callable[[int, int], Headers], quantisation: dict[st
 
 
 LEFT_OUT = ["lm_head", "model.fc"]  # by run-time names
+COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "format": "of the scheme",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4}}},
+}
 
 
 @pytest.mark.parametrize(
@@ -130,13 +135,13 @@ LEFT_OUT = ["lm_head", "model.fc"]  # by run-time names
             (fp8_blocks, {"quant_method": "fp8", "modules_to_not_convert": LEFT_OUT}),
             (
                 fp8_blocks_of_compressed_tensors,
-                {"quant_method": "compressed-tensors", "ignore": LEFT_OUT},
+                {**COMPRESSED, "ignore": LEFT_OUT},
             ),
-            (mxfp8, {"quant_method": "compressed-tensors", "ignore": LEFT_OUT}),
+            (mxfp8, {**COMPRESSED, "ignore": LEFT_OUT}),
             (awq, {"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["fc"]}),
             (gptq, {"quant_method": "gptq", "bits": 4, "desc_act": True}),
-            (int4, {"quant_method": "compressed-tensors", "ignore": ["lm_head", "re:.*fc$"]}),
-            (nvfp4, {"quant_method": "compressed-tensors", "ignore": LEFT_OUT}),
+            (int4, {**COMPRESSED, "ignore": ["lm_head", "re:.*fc$"]}),
+            (nvfp4, {**COMPRESSED, "ignore": LEFT_OUT}),
             (nvfp4_of_modelopt, {"quant_method": "modelopt", "exclude_modules": ["lm_head", "*fc"]}),
         ]
     ],
@@ -163,7 +168,7 @@ LISTS = {
         pytest.param(
             awq, {"quant_method": "awq", "modules_to_not_convert": ["*fc"]}, id="awq_knows_no_patterns"
         ),
-        pytest.param(nvfp4, {"quant_method": "compressed-tensors", "ignore": ["re:.*head"]}, id="nvfp4"),
+        pytest.param(nvfp4, {**COMPRESSED, "ignore": ["re:.*head"]}, id="nvfp4"),
         pytest.param(
             nvfp4_of_modelopt, {"quant_method": "modelopt", "exclude_modules": ["fc?"]}, id="modelopt"
         ),
@@ -175,7 +180,12 @@ def test_a_plain_fc_is_left_out_whatever_the_list_says(scheme, quantisation):
     written = named_for_vllm(inspection.case)[LISTS[quantisation["quant_method"]]]
     assert FC in written
     for key in (LISTS[quantisation["quant_method"]], "exclude_modules"):
-        assert set(quantisation.get(key, ())) < set(written)
+        listed = {name for name in quantisation.get(key, ()) if not name.startswith("re:")}
+        assert listed < set(written)
+    # Of patterns vLLM gets the names of the modules that they fit.
+    assert not [name for name in written if name.startswith("re:")]
+    if "re:.*head" in quantisation.get("ignore", ()):
+        assert "lm_head" in written
 
 
 @pytest.mark.parametrize("entry", ["model.layers.3*", "layers.0", r"re:model\.layers\.3.*"])
