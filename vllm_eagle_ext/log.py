@@ -29,6 +29,9 @@ def get_logger(module: str) -> logging.Logger:
 
 def _shown(record: logging.LogRecord) -> bool:
     """Keep the message on one line, whatever a stranger's file put into it."""
-    message = printable(record.getMessage())
+    try:
+        message = printable(record.getMessage())
+    except Exception:  # noqa: BLE001 - arguments that do not fit: the handler tells of them
+        return True
     record.msg, record.args = message if message.startswith(NAME) else f"{NAME}: {message}", None
     return True

@@ -40,7 +40,14 @@ def _escaped(word: str) -> str:
         if letter in "\\'"
         else letter
         if letter.isprintable()
-        else "".join(f"\\x{byte:02x}" for byte in os.fsencode(letter))
+        else "".join(f"\\x{byte:02x}" for byte in _bytes(letter))
         for letter in word
     )
     return f"$'{''.join(letters)}'"
+
+
+def _bytes(letter: str) -> bytes:
+    try:
+        return os.fsencode(letter)
+    except UnicodeEncodeError:  # a lone surrogate that stands for no byte of a file's name
+        return letter.encode(errors="surrogatepass")

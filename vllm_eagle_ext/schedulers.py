@@ -32,15 +32,19 @@ class _KeepsPrompts(Scheduler):
         self._always_k = [self.num_spec_tokens] * (1 + self.max_num_running_reqs)
 
     def add_request(self, request: Request) -> None:
-        if request.num_tokens == 1:
-            self._one_token.append(request)
         super().add_request(request)
+        if request.num_tokens == 1 and self._waits(request):
+            self._one_token.append(request)
+
+    def _waits(self, request: Request) -> bool:
+        """False of a chunk that vLLM has copied into its streaming session, too."""
+        return self.requests.get(request.request_id) is request and not request.is_finished()
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         if not self._one_token or self.dynamic_sd_lookup is not None:
             return super().schedule(*args, **kwargs)
         # A preempted request with a token of its own starts again with two.
-        self._one_token = [r for r in self._one_token if r.num_tokens == 1 and not r.is_finished()]
+        self._one_token = [r for r in self._one_token if r.num_tokens == 1 and self._waits(r)]
         self.dynamic_sd_lookup = self._always_k
         try:
             return super().schedule(*args, **kwargs)

@@ -34,7 +34,7 @@ def test_values():
         ),
         pytest.param({"aux_layers": [True]}, ["[True]"], id="bool_is_no_layer"),
         pytest.param(
-            {"adaptive_verification": "on"}, ["'on'", "true or false", "no GPU has shown"], id="adaptive"
+            {"adaptive_verification": "on"}, ["'on'", "true or false", "untested on GPUs"], id="adaptive"
         ),
         pytest.param({"enabled": "yes"}, ["'yes'", "true or false"], id="string_is_no_bool"),
         pytest.param({"norm_output": 1}, ["norm_output is 1", "true or false"], id="int_is_no_bool"),

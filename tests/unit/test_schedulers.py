@@ -78,3 +78,16 @@ def _aborted():
     from vllm.v1.request import RequestStatus
 
     return RequestStatus.FINISHED_ABORTED
+
+
+def test_a_chunk_of_a_streaming_session_is_not_waited_for(scheduler):
+    """vLLM copies a later chunk into the session, and drops the request that brought it."""
+    first = request("session", 8, 40)
+    first.resumable = True
+    scheduler.add_request(first)
+    run = Stepper(scheduler, lambda n, k: 0.01, lambda drafts: 0)
+    run.run(2)
+    later = request("session", 1, 40)
+    later.resumable = True
+    scheduler.add_request(later)
+    assert scheduler._one_token == []

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from vllm_eagle_ext.checkpoint.findings import Problem
+from vllm_eagle_ext.checkpoint.quantisation_config import normalised
 from vllm_eagle_ext.checkpoint.typed_keys import mistyped
 
 Format = Literal["published", "speculators"]
@@ -151,7 +152,7 @@ class DraftConfig(NestedConfig, ProposalHeads):
     attn_output_gate: bool | None = Field(
         default=None, description="attention output times sigmoid(gate)"
     )
-    quantization_config: dict[str, Any] | None = None
+    quantization_config: Annotated[dict[str, Any], AfterValidator(normalised)] | None = None
     eagle_config: NestedConfig | None = None
     # multi-head latent attention
     q_lora_rank: Count | None = Field(default=None, description="null: queries are not compressed")

@@ -26,8 +26,10 @@ def first_rules(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, st
     names = tuple(names)
     if next(malformed(config, names), None):
         return dict.fromkeys(names)
-    rules = {_pattern(rule): rule for rule in reversed(config.get(KEY) or {})}
-    found = first_matches(tuple(reversed(rules)), names)
+    rules: dict[str, str] = {}
+    for rule in config.get(KEY) or {}:
+        rules.setdefault(_pattern(rule), rule)  # the first of two that match the same decides
+    found = first_matches(tuple(rules), names)
     return {name: None if pattern is None else rules[pattern] for name, pattern in found.items()}
 
 

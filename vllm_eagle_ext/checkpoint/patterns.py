@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from functools import lru_cache
@@ -15,7 +16,7 @@ import regex
 
 MOST_PATTERNS = 1000  # a draft has some 450 modules at most
 _MOST_CHARACTERS = 1000
-_SECONDS = 2.0  # of processor time, for all patterns and names of a draft; real ones take some ms
+_SECONDS = 0.5  # of processor time, for all patterns and names of a draft; real ones take some ms
 _SHOWN = 80  # characters of a pattern in a message
 
 
@@ -27,7 +28,6 @@ class PatternError(ValueError):
         super().__init__(repr(pattern[:_SHOWN]) + why)
 
 
-@lru_cache(maxsize=16)
 def first_matches(patterns: tuple[str, ...], names: tuple[str, ...]) -> Mapping[str, str | None]:
     """Return, for each name, the first pattern that fits it from its beginning.
 
@@ -35,12 +35,35 @@ def first_matches(patterns: tuple[str, ...], names: tuple[str, ...]) -> Mapping[
         PatternError: one that cannot be read, or too slow ones.
         ValueError: too many.
     """
+    found = _first_matches(patterns, names)
+    if isinstance(found, ValueError):
+        raise found
+    return found
+
+
+@lru_cache(maxsize=16)  # also of what failed, which takes longest
+def _first_matches(
+    patterns: tuple[str, ...], names: tuple[str, ...]
+) -> Mapping[str, str | None] | ValueError:
     if len(patterns) > MOST_PATTERNS:
-        raise ValueError(f"{len(patterns)} patterns, more than the {MOST_PATTERNS} that are read")
+        return ValueError(f"{len(patterns)} patterns, more than the {MOST_PATTERNS} that are read")
     end = time.process_time() + _SECONDS
-    compiled = [_compile(pattern, end) for pattern in patterns]
-    found = {name: next((one for one in compiled if _fits(one, name, end)), None) for name in names}
+    try:
+        compiled = [_compile(pattern, end) for pattern in patterns]
+        found = {name: next((one for one in compiled if _fits(one, name, end)), None) for name in names}
+    except PatternError as error:
+        return error
     return MappingProxyType({name: one and one.pattern for name, one in found.items()})
+
+
+# A group that repeats, and in which something repeats or has alternatives: the time to find out that it
+# does not fit may double with each letter.
+_MAY_NEVER_END = re.compile(r"\((?:[^()\\]|\\.)*[*+|}](?:[^()\\]|\\.)*\)(?:[*+]|\{)")
+
+
+def may_never_end(text: str) -> bool:
+    """Tell whether a text would be such a pattern, if somebody reads it as one."""
+    return _MAY_NEVER_END.search(text[:_MOST_CHARACTERS]) is not None
 
 
 def _compile(pattern: str, end: float) -> regex.Pattern[str]:

@@ -21,7 +21,7 @@ from vllm_eagle_ext.checkpoint.patterns import first_matches
 from vllm_eagle_ext.checkpoint.quantisation_config import target_patterns
 
 # Methods whose lists are understood, and the keys that hold what is left out; vLLM reads the first.
-_LISTS = {
+LISTS = {
     "compressed-tensors": ("ignore",),
     "fp8": ("ignored_layers", "modules_to_not_convert"),
     "modelopt": ("ignore", "exclude_modules"),
@@ -126,9 +126,9 @@ def named_for_vllm(case: Case) -> dict[str, Any]:
         return config
     if method in gptq_rules.METHODS:
         return config | {_POSITIVE_LIST: _quantised_names(case), gptq_rules.KEY: _gptq_rules(case)}
-    if method not in _LISTS:
+    if method not in LISTS:
         return config
-    config[_LISTS[method][0]] = names = _left_out(config, _LISTS[method], case)
+    config[LISTS[method][0]] = names = _left_out(config, LISTS[method], case)
     if isinstance(nested := config.get("quantization"), Mapping):  # older files of ModelOpt
         config["quantization"] = {**nested, "exclude_modules": names}
     if isinstance(groups := config.get("config_groups"), Mapping):

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+
+from vllm_eagle_ext.checkpoint.patterns import may_never_end
 
 # vLLM's, as of its releases that are tested; `test_hostile_patterns.py` asks it.
 KNOWN_METHODS = frozenset(
@@ -19,6 +22,18 @@ KNOWN_METHODS = frozenset(
         "auto-round", "bitsandbytes",  # other names of methods, which vLLM maps to its own
     }
 )  # fmt: skip
+# vLLM takes these words in capitals too.
+_Lower = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
+COMPRESSED = "compressed-tensors"
+_OF_MODELOPT = {
+    "FP8": "modelopt", "FP8_PER_CHANNEL_PER_TOKEN": "modelopt", "FP8_PB_WO": "modelopt",
+    "NVFP4": "modelopt_fp4",
+}  # fmt: skip
+_KINDS = r"(literal\[|list\[|str$|bool$|int$|constrained|function|tagged)"
+_WORDS = {
+    "missing": "stated", "string": "text", "int": "a whole number", "bool": "true or false",
+    "dict": "an object", "model": "an object", "list": "a list", "too_short": "at least one entry",
+}  # fmt: skip
 _Names = Annotated[list[str], Field(fail_fast=True)]
 
 
@@ -26,13 +41,16 @@ class _Arguments(BaseModel):
     """How compressed-tensors quantises weights or activations."""
 
     num_bits: int = 8
-    type: Literal["int", "float"] = "int"
+    type: Annotated[Literal["int", "float"], _Lower] = "int"
     symmetric: bool = True
     group_size: int | None = None
     strategy: (
-        Literal["tensor", "channel", "group", "block", "token", "tensor_group", "attn_head"] | None
+        Annotated[
+            Literal["tensor", "channel", "group", "block", "token", "tensor_group", "attn_head"], _Lower
+        ]
+        | None
     ) = None
-    block_structure: list[int] | None = None
+    block_structure: list[int] | str | None = None
     dynamic: Literal["local"] | bool = False
 
 
@@ -57,20 +75,60 @@ class _Config(BaseModel):
 
 
 class _CompressedTensors(_Config):
-    config_groups: dict[str, _Group]
-    format: str
+    config_groups: dict[str, _Group] = Field(default={})
+    format: str | None = None
 
 
 def wrong_types(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     """Yield dotted place, value and what is allowed of what has a wrong type."""
-    kind = _CompressedTensors if config.get("quant_method") == "compressed-tensors" else _Config
+    kind = _CompressedTensors if config.get("quant_method") == COMPRESSED else _Config
     try:
         kind.model_validate(dict(config))
     except ValidationError as error:
         for found in error.errors(include_url=False):
-            missing, message = found["type"] == "missing", found["msg"]
-            place = ".".join(str(part) for part in found["loc"])
-            yield place, None if missing else found["input"], message[:1].lower() + message[1:]
+            value = None if found["type"] == "missing" else found["input"]
+            yield _place(found["loc"]), value, _allowed(found)
+
+
+def _place(parts: tuple[str | int, ...]) -> str:
+    """Join keys, without the names that pydantic gives to the kinds of a union."""
+    return ".".join(str(part) for part in parts if not re.match(_KINDS, str(part)))
+
+
+def _allowed(found: Mapping[str, Any]) -> str:
+    if found["type"] == "literal_error":
+        return str(found["ctx"]["expected"])
+    words = next((words for start, words in _WORDS.items() if found["type"].startswith(start)), None)
+    return words or str(found["msg"])
+
+
+def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the method as vLLM does (`_normalize_quantization_config`), whatever way a file spells it."""
+    method, nested = config.get("quant_method"), config.get("quantization")
+    producer = config.get("producer")
+    if (
+        isinstance(producer, Mapping)
+        and producer.get("name") == "modelopt"
+        and isinstance(nested, Mapping)
+    ):
+        algorithm = str(nested.get("quant_algo")).upper()
+        method = _OF_MODELOPT.get(algorithm, method)
+    if isinstance(method, str):
+        return {**config, "quant_method": method.lower().replace("compressed_tensors", COMPRESSED)}
+    return dict(config)
+
+
+def endless_patterns(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield keys and values that may be patterns without an end, of a method that is not understood."""
+    left: list[Any] = [config]
+    while left:
+        value = left.pop()
+        if isinstance(value, str) and may_never_end(value):
+            yield value
+        elif isinstance(value, Mapping):
+            left += [*value, *value.values()]
+        elif isinstance(value, list):
+            left += value
 
 
 def target_patterns(config: Mapping[str, Any]) -> tuple[str, ...]:

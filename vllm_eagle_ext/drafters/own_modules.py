@@ -64,7 +64,7 @@ class OwnModules:
         Raises:
             UnsupportedDraftError: the values differ.
         """
-        if name.endswith(".weight") and _holds(module, tensor):
+        if name.endswith(".weight") and hasattr(_plain(module), "weight") and _holds(module, tensor):
             return
         raise UnsupportedDraftError(
             field=f"{name} of the weight update",
@@ -77,10 +77,13 @@ class OwnModules:
         )
 
 
+def _plain(module: Any) -> Any:
+    return module.base_layer if isinstance(module, BaseLayerWithLoRA) else module
+
+
 def _holds(module: Any, tensor: torch.Tensor) -> bool:
     """Compare this rank's rows [V / ranks, H] of a whole tensor [V, H]."""
-    if isinstance(module, BaseLayerWithLoRA):
-        module = module.base_layer
+    module = _plain(module)
     weight: torch.Tensor = module.weight
     if weight.is_meta:  # while vLLM reloads layer by layer, which puts the old ones back at the end
         kept = get_layerwise_info(module).kernel_tensors

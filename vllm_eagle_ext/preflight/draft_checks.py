@@ -136,7 +136,9 @@ def _refuse_late_weights(launch: Launch, case: Case) -> None:
     an update would bring the draft's embeddings and head into the target."""
     given = speculative_keys(launch.engine_args.speculative_config).get("draft_load_config")
     load = given or launch.engine_args
-    load_format = load.get("load_format") if isinstance(load, dict) else load.load_format
+    load_format = (
+        load.get("load_format") if isinstance(load, dict) else getattr(load, "load_format", None)
+    )
     own = [n for n in case.files.tensors if n.startswith(("embed_tokens.", "lm_head."))]
     if load_format == "dummy" and own and case.spec.served_by.is_vllms:
         raise SpeculativeConfigError(

@@ -44,7 +44,7 @@ def refuse_foreign_scheduler(scheduler_cls: object) -> None:
     Raises:
         HybridStateError: a scheduler is named.
     """
-    if scheduler_cls is not None:
+    if scheduler_cls not in (None, SCHEDULER):  # ours: of a copy of an earlier start's arguments
         raise HybridStateError(
             field=KEY,
             value=scheduler_cls,

@@ -283,7 +283,9 @@ ADAPTIVE = {"adaptive_verification": True, "adaptive_verification_allowed": True
 )
 def test_drafts_trimmed_on_the_device_need_replay_and_the_option(changes, asked):
     situation = replace(PLAIN, **ADAPTIVE | changes)
-    with pytest.raises(HybridStateError, match=r"enable_adaptive_verification.*no GPU") as refusal:
+    with pytest.raises(
+        HybridStateError, match=r"enable_adaptive_verification.*untested on GPUs"
+    ) as refusal:
         refuse_uneven_drafts(situation, choose(situation, asked))
     for option in ("hybrid_state", "adaptive_verification"):
         assert option in refusal.value.remedy

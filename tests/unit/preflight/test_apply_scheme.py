@@ -188,7 +188,9 @@ def test_what_packs_convolutions_is_what_vllm_asks(monkeypatch, arm, avx512):
 @pytest.mark.parametrize("options", [{}, {"hybrid_state": "replay"}, {"adaptive_verification": False}])
 def test_adaptive_verification_wants_its_option(configure, options):
     adaptive = {"enable_adaptive_verification": True}
-    with pytest.raises(HybridStateError, match=r"eagle_ext\.adaptive_verification true, which no GPU"):
+    with pytest.raises(
+        HybridStateError, match=r"eagle_ext\.adaptive_verification true, untested on GPUs"
+    ):
         configure(keys=adaptive, options=options)
     # With it, what vLLM itself asks for comes next.
     with pytest.raises(ValueError, match="full CUDA graphs|V2 model runner|adaptive draft"):

@@ -12,6 +12,7 @@ from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.patterns import MOST_PATTERNS, first_matches
 from vllm_eagle_ext.checkpoint.quantisation import (
     FLOATS,
+    LISTS,
     SCALE_NAMES,
     columns_per_scale,
     gptq_settings,
@@ -20,7 +21,12 @@ from vllm_eagle_ext.checkpoint.quantisation import (
     torn_modules,
     without_scales,
 )
-from vllm_eagle_ext.checkpoint.quantisation_config import KNOWN_METHODS, target_patterns, wrong_types
+from vllm_eagle_ext.checkpoint.quantisation_config import (
+    KNOWN_METHODS,
+    endless_patterns,
+    target_patterns,
+    wrong_types,
+)
 from vllm_eagle_ext.checkpoint.tensor_names import HOLDS_WEIGHTS
 
 _DTYPES = {"fp8": "F8"}  # of a method's weights, as headers begin
@@ -46,6 +52,14 @@ def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
             remedy=_PUBLISHED,
         )
         return
+    understood = config.get("quant_method") in (*LISTS, *gptq_rules.METHODS)
+    if not understood and (pattern := next(endless_patterns(config), None)) is not None:
+        yield Problem(
+            field="a pattern in the draft's quantization_config",
+            value=pattern,
+            allowed="no group that repeats around another repetition: vLLM may match it without an end",
+            remedy=_PUBLISHED,
+        )
     modules = published_modules(case)
     try:
         first_matches(target_patterns(config), (*modules, *modules.values()))

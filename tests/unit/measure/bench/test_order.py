@@ -115,7 +115,7 @@ def test_said(given, text):
 def test_what_is_said_before_the_first_engine(monkeypatch, found, warned):
     monkeypatch.setattr(announce, "load_average", lambda: found)
     lines = list(announced(MadeUp().settings(), 400))
-    assert lines[0].startswith("A small model on a CPU takes about 7 minutes; ")
+    assert lines[0].startswith("A small model on a CPU takes about 7 minutes. ")
     assert any(line.startswith("Warning: load average 1000000.0 on ") for line in lines) == warned
 
 

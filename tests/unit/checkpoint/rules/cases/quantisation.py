@@ -24,7 +24,7 @@ CASES = [
     case(
         "quantisation_is_well_formed", "targets_of_numbers", "quantised",
         key("quantization_config.config_groups.group_0.targets", [5]),
-        words=("config_groups.group_0.targets.0", "is 5", "valid string"),
+        words=("config_groups.group_0.targets.0", "is 5", "Allowed: text"),
     ),
     case(
         "quantisation_is_well_formed", "slow_target", "quantised",
