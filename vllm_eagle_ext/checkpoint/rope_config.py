@@ -18,6 +18,21 @@ class Rope:
     original_length: int | None = None  # positions it was trained on before it was stretched
     partial: float = 1.0  # share of each head that rotates
 
+    def rows(self, positions: int | None) -> dict[str, float]:
+        """Name what sizes vLLM's cache of sines and cosines, each with the rows that it asks for.
+
+        Args:
+            positions: `max_position_embeddings`, where it is stated.
+        """
+        own, factor = "max_position_embeddings", self.factor or 1
+        original = "original_max_position_embeddings"
+        found: dict[str, float] = {own: positions or 0, original: self.original_length or 0}
+        if self.kind in _FROM_ORIGINAL:
+            found[f"{original} times factor"] = (self.original_length or positions or 0) * factor
+        elif self.kind == "linear":
+            found[f"{own} times factor"] = (positions or 0) * factor
+        return found
+
     def __str__(self) -> str:
         parts = ["theta not stated" if self.theta is None else f"theta {self.theta:g}"]
         if self.kind != "default":
@@ -40,6 +55,8 @@ COMPUTED_KINDS = frozenset(
 
 # Older names of the same; vLLM takes the one for the other.
 _SAME_KIND = {"su": "longrope", "mrope": "default"}
+# vLLM's cache of these has a row for each position after stretching.
+_FROM_ORIGINAL = frozenset({"yarn", "deepseek_yarn", "deepseek_llama_scaling"})
 _NUMBERS = ("rope_theta", "factor", "original_max_position_embeddings", "partial_rotary_factor")
 
 

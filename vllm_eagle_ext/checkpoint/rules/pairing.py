@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 
+# Four times the most of any published draft. A row of 128 bfloat16 numbers for each makes 1 GiB.
+MOST_POSITIONS = 2**22
+
 
 @rule(Severity.ERROR)
 def target_width_fits(case: Case) -> Iterable[Problem]:
@@ -76,6 +79,24 @@ def rope_is_stated(case: Case) -> Iterable[Problem]:
             allowed=f"the value it was trained with; {theta} is taken, the default of its model type",
             remedy="if acceptance is low, ask the publisher and state it in config.json",
         )
+
+
+@rule(Severity.ERROR)
+def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
+    """vLLM computes a row for each position that the config states, whatever max_model_len is."""
+    lengths = (MOST_POSITIONS, case.target.max_position_embeddings, case.setting.max_model_len)
+    most = max(length for length in lengths if length is not None)
+    rows = case.spec.rope.rows(case.config.max_position_embeddings)
+    for key, stated in rows.items():
+        if stated > most:
+            yield Problem(
+                field=f"{key} of the draft's config.json",
+                value=stated,
+                allowed=f"up to {most} positions: vLLM reserves a row of its rope cache for each",
+                remedy="state the positions that the draft was trained with, or use the config.json "
+                "that was published with the draft",
+            )
+            return
 
 
 @rule(Severity.WARNING)
@@ -158,6 +179,7 @@ RULES = (
     target_depth_fits,
     eagle3_is_causal,
     rope_is_stated,
+    rope_table_is_bounded,
     rope_matches_the_target,
     trainer_rotates_the_same_part,
     head_dim_is_stated,

@@ -15,9 +15,10 @@ from vllm_eagle_ext.checkpoint.findings import Problem
 from vllm_eagle_ext.checkpoint.rope_config import read_rope, rope_problems
 from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
 from vllm_eagle_ext.checkpoint.target_facts import text_config
-from vllm_eagle_ext.compat import cpu_needs_all_drafts, is_tested
+from vllm_eagle_ext.compat import cpu_needs_all_drafts, is_tested, was_run
 from vllm_eagle_ext.errors import EagleExtError, HybridStateError, SpeculativeConfigError
 from vllm_eagle_ext.memory.chunked_kernels import dtype_of_width, hindrance, refuse_on_cpu
+from vllm_eagle_ext.memory.deployment import OLDEST_RELEASE
 from vllm_eagle_ext.memory.geometry import served_dtype, served_state_bytes
 from vllm_eagle_ext.memory.state_scheme import (
     REPLAYING_TARGETS,
@@ -38,6 +39,7 @@ from vllm_eagle_ext.preflight.online_quantisation import check_online_quantisati
 from vllm_eagle_ext.preflight.other_texts import KEY as OTHER_TEXTS
 from vllm_eagle_ext.preflight.other_texts import refuse_other_texts
 from vllm_eagle_ext.preflight.parallel import check_ranks
+from vllm_eagle_ext.preflight.speculative_keys import refuse_foreign_keys
 from vllm_eagle_ext.preflight.untested import refuse_gaps
 
 Check = Callable[[], object]  # raises an EagleExtError
@@ -80,6 +82,8 @@ def plan_start(
     start = Start(platform=platform, runner=_runner(platform, case), tp=wishes.tp, prefix_caching=caches)
     kernels = find_cpu_kernels(platform)
     checks: dict[str, Check] = {"the_target_is_as_long": partial(_refuse_length, target, wishes)}
+    if was_run(platform.vllm or OLDEST_RELEASE):  # another release may have further keys
+        checks["speculative_keys_are_vllms"] = partial(refuse_foreign_keys, wishes.speculative)
     if wishes.options.enabled:
         checks |= checks_of_options(architecture, case, wishes, runner=start.runner)
     if case is not None:

@@ -72,6 +72,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "target_depth_fits": ("error", True),
     "eagle3_is_causal": ("error", False),
     "rope_is_stated": ("warning", True),
+    "rope_table_is_bounded": ("error", False),
     "embedding_scale_is_stated": ("warning", True),
     "rope_matches_the_target": ("warning", True),
     "trainer_rotates_the_same_part": ("warning", True),

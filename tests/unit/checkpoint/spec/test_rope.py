@@ -6,9 +6,12 @@ import copy
 from typing import Any
 
 import pytest
+import torch
 from transformers import LlamaConfig
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.rotary_embedding import get_rope
 
-from tests.support.drafts import valid_draft
+from tests.support.drafts import inspect, valid_draft
 from vllm_eagle_ext.checkpoint.rope_config import Rope, read_rope, rope_problems
 
 
@@ -178,3 +181,34 @@ def test_trained_length(spec_of, scaling, length):
     draft = valid_draft("native")
     draft.config["rope_scaling"] = scaling
     assert spec_of(draft).trained_length == length
+
+
+@pytest.mark.parametrize(
+    ("rows", "differs"),
+    [
+        pytest.param(2**22, {}, id="four_million"),
+        pytest.param(2**24, {"target": {"max_position_embeddings": 2**24}}, id="a_longer_target"),
+        pytest.param(2**24, {"setting": {"max_model_len": 2**24}}, id="longer_texts"),
+    ],
+)
+def test_a_table_that_texts_can_need_is_reserved(tmp_path, rows, differs):
+    """Each allows no row more."""
+    draft = valid_draft("native")
+    for positions, fires in ((rows, False), (rows + 1, True)):
+        draft.config["max_position_embeddings"] = positions
+        found = inspect(draft, tmp_path, **differs).findings
+        assert ("rope_table_is_bounded" in {finding.rule for finding in found}) is fires
+
+
+@pytest.mark.parametrize("kind", ["yarn", "deepseek_yarn", "linear", "llama3", "default"])
+def test_rows_cover_vllms_table(kind):
+    """Without the largest of these numbers a table of more rows than foreseen would be reserved."""
+    rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0}
+    rope |= {"original_max_position_embeddings": 64, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    with set_current_vllm_config(VllmConfig()):
+        built = get_rope(8, 256, rope_parameters=rope, dtype=torch.float32)
+    caches = [value for name, value in built.named_buffers() if "cos_sin" in name]
+    foreseen = read_rope({"rope_scaling": rope}).rows(256)
+    assert caches
+    assert max(map(len, caches)) <= sum(foreseen.values())
+    assert max(foreseen.values()) <= max(map(len, caches))

@@ -9,6 +9,8 @@ from tests.support.drafts import LAYER
 from tests.unit.checkpoint.rules.broken import case
 from tests.unit.checkpoint.rules.changes import ATTENTION, key, no_key, tensor
 
+LENGTH, ORIGINAL = "max_position_embeddings", "original_max_position_embeddings"
+
 # fmt: off
 CASES = [
     case(
@@ -39,6 +41,28 @@ CASES = [
     case(
         "rope_is_stated", "qwen3", "dflash", no_key("rope_theta"),
         words=("rope_theta", "missing", "1000000 is taken"),
+    ),
+    *(
+        case("rope_table_is_bounded", what, family, change, words=(*words, "up to 4194304 positions"))
+        for what, family, change, words in [
+            ("most_of_32_bits", "native", key(LENGTH, 2**31 - 1), (LENGTH, "2147483647")),
+            ("gigabytes", "dflash", key(LENGTH, 2**24), (LENGTH, "16777216")),
+            ("latent", "mla", key(LENGTH, 2**22 + 1), (LENGTH, "4194305")),
+            (
+                "stretched", "native",
+                key("rope_scaling", {"rope_type": "yarn", "factor": 1e300, ORIGINAL: 4096}),
+                (f"{ORIGINAL} times factor", "4.096e+303"),
+            ),
+            (
+                "original", "native",
+                key("rope_scaling", {"rope_type": "longrope", ORIGINAL: 2**40}),
+                (ORIGINAL, "1099511627776"),
+            ),
+            (
+                "linear", "native", key("rope_scaling", {"rope_type": "linear", "factor": 1e5}),
+                (f"{LENGTH} times factor", "51200000"),
+            ),
+        ]
     ),
     case(
         "rope_matches_the_target", "theta", "native", key("rope_theta", 500_000),
