@@ -20,6 +20,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from tests.fuzz.changes import Change, Generator, fresh
+from tests.fuzz.corpus import corpus
 from tests.fuzz.subjects import Subject, subjects
 from tests.fuzz.worker import HANG
 from tests.support.engine import ROOT
@@ -198,8 +199,10 @@ def fuzz(seed: int, mutants: int | None = None, seconds: float | None = None) ->
     with tempfile.TemporaryDirectory() as root:
         fuzzer = Fuzzer(seed, Path(root))
         try:
-            found, begun = list(fuzzer.unbroken), time.monotonic()
+            found = list(fuzzer.unbroken)
             with ThreadPoolExecutor(WORKERS) as pool:
+                found += pool.map(fuzzer.run, (Mutant(*one) for one in corpus(fuzzer.generator.tiny)))
+                begun = time.monotonic()
                 for begin in count(0, BATCH):
                     late = seconds is not None and time.monotonic() - begun > seconds
                     if late or (mutants is not None and begin >= mutants):
