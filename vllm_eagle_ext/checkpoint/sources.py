@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vllm_eagle_ext.checkpoint import modelscope
+from vllm_eagle_ext.checkpoint.subfolders import download_command, split_subfolder
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.printable import shell_line
 
@@ -155,23 +156,6 @@ def _downloaded(model: str, revision: str | None, download_dir: str | None, fiel
         raise UnsupportedDraftError(
             field=field, value=model, allowed=modelscope.PLACES, remedy=str(error)
         ) from None
-
-
-def split_subfolder(model: str) -> tuple[str, str] | None:
-    """OWNER/NAME and FOLDER of OWNER/NAME/FOLDER; None for anything else, such as a path."""
-    parts = model.split("/")
-    plain = len(parts) > 2 and all(parts) and not {".", "..", "~"} & set(parts)
-    return ("/".join(parts[:2]), "/".join(parts[2:])) if plain else None
-
-
-def download_command(model: str, revision: str | None) -> tuple[list[str], str]:
-    """Words that fetch OWNER/NAME/FOLDER, and the folder in which it lies afterwards."""
-    found = split_subfolder(model)
-    assert found is not None
-    repository, subfolder = found
-    local = repository.rpartition("/")[2]
-    words = ["hf", "download", repository, "--include", f"{subfolder}/*", "--local-dir", local]
-    return words + (["--revision", revision] if revision else []), f"{local}/{subfolder}"
 
 
 def _repository(model: str, field: str, *, subfolders: bool) -> str:

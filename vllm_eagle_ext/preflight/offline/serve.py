@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.checkpoint import DraftSpec
 from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
-from vllm_eagle_ext.checkpoint.sources import download_command, split_subfolder
+from vllm_eagle_ext.checkpoint.subfolders import download_command, split_subfolder
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.printable import shell_line
 
