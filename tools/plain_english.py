@@ -1,6 +1,7 @@
 """python -m tools.plain_english: holds pages, help and messages to plain English; a part of `make lint`.
 
-A sentence of a page or of the help has at most 30 words. Some words fail wherever they stand.
+A sentence of a page or of the help has at most 30 words, all pages together 22,000. Some words fail
+wherever they stand.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import typer
 
 ROOT = Path(__file__).parents[1]
 MOST_WORDS = 30
+MOST_IN_ALL = 22_000  # words of all pages
 INSTEAD = {
     "alone": "only", "beside": "next to, with", "behind": "after", "such of": "those of",
     "is told": "is reported", "are told": "are reported", "is said": "is reported",
@@ -60,6 +62,9 @@ def help_texts() -> Iterator[tuple[str, str]]:
 
 def problems() -> Iterator[str]:
     listed = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).split("\n")
+    pages = [(ROOT / name).read_text(encoding="utf-8") for name in listed if name.endswith(".md")]
+    if (count := sum(len(page.split()) for page in pages)) > MOST_IN_ALL:
+        yield f"the pages have {count} words, more than {MOST_IN_ALL}"
     for name in listed:
         path = ROOT / name
         if name.endswith(".md"):
