@@ -1,8 +1,4 @@
-"""python -m tools.plain_english: holds pages, help and messages to plain English; a part of `make lint`.
-
-A sentence of a page or of the help has at most 30 words, all pages together 22,000. Some words fail
-wherever they stand.
-"""
+"""Holds pages, help and messages to plain English: their words, and how many."""
 
 from __future__ import annotations
 
