@@ -145,7 +145,7 @@ def test_kernels_that_fail_at_start_are_not_served_with(v1):
     said = " ".join(section(log, "auto refused").split())
     assert "Self-check of replay FAILED: sequential kernels, 2/4 heads of 64/64, 8 rows" in said
     assert "values differ, by up to" in said
-    assert "stay with vLLM's own scheme" in said
+    assert "vLLM's own scheme per_token runs instead" in said
     assert "Self-check of replay: sequential kernels" in section(log, "few replay")
 
 

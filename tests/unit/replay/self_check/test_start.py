@@ -63,10 +63,12 @@ def test_the_log_says_so_once_and_with_figures(ranks):
     assert other == []
     (line,) = first
     print(f"\n{line}")
-    assert line.startswith("ERROR Self-check of replay FAILED: rank 1: sequential kernels, 1/2 heads")
+    assert line.startswith(
+        "ERROR vllm-eagle-ext: Self-check of replay FAILED: rank 1: sequential kernels, 1/2 heads"
+    )
     assert "states: " in line
     assert "values differ, by up to " in line
-    assert "stay with vLLM's own scheme" in line
+    assert "vLLM's own scheme per_token runs instead" in line
     assert "vllm-eagle selftest --json" in line
 
 
