@@ -6,6 +6,7 @@ EagleExtError(ValueError)
     OptionsError              a key or value of `additional_config.eagle_ext`
     SpeculativeConfigError    a key or value of `speculative_config`
     UnsupportedDraftError     a draft checkpoint that would not draft what it was trained to draft
+        GgufDraftError        a draft in a GGUF file, which another plugin may serve
     UnsupportedTargetError    a target that cannot feed a draft, or whose states cannot be planned
     UnsupportedVllmError      a draft that needs this package on a vLLM it has not been tested with
 """
@@ -20,6 +21,7 @@ from vllm_eagle_ext.printable import printable, shown
 
 __all__ = [
     "EagleExtError",
+    "GgufDraftError",
     "HybridStateError",
     "OptionsError",
     "SpeculativeConfigError",

@@ -234,3 +234,15 @@ def test_the_console_itself(text, capsys):
     output = capsys.readouterr().out
     require_plain(output)
     assert "[red]no markup[/red]" in output
+
+
+def test_an_error_that_is_not_of_the_output_is_not_called_one(monkeypatch):
+    """A connection that is refused names no file either."""
+
+    def refuse() -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr("vllm_eagle_ext.cli.status.read_status", refuse)
+    result = CliRunner().invoke(app, ["status"])
+    assert isinstance(result.exception, ConnectionRefusedError)
+    assert "cannot be written" not in result.output

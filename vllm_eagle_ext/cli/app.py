@@ -71,6 +71,7 @@ def status(as_json: parameters.AsJson = False) -> None:
     report, shown = read_status(), console()
     if as_json:
         typer.echo(json.dumps(report.to_json()))
-    for line in () if as_json else report.lines:
-        shown.print(f"{'ok ' if line.ok else 'NO '} {line.text}", markup=False)
+    else:
+        for line in report.lines:
+            shown.print(f"{'ok ' if line.ok else 'NO '} {line.text}")
     raise typer.Exit(0 if report.ok else 1)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.version import INSTALL_VLLM
 
 CANNOT_READ = 2
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 _BRIEF = 400  # characters of another library's error
 
 
@@ -31,7 +33,7 @@ class Group(TyperGroup):
             finally:
                 sys.stdout.flush()
         except OSError as error:
-            if error.filename is not None:  # an error of a file, not of the output
+            if error.errno not in _NO_ROOM or error.filename is not None:  # not of the output
                 raise
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, sys.stdout.fileno())  # what is left there is written at the exit

@@ -53,11 +53,8 @@ def _print_finding(finding: Finding, console: Console) -> None:
 
 def _print_refusal(result: CheckResult, console: Console, *, everything: bool) -> None:
     inspection, platform = result.inspection, result.start.platform
-    other = (
-        ""
-        if platform.name == "cuda" or result.request.platform != "auto"
-        else " For a GPU add --platform cuda."
-    )
+    may_be_meant = result.request.platform == "auto" and platform.name != "cuda"
+    other = " For a GPU add --platform cuda." if may_be_meant else ""
     console.print(f"Checked for {platform.name}: {platform.why}.{other}")
     count = len(inspection.causes)
     follow = consequences(inspection.errors)

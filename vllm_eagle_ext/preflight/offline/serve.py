@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.checkpoint import DraftSpec
-from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
+from vllm_eagle_ext.checkpoint.rules.asked import MOST_K, wanted_runner
 from vllm_eagle_ext.checkpoint.subfolders import download_command, split_subfolder
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.printable import shell_line
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 # Of a node's memory, on a CPU: vLLM's default asks for 0.92 of it to be free. More for a large target.
 CPU_MEMORY = 0.3
-_MOST_TRAINED = 64  # tokens; a file that states more than any training unrolls is not followed
 _NODES = Path("/sys/devices/system/node")
 
 
@@ -113,7 +112,8 @@ def usual_k(spec: DraftSpec | None) -> int:
     if spec is None:
         return 3
     most = spec.most_drafted
-    stated = spec.trained_k if (spec.trained_k or 0) <= _MOST_TRAINED else None
+    # A file that states more than any training unrolls is not followed.
+    stated = spec.trained_k if (spec.trained_k or 0) <= MOST_K else None
     usual = stated or most or 3
     return min(usual, most) if most else usual
 
