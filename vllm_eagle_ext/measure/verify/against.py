@@ -81,7 +81,7 @@ def _target_bytes(check: CheckRequest) -> int:
 
 
 def weight_file_bytes(files: Mapping[str, int]) -> int:
-    """Return the bytes of each weight file, by name.
+    """Sum the bytes of weight files, given as name -> size.
 
     Of copies in several formats those count that transformers reads.
     """
