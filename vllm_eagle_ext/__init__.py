@@ -12,7 +12,7 @@ __all__ = ["__version__", "register"]
 
 
 def register() -> None:
-    """Entry point of `vllm.general_plugins`: idempotent, cheap, never raises.
+    """Register with vLLM, as the entry point of `vllm.general_plugins`: idempotent, cheap, never raises.
 
     Raising here would stop every vLLM run on the machine, with and without a draft.
     """

@@ -17,7 +17,7 @@ logger = get_logger(__name__)
 
 
 def when_loaded(name: str, action: Callable[..., None], *args: Any) -> None:
-    """Runs `action(module, *args)` now if the module is loaded, else right after its first import.
+    """Run `action(module, *args)` now if the module is loaded, else right after its first import.
 
     Asked for twice, an action runs once.
     """

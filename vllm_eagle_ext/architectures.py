@@ -13,7 +13,7 @@ def registered_architectures() -> frozenset[str]:
 
 
 def readable_model_types() -> frozenset[str]:
-    """Model types whose config.json vLLM or its transformers can read."""
+    """Return the model types whose config.json vLLM or its transformers can read."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from vllm.transformers_utils.config import _CONFIG_REGISTRY
 

@@ -61,13 +61,15 @@ def _is_in(releases: str, version: str) -> bool:
 
 
 def v2_runner_needs_aux_states() -> bool:
-    """0.32's V2 runner asks the target for aux states whatever the draft's config says."""
+    """Tell whether the V2 runner wants aux states whatever the draft's config says, as 0.32's does."""
     return _is_before("0.33")
 
 
 def cpu_needs_all_drafts(release: str | None = None) -> bool:
-    """0.32's CPU kernels for gated delta nets, with one state block per draft token, misplace the inputs
-    of the convolution in a step of fewer than K drafts (`_spec_aware_spec`).
+    """Tell whether vLLM's CPU kernels need a step of all K drafts.
+
+    0.32's kernels for gated delta nets, with one state block per draft token, misplace the inputs of the
+    convolution in a step of fewer than K drafts (`_spec_aware_spec`).
 
     Args:
         release: of the vLLM that serves; None: the one that is installed.
@@ -137,7 +139,7 @@ def _wrap_create_speculative_config(module: ModuleType, build: BuildSpeculativeC
 
 
 def _wrap(owner: type | ModuleType, name: str, around: Callable[..., Any]) -> None:
-    """`owner.name` runs `around(the original, self, ..)` from now on, however often this is asked."""
+    """Make `owner.name` run `around(the original, self, ..)` from now on; wrap it only once."""
     original = getattr(owner, name)
     if hasattr(original, _WRAPPED):
         return
@@ -186,7 +188,7 @@ def _wrap_update_states(module: ModuleType, commit: CommitOnV1) -> None:
 
 
 def install_cpu_workarounds() -> None:
-    """A CPU's runner is V1."""
+    """Install the workarounds for V1, which is a CPU's runner."""
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():

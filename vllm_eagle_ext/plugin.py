@@ -17,7 +17,7 @@ TARGETS = {
 
 
 def registered_drafters() -> dict[str, str]:
-    """This package's drafter classes, by the architecture that a resolved config names.
+    """Return this package's drafter classes, by the architecture that a resolved config names.
 
     Names contain `EagleExt`, so that a node without this package fails with a name that tells, and
     start with vLLM's own name for the method, so that its rewriting of draft architectures does not
@@ -28,12 +28,16 @@ def registered_drafters() -> dict[str, str]:
 
 
 def aliases() -> dict[str, str]:
-    """Names that vLLM looks up before preflight has written the class's own, and does not know."""
+    """Return the names that vLLM looks up before preflight writes the class's own, and does not know."""
     return {name: drafter.registration for drafter in DRAFTERS for name in drafter.aliases}
 
 
 def register() -> None:
-    """Idempotent: vLLM calls it in every process, some of which inherit an earlier call's effects."""
+    """Register this package.
+
+    The call is idempotent: vLLM calls it in every process, some of which inherit an earlier call's
+    effects.
+    """
     failed_start.join()
     compat.warn_outside_tested_range()
     _register_models()
@@ -43,7 +47,10 @@ def register() -> None:
 def build_speculative_config(
     engine_args: Any, target_model_config: Any, build: Callable[[], Any]
 ) -> Any:
-    """Our part of vLLM's `EngineArgs.create_speculative_config`, loaded when an engine is configured."""
+    """Run our part of vLLM's `EngineArgs.create_speculative_config`.
+
+    It is loaded when an engine is configured.
+    """
     from vllm_eagle_ext.preflight import build as preflight
 
     if compat.is_tested(compat.vllm_version()):

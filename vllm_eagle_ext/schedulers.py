@@ -37,7 +37,7 @@ class _KeepsPrompts(Scheduler):
             self._one_token.append(request)
 
     def _waits(self, request: Request) -> bool:
-        """False of a chunk that vLLM has copied into its streaming session, too."""
+        """Tell whether a request waits; one that vLLM copied into its streaming session does not."""
         return self.requests.get(request.request_id) is request and not request.is_finished()
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:

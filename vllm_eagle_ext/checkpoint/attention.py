@@ -30,7 +30,10 @@ def read_heads(config: DraftConfig, backbone: Backbone) -> Heads:
 
 
 def sliding_layers(config: DraftConfig, backbone: Backbone) -> list[bool]:
-    """Whether each layer slides: by `layer_types`, else by the older keys if the backbone has them."""
+    """Tell for each layer whether it slides.
+
+    `layer_types` decides, else the older keys if the backbone has them.
+    """
     if config.layer_types is not None:
         return [kind == "sliding_attention" for kind in config.layer_types]
     first = backbone.first_sliding_layer

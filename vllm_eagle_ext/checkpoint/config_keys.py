@@ -121,7 +121,7 @@ _MATHEMATICAL = re.compile(
 
 
 def stated_keys(flat: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Dotted place, key and value of all that a config states; rope's numbers apart.
+    """Yield dotted place, key and value of what a config states, except the numbers in rope's blocks.
 
     Args:
         flat: the config, that of a speculators draft flattened.
@@ -150,5 +150,8 @@ def is_known(key: str) -> bool:
 
 
 def looks_mathematical(key: str, value: Any) -> bool:
-    """By its name; one that is switched off, or a neutral factor, is not."""
+    """Tell by a key's name whether it changes what is computed.
+
+    A key that is switched off, or a neutral factor, does not.
+    """
     return bool(_MATHEMATICAL.search(key)) and value not in (None, False, 0, 1, "", [], {})

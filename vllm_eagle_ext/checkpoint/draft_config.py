@@ -189,23 +189,23 @@ class DraftConfig(NestedConfig, ProposalHeads):
 
     @property
     def block_config(self) -> DFlashConfig:
-        """`dflash_config`, or one that states nothing."""
+        """Return `dflash_config`, or one that states nothing."""
         return self.dflash_config or DFlashConfig()
 
     def heads_stated(self, key: str) -> dict[str, Any]:
-        """Dotted place -> value of a key of `ProposalHeads`, in the order in which they are tried."""
+        """Return dotted place -> value of a key of `ProposalHeads`, the first to try first."""
         holders = {"": self, "dflash_config.": self.dflash_config, "dspark_config.": self.dspark_config}
         found = {place + key: getattr(holder, key) for place, holder in holders.items() if holder}
         return {place: value for place, value in found.items() if value is not None}
 
     def of_heads(self, key: str) -> Any:
-        """Return the first of them; None where none is stated."""
+        """Return the first stated value of a key of `ProposalHeads`; None where none is stated."""
         return next(iter(self.heads_stated(key).values()), None)
 
     @field_validator("max_position_embeddings", mode="before")
     @classmethod
     def _is_no_null(cls, value: object) -> object:
-        """A key may be absent; null instead stops transformers."""
+        """Refuse null: a key may be absent, but null stops transformers."""
         if value is None:
             raise ValueError("a positive integer, or no such key")
         return value
@@ -224,7 +224,9 @@ def published_architecture(config: Mapping[str, Any]) -> str:
 
 
 def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """speculators keeps the layer's shape in a block of its own; keys at the root win over it.
+    """Return a speculators config with the keys of its layer's block at the root; others as they are.
+
+    speculators keeps the layer's shape in a block of its own. Keys at the root win over the block's.
 
     `model_type` and `architectures` of the root name the training class, not the layer.
     """

@@ -122,7 +122,7 @@ def read_config(
     token: bool | str | None = None,
     download_dir: str | None = None,
 ) -> Any:
-    """config.json of a target: folder, hub or cache.
+    """Read config.json of a target from a folder, the hub or its cache.
 
     Raises:
         UnsupportedDraftError: there is none, or it is damaged.
@@ -140,7 +140,7 @@ def read_config(
 
 
 def read_json(source: Source, files: Mapping[str, int], name: str) -> dict[str, Any] | None:
-    """None if there is no such file.
+    """Read a file's JSON object; return None if there is no such file.
 
     Raises:
         UnsupportedDraftError: larger than JSON_LIMIT, no object, or beyond the bounds of parse_json.
@@ -192,7 +192,9 @@ def _refuse_disguised(source: Source, name: str, first_bytes: bytes, *, weights:
 
 
 def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[str, int]:
-    """What vLLM will load: all *.safetensors, or those that an index names. Empty: only .bin files.
+    """Return what vLLM will load: all *.safetensors, or those that an index names.
+
+    An empty result means that there are only .bin files.
 
     Raises:
         UnsupportedDraftError: no weights at all, an index that names none, or a missing shard of it.

@@ -35,7 +35,10 @@ def asked_window(
 
 
 def can_have_a_window(drafter: Drafter) -> bool:
-    """Whether vLLM has windows for such a draft; latent attention and classes of its own have none."""
+    """Tell whether vLLM has windows for such a draft.
+
+    Latent attention and vLLM's own drafter classes have none.
+    """
     return drafter.backbone.has_kv_heads and not drafter.is_vllms
 
 

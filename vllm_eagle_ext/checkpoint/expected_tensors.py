@@ -36,7 +36,7 @@ class Expected:
 def expected_tensors(
     spec: DraftSpec, config: DraftConfig, target_vocab_size: int
 ) -> dict[str, Expected]:
-    """By canonical name, as the draft's family says."""
+    """Return the expected tensors by canonical name, as the draft's family says."""
     return spec.record.tensors(spec, config, target_vocab_size)
 
 
@@ -53,7 +53,7 @@ def belongs_to_quantised(spec: DraftSpec, name: str, table: Mapping[str, Expecte
 def around_the_layers(
     spec: DraftSpec, config: DraftConfig, target_vocab_size: int
 ) -> dict[str, Expected]:
-    """Embeddings, head, vocabulary map and what fuses the target's states."""
+    """Return the embeddings, head, vocabulary map and what fuses the target's states."""
     width, n = spec.hidden_size, len(spec.aux_layers.layer_ids)
     reduced = spec.vocabulary.size < target_vocab_size
     table = {
@@ -83,7 +83,7 @@ def layer_norms(spec: DraftSpec) -> dict[str, Expected]:
 def fused_qkv(
     spec: DraftSpec, config: DraftConfig, *, columns: int, has_output_bias: bool = True
 ) -> dict[str, Expected]:
-    """Attention with keys and values per head, under a layer.
+    """Return the tensors of attention with keys and values per head, under a layer.
 
     Args:
         columns: width of what q, k and v read.
@@ -109,8 +109,10 @@ def fused_qkv(
 
 
 def latent_attention(spec: DraftSpec, config: DraftConfig, *, columns: int) -> dict[str, Expected]:
-    """Multi-head latent attention, under a layer; the config's sizes are a rule's to check, 0 where one
-    is absent."""
+    """Return the tensors of multi-head latent attention, under a layer.
+
+    A rule checks the config's sizes; a size that is absent counts as 0 here.
+    """
     heads, width = config.num_attention_heads, spec.hidden_size
     nope, rotary = config.qk_nope_head_dim or 0, config.qk_rope_head_dim or 0
     value, latent = config.v_head_dim or 0, config.kv_lora_rank or 0
@@ -144,5 +146,5 @@ def mlp(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
 
 
 def in_layer(layer: int, *parts: Mapping[str, Expected]) -> dict[str, Expected]:
-    """Parts of a layer under their whole names."""
+    """Return the parts of a layer under their whole names."""
     return {f"layers.{layer}.{name}": one for part in parts for name, one in part.items()}

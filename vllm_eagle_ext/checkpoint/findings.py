@@ -91,7 +91,10 @@ def rule(severity: Severity, *, can_run: bool = False, for_all: bool = True) -> 
 
 
 def relax(findings: Iterable[Finding]) -> list[Finding]:
-    """What `strict: false` makes of them: an error that an engine would start with is a warning."""
+    """Return the findings as `strict: false` has them.
+
+    An error that an engine would start with becomes a warning.
+    """
     return [
         replace(finding, severity=Severity.WARNING)
         if finding.severity == Severity.ERROR and finding.can_run

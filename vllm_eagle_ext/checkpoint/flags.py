@@ -27,7 +27,10 @@ class Flag:
 
 
 def read_flag(config: Mapping[str, Any], name: str, *, default: bool = False) -> Flag:
-    """The first place wins where places contradict each other; a rule reports that they do."""
+    """Read a flag.
+
+    Where places contradict each other, the first one wins, and a rule reports that they do.
+    """
     stated = []
     for block in ("", *_BLOCKS):
         holder = config.get(block) if block else config

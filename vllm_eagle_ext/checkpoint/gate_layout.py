@@ -45,7 +45,7 @@ class Gate:
 def read_gate(
     files: DraftFiles, flat: Mapping[str, Any], heads: Heads, option: GateLayout | None = None
 ) -> Gate | None:
-    """From the first layer; that the others have the same is for the rules on shapes."""
+    """Read the gate from the first layer; the rules on shapes check that the others have the same."""
     kinds: dict[int, GateKind] = {heads.query * heads.dim: "elementwise", heads.query: "headwise"}
     layout, source = _layout(flat, option)
     for module in SEPARATE:

@@ -48,7 +48,10 @@ class Inspection:
 
     @property
     def causes(self) -> list[Finding]:
-        """Errors that follow from no other; none only where there is no error."""
+        """Return the errors that follow from no other.
+
+        The list is empty only where there is no error.
+        """
         return [finding for finding in self.errors if finding.follows_from is None]
 
     @property
@@ -117,7 +120,7 @@ def _inspect(
 
 
 def _layer_ids(problem: Problem) -> list[int]:
-    """What a draft would read, had its target so many layers."""
+    """Return the layers that a draft would read, had its target so many."""
     found = problem.value
     is_list = isinstance(found, list) and all(type(layer) is int for layer in found)
     return found if is_list else []  # type: ignore[return-value]
@@ -143,5 +146,5 @@ def _aux_layers(
 
 
 def _errors(name: str, problems: Iterable[Problem]) -> tuple[Finding, ...]:
-    """Findings of a rule without which nothing else can be said."""
+    """Return the findings of a rule without which nothing else can be said."""
     return tuple(Finding(name, Severity.ERROR, problem, False) for problem in problems)

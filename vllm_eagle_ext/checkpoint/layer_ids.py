@@ -61,7 +61,7 @@ NO_AUX_LAYERS = AuxLayers((), "the draft is one without aux states", None, ())
 
 
 def default_layer_ids(num_target_layers: int) -> tuple[int, int, int]:
-    """EAGLE-3's own capture set."""
+    """Return EAGLE-3's own capture set."""
     return (2, num_target_layers // 2, num_target_layers - 3)
 
 
@@ -130,7 +130,7 @@ def _block_order(
 
 
 def _places(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Every key that names layers, in the order of the rules."""
+    """Return every key that names layers, in the order of the rules."""
     return {
         IDS_KEY: config.get(IDS_KEY),
         "aux_hidden_state_layer_ids": config.get("aux_hidden_state_layer_ids"),
@@ -237,7 +237,10 @@ def _malformed(name: str, value: object) -> Problem:
 
 
 def _out_of_range(layers: AuxLayers, num_target_layers: int) -> list[Problem]:
-    """vLLM drops repetitions, and a layer beyond the last never fires."""
+    """Find ids beyond the target's layers, ids that are repeated, and a list of none.
+
+    vLLM drops repetitions, and a layer beyond the last never fires.
+    """
     layer_ids = layers.layer_ids
     problems = []
     if any(not 0 <= b <= num_target_layers for b in layer_ids):

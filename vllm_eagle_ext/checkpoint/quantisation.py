@@ -53,7 +53,7 @@ _SCALES = {
 
 
 def quantised_weights(tensors: Mapping[str, TensorHeader]) -> dict[str, str]:
-    """Module -> suffix of its packed or low-precision weight."""
+    """Return module -> suffix of its packed or low-precision weight."""
     found = {}
     for name, header in tensors.items():
         module, dot, kind = name.rpartition(".")
@@ -73,7 +73,7 @@ def without_scales(tensors: Mapping[str, TensorHeader]) -> list[str]:
 
 
 def torn_modules(case: Case) -> dict[str, list[str]]:
-    """Fused modules of which some parts are quantised and others are not: name -> its plain parts."""
+    """Return fused modules of which some parts are quantised and others not: name -> its plain parts."""
     packed = quantised_weights(case.files.tensors)
     plain: dict[str, list[str]] = {}
     for module in _plain_linear(case):
@@ -83,7 +83,7 @@ def torn_modules(case: Case) -> dict[str, list[str]]:
 
 
 def gptq_settings(case: Case) -> dict[str, dict[str, dict[str, Any]]]:
-    """Run-time name -> of each quantised part the settings, as GPTQ's rules give them."""
+    """Return run-time name -> the settings of each quantised part, as GPTQ's rules give them."""
     config = case.config.quantization_config or {}
     if config.get("quant_method") not in gptq_rules.METHODS:
         return {}
@@ -107,7 +107,7 @@ def columns_per_scale(case: Case) -> Callable[[str], int | None]:
 
 
 def published_modules(case: Case) -> dict[str, str]:
-    """Quantised module -> its name in the files."""
+    """Return quantised module -> its name in the files."""
     tensors = case.files.tensors
     return {
         module: tensors[module + suffix].published.removesuffix(suffix)
@@ -159,7 +159,7 @@ def _left_out(config: Mapping[str, Any], keys: Iterable[str], case: Case) -> lis
 
 
 def _quantised_names(case: Case) -> list[str]:
-    """Run-time names of what is quantised, of fused modules and of their parts."""
+    """Return the run-time names of what is quantised, of fused modules and of their parts."""
     modules = quantised_weights(case.files.tensors)
     found = {_part_name(module, case) for module in modules}
     return sorted(found | {runtime_name(module, case) for module in modules})
@@ -202,7 +202,7 @@ def _with_targets(group: Any, case: Case) -> Any:
 
 
 def _plain_linear(case: Case) -> Iterator[str]:
-    """Quantisable modules whose weights are plain; embeddings and head are none of them."""
+    """Yield the quantisable modules whose weights are plain, without embeddings and head."""
     table = expected_tensors(case.spec, case.config, case.target.vocab_size)
     packed = quantised_weights(case.files.tensors)
     for name, expected in table.items():

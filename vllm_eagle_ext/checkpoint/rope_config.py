@@ -61,7 +61,7 @@ _NUMBERS = ("rope_theta", "factor", "original_max_position_embeddings", "partial
 
 
 def rope_problems(config: Mapping[str, Any]) -> list[Problem]:
-    """Values that are no positive numbers, or spellings that contradict each other."""
+    """Find values that are no positive numbers, and spellings that contradict each other."""
     problems = []
     blocks = {name: config.get(name) for name in ("rope_parameters", "rope_scaling")}
     for name, block in blocks.items():
@@ -99,7 +99,10 @@ def _value_problems(name: str, block: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _kind_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Two blocks of different kinds: transformers before 5 reads the one, since then the other."""
+    """Find two blocks of different kinds.
+
+    transformers before 5 reads the one, and transformers since then the other.
+    """
     scaling, parameters = (_block(config, name) for name in ("rope_scaling", "rope_parameters"))
     stated = parameters.get("rope_type") or parameters.get("type")
     if not scaling or not stated:
@@ -131,7 +134,10 @@ def read_rope(config: Mapping[str, Any]) -> Rope:
 
 
 def rope_block(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The one that transformers 5 reads: `rope_scaling` takes the place of `rope_parameters`, whole."""
+    """Return the block that transformers 5 reads.
+
+    `rope_scaling` takes the place of `rope_parameters`, whole.
+    """
     return _block(config, "rope_scaling") or _block(config, "rope_parameters")
 
 

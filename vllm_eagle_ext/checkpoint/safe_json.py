@@ -12,7 +12,7 @@ _DIGITS = 20  # of an integer; Python's arithmetic is exact, at any price
 
 
 def parse_json(raw: bytes, *, containers: int = _CONTAINERS, unique_keys: bool = False) -> Any:
-    """For bytes whose number the caller has bounded.
+    """Parse bytes whose number the caller has bounded.
 
     Raises:
         ValueError: not UTF-8, no JSON, or beyond what a real file has.
@@ -31,7 +31,7 @@ def parse_json(raw: bytes, *, containers: int = _CONTAINERS, unique_keys: bool =
 
 
 def _is_deeper(found: Any) -> bool:
-    """Level by level: a recursion would end as the parser's does."""
+    """Tell, level by level, whether JSON is too deep: a recursion would end as the parser's does."""
     level = [found]
     for _ in range(_DEPTH + 1):
         level = [child for node in level for child in _children(node) if isinstance(child, dict | list)]

@@ -28,7 +28,7 @@ class Survey:
 
 
 def integers(raw: bytes, dtype: str) -> tuple[int, ...] | None:
-    """None for a dtype that holds no integers."""
+    """Return the integers in a tensor's bytes; None for a dtype that holds none."""
     code = _INTEGERS.get(dtype)
     return None if code is None else tuple(_little_endian(code, raw))
 

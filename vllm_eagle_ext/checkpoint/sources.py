@@ -25,10 +25,10 @@ class Source(Protocol):
     model: str  # as the user named it
 
     def files(self) -> dict[str, int]:
-        """Names at the top level -> size in bytes."""
+        """Return the names at the top level -> size in bytes."""
 
     def read(self, name: str, start: int, length: int) -> bytes:
-        """At most `length` bytes from `start`."""
+        """Read at most `length` bytes from `start`."""
 
 
 class FolderSource:
@@ -41,7 +41,7 @@ class FolderSource:
         return self._folder
 
     def files(self) -> dict[str, int]:
-        """Regular files, and links that lead to one or nowhere; no pipe, device or folder."""
+        """Return the regular files, and links that lead to one or nowhere; no pipe, device or folder."""
         found = {}
         with _readable(self.model, "the folder"):
             for entry in self._folder.iterdir():
@@ -124,7 +124,7 @@ def open_source(
     field: str = DRAFT_FIELD,
     subfolders: bool = False,
 ) -> Source:
-    """The folder of that name, else the hub, else the hub's cache where the hub cannot be reached.
+    """Open the folder of that name, else the hub, else the hub's cache where the hub is out of reach.
 
     Where vLLM takes names from ModelScope, its library's cache stands in the hub's place.
 
@@ -294,5 +294,5 @@ def _readable(model: str, name: str, errors: type[Exception] = OSError) -> Itera
 
 
 def _brief(error: BaseException) -> str:
-    """The hub's errors spread over lines, and the first may be the least telling."""
+    """Return a hub error in one line: it spreads over lines, and the first may be the least telling."""
     return " ".join(str(error).split())[:_BRIEF] or type(error).__name__

@@ -72,7 +72,7 @@ class DraftSpec:
 
     @property
     def most_drafted(self) -> int | None:
-        """Tokens of a trained block; None where its size is not known."""
+        """Return the tokens that a trained block drafts; None where its size is not known."""
         return self.block_size and self.block_size - (not self.samples_anchor)
 
     @property
@@ -142,7 +142,7 @@ def family_of(
     *,
     norm_output: bool = False,
 ) -> Family:
-    """The family of a draft, or the plainest one of its drafter class where only the config is known."""
+    """Return the draft's family, or the plainest of its drafter class where only the config is known."""
     evidence = Evidence(
         architecture=published_architecture(flat),
         speculators_type=flat.get("speculators_model_type"),
@@ -161,7 +161,7 @@ def _read_flags(files: DraftFiles, norm_output: NormOutput) -> dict[str, Flag]:
 
 
 def _from_files(files: DraftFiles, flat: Mapping[str, Any], config: DraftConfig) -> dict[str, Any]:
-    """Fields that neither the family nor the target nor an option has a say in."""
+    """Return the fields that neither the family nor the target nor an option has a say in."""
     rope = read_rope(flat)
     return {
         "model": files.model,
@@ -195,13 +195,13 @@ def _read_vocabulary(files: DraftFiles, config: DraftConfig, target: TargetFacts
 
 
 def tensor_integers(files: DraftFiles, name: str) -> tuple[int, ...] | None:
-    """Values of a small tensor; None if it is absent or holds no integers."""
+    """Return the values of a small tensor; None if it is absent or holds no integers."""
     raw = files.values.get(name)
     return None if raw is None else integers(raw, files.tensors[name].dtype)
 
 
 def kept_ids(files: DraftFiles) -> list[int] | None:
-    """Target ids that t2d marks; None without t2d."""
+    """Return the target ids that t2d marks; None without t2d."""
     marks = tensor_integers(files, "t2d")
     return None if marks is None else [target_id for target_id, mark in enumerate(marks) if mark]
 

@@ -10,7 +10,10 @@ from vllm_eagle_ext.checkpoint.layer_ids import ANGELSLIM_KEY, IDS_KEY
 
 
 def stock_gaps(case: Case) -> list[str]:
-    """Empty: vLLM serves it rightly without this package."""
+    """Return what vLLM without this package gets wrong.
+
+    An empty list means that vLLM serves the draft rightly.
+    """
     gaps = [*_layer_gaps(case), *_weights(case)]
     if case.spec.record.has_flags:
         gaps += _flags(case)

@@ -79,7 +79,10 @@ class _Parts:
 
 
 def _floats(chunk: bytes, dtype: str) -> npt.NDArray[np.floating] | None:
-    """None: integers, packed or of 8 bits, whose size says nothing without their scales."""
+    """Return the values of a chunk as floats.
+
+    None: they are integers, packed or of 8 bits, whose size says nothing without their scales.
+    """
     if dtype == "BF16":  # the upper half of a float32
         return (np.frombuffer(chunk, "<u2").astype(np.uint32) << 16).view(np.float32)
     return np.frombuffer(chunk, _FLOATS[dtype]) if dtype in _FLOATS else None

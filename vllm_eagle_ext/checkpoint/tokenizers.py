@@ -40,7 +40,7 @@ def compare_tokenizers(draft: Path | None, target: Path | None) -> str | None:
 
 
 def _tokens(tokenizer: Any) -> dict[str, int]:
-    """Token -> id; unigram models list pairs of token and score."""
+    """Return token -> id; unigram models list pairs of token and score."""
     vocabulary = tokenizer["model"]["vocab"]
     if isinstance(vocabulary, list):
         vocabulary = {pair[0]: index for index, pair in enumerate(vocabulary)}

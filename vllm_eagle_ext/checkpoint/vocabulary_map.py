@@ -56,7 +56,10 @@ def target_ids(d2t: Sequence[int], kind: MapKind) -> list[int]:
 
 
 def is_identity(d2t: Sequence[int]) -> bool:
-    """In either reading: zeros as offsets, or 0, 1, .. as target ids."""
+    """Tell whether d2t is the identity in either reading.
+
+    It is zeros as offsets, or 0, 1, .. as target ids.
+    """
     return not any(d2t) or list(d2t) == list(range(len(d2t)))
 
 

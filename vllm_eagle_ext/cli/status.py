@@ -63,7 +63,10 @@ def _release(release: str) -> StatusLine:
 
 
 def _command() -> Iterator[StatusLine]:
-    """The `vllm` command asks for the version of a distribution called vllm, as it starts."""
+    """Say why the `vllm` command would not start.
+
+    As it starts, it asks for the version of a distribution called vllm.
+    """
     try:
         version("vllm")
     except PackageNotFoundError:
@@ -79,7 +82,10 @@ def _entry_point() -> StatusLine:
 
 
 def _allowed() -> StatusLine:
-    """VLLM_PLUGINS is a list of names; "all" is not one of them."""
+    """Tell whether VLLM_PLUGINS lets this package load.
+
+    VLLM_PLUGINS is a list of names; "all" is not one of them.
+    """
     names = os.environ.get("VLLM_PLUGINS")
     if names is None or NAME in names.split(","):
         return StatusLine(True, f"VLLM_PLUGINS lets {NAME} load")

@@ -73,7 +73,7 @@ def _put(text: str, out: Path | None, *, shown: bool) -> None:
 
 
 def _task(*, gate_layouts: bool, feedback: bool) -> Callable[..., tuple[int, str]]:
-    """What is to be found out, of a request."""
+    """Return what to find out about a request."""
     from vllm_eagle_ext.measure.verify import readings
 
     if gate_layouts and feedback:
@@ -86,7 +86,7 @@ def _task(*, gate_layouts: bool, feedback: bool) -> Callable[..., tuple[int, str
 
 
 def _verify_request(given: dict[str, Any]) -> VerifyRequest:
-    """The request of these options by name, as typed."""
+    """Make the request of these options by name, as typed."""
     from vllm_eagle_ext.measure.verify.request import read_verify_request
 
     read = {
@@ -130,7 +130,7 @@ def _compare_readings(question: Question, request: VerifyRequest, *, quiet: bool
 
 
 def _require_folder(out: Path | None) -> None:
-    """Before engines start."""
+    """Refuse an --out that cannot be written, before engines start."""
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         raise SpeculativeConfigError(
             field="--out", value=str(out), allowed="a file in a folder that exists",

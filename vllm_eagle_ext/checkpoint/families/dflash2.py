@@ -20,7 +20,7 @@ _REFERENCES = "vllm_eagle_ext.measure.reference.published"
 def _dflash2_tensors(
     spec: DraftSpec, config: DraftConfig, target_vocab_size: int
 ) -> dict[str, Expected]:
-    """Sizes that are missing are a rule's to report, and 1 here."""
+    """Return DFlash2's tensors. A size that is missing counts as 1 here; a rule reports it."""
     taps, group, rank = (
         config.of_heads(key) or 1 for key in ("conv_kernel_size", "conv_group_size", "selector_rank")
     )
@@ -39,7 +39,10 @@ def _dflash2_tensors(
 
 
 def _dspark_tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int) -> dict[str, Expected]:
-    """A confidence head may be left out, but not in part, which is a rule's to report."""
+    """Return DSpark's tensors.
+
+    A confidence head may be left out, but not in part, which a rule reports.
+    """
     rank, reads = config.of_heads("markov_rank") or 1, config.of_heads("confidence_head_with_markov")
     columns = spec.hidden_size + (rank if reads else 0)
     table = DFLASH.tensors(spec, config, target_vocab_size)

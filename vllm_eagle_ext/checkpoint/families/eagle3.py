@@ -61,7 +61,7 @@ def _eagle3_layers(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
 
 
 def _norms(spec: DraftSpec, layer: int) -> dict[str, Expected]:
-    """Later layers have the module `hidden_norm`, but no use for it."""
+    """Return a layer's norms. Later layers have the module `hidden_norm`, but no use for it."""
     features = Expected((spec.hidden_size,), optional=layer > 0)
     return {**layer_norms(spec), "hidden_norm.weight": features}
 

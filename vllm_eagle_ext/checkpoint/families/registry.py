@@ -30,7 +30,7 @@ def register_families(*families: Family) -> None:
 
 
 def drafters() -> list[Drafter]:
-    """Every drafter class, once, in the order of registration."""
+    """Return every drafter class, once, in the order of registration."""
     return list(DRAFTERS)
 
 
@@ -40,19 +40,23 @@ def find_drafter(architecture: str) -> Drafter:
 
 
 def published() -> dict[str, Drafter]:
-    """Published architecture -> the drafter class that serves it. Only these drafts are touched: vLLM
-    picks some variants by their exact name."""
+    """Return published architecture -> the drafter class that serves it.
+
+    Only these drafts are touched: vLLM picks some variants by their exact name.
+    """
     return {name: drafter for drafter in drafters() for name in drafter.published}
 
 
 def speculators() -> dict[tuple[str, str], Drafter]:
-    """(speculators_model_type, model_type of its transformer_layer_config) -> the drafter class."""
+    """Return (speculators_model_type, model_type of transformer_layer_config) -> the drafter class."""
     return {pair: drafter for drafter in drafters() for pair in drafter.speculators}
 
 
 def drafter_of(config: Mapping[str, Any], layer_model_type: object) -> Drafter | None:
-    """The drafter class that serves a draft, or None where none does. A speculators draft is named by
-    its type, others by their architecture."""
+    """Return the drafter class that serves a draft, or None where none does.
+
+    A speculators draft is named by its type, others by their architecture.
+    """
     type_, architecture = config.get("speculators_model_type"), published_architecture(config)
     if isinstance(type_, str):
         layer = layer_model_type if isinstance(layer_model_type, str) else "llama"
@@ -74,12 +78,12 @@ def choose_family(drafter: Drafter, evidence: Evidence) -> Family:
 
 
 def methods() -> tuple[str, ...]:
-    """Values of `speculative_config.method` whose drafts are looked at."""
+    """Return the values of `speculative_config.method` whose drafts are looked at."""
     return _distinct(drafter.method for drafter in drafters())
 
 
 def method_may_lie_in_the_target(method: str | None) -> bool:
-    """Whether a draft of the method needs no name, because it may be a part of the target's files."""
+    """Tell whether the method's draft needs no name, because it may be part of the target's files."""
     return any(drafter.method == method and drafter.may_lie_in_the_target for drafter in drafters())
 
 
@@ -89,22 +93,22 @@ def method_drafts_in_parallel(method: str | None) -> bool:
 
 
 def config_blocks() -> tuple[str, ...]:
-    """Blocks of config.json in which published drafts nest keys of their own."""
+    """Return the blocks of config.json in which published drafts nest keys of their own."""
     return _distinct(place.partition(".")[0] for place in id_places())
 
 
 def id_places() -> tuple[str, ...]:
-    """Nested keys that name aux layers."""
+    """Return the nested keys that name aux layers."""
     return _distinct(place for family in FAMILIES.values() for place in family.layer_ids.places)
 
 
 def own_keys() -> dict[str, KeyEffect]:
-    """Keys of config.json that some family computes with, and others do not."""
+    """Return the keys of config.json that some family computes with, and others do not."""
     return {key: effect for family in FAMILIES.values() for key, effect in family.own_keys.items()}
 
 
 def own_model_types() -> dict[str, str]:
-    """Model types that vLLM has no config class for -> the function that registers this package's."""
+    """Return the model types without a config class in vLLM -> the function that registers ours."""
     return {type_: hook for family in FAMILIES.values() for type_, hook in family.model_types.items()}
 
 

@@ -38,13 +38,13 @@ _COMPARE = (
 
 
 def _has_windows(case: Case, length: int) -> bool:
-    """Whether no layer attends further than that."""
+    """Tell whether no layer attends further than `length` tokens."""
     return all(layer.window is not None and layer.window <= length for layer in case.spec.layers)
 
 
 @rule(Severity.NOTE)
 def trained_length_covers_the_target(case: Case) -> Iterable[Problem]:
-    """Where it is not known how long the requests may be."""
+    """Note a short trained length where it is not known how long the requests may be."""
     trained, most = case.spec.trained_length, case.target.max_position_embeddings
     if case.setting.max_model_len is None and trained is not None and most and trained < most:
         yield Problem(
@@ -58,7 +58,7 @@ def trained_length_covers_the_target(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
-    """A step verifies 1 + K tokens; a context of no more holds no prompt."""
+    """Refuse K if a step, which verifies 1 + K tokens, leaves no room for a prompt in the context."""
     k, room = case.setting.k, case.setting.max_model_len or case.target.max_position_embeddings
     if k is not None and room is not None and 0 < room <= k + 1:  # vLLM has its word on other lengths
         most = f"less than {room - 1}" if room > 2 else "none in so short a context"
@@ -73,7 +73,7 @@ def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, can_run=True)
 def k_can_pay(case: Case) -> Iterable[Problem]:
-    """A draft that runs once per token; others draft all of them in one pass."""
+    """Refuse a large K for a draft that runs once per token; others draft all tokens in one pass."""
     k, family = case.setting.k, case.spec.record
     in_one_pass = family.fills_a_block or family.asks_for_parallel_drafting
     if k is not None and k > MOST_K and not in_one_pass:
@@ -88,8 +88,11 @@ def k_can_pay(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, for_all=False)
 def k_is_worth_drafting(case: Case) -> Iterable[Problem]:
-    """A position counts only if all before it were accepted: at 80 % each, the tenth in one step of
-    nine. EAGLE-3 heads are trained to unroll some 7 tokens."""
+    """Warn of a K whose last positions are seldom reached.
+
+    A position counts only if all before it were accepted: at 80 % each, the tenth in one step of nine.
+    EAGLE-3 heads are trained to unroll some 7 tokens.
+    """
     k = case.setting.k
     if k is not None and MOST_USEFUL_K < k <= MOST_K and case.spec.trained_k is None:
         yield Problem(
@@ -129,7 +132,7 @@ def k_is_within_the_trained_unroll(case: Case) -> Iterable[Problem]:
 def wanted_runner(
     spec: DraftSpec, *, parallel_drafting: bool = True, v2_needs_aux_states: bool = True
 ) -> tuple[Literal["v1", "v2"], str] | None:
-    """The one runner of vLLM's that can draft with it, and why; None: both can."""
+    """Return the one runner of vLLM's that can draft with the spec, and why; None: both can."""
     family, windows = spec.record, {layer.window for layer in spec.layers}
     if family.runs_on_v2_only:
         return "v2", "vLLM computes its second head only on the V2 runner"
@@ -161,7 +164,7 @@ def runner_serves_it(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.NOTE)
 def runner_is_particular(case: Case) -> Iterable[Problem]:
-    """Where it is not known which runner vLLM will choose."""
+    """Note the runner that the draft needs, where it is not known which one vLLM will choose."""
     if case.setting.runner is None and (wanted := wanted_runner(case.spec)):
         yield Problem(
             field="model runner",

@@ -27,7 +27,7 @@ def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, for_all=False)
 def aux_layer_ids_may_be_inputs(case: Case) -> Iterable[Problem]:
-    """Ids equal to EAGLE-3's default aux layers, read as names of outputs."""
+    """Warn of ids that equal EAGLE-3's default aux layers, but are read as names of outputs."""
     layers = case.spec.aux_layers
     default = default_layer_ids(case.target.num_layers)
     if layers.published_ids == default and layers.layer_ids != default and "option" not in layers.rule:
@@ -54,7 +54,10 @@ def aux_order_is_known(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def aux_order_is_unambiguous(case: Case) -> Iterable[Problem]:
-    """Trainers that write the same key differ in where they take the states from."""
+    """Warn of an order of aux layers that is not certain.
+
+    Trainers that write the same key differ in where they take the states from.
+    """
     layers = case.spec.aux_layers
     blocks = layers.blocks
     if blocks and not blocks.is_certain:

@@ -11,7 +11,10 @@ from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 
 @rule(Severity.ERROR, can_run=True, for_all=False)
 def k_is_within_the_block(case: Case) -> Iterable[Problem]:
-    """The first position of a block holds the last sampled token; vLLM checks nothing."""
+    """Refuse more tokens than a block drafts, which vLLM does not check.
+
+    The first position of a block holds the last sampled token, unless the draft samples from it.
+    """
     most, k = case.spec.most_drafted, case.setting.k
     anchor = (
         "" if case.spec.samples_anchor else ", of which the first position holds the last sampled token"
@@ -135,7 +138,10 @@ def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, for_all=False)
 def final_state_is_not_normed(case: Case) -> Iterable[Problem]:
-    """Hugging Face's last hidden state is the normalised one, and some trainers take it from there."""
+    """Warn of a draft that reads the target's final state.
+
+    Hugging Face's last hidden state is the normalised one, and some trainers take it from there.
+    """
     n = case.target.num_layers
     if n in case.spec.aux_layers.layer_ids:
         yield Problem(
@@ -160,8 +166,11 @@ def parallel_drafting_is_asked_for(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, for_all=False)
 def embedding_scale_is_stated(case: Case) -> Iterable[Problem]:
-    """vLLM shares the target's table, and multiplies only in the target's class. z-lab, for one, trains
-    on what that class returns; speculators on the rows of the table."""
+    """Warn of a target that scales its embeddings where the draft states no factor.
+
+    vLLM shares the target's table, and multiplies only in the target's class. z-lab, for one, trains on
+    what that class returns; speculators trains on the rows of the table.
+    """
     scale, spec, config = case.target.embedding_scale, case.spec, case.config
     key = "input_embedding_scale"
     stated = (config.block_config.input_embedding_scale, config.input_embedding_scale)

@@ -59,14 +59,17 @@ class Candidate:
         return known_here or self._as_vllm_names_it() in self.setting.registered
 
     def _as_vllm_names_it(self) -> str:
-        """vLLM puts the method's name before architectures that do not show it."""
+        """Return the architecture as vLLM names it.
+
+        vLLM puts the method's name before architectures that do not show it.
+        """
         prefix = _prefixes().get(self.setting.method or "", "")
         shown = self.architecture.startswith(prefix) or self.architecture.endswith(prefix)
         return self.architecture if shown else prefix + self.architecture
 
 
 def _prefixes() -> dict[str, str]:
-    """Method -> vLLM's name for it in architectures."""
+    """Return method -> vLLM's name for it in architectures."""
     return {each.method: each.prefix for each in registry.drafters() if not each.is_vllms}
 
 
@@ -83,7 +86,7 @@ def architecture_is_named(draft: Candidate) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def speculators_type_is_named(draft: Candidate) -> Iterable[Problem]:
-    """vLLM takes a config with a `speculators_config` for one of that format."""
+    """Refuse a config with a `speculators_config`, but no type: vLLM takes it for one of that format."""
     if draft.speculators_type is None and format_of(draft.files.config) == "speculators":
         yield Problem(
             field="speculators_model_type of the draft's config.json",
@@ -123,7 +126,10 @@ def architecture_is_served(draft: Candidate) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def dspark_is_no_part_of_the_target(draft: Candidate) -> Iterable[Problem]:
-    """vLLM goes by the model type, and would look for the weights among those of the target."""
+    """Refuse a DSpark draft whose model type vLLM does not read as a draft's.
+
+    vLLM goes by the model type, and would look for the weights among those of the target.
+    """
     model_type = draft.files.config.get("model_type")
     is_named_so = draft.architecture == IN_THE_TARGET and draft.speculators_type is None
     if is_named_so and draft.drafter is None and str(model_type) not in IN_TARGETS_OF:
@@ -138,7 +144,10 @@ def dspark_is_no_part_of_the_target(draft: Candidate) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
-    """vLLM reads the config through its model type, and takes some types for MTP drafts."""
+    """Refuse a model type that vLLM cannot read.
+
+    vLLM reads the config through its model type, and takes some types for MTP drafts.
+    """
     model_type = draft.files.config.get("model_type")
     if not draft.drafter:
         return
@@ -164,7 +173,7 @@ def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def model_type_is_usual(draft: Candidate) -> Iterable[Problem]:
-    """Where vLLM is not at hand to be asked."""
+    """Warn of an unusual model type where vLLM is not at hand to be asked."""
     model_type = draft.files.config.get("model_type")
     usual = _USUAL_MODEL_TYPES.union(registry.own_model_types())
     unusual = isinstance(model_type, str) and model_type not in (*usual, "speculators")
@@ -180,7 +189,10 @@ def model_type_is_usual(draft: Candidate) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def method_fits_the_architecture(draft: Candidate) -> Iterable[Problem]:
-    """Without a method vLLM goes by words in the draft's path, and falls back to draft_model."""
+    """Refuse a method that is not the architecture's.
+
+    Without a method vLLM goes by words in the draft's path, and falls back to draft_model.
+    """
     wanted, given = draft.drafter and draft.drafter.method, draft.setting.method
     if wanted is None or given is None or given == wanted:
         return

@@ -24,7 +24,10 @@ _WITHOUT_ROWS = (
 
 @rule(Severity.ERROR)
 def gate_matches_its_flag(case: Case) -> Iterable[Problem]:
-    """The flag is optional: rows tell. Where it is stated, it must say the same."""
+    """Refuse a flag that contradicts the rows of the weights.
+
+    The flag is optional, because the rows tell.
+    """
     stated, gate = case.config.attn_output_gate, case.spec.gate
     if stated is not None and stated != (gate is not None):
         found = f"{gate.kind} gate in {gate.module}" if gate else "no gate in q_proj or next to it"
@@ -38,7 +41,7 @@ def gate_matches_its_flag(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def gate_has_the_heads_rows(case: Case) -> Iterable[Problem]:
-    """A tensor called a gate that is none would be dropped."""
+    """Refuse a tensor that is called a gate but is none: it would be dropped."""
     heads = case.spec.heads
     for name, header in case.files.tensors.items():
         module, _, _ = name.rpartition(".")
@@ -54,7 +57,10 @@ def gate_has_the_heads_rows(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def gate_layout_is_stated(case: Case) -> Iterable[Problem]:
-    """Shapes cannot tell the layouts apart; with the wrong one the draft is near random."""
+    """Warn of a gate in q_proj whose layout is assumed.
+
+    Shapes cannot tell the layouts apart, and with the wrong one the draft is near random.
+    """
     gate = case.spec.gate
     if gate and gate.module == "q_proj" and gate.is_assumed:
         yield Problem(
@@ -81,7 +87,10 @@ def gate_layouts_agree(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def gated_rows_can_be_moved(case: Case) -> Iterable[Problem]:
-    """Query and gate are rearranged while they are loaded, which not every quantisation allows."""
+    """Refuse gated rows whose quantisation does not allow moving them.
+
+    Query and gate are rearranged while they are loaded.
+    """
     gate, heads = case.spec.gate, case.spec.heads
     if gate is None:
         return

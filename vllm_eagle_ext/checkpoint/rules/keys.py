@@ -25,7 +25,7 @@ _CONFIG = "of the draft's config.json"
 
 @rule(Severity.ERROR, can_run=True)
 def keys_are_computed(case: Case) -> Iterable[Problem]:
-    """vLLM's drafters ignore what they do not know."""
+    """Refuse keys that no drafter computes with: vLLM's drafters ignore what they do not know."""
     own = case.spec.record.own_keys
     of_others = {key: effect for key, effect in own_keys().items() if key not in own}
     uncomputed = {**UNCOMPUTED, **of_others}
@@ -60,7 +60,10 @@ def rope_is_computed(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.NOTE)
 def logits_keep_their_order(case: Case) -> Iterable[Problem]:
-    """Sampled drafts are drawn from the logits as they are, which costs acceptance, not correctness."""
+    """Note keys that rescale the logits.
+
+    Sampled drafts are drawn from the logits as they are, which costs acceptance, not correctness.
+    """
     for place, key, value in stated_keys(case.flat):
         computed = key in case.spec.record.scales_logits
         if key in RESCALES_LOGITS and not computed and value not in RESCALES_LOGITS[key]:

@@ -28,7 +28,7 @@ def flags_agree(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, can_run=True, for_all=False)
 def one_kind_of_input_norm(case: Case) -> Iterable[Problem]:
-    """vLLM would apply both norms; no draft is trained with both."""
+    """Refuse both norms at once: vLLM would apply both, but no draft is trained with both."""
     if case.spec.fc_norm and case.spec.norm_before_fc:
         yield Problem(
             field="fc_norm and norm_before_fc of the draft's config.json",
@@ -40,7 +40,7 @@ def one_kind_of_input_norm(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, for_all=False)
 def mla_has_no_norm_before_fc(case: Case) -> Iterable[Problem]:
-    """vLLM's DeepSeek drafter ignores the flag."""
+    """Refuse norm_before_fc in an MLA draft: vLLM's DeepSeek drafter ignores the flag."""
     if case.spec.norm_before_fc:
         yield Problem(
             field="norm_before_fc of the draft's config.json",
@@ -52,7 +52,7 @@ def mla_has_no_norm_before_fc(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, for_all=False)
 def norms_need_aux_states(case: Case) -> Iterable[Problem]:
-    """Norms before fc, in a draft that has no fc."""
+    """Refuse norms before fc in a draft that has no fc."""
     stated = [name for name in ("fc_norm", "norm_before_fc") if case.spec.flags[name]]
     if stated and not case.spec.fuses_aux_states:
         yield Problem(
@@ -65,7 +65,7 @@ def norms_need_aux_states(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, for_all=False)
 def fc_norms_match_their_flag(case: Case) -> Iterable[Problem]:
-    """One norm per aux layer, and none without the flag."""
+    """Refuse anything but one norm per aux layer, and any norm without the flag."""
     if not case.has_tensors:
         return
     found = sorted(name for name in case.files.tensors if name.startswith("fc_norm."))
@@ -83,7 +83,10 @@ def fc_norms_match_their_flag(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, for_all=False)
 def input_norm_matches_its_flag(case: Case) -> Iterable[Problem]:
-    """vLLM drops the weight without the flag, and leaves the norm at ones without the weight."""
+    """Refuse an input norm without its flag, or the flag without the norm.
+
+    vLLM drops the weight without the flag, and leaves the norm at ones without the weight.
+    """
     present = "input_norm.weight" in case.files.tensors
     if case.has_tensors and present != case.spec.norm_before_fc.value:
         yield Problem(
@@ -96,8 +99,11 @@ def input_norm_matches_its_flag(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, for_all=False)
 def norm_output_is_unambiguous(case: Case) -> Iterable[Problem]:
-    """speculators' flag says what is fed back. SpecForge's said so since September 2026: before, true
-    was the norm before the head, with the raw state fed back, and false was no norm there at all."""
+    """Warn of a norm_output that may mean something else.
+
+    speculators' flag says what is fed back. SpecForge's says so since September 2026. Before, true was
+    the norm before the head, with the raw state fed back, and false was no norm there at all.
+    """
     spec, flag = case.spec, case.spec.norm_output
     if spec.format == "speculators" or flag.source.startswith("option"):
         return
@@ -141,9 +147,11 @@ def _measure(value: bool) -> str:
 
 
 def may_be_of_older_specforge(case: Case) -> bool:
-    """Whether SpecForge up to 0.2.0 can have written it. Its Llama draft has one layer, called
-    `midlayer`, and three aux states, whose ids stay where its training's config had them; d2t and
-    t2d are saved for any vocabulary."""
+    """Tell whether SpecForge up to 0.2.0 can have written the draft.
+
+    Its Llama draft has one layer, called `midlayer`, and three aux states. Their ids stay where its
+    training's config had them. d2t and t2d are saved for any vocabulary.
+    """
     spec, tensors = case.spec, case.files.tensors
     named_so = spec.architecture == "LlamaForCausalLMEagle3"
     shaped = spec.num_layers == 1 and len(spec.aux_layers.layer_ids) == 3

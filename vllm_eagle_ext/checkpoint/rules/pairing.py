@@ -14,7 +14,10 @@ MOST_POSITIONS = 2**22
 
 @rule(Severity.ERROR)
 def target_width_fits(case: Case) -> Iterable[Problem]:
-    """Without `target_hidden_size` the draft's own width is the width of the states it reads."""
+    """Refuse a target of another width than the states that the draft reads.
+
+    Without `target_hidden_size` the draft's own width is the width of these states.
+    """
     key = "target_hidden_size"
     stated = case.config.target_hidden_size
     # The speculators format writes null for "the target's".
@@ -44,7 +47,10 @@ def _fc_is_of_the_targets_width(case: Case) -> bool:
 
 @rule(Severity.ERROR, can_run=True)
 def target_depth_fits(case: Case) -> Iterable[Problem]:
-    """z-lab names the target's layers; TorchSpec counts the captured ones under the same key."""
+    """Refuse a target of another depth than the config states.
+
+    z-lab names the target's layers; TorchSpec counts the captured ones under the same key.
+    """
     n, captured = case.target.num_layers, len(case.spec.aux_layers.layer_ids)
     for key, allowed in (("num_target_layers", (n, captured)), ("target_num_hidden_layers", (n,))):
         stated = getattr(case.config, key)
@@ -59,7 +65,7 @@ def target_depth_fits(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, for_all=False)
 def eagle3_is_causal(case: Case) -> Iterable[Problem]:
-    """vLLM's decoder layer would attend to rows that are not there when it drafts."""
+    """Refuse `is_causal: false`: vLLM's decoder layer would attend to rows that are not there yet."""
     if case.config.is_causal is False:
         yield Problem(
             field="is_causal of the draft's config.json",
@@ -83,7 +89,10 @@ def rope_is_stated(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
-    """vLLM computes a row for each position that the config states, whatever max_model_len is."""
+    """Refuse more positions than a rope table may have.
+
+    vLLM computes a row for each position that the config states, whatever max_model_len is.
+    """
     lengths = (MOST_POSITIONS, case.target.max_position_embeddings, case.setting.max_model_len)
     most = max(length for length in lengths if length is not None)
     rows = case.spec.rope.rows(case.config.max_position_embeddings)
@@ -101,7 +110,7 @@ def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def rope_matches_the_target(case: Case) -> Iterable[Problem]:
-    """Drafts may be trained with another rope than their target's; most are not."""
+    """Warn of a rope other than the target's. Some drafts are trained with another; most are not."""
     draft, target = case.spec.rope, case.target.rope
     if draft.theta is None or target.theta is None:
         return
@@ -116,7 +125,10 @@ def rope_matches_the_target(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def trainer_rotates_the_same_part(case: Case) -> Iterable[Problem]:
-    """speculators' drafts are layers of transformers whose plain rope does not read the factor."""
+    """Warn of a partial rotary factor in a speculators draft.
+
+    Its layers are those of transformers, whose plain rope does not read the factor.
+    """
     partial = case.spec.rope.partial
     if case.spec.format == "speculators" and partial < 1:
         yield Problem(

@@ -20,7 +20,7 @@ _MARKOV, _GATHERED = "markov_head.markov_w2", "W4A16_NVFP4"
 
 @rule(Severity.ERROR, for_all=False)
 def heads_are_unambiguous(case: Case) -> Iterable[Problem]:
-    """vLLM's classes read one place each."""
+    """Refuse keys that differ between places: vLLM's classes read one place each."""
     for key in ProposalHeads.model_fields:
         stated = case.config.heads_stated(key)
         if len(set(stated.values())) > 1:
@@ -34,7 +34,10 @@ def heads_are_unambiguous(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, for_all=False)
 def selector_is_stated(case: Case) -> Iterable[Problem]:
-    """vLLM has no defaults; the sizes decide the shapes of the tensors, k does not."""
+    """Refuse a selector without its sizes.
+
+    vLLM has no defaults; the sizes decide the shapes of the tensors, k does not.
+    """
     width = case.spec.hidden_size
     for key in SELECTOR:
         if case.config.of_heads(key) is None:
@@ -58,7 +61,10 @@ def selector_is_stated(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, for_all=False)
 def selector_knows_every_token(case: Case) -> Iterable[Problem]:
-    """Candidates are looked up in the codebooks as they come from the head, without d2t."""
+    """Refuse a selector with a reduced vocabulary.
+
+    Candidates are looked up in the codebooks as they come from the head, without d2t.
+    """
     if case.is_reduced:
         yield Problem(
             field="draft_vocab_size of the draft's config.json",
@@ -113,7 +119,10 @@ def _algorithm(case: Case) -> object:
 
 @rule(Severity.WARNING, for_all=False)
 def confidence_head_is_there(case: Case) -> Iterable[Problem]:
-    """Without one vLLM's adaptive verification goes by an estimate that it learns while it serves."""
+    """Warn of a missing confidence head.
+
+    Without one vLLM's adaptive verification goes by an estimate that it learns while it serves.
+    """
     has = f"{CONFIDENCE}.weight" in case.files.tensors
     if case.config.of_heads("enable_confidence_head") and case.has_tensors and not has:
         yield Problem(
@@ -127,7 +136,7 @@ def confidence_head_is_there(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, for_all=False)
 def confidence_head_is_whole(case: Case) -> Iterable[Problem]:
-    """vLLM would leave the rest as the memory was."""
+    """Refuse half a confidence head: vLLM would leave the rest as the memory was."""
     parts = [f"{CONFIDENCE}.{part}" for part in ("weight", "bias")]
     missing = [name for name in parts if name not in case.files.tensors]
     if case.config.of_heads("enable_confidence_head") and case.has_tensors and len(missing) == 1:
@@ -139,7 +148,10 @@ def confidence_head_is_whole(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, for_all=False)
 def anchor_is_unambiguous(case: Case) -> Iterable[Problem]:
-    """Whether a block's first position is drafted, or holds the last sampled token."""
+    """Refuse keys that disagree on the first position of a block.
+
+    It is drafted, or it holds the last sampled token.
+    """
     config = case.config
     bonus = config.dspark_bonus_anchor
     places = {

@@ -40,7 +40,10 @@ _PUBLISHED = "use the config.json that was published with the draft"
 
 @rule(Severity.ERROR)
 def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
-    """vLLM takes these keys as they are, and fails where it uses them."""
+    """Refuse a malformed quantization_config.
+
+    vLLM takes these keys as they are, and fails where it uses them.
+    """
     config = case.config.quantization_config
     if config is None:
         return
@@ -74,7 +77,7 @@ def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def quantisation_is_known(case: Case) -> Iterable[Problem]:
-    """Another plugin may bring a method of its own."""
+    """Warn of an unknown method: another plugin may bring a method of its own."""
     method = case.spec.quantisation
     if method is not None and method not in KNOWN_METHODS:
         yield Problem(
@@ -99,7 +102,7 @@ def quantised_weights_are_there(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def quantised_weights_fit_their_method(case: Case) -> Iterable[Problem]:
-    """Of the methods whose weights have one dtype."""
+    """Refuse weights of another dtype than the method's, where it has one dtype."""
     allowed = _DTYPES.get(case.spec.quantisation or "")
     for module, suffix in quantised_weights(case.files.tensors).items():
         header = case.files.tensors[module + suffix]
@@ -115,7 +118,7 @@ def quantised_weights_fit_their_method(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def quantised_weights_have_scales(case: Case) -> Iterable[Problem]:
-    """vLLM leaves a scale that is missing as it was allocated."""
+    """Refuse weights without scales: vLLM leaves a scale that is missing as it was allocated."""
     if modules := without_scales(case.files.tensors):
         yield Problem(
             field="scales of the draft's quantised weights",
@@ -127,7 +130,7 @@ def quantised_weights_have_scales(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def scales_are_numbers(case: Case) -> Iterable[Problem]:
-    """Scales of small groups may have eight bits themselves (NVFP4, MXFP8)."""
+    """Refuse scales that are no floats. Scales of small groups may have eight bits (NVFP4, MXFP8)."""
     grouped = {
         module
         for module, suffix in quantised_weights(case.files.tensors).items()
@@ -148,7 +151,7 @@ def scales_are_numbers(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def scales_fit_their_weights(case: Case) -> Iterable[Problem]:
-    """One for the tensor, one per row, or one per block of rows."""
+    """Refuse scales that are not one for the tensor, one per row, or one per block of rows."""
     for module, suffix in quantised_weights(case.files.tensors).items():
         rows = case.files.tensors[module + suffix].shape[:1]
         scale = case.files.tensors.get(f"{module}.weight_scale")
@@ -167,7 +170,7 @@ def scales_fit_their_weights(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def fused_parts_agree(case: Case) -> Iterable[Problem]:
-    """vLLM makes one module of q, k and v, and one of gate and up."""
+    """Refuse parts that disagree. vLLM makes one module of q, k and v, and one of gate and up."""
     if case.spec.quantisation is None:
         return
     for name, plain in torn_modules(case).items():
@@ -190,7 +193,10 @@ def fused_parts_agree(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def gptq_rules_fit_the_files(case: Case) -> Iterable[Problem]:
-    """A rule that leaves out what the files show quantised gives no settings to serve it with."""
+    """Refuse GPTQ's rules where they do not fit the files.
+
+    A rule that leaves out what the files show quantised gives no settings to serve it with.
+    """
     config = case.config.quantization_config or {}
     if config.get("quant_method") not in gptq_rules.METHODS:
         return
@@ -217,7 +223,10 @@ def gptq_rules_fit_the_files(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def qweights_fit(case: Case) -> Iterable[Problem]:
-    """AWQ and GPTQ: their scales, [groups, rows], tell how many rows a packed weight stands for."""
+    """Refuse scales of AWQ and GPTQ that do not fit.
+
+    Their shape, [groups, rows], tells how many rows a packed weight stands for.
+    """
     table = expected_tensors(case.spec, case.config, case.target.vocab_size)
     columns_of = columns_per_scale(case)
     for module, suffix in quantised_weights(case.files.tensors).items():
@@ -251,7 +260,9 @@ def quantised_fc_is_in_order(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def plain_parts_are_plain(case: Case) -> Iterable[Problem]:
-    """vLLM builds these modules without a quantisation: packed values and scales have no place.
+    """Refuse packed values and scales in modules that vLLM builds without a quantisation.
+
+    Another rule checks the dtypes of a plain draft that our classes serve.
 
     Of a plain draft that our classes serve the dtypes are another rule's.
     """

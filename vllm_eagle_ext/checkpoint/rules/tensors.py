@@ -33,7 +33,10 @@ def _present(case: Case, name: str) -> bool:
 
 @rule(Severity.ERROR, for_all=False)
 def draft_is_no_plain_model(case: Case) -> Iterable[Problem]:
-    """A target's own files lack both tensors that every EAGLE-3 draft of several layers has."""
+    """Refuse a plain model, such as a target.
+
+    Its files lack both tensors that every EAGLE-3 draft of several layers has.
+    """
     layers = case.config.num_hidden_layers
     marks = ("fc.weight", "layers.0.hidden_norm.weight")
     if not case.has_tensors or layers == 1:
@@ -49,7 +52,7 @@ def draft_is_no_plain_model(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def tensors_are_complete(case: Case) -> Iterable[Problem]:
-    """vLLM leaves a module without weights uninitialised, without a word."""
+    """Refuse missing tensors: vLLM leaves a module without weights uninitialised, without a word."""
     if not case.has_tensors:
         return
     # Those have rules that say more.
@@ -70,7 +73,10 @@ def tensors_are_complete(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, can_run=True)
 def tensors_are_expected(case: Case) -> Iterable[Problem]:
-    """vLLM drops unknown biases without a word and stops at unknown weights without the reason."""
+    """Refuse unknown tensors.
+
+    vLLM drops unknown biases without a word and stops at unknown weights without the reason.
+    """
     table = _tensor_table(case)
     # Those have rules that say more.
     norms = ("fc_norm.",) if case.spec.record.has_flags else ()
@@ -117,7 +123,7 @@ def tensor_shapes_fit(case: Case) -> Iterable[Problem]:
 
 
 def _is_packed(case: Case, name: str) -> bool:
-    """A quantised `weight` of these dtypes holds several values per element."""
+    """Tell whether an element holds several values: it does in a quantised `weight` of U8 or F4."""
     return case.spec.quantisation is not None and case.files.tensors[name].dtype in ("U8", "F4")
 
 
@@ -131,7 +137,10 @@ _NARROWED = tuple(f"self_attn.{name}_proj.weight" for name in "qkv")
 
 @rule(Severity.ERROR)
 def attention_is_not_narrowed(case: Case) -> Iterable[Problem]:
-    """vLLM keeps the first rows of a taller q_proj, k_proj or v_proj and drops the rest silently."""
+    """Refuse a taller q_proj, k_proj or v_proj.
+
+    vLLM keeps its first rows and drops the rest silently.
+    """
     if not case.spec.served_by.backbone.has_kv_heads:
         return
     heads, gate = case.spec.heads, case.spec.gate
@@ -178,7 +187,10 @@ def tensor_dtypes_fit(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def small_tensors_are_finite(case: Case) -> Iterable[Problem]:
-    """Norms and biases; the large tensors are looked at while they are loaded."""
+    """Refuse norms and biases that are not finite.
+
+    The large tensors are looked at while they are loaded.
+    """
     for name, raw in case.files.values.items():
         header = case.files.tensors[name]
         if count := non_finite(raw, header.dtype):
@@ -217,7 +229,10 @@ def fc_reads_every_aux_layer(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, for_all=False)
 def bias_is_called_attention_bias(case: Case) -> Iterable[Problem]:
-    """vLLM's Llama layer reads the older key for o_proj, its EAGLE-3 layer does not for q, k and v."""
+    """Refuse the older key for biases.
+
+    vLLM's Llama layer reads it for o_proj; its EAGLE-3 layer does not for q, k and v.
+    """
     if case.config.bias and not case.config.attention_bias:
         yield Problem(
             field="bias of the draft's config.json",

@@ -51,7 +51,10 @@ def fc_is_in_the_order_of_the_layers(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, for_all=False)
 def d2t_is_as_vllm_reads_it(case: Case) -> Iterable[Problem]:
-    """Offsets, and none where the vocabulary is whole: there is no parameter that it could fill."""
+    """Refuse a d2t of target ids, and any where the vocabulary is whole.
+
+    vLLM reads offsets, and has no parameter that a map of the whole vocabulary could fill.
+    """
     if "d2t" not in case.files.tensors:
         return
     if not case.is_reduced:

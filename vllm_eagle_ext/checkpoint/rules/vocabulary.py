@@ -44,8 +44,11 @@ def draft_vocabulary_fits(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def d2t_present_iff_reduced(case: Case) -> Iterable[Problem]:
-    """Without it vLLM takes draft ids for target ids; for a whole vocabulary it has no place for one,
-    so that only the identity, which many trainers write, can be left out while it is loaded."""
+    """Refuse a reduced vocabulary without d2t, and a whole one with a map.
+
+    Without a map vLLM takes draft ids for target ids. For a whole vocabulary it has no place for one, so
+    that only the identity, which many trainers write, can be left out while it is loaded.
+    """
     if not case.has_tensors:
         return
     header = case.files.tensors.get("d2t")
@@ -76,7 +79,10 @@ def d2t_present_iff_reduced(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def t2d_marks_a_whole_vocabulary(case: Case) -> Iterable[Problem]:
-    """All of it, or nothing, as a trainer leaves it that never fills it in."""
+    """Refuse a t2d that marks only part of a whole vocabulary.
+
+    It may mark nothing, as a trainer leaves it that never fills it in.
+    """
     header, size = case.files.tensors.get("t2d"), case.target.vocab_size
     if header is None or case.is_reduced:
         return
@@ -94,7 +100,10 @@ def t2d_marks_a_whole_vocabulary(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def d2t_is_a_map(case: Case) -> Iterable[Problem]:
-    """vLLM checks nothing of it: repeated ids leave logits out, negative ones wrap around."""
+    """Refuse a d2t that is no map.
+
+    vLLM checks nothing of it: repeated ids leave logits out, negative ones wrap around.
+    """
     header, size = case.files.tensors.get("d2t"), case.spec.vocabulary.size
     if header is None or not case.is_reduced:
         return
@@ -119,7 +128,7 @@ def d2t_is_a_map(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def d2t_ascends(case: Case) -> Iterable[Problem]:
-    """A damaged map may be one as well."""
+    """Warn of a map that does not ascend. A damaged one may be a map as well."""
     kind, d2t = case.spec.vocabulary.map_kind, tensor_integers(case.files, "d2t")
     if kind and d2t and not ascends(target_ids(d2t, kind)):
         yield Problem(
@@ -163,7 +172,7 @@ def d2t_agrees_with_t2d(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def head_is_present(case: Case) -> Iterable[Problem]:
-    """Without one, vLLM cuts the target's head to the first columns."""
+    """Refuse a missing head: without one, vLLM cuts the target's head to the first columns."""
     if case.spec.head != "shared":
         return
     if case.is_reduced:
@@ -198,7 +207,10 @@ def embeddings_can_be_shared(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, for_all=False)
 def shared_parts_are_usual(case: Case) -> Iterable[Problem]:
-    """Nearly every EAGLE-3 head has a head of its own, and speculators writes the embeddings too."""
+    """Warn of shared parts that usually are the draft's own.
+
+    Nearly every EAGLE-3 draft has a head of its own, and speculators writes the embeddings too.
+    """
     missing = []
     if case.spec.head == "shared" and not case.is_reduced:
         missing.append("lm_head.weight")

@@ -35,7 +35,10 @@ def weights_are_finite(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def weights_are_not_all_zero(case: Case) -> Iterable[Problem]:
-    """Biases may be; a weight that is leaves nothing of what it is multiplied with."""
+    """Warn of weights that are all zero.
+
+    Biases may be; a weight that is leaves nothing of what it is multiplied with.
+    """
     found = {
         name: "zero, all of them"
         for name, survey in case.files.surveys.items()

@@ -70,7 +70,7 @@ def window_obstacles(
 
 
 def _rope_table(rope: Rope) -> int | None:
-    """Positions of the table that vLLM makes of a stretched rope; None: as many as it serves."""
+    """Return the positions in vLLM's table of a stretched rope; None: as many as it serves."""
     if rope.kind not in _FIXED_TABLES or not (rope.factor and rope.original_length):
         return None
     return int(rope.factor * rope.original_length)

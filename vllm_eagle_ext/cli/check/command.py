@@ -91,7 +91,10 @@ def _run(request: CheckRequest, *, weights: bool) -> CheckResult:
 
 @contextmanager
 def _progress() -> Iterator[OnValues]:
-    """A bar on stderr, gone when it is done, and absent where stderr is no terminal."""
+    """Show a bar on stderr while weights are read.
+
+    It goes when it is done, and it is absent where stderr is no terminal.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
