@@ -15,7 +15,7 @@ def is_installed(package: str) -> bool:
 
 
 def require_package(package: str, *, use: str) -> None:
-    """Refuse to go on without it.
+    """Refuse to go on without a package.
 
     Args:
         use: what the package is needed for.

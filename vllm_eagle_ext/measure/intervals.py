@@ -30,12 +30,12 @@ class Interval:
 
     @property
     def is_interval(self) -> bool:
-        """One pair says nothing about its own error."""
+        """Return whether the pairs make an interval: one pair says nothing of its error."""
         return self.pairs > 1
 
 
 def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Interval | None:
-    """The interval of values / base, both by number, over the measurements that both of them have."""
+    """Return the interval of values / base, both by number, over the measurements that both have."""
     ratios = [values[repeat] / base[repeat] for repeat in sorted(values.keys() & base.keys())]
     return median_interval(ratios) if ratios else None
 
@@ -57,5 +57,8 @@ def median_interval(values: Sequence[float]) -> Interval:
 
 
 def _outside(rank: int, n: int) -> float:
-    """How often the median lies outside the order statistics `rank` and n + 1 - rank. 1 of one value."""
+    """Return how often the median lies outside the order statistics `rank` and n + 1 - rank.
+
+    It is 1 of one value.
+    """
     return float(2 * sum(math.comb(n, below) for below in range(rank)) / 2**n)

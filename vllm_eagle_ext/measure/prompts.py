@@ -100,7 +100,7 @@ def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:
 
 
 def random_ids(count: int, length: int, vocabulary: int, seed: int) -> PromptSet:
-    """For weights that are random themselves."""
+    """Draw prompts of random token ids, for weights that are random themselves."""
     choose = random.Random(seed)
     ids = [[choose.randrange(vocabulary) for _ in range(length)] for _ in range(count)]
     return PromptSet("random token ids", ids, False, None)

@@ -20,7 +20,7 @@ def dtype_of_width(width: int) -> str:
 def hindrance(
     key_width: int, value_width: int, rows: int, dtype: object, state_dtype: object
 ) -> str | None:
-    """Say why they cannot run a layer; None: they can.
+    """Say why the chunked kernels cannot run a layer; None: they can.
 
     Args:
         rows: of a request in a step, 1 + K at most.
@@ -39,7 +39,7 @@ def hindrance(
 
 
 def refuse_on_cpu(platform: str, asked: str) -> None:
-    """Refuse them where there are none.
+    """Refuse the chunked kernels on a CPU, which has none.
 
     Args:
         asked: the option `replay_kernels`, of a target whose states are replayed.

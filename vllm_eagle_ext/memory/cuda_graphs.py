@@ -71,15 +71,18 @@ def graphs_of(
 
 
 def _largest_step(sizes: Sequence[int], rows: int, max_num_seqs: int) -> int:
-    """Requests of the largest uniform step with a graph."""
+    """Count the requests of the largest uniform step with a graph."""
     most = min(max(sizes, default=0), max_num_seqs * rows)
     rounded = [round_up(size, rows) for size in sizes]
     return max((size // rows for size in rounded if size <= most), default=0)
 
 
 def _wanted(running: int, rows: int, max_num_seqs: int) -> int:
-    """vLLM cuts a size to one that it captures, a multiple of 8 below 256 tokens and of 16 from there,
-    and drops what whole requests make larger than it: the next multiples may be needed."""
+    """Return the size in tokens to capture for so many running requests.
+
+    vLLM cuts a size to one that it captures, a multiple of 8 below 256 tokens and of 16 from there. It
+    drops what whole requests make larger than it: the next multiples may be needed.
+    """
     tokens = running * rows
     first = round_up(tokens, _STEP if tokens >= _FINE_BELOW else _FINE_STEP)
     for size in range(first, first + rows + 2 * _STEP, _STEP):

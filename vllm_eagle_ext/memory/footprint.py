@@ -40,7 +40,7 @@ class CacheSetting:
 
     @property
     def block_alignment(self) -> int:
-        """An attention block of a hybrid target has a multiple of so many tokens."""
+        """Return the tokens of which an attention block of a hybrid target has a multiple."""
         own = self.attention_alignment or (CPU_BLOCK if self.cpu else GPU_BLOCK)
         return lcm(own, _EXPORTED_EVERY) if self.exports_states else own
 
@@ -70,11 +70,11 @@ class PoolShare:
     blocks: int  # a request at max_model_len takes
 
     def concurrency(self, budget: int) -> float:
-        """vLLM's "Maximum concurrency" at a KV budget in bytes."""
+        """Return vLLM's "Maximum concurrency" at a KV budget in bytes."""
         return self.pool(budget) / self.blocks
 
     def fit(self, budget: int) -> int:
-        """Requests of max_model_len at a time; one block of the pool is vLLM's null block."""
+        """Count the requests of max_model_len at a time; one block of the pool is vLLM's null block."""
         return max(0, self.pool(budget) - 1) // self.blocks
 
     def running(self, budget: int, max_num_seqs: int) -> int:
@@ -109,7 +109,10 @@ def recorded_bytes(recurrent: Recurrent, k: int) -> int:
 
 
 def layer_block_of(target: Target, scheme: Scheme, setting: CacheSetting) -> LayerBlock:
-    """vLLM grows the attention block until it can hold a state, then pads the state to its size."""
+    """Compute the block of one layer, as vLLM does.
+
+    vLLM grows the attention block until it can hold a state, then pads the state to its size.
+    """
     recurrent, token_bytes = target.recurrent, target.attention.token_bytes
     raw = recurrent.conv_bytes(setting.k) + recurrent.ssm_bytes
     if scheme == "replay":
@@ -156,10 +159,11 @@ def footprint(
 
 
 def moved_per_step(recurrent: Recurrent, scheme: Scheme, k: int) -> int:
-    """Bytes of recurrent state that one request reads and writes in one step, the conv state apart.
+    """Return the bytes of recurrent state that one request reads and writes in one step.
 
-    `per_token` reads one state and writes one for each verified token. With replay, verification and
-    commit each read the state, the commit writes it, and the recorded inputs are written and read once.
+    The conv state is not counted. `per_token` reads one state and writes one for each verified token.
+    With replay, verification and commit each read the state, the commit writes it, and the recorded
+    inputs are written and read once.
     """
     state = recurrent.layers * recurrent.ssm_bytes
     if scheme == "per_token":
@@ -168,7 +172,7 @@ def moved_per_step(recurrent: Recurrent, scheme: Scheme, k: int) -> int:
 
 
 def merged(layers: Sequence[Attention]) -> list[Attention]:
-    """Layers of one shape and window share vLLM's groups."""
+    """Merge the layers of one shape and window, which share vLLM's groups."""
     found: dict[tuple[object, ...], Attention] = {}
     for new in layers:
         key = (new.kv_heads, new.head_dim, new.window, new.element_bytes, new.tp)
@@ -185,7 +189,7 @@ def _footprint_of_all(old: Attention, new: Attention) -> Attention:
 
 
 def blocks_of(attention: Attention, layer_block: LayerBlock, setting: CacheSetting) -> int:
-    """Blocks of one layer that a request takes at max_model_len.
+    """Count the blocks of one layer that a request takes at max_model_len.
 
     A layer with fewer bytes per token gets more tokens to a block if that fills it, else it is padded.
     A windowed layer keeps its window, the tokens in flight, and a block for where the window starts.
@@ -200,7 +204,7 @@ def blocks_of(attention: Attention, layer_block: LayerBlock, setting: CacheSetti
 
 
 def group_size(counts: Sequence[int]) -> int:
-    """Layers of a group, as vLLM's `_get_kv_cache_groups_uniform_page_size` chooses it."""
+    """Count the layers of a group, as vLLM's `_get_kv_cache_groups_uniform_page_size` chooses it."""
     fewest, most = min(counts), max(counts)
     return most if most < fewest * 1.5 else fewest
 

@@ -52,7 +52,7 @@ def kernel_times(
     kernels: str = "auto",
     chunked_run: bool = True,
 ) -> KernelTimes | None:
-    """Look up a GPU; None: nothing is modelled for it.
+    """Look up the times of a GPU's kernels; None: nothing is modelled for it.
 
     Args:
         capability: one that was not modelled is taken for the nearest one below.
@@ -77,7 +77,7 @@ def kernel_times(
 
 
 def _at(times: Mapping[int, float], k: int) -> float:
-    """Between the modelled K in proportion, and beyond them as between the nearest two."""
+    """Return the time at K: in proportion between modelled K, beyond them as between the nearest two."""
     points = sorted(times.items())
     pairs = list(pairwise(points))
     (k0, t0), (k1, t1) = next(((a, b) for a, b in pairs if k <= b[0]), pairs[-1])

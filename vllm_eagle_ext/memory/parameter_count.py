@@ -114,7 +114,7 @@ def _vision(config: Mapping[str, Any]) -> int:
 
 
 def _quantised_bits(config: Mapping[str, Any]) -> float | None:
-    """Bits of a weight; None: not quantised."""
+    """Return the bits of a weight; None: not quantised."""
     found = config.get("quantization_config") or text_config(config).get("quantization_config")
     if not isinstance(found, Mapping):
         return None

@@ -8,5 +8,5 @@ from __future__ import annotations
 
 
 def record_width(key_heads: int, key_dim: int, value_heads: int, value_dim: int) -> int:
-    """Elements recorded for one verified token in one layer: key, value, a and b."""
+    """Count the elements recorded for one verified token in one layer: key, value, a and b."""
     return key_heads * key_dim + value_heads * value_dim + 2 * value_heads

@@ -251,7 +251,7 @@ def _by_k(k: int) -> tuple[Scheme, str]:
 
 
 def _by_model(situation: Situation) -> tuple[Scheme, str] | None:
-    """By the kernels' times on this GPU, and by the state blocks where these are about even."""
+    """Choose by the kernels' times on this GPU, and by the state blocks where these are about even."""
     s = situation
     if s.platform != "cuda" or s.capability is None:
         return None

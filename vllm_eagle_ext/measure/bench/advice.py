@@ -100,9 +100,10 @@ def _against_stock(report: Report) -> Iterator[str]:
 
 
 def _standard_error(rows: Sequence[Row]) -> float:
-    """The acceptance length's, from the steps of one pass over the prompts, taken as independent.
+    """Estimate the standard error of the acceptance length.
 
-    A step's length L has P(L > j) = acceptance of position j, so E[L] and E[L^2] follow from the rates.
+    The steps of one pass over the prompts are taken as independent. A step's length L has P(L > j) =
+    acceptance of position j, so E[L] and E[L^2] follow from the rates.
     """
     drafts, accepted = pooled(rows)
     rates = [count / drafts for count in accepted]
@@ -113,7 +114,7 @@ def _standard_error(rows: Sequence[Row]) -> float:
 
 
 def _slower(report: Report) -> Iterator[str]:
-    """Say where ours is slower, if the pairs are enough for it."""
+    """Say where ours is slower than stock vLLM, if the pairs are enough for it."""
     found = [(row.against_stock, row) for row in report.of("texts") if row.against_stock]
     slower = [(one, row) for one, row in found if one.coverage >= COVERAGE and one.high < 1]
     if slower:

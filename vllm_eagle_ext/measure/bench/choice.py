@@ -32,7 +32,7 @@ def best_fixed(surface: Surface, ks: Sequence[int]) -> int:
 
 
 def best_by_requests(surface: Surface, ks: Sequence[int], levels: Sequence[int]) -> dict[int, int]:
-    """K for each number of requests, by the mean gain over the contexts.
+    """Choose a K for each number of requests, by the mean gain over the contexts.
 
     The K of the level before stays where another one promises no more than HYSTERESIS.
     """
@@ -63,7 +63,7 @@ def merged_schedule(best: Mapping[int, int]) -> Schedule:
 
 
 def worth_serving(settings: Settings, surface: Surface) -> list[Variant]:
-    """What may be printed; nothing where no K pays at any load, unless it was asked for."""
+    """List what may be printed; nothing where no K pays at any load, unless it was asked for."""
     (draft,) = settings.drafts
     fixed = best_fixed(surface, settings.ks)
     best = best_by_requests(surface, settings.ks, settings.concurrency)
@@ -78,7 +78,7 @@ def worth_serving(settings: Settings, surface: Surface) -> list[Variant]:
 
 
 def choose_served(report: Report) -> TunedChoice:
-    """Print what is slower than no draft at the fewest loads, and of those what gains most.
+    """Choose what is slower than no draft at the fewest loads, and of those what gains most.
 
     No draft is printed where everything is slower at every load, K = 0 in an engine with a draft too.
     """
@@ -105,7 +105,7 @@ def choose_served(report: Report) -> TunedChoice:
 
 
 def slower_at(gains: Gains) -> list[ServedLoad]:
-    """Loads at which the whole interval of the gain lies below 1."""
+    """List the loads at which the whole interval of the gain lies below 1."""
     return [load for load, gain in gains.items() if gain.high < 1]
 
 
@@ -140,7 +140,7 @@ def _scheduled(draft: str, schedule: Schedule) -> Variant:
 
 
 def _gains(surface: Surface, k: int, level: int | None = None) -> list[float]:
-    """Predicted gains of a K, over all loads or those of one number of requests."""
+    """List the predicted gains of a K, over all loads or those of one number of requests."""
     return [
         point.gain
         for (load, length), point in surface.items()

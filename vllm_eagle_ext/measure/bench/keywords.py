@@ -60,14 +60,14 @@ def config_of(settings: Settings, variant: Variant) -> Config:
 
 
 def engine_of(settings: Settings, variant: Variant) -> Variant:
-    """Return what tells engines apart: one holds every K."""
+    """Return the variant that stands for an engine: one engine holds every K."""
     if variant.kind != "held":
         return variant
     return variant.model_copy(update={"k": max(settings.ks)})
 
 
 def no_draft_or(variant: Variant) -> Variant:
-    """Return no draft in place of a schedule that never drafts."""
+    """Return the variant, or no draft in place of a schedule that never drafts."""
     return variant if any(k for _, _, k in variant.schedule) else PLAIN
 
 
@@ -77,7 +77,10 @@ def lists_of(schedule: Sequence[tuple[int, int, int]]) -> list[list[int]]:
 
 
 def _synthetic_keys(settings: Settings, k: int) -> dict[str, Any]:
-    """Keys of speculative_config; of one length, a K takes what it can reach of it."""
+    """Return the keys of speculative_config that set the acceptance.
+
+    Of one length, a K takes what it can reach of it.
+    """
     given = settings.synthetic_acceptance
     if given is None:
         return {}

@@ -104,7 +104,7 @@ def _about_the_surface(report: Report) -> Iterator[str]:
 
 
 def _about_intervals(report: Report) -> Iterator[str]:
-    """Yield one line per number of pairs, most often one."""
+    """Say what the intervals are, in one line per number of pairs, most often one."""
     what = "x none, x stock" if report.settings.command == "bench" else "ratios"
     found = [one for row in report.rows for one in (row.speedup, row.against_stock) if one]
     for pairs, coverage in sorted({(one.pairs, one.coverage) for one in found}):
@@ -129,7 +129,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _by_reason(errors: Iterable[tuple[str | None, _T]]) -> dict[str, list[_T]]:
-    """Return what failed, by one line that says why."""
+    """Group what failed by one line that says why."""
     found: dict[str, list[_T]] = {}
     for error, what in errors:
         if error:

@@ -36,14 +36,16 @@ def variants(settings: Settings) -> list[Variant]:
 
 
 def swept(settings: Settings) -> list[Variant]:
-    """No draft, and each K in one engine."""
+    """List what the sweep measures: no draft, and each K in one engine."""
     (draft,) = settings.drafts
     return [PLAIN, *(Variant(kind="held", draft=draft, k=k) for k in settings.ks)]
 
 
 def batches(settings: Settings, served: Sequence[Variant]) -> list[EngineBatch]:
-    """Fresh engines for each repeat; every second one in reverse: a machine that slows down does so
-    for all alike."""
+    """List the batches of engines, which are fresh for each repeat.
+
+    Every second repeat goes in reverse: a machine that slows down does so for all alike.
+    """
     engines: dict[Variant, tuple[Variant, ...]] = {}
     for variant in served:
         key = engine_of(settings, variant)
@@ -59,18 +61,18 @@ def batches(settings: Settings, served: Sequence[Variant]) -> list[EngineBatch]:
 
 
 def turns(batch: EngineBatch, number: int) -> Iterator[tuple[int, Variant]]:
-    """Each variant with the place of its engine; the order changes from round to round."""
+    """Yield each variant with the place of its engine; the order changes from round to round."""
     found = [(place, variant) for place, own in enumerate(batch.engines) for variant in own]
     yield from found[:: -1 if number % 2 else 1]
 
 
 def waves(requests: int) -> int:
-    """Loads of one measurement of steps."""
+    """Count the loads that one measurement of steps takes."""
     return math.ceil(LEAST_PROMPTS / requests)
 
 
 def prompts_of(load: ServedLoad, number: int, prompts: Sequence[list[int]]) -> list[list[list[int]]]:
-    """The prompts of each wave of steps: others in each round, the same for all that take turns."""
+    """List the prompts of each wave of steps: others in each round, the same for all that take turns."""
     requests = load.concurrency
     first = number * waves(requests) * requests
     return [
@@ -80,19 +82,19 @@ def prompts_of(load: ServedLoad, number: int, prompts: Sequence[list[int]]) -> l
 
 
 def most_steps(timed: int, requests: int) -> int:
-    """Steps that the first of these requests may go on for: others' prompts may be read meanwhile."""
+    """Count the steps that the first request may go on for: others' prompts may be read meanwhile."""
     return timed + 4 + requests // 2
 
 
 def batches_s(settings: Settings, found: Sequence[EngineBatch]) -> float:
-    """Seconds of a small model on two cores."""
+    """Estimate the seconds that these batches take with a small model on two cores."""
     start_s = EAGER_S if settings.engine.get("enforce_eager") else COMPILED_S
     each_s = settings.rounds * sum(load_s(settings, load) for load in settings.loads)
     return sum(start_s + each_s * len(own) for batch in found for own in batch.engines)
 
 
 def load_s(settings: Settings, load: ServedLoad) -> float:
-    """Seconds of one measurement."""
+    """Estimate the seconds of one measurement."""
     requests = load.concurrency
     if settings.steps:
         steps = waves(requests) * most_steps(settings.steps, requests)

@@ -33,7 +33,7 @@ Cell = tuple[int, int]  # row and column
 
 
 def draw(report: Report, folder: Path) -> Path | None:
-    """Draw what there is; None of a report without a ratio to no draft."""
+    """Draw the picture of a report; None of a report without a ratio to no draft."""
     import matplotlib as mpl
 
     name, figure = "tune.png", None
@@ -60,7 +60,7 @@ def _new_figure(title: str, device: str, *, width: float, height: float) -> Figu
 
 
 def _bench_figure(report: Report) -> Figure | None:
-    """A panel for each draft."""
+    """Draw a panel for each draft."""
     rows = [row for row in report.of("texts") if row.speedup]
     drafts = [one for one in report.settings.drafts if any(r.variant.draft == one for r in rows)]
     if not drafts:
@@ -143,7 +143,7 @@ def _draw_surface(
     surface: Mapping[tuple[ServedLoad, int], Point],
     drafted: Sequence[int],
 ) -> None:
-    """A row for each context and K, a column for each number of requests."""
+    """Draw a row for each context and K, a column for each number of requests."""
     import numpy as np
 
     settings = report.settings
@@ -193,7 +193,7 @@ def _name_rows(
 
 
 def _outline(cells: set[Cell]) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
-    """Edges between these cells and others, as x and y of both ends."""
+    """Yield the edges between these cells and others, as x and y of both ends."""
     for row, column in cells:
         left, right, top, bottom = column - 0.5, column + 0.5, row - 0.5, row + 0.5
         if (row - 1, column) not in cells:

@@ -55,7 +55,7 @@ class BenchRequest:
 
 
 def settle_bench(request: BenchRequest) -> tuple[Settings, Prompts]:
-    """Settings with nothing left open, and the token ids of the prompts.
+    """Return settings with nothing left open, and the token ids of the prompts.
 
     Raises:
         EagleExtError: a draft that would be refused, or an option with a value that cannot be used.
@@ -122,7 +122,7 @@ def _require_drafts(request: BenchRequest) -> None:
 
 
 def _checked(draft: str, request: BenchRequest, ks: Sequence[int]) -> CheckResult:
-    """The check that the preflight makes of each K; what is found is the largest's.
+    """Make the preflight's check of each K, and return what is found for the largest.
 
     Raises:
         UnsupportedDraftError: ours was asked for, and would refuse it.

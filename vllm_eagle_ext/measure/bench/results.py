@@ -54,7 +54,7 @@ class Variant(Record):
 
     @property
     def has_plugin(self) -> bool:
-        """Say whether this package serves it."""
+        """Return whether this package serves the variant."""
         return self.kind not in ("none", "stock")
 
     @property
@@ -122,7 +122,7 @@ class Settings(Record):
 
     @property
     def runs(self) -> int:
-        """Measurements of one variant at one load."""
+        """Count the measurements of one variant at one load."""
         return self.repeats * self.rounds
 
     @property
@@ -265,7 +265,7 @@ class Report(Record):
 
 
 def labels(names: Sequence[str]) -> dict[str, str]:
-    """Short names of paths or repositories: the last part, or as many as tell them apart."""
+    """Shorten names of paths or repositories to the last part, or to as many as tell them apart."""
     parts = {name: PurePosixPath(name).parts for name in names}
     longest = max((len(found) for found in parts.values()), default=1)
     shown: dict[str, str] = {}

@@ -115,7 +115,10 @@ class _Run:
         return summarise(self.settings, self.context, runner.engines, runner.measurements)
 
     def _expected_s(self) -> float:
-        """Seconds in all; what a closing round compares is known when the sweep has ended."""
+        """Estimate the seconds in all.
+
+        What a closing round compares is known when the sweep has ended.
+        """
         settings = self.settings
         if settings.command == "bench":
             return batches_s(settings, batches(settings, variants(settings)))

@@ -75,7 +75,7 @@ class _Clock:
         self.ended_s, self.began, self.told = 0.0, time.perf_counter(), False
 
     def ended(self, seconds: float) -> None:
-        """Count what was expected to take so long."""
+        """Count work that was expected to take so long, and say once how long the rest will take."""
         self.ended_s += seconds
         left = self.whole_s - self.ended_s
         if not self.told and self.ended_s > _TELL_AFTER * self.whole_s and left > 0:
@@ -118,7 +118,10 @@ class _Engine:
     def __init__(
         self, runner: Runner, stage: Stage, first: Variant, repeat: int, engine: Mapping[str, Any]
     ) -> None:
-        """Nothing starts yet; `engine` has the keywords of LLM(), with the share of the memory."""
+        """Keep what the engine needs; nothing starts yet.
+
+        `engine` has the keywords of LLM(), with the share of the memory.
+        """
         self.runner, self.stage, self.repeat = runner, stage, repeat
         self.settings, self.variant = runner.settings, engine_of(runner.settings, first)
         self.utilization = engine.get(UTILIZATION) if UTILIZATION not in self.settings.engine else None
@@ -171,7 +174,7 @@ class _Engine:
             )
 
     def probe(self) -> None:
-        """Take a step apart, which is no fault of the engine where it fails."""
+        """Measure the parts of a step, which is no fault of the engine where it fails."""
         if self.repeat or self.settings.steps or self.failed:
             return
         prompts = self.runner.prompts[0]
@@ -216,7 +219,7 @@ def _described(variant: Variant, load: ServedLoad) -> str:
 
 
 def log_name(settings: Settings, stage: Stage, variant: Variant, repeat: int) -> str:
-    """Drafts are numbered: their names may be long, or alike."""
+    """Name the log of an engine, with its draft as a number: drafts' names may be long, or alike."""
     before = "" if stage == "texts" else f"{stage}_"
     if variant.draft is None:
         return f"{before}{variant.kind}_{repeat + 1}.log"

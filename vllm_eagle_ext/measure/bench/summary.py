@@ -131,7 +131,7 @@ def acceptance_length_of(drafts: int, accepted: Sequence[int]) -> float | None:
 
 
 def pooled(rows: Sequence[Row]) -> tuple[int, list[int]]:
-    """Drafts, and those accepted per position, over rows that decode the same prompts."""
+    """Count the drafts, and those accepted per position, over rows that decode the same prompts."""
     return sum(row.drafts for row in rows), added([row.accepted for row in rows])
 
 
@@ -148,8 +148,10 @@ def _ratio(
 
 
 def _draft_share(row: Row) -> float | None:
-    """The draft's part of a step. With the device drained around both, the parts can be longer than the
-    step they are parts of."""
+    """Return the draft's part of a step.
+
+    With the device drained around both, the parts can be longer than the step they are parts of.
+    """
     if row.split is None or row.step_ms is None or not row.variant.k:
         return None
     return row.split.draft_s / max(row.step_ms / 1000, row.split.target_s + row.split.draft_s)

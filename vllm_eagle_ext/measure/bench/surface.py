@@ -32,7 +32,7 @@ class Point:
 
     @property
     def gain(self) -> float | None:
-        """Tokens per second over those without a draft, as times and acceptance length say."""
+        """Return tokens per second over those without a draft, as times and acceptance length say."""
         return None if self.length is None else self.length / self.needed.median
 
     @property
@@ -45,7 +45,7 @@ Surface = Mapping[tuple[ServedLoad, int], Point]
 
 
 def surface_of(report: Report) -> Surface:
-    """Every K at every load for which both step times are known.
+    """Return every K at every load for which both step times are known.
 
     The acceptance length is that of all loads of one context: the number of requests does not change it.
     """
@@ -70,8 +70,11 @@ def rates_by_position(report: Report) -> list[float]:
 
 
 def expected_length(rate: float, k: int) -> float:
-    """Acceptance length of K tokens of which each is accepted with this probability, where all before
-    it were: 1 + a + a^2 + .. + a^K (Leviathan et al. 2023, equation 1)."""
+    """Return the acceptance length of K tokens that are each accepted with this probability.
+
+    A token counts where all before it were accepted: 1 + a + a^2 + .. + a^K (Leviathan et al. 2023,
+    equation 1).
+    """
     return sum(rate**position for position in range(k + 1))
 
 
@@ -89,7 +92,7 @@ def rate_of(length: float, k: int) -> float | None:
 
 
 def mean_gain(gains: Iterable[float]) -> float:
-    """Geometric mean; 0 of none."""
+    """Return the geometric mean of the gains; 0 of none."""
     logs = [math.log(gain) for gain in gains]
     return math.exp(sum(logs) / len(logs)) if logs else 0.0
 

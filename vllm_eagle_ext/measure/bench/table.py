@@ -62,7 +62,7 @@ def _tables(report: Report) -> Iterator[tuple[str, Table]]:
 
 
 def _print_wide(table: Table, console: Console) -> None:
-    """A narrow terminal breaks lines, and loses no column."""
+    """Print a table at full width: a narrow terminal breaks lines, and loses no column."""
     width = console.width
     console.width = TABLE_WIDTH
     console.print(table, crop=False)
@@ -149,7 +149,7 @@ def _closing_table(report: Report, surface: Surface, context: int) -> Table:
 
 
 def _of_variants(*columns: str) -> Table:
-    """The first columns name a variant."""
+    """Make a table whose first columns name a variant."""
     table = _new()
     table.add_column("variant", no_wrap=True)
     table.add_column("draft", max_width=_DRAFT_WIDTH, overflow="fold")

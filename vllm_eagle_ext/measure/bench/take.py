@@ -18,7 +18,7 @@ _WARM_TOKENS, _WARM_STEPS, _PROBE_TOKENS = 16, 4, 64
 def warm_up(
     engine: EngineProcess, settings: Settings, variant: Variant, load: ServedLoad, prompts: Any
 ) -> None:
-    """Run what is compiled at first use."""
+    """Run a short load, for what is compiled at first use."""
     if settings.steps:
         _timed_steps(engine, settings, variant, prompts_of(load, 0, prompts)[0], _WARM_STEPS)
     else:
@@ -73,7 +73,7 @@ def figures_of_texts(found: Measured) -> dict[str, Any]:
 
 
 def figures_of_steps(waves: Sequence[TimedSteps]) -> dict[str, Any]:
-    """Put the waves of a load together."""
+    """Compute the figures of a load from all its waves."""
     seconds = [second for one in waves for second in one.seconds]
     step_s = median(seconds)
     longest = max((one.accepted for one in waves), key=len)

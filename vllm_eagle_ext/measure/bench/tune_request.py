@@ -25,7 +25,7 @@ _CHOSEN = (SCHEDULE_KEY, ADAPTIVE_KEY)
 
 
 def settle_tune(request: BenchRequest) -> tuple[Settings, Prompts]:
-    """Settings with nothing left open, and the token ids of the prompts by context.
+    """Return settings with nothing left open, and the token ids of the prompts by context.
 
     Raises:
         EagleExtError: a draft that would be refused, or an option with a value that cannot be used.
@@ -112,7 +112,7 @@ def _has_fixed_blocks(checked: CheckResult) -> bool:
 
 
 def _levels(request: BenchRequest) -> list[int]:
-    """Numbers of requests; the usual ones end at max_num_seqs, or at the number of prompts."""
+    """List the numbers of requests; the usual ones end at max_num_seqs, or at the number of prompts."""
     seats = request.engine.get("max_num_seqs")
     if request.concurrency is None:
         most = min(seats or max(USUAL_REQUESTS), request.num_prompts or max(USUAL_REQUESTS))
@@ -171,7 +171,9 @@ def _check_as_started(
 
 
 def _refuse_adaptive(checked: CheckResult) -> None:
-    """Refuse what vLLM can trim only on the V2 runner and a GPU, by the graphs that it captures there.
+    """Refuse --adaptive where vLLM cannot trim drafts.
+
+    It can only on the V2 runner and a GPU, by the graphs that it captures there.
 
     Raises:
         SpeculativeConfigError: it cannot be had here.

@@ -21,7 +21,7 @@ ASKED = "eagle_ext_draft_length"  # of SamplingParams.extra_args
 
 
 def schedule_of(lengths: Sequence[int]) -> Schedule:
-    """Mention each length once: the n-th for n requests, the longest for all above."""
+    """Make a schedule that has each length once: the n-th for n requests, the longest for all above."""
     return [(n, n, k) for n, k in enumerate(lengths, start=1)]
 
 

@@ -45,7 +45,7 @@ class OtherWork:
 
 
 def _busy_s() -> float:
-    """Seconds that all processors together were busy."""
+    """Return the seconds that all processors together were busy."""
     import psutil
 
     found = psutil.cpu_times()
@@ -54,7 +54,7 @@ def _busy_s() -> float:
 
 
 def used_s() -> float:
-    """Processor time of this process and of those that it started and that still run."""
+    """Return the processor seconds of this process and of those that it started and that still run."""
     import psutil
 
     this = psutil.Process()

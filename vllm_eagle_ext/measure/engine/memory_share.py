@@ -54,8 +54,9 @@ class Share:
 def with_memory(
     engine: Mapping[str, Any], models: Sequence[str], *, engines: int = 1
 ) -> tuple[dict[str, Any], Share | None]:
-    """The keywords of LLM() with a share of the memory, and the share; None where the user or vLLM
-    decides.
+    """Return the keywords of LLM() with a share of the memory, and the share.
+
+    The share is None where the user or vLLM decides.
 
     Args:
         engine: keywords of LLM().

@@ -42,7 +42,10 @@ class StepProbe:
         }
 
     def eagle_ext_prefix_cache(self) -> dict[str, int] | None:
-        """Tokens of the largest block, of which a hit is a multiple; None without prefix caching."""
+        """Return the tokens of the largest block; None without prefix caching.
+
+        A hit is a multiple of the largest block.
+        """
         if not self.vllm_config.cache_config.enable_prefix_caching:
             return None
         groups = self.model_runner.kv_cache_config.kv_cache_groups
@@ -69,7 +72,7 @@ class StepProbe:
 
     @property
     def _eagle_ext_layers(self) -> dict[str, Any]:
-        """Layers with a cache, by name."""
+        """Return the layers with a cache, by name."""
         layers: dict[str, Any] = self.vllm_config.compilation_config.static_forward_context
         return layers
 

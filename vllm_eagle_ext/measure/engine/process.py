@@ -46,7 +46,7 @@ class Engine:
         self._ids = count()
 
     def load(self, **load: Any) -> dict[str, Any]:
-        """A `Load`, from an empty prefix cache unless it keeps it: a `Measured`."""
+        """Decode a `Load`, from an empty prefix cache unless it keeps it; return a `Measured`."""
         wanted = Load(**load)
         if not wanted.keeps_cache:
             self._empty_prefix_cache()
@@ -57,7 +57,7 @@ class Engine:
         return Measured(seconds, answers, **self._counted_since(before)).to_json()
 
     def steps(self, **load: Any) -> dict[str, Any]:
-        """A `StepLoad`, with what the prefix cache holds: a `TimedSteps`."""
+        """Time the steps of a `StepLoad`, with what the prefix cache holds; return a `TimedSteps`."""
         before = self._counters()
         found = asdict(time_steps(self.llm, StepLoad(**load), detokenize=self._detokenize))
         counted = self._counted_since(before)

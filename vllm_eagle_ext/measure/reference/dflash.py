@@ -77,11 +77,11 @@ class DFlashReference:
         return rms_norm(fused, self.weights["hidden_norm.weight"], self.eps)
 
     def logits(self, context: torch.Tensor, anchor: int, k: int) -> torch.Tensor:
-        """context [s, H] at positions 0..s-1 -> [K, Vd]."""
+        """Compute the logits of K masks: context [s, H] at positions 0..s-1 -> [K, Vd]."""
         return self.hidden(context, anchor, k) @ self.lm_head.T
 
     def choices(self, context: torch.Tensor, anchor: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """What each token of a greedy draft is chosen by: scores [K, C], and the target ids [K, C]."""
+        """Return what greedy tokens are chosen by: scores [K, C], and the target ids [K, C]."""
         logits = self.logits(context, anchor, k)
         ids = torch.arange(logits.shape[-1]) if self.target_ids is None else self.target_ids
         return logits, ids.expand(k, -1)

@@ -36,7 +36,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def dequantised(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Eight-bit weights times the scales of their rows."""
+    """Multiply eight-bit weights by the scales of their rows."""
     plain = dict(tensors)
     for name in tensors:
         if name.endswith(".weight_scale"):
@@ -46,7 +46,7 @@ def dequantised(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def project(w: Mapping[str, torch.Tensor], name: str, x: torch.Tensor) -> torch.Tensor:
-    """[.., in] -> [.., out], with the bias where the draft has one."""
+    """Project [.., in] -> [.., out], with the bias where the draft has one."""
     projected = x @ w[f"{name}.weight"].T
     return projected + w[f"{name}.bias"] if f"{name}.bias" in w else projected
 
@@ -84,7 +84,7 @@ class Eagle3Reference:
     def load(
         cls, folder: Path, embed_tokens: torch.Tensor, target_lm_head: torch.Tensor
     ) -> Eagle3Reference:
-        """The published file; embeddings and head are the target's where it has none."""
+        """Load the published file; embeddings and head are the target's where it has none."""
         config = read_draft_config(folder)
         tensors = dequantised(read_tensors(folder))
         weights = {n: tensor.float() for n, tensor in tensors.items() if tensor.is_floating_point()}
@@ -167,7 +167,7 @@ class Eagle3Reference:
         return r + swiglu(w, rms_norm(r, w["post_attention_layernorm.weight"], self.eps))
 
     def attention(self, u: torch.Tensor, position: int, cache: Cache, layer: int) -> torch.Tensor:
-        """[2H] in the first layer, [H] in others -> [H]; notes the row's key and value."""
+        """Attend from a row, [2H] in the first layer, [H] in others -> [H]; note its key and value."""
         w = self.layer(layer)
         q, gate = self.query_and_gate(w, u)
         k, v = (
@@ -187,7 +187,7 @@ class Eagle3Reference:
     def query_and_gate(
         self, w: Mapping[str, torch.Tensor], u: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Each [heads, d], the gate [heads, 1] where there is one per head."""
+        """Return query and gate, each [heads, d]; the gate is [heads, 1] where there is one per head."""
         rows = project(w, "self_attn.q_proj", u)
         apart = next((n for n in w if n.startswith("self_attn.g") and n.endswith(".weight")), None)
         if apart is not None:
@@ -214,7 +214,7 @@ class Eagle3Reference:
     def true_rows(
         self, tokens: Sequence[int], aux: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor], Cache]:
-        """Rows 0..len(tokens)-2 on true target features: per row logits, feedback, and the cache."""
+        """Run rows 0..len(tokens)-2 on true target features: per row logits, feedback, and the cache."""
         fused = self.fuse(aux)
         cache: Cache = []
         rows = [self.row(tokens[p + 1], fused[p], p, cache) for p in range(len(tokens) - 1)]

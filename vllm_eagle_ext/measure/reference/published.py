@@ -50,7 +50,9 @@ def obstacle(spec: DraftSpec, folder: Path) -> str | None:
 
 
 def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> ReferenceDrafter:
-    """Flags, heads, rope, windows and the order of aux layers are those of the spec.
+    """Load the reference that drafts as the spec says.
+
+    Flags, heads, rope, windows and the order of aux layers are those of the spec.
 
     Raises:
         NotComputedError: there is an `obstacle`, or a tensor that drafting does not look at.
@@ -110,7 +112,7 @@ def load_dspark(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlas
 
 
 def _of_both(spec: DraftSpec, reference: Eagle3Reference | DFlashReference) -> dict[str, Any]:
-    """Fields that both kinds have, as the spec reads them."""
+    """Return the fields that both kinds have, as the spec reads them."""
     return {
         "heads": spec.heads.query,
         "kv_heads": spec.heads.kv,
@@ -126,7 +128,7 @@ def _rotary(spec: DraftSpec, stated: Rotary) -> Rotary:
 
 
 def in_order(weights: Mapping[str, torch.Tensor], order: Sequence[int]) -> dict[str, torch.Tensor]:
-    """Blocks of the fusing projection and its norms as ascending aux layers read them.
+    """Put blocks of the fusing projection and its norms in the order of ascending aux layers.
 
     Args:
         order: of each aux layer, the block in the file.

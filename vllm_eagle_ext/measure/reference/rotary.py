@@ -61,7 +61,7 @@ class Rotary:
         return torch.cat([joined, rest], dim=-1)
 
     def frequencies(self, head_dim: int) -> tuple[torch.Tensor, float]:
-        """[r / 2] radians per position, and the size."""
+        """Return [r / 2] radians per position, and the size by which cosine and sine are scaled."""
         half = int(head_dim * self.partial) // 2
         plain = self.theta ** (-torch.arange(half, dtype=torch.float32) / half)
         if self.kind == "linear":

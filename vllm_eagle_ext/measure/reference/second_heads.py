@@ -130,7 +130,7 @@ class DSparkReference(DFlashReference):
 
 
 def convolve(x: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:
-    """x [T, H], coefficients [T, taps, H] -> [T, H]; rows before the block count as zeros."""
+    """Convolve x [T, H] by coefficients [T, taps, H] -> [T, H]; rows before the block are zeros."""
     y = coefficients[:, 0] * x
     for tap in range(1, min(coefficients.shape[1], len(x))):
         y[tap:] += coefficients[tap:, tap] * x[:-tap]

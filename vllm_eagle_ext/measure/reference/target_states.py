@@ -35,7 +35,10 @@ def layers_of(model: PreTrainedModel) -> Sequence[torch.nn.Module]:
 def residual_stream(
     model: PreTrainedModel, tokens: Sequence[int], layer_ids: Sequence[int]
 ) -> list[torch.Tensor]:
-    """Per aux layer [T, Ht]. Layer id N stands for the last layer's output, before the final norm."""
+    """Return the target's states per aux layer, [T, Ht].
+
+    Layer id N stands for the last layer's output, before the final norm.
+    """
     layers = layers_of(model)
     seen: dict[int, torch.Tensor] = {}
 

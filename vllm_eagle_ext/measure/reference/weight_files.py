@@ -15,7 +15,7 @@ from vllm_eagle_ext.checkpoint.tensor_names import canonical_name
 
 
 def read_draft_config(folder: Path) -> dict[str, Any]:
-    """The layers' block of a speculators config is laid under its own keys."""
+    """Read config.json; the layers' block of a speculators config is laid under its own keys."""
     config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     return {**config.get("transformer_layer_config", {}), **config}
 

@@ -46,7 +46,7 @@ class SelfTestCase:
 
 
 def cases(*, quick: bool) -> Iterator[SelfTestCase]:
-    """List all of them, or the few that show each size once."""
+    """List all cases, or the few that show each size once."""
     if quick:
         yield from (SelfTestCase(*values) for values in QUICK)
         return

@@ -72,13 +72,13 @@ class _Batches:
         return torch.tensor(values, dtype=torch.int32, device=self.device)
 
     def _of_whole(self, of_verified: torch.Tensor) -> torch.Tensor:
-        """[requests of the whole batch], ones for those that are not verified."""
+        """Return a tensor [requests of the whole batch], with ones for those that are not verified."""
         found = self._int32([1] * WHOLE)
         found[self.order] = of_verified[:FOUR].int()
         return found
 
     def _tables(self) -> list[torch.Tensor]:
-        """Each has all blocks of its group's cache but the null block, in an order of its own."""
+        """Make a table per group, with all its cache's blocks but the null block, in its own order."""
         tables = []
         for group in range(len(self.made)):
             generator = torch.Generator(device="cpu").manual_seed(group)
@@ -92,7 +92,7 @@ class _Batches:
         return tables
 
     def move_tables(self) -> None:
-        """Put them elsewhere; who still reads them where they were finds null blocks."""
+        """Put the tables elsewhere; who still reads them where they were finds null blocks."""
         self.left += self.tables  # or what is read there would be anything
         self.tables = [table.clone() for table in self.tables]
         for table in self.left:
@@ -103,7 +103,7 @@ class _Batches:
         return self.lengths is not None
 
     def step(self) -> Step:
-        """Make it as a builder does of one group, with padding, before state blocks are gathered."""
+        """Make a padded step as a builder does of one group, before state blocks are gathered."""
         starts = self.first.batch.starts
         places = BlockPlaces(FOUR, self.rows_of, self.lengths, self.first.align.block_size)
         others = places._replace(requests=len(self.others), rows_of=self._int32(self.others))
@@ -121,7 +121,7 @@ class _Batches:
         return [table[request][(lengths[request] - 1) // size + column] for request in requests]
 
     def take(self, group: int, kernels: Kernels) -> torch.Tensor:
-        """Verify and commit one group's layer by itself. Returns outputs."""
+        """Verify and commit one group's layer by itself, and return its outputs."""
         step, has_scratch = self.made[group], replay_ops().scratch_blocks
         blocks = self._int32([*self.blocks(group, self.order), NULL_BLOCK])
         scratch = None
@@ -164,7 +164,7 @@ class _AsAnEngine:
         )  # fmt: skip
 
     def take(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns outputs, and the blocks of the requests that are not verified, of all groups."""
+        """Return outputs, and the blocks of the requests that are not verified, of all groups."""
         first_table, *tables = self.batches.tables
         first = self.groups.begin(first_table, self.batches.step())
         steps = [first, *(self.groups.add(group, t, first) for group, t in enumerate(tables, 1))]

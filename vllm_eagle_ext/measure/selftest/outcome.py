@@ -39,7 +39,7 @@ class SelfTest:
 
     @property
     def exit_code(self) -> int:
-        """0: all is right; 1: something is not; 2: nothing could be checked."""
+        """Return 0: all is right; 1: something is not; 2: nothing could be checked."""
         if not self.checks:
             return 2
         return 1 if self.failed else 0
@@ -71,7 +71,7 @@ def without_paths(value: Any) -> Any:
 
 
 def _to_json(checked: Checked) -> dict[str, Any]:
-    """Without the figures of parts that are equal in all bits."""
+    """Return a check as JSON, without the figures of parts that are equal in all bits."""
     result = checked.result
     found: dict[str, Any] = {
         "case": checked.case,

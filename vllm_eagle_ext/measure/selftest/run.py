@@ -120,7 +120,7 @@ def _around(kernels: Kernels, device: torch.device) -> Iterator[_Job]:
 
 
 def _interpreted(found: SelfTest) -> Iterator[_Job]:
-    """Triton's kernels on a CPU, where its interpreter is on."""
+    """Yield the checks of Triton's kernels on a CPU, where its interpreter is on."""
     from vllm.triton_utils import HAS_TRITON
 
     if not HAS_TRITON:
@@ -166,7 +166,8 @@ def _time_kernels(found: SelfTest, kernels: Sequence[Kernels], *, quick: bool, w
 def _times_of(
     heads: tuple[int, int], batch: int, k: int, kernels: Sequence[Kernels], bandwidth: float
 ) -> list[dict[str, Any]]:
-    """
+    """Time one size, with as many layers as fit.
+
     Raises:
         MemoryError: the states of both schemes do not fit.
     """

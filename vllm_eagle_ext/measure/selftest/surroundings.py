@@ -96,7 +96,7 @@ def _commit(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Callable[[], No
 def _plain_run(
     kernels: Kernels, shapes: Shapes, step: MadeStep
 ) -> tuple[torch.Tensor, Callable[[], None]]:
-    """Outputs, and what computes them and commits the step."""
+    """Return outputs, and what computes them and commits the step."""
     out, commit = torch.full_like(step.rows.value, float("nan")), _commit(kernels, shapes, step)
     batch = kernels.prepare(step.batch, shapes.T)
 
@@ -122,7 +122,10 @@ def _refill(step: MadeStep, fresh: MadeStep) -> None:
 
 
 def _inputs(step: MadeStep) -> tuple[torch.Tensor, ...]:
-    """What a graph reads; scratch blocks, and how many tokens were computed, are those of all steps."""
+    """Return what a graph reads.
+
+    Scratch blocks, and how many tokens were computed, are those of all steps.
+    """
     batch = step.batch
     return (
         *step.rows, *step.gating, batch.state_blocks, batch.starts, step.num_sampled,
@@ -133,7 +136,7 @@ def _inputs(step: MadeStep) -> tuple[torch.Tensor, ...]:
 def _beside_plain_run(
     name: str, kernels: Kernels, shapes: Shapes, fresh: MadeStep, step: MadeStep, out: torch.Tensor
 ) -> list[Part]:
-    """Compare with the same step run plainly."""
+    """Compare outputs and cache with those of the same step run plainly."""
     expected, run = _plain_run(kernels, shapes, fresh)
     run()
     count = fresh.num_rows
@@ -144,6 +147,6 @@ def _beside_plain_run(
 
 
 def kept(step: MadeStep, other: MadeStep) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the bytes of both without scratch blocks."""
+    """Return the bytes of both steps without scratch blocks."""
     kept = [block for block in range(len(step.whole)) if block not in step.scratch]
     return step.whole[kept], other.whole[kept]

@@ -125,8 +125,11 @@ def captured(run: Run) -> Run:
 
 
 def device_seconds(run: Run, times: int = REPLAYS) -> float:
-    """Seconds of one of several runs by the clock of the GPU, from the first one's begin to the last's
-    end. The host is ahead of it where a run is one launch, as a graph's replay is."""
+    """Return the seconds of one of several runs by the clock of the GPU.
+
+    They count from the first one's begin to the last's end. The host is ahead of the GPU where a run is
+    one launch, as a graph's replay is.
+    """
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(times):
@@ -137,7 +140,7 @@ def device_seconds(run: Run, times: int = REPLAYS) -> float:
 
 
 def host_seconds(run: Run) -> float:
-    """Seconds of one run by the host's clock, from its call until it is done."""
+    """Return the seconds of one run by the host's clock, from its call until it is done."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     started = time.perf_counter()
@@ -149,8 +152,10 @@ def host_seconds(run: Run) -> float:
 
 @torch.inference_mode()
 def compare_times(replay: Run, per_token: Run, device: str) -> dict[str, Any]:
-    """Milliseconds of all layers' verify and commit together, and the ratio of interleaved pairs; on a
-    GPU those of graphs, and of eager steps with them."""
+    """Time all layers' verify and commit together: milliseconds, and the ratio of interleaved pairs.
+
+    On a GPU they are the times of graphs; those of eager steps come with them.
+    """
     sides = (replay, per_token)
     if device != "cuda":
         return _interleaved(sides, host_seconds)
@@ -178,7 +183,10 @@ def _interleaved(sides: Sequence[Run], clock: Clock) -> dict[str, Any]:
 def floor_ms(
     heads: tuple[int, int], batch: int, k: int, bandwidth: float, layers: int = LAYERS
 ) -> float:
-    """Two reads and one write of each state and a write and a read of its records, at the copy speed."""
+    """Return the milliseconds that the least traffic takes at the copy speed.
+
+    It is two reads and one write of each state, and a write and a read of its records.
+    """
     H, HV = heads
     state = HV * WIDTH * WIDTH * STATE_BYTES
     records = (k + 1) * record_width(H, WIDTH, HV, WIDTH) * ROW_BYTES

@@ -78,13 +78,13 @@ class Paired:
 
     @property
     def bounds(self) -> list[float]:
-        """Per position; the standard error is that of a mean of paired differences."""
+        """Return the bound per position; the standard error is that of a mean of paired differences."""
         variances = (u / self.drafts - d * d for u, d in zip(self.unlike, self.differences, strict=True))
         return [max(BOUND, CERTAIN * sqrt(max(0.0, v) / self.drafts)) for v in variances]
 
     @property
     def most_clear(self) -> float:
-        """Steps, with what chance adds to their share."""
+        """Return the most steps that may diverge clearly, with what chance adds to their share."""
         return UNLIKE * self.drafts + CERTAIN * sqrt(UNLIKE * (1 - UNLIKE) * self.drafts)
 
     def to_json(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def judge_worth(measured: Measured) -> Check:
 
 
 def drafted_steps(prompt: Sequence[int], answer: Answer, k: int) -> Iterator[tuple[int, int]]:
-    """Per step that could have shown K + 1 tokens of the text: the row it starts at, accepted drafts.
+    """Yield first row and accepted drafts of each step that could have shown K + 1 tokens of the text.
 
     A last step may be cut short: its K tokens may be K accepted drafts, or K - 1 and the target's own.
     """
@@ -163,7 +163,7 @@ def compare(
 
 
 def undrafted(measured: Measured) -> str | None:
-    """Why the engine's steps cannot be told apart by their tokens; None: each but a prompt's drafted."""
+    """Say why the tokens do not tell the engine's steps apart; None: each but a prompt's drafted."""
     steps = sum(len(answer.steps) - 1 for answer in measured.answers)
     if steps - measured.drafts > _UNDRAFTED * steps:
         return f"{steps} steps followed the prompts' own, and {measured.drafts} of them verified drafts"

@@ -81,7 +81,10 @@ def _target_bytes(check: CheckRequest) -> int:
 
 
 def weight_file_bytes(files: Mapping[str, int]) -> int:
-    """Name -> size. Of copies in several formats those that transformers reads."""
+    """Sum the bytes of weight files, given as name -> size.
+
+    Of copies in several formats those count that transformers reads.
+    """
     kept = {name: size for name, size in files.items() if "consolidated" not in name}
     safetensors, bins = (
         sum(size for name, size in kept.items() if name.endswith(ending))

@@ -47,7 +47,7 @@ class Fit:
 
 
 def tree(context: Sequence[int], ask: Ask) -> dict[Leaf, float]:
-    """Leaf -> its probability, neighbours being those that share a prefix."""
+    """Return each leaf's probability, neighbours being those that share a prefix."""
     rows: dict[Leaf, Mapping[int, float]] = {}
     level: list[Leaf] = [()]
     for _ in range(DEPTH):
@@ -81,7 +81,10 @@ def _goes_on(prefix: Sequence[int], leaves: Mapping[Leaf, float]) -> bool:
 
 
 def fit(texts: Sequence[Sequence[int]], leaves: Mapping[Leaf, float]) -> Fit:
-    """Neighbours are pooled until EXPECTED are expected of them."""
+    """Compare where texts end with the chances of the leaves.
+
+    Neighbours are pooled until EXPECTED are expected of them.
+    """
     counts = dict.fromkeys(leaves, 0)
     for text in texts:
         counts[leaf_of(text, leaves)] += 1
@@ -108,7 +111,7 @@ def joint(fits: Sequence[Fit]) -> Fit:
 
 
 def entropy(logprobs: Mapping[int, float]) -> float:
-    """Nats; all that is not listed counts as one token."""
+    """Return the entropy in nats; all that is not listed counts as one token."""
     chances = [exp(logprob) for logprob in logprobs.values()]
     chances.append(max(0.0, 1 - sum(chances)))
     return -sum(chance * log(chance) for chance in chances if chance > 0)
@@ -137,7 +140,7 @@ def open_contexts(
 
 
 def judge_distribution(drafted: Fit, control: Fit, *, samples: int, accepted: int) -> Check:
-    """FAILED only if the sample is off and the control is not.
+    """Judge a sample, as FAILED only if it is off and the control is not.
 
     Args:
         control: of a sample drawn without the draft.

@@ -94,7 +94,7 @@ def conversations(prompts: Sequence[list[int]], least: int) -> list[list[int]]:
 
 
 def judge_turns(turns: SecondTurns, found: Sequence[Divergence], *, bound: float) -> Check:
-    """Texts must be the same either way, hits be found, and as many tokens accepted after them.
+    """Require the same texts either way, hits, and as many tokens accepted after them.
 
     Args:
         found: where the texts after hits diverge from those computed anew, with the target's gaps.
@@ -136,5 +136,5 @@ def _steps(measured: Measured) -> list[int]:
 
 
 def _error(*samples: Sequence[int]) -> float:
-    """Standard error of the difference of two means."""
+    """Return the standard error of the difference of two means."""
     return sum(statistics.pvariance(one) / len(one) for one in samples) ** 0.5

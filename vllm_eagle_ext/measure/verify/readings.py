@@ -73,11 +73,11 @@ class Acceptance:
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens per step of the target, the bonus token included."""
+        """Return the tokens per step of the target, the bonus token included."""
         return 1 + sum(self.rates)
 
     def tried(self, position: int) -> int:
-        """Drafts whose token at a position was looked at: all before it were accepted."""
+        """Count the drafts whose token at a position was looked at: all before it were accepted."""
         return self.accepted[position - 1] if position else self.drafts
 
     def share(self, position: int) -> float:
@@ -86,7 +86,7 @@ class Acceptance:
         return self.accepted[position] / tried if tried else 0.0
 
     def error(self, position: int) -> float:
-        """Standard error of the share; a success and a failure are added, so that it is never 0."""
+        """Return the share's standard error; a success and a failure are added, so it is never 0."""
         tried = self.tried(position)
         rate = (self.accepted[position] + 1) / (tried + 2)
         return sqrt(rate * (1 - rate) / max(tried, 1))
@@ -100,10 +100,10 @@ class Comparison:
 
     @property
     def best(self) -> Acceptance | None:
-        """The reading whose token at the position that hangs on it is accepted more often, by more than
-        chance explains; None: too close to tell.
+        """Return the reading whose token at the position that hangs on it is accepted more often.
 
-        Tokens are taken for independent, which those of one prompt are not quite: hence CERTAIN.
+        It must be more than chance explains; None: too close to tell. Tokens are taken for independent,
+        which those of one prompt are not quite: hence CERTAIN.
         """
         at = self.question.position
         first, second = sorted(self.measured, key=lambda one: one.share(at), reverse=True)[:2]
@@ -112,7 +112,7 @@ class Comparison:
 
     @property
     def is_low(self) -> bool:
-        """Even the better reading drafts badly, for another reason."""
+        """Return whether even the better reading drafts badly, for another reason."""
         return max(one.rates[0] for one in self.measured) < LEAST_RATE
 
     def to_json(self) -> dict[str, Any]:

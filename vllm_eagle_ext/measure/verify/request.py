@@ -84,7 +84,7 @@ def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
 
 
 def plain_arguments(request: VerifyRequest) -> dict[str, Any]:
-    """Keywords of LLM() without the draft."""
+    """Return the keywords of LLM() without the draft."""
     return {**request.engine, "model": request.check.target}
 
 
@@ -97,7 +97,10 @@ def drafted_arguments(request: VerifyRequest, checked: CheckResult, **options: A
 
 
 def tie_bound(request: VerifyRequest) -> float:
-    """vLLM serves a float32 checkpoint in 16 bit, unless told otherwise."""
+    """Return the gap up to which logits are tied.
+
+    vLLM serves a float32 checkpoint in 16 bit, unless told otherwise.
+    """
     if request.tie_gap is not None:
         return request.tie_gap
     return TIE_GAP_FLOAT32 if request.engine.get("dtype") in ("float32", "float") else TIE_GAP

@@ -31,7 +31,9 @@ def scheme_name(scheme: Scheme) -> str:
 
 
 def judge_failure(error: EngineFailedError, scheme: Scheme, log: str = "") -> Check:
-    """An engine with the other scheme did not start or ended: that says nothing about the draft.
+    """Report that an engine with the other scheme did not start or ended.
+
+    That says nothing about the draft.
 
     Args:
         log: all of it; "": the end of it in the message will do.

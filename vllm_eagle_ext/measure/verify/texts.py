@@ -56,7 +56,10 @@ def with_gaps(
 
 
 def _gap(tokens: tuple[int | None, int | None], logprobs: Mapping[int, float]) -> float:
-    """Infinite where one of the two is not among the likeliest, or one text ends there."""
+    """Return how far the less likely of two tokens is from the likeliest.
+
+    It is infinite where one of the two is not among the likeliest, or one text ends there.
+    """
     seen = [-inf if token is None else logprobs.get(token, -inf) for token in tokens]
     return max(logprobs.values()) - min(seen)
 

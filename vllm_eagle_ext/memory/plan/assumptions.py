@@ -55,7 +55,7 @@ def assume(
     attention_block: int | None, memory: Memory, attention: Attention, key_dim: int | None,
     non_causal_draft: bool,
 ) -> Assumptions:  # fmt: skip
-    """Fill in what was not said.
+    """Fill in what was not said of the deployment.
 
     Args:
         memory: of the device; it names the GPU where that was read.

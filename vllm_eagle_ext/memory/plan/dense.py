@@ -64,7 +64,7 @@ def is_hybrid(config: Mapping[str, Any]) -> bool:
 
 
 def read_dense(config: Mapping[str, Any], *, tp: int, kv_bytes: int | None) -> DenseTarget:
-    """Read the shapes of its attention layers from config.json.
+    """Read the shapes of a dense target's attention layers from config.json.
 
     Args:
         kv_bytes: per element of keys and values; None: as the model's dtype.
@@ -94,7 +94,7 @@ def read_dense(config: Mapping[str, Any], *, tp: int, kv_bytes: int | None) -> D
 
 
 def _attention_layers(text: Mapping[str, Any]) -> Iterator[tuple[int | None, int]]:
-    """Window (None: none) and how many layers have it."""
+    """Yield each window (None: none) and how many layers have it."""
     count, kinds = size(text, "num_hidden_layers"), text.get("layer_types")
     if kinds is None:
         if text.get("sliding_window") and text.get("use_sliding_window") is not False:
@@ -112,7 +112,7 @@ def _attention_layers(text: Mapping[str, Any]) -> Iterator[tuple[int | None, int
 
 
 def kv_cost(target: DenseTarget, setting: CacheSetting, draft: Sequence[Attention] = ()) -> KvCost:
-    """Layers of the draft are attention layers like the target's."""
+    """Compute what keys and values cost; layers of the draft are attention layers like the target's."""
     layers = merged([*target.attention, *draft])
     tokens = setting.block_alignment
     token = sum(a.layers * a.token_bytes for a in layers if a.window is None)
@@ -135,7 +135,7 @@ def kv_cost(target: DenseTarget, setting: CacheSetting, draft: Sequence[Attentio
 
 
 def estimate_dense(config: Mapping[str, Any], target: DenseTarget) -> Estimate:
-    """Estimate the size of its weights from config.json.
+    """Estimate the size of a dense target's weights from config.json.
 
     Raises:
         UnsupportedTargetError: a size that the layers follow from is missing, or they are of another

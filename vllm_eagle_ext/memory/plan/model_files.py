@@ -100,7 +100,7 @@ def _target_shards(model: Model) -> tuple[list[str], int]:
 
 
 def _loaded(model: Model, shard: str) -> int:
-    """Bytes of a file's tensors without its drafting head; the whole size of a file on the hub."""
+    """Return the bytes of a file's tensors without its drafting head; all of a file on the hub."""
     size = model.files[shard]
     if not isinstance(model.source, FolderSource):
         return size

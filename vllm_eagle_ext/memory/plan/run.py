@@ -108,7 +108,10 @@ class HybridPlan:
 
     @property
     def crashes(self) -> bool:
-        """vLLM's V1 runner without Triton, as a CPU has it, cannot do prefix caching here."""
+        """Return whether a start crashes.
+
+        vLLM's V1 runner without Triton, as a CPU has it, cannot do prefix caching here.
+        """
         return self.setting.cpu and self.setting.prefix_caching
 
     @property
