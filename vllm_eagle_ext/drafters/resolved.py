@@ -69,14 +69,14 @@ class ResolvedDraft(StrictWeights):
                 self._own_modules.require_same(name, tensor, module)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Arguments and shapes: the drafter's own."""
+        """Run the drafter; arguments and shapes are the drafter's own."""
         self._share_plainly()
         return super().forward(*args, **kwargs)  # type: ignore[misc]
 
     def _share_plainly(self) -> None:
-        """V1 shares the target's embeddings together with its adapters, which go by the tokens of the
-        target's batch: the draft has others. V2 shares them plain, as done here. REMOVE WHEN V1's
-        `_maybe_share_embeddings` does, or goes."""
+        """Share the target's embeddings plain, as V2 does. V1 shares them together with their adapters,
+        which go by the tokens of the target's batch: the draft has others. REMOVE WHEN V1's
+        `_maybe_share_embeddings` shares them plain, or goes."""
         inner = self.model  # type: ignore[attr-defined]
         if isinstance(inner.embed_tokens, BaseLayerWithLoRA):
             inner.embed_tokens = inner.embed_tokens.base_layer

@@ -98,7 +98,7 @@ class StrictWeights:
 def _arranged(
     weights: Iterable[tuple[str, torch.Tensor]], plan: LoadingPlan, seen: set[str]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Canonical names, columns of fc and numbers of fc_norm in ascending order of aux layer."""
+    """Yield canonical names, columns of fc and numbers of fc_norm in ascending order of aux layer."""
     for published, tensor in weights:
         name = canonical_name(published)
         if name.endswith(COMPUTED) or name == "t2d":
@@ -130,13 +130,15 @@ def _require_shape(published: str, tensor: torch.Tensor, shapes: list[list[int]]
 
 
 def _require_identity(d2t: torch.Tensor) -> None:
-    """Drafters of a whole vocabulary have no d2t in vLLM, and need none."""
+    """Refuse a d2t that moves a token: drafters of a whole vocabulary have no d2t in vLLM, and need
+    none."""
     if d2t.is_floating_point() or not is_identity(d2t.tolist()):
         raise _bad_weights("d2t", "another order", "each token in its place, for a whole vocabulary")
 
 
 def _as_offsets(tensor: torch.Tensor, plan: LoadingPlan) -> torch.Tensor:
-    """Preflight has read d2t by value, and t2d may have told it which reading is meant."""
+    """Turn d2t into offsets. Preflight has read it by value, and t2d may have told it which reading is
+    meant."""
     d2t = [] if tensor.is_floating_point() else tensor.tolist()
     kind = plan.d2t or map_kind(d2t, plan.target_vocab_size)
     if kind is None or not is_map(target_ids(d2t, kind), plan.target_vocab_size):
@@ -172,7 +174,8 @@ def _require_all(plan: LoadingPlan, seen: set[str]) -> None:
 
 
 def _settle_unused(model: torch.nn.Module, seen: set[str]) -> None:
-    """Only the first layer uses its hidden_norm; vLLM builds one for each."""
+    """Fill each hidden_norm that the files lack with ones. Only the first layer uses its own; vLLM
+    builds one for each."""
     for name, parameter in model.named_parameters():
         canonical = canonical_name(name)
         if canonical.endswith(".hidden_norm.weight") and canonical not in seen:
@@ -180,7 +183,8 @@ def _settle_unused(model: torch.nn.Module, seen: set[str]) -> None:
 
 
 def _require_fed(model: torch.nn.Module, built: set[str], seen: set[str]) -> None:
-    """Every parameter that vLLM built, scales and packed integers too, has its tensors in the files.
+    """Refuse a load where a parameter that vLLM built, a scale or packed integers too, has no tensors in
+    the files.
 
     Args:
         built: before the load, in which vLLM quantises what is to be quantised there, and makes scales.
@@ -207,7 +211,8 @@ def _is_shared(name: str, seen: set[str]) -> bool:
 
 
 def _require_finite(model: torch.nn.Module, seen: set[str]) -> None:
-    """A parameter of which a part was never loaded still holds NaN."""
+    """Refuse values that are not finite. A parameter of which a part was never loaded still holds
+    NaN."""
     for name, parameter in model.named_parameters():
         canonical = canonical_name(name)
         if _is_shared(canonical, seen) or parameter.dtype not in _FLOATS or parameter.is_meta:

@@ -54,9 +54,9 @@ def _write_windows(hf_config: Any, spec: DraftSpec) -> None:
 
 
 def _drop_rope_sections(hf_config: Any) -> None:
-    """V1 refuses M-RoPE in drafts that make all tokens in one pass. It drafts only for text, where all
-    sections have the same position, and hands such drafts the first. REMOVE WHEN V1's `_raise_if_mrope`
-    goes, or V1 goes."""
+    """Drop the sections of M-RoPE, which V1 refuses in drafts that make all tokens in one pass. V1
+    drafts only for text, where all sections have the same position, and hands such drafts the first.
+    REMOVE WHEN V1's `_raise_if_mrope` goes, or V1 goes."""
     for name in ("rope_parameters", "rope_scaling"):
         block = getattr(hf_config, name, None)
         if isinstance(block, dict):

@@ -38,7 +38,7 @@ def keep_last_block(launch: Launch) -> None:
 
 
 def _drops(config: Any) -> bool:
-    """0.33 asks another method, which knows DFlash."""
+    """Return whether vLLM drops a hit's last block. 0.33 asks another method, which knows DFlash."""
     asked = getattr(config, "needs_eagle_block_drop", None)
     return bool((asked or config.use_eagle_block_drop)())
 

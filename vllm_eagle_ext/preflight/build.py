@@ -106,7 +106,7 @@ def _apply_draft(launch: Launch) -> None:
 
 
 def build_on_untested_vllm(engine_args: Any, target_model_config: Any, build: Callable[[], Any]) -> Any:
-    """Outside the tested range keep stock behaviour, but refuse a draft that needs this package.
+    """Keep stock behaviour outside the tested range, but refuse a draft that needs this package.
 
     Whatever else goes wrong here is logged, and vLLM decides: nothing is known of this release.
 

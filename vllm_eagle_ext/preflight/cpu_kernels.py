@@ -69,7 +69,7 @@ class ForeseenKernels:
 
     @property
     def library(self) -> str | None:
-        """The name of the library that vLLM would load; None: not told, and nothing is missed."""
+        """Name the library that vLLM would load; None: it is not told, and nothing is missed."""
         if platform.machine() in _ARM:
             return _ON_ARM
         if platform.machine() not in _X86 or not self.flags:
@@ -85,7 +85,8 @@ class ForeseenKernels:
 
     @property
     def exact_int8(self) -> bool:
-        """oneDNN adds pairs of products in 16 bits where there are no instructions for it (VNNI)."""
+        """Tell whether such a product is exact: on x86 without instructions for it (VNNI), oneDNN adds
+        pairs of products in 16 bits."""
         on_x86 = self.library not in (None, _ON_ARM)
         return not on_x86 or not self.flags.isdisjoint(("avx512_vnni", "avx_vnni"))
 
@@ -106,7 +107,7 @@ class LoadedKernels:
 
     @cached_property
     def exact_int8(self) -> bool:
-        """Multiplies the largest integers, whose sums of two need more than 16 bits."""
+        """Multiply the largest integers, whose sums of two need more than 16 bits."""
         import torch
 
         size, largest = 64, 127

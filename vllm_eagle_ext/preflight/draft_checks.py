@@ -132,8 +132,9 @@ def _check_engine(launch: Launch, request: DraftRequest, case: Case) -> None:
 
 
 def _refuse_late_weights(launch: Launch, case: Case) -> None:
-    """vLLM's own classes learn from the load what a draft has, and share the target's modules otherwise:
-    an update would bring the draft's embeddings and head into the target."""
+    """Refuse dummy weights for a draft with embeddings or a head of its own, served by a class of
+    vLLM's. Such a class learns from the load what a draft has, and shares the target's modules
+    otherwise. An update would bring the draft's embeddings and head into the target."""
     given = speculative_keys(launch.engine_args.speculative_config).get("draft_load_config")
     load = given or launch.engine_args
     load_format = (

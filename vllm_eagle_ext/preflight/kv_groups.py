@@ -76,7 +76,8 @@ def refuse_scattered(text: Mapping[str, Any], spec: DraftSpec) -> None:
 
 
 def _refuse_scattered_window(kinds: Counter[str], spec: DraftSpec) -> None:
-    """With a window of its own the draft is a kind of its own, cut where it outgrows a group."""
+    """Refuse a window for which vLLM would cut the draft's cache. With a window of its own the draft is
+    a kind of its own, cut where it outgrows a group."""
     sizes = [*kinds.values(), spec.num_layers]
     group = max(sizes) if max(sizes) < 1.5 * min(sizes) else min(sizes)
     if spec.num_layers > group:

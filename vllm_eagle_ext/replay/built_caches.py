@@ -109,8 +109,8 @@ def _block_tokens(raw: int, token_bytes: int, alignment: int) -> int:
 
 
 def _alignment(vllm_config: VllmConfig, raw: int, token_bytes: int) -> int:
-    """Of how many tokens vLLM made the block a multiple, by what it asks; a larger --block-size of the
-    user, which vLLM forgets, is found by the block that came out."""
+    """Find of how many tokens vLLM made the block a multiple, by what it asks. A larger --block-size of
+    the user, which vLLM forgets, is found by the block that came out."""
     found = vllm_config.cache_config.block_size
     asked = _asked_alignment(vllm_config)
     candidates = (asked << shift for shift in range(found.bit_length()))

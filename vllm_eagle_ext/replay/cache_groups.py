@@ -51,7 +51,8 @@ class CacheGroups:
         return self._seen_by(0, step)
 
     def add(self, group: int, block_table: torch.Tensor, step: Step) -> Step:
-        """The same for another group: what `begin` returned, as the layers of this group see it."""
+        """Gather the state blocks of another group, where `begin` did not. Returns what `begin`
+        returned, as the layers of this group see it."""
         if self._put(group, block_table) or not self._ops.gathers_by_address:
             self._gather(group, group + 1, step)
         return self._seen_by(group, step)
@@ -74,8 +75,8 @@ class CacheGroups:
         return Align(self._as_tables(0, len(self._tables)), step.num_computed, step.places.block_size)
 
     def of_nobody(self, step: Step, rows_of: torch.Tensor | None, requests: int = 1) -> Batch:
-        """A batch of requests that are padding, gathered as a step's own; no step is about to read the
-        buffer that it stands in."""
+        """Make a batch of requests that are padding, gathered as a step's own. No step is about to read
+        the buffer that it stands in."""
         places = step.places._replace(requests=0, rows_of=rows_of)
         blocks = self._other_blocks[:, : len(self._tables), :requests]
         self._ops.gather_blocks(self._as_tables(0, len(self._tables)), places, blocks)
@@ -87,13 +88,13 @@ class CacheGroups:
         return self._other_blocks[0, group, : step.other_places.requests]
 
     def _leave_out(self, groups: set[int], step: Step) -> None:
-        """vLLM did not build them in this step."""
+        """Give null blocks to these groups, as vLLM did not build them in this step."""
         for group in groups:
             self._blocks[0, group].fill_(NULL_BLOCK)
             self._seen_by(group, step)
 
     def _put(self, group: int, block_table: torch.Tensor) -> bool:
-        """Returns whether the table stands in another place than in the step before."""
+        """Keep a group's table. Returns whether it stands in another place than in the step before."""
         if group == len(self._tables):
             self._tables.append(block_table)
             self._addresses = None

@@ -30,7 +30,8 @@ class GroupCommit:
         apply(batch, mine)
 
     def _bind(self, step: Step, num_sampled: torch.Tensor) -> tuple[Recurrence, PlanApplier, Plan]:
-        """Again when a group has joined: the cache, too, exists only after the builders."""
+        """Prepare the commit of all groups, again when one has joined. The cache, too, exists only after
+        the builders."""
         names = self._groups.layer_names
         if self._bound is None or self._bound[0] != len(names):
             found = [(self._layers[name], group) for group, each in enumerate(names) for name in each]

@@ -124,7 +124,7 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
         a: torch.Tensor,
         core_attn_out: torch.Tensor,
     ) -> None:
-        """Prompts and plain decodes: each row's state is the request's state at once."""
+        """Run prompts and plain decodes: each row's state is the request's state at once."""
         replay_ops().forward_committed(self, mixed_qkv, b, a, core_attn_out)
 
     def _verify(

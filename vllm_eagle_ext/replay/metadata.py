@@ -41,7 +41,7 @@ class ReplayMetadata(GDNAttentionMetadata, RecoverSSMMetadata):
     def commit_recoverssm_state(
         self, num_accepted_tokens: torch.Tensor
     ) -> RecoverSSMPostprocessMetadata | None:
-        """vLLM's V2 hook, called after sampling on the metadata of each group.
+        """Commit a step. This is vLLM's V2 hook, called after sampling on the metadata of each group.
 
         Args:
             num_accepted_tokens: [requests] int32, as vLLM names it: the tokens sampled.
@@ -168,7 +168,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
     def _without_step(
         self, metadata: GDNAttentionMetadata, blk_table: torch.Tensor, slot_mapping: torch.Tensor
     ) -> GDNAttentionMetadata:
-        """No row is verified: the parent's own."""
+        """Return the parent's own metadata where no row is verified."""
         if not isinstance(metadata, ReplayMetadata) or metadata.seq_lens is None:
             return super().update_block_table(metadata, blk_table, slot_mapping)
         self.mamba_aligned_state_indices = mamba_get_block_table_tensor(
@@ -271,7 +271,8 @@ def _without_verify_rows(
 
 
 def _require_runner(kv_cache_spec: MambaSpec, vllm_config: VllmConfig) -> None:
-    """The preflight foresees the runner; vLLM may choose otherwise for a reason of its own.
+    """Refuse a runner that would lose states. The preflight foresees the runner; vLLM may choose
+    otherwise for a reason of its own.
 
     Raises:
         HybridStateError: prefix caching on the V1 runner, whose states at block boundaries no commit

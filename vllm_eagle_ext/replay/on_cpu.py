@@ -34,7 +34,8 @@ class CpuOps:
 
     @property
     def steps_plain_decodes(self) -> bool:
-        """Not with the kernels for AMX and Arm, which are given conv states of all W - 1 + K columns."""
+        """Say no with the kernels for AMX and Arm, which are given conv states of all W - 1 + K
+        columns."""
         return not _has_fast_convolution()
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
@@ -49,8 +50,8 @@ class CpuOps:
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step
     ) -> torch.Tensor:
-        """Rows are padded to T per request: vLLM's own code, when a request has fewer (0.32), moves its
-        conv state by the wrong number of inputs."""
+        """Convolve the rows, padded to T per request. When a request has fewer, vLLM's own code (0.32)
+        moves its conv state by the wrong number of inputs."""
         _show_plain_weights(layer)
         (tables,) = step.batch.tables
         requests, rows = len(tables.state_blocks), tables.columns.shape[1] - 1
@@ -96,7 +97,8 @@ def _show_plain_weights(layer: QwenGatedDeltaNetAttention) -> None:
 
 
 def _metadata_of(layer: QwenGatedDeltaNetAttention) -> GDNAttentionMetadata | None:
-    """The metadata of the layer's group in a step with rows, its state blocks readable by the kernels.
+    """Return the metadata of the layer's group in a step with rows; the kernels can read its state
+    blocks.
 
     They read the blocks as if they stood next to each other. For one request they stand in a column
     of the block table whose stride PyTorch takes for contiguous, and vLLM's `.contiguous()` leaves.
@@ -112,8 +114,9 @@ def _metadata_of(layer: QwenGatedDeltaNetAttention) -> GDNAttentionMetadata | No
 
 
 def _narrow_view(layer: QwenGatedDeltaNetAttention) -> QwenGatedDeltaNetAttention:
-    """The layer, its conv state cut to the W - 1 columns of an engine without drafts, for which vLLM
-    runs its compiled convolution with the weights as they were packed; kept until a cache is bound."""
+    """Return the layer with its conv state cut to the W - 1 columns of an engine without drafts. With
+    these vLLM runs its compiled convolution with the weights as they were packed. The view is kept until
+    another cache is bound."""
     conv, state, _ = layer.kv_cache
     view = layer.__dict__.get("narrow_view")
     if view is None or view.kv_cache[1] is not state:
@@ -125,7 +128,7 @@ def _narrow_view(layer: QwenGatedDeltaNetAttention) -> QwenGatedDeltaNetAttentio
 
 
 def _row_of(tables: HostTables) -> tuple[torch.Tensor, torch.Tensor]:
-    """Request and place of each row, [N] int64 each."""
+    """Return request and place of each row, [N] int64 each."""
     return torch.from_numpy(tables.request), tables.row_places[1]
 
 

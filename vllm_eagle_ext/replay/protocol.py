@@ -85,8 +85,8 @@ class ReplayOps(Protocol):
         """Say whether block tables are read where they stand, whatever tensor they were last seen in."""
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
-        """out [1 + scratch_blocks, groups, R]: the state block of each request in each group's table,
-        then its scratch block; NULL_BLOCK after the last request."""
+        """Fill `out` [1 + scratch_blocks, groups, R]: the state block of each request in each group's
+        table, then its scratch block; NULL_BLOCK after the last request."""
 
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         """Prepare the batch once a step, before the layers run."""
@@ -101,12 +101,14 @@ class ReplayOps(Protocol):
         plan: Plan,
         layer: Layer,
     ) -> None:
-        """At the first commit, whose step, buffers and first layer these are; groups: `CacheGroups`."""
+        """Prepare later steps at the first commit, whose step, buffers and first layer these are;
+        groups: `CacheGroups`."""
 
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step
     ) -> torch.Tensor:
-        """x [N, dim] -> [N, dim]; appends the inputs to the conv states, which a commit moves on."""
+        """Convolve x [N, dim] -> [N, dim]; append the inputs to the conv states, which a commit moves
+        on."""
 
     def forward_committed(
         self,
@@ -116,4 +118,4 @@ class ReplayOps(Protocol):
         a: torch.Tensor,  # [tokens, HV]
         core_attn_out: torch.Tensor,  # [tokens, HV, DV]
     ) -> None:
-        """vLLM's own code for prompts and plain decodes."""
+        """Run vLLM's own code for prompts and plain decodes."""

@@ -70,8 +70,8 @@ class _Replay:
         return super().load_weights(weights)  # type: ignore[misc]
 
     def _become_vllms_own(self, vllm_config: VllmConfig) -> None:
-        """Its config names vLLM's target again, too: vLLM sizes the worker's blocks by that class, and
-        keys compiled graphs by that name, which for replay are others."""
+        """Become vLLM's own target, whose name the config gets again, too. vLLM sizes the worker's
+        blocks by that class, and keys compiled graphs by that name; for replay both are others."""
         compat.install_in_worker()
         self.__class__ = next(base for base in type(self).__mro__ if not issubclass(base, _Replay))  # type: ignore[assignment]
         model_config = vllm_config.model_config
@@ -80,9 +80,9 @@ class _Replay:
 
     @classmethod
     def get_mamba_state_shape_from_config(cls, vllm_config: VllmConfig) -> tuple[Any, ...]:
-        """vLLM sizes its state blocks by these before a layer exists. The recorded inputs count as part
-        of the conv state: vLLM's CPU platform takes a target for another kind, with states of another
-        dtype, when it has more than two entries."""
+        """Return the shapes by which vLLM sizes its state blocks before a layer exists. The recorded
+        inputs count as part of the conv state: with more than two entries vLLM's CPU platform takes a
+        target for another kind, with states of another dtype."""
         config = vllm_config.model_config.hf_text_config
         tp = vllm_config.parallel_config.tensor_parallel_size
         width = record_width(

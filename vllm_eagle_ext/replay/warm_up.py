@@ -46,7 +46,8 @@ def compile_later_batches(
     plan: Plan,
     layer: Layer,
 ) -> None:
-    """
+    """Compile what batches after the first commit need.
+
     Args:
         step, num_sampled: of the commit that comes first.
         plan: its buffers, before they are filled.
@@ -65,8 +66,8 @@ def compile_later_batches(
 
 
 def _compile_verify(recurrence: Recurrence, layer: Layer, batch: Batch) -> None:
-    """vLLM's graphs hold steps of few and of many requests, and its warm-up runs both where there is
-    room for many; there is neither with `--enforce-eager`."""
+    """Compile the verify kernels for a batch. vLLM's graphs hold steps of few and of many requests, and
+    its warm-up runs both where there is room for many; there is neither with `--enforce-eager`."""
     _, HV, DV, DK = layer.cache.state.shape
     records = layer.cache.records
     keys = records.shape[2] - HV * (DV + 2)

@@ -13,5 +13,6 @@ class DFlashEagleExtConfig(Qwen3Config):
 
 
 def register() -> None:
-    """Idempotent. Workers need no registration: they receive the config as an object."""
+    """Register the config once; a second call changes nothing. Workers need no registration: they
+    receive the config as an object."""
     AutoConfig.register(DFlashEagleExtConfig.model_type, DFlashEagleExtConfig, exist_ok=True)

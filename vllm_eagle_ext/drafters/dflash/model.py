@@ -40,10 +40,10 @@ class _AfterReload(torch.nn.Module, AttentionLayerBase):
         self._then()
 
     def get_attn_backend(self) -> None:
-        """Not asked: the module is in no register of layers."""
+        """Return None. vLLM does not ask: the module is in no register of layers."""
 
     def get_kv_cache_spec(self, vllm_config: VllmConfig) -> None:
-        """The same."""
+        """Return None, for the same reason."""
 
 
 _FUSED = ("_fused_kv_weight", "_fused_kv_bias", "_k_norm_weights")
@@ -60,8 +60,8 @@ class DFlashEagleExtQwen3Model(DFlashQwen3Model):
         self.after_reload = _AfterReload(self._update_fused_kv_buffers)
 
     def _build_fused_kv_buffers(self) -> None:
-        """In place, since captured graphs read the buffers; in a layerwise reload only when it is over,
-        until when weights and rope's table are without values."""
+        """Build the buffers in place, since captured graphs read them. In a layerwise reload, build them
+        only when it is over: until then weights and rope's table are without values."""
         layers = torch.nn.ModuleList([self.layers, self.hidden_norm])
         if any(each.is_meta for each in (*layers.parameters(), *layers.buffers())):
             self._is_outdated = True
@@ -87,8 +87,9 @@ class DFlashEagleExtQwen3Model(DFlashQwen3Model):
         return embeddings if self.embedding_scale == 1 else embeddings * self.embedding_scale
 
     def _normalize_context_k(self, all_k: torch.Tensor) -> torch.Tensor:  # [L, T, kv heads, d]
-        """The parent hands all layers' weights to one call of `rms_norm`, whose CPU kernel reads the
-        first row of them for every layer, so that only layer 0 is right (vLLM 0.32)."""
+        """Normalise each layer's keys in a call of its own on a CPU. The parent hands all layers'
+        weights to one call of `rms_norm`, whose CPU kernel reads the first row of them for every layer.
+        Only layer 0 would be right (vLLM 0.32)."""
         if not all_k.is_cpu:
             return super()._normalize_context_k(all_k)
         normed = torch.empty_like(all_k)
@@ -105,8 +106,9 @@ class DFlashEagleExtQwen3ForCausalLM(ResolvedDraft, DFlashQwen3ForCausalLM):
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, inputs_embeds: torch.Tensor | None = None
     ) -> torch.Tensor:  # [T], [T] -> [T, H]; without masks [0, H]
-        """V1 lays out blocks of 1 + K rows. With K = 0 nothing is read of them, and what later blocks
-        read of the cache are the context's keys and values, which are stored by now."""
+        """Run the draft, except with K = 0. V1 lays out blocks of 1 + K rows, and with K = 0 nothing is
+        read of them. What later blocks read of the cache are the context's keys and values, which are
+        stored by now."""
         if _has_no_masks():
             return self.lm_head.weight.new_empty(0, self.config.hidden_size)
         return super().forward(input_ids, positions, inputs_embeds)

@@ -26,14 +26,14 @@ class GatePlan:
 
     @property
     def width(self) -> int:
-        """Rows of the gate per head."""
+        """Return how many rows the gate has per head."""
         return self.head_dim if self.kind == "elementwise" else 1
 
 
 def with_gates(
     weights: Iterable[tuple[str, torch.Tensor]], plan: GatePlan, ranks: int
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Canonical names and tensors; every q_proj leaves with its gate.
+    """Yield canonical names and tensors; every q_proj leaves with its gate.
 
     Args:
         ranks: of tensor parallelism; each takes its heads' queries and gates as one block.
@@ -58,7 +58,7 @@ def with_gates(
 
 
 def _split(tensor: torch.Tensor, plan: GatePlan, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """[heads * (d + w), ..] -> query [heads, d, ..], gate [heads, w, ..].
+    """Split [heads * (d + w), ..] into query [heads, d, ..] and gate [heads, w, ..].
 
     Scales of blocks of rows have one row per block; whole blocks move as rows do.
     """
@@ -88,7 +88,8 @@ def runtime_rows(
     gate: torch.Tensor,  # [heads, d or 1, ..]
     ranks: int,
 ) -> torch.Tensor:  # [ranks * 2 * (heads / ranks) * d, ..]
-    """Per rank all queries, then all gates; a gate per head is repeated for its elements."""
+    """Lay out for each rank all queries, then all gates; a gate per head is repeated for its
+    elements."""
     heads, d = query.shape[:2]
     gate = gate.expand(-1, d, *gate.shape[2:])
     by_rank = [part.unflatten(0, (ranks, heads // ranks)) for part in (query, gate)]

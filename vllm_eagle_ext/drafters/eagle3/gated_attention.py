@@ -19,7 +19,8 @@ from vllm.model_executor.models.qwen3 import Qwen3Attention
 
 
 def gated(output: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:  # each [T, heads * d]
-    """In the one temporary: changing `output` in place would cost a compiled graph a copy of it."""
+    """Multiply in the one temporary: changing `output` in place would cost a compiled graph a copy of
+    it."""
     return gate.sigmoid().mul_(output)
 
 

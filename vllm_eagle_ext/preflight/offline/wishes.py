@@ -31,7 +31,8 @@ class EngineWishes:
 
     @property
     def schedule(self) -> object:
-        """vLLM's schedule of K as a start hands it over; with data parallelism vLLM turns it off."""
+        """Return vLLM's schedule of K as a start hands it over; with data parallelism vLLM turns it
+        off."""
         if self.ranks("data_parallel_size") > 1:
             return None
         return self.speculative.get("num_speculative_tokens_per_batch_size")

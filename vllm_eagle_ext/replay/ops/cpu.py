@@ -37,7 +37,7 @@ __all__ = ["ApplyPlan", "gather_blocks", "plan", "prepare", "verify"]
 
 
 def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
-    """Outputs of all rows into `out` [N, HV, DV], their records into the blocks; states stay."""
+    """Write the outputs of all rows to `out` [N, HV, DV], their records to the blocks; states stay."""
     (tables,) = batch.tables
     count = len(tables.request)
     if count < len(out):
@@ -48,8 +48,8 @@ def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: tor
 
 
 def gather_blocks(tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
-    """out [columns, G, R]: the state block of each request in each group's table, then the blocks of the
-    columns after it; NULL_BLOCK after the last request."""
+    """Fill `out` [columns, G, R]: the state block of each request in each group's table, then the blocks
+    of the columns after it; NULL_BLOCK after the last request."""
     count, result = places.requests, out.numpy()
     everywhere = np.arange(count) if places.rows_of is None else places.rows_of.numpy()
     first = np.zeros(count, dtype=np.int64)
@@ -68,8 +68,8 @@ def plan(
     align: Align | None,
     out: Plan,
 ) -> None:
-    """At least one row is committed: the first row of a request is always a token of its text, also
-    where nothing was sampled (the last token of a prompt, run as a verify row)."""
+    """Plan what each group commits: at least one row. The first row of a request is always a token of
+    its text, also where nothing was sampled (the last token of a prompt, run as a verify row)."""
     for group in range(batch.groups):
         _plan_group(batch.of_group(group), num_sampled, rows_of, align, group, out.of_group(group))
 
@@ -103,7 +103,7 @@ def _plan_group(
 
 
 def _block_at(table: np.ndarray, column: np.ndarray) -> np.ndarray:
-    """table [R, columns], column [R] -> [R]."""
+    """Look each column up in its row of the table: table [R, columns], column [R] -> [R]."""
     return table[np.arange(len(column)), np.minimum(column, table.shape[1] - 1)]
 
 
@@ -111,14 +111,16 @@ class ApplyPlan:
     """Writes what a plan says, layer by layer."""
 
     def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
-        """layers: as `types.Layer`; `history`: W - 1, the inputs that the convolution looks back on."""
+        """Keep the layers, each as `types.Layer`; `history`: W - 1, the inputs that the convolution
+        looks back on."""
         self._groups: dict[int, list[tuple[StateCache, Gating]]] = {}
         for cache, gating, group in layers:
             self._groups.setdefault(group, []).append((cache, gating))
         self._history = history
 
     def __call__(self, batch: Batch, plan: Plan) -> None:
-        """Per request: state and conv state after `rows_to_commit` rows, and at the block boundary."""
+        """Write per request state and conv state after `rows_to_commit` rows, and at the block
+        boundary."""
         for group, layers in self._groups.items():
             self._apply(layers, batch.tables[group], plan.of_group(group))
 
@@ -141,8 +143,9 @@ class ApplyPlan:
 
 
 def _commit_columns(tables: HostTables, plan: Plan, count: np.ndarray) -> np.ndarray:
-    """[R, longest + 1] int32: the final block, in which the kernel works in place, but the one of the
-    block boundary where its state is reached and, last, the block that holds the committed state."""
+    """Return the columns of blocks, [R, longest + 1] int32. Each is the final block, in which the kernel
+    works in place, except two: the block at the block boundary, where its state is reached, and, last,
+    the block that holds the committed state."""
     columns = np.repeat(plan.final.numpy()[tables.active][:, None], count.max() + 1, axis=1)
     block_end = plan.block_end.numpy()[tables.active]
     crossing = np.flatnonzero(block_end > NULL_BLOCK)
@@ -178,7 +181,8 @@ def _conv_moves(tables: HostTables, plan: Plan, count: np.ndarray, history: int)
 
 
 def _rows(record: torch.Tensor, state: torch.Tensor) -> Rows:
-    """record [n, H*DK + HV*DV + 2*HV]. The query matters only to outputs: the key stands in for it."""
+    """Split record [n, H*DK + HV*DV + 2*HV] into rows. The query matters only to outputs: the key stands
+    in for it."""
     heads, value_dim, key_dim = state.shape[1:]
     key_heads = (record.shape[1] - heads * (value_dim + 2)) // key_dim
     sizes = [key_heads * key_dim, heads * value_dim, heads, heads]

@@ -12,7 +12,8 @@ from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Batch, HostTables
 
 
 def prepare(batch: Batch, rows_per_request: int) -> Batch:
-    """`rows_per_request`: T. Rows of padding, if there are any, must stand after all others."""
+    """Add the tables to a batch; `rows_per_request`: T. Rows of padding, if there are any, must stand
+    after all others."""
     groups = (batch.of_group(group) for group in range(batch.groups))
     return batch._replace(tables=tuple(_tables_of(one, rows_per_request) for one in groups))
 
@@ -36,14 +37,14 @@ def _tables_of(batch: Batch, rows_per_request: int) -> HostTables:
 
 
 def row_starts(lengths: np.ndarray) -> np.ndarray:
-    """[R] -> [R + 1] int32."""
+    """Return the first row of each request, then the number of rows: [R] -> [R + 1] int32."""
     starts = np.zeros(len(lengths) + 1, dtype=np.int32)
     np.cumsum(lengths, out=starts[1:])
     return starts
 
 
 def from_last_column(columns: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-    """The table, and what makes the kernel load each state from its last column."""
+    """Return the table, and what makes the kernel load each state from its last column."""
     last = np.full(len(columns), columns.shape[1], dtype=np.int32)
     return torch.from_numpy(columns), torch.from_numpy(last)
 

@@ -51,7 +51,7 @@ def _recorded(record: torch.Tensor, state: torch.Tensor) -> Rows:
 
 
 def _active(batch: Batch) -> list[tuple[int, int, int, int]]:
-    """Request, state block, first row and number of rows, of those that are no padding."""
+    """List request, state block, first row and number of rows, of those that are no padding."""
     blocks, starts = batch.state_blocks.tolist(), batch.starts.tolist()
     ranges = zip(blocks, starts[:-1], starts[1:], strict=True)
     return [
@@ -67,7 +67,7 @@ def verify(
     out: torch.Tensor,
     dtype: torch.dtype = torch.float64,
 ) -> None:
-    """Outputs of all rows from the committed states, into `out` [N, HV, DV]; records the rows."""
+    """Write the outputs of all rows from the committed states to `out` [N, HV, DV]; record the rows."""
     for _, block, first, count in _active(batch):
         state = cache.state[block].to(dtype)
         for i in range(count):
@@ -86,7 +86,7 @@ def plan(
     align: Align | None,
     out: Plan,
 ) -> None:
-    """Turns the sampled counts [requests of the whole batch] into what `ApplyPlan` writes.
+    """Turn the sampled counts [requests of the whole batch] into what `ApplyPlan` writes.
 
     rows_of [R]: where a request stands in the whole batch, None if in the same place.
     """
@@ -128,11 +128,13 @@ class ApplyPlan:
         history: int,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        """layers: as `types.Layer`; `history`: W - 1, the inputs that the convolution looks back on."""
+        """Keep the layers, each as `types.Layer`; `history`: W - 1, the inputs that the convolution
+        looks back on."""
         self._layers, self._history, self._dtype = tuple(layers), history, dtype
 
     def __call__(self, batch: Batch, plan: Plan) -> None:
-        """Per request: state and conv state after `rows_to_commit` rows, and at the block boundary."""
+        """Write per request state and conv state after `rows_to_commit` rows, and at the block
+        boundary."""
         for cache, gating, group in self._layers:
             self._apply(cache, gating, batch.of_group(group), plan.of_group(group))
 

@@ -39,7 +39,7 @@ def _step(
     A_log: tl.tensor,
     dt_bias: tl.tensor,
 ) -> tl.tensor:
-    """The state after one row."""
+    """Return the state after one row."""
     key, value = key.to(tl.float32), value.to(tl.float32)
     x = a.to(tl.float32) + dt_bias.to(tl.float32)
     softplus = tl.where(x <= THRESHOLD, tl.log(1 + tl.exp(x)), x)
@@ -84,7 +84,7 @@ def _verify(
     BK: tl.constexpr,
     BV: tl.constexpr,
 ) -> None:
-    """One program per request, value head and value tile."""
+    """Verify in one program per request, value head and value tile."""
     program = tl.program_id(0)
     tiles: tl.constexpr = (DV + BV - 1) // BV
     i_v, i_hv, request = program % tiles, program // tiles % HV, program // (tiles * HV)
@@ -152,7 +152,8 @@ def _apply_states(
     BK: tl.constexpr,
     BV: tl.constexpr,
 ) -> None:
-    """One program per layer, request, value head and value tile: none reads what another writes."""
+    """Commit in one program per layer, request, value head and value tile: none reads what another
+    writes."""
     program = tl.program_id(0)
     tiles: tl.constexpr = (DV + BV - 1) // BV
     i_v, i_hv, request = program % tiles, program // tiles % HV, program // (tiles * HV)
@@ -196,14 +197,14 @@ def _apply_states(
 
 
 def _tiles(cache: StateCache) -> dict[str, int]:
-    """Sizes of a layer and of a program's tile, by the kernels' names."""
+    """Return the sizes of a layer and of a program's tile, by the kernels' names."""
     sizes = layer_sizes(cache)
     BK, BV = triton.next_power_of_2(sizes["DK"]), min(triton.next_power_of_2(sizes["DV"]), 32)
     return sizes | {"BK": BK, "BV": BV}
 
 
 def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
-    """Outputs of all rows from the committed states, into `out` [N, HV, DV]; records the rows.
+    """Write the outputs of all rows from the committed states to `out` [N, HV, DV]; record the rows.
 
     Heads and widths of `rows` and `out` are contiguous, and so are a block's state and records; rows and
     blocks may be any distance apart. Rows of padding are not touched.
@@ -218,7 +219,8 @@ class ApplyPlan:
     """
 
     def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
-        """layers: as `types.Layer`; `history`: W - 1, the inputs that the convolution looks back on."""
+        """Keep the layers, each as `types.Layer`; `history`: W - 1, the inputs that the convolution
+        looks back on."""
         self._layers = tuple(Layer(*layer) for layer in layers)  # the table holds only addresses
         caches, _, groups = zip(*self._layers, strict=True)
         first = caches[0]
@@ -236,7 +238,8 @@ class ApplyPlan:
 
     @staticmethod
     def _alignment(blocks: torch.Tensor) -> int:
-        """Bytes of which every block's start is known to be a multiple, as `_verify` gets to know it."""
+        """Return the bytes of which every block's start is known to be a multiple, as `_verify` gets to
+        know it."""
         if blocks.data_ptr() % VECTOR_BYTES:
             return blocks.element_size()
         return math.gcd(VECTOR_BYTES, blocks.stride(0) * blocks.element_size())
@@ -246,13 +249,14 @@ class ApplyPlan:
         return (*inner, self._alignment(cache.state))
 
     def __call__(self, batch: Batch, plan: Plan) -> None:
-        """Per request: state and conv state after `rows_to_commit` rows, and at the block boundary."""
+        """Write per request state and conv state after `rows_to_commit` rows, and at the block
+        boundary."""
         if batch.state_blocks.shape[-1]:
             self._launch(batch, plan)
             self._move_conv_states(batch, plan)
 
     def _launch(self, batch: Batch, plan: Plan) -> None:
-        """The states."""
+        """Launch the kernel that writes the states."""
         first, gating, _ = self._layers[0]
         _apply_states[(programs(batch, self._sizes), len(self._layers))](
             self._table,

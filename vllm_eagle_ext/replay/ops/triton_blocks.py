@@ -31,7 +31,7 @@ def _gather_blocks(
     ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program per part of the requests and cache group."""
+    """Gather in one program per part of the requests and cache group."""
     i, group = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1).to(tl.int64)
     active = i < requests
     request = tl.load(rows_of + i, mask=active, other=0) if MAPPED else i
@@ -45,7 +45,8 @@ def _gather_blocks(
 
 
 def gather_blocks(tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
-    """out [1, G, R]: each request's state block in each group's table, NULL_BLOCK after the last."""
+    """Fill `out` [1, G, R]: each request's state block in each group's table, NULL_BLOCK after the
+    last."""
     _, groups, padded = out.shape
     first = tables.tensors[0]
     _gather_blocks[(triton.cdiv(padded, GATHER_BLOCK), groups)](

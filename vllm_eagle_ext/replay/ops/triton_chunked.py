@@ -32,8 +32,8 @@ COMMIT = {"num_warps": 4, "STAGES": 3}
 
 
 def _sizes_for(cache: StateCache, requests: int, layers: int = 1) -> dict[str, int]:
-    """Sizes of a layer and of a program's tile, by the kernels' names. A launch's tile depends only on
-    its layers and the padded number of requests, so that a graph may hold it."""
+    """Return the sizes of a layer and of a program's tile, by the kernels' names. A launch's tile
+    depends only on its layers and the padded number of requests, so that a graph may hold it."""
     sizes = layer_sizes(cache)
     rows, DK, DV = cache.records.shape[1], sizes["DK"], sizes["DV"]
     reason = chunked_kernels.hindrance(DK, DV, rows, cache.records.dtype, cache.state.dtype)
@@ -49,7 +49,7 @@ def _sizes_for(cache: StateCache, requests: int, layers: int = 1) -> dict[str, i
 
 
 def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
-    """Outputs of all rows from the committed states, into `out` [N, HV, DV]; records the rows.
+    """Write the outputs of all rows from the committed states to `out` [N, HV, DV]; record the rows.
 
     Heads and widths of `rows` and `out` are contiguous, and so are a block's state and records; rows and
     blocks may be any distance apart. Rows of padding are not touched, nor a request's rows after
@@ -66,7 +66,8 @@ class ApplyPlan(sequential.ApplyPlan):
     """Writes what a plan says, in all layers at once: one launch for states, one for conv states."""
 
     def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
-        """layers: as `types.Layer`; `history`: W - 1, the inputs that the convolution looks back on.
+        """Keep the layers, each as `types.Layer`; `history`: W - 1, the inputs that the convolution
+        looks back on.
 
         Raises:
             ValueError: the layers differ, or have shapes or dtypes that these kernels cannot run.

@@ -44,7 +44,7 @@ def _squares(rows: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _solution(k_k: tl.tensor, k_unit: tl.tensor, between: tl.tensor, b: tl.tensor) -> tl.tensor:
-    """diag(beta) (1 + A)^-1, from products of raw keys and what makes their length one."""
+    """Compute diag(beta) (1 + A)^-1, from products of raw keys and what makes their length one."""
     s, t = places(k_k.shape[0])
     beta = tl.sigmoid(b.to(tl.float32))
     A = tl.where(s < t, between * k_unit[:, None] * k_k * (beta * k_unit)[None, :], 0.0)
@@ -86,7 +86,7 @@ def _verify(
     BV: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
-    """One program per request, value head and value tile. Of a request at most ROWS rows are done."""
+    """Verify in one program per request, value head and value tile, at most ROWS rows of a request."""
     program = tl.program_id(0)
     tiles: tl.constexpr = (DV + BV - 1) // BV
     i_v, i_hv, request = program % tiles, program // tiles % HV, program // (tiles * HV)
@@ -160,7 +160,7 @@ def _store_states(
     BD: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
-    """The state after `length` rows."""
+    """Store the state after `length` rows."""
     o = tl.arange(0, before.shape[0])
     here = o < length
     decay = tl.sum(tl.where(o == length - 1, before, 0.0), 0)
@@ -208,7 +208,8 @@ def _apply_states(
     BV: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
-    """One program per layer, request, value head and value tile: none reads what another writes."""
+    """Commit in one program per layer, request, value head and value tile: none reads what another
+    writes."""
     program = tl.program_id(0)
     tiles: tl.constexpr = (DV + BV - 1) // BV
     i_v, i_hv, request = program % tiles, program // tiles % HV, program // (tiles * HV)

@@ -13,7 +13,7 @@ from vllm_eagle_ext.replay.ops.types import Batch, Gating, Rows, StateCache
 
 
 def layer_sizes(cache: StateCache) -> dict[str, int]:
-    """Heads and widths of a layer, by the kernels' names."""
+    """Return heads and widths of a layer, by the kernels' names."""
     _, HV, DV, DK = cache.state.shape
     H = (cache.records.shape[2] - HV * (DV + 2)) // DK
     if record_width(H, DK, HV, DV) != cache.records.shape[2]:
@@ -24,7 +24,8 @@ def layer_sizes(cache: StateCache) -> dict[str, int]:
 
 
 def programs(batch: Batch, sizes: dict[str, int]) -> int:
-    """Programs of one layer. The rows have no part in it, so that a graph may hold the launch."""
+    """Count the programs of one layer. The rows have no part in it, so that a graph may hold the
+    launch."""
     return batch.state_blocks.shape[-1] * sizes["HV"] * triton.cdiv(sizes["DV"], sizes["BV"])
 
 

@@ -43,7 +43,7 @@ def _plan(
     ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program per part of the requests and cache group."""
+    """Plan in one program per part of the requests and cache group."""
     i, group = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1).to(tl.int64)
     here, mine = i < requests, group * group_step + i
     blocks = state_blocks + group * blocks_group_step
@@ -73,8 +73,9 @@ def _plan(
 
 
 def steps(batch: Batch, plan: Plan) -> tuple[int, int, int]:
-    """Elements from one request's state block to the next, from one cache group's to the next, and from
-    one group to the next in the plan: 0 where there is one group."""
+    """Return three distances in elements: from one request's state block to the next, from one cache
+    group's to the next, and from one group to the next in the plan. The last two are 0 where there is
+    one group."""
     blocks, part = batch.state_blocks, plan.final
     if blocks.ndim == 1:
         return blocks.stride(0), 0, 0
@@ -90,7 +91,7 @@ def plan(
     align: Align | None,
     out: Plan,
 ) -> None:
-    """Turns the sampled counts into what `ApplyPlan` writes.
+    """Turn the sampled counts into what `ApplyPlan` writes.
 
     num_sampled [requests of the whole batch] int32; rows_of [R] int32: where a request stands there,
     None if in the same place. At least the first row is committed: a prompt's last token that ran as a
@@ -144,8 +145,8 @@ def _move_conv_states(
     BLOCK_C: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ) -> None:
-    """One program per layer, request and part of the channels. State blocks may coincide: all loads come
-    first."""
+    """Move in one program per layer, request and part of the channels. State blocks may coincide: all
+    loads come first."""
     parts = tl.cdiv(channels, BLOCK_C)
     program, entry = tl.program_id(0), table + tl.program_id(1) * 3
     request, group = program // parts, tl.load(entry + 2)
@@ -177,8 +178,8 @@ class MoveConvStates:
     """Moves the conv states after the committed rows, all layers in one launch."""
 
     def __init__(self, convs: Sequence[torch.Tensor], groups: Sequence[int], history: int) -> None:
-        """convs: per layer [P, dim, W - 1 + T - 1]; strides inside a block are those of the first.
-        groups: the cache group of each."""
+        """Keep the states. convs: per layer [P, dim, W - 1 + T - 1]; strides inside a block are those of
+        the first. groups: the cache group of each."""
         self._convs, self._history = tuple(convs), history
         if len({(conv.shape[1:], conv.dtype, conv.stride()[1:]) for conv in convs}) > 1:
             raise ValueError("the convolution states of a commit differ in shape, dtype or stride")

@@ -117,7 +117,8 @@ class BlockTables(NamedTuple):
 
     @classmethod
     def of(cls, tensors: Sequence[torch.Tensor]) -> BlockTables:
-        """
+        """Collect the tables and their addresses.
+
         Raises:
             ValueError: the tables differ in the number of blocks or in the distance of their rows.
         """
@@ -150,7 +151,8 @@ class Align(NamedTuple):
 
 class PlanApplier(Protocol):
     def __call__(self, batch: Batch, plan: Plan) -> None:
-        """Per request: state and conv state after `rows_to_commit` rows, and at the block boundary."""
+        """Write per request state and conv state after `rows_to_commit` rows, and at the block
+        boundary."""
 
 
 class Layer(NamedTuple):
@@ -163,7 +165,8 @@ class Layer(NamedTuple):
 
 class ApplierClass(Protocol):
     def __call__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> PlanApplier:
-        """layers: as `Layer`; `history`: W - 1, the inputs that the convolution looks back on."""
+        """Keep the layers, each as `Layer`; `history`: W - 1, the inputs that the convolution looks back
+        on."""
 
 
 class Recurrence(Protocol):
@@ -171,12 +174,13 @@ class Recurrence(Protocol):
 
     @property
     def ApplyPlan(self) -> ApplierClass:
-        """Writes what a plan says, in all layers."""
+        """Return the class that writes what a plan says, in all layers."""
 
     def verify(
         self, rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor
     ) -> None:
-        """Outputs of all rows from the committed states, into `out` [N, HV, DV]; records the rows."""
+        """Write the outputs of all rows from the committed states to `out` [N, HV, DV]; record the
+        rows."""
 
     def plan(
         self,
@@ -186,8 +190,8 @@ class Recurrence(Protocol):
         align: Align | None,
         out: Plan,
     ) -> None:
-        """Turns the sampled counts into what `ApplyPlan` writes: rows_to_commit = num_sampled, at least
-        1 (a prompt's last token that ran as a verify row samples nothing), at most the request's rows.
+        """Turn the sampled counts into what `ApplyPlan` writes: rows_to_commit = num_sampled, at least 1
+        (a prompt's last token that ran as a verify row samples nothing), at most the request's rows.
 
         A step passes one block boundary at most: block_size >= T.
         """

@@ -107,7 +107,7 @@ def _block_of(step: MadeStep, request: int) -> int:
 
 
 def _written(step: MadeStep) -> Iterator[tuple[int, int, int]]:
-    """Request, rows and block of every state that the commit has to write."""
+    """Yield request, rows and block of every state that the commit has to write."""
     plan = empty_plan(step)
     reference.plan(step.batch, step.num_sampled, None, step.align, plan)
     count, final, block_end, lengths = (part.tolist() for part in plan)
@@ -118,7 +118,8 @@ def _written(step: MadeStep) -> Iterator[tuple[int, int, int]]:
 
 
 def _compare_plans(kernels: Kernels, step: MadeStep, batch: Batch) -> Part:
-    """All four forms: with and without block boundaries, requests in their places or elsewhere."""
+    """Compare all four forms: with and without block boundaries, requests in their places or
+    elsewhere."""
     requests, align = len(batch.state_blocks), step.align
     elsewhere = torch.arange(requests - 1, -1, -1, dtype=torch.int32, device=step.whole.device)
     turned = elsewhere.long()
@@ -181,7 +182,7 @@ def _bounded(
 
 
 def _in_fp64(before: MadeStep, written: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Outputs [N, HV, DV] and the states to write, of the reference in fp64."""
+    """Compute the reference's outputs [N, HV, DV] and the states to write, in fp64."""
     cache = before.cache._replace(
         conv=before.cache.conv.clone(),
         state=before.cache.state.double(),
@@ -198,7 +199,8 @@ def _in_fp64(before: MadeStep, written: list[tuple[int, int, int]]) -> tuple[tor
 def _compare_others(
     step: MadeStep, before: MadeStep, written: list[tuple[int, int, int]], history: int
 ) -> Part:
-    """Every byte that nobody had to write: the null block, the blocks of nobody, what lies between."""
+    """Compare every byte that nobody had to write: the null block, the blocks of nobody, what lies
+    between."""
     for _, _, block in written:
         before.cache.state[block] = step.cache.state[block]
         before.cache.conv[block, :, :history] = step.cache.conv[block, :, :history]

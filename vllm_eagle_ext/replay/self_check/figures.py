@@ -104,7 +104,7 @@ def compare_error(name: str, mine: torch.Tensor, exact: torch.Tensor, limit: flo
 
 
 def relative_error(mine: torch.Tensor, exact: torch.Tensor) -> float:
-    """Root mean square of the differences, relative to that of the fp64 values."""
+    """Return the root mean square of the differences, relative to that of the fp64 values."""
     return float((mine.double() - exact).norm() / exact.norm().clamp_min(1e-300))
 
 
@@ -114,7 +114,8 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _largest(mine: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]:
-    """The largest difference, itself and relative to the largest expected magnitude; inf of a NaN."""
+    """Return the largest difference, itself and relative to the largest expected magnitude; inf of a
+    NaN."""
     expected = expected.double()
     largest = float((mine.double() - expected).abs().max())
     if math.isnan(largest):

@@ -61,7 +61,7 @@ class MadeStep(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """N without padding."""
+        """Return N without padding."""
         return sum(self.lengths)
 
 
@@ -130,7 +130,7 @@ def _made_up(seed: int, size: tuple[int, ...], dtype: torch.dtype, scale: float 
 
 
 def _make_rows(shapes: Shapes, count: int, device: torch.device, seed: int) -> Rows:
-    """Query, key and value are views of one tensor, as the layer's convolution leaves them."""
+    """Make query, key and value views of one tensor, as the layer's convolution leaves them."""
     H, HV, DK, DV = shapes.H, shapes.HV, shapes.DK, shapes.DV
     packed = _made_up(seed, (count, shapes.channels), shapes.model).to(device)
     query, key, value = packed.split([H * DK, H * DK, HV * DV], dim=1)
