@@ -19,7 +19,7 @@ INSTEAD = {
     "is told": "is reported", "are told": "are reported", "is said": "is reported",
     "are said": "are reported", "it is to be": "must", "by which rule": "why",
 }  # fmt: skip
-_LISTED = re.compile(rf"\b({'|'.join(INSTEAD)})\b", re.IGNORECASE)
+_LISTED = re.compile(rf"\b({'|'.join(INSTEAD)})\b(?! apart\b)", re.IGNORECASE)
 # Cells of tables, items of lists and what a colon introduces count for themselves.
 _END = re.compile(r"(?<=[.!?:;])\s+|\n\s*\n|\n(?=\s*(?:[-*|#]|\d+\.) ?)|\s\|\s")
 _FENCED = re.compile(r"^ *```.*?^ *```$|<!--.*?-->", re.DOTALL | re.MULTILINE)

@@ -41,6 +41,11 @@ def test_listed_words(word):
     assert list(listed_words(f"It is x{word}x this.")) == []
 
 
+def test_to_tell_apart_is_not_to_report():
+    assert list(listed_words("They are told apart by name.")) == []
+    assert len(list(listed_words("They are told by name."))) == 1
+
+
 def test_code_and_addresses_are_left_out():
     page = f"It is `alone`.\n\n```text\nbeside {sentence(40)}\n```\n\n[Here](behind/alone.md)."
     assert [*long_sentences(prose(page)), *listed_words(prose(page))] == []
