@@ -37,7 +37,7 @@ endif
 venv:
 	@$(PYTHON) tools/setup_venv.py --vllm $(KIND) --torch-index "$(TORCH_INDEX)"
 
-# vLLM 0.33's Python files over .venv's compiled ones, beside .venv.
+# vLLM 0.33's Python files over .venv's compiled ones, in an environment of its own.
 venv-0.33: venv
 	@$(BIN)/python -m tools.overlay
 
@@ -56,7 +56,7 @@ test-full: $(if $(REST),venv,test)
 test-long: venv
 	@$(RUN) $(BIN)/python -m pytest -m "long and not peers" $(SLOWEST) $(PYTEST)
 
-# Other projects' libraries write drafts and draft with them, in an environment beside .venv.
+# Other projects' libraries write drafts and draft with them, in an environment that also reads .venv.
 # `make test-peers ROWS=reference` starts no engine, ROWS=all serves every draft.
 ROWS ?= default
 PEERS_reference := peers and not e2e
@@ -84,7 +84,7 @@ MINUTES ?= 15
 soak: venv
 	@$(RUN) $(BIN)/python -m tests.soak --minutes $(MINUTES) --target $(TARGET)
 
-# Ours against stock vLLM in one run, with wide margins: about ten minutes, of a machine left alone.
+# Ours against stock vLLM in one run, with wide margins: about ten minutes, while nothing else runs.
 bench-guard: venv
 	@$(RUN) $(BIN)/python -m benchmarks.guard
 

@@ -78,13 +78,13 @@ def judge(guard: Guard, report: dict[str, Any] | None) -> list[tuple[str, bool]]
 
 def main() -> None:
     console = Console(highlight=False, soft_wrap=True)
-    # All have run before any is told: benches print much.
+    # All have run before any is printed: benches print much.
     verdicts = [verdict for guard in GUARDS for verdict in judge(guard, measured(guard))]
     for line, holds in verdicts:
         console.print(f"{'ok ' if holds else 'NO '} {line}")
     held = all(holds for _, holds in verdicts)
     if not held:
-        console.print(f"Slower than it was, or a noisy run: see {BUILD}/*/ and run it again alone.")
+        console.print(f"Slower than it was, or a noisy run: see {BUILD}/*/ and run only this again.")
     sys.exit(0 if held else 1)
 
 

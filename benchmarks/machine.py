@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a measurement ran on, as committed beside its figures."""
+"""What a measurement ran on, as committed with its figures."""
 
 from __future__ import annotations
 

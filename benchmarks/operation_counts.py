@@ -78,7 +78,7 @@ class OperationCounter:
 
 
 def operations(draft: str, *, ours: bool) -> dict[str, float]:
-    """Per step, of one request alone."""
+    """Count per step, while one request runs."""
     target, method, k, options = DRAFTS[draft]
     folder = str(TINY / draft.partition(",")[0])
     arguments: dict[str, Any] = {

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a step costs outside the model, by the number of KV-cache groups: launches, and time of the host.
 
-    python -m benchmarks.step_launches [--beside PYTHON]
+    python -m benchmarks.step_launches [--also PYTHON]
 
 vLLM makes groups as large as its smallest kind of layers. A draft with one layer of a kind of its own
-cuts a target's 48 gated delta nets into 48 groups. `--beside` runs the same under another interpreter,
+cuts a target's 48 gated delta nets into 48 groups. `--also` runs the same under another interpreter,
 with another release of vLLM, and writes both into one result.
 """
 
@@ -28,7 +28,7 @@ LAUNCHES_MORE, TIMES_AS_LONG = 24, 1.3  # than stock vLLM, at most
 QWEN_27B, QWEN_35B_A3B = Delta(48, 16, 48), Delta(30, 16, 32)
 # Numbers of like layers: gated delta nets, attention, and the draft's.
 PAIRS = {
-    "27B alone": (QWEN_27B, (48, 16)),
+    "27B without a draft": (QWEN_27B, (48, 16)),
     "27B with a DFlash draft of 4 windowed layers and 1 full one": (QWEN_27B, (48, 16, 4, 1)),
     "35B-A3B with a DFlash draft of 8 full layers": (QWEN_35B_A3B, (30, 10, 8)),
     "35B-A3B with a draft of one layer of another shape": (QWEN_35B_A3B, (30, 10, 1)),
@@ -99,7 +99,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main(
-    beside: Annotated[Path | None, typer.Option(help="Python with another release of vLLM.")] = None,
+    also: Annotated[Path | None, typer.Option(help="Python with another release of vLLM.")] = None,
     repeats: Annotated[int, typer.Option(help="Steps that are timed.")] = 300,
     out: Annotated[Path, typer.Option(help="Result.")] = RESULT,
     only_print: Annotated[bool, typer.Option(hidden=True)] = False,
@@ -109,8 +109,8 @@ def main(
         print(json.dumps(found))
         return
     releases = [found]
-    if beside is not None:
-        command = [beside, "-m", "benchmarks.step_launches", "--only-print", "--repeats", str(repeats)]
+    if also is not None:
+        command = [also, "-m", "benchmarks.step_launches", "--only-print", "--repeats", str(repeats)]
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         releases.append(json.loads(printed.splitlines()[-1]))
     out.write_text(json.dumps({"machine": machine(), "releases": releases}, indent=1) + "\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/dev/vllm_faults.md"
 FOLDER = PAGE.with_suffix("")
-# What a docstring says behind its title; in brackets what some leave out.
+# What a docstring says after its title; in brackets what some leave out.
 FIELDS = (
     "Kind", "Met by", "Symptom", "Cause", "Releases", "[No script]", "[Also shown by]", "Workaround",
     "[Remedy]", "Can go when",

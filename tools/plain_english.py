@@ -1,4 +1,4 @@
-"""Holds pages, help and messages to plain English: their words, and how many."""
+"""Holds pages, help, messages and comments to plain English: their words, and how many."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ INSTEAD = {
     "is told": "is reported", "are told": "are reported", "is said": "is reported",
     "are said": "are reported", "it is to be": "must", "by which rule": "why",
 }  # fmt: skip
-_LISTED = re.compile(rf"\b({'|'.join(INSTEAD)})\b", re.IGNORECASE)
+_LISTED = re.compile(rf"\b({'|'.join(INSTEAD)})\b(?! apart\b)", re.IGNORECASE)
 # Cells of tables, items of lists and what a colon introduces count for themselves.
 _END = re.compile(r"(?<=[.!?:;])\s+|\n\s*\n|\n(?=\s*(?:[-*|#]|\d+\.) ?)|\s\|\s")
 _FENCED = re.compile(r"^ *```.*?^ *```$|<!--.*?-->", re.DOTALL | re.MULTILINE)
 _LINK, _CODE = re.compile(r"\[([^\]]*)\]\([^)]*\)"), re.compile(r"`[^`]*`")
+# Files in which every line is searched for listed words; this one lists them.
+_FOLDERS = r"(vllm_eagle_ext|docs/dev/vllm_faults|examples|tools|benchmarks)"
+_SEARCHED = re.compile(rf"(?!tools/plain_english\.py){_FOLDERS}/.*\.py|Makefile|pyproject\.toml")
 
 
 def long_sentences(text: str) -> Iterator[str]:
@@ -42,6 +45,11 @@ def prose(page: str) -> str:
     """Leave out blocks of code and addresses of links; a code span counts as one word."""
     text = _LINK.sub(r"\1", _FENCED.sub("\n\n", page))
     return _CODE.sub("`x`", text)
+
+
+def is_searched(name: str) -> bool:
+    """Tell whether every line of a file is searched for listed words, code included."""
+    return _SEARCHED.fullmatch(name) is not None
 
 
 def help_texts() -> Iterator[tuple[str, str]]:
@@ -66,7 +74,7 @@ def problems() -> Iterator[str]:
         if name.endswith(".md"):
             text = prose(path.read_text(encoding="utf-8"))
             yield from (f"{name}: {what}" for what in (*long_sentences(text), *listed_words(text)))
-        elif name.startswith("vllm_eagle_ext/") and name.endswith(".py"):
+        elif is_searched(name):
             yield from (f"{name}: {what}" for what in listed_words(path.read_text(encoding="utf-8")))
     for name, text in help_texts():
         yield from (f"{name}: {what}" for what in (*long_sentences(text), *listed_words(text)))

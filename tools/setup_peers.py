@@ -1,4 +1,4 @@
-"""Makes .venv-peers once: other projects' libraries, beside .venv's. Standard library only.
+"""Makes .venv-peers once: other projects' libraries, added to .venv's. Standard library only.
 
 `python tools/setup_peers.py`, after tools/setup_venv.py. Nothing of it enters the package or .venv:
 the peers are installed without their dependencies, which are .venv's wherever it has them.
@@ -27,11 +27,12 @@ PEERS = {
     "dflash": "0.1.0",  # z-lab's
     "angelslim": "0.5.0",  # Tencent/AngelSlim
 }
-# What they import beside .venv's packages, to build a draft and to run it.
+# What they import that .venv lacks, to build a draft and to run it.
 NEEDED = {
     "datasets": "5.0.1",  # imported by speculators and AngelSlim; dflash pins this release
     "hs-connectors": "0.9.0",  # imported by speculators, which pins this release
     "multiprocess": "0.70.19",  # imported by datasets
+    "pandas": "3.1.1",  # imported by datasets; its own needs come with .venv's matplotlib
     "pyarrow": "26.0.1",  # imported by datasets
     "xxhash": "4.1.0",  # imported by datasets
 }
@@ -63,10 +64,10 @@ def main() -> None:
     wanted = fingerprint()
     if READY.exists() and READY.read_text() == wanted:
         return
-    say("Making .venv-peers, which reads .venv's packages beside its own ...")
+    say("Making .venv-peers, which also reads .venv's packages ...")
     venv.create(PEERS_VENV, with_pip=True, clear=True, symlinks=True)
-    beside = f"import site; site.addsitedir({str(libraries(VENV / 'bin' / 'python'))!r})\n"
-    (libraries(PYTHON) / "beside.pth").write_text(beside)
+    added = f"import site; site.addsitedir({str(libraries(VENV / 'bin' / 'python'))!r})\n"
+    (libraries(PYTHON) / "venv.pth").write_text(added)
     pins = [f"{name}=={version}" for name, version in (PEERS | NEEDED).items()]
     # One that the index lacks must not cost the others.
     missing = [] if install(*pins) else [pin for pin in pins if not install(pin)]

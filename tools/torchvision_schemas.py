@@ -1,4 +1,4 @@
-"""Lets a CUDA build of torchvision be imported beside CPU torch.
+"""Lets a CUDA build of torchvision be imported together with CPU torch.
 
 Its import registers fake kernels for two operators that its compiled library would have declared, and
 fails because that library cannot be loaded. Declaring the two is enough for what vLLM and transformers

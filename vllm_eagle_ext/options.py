@@ -39,9 +39,9 @@ class Options(BaseModel):
     )
     aux_layers: Literal["auto", "input", "output"] | list[Annotated[int, Field(ge=0)]] = Field(
         default="auto",
-        description='"auto" (as the draft\'s format defines its ids), "input" (the ids name layers '
-        'whose input is read), "output" (they name layers whose output is read), or a list of layers '
-        "whose input is read",
+        description='"auto": the draft\'s format decides what its ids mean. "input": the ids name '
+        'layers whose input is read. "output": the ids name layers whose output is read. Else: a list '
+        "of layers whose input is read",
     )
     gate_layout: Literal["interleaved", "concat"] | None = Field(
         default=None,
@@ -49,8 +49,8 @@ class Options(BaseModel):
     )
     draft_window: Annotated[int, Field(ge=2)] | Literal["auto"] | None = Field(
         default=None,
-        description="tokens that the draft's layers attend to, the last ones, where they were published "
-        'without a window; "auto" (as many as the positions in its config) or null (all)',
+        description="the number of last tokens that the draft's layers attend to, 2 or more. "
+        '"auto": as many as the positions in its config. null: all. Published windows stay as they are',
     )
     norm_output: Literal["checkpoint"] | bool = Field(
         default="checkpoint",
@@ -58,15 +58,14 @@ class Options(BaseModel):
     )
     hybrid_state: Literal["auto", "replay", "per_token"] = Field(
         default="auto",
-        description='"auto" (replay where it is possible and pays), "replay" (one state per request; '
-        'accepted tokens are recomputed) or "per_token" (vLLM\'s own: one state block per draft '
-        "token)",
+        description='"auto": replay where it is possible and pays. "replay": one state per request, and '
+        'accepted tokens are recomputed. "per_token": one state block per draft token, as in vLLM',
     )
     replay_kernels: Literal["auto", "sequential", "chunked"] = Field(
         default="auto",
-        description='"auto" (chunked on a GPU where the model\'s shapes allow it and the check at the '
-        'start passes), "sequential" (row by row, bit for bit what vLLM\'s own kernel computes) or '
-        '"chunked" (all rows of a step at once on tensor cores, rounding differently; only on GPUs)',
+        description='"auto": chunked on a GPU where the model\'s shapes allow it and the check at the '
+        'start passes. "sequential": row by row, the same bits as vLLM\'s own kernel. "chunked": all '
+        "rows of a step at once on tensor cores, rounded differently, only on GPUs",
     )
     adaptive_verification: bool = Field(
         default=False,

@@ -12,7 +12,7 @@ of
 - issue: instructions of all warps on the busiest multiprocessor, four per clock;
 - each pipe of a multiprocessor: fp32, integer and logic, integer products, special functions, shuffles
   and memory together (one instruction per clock, more for more than 128 bytes), tensor cores;
-- latency: rounds of resident CTAs times the clocks of one warp alone, in order, that waits for what it
+- latency: rounds of resident CTAs times the clocks of one warp, in order, that waits only for what it
   reads.
 
 Assumptions. Nothing was measured. Parts overlap perfectly, so that a time is the least that the code

@@ -16,7 +16,7 @@ from benchmarks.kernel_model.sass import Loop, Trips
 
 # Rows that a step commits, by its rows T: anchor and accepted drafts.
 COMMITTED = {4: 3, 8: 4, 16: 5}
-# Rows for which kernels are compiled whose code knows of T as a limit alone.
+# Rows for which kernels are compiled whose code knows of T only as a limit.
 ANY_ROWS = 16
 
 

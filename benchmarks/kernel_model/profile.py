@@ -32,7 +32,7 @@ class Profile:
     loops: tuple[dict[str, int], ...]  # of each loop one iteration: all, and some kinds
     counts: dict[str, float]  # executed per warp, by kind
     clocks: dict[str, float]  # that one warp's instructions take of each part of a multiprocessor
-    alone: float  # clocks of a warp that waits for nobody else
+    one_warp: float  # clocks of a warp that waits for nobody else
 
     @classmethod
     def of(cls, machine: Any, ctas: int, arch: Arch, trips: Trips, conditional: float) -> Profile:
@@ -48,7 +48,7 @@ class Profile:
             loops=tuple(_iteration(loop.counts()) for loop in flow.loops),
             counts={name: round(value, 1) for name, value in sorted(counts.items())},
             clocks={name: round(value, 1) for name, value in clocks.items()},
-            alone=round(warp_clocks(flow, trips, conditional)),
+            one_warp=round(warp_clocks(flow, trips, conditional)),
         )
 
     @property

@@ -30,7 +30,7 @@ class Results:
     """The rows of a run, and those of the one before for what it leaves out."""
 
     def __init__(self, before: Data | None, *, everything: bool) -> None:
-        """before: what was found earlier; a run over everything keeps vLLM's fused kernel alone."""
+        """before: what was found earlier; a run over everything keeps only vLLM's fused kernel."""
         rows = before or {"kernels": [], "times": []}
         self._before = {_kernel_key(row): row for row in rows["kernels"]}
         self._kernels = {} if everything else dict(self._before)

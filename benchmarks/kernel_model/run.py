@@ -33,7 +33,7 @@ PER_TOKEN, PER_TOKEN_FUSED = "per_token", "per_token, fused"
 class Profiles:
     """Profiles of schemes, each compiled once.
 
-    Head counts enter a kernel's code as constants of addresses alone, so that the code of the first
+    Head counts enter a kernel's code only as constants of addresses, so that the code of the first
     target on one rank stands for all, unless `every_shape` is asked for.
     """
 
@@ -118,7 +118,7 @@ def main(
     k: Annotated[list[int] | None, typer.Option(help="Draft tokens: 3, 7, 15; default: all.")] = None,
     device: Annotated[str, typer.Option(help="Part of a device's name; default: all.")] = "",
     every_shape: Annotated[
-        bool, typer.Option(help="Compile for each target's head counts, not for the first one's alone.")
+        bool, typer.Option(help="Compile for each target's head counts, not only for the first one's.")
     ] = False,
     wheel: Annotated[
         Path | None, typer.Option(help="vLLM's CUDA wheel or its library: vLLM's fused kernel is in it.")

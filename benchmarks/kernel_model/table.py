@@ -22,7 +22,7 @@ def kernel_table(data: Data) -> Table:
         "warps",
         "CTAs/SM",
         "instr. per warp",
-        "alone, clocks",
+        "one warp, clocks",
     )
     for name in (*numbers, "loops"):
         table.add_column(name, justify="right")
@@ -36,8 +36,8 @@ def kernel_cells(row: dict[str, Any]) -> list[str]:
     fits = row["occupancy"]
     return [
         str(row["registers"]), str(row["local"]), str(row["shared"]), str(row["warps"]),
-        f"{fits['ctas']} ({fits['limit']})", f"{sum(row['counts'].values()):.0f}", f"{row['alone']:.0f}",
-        loops(row),
+        f"{fits['ctas']} ({fits['limit']})", f"{sum(row['counts'].values()):.0f}",
+        f"{row['one_warp']:.0f}", loops(row),
     ]  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def kernel_time(
     if not fits.ctas:
         raise ValueError(f"a kernel does not fit on {device.name}: {profile}")
     clocks = {part: busiest * profile.warps * value for part, value in profile.clocks.items()}
-    clocks["latency"] = math.ceil(busiest / fits.ctas) * profile.alone
+    clocks["latency"] = math.ceil(busiest / fits.ctas) * profile.one_warp
     parts = {part: value / device.clock for part, value in clocks.items()}
     moved, cached = (of(case) * requests * together for of in (facts.moved, facts.cached))
     parts |= {"bytes": moved / device.bandwidth, "second-level cache": (moved + cached) / device.cache}

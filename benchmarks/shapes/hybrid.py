@@ -26,7 +26,7 @@ class Hybrid(Sizes):
     block: int = 16  # tokens of a block: K + 1
 
     def target(self) -> dict[str, Any]:
-        """The language model alone: a tower for images decodes nothing."""
+        """Give only the language model: a tower for images decodes nothing."""
         return {
             "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text",
             "attention_bias": False, "attn_output_gate": True, "bos_token_id": 0, "eos_token_id": 0,

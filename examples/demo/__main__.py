@@ -49,7 +49,7 @@ def choose_eager(wanted: bool | None) -> bool:
 
 
 def choose_dtype() -> str:
-    """float32 where the CPU has no kernel for bfloat16, which is said."""
+    """Choose float32 where the CPU has no kernel for bfloat16, and print the reason."""
     said = list(fallback_warning({}))
     for line in said:
         console.print(f"{line} This demo serves in float32.", markup=False)

@@ -257,9 +257,9 @@ ROWS = [
 # What no row compares, and why.
 NOT_COMPARED = {
     "engines on the hybrid target": "every draft starts there, P-EAGLE and DFlash ones without their "
-    "M-RoPE sections; but vLLM's linear attention on a CPU is bf16 alone, where near-ties diverge",
+    "M-RoPE sections; but vLLM's linear attention on a CPU runs only in bf16, where near-ties diverge",
     "SafeAILab EAGLE": "is not in the package index (eagle-llm there is EAGLE-1)",
-    "engines of DSpark and DFlash2": "vLLM's own classes draft with them, on its V2 runner alone: "
+    "engines of DSpark and DFlash2": "vLLM's own classes draft with them, only on its V2 runner: "
     "tests/e2e/test_second_heads.py",
     "speculators XPress, MTP": "vLLM 0.32 has neither type",
 }

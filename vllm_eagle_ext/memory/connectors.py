@@ -43,9 +43,10 @@ def warn_of_late_saves(connector: str | None, *, runner: str) -> None:
         raise HybridStateError(
             field="KV connector",
             value=connector,
-            allowed="none with a target with recurrent states on vLLM's V2 runner, which clears a "
-            "block that was handed on before its bytes are saved to the host: where the cache is full, "
-            "prefixes come back as zeros or another request's: wrong texts, also without a draft",
+            allowed="no offloading of a target with recurrent states on vLLM's V2 runner. The runner "
+            "clears a block that was handed on before its bytes are saved to the host. Where the cache "
+            "is full, prefixes come back as zeros or as another request's. Texts are then wrong, also "
+            "without a draft",
             remedy="serve without offloading",
         )
 

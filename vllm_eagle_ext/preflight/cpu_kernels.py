@@ -20,9 +20,9 @@ from vllm_eagle_ext.checkpoint.quantisation import quantised_weights
 from vllm_eagle_ext.errors import SpeculativeConfigError
 
 BF16_FALLBACK = (
-    "This CPU has no AVX-512: vLLM multiplies bfloat16 on it by a fallback, which takes K + 1 times as "
-    "long for the K + 1 rows of a verified draft, so that a draft hardly pays. A dense target is faster "
-    "with --dtype float32."
+    "This CPU has no AVX-512, so that vLLM multiplies bfloat16 by a fallback. The fallback takes K + 1 "
+    "times as long for the K + 1 rows of a verified draft: a draft hardly pays. A dense target is "
+    "faster with --dtype float32."
 )
 FIELD = "quantisation of the draft's weights"
 # Operators: the one that multiplies packed weights, and one that every library has.

@@ -12,7 +12,7 @@ Workaround: `replay/on_cpu.py`, `CpuOps.convolve` hands them on to the wrapper. 
   (`memory/state_scheme.py`, `Situation.per_token_misreads`); elsewhere texts are those without a draft
   (`pytest tests/e2e/test_adapters.py -k unpacked`).
 Remedy: replay.
-Can go when: vLLM looks behind the wrapper.
+Can go when: vLLM looks into the wrapper.
 """
 
 import tempfile
@@ -30,11 +30,11 @@ with set_current_vllm_config(VllmConfig()):
     init_distributed_environment(1, 0, store, 0, "gloo")
     initialize_model_parallel()
     convolution = ColumnParallelLinear(4, 8, bias=False)
-# What loading leaves: packed weights in place, and beside them those that the file has.
+# Loading leaves packed weights in place, and also keeps those that the file has.
 convolution._cpu_unpacked_conv_weight = torch.arange(32.0).view(8, 4)
 convolution.weight.data = torch.zeros(8, 4)
 found = _unpacked_conv_weight(SimpleNamespace(conv1d=ColumnParallelLinearWithLoRA(convolution)))
 if torch.equal(found, convolution._cpu_unpacked_conv_weight):
-    print("fault gone: the weights of the file are found behind the wrapper")
+    print("fault gone: the weights of the file are found inside the wrapper")
     raise SystemExit(1)
 print("fault present: the packed weights are taken, the wrapper has no others")

@@ -33,7 +33,7 @@ dim, width, k = 2, 4, 3
 layer = SimpleNamespace(
     conv1d=SimpleNamespace(weight=torch.ones(dim, 1, width), bias=None),
     activation="silu",
-    rearrange_mixed_qkv=stop,  # behind the convolution
+    rearrange_mixed_qkv=stop,  # called after the convolution
 )
 metadata = SimpleNamespace(
     num_spec_decodes=2,

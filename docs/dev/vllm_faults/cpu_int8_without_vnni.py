@@ -2,7 +2,7 @@
 
 Kind: refused beforehand.
 Met by: drafts and targets of eight-bit integers (W8A8), on CPUs without VNNI instructions: those with
-  AVX2 alone, and the first with AVX-512. The script asks oneDNN for their kernels on any CPU.
+  only AVX2, and the first with AVX-512. The script asks oneDNN for their kernels on any CPU.
 Symptom: W8A8 drafts are random; W8A8 targets give wrong texts.
 Cause: `_custom_ops.py`, `onednn_scaled_mm`: oneDNN adds pairs of products in 16 bits there, where those
   of weights beyond 63 do not fit.

@@ -8,7 +8,7 @@ Cause: `triton_utils/dispatcher.py`, `_rebind_kernels` looks at every attribute 
 Releases: 0.32 and 0.33 (run).
 Workaround: `compat.py` wraps functions of the rejection sampler instead of registering a kernel; tests
   that start two engines in a process keep the kernels of the first.
-Can go when: The scan looks at plain dicts alone.
+Can go when: The scan looks only at plain dicts.
 """
 
 import numba
@@ -21,5 +21,5 @@ except Exception as error:  # noqa: BLE001 - numba's own kind
         f"fault present: numba {numba.__version__}: {type(error).__name__}: {str(error).splitlines()[0]}"
     )
 else:
-    print("fault gone: kernels were replaced beside numba")
+    print("fault gone: kernels were replaced although numba was imported")
     raise SystemExit(1)

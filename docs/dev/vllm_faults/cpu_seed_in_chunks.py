@@ -28,6 +28,6 @@ try:
     GPUModelRunner._bookkeeping_sync(runner, None, None, None, None, 0)
 except RuntimeError as error:
     print(f"fault present: {str(error).splitlines()[0]}")
-except AttributeError:  # of this runner, behind the place
+except AttributeError:  # of this runner, after the place
     print("fault gone: the generator was set back")
     raise SystemExit(1) from None

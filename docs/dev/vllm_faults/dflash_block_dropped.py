@@ -5,7 +5,7 @@ Met by: DFlash drafts with prefix caching.
 Symptom: A prefix-cache hit is one block short.
 Cause: `config/speculative.py`, `SpeculativeConfig.use_eagle_block_drop` is true of every method of the
   EAGLE kind, because an EAGLE row at the end of a block may belong to another continuation. A DFlash
-  row depends on the target's state alone.
+  row depends only on the target's state.
 Releases: 0.32 (run); fixed in 0.33 (run: `needs_eagle_block_drop`).
 Workaround: `preflight/apply_prefix_hits.py`, `keep_last_block` sets `disable_eagle_block_drop` of the
   speculative config, vLLM's own switch, unless it is given.
@@ -15,7 +15,7 @@ Can go when: 0.32 is no longer supported.
 import os
 import tempfile
 
-os.environ["VLLM_PLUGINS"] = ""  # vLLM alone
+os.environ["VLLM_PLUGINS"] = ""  # only vLLM
 
 from transformers import LlamaConfig, Qwen3Config  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
@@ -40,7 +40,7 @@ speculative = (
 # 0.33 asks `needs_eagle_block_drop`.
 drops = getattr(speculative, "needs_eagle_block_drop", speculative.use_eagle_block_drop)()
 if drops:
-    print("fault present: the block behind a hit is dropped for a DFlash draft as for an EAGLE one")
+    print("fault present: the block after a hit is dropped for a DFlash draft as for an EAGLE one")
 else:
     print("fault gone: no block is dropped for a DFlash draft")
     raise SystemExit(1)

@@ -3,7 +3,7 @@
 Kind: refused beforehand.
 Met by: DFlash drafts.
 Symptom: With K of the block size or more, the last tokens are hardly ever accepted.
-Cause: `config/speculative.py`, `SpeculativeConfig.__post_init__` reads `block_size` for DSpark alone.
+Cause: `config/speculative.py`, `SpeculativeConfig.__post_init__` reads `block_size` only for DSpark.
 Releases: 0.32 and 0.33 (run).
 Workaround: Refused (`k_is_within_the_block`); a warning with `strict: false`.
 Remedy: K below the block size.
@@ -13,7 +13,7 @@ Can go when: VLLM compares them.
 import os
 import tempfile
 
-os.environ["VLLM_PLUGINS"] = ""  # vLLM alone
+os.environ["VLLM_PLUGINS"] = ""  # only vLLM
 
 from transformers import LlamaConfig, Qwen3Config  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402

@@ -4,7 +4,7 @@ Kind: worked around.
 Met by: DFlash drafts with fewer positions than the target serves.
 Symptom: Positions beyond its `max_position_embeddings` read missing rows.
 Cause: `config/speculative.py`, `SpeculativeConfig.__post_init__` calls
-  `_maybe_override_draft_max_position_embeddings` for the methods eagle and eagle3 alone.
+  `_maybe_override_draft_max_position_embeddings` only for the methods eagle and eagle3.
 Releases: 0.32 (run); fixed in 0.33 (run).
 Workaround: `drafters/dflash/config_writer.py`, `write` raises the draft's `max_position_embeddings` to
   `max_model_len`.
@@ -15,7 +15,7 @@ Can go when: 0.32 is no longer supported. For ropes that depend on the length (Y
 import os
 import tempfile
 
-os.environ["VLLM_PLUGINS"] = ""  # vLLM alone
+os.environ["VLLM_PLUGINS"] = ""  # only vLLM
 
 from transformers import LlamaConfig, Qwen3Config  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402

@@ -15,7 +15,7 @@ Can go when: The three drafter classes count the ids that the runners read.
 import os
 import tempfile
 
-os.environ["VLLM_PLUGINS"] = ""  # vLLM alone
+os.environ["VLLM_PLUGINS"] = ""  # only vLLM
 
 from transformers import LlamaConfig  # noqa: E402
 from vllm.config import set_current_vllm_config  # noqa: E402

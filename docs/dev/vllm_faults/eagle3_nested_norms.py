@@ -3,8 +3,8 @@
 Kind: worked around.
 Met by: EAGLE-3 drafts that nest fc_norm or norm_output.
 Symptom: A nested `norm_output` is ignored; a nested `fc_norm` does not load.
-Cause: `model_executor/models/llama_eagle3.py`, `LlamaModel.__init__` reads both flags at top level
-  alone, and `norm_before_fc` in `eagle_config` first.
+Cause: `model_executor/models/llama_eagle3.py`, `LlamaModel.__init__` reads both flags only at
+  top level, and `norm_before_fc` in `eagle_config` first.
 Releases: 0.32 and 0.33 (run).
 Workaround: `drafters/eagle3/config_writer.py`, `write`: each flag is read wherever trainers write it,
   must have one value, and is written where vLLM reads it.
@@ -14,7 +14,7 @@ Can go when: The drafter classes read all flags from the same places.
 import os
 import tempfile
 
-os.environ["VLLM_PLUGINS"] = ""  # vLLM alone
+os.environ["VLLM_PLUGINS"] = ""  # only vLLM
 
 from transformers import LlamaConfig  # noqa: E402
 from vllm.config import set_current_vllm_config  # noqa: E402

@@ -15,7 +15,7 @@ Can go when: `load_weights` leaves out a map that is the identity.
 import os
 import tempfile
 
-os.environ["VLLM_PLUGINS"] = ""  # vLLM alone
+os.environ["VLLM_PLUGINS"] = ""  # only vLLM
 
 import torch  # noqa: E402
 from transformers import LlamaConfig  # noqa: E402

@@ -16,7 +16,7 @@ Can go when: A method that the user names is kept.
 import os
 import tempfile
 
-os.environ["VLLM_PLUGINS"] = ""  # vLLM alone
+os.environ["VLLM_PLUGINS"] = ""  # only vLLM
 
 from transformers import LlamaConfig  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402

@@ -16,7 +16,7 @@ Can go when: `load_weights` returns the names, and the loader exempts no layer o
 import os
 import tempfile
 
-os.environ["VLLM_PLUGINS"] = ""  # vLLM alone
+os.environ["VLLM_PLUGINS"] = ""  # only vLLM
 
 import torch  # noqa: E402
 from transformers import LlamaConfig  # noqa: E402
@@ -46,6 +46,6 @@ except ValueError as error:
     print(f"fault gone: {error}")
     raise SystemExit(1) from None
 if loaded is not None:
-    print("fault gone: what was loaded is told, so that vLLM's loader can compare")
+    print("fault gone: load_weights returns what was loaded, so that vLLM's loader can compare")
     raise SystemExit(1)
-print("fault present: a draft of norm.weight alone is loaded, and load_weights tells nothing of it")
+print("fault present: a draft with only norm.weight is loaded, and load_weights returns nothing of it")

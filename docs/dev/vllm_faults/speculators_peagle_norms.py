@@ -3,8 +3,8 @@
 Kind: worked around.
 Met by: P-EAGLE drafts in the speculators format.
 Symptom: A draft with `fc_norm` does not load; `norm_output` is ignored.
-Cause: `transformers_utils/configs/speculators/algos.py`, `update_peagle` hands on `norm_before_fc`
-  alone, unlike `transformers_utils/configs/speculators/algos.py`, `update_eagle3`.
+Cause: `transformers_utils/configs/speculators/algos.py`, `update_peagle` hands on only
+  `norm_before_fc`, unlike `transformers_utils/configs/speculators/algos.py`, `update_eagle3`.
 Releases: 0.32 and 0.33 (run).
 Workaround: `drafters/eagle3/config_writer.py`, `write` writes both flags.
 Can go when: `update_peagle` hands on the three flags.

@@ -9,8 +9,8 @@ Cause: A draft's row pairs a token's state with the token that follows.
   The V2 runner does not.
 Releases: 0.32 and 0.33 (run).
 Workaround: `compat.py`, `install_cpu_workarounds`: on a CPU, whose only runner is V1,
-  `num_tokens_no_spec` ends one behind the chunk while `propose_draft_token_ids` runs. Elsewhere V1 is
-  left as it is.
+  `num_tokens_no_spec` ends one token after the chunk while `propose_draft_token_ids` runs. Elsewhere V1
+  is left as it is.
 Can go when: `prepare_next_token_ids_padded` goes by the tokens of the step, or the V1 runner goes.
 """
 

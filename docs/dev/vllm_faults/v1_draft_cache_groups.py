@@ -1,7 +1,7 @@
 """A draft's layers must share a KV-cache group.
 
 Kind: refused beforehand.
-Met by: drafts of several layers beside targets of windowed and full layers, such as gpt-oss, on the V1
+Met by: drafts of several layers for targets of windowed and full layers, such as gpt-oss, on the V1
   runner.
 Symptom: After loading it ends with `All drafting layers should belong to the same kv cache group`.
 Cause: `v1/spec_decode/llm_base_proposer.py`, `SpecDecodeBaseProposer.validate_same_kv_cache_group`

@@ -4,7 +4,7 @@ Kind: refused beforehand.
 Met by: targets with images that V1 does not know by name.
 Symptom: After loading it ends with `object has no attribute 'image_token_index'`.
 Cause: `v1/spec_decode/llm_base_proposer.py`, `SpecDecodeBaseProposer.load_model` asks for the token of
-  every multimodal target, also where it has just said that the draft reads text alone;
+  every multimodal target, also where it has just said that the draft reads only text;
   `image_token_id`, transformers' name of it, is known of some classes only.
 Releases: 0.32 and 0.33 (run).
 Workaround: Refused before weights are loaded, with the classes that V1 knows and, where the config
@@ -27,7 +27,7 @@ class LlavaOnevisionForConditionalGeneration:
     config = SimpleNamespace(image_token_id=3)
 
     def get_language_model(self) -> None:
-        raise StopIteration  # behind the place
+        raise StopIteration  # after the place
 
 
 proposer = SimpleNamespace(

@@ -1,7 +1,7 @@
 """A draft gets the target's embeddings with their adapters.
 
 Kind: worked around.
-Met by: drafts without embeddings of their own beside LoRA, on the V1 runner.
+Met by: drafts without embeddings of their own together with LoRA, on the V1 runner.
 Symptom: An active adapter ends the engine: `einsum(): subscript b has size ..`.
 Cause: `v1/spec_decode/llm_base_proposer.py`, `SpecDecodeBaseProposer._maybe_share_embeddings` shares
   the adapted layer, whose adapters go by the rows of the target's batch; the draft has other rows. V2

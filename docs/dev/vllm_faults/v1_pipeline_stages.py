@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-first_stage = SimpleNamespace(  # `__init__` sets `drafter` on the last rank alone
+first_stage = SimpleNamespace(  # `__init__` sets `drafter` only on the last rank
     compilation_config=SimpleNamespace(resolve_cudagraph_mode_and_sizes=lambda *_, **__: None),
     cudagraph_dispatcher=SimpleNamespace(initialize_cudagraph_keys=lambda *_: None),
     speculative_config=SimpleNamespace(use_eagle=lambda: True),

@@ -5,8 +5,8 @@ Met by: hybrid targets on the V1 runner of a GPU.
 Symptom: A first prompt of that length is taken for drafts
   (https://github.com/vllm-project/vllm/issues/53051). The script shows how the step is classified; what
   the graph then computes needs a GPU and was not run here.
-Cause: `v1/worker/gpu_model_runner.py`, `GPUModelRunner._is_uniform_decode` goes by the number of tokens
-  alone.
+Cause: `v1/worker/gpu_model_runner.py`, `GPUModelRunner._is_uniform_decode` looks only at the number
+  of tokens.
 Releases: 0.32 and 0.33 (run).
 Workaround: Replay is not offered there: `auto` takes one state block per draft token, `replay` is
   refused (`memory/state_scheme.py`, `obstacles`).
@@ -22,5 +22,5 @@ is_verify = GPUModelRunner._is_uniform_decode(
 if is_verify:
     print(f"fault present: a first prompt of {1 + K} tokens is a uniform decode step by its length")
 else:
-    print("fault gone: a prompt is told apart")
+    print("fault gone: a prompt is not taken for a decode step")
     raise SystemExit(1)

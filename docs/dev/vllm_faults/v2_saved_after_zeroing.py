@@ -9,12 +9,12 @@ Cause: What a step computed is saved at the beginning of the next one: `handle_p
   A request that ends or is preempted in between gives its blocks back, and the next step may hand them
   out. The scheduler knows (`jobs_to_flush`), and V1 submits before it touches any block
   (`v1/worker/gpu_model_runner.py`, `GPUModelRunner.execute_model`). V2 submits in
-  `v1/worker/gpu/kv_connector.py`, `ActiveKVConnector.pre_forward`, right before the forward: behind
+  `v1/worker/gpu/kv_connector.py`, `ActiveKVConnector.pre_forward`, right before the forward: after
   `v1/worker/gpu/model_runner.py`, `GPUModelRunner.update_requests`, which clears the new blocks of
-  targets with recurrent states, and behind the copy of states into new blocks (`preprocess_state`).
+  targets with recurrent states, and after the copy of states into new blocks (`preprocess_state`).
 Releases: 0.32 (run), 0.33 (by reading).
 Also shown by: in engines with and without a draft `tests/e2e/test_offloading.py` (docs/hybrid.md).
-Workaround: Replay is not offered beside a connector: `auto` takes one state block per draft token,
+Workaround: Replay is not offered with a connector: `auto` takes one state block per draft token,
   `replay` is refused (`memory/state_scheme.py`, `obstacles`). With those, and without drafts, vLLM's
   fault stays: on V2 leave offloading off where the cache may fill up. A start with a draft warns
   (`memory/connectors.py`, `warn_of_late_saves`).

@@ -1,7 +1,7 @@
 """A worker loses its signal to end.
 
 Kind: explains an observation.
-Met by: servers with worker processes whose start fails behind the loading of weights, while a worker
+Met by: servers with worker processes whose start fails after the loading of weights, while a worker
   still frees what it has compiled; such as one without room on the disk of its caches.
 Symptom: After `EngineCore failed to start.` the server neither serves nor ends.
 Cause: `v1/executor/multiproc_executor.py`, `WorkerProc.worker_main` answers SIGTERM with a SystemExit.
@@ -53,6 +53,6 @@ worker.terminate()  # as the engine core does once when it exits, and then joins
 worker.join(LIMIT_S)
 status = worker.exitcode
 assert status in (None, 0, -15), status
-print(f"fault {'present' if status is None else 'gone'}: behind SIGTERM the exit status is {status}")
+print(f"fault {'present' if status is None else 'gone'}: after SIGTERM the exit status is {status}")
 worker.kill()
 raise SystemExit(status is not None)

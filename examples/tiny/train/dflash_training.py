@@ -45,7 +45,7 @@ def block_logits(
 
 
 def following(ids: torch.Tensor, starts: torch.Tensor, count: int) -> torch.Tensor:
-    """The `count` tokens behind each anchor. ids [B, S], starts [B, A] -> [B, A, count]."""
+    """Return the `count` tokens after each anchor. ids [B, S], starts [B, A] -> [B, A, count]."""
     places = starts[..., None] + 1 + torch.arange(count)
     return ids.gather(1, places.flatten(1)).view_as(places)
 

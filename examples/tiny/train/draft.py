@@ -2,7 +2,7 @@
 
 The maths is that of EAGLE-3 (Li et al., 2025, training-time test); `post_norm` adds one RMSNorm per
 aux layer before `fc` and feeds the normalised hidden state back (arXiv 2605.09992); `gated` multiplies
-the attention output by a sigmoid (arXiv 2505.06708), whose rows sit in `q_proj` behind each head's own.
+the attention output by a sigmoid (arXiv 2505.06708), whose rows sit in `q_proj` after each head's own.
 Parameters carry the published tensor names, so that the state dict is the checkpoint.
 
 Layout of the unrolled attention: row s of chain step j stands at position s+j. It sees the step-0 keys

@@ -15,7 +15,7 @@ TOKENS_PER_STEP = 2048
 
 
 def add_mask_token(tokenizer: PreTrainedTokenizerFast) -> int:
-    """DFlash's placeholder, behind the tokens that text can contain. Returns its id."""
+    """Add DFlash's placeholder after the tokens that text can contain, and return its id."""
     tokenizer.add_special_tokens({"additional_special_tokens": [MASK]})
     return int(tokenizer.convert_tokens_to_ids(MASK))
 

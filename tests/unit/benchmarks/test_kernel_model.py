@@ -131,7 +131,7 @@ def test_a_kernel_takes_what_its_scarcest_resource_needs():
     device, case = DEVICES[1], share(TARGETS[0], 1, "fp32", 16)
     profile = Profile(
         registers=80, local=0, shared=512, warps=4, ctas=192 * 32, code=816, loops=(), counts={},
-        clocks={"issue": 16 * 554 / 4}, alone=23_000,
+        clocks={"issue": 16 * 554 / 4}, one_warp=23_000,
     )  # fmt: skip
     found = kernel_time(facts_of("sequential", "_verify"), profile, case, device, requests=32, layers=48)
     assert found.binds == "issue"

@@ -3,8 +3,8 @@
 Kind: explains an observation.
 Met by: CPUs with AMX.
 Symptom: As a first prompt it ends in an illegal instruction.
-Cause: In the compiled kernel behind `_custom_ops.py`, `cpu_attention_with_kv_cache`; not traced
-  further.
+Cause: In the compiled kernel that is called by `_custom_ops.py`, `cpu_attention_with_kv_cache`; not
+  traced further.
 Releases: 0.32 (seen on an Intel Xeon with AMX); 0.33 not known.
 No script: it needs an engine on such a CPU, as the first request of `vllm serve MODEL` with a prompt of
   three tokens.

@@ -3,7 +3,7 @@
 Kind: worked around.
 Met by: quantised drafts that leave some layers plain.
 Symptom: Plain layers are built quantised, with uninitialised weights.
-Cause: A draft's layers are numbered behind the target's (`model_executor/models/llama_eagle3.py`,
+Cause: A draft's layers are numbered after the target's (`model_executor/models/llama_eagle3.py`,
   `LlamaModel.__init__`, `layers.N`), which the list of a published draft cannot know;
   `model_executor/models/qwen3_eagle3.py`, `Qwen3Eagle3DecoderLayer.__init__` names `qkv_proj` without
   `self_attn` besides. q, k and v are one module there, as gate and up are, and
