@@ -28,7 +28,7 @@ from vllm.v1.worker.utils import AttentionGroup
 from benchmarks.launch_counts import Launches, launched, triton_launches
 from vllm_eagle_ext.memory.recorded_inputs import record_width
 from vllm_eagle_ext.replay import metadata
-from vllm_eagle_ext.replay.attention_backend import ReplayBackend
+from vllm_eagle_ext.replay.layer import ReplayBackend
 from vllm_eagle_ext.replay.metadata import ReplayMetadataBuilder
 from vllm_eagle_ext.replay.on_gpu import GpuOps
 from vllm_eagle_ext.replay.ops import triton
@@ -183,7 +183,7 @@ def _layers(setting: Setting, names: list[str]) -> dict[str, Any]:
     heads = torch.empty(setting.delta.value_heads, device=setting.device)
     layer = SimpleNamespace(
         state_cache=cache, gating=Gating(heads, heads), conv_kernel_size=setting.delta.window,
-        recurrence=setting.kernels,
+        replay_kernels=setting.kernels,
     )  # fmt: skip
     return dict.fromkeys(names, layer)
 
@@ -224,10 +224,9 @@ def _batch(setting: Setting) -> dict[str, torch.Tensor]:
 def launches(setting: Setting, *, replays: bool) -> Counter[str]:
     """Launches of a step, once buffers are made and block tables known."""
     runner = Runner(setting, replays=replays)
-    with mock.patch("vllm_eagle_ext.replay.group_commit.replay_ops", GpuOps):
-        for _ in range(2):
-            with Launches() as mode, triton_launches(mode.found):
-                runner.commit(runner.prepare())
+    for _ in range(2):
+        with Launches() as mode, triton_launches(mode.found):
+            runner.commit(runner.prepare())
     return mode.found
 
 
@@ -236,10 +235,7 @@ def host_times(setting: Setting, repeats: int) -> dict[str, float]:
     are a CPU's, Triton's launches cost nothing."""
     runners = {name: Runner(setting, replays=name == "replay") for name in ("per_token", "replay")}
     taken: dict[str, list[float]] = {"per_token": [], "replay": [], "replay's commit": []}
-    with (
-        mock.patch("vllm_eagle_ext.replay.group_commit.replay_ops", GpuOps),
-        triton_launches(Counter()),
-    ):
+    with triton_launches(Counter()):
         for _ in range(repeats):
             for name, runner in runners.items():
                 begin = process_time()

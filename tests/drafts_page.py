@@ -10,8 +10,9 @@ import re
 import sys
 
 from tests.support.engine import ROOT
-from vllm_eagle_ext.checkpoint.families import registry
+from vllm_eagle_ext.checkpoint import registry
 from vllm_eagle_ext.drafter_classes import Drafter
+from vllm_eagle_ext.families.names import DRAFTERS
 
 PAGE = ROOT / "docs/drafts.md"
 _BLOCK = re.compile(r"(?<=<!-- architectures:begin -->\n).*?(?=<!-- architectures:end -->)", re.DOTALL)
@@ -20,11 +21,11 @@ _BLOCK = re.compile(r"(?<=<!-- architectures:begin -->\n).*?(?=<!-- architecture
 def architectures() -> list[str]:
     """The rows, one per drafter class, with a head."""
     head = ["| served as | families | `method` | architecture in `config.json` | speculators type |"]
-    return [*head, "|---|---|---|---|---|", *(_row(drafter) for drafter in registry.drafters())]
+    return [*head, "|---|---|---|---|---|", *(_row(drafter) for drafter in DRAFTERS)]
 
 
 def _row(drafter: Drafter) -> str:
-    families = [one.title for one in registry.FAMILIES.values() if drafter in one.drafters]
+    families = [one.title for one in registry.families().values() if drafter in one.drafters]
     published = ", ".join(f"`{name}`" for name in sorted(drafter.published))
     types = ", ".join(f"`{type_}` on {layer}" for type_, layer in drafter.speculators)
     cells = (

@@ -17,7 +17,7 @@ from tests.support.engine import ROOT
 from tests.support.published import Published, materialise, published, write_target
 from vllm_eagle_ext.checkpoint import DraftSpec
 from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
-from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
+from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
 
 PAGE = ROOT / "docs/published_drafts.md"
 # A repository of the hub, a publisher whose repository is not known by name.
@@ -86,7 +86,7 @@ class Found:
 
 
 def _title(spec: DraftSpec) -> str:
-    return _FAMILIES.get(spec.family, spec.title)
+    return _FAMILIES.get(spec.family.name, spec.title)
 
 
 def target_of(draft: Published) -> str:
@@ -109,7 +109,7 @@ def find(drafts: Sequence[Published]) -> list[Found]:
             request = CheckRequest(
                 draft=str(materialise(draft, there)), method=draft.method, k=draft.k,
                 target=str(write_target(draft, Path(folder, f"{draft.slug}-target"))),
-                max_model_len=4096, options={}, platform="cuda",
+                engine={"max_model_len": 4096}, options={}, platform="cuda",
             )  # fmt: skip
             found.append(Found(draft, run_check(request)))
     return found

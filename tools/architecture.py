@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +23,7 @@ _BLOCK = re.compile(r"(?<=<!-- layers:begin -->\n).*?(?=<!-- layers:end -->)", r
 class Layer:
     """A folder or a group of modules of the package.
 
-    modules: top-level names below `vllm_eagle_ext`.
+    modules: top-level names below `vllm_eagle_ext`; dotted patterns go before the rest of their folder.
     may_import: other layers that its modules may import, anywhere in a file; their own they always may.
     without: libraries that none of its modules imports, deferred imports included.
     """
@@ -39,16 +40,9 @@ LAYERS = (
         "base",
         (
             "version", "errors", "printable", "log", "failure_causes", "after_import",
-            "drafter_classes", "touched",
+            "drafter_classes", "touched", "families.names", "families.*.names",
         ),  # fmt: skip
-        "small modules that import nothing of the package",
-        without=("vllm", "torch"),
-    ),
-    Layer(
-        "checkpoint",
-        ("checkpoint",),
-        "what a draft's files say, and the rules that they must keep",
-        ("base",),
+        "small modules that import no other layer",
         without=("vllm", "torch"),
     ),
     Layer(
@@ -59,29 +53,62 @@ LAYERS = (
         without=("vllm", "torch"),
     ),
     Layer(
+        "engine",
+        ("engine", "cpu_kernels"),
+        "the one description of an engine, and its CPU's kernels",
+        ("base", "options"),
+    ),
+    Layer(
+        "checkpoint",
+        ("checkpoint",),
+        "what a draft's files say, and the rules that they must keep",
+        ("base", "options", "engine"),
+        without=("vllm", "torch"),
+    ),
+    Layer(
         "memory",
         ("memory",),
         "geometry of caches, requests that fit, scheme of the recurrent states",
-        ("base", "checkpoint"),
-        without=("vllm",),  # `plan` asks torch for the GPU's memory
+        ("base", "engine", "checkpoint"),
+        without=("vllm", "torch"),
     ),
     Layer(
         "compat",
         ("compat", "architectures", "schedulers"),
-        "vLLM's versions and schedulers, and every name of vLLM's that is replaced",
+        "vLLM's versions, schedulers, and replaced names",
         ("base",),
+    ),
+    Layer(
+        "engine_rules",
+        ("engine_rules",),
+        "rules about the engine around a draft",
+        ("base", "engine", "checkpoint", "memory", "compat"),
+        without=("vllm", "torch"),
     ),
     Layer(
         "start",
         ("failed_start", "resolved_marker", "metrics"),
-        "what a start leaves: its last line, the resolved-config marker, gauges",
-        ("base", "checkpoint", "memory"),
+        "a start's last line, the resolved-config marker, gauges",
+        ("base", "engine", "checkpoint", "memory"),
     ),
     Layer(
         "drafters",
         ("drafters",),
-        "model classes of the drafter families",
+        "shared parts of model classes",
         ("base", "checkpoint", "compat", "start"),
+    ),
+    Layer(
+        "records",
+        ("families.*.family",),
+        "records of the families",
+        ("base", "checkpoint"),
+        without=("vllm", "torch"),
+    ),
+    Layer(
+        "families",
+        ("families",),
+        "their config writers and model classes",
+        ("base", "checkpoint", "drafters"),
     ),
     Layer(
         "replay",
@@ -92,44 +119,66 @@ LAYERS = (
     Layer(
         "preflight",
         ("preflight",),
-        "from the command line to vLLM's SpeculativeConfig",
-        ("base", "checkpoint", "options", "memory", "compat", "start", "drafters"),
+        "the description of an engine, from vLLM or foreseen; a start and `check` that read it",
+        (
+            "base", "options", "engine", "checkpoint", "memory", "compat", "engine_rules", "start",
+            "drafters",
+        ),  # fmt: skip
+    ),
+    Layer(
+        "plan",
+        ("plan",),
+        "what a target and K need of memory, and how many requests fit",
+        ("base", "options", "engine", "checkpoint", "memory", "preflight"),
+        without=("vllm",),  # it asks torch for the GPU's memory
     ),
     Layer(
         "plugin",
         ("plugin",),
-        "the entry point: registers drafters and targets, installs compat",
+        "registers drafters and targets, installs compat",
         ("base", "checkpoint", "memory", "compat", "start", "preflight"),
     ),
     Layer(
         "measure",
         ("measure",),
         "bench, tune, verify, selftest and their references",
-        ("base", "checkpoint", "options", "memory", "replay", "preflight"),
+        (
+            "base", "checkpoint", "options", "engine", "memory", "engine_rules", "replay", "preflight",
+            "plan",
+        ),  # fmt: skip
     ),
     Layer(
         "cli",
         ("cli",),
         "commands: arguments in, tables and JSON out",
-        ("base", "checkpoint", "memory", "compat", "preflight", "plugin", "measure"),
+        (
+            "base", "engine", "checkpoint", "memory", "compat", "engine_rules", "preflight", "plan",
+            "plugin", "measure",
+        ),  # fmt: skip
     ),
 )  # fmt: skip
 
-LAYER_OF = {module: layer for layer in LAYERS for module in layer.modules}
+
+def layer_of(module: str) -> Layer | None:
+    """The layer of a module, by its dotted name below the package: a pattern goes before its folder."""
+    by_name = {name: layer for layer in LAYERS for name in layer.modules}
+    for name, layer in by_name.items():
+        if "." in name and fnmatchcase(module, name):
+            return layer
+    return by_name.get(module.split(".")[0])
 
 
 def table() -> str:
-    lines = ["| layer | holds | may import | never imports |", "|---|---|---|---|"]
+    """Compose the page's table; what a layer may import stands only here."""
+    lines = ["| layer | holds | never imports |", "|---|---|---|"]
     for layer in LAYERS:
-        others = ", ".join(layer.may_import) or "nothing"
-        lines.append(
-            f"| {_title(layer)} | {layer.holds} | {others} | {', '.join(layer.without) or '-'} |"
-        )
+        lines.append(f"| {_title(layer)} | {layer.holds} | {', '.join(layer.without) or '-'} |")
     return "\n".join(lines)
 
 
 def _title(layer: Layer) -> str:
-    names = [f"`{m}/`" if (ROOT / "vllm_eagle_ext" / m).is_dir() else f"`{m}.py`" for m in layer.modules]
+    paths = [module.replace(".", "/") for module in layer.modules]
+    names = [f"`{p}/`" if (ROOT / "vllm_eagle_ext" / p).is_dir() else f"`{p}.py`" for p in paths]
     return names[0] if len(names) == 1 else f"{layer.name}: {', '.join(names)}"
 
 

@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.cli.plan.to_json import to_json
-from vllm_eagle_ext.memory.plan.request import PlanRequest
-from vllm_eagle_ext.memory.plan.run import run_plans
+from vllm_eagle_ext.cli.plan_output import to_json
+from vllm_eagle_ext.plan.request import PlanRequest
+from vllm_eagle_ext.plan.run import run_plans
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs/images/state_per_request.png"

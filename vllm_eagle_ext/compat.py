@@ -65,21 +65,9 @@ def v2_runner_needs_aux_states() -> bool:
     return _is_before("0.33")
 
 
-def cpu_needs_all_drafts(release: str | None = None) -> bool:
-    """Tell whether vLLM's CPU kernels need a step of all K drafts.
-
-    0.32's kernels for gated delta nets, with one state block per draft token, misplace the inputs of the
-    convolution in a step of fewer than K drafts (`_spec_aware_spec`).
-
-    Args:
-        release: of the vLLM that serves; None: the one that is installed.
-    """
-    return _is_before("0.33", release)
-
-
-def _is_before(release: str, found: str | None = None) -> bool:
+def _is_before(release: str) -> bool:
     try:
-        return Version(found or vllm_version()) < Version(release)
+        return Version(vllm_version()) < Version(release)
     except InvalidVersion:
         return False
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.log import get_logger
-from vllm_eagle_ext.memory.deployment import Deployment
 from vllm_eagle_ext.memory.footprint import (
     CPU_KERNEL_BLOCK,
     GPU_BLOCK,
@@ -51,7 +51,7 @@ def publish_draft(engine_args: Any, target_model_config: Any, spec: DraftSpec, k
         labels = {
             "draft": spec.model,
             "family": spec.title,
-            "drafter": spec.drafter,
+            "drafter": spec.drafter.architecture,
             "aux_layers": ",".join(map(str, spec.aux_layers.layer_ids)),
             "rule": spec.aux_layers.rule,
             "num_speculative_tokens": str(k),
@@ -64,12 +64,12 @@ def publish_draft(engine_args: Any, target_model_config: Any, spec: DraftSpec, k
 
 def publish_state(
     engine_args: Any, target_model_config: Any, speculative_config: Any, scheme: Scheme,
-    deployment: Deployment, *, non_causal_draft: bool = False,
+    engine: EngineFacts, *, non_causal_draft: bool = False,
 ) -> None:  # fmt: skip
     """Publish what a request's recurrent state takes. Never raises."""
     try:
         found = state_footprint(
-            engine_args, target_model_config, speculative_config, scheme, deployment,
+            engine_args, target_model_config, speculative_config, scheme, engine,
             non_causal_draft=non_causal_draft,
         )  # fmt: skip
         values = {STATE_BYTES: found.state, STATE_BLOCKS: found.state_blocks}
@@ -106,24 +106,24 @@ def withdraw() -> None:
 
 def state_footprint(
     engine_args: Any, target_model_config: Any, speculative_config: Any, scheme: Scheme,
-    deployment: Deployment, *, non_causal_draft: bool = False,
+    engine: EngineFacts, *, non_causal_draft: bool = False,
 ) -> Footprint:  # fmt: skip
     """Compute it as a plan does, with the dtypes of this run: vLLM's front end knows no block's size."""
-    target = _target(engine_args, target_model_config, cpu=deployment.cpu)
+    target = _target(engine_args, target_model_config, cpu=engine.on_cpu)
     size = target.attention.element_bytes
-    alignment = deployment.attention_alignment(
+    alignment = engine.attention_alignment(
         target.attention.head_dim, element_bytes=size, non_causal_draft=non_causal_draft
     )
     if asked := engine_args.block_size:
-        smallest = CPU_KERNEL_BLOCK if deployment.cpu else GPU_BLOCK
+        smallest = CPU_KERNEL_BLOCK if engine.on_cpu else GPU_BLOCK
         alignment = max(asked, alignment or smallest)
     setting = CacheSetting(
         k=speculative_config.num_speculative_tokens,
         max_model_len=target_model_config.max_model_len,
         prefix_caching=bool(engine_args.enable_prefix_caching),
-        cpu=deployment.cpu,
+        cpu=engine.on_cpu,
         attention_alignment=alignment,
-        prefill_exports=deployment.exports_states(target.recurrent.key_dim),
+        prefill_exports=engine.prefill_exports,
     )
     # A draft's wider heads widen every block.
     draft = speculative_config.draft_model_config or target_model_config

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from vllm_eagle_ext import compat, failed_start
-from vllm_eagle_ext.drafter_classes import DRAFTERS
-from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
+from vllm_eagle_ext.families.names import DRAFTERS
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 
 # Targets with replaying layers: the class keeps the name of vLLM's.
 TARGETS = {

@@ -101,7 +101,7 @@ TOUCHED = (
     Touch(
         name="transformers.models.auto.configuration_auto:CONFIG_MAPPING",
         kind="registry entry",
-        place="drafters.dflash.config.register",
+        place="families.dflash.config.register",
         when="in the front end, when a draft's model type is `dflash`",
         why="transformers knows no such model type",
         remove_when="transformers or vLLM has a config class for it",
@@ -127,8 +127,8 @@ TOUCHED = (
         "._forward_method",
         kind="method rebound",
         place="replay.layer.ReplayGatedDeltaNetAttention.adopt",
-        when=f"{REPLAYING}, in its layers; with it `enable_fused_gdn_spec_decode` and `recurrence` are "
-        "set",
+        when=f"{REPLAYING}, in its layers; with it `enable_fused_gdn_spec_decode` and `replay_kernels` "
+        "are set",
         why="a CPU's own forward never calls `_forward_core`; fused kernels write per-token states",
         remove_when="vLLM's CPU forward goes through `qwen_gdn_attention_core`",
     ),
@@ -144,7 +144,7 @@ TOUCHED = (
         name="vllm.model_executor.models.llama:LlamaAttention, "
         "vllm.model_executor.models.qwen3:Qwen3Attention",
         kind="class swapped",
-        place="drafters.eagle3.gated_attention.add_gate",
+        place="drafters.gated_attention.add_gate",
         when="in a worker, when a gated draft is built, in its layers; `qkv_proj` is replaced with it",
         why="vLLM builds a drafter's layers without a hook for the attention's class",
         remove_when="vLLM's EAGLE-3 drafters take gated attention",
@@ -160,8 +160,8 @@ TOUCHED = (
     Touch(
         name="vllm.config:SpeculativeConfig.draft_model_config",
         kind="attribute set",
-        place="preflight.apply.apply_spec, drafters.eagle3.config_writer.write, "
-        "drafters.dflash.config_writer.write",
+        place="preflight.apply.apply_spec, families.eagle3.config_writer.write, "
+        "families.dflash.config_writer.write",
         when="in the front end, when a supported draft is accepted",
         why="resolved values, in its hf_config, where both runners and all drafter classes read them; "
         "an EAGLE-3 draft's max_model_len is raised by K, so that V1 drafts to the end",
@@ -179,7 +179,7 @@ TOUCHED = (
     Touch(
         name="vllm.engine.arg_utils:EngineArgs.scheduler_cls",
         kind="attribute set",
-        place="preflight.one_token_prompts.keep_prompts",
+        place="preflight.apply_engine.keep_prompts",
         when="in the front end, with a draft on a target with recurrent states; the next start with "
         "these arguments takes it back",
         why="vLLM pads a prompt of one token with placeholder drafts, which end up in the states",
@@ -188,7 +188,7 @@ TOUCHED = (
     Touch(
         name="vllm.engine.arg_utils:EngineArgs.disable_hybrid_kv_cache_manager",
         kind="attribute set",
-        place="preflight.apply_window.share_the_targets_group",
+        place="preflight.apply_engine.share_the_targets_group",
         when="in the front end, with `draft_window` on a target with one kind of cache; the next start "
         "with these arguments takes it back",
         why="a draft's window would cut the target's layers into groups as small as the draft",

@@ -15,12 +15,20 @@ from benchmarks.kernel_model.case import CONVOLUTION, WIDTH, Case
 from benchmarks.kernel_model.compiling import Launch, record
 from vllm_eagle_ext.memory.recorded_inputs import record_width
 from vllm_eagle_ext.replay.ops.triton_blocks import gather_blocks
-from vllm_eagle_ext.replay.ops.types import Align, Batch, BlockPlaces, Gating, Plan, Rows, StateCache
+from vllm_eagle_ext.replay.ops.types import (
+    Align,
+    Batch,
+    BlockPlaces,
+    CommitPlan,
+    Gating,
+    Rows,
+    StateCache,
+)
 
 BLOCK_TOKENS = 1024  # of a state block with prefix caching
 LAYERS = 30  # of a commit; no target has fewer, and more make no difference to its tiles
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-# Scheme -> module with `verify`, `plan` and `ApplyPlan`. One that is not there is left out.
+# Scheme -> module with `verify`, `plan` and `Commit`. One that is not there is left out.
 REPLAY = {
     "sequential": "vllm_eagle_ext.replay.ops.triton",
     "chunked": "vllm_eagle_ext.replay.ops.triton_chunked",
@@ -66,7 +74,7 @@ def replay(scheme: str, case: Case, requests: int) -> list[Launch]:
     module: Any = importlib.import_module(REPLAY[scheme])
     made = _Tensors(case, requests)
     batch = Batch(made.counts(), made.starts)
-    plan = Plan(*(made.counts() for _ in range(4)))
+    plan = CommitPlan(*(made.counts() for _ in range(4)))
     align = Align.of([torch.ones(requests, 8, dtype=torch.int32)], made.counts(), BLOCK_TOKENS)
     places = BlockPlaces(requests, None, made.counts(), BLOCK_TOKENS)
     with record() as found:
@@ -74,7 +82,7 @@ def replay(scheme: str, case: Case, requests: int) -> list[Launch]:
         module.verify(made.rows, made.gating, made.cache, batch, made.out)
         module.plan(batch, made.counts(), None, align, plan)
     with record() as commit:
-        module.ApplyPlan([(made.cache, made.gating, 0)] * LAYERS, CONVOLUTION - 1)(batch, plan)
+        module.Commit([(made.cache, made.gating, 0)] * LAYERS, CONVOLUTION - 1)(batch, plan)
     return found + [_of_one_layer(launch) for launch in commit]
 
 

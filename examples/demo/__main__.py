@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from vllm_eagle_ext.measure.announce import fallback_warning
+from vllm_eagle_ext.measure.bench.progress import fallback_warning
 from vllm_eagle_ext.measure.engine.client import EngineFailedError, EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load
 from vllm_eagle_ext.measure.prompts import read_texts, token_ids

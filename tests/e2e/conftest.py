@@ -10,8 +10,7 @@ from tests.support.dense import FLOAT32, STOCK, dense
 from tests.support.engine import TINY
 from tests.support.hybrid import TARGET, started, with_log
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
-from vllm_eagle_ext.measure.reference.target_states import load_target
-from vllm_eagle_ext.measure.reference.walk import DFlashWalk
+from vllm_eagle_ext.measure.reference.walk import DFlashWalk, load_target
 
 
 @pytest.fixture(scope="session")

@@ -20,14 +20,15 @@ from tests.support.hybrid import TARGET as HYBRID
 from tests.support.hybrid import dflash
 from tests.support.near_ties import NEAR_TIE_GAP, assert_only_near_ties, near_tie_gaps
 from vllm_eagle_ext.checkpoint import (
-    Setting,
     TargetFacts,
     inspect_draft,
     read_config,
     read_draft_files,
 )
+from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.measure.reference.published import load_reference
-from vllm_eagle_ext.measure.reference.target_states import residual_stream
+from vllm_eagle_ext.measure.reference.walk import residual_stream
+from vllm_eagle_ext.options import Options
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -124,11 +125,14 @@ def assert_drafted_in_a_window(result: Any, pair: str, target: Any, *, least: in
 def spec_of(pair: str, window: int | None) -> Any:
     folder, speculative, _, _ = PAIRS[pair]
     facts = TargetFacts.from_config(read_config(str(folder)), folder)
-    setting = Setting(
-        method=speculative["method"], k=speculative["num_speculative_tokens"], max_model_len=1100
+    engine = EngineFacts(
+        method=speculative["method"],
+        k=speculative["num_speculative_tokens"],
+        max_model_len=1100,
+        options=Options(draft_window=window),
     )
     files = read_draft_files(speculative["model"])
-    return inspect_draft(files, facts, setting, draft_window=window).spec
+    return inspect_draft(files, facts, engine).spec
 
 
 def same_drafts(result: Any, spec: Any, reference: Any, target: Any) -> tuple[float, int]:

@@ -16,7 +16,7 @@ from tests.support.engine import ROOT, TIMEOUT_S, engine_environment, has_gpu
 from tests.support.memory import most_memory_taken
 from tests.support.readme import GUIDES, USAGE, blocks, commands, split
 from tests.support.server import STOP_TIMEOUT_S, free_port, wait_until_ready
-from vllm_eagle_ext.preflight.cpu_kernels import BF16_FALLBACK
+from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 
 # Command -> the test that runs it, or what CI runs.
 RUN_BY = {

@@ -21,14 +21,14 @@ from tests.support.random_targets import write_random_target
 from tests.support.replay import Comparison, replay
 from tests.support.second_head_pairs import on_the_trained_draft, with_another_second_head
 from vllm_eagle_ext.checkpoint import (
-    Setting,
     TargetFacts,
     inspect_draft,
     read_config,
     read_draft_files,
 )
+from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.measure.reference.published import load_reference
-from vllm_eagle_ext.measure.reference.target_states import load_target
+from vllm_eagle_ext.measure.reference.walk import load_target
 
 pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.long]
 
@@ -71,8 +71,8 @@ def served(prompts, tmp_path_factory) -> dict[str, Any]:
 
 def against_the_reference(draft: Draft, path: Path, pair: dict[str, Any], result: Any) -> Comparison:
     facts = TargetFacts.from_config(read_config(str(pair["target"])), pair["target"])
-    setting = Setting(method=draft.method, k=K, max_model_len=256)
-    spec = inspect_draft(read_draft_files(str(path)), facts, setting).spec
+    engine = EngineFacts(method=draft.method, k=K, max_model_len=256)
+    spec = inspect_draft(read_draft_files(str(path)), facts, engine).spec
     target = load_target(pair["target"])
     walk = load_reference(spec, path, target)
     layer_ids = spec.aux_layers.layer_ids

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from tests.support.checkpoints import write_draft
 from tests.support.engine import IN_PROCESS, ROOT, TINY, engine_environment
-from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
+from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 

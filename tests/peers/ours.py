@@ -10,15 +10,15 @@ from tests.peers.chains import Chains
 from tests.peers.texts import target
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
 from vllm_eagle_ext.measure.reference.published import load_reference
-from vllm_eagle_ext.measure.reference.target_states import residual_stream
-from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
+from vllm_eagle_ext.measure.reference.walk import residual_stream
+from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
 
 
 def checked(folder: Path, target_name: str, options: dict | None = None) -> CheckResult:
     """For GPUs, where both of vLLM's runners are, and the tiny targets' whole context."""
     request = CheckRequest(
         draft=str(folder), target=target_name, options=options or {}, platform="cuda",
-        max_model_len=2048,
+        engine={"max_model_len": 2048},
     )  # fmt: skip
     return run_check(request)
 

@@ -35,13 +35,14 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
         triton_on_cpu.norm_each_layers_keys(set_attribute)
         return
     from tests.support.host_offloading import HostCopies, watch_saves
+    from vllm_eagle_ext.engine import EngineFacts
     from vllm_eagle_ext.memory import state_scheme
     from vllm_eagle_ext.replay.ops import cpu
 
     if how in (SAVES_WATCHED, SAVES_FIRST):
         watch_saves(set_attribute, saves_first=how == SAVES_FIRST)
         return
-    plan, rows, obstacles = cpu.plan, cpu._rows, state_scheme.obstacles
+    plan, rows, unsupported = cpu.plan, cpu._rows, state_scheme.unsupported_by_replay
 
     def short(*args: Any) -> None:
         plan(*args)
@@ -55,8 +56,8 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
         right = rows(*args)
         return right._replace(b=-right.b)
 
-    def let_through(situation: Any) -> list[Any]:
-        return [found for found in obstacles(situation) if found.field != "kv_transfer_config"]
+    def let_through(engine: Any) -> list[Any]:
+        return [found for found in unsupported(engine) if found.field != "kv_transfer_config"]
 
     set_attribute(
         *{
@@ -65,10 +66,10 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
             "other beta": (cpu, "_rows", changed),
             NO_BLOCK_END: (cpu, "plan", without_block_end),
             PACKED_LET_THROUGH: (
-                state_scheme.Situation, "per_token_misreads", property(lambda _: False),
+                EngineFacts, "per_token_misreads", property(lambda _: False),
             ),
-            LET_THROUGH: (state_scheme, "obstacles", let_through),
+            LET_THROUGH: (state_scheme, "unsupported_by_replay", let_through),
             NO_STATE_LOADED: (HostCopies, "loads_states", False),
-            "no commit": (cpu.ApplyPlan, "__call__", lambda *_: None),
+            "no commit": (cpu.Commit, "__call__", lambda *_: None),
         }[how]
     )  # fmt: skip

@@ -28,7 +28,7 @@ SEEN = {
 
 
 def broken(kernels: Kernels, how: str) -> Kernels:
-    right = kernels.recurrence
+    right = kernels.replay
     changed = {
         "decay dropped": _verify(right, before=lambda made: made.gating.A_log.fill_(-60.0)),
         "one head of the outputs": _verify(right, after=lambda made: made.out[:, -1].mul_(1.01)),
@@ -43,13 +43,13 @@ def broken(kernels: Kernels, how: str) -> Kernels:
         "null block written": _commit(right, after=lambda cache: cache.state[0].add_(1)),
         "a block of nobody written": _commit(right, after=_write_a_block_of_nobody),
         "conv states one column off": _commit(right, after=_turn_conv_states),
-        "no commit": {"ApplyPlan": lambda *_: lambda *_: None},
+        "no commit": {"Commit": lambda *_: lambda *_: None},
     }[how]
-    return kernels._replace(recurrence=SimpleNamespace(**_parts(right) | changed))
+    return kernels._replace(replay=SimpleNamespace(**_parts(right) | changed))
 
 
 def _parts(right: Any) -> dict[str, Any]:
-    return {"verify": right.verify, "plan": right.plan, "ApplyPlan": right.ApplyPlan}
+    return {"verify": right.verify, "plan": right.plan, "Commit": right.Commit}
 
 
 def _verify(right: Any, before: Any = None, after: Any = None) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _verify(right: Any, before: Any = None, after: Any = None) -> dict[str, Any]
 
     changed: dict[str, Any] = {"verify": verify}
     if before:
-        changed["ApplyPlan"] = lambda layers, history: right.ApplyPlan(
+        changed["Commit"] = lambda layers, history: right.Commit(
             [_gated(layer, before) for layer in layers], history
         )
     return changed
@@ -80,7 +80,7 @@ def _gated(layer: Any, change: Any) -> Any:
 
 def _commit(right: Any, change: Any = None, after: Any = None) -> dict[str, Any]:
     def make(layers: Any, history: int) -> Any:
-        apply = right.ApplyPlan(layers, history)
+        apply = right.Commit(layers, history)
 
         def run(batch: Any, plan: Any) -> None:
             apply(batch, change(plan) if change else plan)
@@ -89,7 +89,7 @@ def _commit(right: Any, change: Any = None, after: Any = None) -> dict[str, Any]
 
         return run
 
-    return {"ApplyPlan": make}
+    return {"Commit": make}
 
 
 def _one_row_less(plan: Any) -> Any:

@@ -15,12 +15,12 @@ from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB, write_target
 from tests.support.drafter import build, resolve, resolve_for_v2
 from tests.support.drafts import MASK_TOKEN, VLLMS, Draft, write
 from tests.support.mla_reference import MlaReference
+from vllm_eagle_ext.cpu_kernels import LoadedKernels
+from vllm_eagle_ext.engine_rules.weights import WEIGHTS_FIELD
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.reference.dflash import DFlashReference
+from vllm_eagle_ext.measure.reference.dflash import DFlash2Reference, DFlashReference, DSparkReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
-from vllm_eagle_ext.measure.reference.second_heads import DFlash2Reference, DSparkReference
 from vllm_eagle_ext.measure.reference.weight_files import read_tensors
-from vllm_eagle_ext.preflight import cpu_kernels
 
 Choices = tuple[torch.Tensor, torch.Tensor]  # scores [STEPS, C], target ids [STEPS, C]
 ROWS, STEPS = 8, 4
@@ -98,8 +98,8 @@ def skipping_without_a_kernel() -> Iterator[None]:
     try:
         yield
     except SpeculativeConfigError as refused:
-        kernels = cpu_kernels.LoadedKernels()
-        if refused.field != cpu_kernels.FIELD or (kernels.packed_weights and kernels.exact_int8):
+        kernels = LoadedKernels()
+        if refused.field != WEIGHTS_FIELD or (kernels.packed_weights and kernels.exact_int8):
             raise
         pytest.skip(str(refused))
 

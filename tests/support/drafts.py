@@ -22,7 +22,9 @@ from tests.support.draft_families import (
     as_specforge,
 )
 from tests.support.second_heads import SECOND_HEADS
-from vllm_eagle_ext.checkpoint import Inspection, Setting, TargetFacts, inspect_draft, read_draft_files
+from vllm_eagle_ext.checkpoint import Inspection, TargetFacts, inspect_draft, read_draft_files
+from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.options import Options
 
 __all__ = [
     "BLOCK",
@@ -78,18 +80,19 @@ def inspect(
     *,
     target: Mapping[str, Any] | None = None,
     target_folder: Path | None = None,
-    setting: Mapping[str, Any] | None = None,
+    engine: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Inspection:
     """Write the draft into `folder` and look at it.
 
     Args:
-        target, setting: what differs from TARGET, and from a setting that suits the draft.
-        options: of `inspect_draft`.
+        target, engine: what differs from TARGET, and from an engine that suits the draft.
+        options: of this package.
     """
-    asked = {"method": draft.method, "k": draft.k, "max_model_len": 512} | dict(setting or {})
+    asked = {"method": draft.method, "k": draft.k, "max_model_len": 512} | dict(engine or {})
     facts = TargetFacts.from_config({**TARGET, **(target or {})}, target_folder)
-    return inspect_draft(read_draft_files(str(write(draft, folder))), facts, Setting(**asked), **options)
+    described = EngineFacts(options=Options(**options), **asked)
+    return inspect_draft(read_draft_files(str(write(draft, folder))), facts, described)
 
 
 FAMILIES = tuple(_BUILDERS)

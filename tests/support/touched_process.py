@@ -24,8 +24,8 @@ LOADED = (
     "vllm.v1.sample.rejection_sampler",
     "vllm.v1.worker.gpu_model_runner",
     "transformers.models.auto.configuration_auto",
-    "vllm_eagle_ext.drafters.dflash.model",
-    "vllm_eagle_ext.drafters.eagle3.model",
+    "vllm_eagle_ext.families.dflash.model",
+    "vllm_eagle_ext.families.eagle3.model",
     "vllm_eagle_ext.preflight.build",
     "vllm_eagle_ext.replay.targets",
 )
@@ -77,11 +77,11 @@ def install_all(target: Any) -> list[str]:
     from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 
     from vllm_eagle_ext import architectures, compat
-    from vllm_eagle_ext.drafters.dflash import config
-    from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
-    from vllm_eagle_ext.replay.commit import commit_on_v1
+    from vllm_eagle_ext.families.dflash import config
+    from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
     from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
     from vllm_eagle_ext.replay.ops import cpu
+    from vllm_eagle_ext.replay.targets import commit_on_v1
 
     compat.install_in_worker(commit_on_v1)
     config.register()

@@ -12,7 +12,15 @@ from typing import Any
 
 import torch
 
-from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Batch, Gating, Layer, Plan, Rows, StateCache
+from vllm_eagle_ext.replay.ops.types import (
+    NULL_BLOCK,
+    Batch,
+    CommitPlan,
+    Gating,
+    Layer,
+    Rows,
+    StateCache,
+)
 
 
 def _turned(states: torch.Tensor) -> torch.Tensor:
@@ -37,24 +45,24 @@ def _own(cache: StateCache, blocks: torch.Tensor) -> StateCache:
 
 
 def turning(kernels: Any) -> Any:
-    """A `Recurrence` for a CPU's states from one for a GPU's."""
+    """A `ReplayKernels` for a CPU's states from one for a GPU's."""
 
     def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
         kernels.verify(rows, gating, _own(cache, _used(batch.state_blocks)), batch, out)
 
-    class ApplyPlan:
+    class Commit:
         def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
             self._layers, self._history = [Layer(*layer) for layer in layers], history
 
-        def __call__(self, batch: Batch, plan: Plan) -> None:
+        def __call__(self, batch: Batch, plan: CommitPlan) -> None:
             for cache, gating, group in self._layers:
                 here, mine = batch.of_group(group), plan.of_group(group)
                 targets = _used(mine.final, mine.block_end)
                 own = _own(cache, _used(here.state_blocks, targets))
-                kernels.ApplyPlan([(own, gating, 0)], self._history)(here, mine)
+                kernels.Commit([(own, gating, 0)], self._history)(here, mine)
                 cache.state[targets] = _back(own.state[targets])
 
-    return SimpleNamespace(verify=verify, plan=kernels.plan, ApplyPlan=ApplyPlan)
+    return SimpleNamespace(verify=verify, plan=kernels.plan, Commit=Commit)
 
 
 def use(name: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
@@ -64,7 +72,7 @@ def use(name: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
 
     kernels = next(candidate for candidate in GpuOps.candidates if candidate.name == name)
     # The self-check holds them to the C++ kernel's error, not to its bits.
-    turned = kernels._replace(recurrence=turning(kernels.recurrence), exact=False)
+    turned = kernels._replace(kernels=turning(kernels.kernels), exact=False)
     set_attribute(CpuOps, "candidates", (turned,))
 
 
@@ -94,7 +102,7 @@ def norm_each_layers_keys(set_attribute: Callable[[Any, str, Any], None]) -> Non
     CPU they take the first layer's for all, which the package repairs in classes of its own alone."""
     from vllm.model_executor.models.qwen3_dflash import DFlashQwen3Model
 
-    from vllm_eagle_ext.drafters.dflash.model import DFlashEagleExtQwen3Model
+    from vllm_eagle_ext.families.dflash.model import DFlashEagleExtQwen3Model
 
     repaired = DFlashEagleExtQwen3Model._normalize_context_k
     set_attribute(DFlashQwen3Model, "_normalize_context_k", repaired)

@@ -12,9 +12,11 @@ from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
 from tests.unit.memory.configs import TARGETS
 from vllm_eagle_ext import __version__, metrics, plugin
+from vllm_eagle_ext.checkpoint.target_facts import text_config
+from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
 from vllm_eagle_ext.memory.geometry import Attention, read_target
-from vllm_eagle_ext.preflight import engine_deployment
+from vllm_eagle_ext.preflight import of_vllm
 
 
 @pytest.fixture(autouse=True)
@@ -159,10 +161,11 @@ def test_the_state_on_a_gpu(monkeypatch, changes, release, capability, blocks, t
     )  # fmt: skip
     with monkeypatch.context() as patch:
         patch.setattr("vllm.platforms.current_platform", gpu)
-        patch.setattr(engine_deployment.compat, "vllm_version", lambda: release)
-        found = engine_deployment.read_deployment(
+        patch.setattr(of_vllm.compat, "vllm_version", lambda: release)
+        found = of_vllm.read_device(
             SimpleNamespace(**{"gdn_prefill_backend": None, "additional_config": {}} | changes)
         )
+    engine = EngineFacts(text=text_config(TARGETS["27B"]), **found)
     arguments = SimpleNamespace(
         kv_cache_dtype="auto", tensor_parallel_size=1, mamba_ssm_cache_dtype="auto",
         enable_prefix_caching=True, block_size=changes.get("block_size"),
@@ -173,7 +176,7 @@ def test_the_state_on_a_gpu(monkeypatch, changes, release, capability, blocks, t
         get_total_num_kv_heads=lambda: 4, get_head_size=lambda: 256,
     )  # fmt: skip
     speculative = SimpleNamespace(num_speculative_tokens=15, draft_model_config=None)
-    state = metrics.state_footprint(arguments, target, speculative, "replay", found)
+    state = metrics.state_footprint(arguments, target, speculative, "replay", engine)
     assert (state.state_blocks, state.layer_block.tokens) == (blocks, tokens)
 
 

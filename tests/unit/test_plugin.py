@@ -8,7 +8,7 @@ import pytest
 
 import vllm_eagle_ext
 from vllm_eagle_ext import compat, plugin
-from vllm_eagle_ext.checkpoint.families.registry import find_drafter
+from vllm_eagle_ext.families.names import DRAFTERS
 
 pytestmark = pytest.mark.promise("the package costs a process without a draft next to nothing")
 
@@ -71,9 +71,10 @@ def test_names_survive_vllms_rewriting_of_architectures():
     from transformers import LlamaConfig
     from vllm.transformers_utils.configs.eagle import EAGLEConfig
 
+    methods = {drafter.architecture: drafter.method for drafter in DRAFTERS}
     for name in plugin.registered_drafters():
         assert "EagleExt" in name
-        method = find_drafter(name).method
+        method = methods[name]
         config = EAGLEConfig(LlamaConfig(architectures=[name]), method=method, model_type="eagle")
         assert config.architectures == [name]
 

@@ -21,7 +21,7 @@ from vllm_eagle_ext.cli.terminal import console
 from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.options import parse_options
-from vllm_eagle_ext.preflight.offline.serve import usual_k
+from vllm_eagle_ext.preflight.serve import usual_k
 from vllm_eagle_ext.printable import printable, shell_line, shown
 
 FORGED = "Would be served. Start it with:"
@@ -180,7 +180,7 @@ def test_check_and_plan_of_a_target(tmp_path, text):
 @pytest.mark.parametrize("text", [t for t in TEXTS if "\ud800" not in t])
 def test_plan_names_an_architecture_of_a_hybrid_target(tmp_path, text):
     from tests.unit.memory.configs import config
-    from tests.unit.memory.plan.inputs import H200, write_config
+    from tests.unit.plan.inputs import H200, write_config
 
     target = write_config(tmp_path, {**config("qwen3_6_27b"), "architectures": [text]})
     result = CliRunner(env=ENVIRONMENT).invoke(app, ["plan", "--target", str(target), *H200])

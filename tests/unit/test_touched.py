@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.engine import ROOT, has_gpu
-from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.touched import TOUCHED, markdown_table
 
 NAMES = ("name wrapped", "name replaced")
@@ -50,7 +50,7 @@ def test_the_table_names_all_that_changes(tmp_path):
         "ReplayGatedDeltaNetAttention.__class__",
         "ReplayGatedDeltaNetAttention._forward_method",
         "ReplayGatedDeltaNetAttention.enable_fused_gdn_spec_decode",
-        "ReplayGatedDeltaNetAttention.recurrence",
+        "ReplayGatedDeltaNetAttention.replay_kernels",
     }
 
 

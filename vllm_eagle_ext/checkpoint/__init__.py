@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from vllm_eagle_ext.checkpoint.case import Case, Setting
+from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles, read_config, read_draft_files
-from vllm_eagle_ext.checkpoint.families import dflash, dflash2, eagle3
-from vllm_eagle_ext.checkpoint.families.registry import register_families
 from vllm_eagle_ext.checkpoint.findings import Finding, Severity
 from vllm_eagle_ext.checkpoint.inspection import Inspection, inspect_draft
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
@@ -18,12 +16,9 @@ __all__ = [
     "DraftSpec",
     "Finding",
     "Inspection",
-    "Setting",
     "Severity",
     "TargetFacts",
     "inspect_draft",
     "read_config",
     "read_draft_files",
 ]
-
-register_families(*eagle3.FAMILIES, *dflash.FAMILIES, *dflash2.FAMILIES)

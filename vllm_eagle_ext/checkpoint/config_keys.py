@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.draft_config import DFlashConfig, DraftConfig, NestedConfig
-from vllm_eagle_ext.checkpoint.families.record import KeyEffect
-from vllm_eagle_ext.checkpoint.families.registry import config_blocks, own_keys
 from vllm_eagle_ext.checkpoint.layer_ids import ANGELSLIM_KEY, IDS_KEY, OUTPUT_IDS_KEY
+from vllm_eagle_ext.checkpoint.registry import config_blocks, own_keys
+from vllm_eagle_ext.checkpoint.spec import KeyEffect
 
 _UNSET = (None, False, 0)
 # Not computed by any drafter of this package; what they do to a draft that was trained with them.
@@ -120,18 +120,24 @@ _MATHEMATICAL = re.compile(
 )
 
 
-def stated_keys(flat: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yield dotted place, key and value of what a config states, except the numbers in rope's blocks.
+def stated_keys(flat: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
+    """Return dotted place, key and value of what a config states, except the numbers in rope's blocks.
 
     Args:
         flat: the config, that of a speculators draft flattened.
     """
-    for key, value in flat.items():
-        yield key, key, value
+    stated = [(key, key, value) for key, value in flat.items()]
     for block in config_blocks():
         inner = flat.get(block)
         for key, value in inner.items() if isinstance(inner, Mapping) else ():
-            yield f"{block}.{key}", key, value
+            stated.append((f"{block}.{key}", key, value))
+    return stated
+
+
+def unknown_keys(flat: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
+    """Return those of `stated_keys` whose meaning is not known, to some drafter or to none."""
+    known = {*_READ, *_OF_NO_ACCOUNT, *UNCOMPUTED, *RESCALES_LOGITS, *own_keys()}
+    return [stated for stated in stated_keys(flat) if stated[1] not in known]
 
 
 def rope_keys(flat: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -141,12 +147,6 @@ def rope_keys(flat: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for key, value in inner.items() if isinstance(inner, Mapping) else ():
             if key not in _ROPE_NUMBERS:
                 yield f"{block}.{key}", value
-
-
-def is_known(key: str) -> bool:
-    """Say whether it is known what the key means, to some drafter or to none."""
-    fixed = (_READ, _OF_NO_ACCOUNT, UNCOMPUTED, RESCALES_LOGITS)
-    return any(key in keys for keys in (*fixed, own_keys()))
 
 
 def looks_mathematical(key: str, value: Any) -> bool:

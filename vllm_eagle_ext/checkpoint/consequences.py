@@ -45,7 +45,7 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
 }  # fmt: skip
 
 
-def told_by_cause(
+def mark_consequences(
     findings: Iterable[Finding],
     model: str,
     config: DraftConfig,

@@ -13,7 +13,6 @@ from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
-from vllm_eagle_ext.checkpoint.gguf import refuse_gguf
 from vllm_eagle_ext.checkpoint.headers import (
     GLANCE,
     HEADER_LIMIT,
@@ -22,9 +21,9 @@ from vllm_eagle_ext.checkpoint.headers import (
     disguised,
     header_length,
     parse_header,
+    parse_json,
 )
-from vllm_eagle_ext.checkpoint.safe_json import parse_json
-from vllm_eagle_ext.checkpoint.small_tensors import Survey
+from vllm_eagle_ext.checkpoint.origins import refuse_gguf
 from vllm_eagle_ext.checkpoint.sources import (
     DRAFT_FIELD,
     FolderSource,
@@ -34,7 +33,7 @@ from vllm_eagle_ext.checkpoint.sources import (
     read_exactly,
     refuse_pattern,
 )
-from vllm_eagle_ext.checkpoint.tensor_names import canonical_name
+from vllm_eagle_ext.checkpoint.tensors import Survey, canonical_name
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
 OnValues = Callable[[int, int], None]  # bytes read so far, of how many

@@ -8,10 +8,9 @@ read, or what the target may share with the draft, is optional.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
-from vllm_eagle_ext.checkpoint.spec import DraftSpec
+from vllm_eagle_ext.checkpoint.spec import DraftSpec, Expected
 
 # These stand in place of `weight`, or next to it, in a quantised module.
 _QUANTISED = (
@@ -21,23 +20,11 @@ _QUANTISED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    shape: tuple[int, ...]
-    optional: bool = False
-    kind: str = "float"  # "float", "integer" or "mask"
-    other_shape: tuple[int, ...] | None = None  # of the same values in the same order
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        return (self.shape,) if self.other_shape is None else (self.shape, self.other_shape)
-
-
 def expected_tensors(
     spec: DraftSpec, config: DraftConfig, target_vocab_size: int
 ) -> dict[str, Expected]:
     """Return the expected tensors by canonical name, as the draft's family says."""
-    return spec.record.tensors(spec, config, target_vocab_size)
+    return spec.family.tensors(spec, config, target_vocab_size)
 
 
 def belongs_to_quantised(spec: DraftSpec, name: str, table: Mapping[str, Expected]) -> bool:
@@ -100,7 +87,7 @@ def fused_qkv(
     if gate and gate.module != "q_proj":
         rows[gate.module] = (gate.rows(heads), columns)
     table = {f"self_attn.{name}.weight": Expected(shape) for name, shape in rows.items()}
-    if spec.served_by.backbone.norms_heads:
+    if spec.drafter.backbone.norms_heads:
         table |= {f"self_attn.{name}.weight": Expected((heads.dim,)) for name in ("q_norm", "k_norm")}
     if config.attention_bias:
         biased = [name for name in rows if has_output_bias or name != "o_proj"]
@@ -140,7 +127,7 @@ def mlp(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
     width, inner = spec.hidden_size, config.intermediate_size
     shapes = {"gate_proj": (inner, width), "up_proj": (inner, width), "down_proj": (width, inner)}
     table = {f"mlp.{name}.weight": Expected(shape) for name, shape in shapes.items()}
-    if config.mlp_bias and spec.served_by.backbone.has_mlp_bias:
+    if config.mlp_bias and spec.drafter.backbone.has_mlp_bias:
         table |= {f"mlp.{name}.bias": Expected(shape[:1]) for name, shape in shapes.items()}
     return table
 

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import islice
 from typing import Any
 
-from vllm_eagle_ext.errors import sentence
+from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError, sentence
 from vllm_eagle_ext.printable import shown
 
 _MOST = 50  # findings of one rule
@@ -50,6 +49,7 @@ class Finding:
     problem: Problem
     can_run: bool  # an engine would start with it; `strict: false` lets it
     follows_from: str | None = None  # the rule whose error it is a consequence of
+    error: type[EagleExtError] = UnsupportedDraftError  # that a start raises
 
 
 Check = Callable[[Any], Iterable[Problem]]
@@ -61,31 +61,51 @@ class Rule:
     severity: Severity
     can_run: bool
     for_all: bool  # False: for the families whose records list it
-    check: Check  # of a Candidate or a Case
-
-    def apply(self, subject: Any) -> Iterator[Finding]:
-        problems = iter(self.check(subject))
-        for problem in (*islice(problems, _MOST), *_count(problems)):
-            yield Finding(self.name, self.severity, problem, self.can_run)
+    is_guess: bool  # of a foreseen engine: then an error is a warning
+    error: type[EagleExtError]
+    check: Check  # of a Candidate, a Case or an EngineFacts
 
 
-def _count(problems: Iterator[Problem]) -> Iterator[Problem]:
-    """Make one problem of all that are left: a file may hold any number."""
-    if more := sum(1 for _ in problems):
-        yield Problem(field="number of further findings of this rule", value=more, message="Not shown")
+def apply_rules(rules: Iterable[Rule], subject: Any) -> list[Finding]:
+    """Apply rules to a draft, a case or an engine, in their order.
+
+    Findings of one rule beyond a number become one: a file may hold any number.
+    """
+    found: list[Finding] = []
+    engine = getattr(subject, "engine", subject)
+    for rule in rules:
+        is_guess = rule.is_guess and engine.is_foreseen
+        severity, can_run = (Severity.WARNING, True) if is_guess else (rule.severity, rule.can_run)
+        shown = 0
+        for problem in rule.check(subject):
+            shown += 1
+            if shown > _MOST:
+                continue
+            found.append(Finding(rule.name, severity, problem, can_run, error=rule.error))
+        if shown > _MOST:
+            problem = Problem(
+                field="number of further findings of this rule", value=shown - _MOST, message="Not shown"
+            )
+            found.append(Finding(rule.name, severity, problem, can_run, error=rule.error))
+    return found
 
 
-def rule(severity: Severity, *, can_run: bool = False, for_all: bool = True) -> Callable[[Check], Rule]:
+def rule(
+    severity: Severity, *, can_run: bool = False, for_all: bool = True, is_guess: bool = False,
+    error: type[EagleExtError] = UnsupportedDraftError,
+) -> Callable[[Check], Rule]:  # fmt: skip
     """Make a rule of a function `(subject) -> problems`; its name is the function's.
 
     Args:
         can_run: an engine would start in spite of the error.
         for_all: False where the records of some families list it.
+        is_guess: what it asks of an engine is only known once vLLM has read the target.
+        error: that a start raises.
     """
 
     def make(check: Check) -> Rule:
         runs = can_run or severity != Severity.ERROR
-        return Rule(check.__name__, severity, runs, for_all, check)
+        return Rule(check.__name__, severity, runs, for_all, is_guess, error, check)
 
     return make
 

@@ -4,18 +4,19 @@
 Read apart from the data, which the safetensors library cannot do for a file that is not here, and
 within bounds, because a header may claim anything. Format: 8 bytes of length (little endian), that
 many bytes of JSON, then the tensors' bytes without gaps.
+
+What a stranger's JSON costs to parse is bounded too.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from vllm_eagle_ext.checkpoint.safe_json import parse_json
 
 HEADER_LIMIT = 2**20  # bytes; a draft of eight layers has some 20 kB
 GLANCE = 512  # bytes of a file that tell what lies in its place
@@ -145,3 +146,51 @@ def _parse_json(header: bytes) -> Mapping[str, _Entry]:
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"its header has a malformed entry: {first['msg']}") from None
+
+
+_CONTAINERS = 2**18  # lists and objects; one takes some 100 bytes where the file spends 2
+_DEPTH = 32  # of lists and objects in each other; real files have up to 10
+_DIGITS = 20  # of an integer; Python's arithmetic is exact, at any price
+
+
+def parse_json(raw: bytes, *, containers: int = _CONTAINERS, unique_keys: bool = False) -> Any:
+    """Parse bytes whose number the caller has bounded.
+
+    Raises:
+        ValueError: not UTF-8, no JSON, or beyond what a real file has.
+    """
+    if raw.count(b"[") + raw.count(b"{") > containers:
+        raise ValueError(f"it has more than {containers} lists and objects")
+    try:
+        found = json.loads(
+            raw.decode("utf-8"), object_pairs_hook=_unique if unique_keys else None, parse_int=_integer
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if _is_deeper(found):
+        raise ValueError("it is nested too deeply")
+    return found
+
+
+def _is_deeper(found: Any) -> bool:
+    """Tell, level by level, whether JSON is too deep: a recursion would end as the parser's does."""
+    level = [found] if isinstance(found, dict | list) else []
+    for _ in range(_DEPTH + 1):
+        if not level:
+            return False
+        children = (node.values() if isinstance(node, dict) else node for node in level)
+        level = [child for each in children for child in each if isinstance(child, dict | list)]
+    return bool(level)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("it has the same key twice")
+    return found
+
+
+def _integer(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise ValueError(f"it has an integer of {len(text)} digits")
+    return int(text)

@@ -4,31 +4,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.case import Case, Setting
-from vllm_eagle_ext.checkpoint.consequences import told_by_cause
+from vllm_eagle_ext.checkpoint.attention import asked_window
+from vllm_eagle_ext.checkpoint.aux_layers import NO_AUX_LAYERS, AuxLayers, Override
+from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.consequences import mark_consequences
 from vllm_eagle_ext.checkpoint.draft_config import flatten, format_of, parse_config
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
-from vllm_eagle_ext.checkpoint.draft_window import WindowOption, asked_window
-from vllm_eagle_ext.checkpoint.families.registry import drafter_of
-from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity, relax
+from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity, apply_rules, relax
 from vllm_eagle_ext.checkpoint.flags import read_flag
-from vllm_eagle_ext.checkpoint.gate_layout import GateLayout
-from vllm_eagle_ext.checkpoint.layer_ids import NO_AUX_LAYERS, AuxLayers, Override, resolve_aux_layers
+from vllm_eagle_ext.checkpoint.layer_ids import resolve_aux_layers
+from vllm_eagle_ext.checkpoint.read_spec import build_spec, family_of, trained_length
+from vllm_eagle_ext.checkpoint.registry import drafter_of
 from vllm_eagle_ext.checkpoint.rope_config import rope_problems
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, rules_for
 from vllm_eagle_ext.checkpoint.rules.early import Candidate
-from vllm_eagle_ext.checkpoint.spec import (
-    DraftSpec,
-    NormOutput,
-    build_spec,
-    family_of,
-    trained_length,
-)
+from vllm_eagle_ext.checkpoint.spec import DraftSpec
 from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
 from vllm_eagle_ext.drafter_classes import Drafter
+from vllm_eagle_ext.engine import EngineFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,60 +59,39 @@ class Inspection:
         return self.case is None and not self.errors
 
 
-def inspect_draft(
-    files: DraftFiles,
-    target: TargetFacts,
-    setting: Setting,
-    *,
-    aux_layers: Override = "auto",
-    norm_output: NormOutput = "checkpoint",
-    gate_layout: GateLayout | None = None,
-    draft_window: WindowOption = None,
-    strict: bool = True,
-) -> Inspection:
-    """Apply every rule.
-
-    Args:
-        strict: False makes warnings of errors that an engine would start with.
-    """
-    setting = replace(setting, gate_layout=gate_layout, draft_window=draft_window)
-    inspection = _inspect(files, target, setting, aux_layers, norm_output, gate_layout)
-    if strict:
+def inspect_draft(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -> Inspection:
+    """Apply the rules of drafts. `strict: false` makes warnings of errors that an engine starts with."""
+    inspection = _inspect(files, target, engine)
+    if engine.options.strict:
         return inspection
     return Inspection(inspection.case, tuple(relax(inspection.findings)))
 
 
-def _inspect(
-    files: DraftFiles,
-    target: TargetFacts,
-    setting: Setting,
-    override: Override,
-    norm_output: NormOutput,
-    gate_layout: GateLayout | None,
-) -> Inspection:
-    flat = flatten(files.config)
+def _inspect(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -> Inspection:
+    flat, options = flatten(files.config), engine.options
     drafter = drafter_of(files.config, flat.get("model_type"))
-    candidate = Candidate(files=files, flat=flat, setting=setting, drafter=drafter)
-    early = tuple(finding for rule in EARLY_RULES for finding in rule.apply(candidate))
+    candidate = Candidate(files=files, flat=flat, engine=engine, drafter=drafter)
+    early = tuple(apply_rules(EARLY_RULES, candidate))
     refused = any(finding.severity == Severity.ERROR for finding in early)
-    if refused or drafter is None or setting.method not in (None, drafter.method):
+    if refused or drafter is None or engine.method not in (None, drafter.method):
         return Inspection(None, early)
     config = parse_config(files.config)
     problems = [*(config if isinstance(config, list) else ()), *rope_problems(flat)]
     if problems or isinstance(config, list):
         return Inspection(None, _errors("config_is_well_formed", problems))
-    layers = _aux_layers(flat, drafter, target, override)
+    layers = _aux_layers(flat, drafter, target, options.aux_layers)
     if isinstance(layers, list):
         found = _errors("aux_layer_ids_exist", layers)
-        told = told_by_cause(found, files.model, config, target, _layer_ids(layers[0]))
+        told = mark_consequences(found, files.model, config, target, _layer_ids(layers[0]))
         return Inspection(None, told)
-    length = trained_length(flat, config)
-    window = asked_window(setting.draft_window, length, setting.max_model_len)
-    spec = build_spec(files, flat, config, drafter, target, layers, norm_output, gate_layout, window)
-    case = Case(files=files, flat=flat, config=config, spec=spec, target=target, setting=setting)
-    late = [finding for rule in rules_for(spec.record) for finding in rule.apply(case)]
+    window = asked_window(options.draft_window, trained_length(flat, config), engine.max_model_len)
+    spec = build_spec(
+        files, flat, config, drafter, target, layers, options.norm_output, options.gate_layout, window
+    )
+    case = Case(files=files, flat=flat, config=config, spec=spec, target=target, engine=engine)
+    late = apply_rules(rules_for(spec.family), case)
     read = spec.aux_layers.layer_ids
-    return Inspection(case, told_by_cause([*early, *late], files.model, config, target, read))
+    return Inspection(case, mark_consequences([*early, *late], files.model, config, target, read))
 
 
 def _layer_ids(problem: Problem) -> list[int]:

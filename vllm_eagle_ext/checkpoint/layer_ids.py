@@ -13,51 +13,20 @@ engine collected them on its way through the target (vLLM for speculators; SGLan
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
-from vllm_eagle_ext.checkpoint.families.record import IdConvention
-from vllm_eagle_ext.checkpoint.families.registry import id_places
+from vllm_eagle_ext.checkpoint.aux_layers import AuxLayers, BlockOrder, IdConvention, Override
 from vllm_eagle_ext.checkpoint.findings import Problem
+from vllm_eagle_ext.checkpoint.registry import id_places
 
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 OUTPUT_IDS_KEY = "target_layer_ids"
 ANGELSLIM_KEY = "aux_hidden_states_layer_ids"
 # Keys next to the ids in `eagle_config`; trainers that write them collect the states layer by layer.
 _OF_HOOKS = ("use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm")
-Convention = Literal["auto", "input", "output"]
-Override = Convention | Sequence[int]
 
 _SET_OPTION = 'set {"eagle_ext": {"aux_layers": "input" | "output" | [..]}}'
-
-
-@dataclass(frozen=True, slots=True)
-class BlockOrder:
-    """What the blocks of `fc` follow where ids are listed out of order."""
-
-    follows: Literal["list", "layers"]
-    reason: str
-    is_certain: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AuxLayers:
-    """Ids ascend, as vLLM captures the layers; `order[k]` is the block of `fc` that reads the k-th."""
-
-    layer_ids: tuple[int, ...]
-    rule: str  # which rule chose them, for the log
-    published_ids: tuple[int, ...] | None  # as the config has them; None: it names none
-    order: tuple[int, ...]
-    listed: tuple[int, ...] = ()  # in the order of the config or the option
-    blocks: BlockOrder | None = None  # what `order` follows; None: the list ascends
-
-    @property
-    def is_reordered(self) -> bool:
-        return list(self.order) != sorted(self.order)
-
-
-NO_AUX_LAYERS = AuxLayers((), "the draft is one without aux states", None, ())
 
 
 def default_layer_ids(num_target_layers: int) -> tuple[int, int, int]:
@@ -166,7 +135,7 @@ def _choose(
         return tuple(override), "option aux_layers lists the layers whose input is read", first
     if not given:
         if convention.is_required:
-            return _malformed(convention.place, None)
+            return _malformed(convention.places[0], None)
         return (
             default_layer_ids(num_target_layers),
             "the config names no layers, so EAGLE-3's default 2, N//2, N-3",

@@ -16,7 +16,9 @@ import regex
 
 MOST_PATTERNS = 1000  # a draft has some 450 modules at most
 _MOST_CHARACTERS = 1000
-_SECONDS = 0.5  # of processor time, for all patterns and names of a draft; real ones take some ms
+# Of processor time, for all patterns and names of a draft. Real ones take some ms; the most that a
+# draft of 64 layers can ask for took 0.5 on a slow CPU.
+_SECONDS = 1.5
 _SHOWN = 80  # characters of a pattern in a message
 
 

@@ -13,12 +13,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from vllm_eagle_ext.checkpoint import gptq_rules
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
 from vllm_eagle_ext.checkpoint.patterns import first_matches
-from vllm_eagle_ext.checkpoint.quantisation_config import target_patterns
+from vllm_eagle_ext.checkpoint.quantisation_config import (
+    GPTQ_METHODS,
+    GPTQ_RULES,
+    gptq_module_settings,
+    gptq_rule_for,
+    gptq_shared_settings,
+    target_patterns,
+)
 
 # Methods whose lists are understood, and the keys that hold what is left out; vLLM reads the first.
 LISTS = {
@@ -85,10 +91,10 @@ def torn_modules(case: Case) -> dict[str, list[str]]:
 def gptq_settings(case: Case) -> dict[str, dict[str, dict[str, Any]]]:
     """Return run-time name -> the settings of each quantised part, as GPTQ's rules give them."""
     config = case.config.quantization_config or {}
-    if config.get("quant_method") not in gptq_rules.METHODS:
+    if config.get("quant_method") not in GPTQ_METHODS:
         return {}
     published = published_modules(case)
-    own = gptq_rules.settings(config, published.values())
+    own = gptq_module_settings(config, published.values())
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for module, name in published.items():
         found.setdefault(runtime_name(module, case), {})[module] = own[name]
@@ -124,8 +130,8 @@ def named_for_vllm(case: Case) -> dict[str, Any]:
     method = config.get("quant_method")
     if not isinstance(method, str) or not case.has_tensors:
         return config
-    if method in gptq_rules.METHODS:
-        return config | {_POSITIVE_LIST: _quantised_names(case), gptq_rules.KEY: _gptq_rules(case)}
+    if method in GPTQ_METHODS:
+        return config | {_POSITIVE_LIST: _quantised_names(case), GPTQ_RULES: _gptq_rules(case)}
     if method not in LISTS:
         return config
     config[LISTS[method][0]] = names = _left_out(config, LISTS[method], case)
@@ -170,11 +176,11 @@ def _gptq_rules(case: Case) -> dict[str, dict[str, Any]]:
 
     The parts of a module agree. What a negative rule leaves out is not listed as quantised.
     """
-    shared = gptq_rules.shared_settings(case.config.quantization_config or {})
+    shared = gptq_shared_settings(case.config.quantization_config or {})
     rules: dict[str, dict[str, Any]] = {}
     for name, parts in gptq_settings(case).items():
         if (wanted := next(iter(parts.values()))) != shared:
-            rules |= gptq_rules.by_name(name, wanted)
+            rules |= gptq_rule_for(name, wanted)
     return rules
 
 
@@ -226,6 +232,6 @@ def _part_name(module: str, case: Case) -> str:
     if match is None:
         return module if module == "lm_head" else f"model.{module}"
     index, part = int(match[1]) + case.target.num_layers, match[2]
-    if case.spec.served_by.omits_self_attn:
+    if case.spec.drafter.omits_self_attn:
         part = re.sub(r"^self_attn\.((?:qkv|q|k|v)_proj)$", r"\1", part)
     return f"model.layers.{index}.{part}"

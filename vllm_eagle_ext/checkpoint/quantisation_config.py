@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types that vLLM wants of a `quantization_config`, which it does not check before it uses them."""
+"""The types that vLLM wants of a `quantization_config`, which it does not check before it uses them, and
+GPTQ's `dynamic` rules, which give single modules settings of their own.
+
+A rule is a pattern, matched from a name's beginning, and the first that fits decides. Files write it
+for the names of the checkpoint; vLLM matches the names that modules have at run time, where another
+layer may have the number, and where no module is called q_proj.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from vllm_eagle_ext.checkpoint.patterns import may_never_end
+from vllm_eagle_ext.checkpoint.patterns import PatternError, first_matches, may_never_end
 
 # vLLM's, as of its releases that are tested; `test_hostile_patterns.py` asks it.
 KNOWN_METHODS = frozenset(
@@ -138,3 +144,65 @@ def target_patterns(config: Mapping[str, Any]) -> tuple[str, ...]:
     lists = [block.get("targets") for block in blocks if isinstance(block, Mapping)]
     names = [name for names in lists if isinstance(names, list) for name in names]
     return tuple(name[3:] for name in names if isinstance(name, str) and name.startswith("re:"))
+
+
+GPTQ_RULES = "dynamic"
+GPTQ_METHODS = ("gptq", "gptq_marlin", "auto_gptq")
+RULE_LEAVES_OUT = "-:"
+_RULE_TAKES_IN = "+:"
+_GPTQ_SETTINGS = ("bits", "group_size", "desc_act", "sym")  # that vLLM reads of a rule
+
+
+def first_gptq_rules(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, str | None]:
+    """Return the rule that decides on each module, by published names; none where one is malformed."""
+    names = tuple(names)
+    if next(malformed_gptq_rules(config, names), None):
+        return dict.fromkeys(names)
+    rules: dict[str, str] = {}
+    for rule in config.get(GPTQ_RULES) or {}:
+        rules.setdefault(_pattern_of(rule), rule)  # the first of two that match the same decides
+    found = first_matches(tuple(rules), names)
+    return {name: None if pattern is None else rules[pattern] for name, pattern in found.items()}
+
+
+def gptq_module_settings(config: Mapping[str, Any], names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return each module's settings, those of all modules among them."""
+    return {name: _gptq_settings(config, rule) for name, rule in first_gptq_rules(config, names).items()}
+
+
+def gptq_shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of modules for which there is no rule."""
+    return _gptq_settings(config, None)
+
+
+def _gptq_settings(config: Mapping[str, Any], rule: str | None) -> dict[str, Any]:
+    own = {} if rule is None or rule.startswith(RULE_LEAVES_OUT) else config[GPTQ_RULES][rule]
+    return {key: own.get(key, config.get(key)) for key in _GPTQ_SETTINGS}
+
+
+def malformed_gptq_rules(config: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
+    """Yield the first thing that can be read as no rule; vLLM fails with it, or hangs."""
+    rules = config.get(GPTQ_RULES) or {}
+    if not isinstance(rules, Mapping):
+        yield repr(rules)
+        return
+    for rule, own in rules.items():
+        if not isinstance(own, Mapping) and not rule.startswith(RULE_LEAVES_OUT):
+            yield repr({rule: own})
+            return
+    try:
+        first_matches(tuple(dict.fromkeys(map(_pattern_of, rules))), tuple(names))
+    except PatternError as error:
+        rule = next(one for one in rules if _pattern_of(one) == error.pattern)
+        yield str(PatternError(rule, error.why))
+    except ValueError as error:
+        yield str(error)
+
+
+def gptq_rule_for(name: str, wanted: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a rule for the one module that has this name at run time."""
+    return {f"{_RULE_TAKES_IN}{re.escape(name)}$": {k: v for k, v in wanted.items() if v is not None}}
+
+
+def _pattern_of(rule: str) -> str:
+    return rule.removeprefix(RULE_LEAVES_OUT).removeprefix(_RULE_TAKES_IN)

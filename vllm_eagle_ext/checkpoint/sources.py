@@ -11,8 +11,7 @@ from glob import has_magic
 from pathlib import Path
 from typing import Any, Protocol
 
-from vllm_eagle_ext.checkpoint import modelscope
-from vllm_eagle_ext.checkpoint.subfolders import download_command, split_subfolder
+from vllm_eagle_ext.checkpoint import origins
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.printable import shell_line
 
@@ -143,7 +142,7 @@ def open_source(
             field=field, value=model, allowed=PLACES,
             remedy="name the folder, not a file in it",
         )  # fmt: skip
-    if modelscope.takes_names():
+    if origins.takes_modelscopes_names():
         return FolderSource(model, _downloaded(model, revision, download_dir, field))
     repository = _repository(model, field, subfolders=subfolders)
     return _open_hub(model, repository, revision, token, download_dir, field)
@@ -151,10 +150,10 @@ def open_source(
 
 def _downloaded(model: str, revision: str | None, download_dir: str | None, field: str) -> Path:
     try:
-        return modelscope.find_snapshot(model, revision, download_dir)
+        return origins.find_modelscopes_snapshot(model, revision, download_dir)
     except LookupError as error:
         raise UnsupportedDraftError(
-            field=field, value=model, allowed=modelscope.PLACES, remedy=str(error)
+            field=field, value=model, allowed=origins.MODELSCOPE_PLACES, remedy=str(error)
         ) from None
 
 
@@ -167,7 +166,7 @@ def _repository(model: str, field: str, *, subfolders: bool) -> str:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
-    inside = split_subfolder(model)
+    inside = origins.split_subfolder(model)
     try:
         validate_repo_id(inside[0] if inside else model)
     except HFValidationError:
@@ -184,7 +183,7 @@ def _refuse_inside(field: str, model: str) -> UnsupportedDraftError:
     """Return the refusal of OWNER/NAME/FOLDER, which may be a path with a slip too."""
     if os.path.isdir(model.partition("/")[0]):
         return _not_found(field, model, f"no such folder in {os.getcwd()}")
-    words, folder = download_command(model, None)
+    words, folder = origins.download_command(model, None)
     return UnsupportedDraftError(
         field=field, value=model, allowed=f"{PLACES}; vLLM looks into no folder of a repository",
         remedy="no such folder here; if it is a folder in a repository of the hub: "

@@ -1,35 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DraftSpec: what one draft is, decided once and read by everything after."""
+"""DraftSpec: what one draft is, decided once and read by everything after; Family: what its kind is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vllm_eagle_ext.checkpoint.attention import Heads, LayerAttention, read_heads
-from vllm_eagle_ext.checkpoint.draft_config import (
-    DraftConfig,
-    Format,
-    format_of,
-    published_architecture,
-)
-from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
-from vllm_eagle_ext.checkpoint.draft_window import with_window
-from vllm_eagle_ext.checkpoint.families.record import Evidence, Family
-from vllm_eagle_ext.checkpoint.families.registry import FAMILIES, choose_family, find_drafter
-from vllm_eagle_ext.checkpoint.flags import FLAGS, Flag, read_flag
-from vllm_eagle_ext.checkpoint.gate_layout import Gate, GateLayout, read_gate
-from vllm_eagle_ext.checkpoint.layer_ids import AuxLayers
-from vllm_eagle_ext.checkpoint.rope_config import Rope, read_rope
-from vllm_eagle_ext.checkpoint.small_tensors import integers
-from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
-from vllm_eagle_ext.checkpoint.tensor_names import HOLDS_WEIGHTS
-from vllm_eagle_ext.checkpoint.vocabulary_map import Vocabulary, map_kind
-from vllm_eagle_ext.drafter_classes import Drafter
+from vllm_eagle_ext.checkpoint.attention import Gate, Heads, LayerAttention
+from vllm_eagle_ext.checkpoint.aux_layers import AuxLayers, IdConvention
+from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, Format
+from vllm_eagle_ext.checkpoint.findings import Rule
+from vllm_eagle_ext.checkpoint.flags import FLAGS, Flag
+from vllm_eagle_ext.checkpoint.rope_config import Rope
+from vllm_eagle_ext.checkpoint.vocabulary import Vocabulary
+from vllm_eagle_ext.drafter_classes import Backbone, Drafter
 
 NormOutput = Literal["checkpoint"] | bool
 Presence = Literal["own", "shared", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEffect:
+    """What a key of config.json does to a draft that was trained with it."""
+
+    effect: str
+    neutral: tuple[Any, ...]  # values that change nothing
+    by_layer: bool = False  # of an entry per layer, each neutral
+
+    def is_neutral(self, value: Any) -> bool:
+        """Say whether the draft computes the same without the key."""
+        if self.by_layer and isinstance(value, list):
+            return all(each in self.neutral for each in value)
+        return value in self.neutral
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What tells the families of one drafter class apart."""
+
+    architecture: str = ""  # as published
+    speculators_type: object = None
+    has_mask_hidden: bool = False
+    has_gate: bool = False
+    norm_output: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    shape: tuple[int, ...]
+    optional: bool = False
+    kind: str = "float"  # "float", "integer" or "mask"
+    other_shape: tuple[int, ...] | None = None  # of the same values in the same order
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (self.shape,) if self.other_shape is None else (self.shape, self.other_shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Family:
+    """All that is particular to one drafter family.
+
+    A draft belongs to the first registered family that has its drafter class and whose
+    `matches` holds. Hooks that need vLLM or torch are named as "module:function", so that a record
+    can be read without them.
+    """
+
+    name: str  # in JSON and in docs/published_drafts.md
+    title: str  # for readers
+    drafters: tuple[Drafter, ...]
+    matches: Callable[[Evidence], bool] = lambda evidence: True
+    layer_ids: IdConvention
+    # What the drafter is built of, and its rules next to those for all families.
+    read_layers: Callable[[DraftConfig, Backbone, Format], tuple[LayerAttention, ...]]
+    tensors: Callable[[DraftSpec, DraftConfig, int], dict[str, Expected]]
+    rules: tuple[Rule, ...] = ()
+    own_keys: Mapping[str, KeyEffect] = field(default_factory=dict)  # that only it computes with
+    # Values of keys that say what the family is, and others are refused for.
+    identity_keys: Mapping[str, Any] = field(default_factory=dict)
+    scales_logits: frozenset[str] = frozenset()  # keys that rescale logits, which it computes
+    plain_modules: tuple[str, ...] = ()  # that its class builds without quantisation
+    asks_for_windows: Callable[[DraftConfig], bool] = lambda config: False  # next to layer_types
+    # How it drafts.
+    has_flags: bool = False  # EAGLE-3's, on norms and on what is fed back
+    runs_without_aux_states: bool = False
+    drafts_in_parallel: bool = False  # all tokens in one pass
+    caches_target_states: bool = False  # keys and values follow only from these, in all layers
+    fills_a_block: bool = False  # that it was trained on; vLLM drafts so without `parallel_drafting`
+    samples_the_anchor: Callable[[DraftConfig, Format], bool] = lambda config, format_: False
+    runs_on_v2_only: bool = False
+    mixes_windows_on_v2_only: bool = False
+    widens_inputs: bool = False  # its own embeddings may have more rows than the target's vocabulary
+    omits_mask_token: bool = False  # published configs may lack `mask_token_id`
+    # Hooks in other layers of the package.
+    config_writer: str  # (SpeculativeConfig, Case): writes into the draft's hf_config
+    # Model type that only this package reads -> function that registers its config class.
+    model_types: Mapping[str, str] = field(default_factory=dict)
+    reference: str | None = None  # (DraftSpec, folder, target) -> the plain PyTorch reference
+
+    @property
+    def method(self) -> str:
+        return self.drafters[0].method
+
+    @property
+    def asks_for_parallel_drafting(self) -> bool:
+        """Say whether `parallel_drafting` must be set, which only vLLM's V1 runner knows."""
+        return self.drafts_in_parallel and not self.fills_a_block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +114,8 @@ class DraftSpec:
     model: str  # as the user named it
     architecture: str  # as published
     format: Format
-    family: str  # name of its record
-    backbone: str
-    method: str
-    drafter: str  # the registered architecture that serves it
+    family: Family
+    drafter: Drafter  # the registered class that serves it
     weights: Literal["safetensors", "bin"]
     num_layers: int
     hidden_size: int  # H
@@ -80,161 +155,5 @@ class DraftSpec:
         return {name: getattr(self, name) for name in FLAGS}
 
     @property
-    def record(self) -> Family:
-        """Return what is particular to drafts of its family."""
-        return FAMILIES[self.family]
-
-    @property
-    def served_by(self) -> Drafter:
-        return find_drafter(self.drafter)
-
-    @property
     def title(self) -> str:
-        return self.record.title
-
-
-def build_spec(
-    files: DraftFiles,
-    flat: Mapping[str, Any],
-    config: DraftConfig,
-    drafter: Drafter,
-    target: TargetFacts,
-    aux_layers: AuxLayers,
-    norm_output: NormOutput,
-    gate_layout: GateLayout | None = None,
-    window: int | None = None,
-) -> DraftSpec:
-    """Put together what the parts say; whether they fit each other is for the rules.
-
-    Args:
-        flat: `flatten(files.config)`.
-        window: of the layers that were published without one.
-    """
-    flags = _read_flags(files, norm_output)
-    heads = read_heads(config, drafter.backbone)
-    gate = read_gate(files, flat, heads, gate_layout) if drafter.can_gate else None
-    family = family_of(flat, drafter, files, gate, norm_output=flags["norm_output"].value)
-    format_ = format_of(files.config)
-    layers = family.read_layers(config, drafter.backbone, format_)
-    return DraftSpec(
-        format=format_,
-        family=family.name,
-        backbone=drafter.backbone.name,
-        method=drafter.method,
-        drafter=drafter.architecture,
-        heads=heads,
-        layers=layers if window is None else with_window(layers, window),
-        draft_window=window if any(layer.window is None for layer in layers) else None,
-        aux_layers=aux_layers,
-        gate=gate,
-        samples_anchor=family.samples_the_anchor(config, format_),
-        vocabulary=_read_vocabulary(files, config, target),
-        target_hidden_size=target.hidden_size,
-        **(_from_files(files, flat, config) | flags),
-    )
-
-
-def family_of(
-    flat: Mapping[str, Any],
-    drafter: Drafter,
-    files: DraftFiles | None = None,
-    gate: Gate | None = None,
-    *,
-    norm_output: bool = False,
-) -> Family:
-    """Return the draft's family, or the plainest of its drafter class where only the config is known."""
-    evidence = Evidence(
-        architecture=published_architecture(flat),
-        speculators_type=flat.get("speculators_model_type"),
-        has_mask_hidden=files is not None and "mask_hidden" in files.tensors,
-        has_gate=gate is not None,
-        norm_output=norm_output,
-    )
-    return choose_family(drafter, evidence)
-
-
-def _read_flags(files: DraftFiles, norm_output: NormOutput) -> dict[str, Flag]:
-    flags = {name: read_flag(files.config, name) for name in FLAGS}
-    if norm_output != "checkpoint":
-        flags["norm_output"] = Flag(norm_output, "option norm_output", flags["norm_output"].stated)
-    return flags
-
-
-def _from_files(files: DraftFiles, flat: Mapping[str, Any], config: DraftConfig) -> dict[str, Any]:
-    """Return the fields that neither the family nor the target nor an option has a say in."""
-    rope = read_rope(flat)
-    return {
-        "model": files.model,
-        "architecture": published_architecture(files.config),
-        "weights": files.weights,
-        "num_layers": config.num_hidden_layers,
-        "hidden_size": config.hidden_size,
-        "embeddings": _presence(files, "embed_tokens"),
-        "head": _presence(files, "lm_head"),
-        "rope": rope,
-        "block_size": _block_size(config),
-        "mask_token_id": _mask_token(config),
-        "embedding_scale": _embedding_scale(config),
-        "trained_k": _trained_k(config),
-        "trained_length": trained_length(flat, config),
-        "quantisation": _quantisation(config),
-    }
-
-
-def trained_length(flat: Mapping[str, Any], config: DraftConfig) -> int | None:
-    """Return the positions in a draft's config, those before its rope was stretched."""
-    return read_rope(flat).original_length or config.max_position_embeddings
-
-
-def _read_vocabulary(files: DraftFiles, config: DraftConfig, target: TargetFacts) -> Vocabulary:
-    size = config.draft_vocab_size or config.vocab_size
-    d2t = tensor_integers(files, "d2t")
-    kept = kept_ids(files)
-    kind = map_kind(d2t, target.vocab_size, kept) if d2t and size < target.vocab_size else None
-    return Vocabulary(size, kind)
-
-
-def tensor_integers(files: DraftFiles, name: str) -> tuple[int, ...] | None:
-    """Return the values of a small tensor; None if it is absent or holds no integers."""
-    raw = files.values.get(name)
-    return None if raw is None else integers(raw, files.tensors[name].dtype)
-
-
-def kept_ids(files: DraftFiles) -> list[int] | None:
-    """Return the target ids that t2d marks; None without t2d."""
-    marks = tensor_integers(files, "t2d")
-    return None if marks is None else [target_id for target_id, mark in enumerate(marks) if mark]
-
-
-def _presence(files: DraftFiles, module: str) -> Presence:
-    if files.weights == "bin":
-        return "unknown"
-    return "own" if any(f"{module}.{kind}" in files.tensors for kind in HOLDS_WEIGHTS) else "shared"
-
-
-def _block_size(config: DraftConfig) -> int | None:
-    return config.block_size or config.block_config.block_size or config.dspark_block_size
-
-
-def _mask_token(config: DraftConfig) -> int | None:
-    """Return the first that is stated, in vLLM's order."""
-    nested = config.block_config.mask_token_id
-    top = (config.mask_token_id, config.dspark_noise_token_id, config.pard_token, config.ptd_token_id)
-    return next((token for token in (nested, *top) if token is not None), None)
-
-
-def _embedding_scale(config: DraftConfig) -> float:
-    """Return the factor that z-lab writes, in `dflash_config` before top level."""
-    nested = config.block_config.input_embedding_scale
-    return next((scale for scale in (nested, config.input_embedding_scale) if scale is not None), 1.0)
-
-
-def _trained_k(config: DraftConfig) -> int | None:
-    methods = config.speculators_config.proposal_methods if config.speculators_config else []
-    return methods[0].speculative_tokens if methods else None
-
-
-def _quantisation(config: DraftConfig) -> str | None:
-    if config.quantization_config is None:
-        return None
-    return str(config.quantization_config.get("quant_method", "quantised"))
+        return self.family.title

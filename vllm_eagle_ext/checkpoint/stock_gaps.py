@@ -15,9 +15,9 @@ def stock_gaps(case: Case) -> list[str]:
     An empty list means that vLLM serves the draft rightly.
     """
     gaps = [*_layer_gaps(case), *_weights(case)]
-    if case.spec.record.has_flags:
+    if case.spec.family.has_flags:
         gaps += _flags(case)
-    elif case.spec.method == "dflash" and _is_made_causal(case):
+    elif case.spec.family.method == "dflash" and _is_made_causal(case):
         gaps.append("sliding_window_non_causal is taken to mean that every layer is causal")
     return gaps
 
@@ -30,7 +30,7 @@ def _layer_gaps(case: Case) -> Iterator[str]:
     layers, top = case.spec.aux_layers, case.flat.get(IDS_KEY)
     if layers.is_reordered:
         yield "layers are captured in ascending order, which the blocks of fc do not follow"
-    if not case.spec.record.has_flags or layers.published_ids is None:
+    if not case.spec.family.has_flags or layers.published_ids is None:
         return
     if case.flat.get(ANGELSLIM_KEY) is not None:
         yield f"{ANGELSLIM_KEY} is not read"
@@ -46,7 +46,7 @@ def _flags(case: Case) -> Iterator[str]:
     for name in ("norm_output", "fc_norm"):
         if case.spec.flags[name].value != bool(case.files.config.get(name)):
             yield f"{name} is read at top level of config.json only"
-    if case.spec.record.asks_for_parallel_drafting and (case.spec.fc_norm or case.spec.norm_output):
+    if case.spec.family.asks_for_parallel_drafting and (case.spec.fc_norm or case.spec.norm_output):
         yield "fc_norm and norm_output of a P-EAGLE draft are dropped"
 
 
@@ -55,7 +55,7 @@ def _weights(case: Case) -> Iterator[str]:
         yield "d2t is read as offsets"
     if "d2t" in case.files.tensors and not case.is_reduced:
         yield "a draft with a whole vocabulary and a d2t is not loaded"
-    if case.spec.embedding_scale != 1 and not case.spec.served_by.is_vllms:
+    if case.spec.embedding_scale != 1 and not case.spec.drafter.is_vllms:
         yield "input_embedding_scale is read for DFlash 2 only"
     if case.spec.gate:
         yield "the gate of the attention output is dropped"

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
-from vllm_eagle_ext.checkpoint.small_tensors import Survey
 from vllm_eagle_ext.checkpoint.sources import Source, read_exactly
+from vllm_eagle_ext.checkpoint.tensors import Survey
 
 _CHUNK = 16 * 2**20  # bytes; a multiple of every element's size
 _FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}

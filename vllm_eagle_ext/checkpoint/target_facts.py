@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.families.registry import drafter_of
-from vllm_eagle_ext.checkpoint.known_architectures import PLAIN_MODELS
+from vllm_eagle_ext.checkpoint.registry import drafter_of
 from vllm_eagle_ext.checkpoint.rope_config import Rope, read_rope, rope_problems
 from vllm_eagle_ext.errors import UnsupportedDraftError, UnsupportedTargetError
+
+# Plain models, and older EAGLE-3 heads: the name by itself does not make a draft of a model.
+PLAIN_MODELS = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 
 # Where composite configs keep the language model.
 _TEXT_BLOCKS = ("text_config", "language_config", "llm_config")

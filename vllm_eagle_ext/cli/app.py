@@ -7,17 +7,17 @@ What measures is imported when a command that needs it runs, so that the others 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.bench import bench
-from vllm_eagle_ext.cli.check.command import check
-from vllm_eagle_ext.cli.plan.command import plan
-from vllm_eagle_ext.cli.selftest.command import selftest
+from vllm_eagle_ext.cli.bench import bench, tune
+from vllm_eagle_ext.cli.check import check
+from vllm_eagle_ext.cli.plan import plan
+from vllm_eagle_ext.cli.selftest import selftest
 from vllm_eagle_ext.cli.terminal import Group, console
-from vllm_eagle_ext.cli.tune import tune
 from vllm_eagle_ext.cli.verify import verify_draft
 from vllm_eagle_ext.version import __version__
 
@@ -68,10 +68,11 @@ def status(as_json: parameters.AsJson = False) -> None:
     """
     from vllm_eagle_ext.cli.status import read_status
 
-    report, shown = read_status(), console()
+    lines, shown = read_status(), console()
+    is_well = all(line.ok for line in lines)
     if as_json:
-        typer.echo(json.dumps(report.to_json()))
+        typer.echo(json.dumps({"ok": is_well, "lines": [asdict(line) for line in lines]}))
     else:
-        for line in report.lines:
+        for line in lines:
             shown.print(f"{'ok ' if line.ok else 'NO '} {line.text}")
-    raise typer.Exit(0 if report.ok else 1)
+    raise typer.Exit(0 if is_well else 1)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm-eagle bench` as typed."""
+"""`vllm-eagle bench` and `tune` as typed."""
 
 from __future__ import annotations
 
+import json
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -56,8 +57,9 @@ def bench(
     require_engine()
     from vllm_eagle_ext.measure.bench.run import run_bench
 
+    # What was typed becomes a request.
     drafts = [*(draft or ()), *(draft_option or ())]
-    asked = typed_request(
+    asked = _typed_request(
         context.params,
         drafts=drafts,
         ks=numbers(k, "-k") if drafts else [],
@@ -65,16 +67,77 @@ def bench(
         kinds=_variant_kinds(variants),
         synthetic_acceptance=_fractions(synthetic_acceptance),
     )
+    # Measure, and end with what was found.
     path = out or Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}")
     try:
         raise typer.Exit(run_bench(asked, path, sys.argv[1:], console()))
     except EagleExtError as error:
         fail(str(error))
     except KeyboardInterrupt:
-        fail(f"Interrupted. {left_in(path)}")
+        fail(f"Interrupted. {_left_in(path)}")
 
 
-def left_in(path: Path) -> str:
+def tune(
+    context: typer.Context,
+    draft: parameters.Draft,
+    target: parameters.NeededTarget,
+    k: parameters.K = None,
+    lengths: parameters.Lengths = None,
+    concurrency: parameters.Levels = None,
+    contexts: parameters.Contexts = "64,512",
+    rounds: parameters.TuneRounds = 6,
+    steps: parameters.Steps = 24,
+    surface_only: parameters.SurfaceOnly = False,
+    adaptive: parameters.Adaptive = False,
+    together: parameters.Apart = None,
+    prompts: parameters.Prompts = None,
+    num_prompts: parameters.AllPrompts = None,
+    chat_template: parameters.ChatTemplate = None,
+    thinking: parameters.Thinking = None,
+    temperature: parameters.Temperature = 0.0,
+    seed: parameters.Seed = 0,
+    method: parameters.Method = None,
+    engine: parameters.Engine = "{}",
+    speculative: parameters.Speculative = "{}",
+    eagle_ext: parameters.EagleExt = "{}",
+    as_json: parameters.AsJson = False,
+    out: parameters.TuneOut = None,
+) -> None:
+    """Find the K that pays at each load on this machine.
+
+    It measures every K and no draft in turns. It prints the acceptance length from which each K pays.
+    Then it measures the best candidates and prints a config for vllm serve.
+
+    Exits with 0 if the printed config is never slower than no draft, and with 1 if it is. Exits with 2
+    if this cannot be decided.
+    """
+    require_engine(as_json=as_json)
+    from vllm_eagle_ext.measure.bench.run import run_tune
+
+    # What was typed becomes a request.
+    asked = _typed_request(
+        context.params,
+        drafts=[draft],
+        ks=None if lengths is None else numbers(lengths, "--lengths"),
+        concurrency=None if concurrency is None else numbers(concurrency, "--concurrency"),
+        contexts=numbers(contexts, "--context"),
+    )
+    # Measure; with --json only the report goes to standard output.
+    path = out or Path(f"tune-{datetime.now():%Y%m%d-%H%M%S}")
+    shown = console(stderr=as_json)
+    try:
+        report = run_tune(asked, path, sys.argv[1:], shown)
+    except EagleExtError as error:
+        fail(str(error), as_json=as_json)
+    except KeyboardInterrupt:
+        fail(f"Interrupted. {_left_in(path)}", as_json=as_json)
+    # Print, and end as the choice says.
+    if as_json:
+        typer.echo(json.dumps(report.model_dump(mode="json")))
+    raise typer.Exit(report.choice.exit_code if report.choice else 0)
+
+
+def _left_in(path: Path) -> str:
     """Say where an interrupted command left what it measured."""
     from vllm_eagle_ext.measure.bench.results import REPORT
 
@@ -83,7 +146,7 @@ def left_in(path: Path) -> str:
     )
 
 
-def typed_request(given: dict[str, Any], **read: Any) -> BenchRequest:
+def _typed_request(given: dict[str, Any], **read: Any) -> BenchRequest:
     """Make the request of a command's options by name, as typed.
 
     Args:

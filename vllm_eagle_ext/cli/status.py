@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
-from typing import Any
 
 from vllm_eagle_ext.cli.terminal import cannot_import
 from vllm_eagle_ext.compat import RUN_VLLM, TESTED_VLLM, is_tested, model_runner, vllm_version, was_run
+from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.log import NAME as LOGGED
-from vllm_eagle_ext.preflight.cpu_kernels import BF16_FALLBACK
-from vllm_eagle_ext.preflight.offline.platform import find_cpu_kernels, find_platform
+from vllm_eagle_ext.preflight.foreseen import find_cpu_kernels
 from vllm_eagle_ext.version import INSTALL_VLLM, __version__
 
 GROUP, NAME = "vllm.general_plugins", "eagle_ext"
@@ -26,28 +25,16 @@ class StatusLine:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class StatusReport:
-    lines: tuple[StatusLine, ...]
-
-    @property
-    def ok(self) -> bool:
-        return all(line.ok for line in self.lines)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"ok": self.ok, "lines": [asdict(line) for line in self.lines]}
-
-
-def read_status() -> StatusReport:
+def read_status() -> list[StatusLine]:
     """Look at the package, at vLLM and at what it finds here; import vLLM last."""
     lines = [StatusLine(True, f"vllm-eagle-ext {__version__}"), _entry_point(), _allowed()]
     if find_spec("vllm") is None:
-        return StatusReport((*lines, StatusLine(False, f"vLLM is not installed. {INSTALL_VLLM}")))
+        return [*lines, StatusLine(False, f"vLLM is not installed. {INSTALL_VLLM}")]
     try:
         lines += [_release(vllm_version()), *_command(), *_cpu(), *_loaded()]
     except (Exception, SystemExit) as error:  # noqa: BLE001 - what a broken installation raises differs
         lines.append(StatusLine(False, cannot_import(error)))
-    return StatusReport(tuple(lines))
+    return lines
 
 
 def _release(release: str) -> StatusLine:
@@ -94,7 +81,7 @@ def _allowed() -> StatusLine:
 
 def _cpu() -> Iterator[StatusLine]:
     """Say what this CPU lacks, where vLLM runs on it."""
-    kernels = find_cpu_kernels(find_platform("auto"))
+    kernels = find_cpu_kernels()
     if kernels is None:
         return
     if not kernels.bf16:

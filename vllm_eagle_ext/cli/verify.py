@@ -51,13 +51,16 @@ def verify_draft(
 
     Exits with 0 if nothing failed, with 1 if a check failed, and with 2 if it cannot run.
     """
+    # Refuse what cannot be done, before an engine starts.
     require_engine(as_json=as_json)
     try:
         _require_folder(out)
+        # Run the checks, or only the comparison that was asked for.
         answer = _task(gate_layouts=gate_layouts, feedback=feedback)
         code, text = answer(_verify_request(context.params), quiet=as_json)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
+    # Write the results.
     _put(text, out, shown=as_json)
     raise typer.Exit(code)
 
@@ -96,10 +99,9 @@ def _verify_request(given: dict[str, Any]) -> VerifyRequest:
 
 
 def _run_checks(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
-    from vllm_eagle_ext.measure.extra import require_package
-    from vllm_eagle_ext.measure.verify.logs import Logs
+    from vllm_eagle_ext.measure.engine.machine import require_package
     from vllm_eagle_ext.measure.verify.run import run_verify
-    from vllm_eagle_ext.measure.verify.table import Stages, print_verification
+    from vllm_eagle_ext.measure.verify.table import Logs, Stages, print_verification
 
     require_package("scipy", use="the test of distributions")
     with Logs() as kept:
@@ -112,11 +114,9 @@ def _run_checks(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
 
 
 def _compare_readings(question: Question, request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
-    from vllm_eagle_ext.measure.verify.logs import Logs
     from vllm_eagle_ext.measure.verify.readings import measure, require_open
-    from vllm_eagle_ext.measure.verify.readings_table import print_answer
-    from vllm_eagle_ext.measure.verify.table import Stages
-    from vllm_eagle_ext.preflight.offline.run import run_check
+    from vllm_eagle_ext.measure.verify.table import Logs, Stages, print_answer
+    from vllm_eagle_ext.preflight.check import run_check
 
     checked = run_check(request.check)
     require_open(question, checked.inspection, request)

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from vllm_eagle_ext.checkpoint.quantisation import FUSED
-from vllm_eagle_ext.checkpoint.tensor_names import COMPUTED, canonical_name
-from vllm_eagle_ext.checkpoint.vocabulary_map import MapKind, is_identity, is_map, map_kind, target_ids
+from vllm_eagle_ext.checkpoint.tensors import COMPUTED, canonical_name
+from vllm_eagle_ext.checkpoint.vocabulary import MapKind, is_identity, is_map, map_kind, target_ids
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.log import get_logger
 

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-from vllm_eagle_ext.errors import HybridStateError
-
-OPTION = "additional_config.eagle_ext.replay_kernels"
 LEAST_WIDTH = 16  # rows and columns of a tensor core's product
 MOST_ROWS = 64
 DTYPES = ("bfloat16", "float16")  # of rows; sums of three bf16 parts hold either exactly
@@ -17,7 +14,7 @@ def dtype_of_width(width: int) -> str:
     return {2: "bfloat16", 4: "float32"}.get(width, f"{8 * width} bits wide")
 
 
-def hindrance(
+def unsupported_reason(
     key_width: int, value_width: int, rows: int, dtype: object, state_dtype: object
 ) -> str | None:
     """Say why the chunked kernels cannot run a layer; None: they can.
@@ -36,21 +33,3 @@ def hindrance(
     if str(state_dtype).removeprefix("torch.") not in STATE_DTYPES:
         return f"states are {state_dtype}, allowed are float32, bfloat16 and float16"
     return None
-
-
-def refuse_on_cpu(platform: str, asked: str) -> None:
-    """Refuse the chunked kernels on a CPU, which has none.
-
-    Args:
-        asked: the option `replay_kernels`, of a target whose states are replayed.
-
-    Raises:
-        HybridStateError: "chunked" on a CPU.
-    """
-    if platform == "cpu" and asked == "chunked":
-        raise HybridStateError(
-            field=OPTION,
-            value=asked,
-            allowed="'auto' or 'sequential' on a CPU, where replay runs vLLM's C++ kernel",
-            remedy="leave the option out",
-        )

@@ -4,13 +4,9 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from vllm_eagle_ext.errors import HybridStateError
-
-_OFFLOADING = "OffloadingConnector"
 _SEVERAL = "MultiConnector"
 
 
@@ -25,30 +21,12 @@ def read_connector(config: Any, size: float | None, backend: str | None) -> str 
         backend: `kv_offloading_backend`; None: vLLM's default.
     """
     if size is not None and backend in (None, "native"):
-        return "SimpleCPUOffloadConnector" if _is_simple() else _OFFLOADING
+        return "SimpleCPUOffloadConnector" if _is_simple() else "OffloadingConnector"
     if size is not None and backend == "lmcache":
         return "LMCacheMPConnector"
     name = config if isinstance(config, str) else _read(config, "kv_connector")
     names = _names_within(config) if name == _SEVERAL else []
     return f"{name} ({', '.join(names)})" if names else str(name) if name else None
-
-
-def warn_of_late_saves(connector: str | None, *, runner: str) -> None:
-    """Refuse offloading where vLLM clears blocks of states before it saves them; a start warns.
-
-    Raises:
-        HybridStateError: blocks of a target with such states are offloaded by the V2 runner.
-    """
-    if runner == "v2" and _OFFLOADING in re.findall(r"\w+", connector or ""):
-        raise HybridStateError(
-            field="KV connector",
-            value=connector,
-            allowed="no offloading of a target with recurrent states on vLLM's V2 runner. The runner "
-            "clears a block that was handed on before its bytes are saved to the host. Where the cache "
-            "is full, prefixes come back as zeros or as another request's. Texts are then wrong, also "
-            "without a draft",
-            remedy="serve without offloading",
-        )
 
 
 def _names_within(config: Any) -> list[str]:

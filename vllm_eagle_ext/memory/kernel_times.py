@@ -58,7 +58,7 @@ def kernel_times(
         capability: one that was not modelled is taken for the nearest one below.
         state_width: bytes of an element of a state.
         kernels: the option `replay_kernels`.
-        chunked_run: whether the chunked kernels can run the layers (`chunked_kernels.hindrance`).
+        chunked_run: whether the chunked kernels can run the layers (`unsupported_reason`).
     """
     asked = 10 * capability[0] + capability[1]
     known = [modelled for modelled in LIKELY_US if modelled <= asked]

@@ -9,6 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+# Architecture of a target -> the one that replays its states. Names carry `EagleExt`, so that a node
+# without this package fails with a name that tells.
+REPLAYING_TARGETS = {
+    "Qwen3NextForCausalLM": "Qwen3NextEagleExtForCausalLM",
+    "Qwen3_5ForCausalLM": "Qwen3_5EagleExtForCausalLM",
+    "Qwen3_5MoeForCausalLM": "Qwen3_5MoeEagleExtForCausalLM",
+    "Qwen3_5ForConditionalGeneration": "Qwen3_5EagleExtForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeEagleExtForConditionalGeneration",
+    "InternS2PreviewForConditionalGeneration": "InternS2PreviewEagleExtForConditionalGeneration",
+    "InternS2MobiusForConditionalGeneration": "InternS2MobiusEagleExtForConditionalGeneration",
+    "MiniCPMV4_6ForConditionalGeneration": "MiniCPMV4_6EagleExtForConditionalGeneration",
+    "MiniCPMV4_7ForConditionalGeneration": "MiniCPMV4_7EagleExtForConditionalGeneration",
+}
 # `per_token`: vLLM keeps a state after each draft token. `replay`: only the committed state is kept, and
 # the accepted tokens of a step are applied to it from their recorded inputs.
 Scheme = Literal["per_token", "replay"]
@@ -46,7 +59,7 @@ def state_blocks(
     """Count the blocks that `scheme` takes for `k` draft tokens.
 
     Args:
-        prefill_exports: vLLM's prefill can export states, as `Deployment.exports_states` says.
+        prefill_exports: vLLM's prefill can export states, as `EngineFacts.prefill_exports` says.
     """
     replays = scheme == "replay"
     return StateBlocks(

@@ -5,132 +5,74 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
-from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.checkpoint.findings import Problem
+from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.memory.chunked_kernels import unsupported_reason
 from vllm_eagle_ext.memory.kernel_times import kernel_times
-from vllm_eagle_ext.memory.state_blocks import Scheme, StateBlocks, counted, state_blocks
+from vllm_eagle_ext.memory.state_blocks import (
+    REPLAYING_TARGETS,
+    Scheme,
+    StateBlocks,
+    counted,
+    state_blocks,
+)
 
-HybridState = Literal["auto", "replay", "per_token"]
-
-# Architecture of a target -> the one that replays its states. Names carry `EagleExt`, so that a node
-# without this package fails with a name that tells.
-REPLAYING_TARGETS = {
-    "Qwen3NextForCausalLM": "Qwen3NextEagleExtForCausalLM",
-    "Qwen3_5ForCausalLM": "Qwen3_5EagleExtForCausalLM",
-    "Qwen3_5MoeForCausalLM": "Qwen3_5MoeEagleExtForCausalLM",
-    "Qwen3_5ForConditionalGeneration": "Qwen3_5EagleExtForConditionalGeneration",
-    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeEagleExtForConditionalGeneration",
-    "InternS2PreviewForConditionalGeneration": "InternS2PreviewEagleExtForConditionalGeneration",
-    "InternS2MobiusForConditionalGeneration": "InternS2MobiusEagleExtForConditionalGeneration",
-    "MiniCPMV4_6ForConditionalGeneration": "MiniCPMV4_6EagleExtForConditionalGeneration",
-    "MiniCPMV4_7ForConditionalGeneration": "MiniCPMV4_7EagleExtForConditionalGeneration",
-}
 # Where no GPU's times are known. Below, 1 + K state blocks are few, and a commit costs what it saves.
 LEAST_K = 3
 OPTION = "additional_config.eagle_ext.hybrid_state"
-SCHEDULE = "speculative_config.num_speculative_tokens_per_batch_size"
-ADAPTIVE_OPTION = "additional_config.eagle_ext.adaptive_verification"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
-    """Holds what of an engine's configuration the choice depends on."""
-
-    architecture: str
-    k: int
-    runner: Literal["v1", "v2"]
-    platform: str  # "cpu", "cuda", ..
-    prefix_caching: bool
-    has_triton: bool = True
-    dtype: str = "bfloat16"  # of the target, as it is served
-    pipeline_parallel_size: int = 1
-    context_parallel_size: int = 1
-    kv_connector: str | None = None
-    lora: bool = False
-    packs_convolutions: bool = True  # vLLM's, of bfloat16 weights on a CPU; True where it is not known
-    microbatches: bool = False
-    prefill_exports: bool = False  # of states, for which vLLM reserves a block more
-    capability: tuple[int, int] | None = None  # of the GPU; None: a CPU, or not known
-    state_width: int = 4  # bytes of an element of a recurrent state
-    kernels: str = "auto"  # the option `replay_kernels`
-    not_chunked: str | None = None  # why the chunked kernels cannot run the layers, if so
-    k_by_batch_size: object = None  # vLLM's schedule, where vLLM follows it
-    short_drafts_crash: bool = False  # this vLLM's CPU kernels, with one state block per draft token
-    adaptive_verification: bool = False  # vLLM's key, which trims drafts on the device
-    adaptive_verification_allowed: bool = False  # the option of this package
-
-    @property
-    def per_token_crashes(self) -> bool:
-        """Find out whether a schedule of K meets kernels that need all K drafts."""
-        return bool(self.k_by_batch_size) and self.short_drafts_crash and self.platform == "cpu"
-
-    @property
-    def needs_replay(self) -> bool:
-        """Find out whether some steps verify fewer drafts than the per-token scheme could serve."""
-        return self.per_token_crashes or self.per_token_misreads or self.adaptive_verification
-
-    @property
-    def per_token_misreads(self) -> bool:
-        """Find out whether vLLM's CPU kernels would take packed weights of a convolution for plain."""
-        packed = self.packs_convolutions and self.dtype == "bfloat16"
-        return self.lora and self.platform == "cpu" and packed
-
-
-@dataclass(frozen=True, slots=True)
-class Obstacle:
-    """Describes one property of a configuration that replay cannot serve."""
-
-    field: str
-    value: object
-    allowed: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.field} is {self.value!r}"
-
-
-def obstacles(situation: Situation) -> Iterator[Obstacle]:
-    """List everything in this configuration that replay cannot serve."""
-    s = situation
-    if s.platform not in ("cpu", "cuda"):
-        yield Obstacle("platform", s.platform, "cpu or cuda", "leave hybrid_state at per_token here")
-    if s.runner == "v1" and s.platform == "cuda":
-        # A prompt of 1 + K tokens may take the graph of verified tokens there (vllm#53051).
-        yield Obstacle("model runner", "v1", "v2 on a GPU", "VLLM_USE_V2_MODEL_RUNNER=1")
-    if s.runner == "v1" and s.prefix_caching:
-        yield Obstacle(
-            "enable_prefix_caching",
-            True,
-            "false on vLLM's V1 runner",
-            "--no-enable-prefix-caching, or the V2 runner (VLLM_USE_V2_MODEL_RUNNER=1)",
+def unsupported_by_replay(engine: EngineFacts) -> Iterator[Problem]:
+    """List everything in an engine's configuration that replay cannot serve."""
+    if engine.platform not in ("cpu", "cuda"):
+        yield Problem(
+            field="platform",
+            value=engine.platform,
+            allowed="cpu or cuda",
+            remedy="leave hybrid_state at per_token here",
         )
-    if s.platform == "cpu" and s.dtype != "bfloat16":
+    if engine.runner == "v1" and engine.platform == "cuda":
+        # A prompt of 1 + K tokens may take the graph of verified tokens there (vllm#53051).
+        yield Problem(
+            field="model runner", value="v1", allowed="v2 on a GPU", remedy="VLLM_USE_V2_MODEL_RUNNER=1"
+        )
+    if engine.runner == "v1" and engine.prefix_caching:
+        yield Problem(
+            field="enable_prefix_caching",
+            value=True,
+            allowed="false on vLLM's V1 runner",
+            remedy="--no-enable-prefix-caching, or the V2 runner (VLLM_USE_V2_MODEL_RUNNER=1)",
+        )
+    if engine.on_cpu and engine.dtype != "bfloat16":
         # vLLM's kernels there take nothing else; from 0.33 on it hands float16 back to the layer.
-        yield Obstacle("dtype", s.dtype, "bfloat16 on a CPU", "--dtype bfloat16")
-    if s.pipeline_parallel_size > 1:
-        yield Obstacle("pipeline_parallel_size", s.pipeline_parallel_size, "1", "use tensor parallelism")
-    if s.context_parallel_size > 1:
-        yield Obstacle("context parallel size", s.context_parallel_size, "1", "use tensor parallelism")
-    if s.kv_connector is not None:
-        yield Obstacle("kv_transfer_config", s.kv_connector, "none", "serve without a KV connector")
-    if s.microbatches:
-        yield Obstacle("enable_dbo", True, "false", "serve without dual batch overlap")
-
-
-def refuse_without_states(architecture: str, asked: HybridState) -> None:
-    """Refuse replay for a target without recurrent states.
-
-    Raises:
-        HybridStateError: replay is asked for, and the target keeps no recurrent states.
-    """
-    if asked == "replay" and architecture not in REPLAYING_TARGETS:
-        raise HybridStateError(
-            field=OPTION,
-            value="replay",
-            allowed=f"'auto' or 'per_token' for {architecture}; 'replay' for "
-            + ", ".join(REPLAYING_TARGETS),
-            remedy="leave the option out",
+        yield Problem(
+            field="dtype", value=engine.dtype, allowed="bfloat16 on a CPU", remedy="--dtype bfloat16"
+        )
+    if engine.pipeline_parallel_size > 1:
+        yield Problem(
+            field="pipeline_parallel_size",
+            value=engine.pipeline_parallel_size,
+            allowed="1",
+            remedy="use tensor parallelism",
+        )
+    if engine.context_parallel_size > 1:
+        yield Problem(
+            field="context parallel size",
+            value=engine.context_parallel_size,
+            allowed="1",
+            remedy="use tensor parallelism",
+        )
+    if engine.kv_connector is not None:
+        yield Problem(
+            field="kv_transfer_config",
+            value=engine.kv_connector,
+            allowed="none",
+            remedy="serve without a KV connector",
+        )
+    if engine.microbatches:
+        yield Problem(
+            field="enable_dbo", value=True, allowed="false", remedy="serve without dual batch overlap"
         )
 
 
@@ -138,24 +80,6 @@ def planned_prefix_caching(architecture: str, platform: str, asked: bool | None)
     """Turn prefix caching off where it would crash and nobody asked for it; None is vLLM's default."""
     crashes = architecture in REPLAYING_TARGETS and platform == "cpu"
     return False if asked is None and crashes else asked
-
-
-def refuse_what_crashes(situation: Situation) -> None:
-    """Refuse what crashes later, with either scheme.
-
-    Raises:
-        HybridStateError: vLLM's V1 runner without Triton crashes at the first block boundary when
-            prefix caching meets drafts on such a target.
-    """
-    s = situation
-    if s.runner == "v1" and s.prefix_caching and not s.has_triton:
-        raise HybridStateError(
-            field="enable_prefix_caching",
-            value=True,
-            allowed=f"false for {s.architecture} with drafts on vLLM's V1 runner without Triton, which "
-            "crashes otherwise (run_fused_precopy has no CPU kernel)",
-            remedy="--no-enable-prefix-caching, or LLM(enable_prefix_caching=False)",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,73 +98,32 @@ class Choice:
         return f"{self.scheme}, {self.blocks}; {self.reason}"
 
 
-def choose(situation: Situation, asked: HybridState) -> Choice:
-    """Choose how the recurrent states of a run are kept.
+def choose(engine: EngineFacts) -> Choice:
+    """Choose how the recurrent states of a run are kept; K is known.
 
-    Raises:
-        HybridStateError: replay is asked for and cannot be had.
+    Replay that is asked for is taken: whether it can be had is for the rule `state_can_be_kept`.
     """
-    scheme, reason = _scheme(situation, asked)
-    return Choice(scheme, reason, _blocks(situation, scheme))
+    scheme, reason = _scheme(engine)
+    return Choice(scheme, reason, _blocks(engine, scheme))
 
 
-def refuse_uneven_drafts(situation: Situation, choice: Choice) -> None:
-    """Refuse steps of fewer than K drafts where the scheme that was chosen cannot serve them.
-
-    Raises:
-        HybridStateError: a schedule of K with one state block per draft token, which crashes vLLM's CPU
-            kernels or gives wrong texts; drafts trimmed on the device with that scheme, or unasked for.
-    """
-    s = situation
-    if s.per_token_crashes and not choice.replays:
-        raise HybridStateError(
-            field=SCHEDULE,
-            value=s.k_by_batch_size,
-            allowed=f"a fixed K for {s.architecture} with one state block per draft token on a CPU, "
-            "where this vLLM crashes or gives wrong texts in steps of fewer drafts (0.33 does not); the "
-            f"scheme was chosen because: {choice.reason}",
-            remedy="leave the key out, or keep the states by replay: hybrid_state 'auto' or 'replay'",
-        )
-    if s.per_token_misreads and not choice.replays:
-        raise HybridStateError(
-            field="enable_lora",
-            value=True,
-            allowed=f"false for {s.architecture} with drafts and one state block per draft token on a "
-            "CPU that packs weights of convolutions, which vLLM's kernels then take for plain ones, and "
-            f"texts are wrong; the scheme was chosen because: {choice.reason}",
-            remedy="keep the states by replay, hybrid_state 'auto' or 'replay'; or serve no adapters",
-        )
-    if s.adaptive_verification and not (choice.replays and s.adaptive_verification_allowed):
-        raise HybridStateError(
-            field="speculative_config.enable_adaptive_verification",
-            value=True,
-            allowed=f"false for {s.architecture}; true with states kept by replay and {ADAPTIVE_OPTION} "
-            f"true, untested on GPUs. Chosen here: {choice.scheme}, {choice.reason}",
-            remedy='leave the key out, or ask for both: {"eagle_ext": {"hybrid_state": "replay", '
-            '"adaptive_verification": true}}',
-        )
-
-
-def _blocks(situation: Situation, scheme: Scheme) -> StateBlocks:
+def _blocks(engine: EngineFacts, scheme: Scheme) -> StateBlocks:
     return state_blocks(
-        scheme, k=situation.k, prefix_caching=situation.prefix_caching, cpu=situation.platform == "cpu",
-        prefill_exports=situation.prefill_exports,
+        scheme, k=engine.k or 0, prefix_caching=engine.prefix_caching, cpu=engine.on_cpu,
+        prefill_exports=engine.prefill_exports,
     )  # fmt: skip
 
 
-def _scheme(situation: Situation, asked: HybridState) -> tuple[Scheme, str]:
-    found = list(obstacles(situation))
-    if asked == "per_token":
-        return "per_token", f"{OPTION} is 'per_token'"
-    if asked == "replay":
-        if found:
-            raise _refused_scheme(found)
-        return "replay", f"{OPTION} is 'replay'"
-    if found:
-        return "per_token", "replay is not possible: " + "; ".join(map(str, found))
-    if situation.per_token_crashes or situation.per_token_misreads:
+def _scheme(engine: EngineFacts) -> tuple[Scheme, str]:
+    asked = engine.options.hybrid_state
+    if asked != "auto":
+        return asked, f"{OPTION} is {asked!r}"
+    if found := list(unsupported_by_replay(engine)):
+        reasons = (f"{problem.field} is {problem.value!r}" for problem in found)
+        return "per_token", "replay is not possible: " + "; ".join(reasons)
+    if engine.per_token_crashes or engine.per_token_misreads:
         return "replay", "vLLM's CPU kernels cannot serve one state block per draft token here"
-    return _by_model(situation) or _by_k(situation.k)
+    return _by_model(engine) or _by_k(engine.k or 0)
 
 
 def _by_k(k: int) -> tuple[Scheme, str]:
@@ -250,24 +133,27 @@ def _by_k(k: int) -> tuple[Scheme, str]:
     return "replay", f"{k} draft tokens"
 
 
-def _by_model(situation: Situation) -> tuple[Scheme, str] | None:
+def _by_model(engine: EngineFacts) -> tuple[Scheme, str] | None:
     """Choose by the kernels' times on this GPU, and by the state blocks where these are about even."""
-    s = situation
-    if s.platform != "cuda" or s.capability is None:
+    if engine.platform != "cuda" or engine.capability is None:
         return None
+    k, kernels = engine.k or 0, engine.options.replay_kernels
+    not_chunked = unsupported_reason(
+        engine.key_dim, engine.value_dim, 1 + k, engine.dtype, engine.state_dtype
+    )
     times = kernel_times(
-        s.capability,
-        k=s.k,
-        state_width=s.state_width,
-        kernels=s.kernels,
-        chunked_run=s.not_chunked is None,
+        engine.capability,
+        k=k,
+        state_width=engine.state_width,
+        kernels=kernels,
+        chunked_run=not_chunked is None,
     )
     if times is None:
         return None
-    drafts = "1 draft token" if s.k == 1 else f"{s.k} draft tokens"
-    if s.not_chunked and s.kernels == "auto":
-        drafts += f", no chunked kernels ({s.not_chunked})"
-    replay, per_token = (_blocks(s, scheme).count for scheme in ("replay", "per_token"))
+    drafts = "1 draft token" if k == 1 else f"{k} draft tokens"
+    if not_chunked and kernels == "auto":
+        drafts += f", no chunked kernels ({not_chunked})"
+    replay, per_token = (_blocks(engine, scheme).count for scheme in ("replay", "per_token"))
     fewer = f"{counted(replay)} instead of {per_token}"
     if not times.pays:
         return "per_token", (
@@ -277,14 +163,3 @@ def _by_model(situation: Situation) -> tuple[Scheme, str] | None:
     if times.even:
         return "replay", f"{drafts}: {times}, about even, and {fewer} decide"
     return "replay", f"{drafts}: {times}, and {fewer} are kept"
-
-
-def _refused_scheme(found: list[Obstacle]) -> HybridStateError:
-    first, *others = found
-    return HybridStateError(
-        field=first.field,
-        value=first.value,
-        allowed=f"{first.allowed}, with {OPTION} 'replay'",
-        remedy=f"{first.remedy}; or hybrid_state 'auto' or 'per_token'",
-        more=[f"also: {other}. Allowed: {other.allowed}" for other in others],
-    )

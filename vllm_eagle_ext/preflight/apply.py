@@ -11,7 +11,7 @@ from vllm_eagle_ext.checkpoint import Case, DraftSpec
 from vllm_eagle_ext.checkpoint.expected_tensors import belongs_to_quantised, expected_tensors
 from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY
 from vllm_eagle_ext.checkpoint.quantisation import named_for_vllm
-from vllm_eagle_ext.drafters.eagle3.gate_rows import GatePlan
+from vllm_eagle_ext.drafters.gate_rows import GatePlan
 from vllm_eagle_ext.drafters.strict_weights import LoadingPlan
 from vllm_eagle_ext.resolved_marker import write_marker
 
@@ -38,10 +38,10 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
         hf_config.quantization_config = named_for_vllm(case)
     if config.parallel_drafting:
         _drop_rope_sections(hf_config)
-    resolve_name(spec.record.config_writer)(config, case)
-    if not spec.served_by.is_vllms:  # whose classes load the weights by themselves
+    resolve_name(spec.family.config_writer)(config, case)
+    if not spec.drafter.is_vllms:  # whose classes load the weights by themselves
         write_marker(hf_config, weights=asdict(loading_plan(case, strict=strict)))
-    hf_config.architectures = [spec.drafter]
+    hf_config.architectures = [spec.drafter.architecture]
     config.update_arch_()
 
 

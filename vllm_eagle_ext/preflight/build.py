@@ -8,24 +8,39 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from vllm_eagle_ext import compat, failed_start, metrics
-from vllm_eagle_ext.checkpoint.families.registry import methods
+from vllm_eagle_ext import failed_start, metrics
+from vllm_eagle_ext.checkpoint import Inspection
+from vllm_eagle_ext.checkpoint.registry import methods
+from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.engine_rules import (
+    ENGINE_RULES,
+    SETTLED_PAIR_RULES,
+    SETTLED_RULES,
+    UNTESTED_RULES,
+)
+from vllm_eagle_ext.engine_rules.states import adaptive_option_is_used
 from vllm_eagle_ext.errors import UnsupportedVllmError
 from vllm_eagle_ext.log import get_logger
-from vllm_eagle_ext.memory.state_scheme import refuse_without_states
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import Options, parse_options
 from vllm_eagle_ext.preflight.apply import apply_spec
-from vllm_eagle_ext.preflight.apply_prefix_hits import keep_last_block
-from vllm_eagle_ext.preflight.apply_scheme import apply_hybrid_state, require_drafts
-from vllm_eagle_ext.preflight.apply_window import share_the_targets_group
-from vllm_eagle_ext.preflight.draft_checks import inspect_launch, inspect_requested
-from vllm_eagle_ext.preflight.draft_request import read_request
-from vllm_eagle_ext.preflight.engine_args import take_back
-from vllm_eagle_ext.preflight.fixed_blocks import check_schedule
-from vllm_eagle_ext.preflight.launch import Launch, read_launch
-from vllm_eagle_ext.preflight.messages import log_inspection
-from vllm_eagle_ext.preflight.one_token_prompts import keep_prompts
-from vllm_eagle_ext.preflight.untested import refuse_gaps
+from vllm_eagle_ext.preflight.apply_engine import (
+    apply_hybrid_state,
+    keep_last_block,
+    keep_prompts,
+    require_drafts,
+    share_the_targets_group,
+    take_back,
+)
+from vllm_eagle_ext.preflight.inspect_start import inspect_asked, inspect_start
+from vllm_eagle_ext.preflight.messages import judge, log_inspection
+from vllm_eagle_ext.preflight.of_vllm import (
+    asked_engine,
+    asked_speculative,
+    engine_of_vllm,
+    settled,
+    with_method,
+)
 
 logger = get_logger(__name__)
 
@@ -47,62 +62,64 @@ def build_speculative_config(
         EagleExtError: options, request or checkpoint that cannot be served rightly.
     """
     take_back(engine_args)
-    launch = read_launch(engine_args, target_model_config)
+    options = parse_options(engine_args.additional_config)
     metrics.withdraw()
-    if not launch.options.enabled:
+    if not options.enabled:
         return build()
-    refuse_without_states(target_model_config.architecture, launch.options.hybrid_state)
-    if launch.request is not None:
+    if asked_speculative(engine_args):
         failed_start.watch()
-    launch = inspect_launch(launch)  # before vLLM builds, whose own errors would come first
-    launch = _build(launch, build)
-    _apply(launch)
-    return launch.config
+    engine = engine_of_vllm(engine_args, target_model_config, options)
+    judge(ENGINE_RULES, engine)
+    inspection = None
+    if engine.speculative:
+        # Before vLLM builds, whose own errors would come first.
+        inspection = inspect_start(engine_args, target_model_config, engine)
+    config = build()
+    if config is None:
+        require_drafts(options)
+        return None
+    if engine.speculative and engine.method is None and isinstance(config.model, str):
+        engine = with_method(engine, config.method)
+        inspection = inspect_start(engine_args, target_model_config, engine)
+    _apply(engine_args, target_model_config, config, settled(engine, engine_args, config), inspection)
+    return config
 
 
-def _build(launch: Launch, build: Callable[[], Any]) -> Launch:
-    launch = replace(launch, config=build())
-    request, config = launch.request, launch.config
-    if config is None or request is None or request.method is not None:
-        return launch
-    if not isinstance(config.model, str):
-        return launch
-    # vLLM took the method from words in the draft's path.
-    return inspect_launch(replace(launch, request=replace(request, method=config.method)))
-
-
-def _apply(launch: Launch) -> None:
-    is_inspected = launch.config is not None and launch.inspection is not None
-    if is_inspected and launch.config.method in methods():
-        keep_last_block(launch)
-        share_the_targets_group(launch)
-        _apply_draft(launch)
-    if launch.config is None:
-        require_drafts(launch.options)
-        return
-    check_schedule(launch)
-    keep_prompts(launch)
-    apply_hybrid_state(launch)
-    if is_inspected and launch.case is not None:
+def _apply(
+    engine_args: Any, target: Any, config: Any, engine: EngineFacts, inspection: Inspection | None
+) -> None:
+    case = None
+    if inspection is not None and inspection.case is not None:
+        case = replace(inspection.case, engine=engine)
+        judge(SETTLED_PAIR_RULES, case)
+    if inspection is not None and config.method in methods():
+        _apply_draft(engine_args, target, config, inspection)
+    is_ours = case is not None or engine.architecture in REPLAYING_TARGETS
+    judge(SETTLED_RULES if is_ours else (adaptive_option_is_used,), engine)
+    if is_ours:
+        keep_prompts(engine_args, engine)
+    apply_hybrid_state(engine_args, target, config, engine, case)
+    if case is not None:
         logger.info(
             "Drafting is on: %s tokens per step with %r. See acceptance in the log (SpecDecoding "
             "metrics) and in /metrics (vllm:spec_decode_num_accepted_tokens_total).",
-            launch.config.num_speculative_tokens, launch.config.model,
+            config.num_speculative_tokens, config.model,
         )  # fmt: skip
 
 
-def _apply_draft(launch: Launch) -> None:
-    config, inspection = launch.config, launch.inspection
-    if inspection is None or inspection.case is None:
+def _apply_draft(engine_args: Any, target: Any, config: Any, inspection: Inspection) -> None:
+    case = inspection.case
+    if case is None:
         kind = getattr(config.draft_model_config, "architectures", None)
         logger.warning(
             "This package does not handle the draft %r (%s): plain vLLM loads it.", config.model, kind
         )
         return
-    apply_spec(config, inspection.case, strict=launch.options.strict)
-    log_inspection(inspection, launch.target.get_total_num_hidden_layers())
-    spec, k = inspection.case.spec, config.num_speculative_tokens
-    metrics.publish_draft(launch.engine_args, launch.target, spec, k)
+    keep_last_block(engine_args, config, case)
+    share_the_targets_group(engine_args, target, case)
+    apply_spec(config, case, strict=case.engine.options.strict)
+    log_inspection(inspection, target.get_total_num_hidden_layers())
+    metrics.publish_draft(engine_args, target, case.spec, config.num_speculative_tokens)
 
 
 def build_on_untested_vllm(engine_args: Any, target_model_config: Any, build: Callable[[], Any]) -> Any:
@@ -120,7 +137,7 @@ def build_on_untested_vllm(engine_args: Any, target_model_config: Any, build: Ca
         return build_speculative_config(engine_args, target_model_config, build)
     if options.enabled:
         try:
-            _refuse_if_needed(engine_args, target_model_config)
+            _refuse_if_needed(engine_args, target_model_config, Options())
         except UnsupportedVllmError:
             raise
         except Exception as error:  # noqa: BLE001
@@ -133,13 +150,10 @@ def build_on_untested_vllm(engine_args: Any, target_model_config: Any, build: Ca
     return build()
 
 
-def _refuse_if_needed(engine_args: Any, target_model_config: Any) -> None:
-    request = read_request(engine_args)
-    if request is None:
+def _refuse_if_needed(engine_args: Any, target_model_config: Any, options: Options) -> None:
+    if not asked_speculative(engine_args):
         return
-    launch = Launch(
-        engine_args=engine_args, target=target_model_config, options=Options(), request=request
-    )
-    inspection = inspect_requested(launch, request)
+    engine = asked_engine(engine_args, target_model_config, options)
+    inspection = inspect_asked(engine_args, target_model_config, engine)
     if inspection and inspection.case:
-        refuse_gaps(inspection.case, compat.vllm_version())
+        judge(UNTESTED_RULES, inspection.case)

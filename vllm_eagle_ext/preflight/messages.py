@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 
-from vllm_eagle_ext.checkpoint import DraftSpec, Inspection, Severity
+from vllm_eagle_ext.checkpoint import Case, DraftSpec, Finding, Inspection, Severity
 from vllm_eagle_ext.checkpoint.consequences import consequences
-from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
+from vllm_eagle_ext.checkpoint.findings import Rule, apply_rules, relax
+from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.log import get_logger, log_once
 
 logger = get_logger(__name__)
@@ -17,6 +20,35 @@ _LEVELS = {
 }  # fmt: skip
 
 
+def judge(rules: Iterable[Rule], subject: Case | EngineFacts) -> None:
+    """Apply rules of the engine in turn: raise the first error, and log the rest once.
+
+    Raises:
+        EagleExtError: what the rule of the first error names.
+    """
+    engine = subject.engine if isinstance(subject, Case) else subject
+    for rule in rules:
+        found = apply_rules((rule,), subject)
+        for finding in found if engine.options.strict else relax(found):
+            if finding.severity == Severity.ERROR:
+                raise _error(finding, ())
+            log_once(logger, _LEVELS[finding.severity], f"{finding.problem}.")
+
+
+def _error(finding: Finding, more: Sequence[str]) -> EagleExtError:
+    first, kind = finding.problem, finding.error
+    asked = ("speculative_config", "num_speculative_tokens")
+    if kind is UnsupportedDraftError and first.field.startswith(asked):
+        kind = SpeculativeConfigError
+    return kind(
+        field=first.field,
+        value=first.value,
+        allowed=first.allowed,
+        remedy=first.remedy,
+        more=more,
+    )
+
+
 def raise_errors(inspection: Inspection, model: str) -> None:
     """Refuse a draft with errors; one message tells the first cause and what else there is.
 
@@ -24,19 +56,8 @@ def raise_errors(inspection: Inspection, model: str) -> None:
         UnsupportedDraftError: an error of the checkpoint comes first.
         SpeculativeConfigError: an error of the request comes first.
     """
-    errors = inspection.errors
-    if not errors:
-        return
-    first = inspection.causes[0].problem
-    asked = ("speculative_config", "num_speculative_tokens")
-    kind = SpeculativeConfigError if first.field.startswith(asked) else UnsupportedDraftError
-    raise kind(
-        field=first.field,
-        value=first.value,
-        allowed=first.allowed,
-        remedy=first.remedy,
-        more=_the_others(inspection, model),
-    )
+    if inspection.errors:
+        raise _error(inspection.causes[0], _the_others(inspection, model))
 
 
 def _the_others(inspection: Inspection, model: str) -> list[str]:
@@ -64,13 +85,13 @@ def describe(spec: DraftSpec, num_target_layers: int) -> str:
     norms = [name for name in ("fc_norm", "norm_output") if spec.flags[name]]
     if spec.norm_before_fc:
         norms.append("input_norm")
-    layers, whose = spec.aux_layers, "vLLM's own " if spec.served_by.is_vllms else ""
+    layers, whose = spec.aux_layers, "vLLM's own " if spec.drafter.is_vllms else ""
     return (
         f"Draft {spec.model!r} ({spec.title}, norms: {', '.join(norms) or 'none'}, from "
         f"{_source(spec)}) reads the inputs of target layers {list(layers.layer_ids)} of "
         f"{num_target_layers}; rule: {layers.rule}; {f'gate: {spec.gate}; ' if spec.gate else ''}"
         f"{_window(spec)}"
-        f"served by {whose}{spec.drafter}."
+        f"served by {whose}{spec.drafter.architecture}."
     )
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what a request takes of the KV cache from the specs of the layers that were built.
+"""Counts what a request takes of the KV cache from the specs of the layers that were built, and says in
+the log of a start what replay saves, and which of its capacity lies beyond the full CUDA graphs.
 
 Sizes, groups and reservations are computed by vLLM's own functions. The other scheme's are, too, on the
 specs that vLLM's own layers would have handed in; only the block that vLLM would have chosen for them is
@@ -16,19 +17,74 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.config import CUDAGraphMode, VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
+from vllm.platforms import current_platform
 from vllm.v1.attention.backend import MultipleOf
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheSpec, MambaSpec
 
+from vllm_eagle_ext import metrics
+from vllm_eagle_ext.log import get_logger, log_once
+from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, beyond_graphs, graphs_of
 from vllm_eagle_ext.memory.footprint import CPU_BLOCK, StateShare, ceil, round_up
+from vllm_eagle_ext.memory.savings import StateReport, report
+
+logger = get_logger(__name__)
 
 planning: Any = kv_cache_utils
 with suppress(ImportError):  # 0.33 keeps the grouping in a module of its own
     from vllm.v1.core import kv_cache_planning as planning  # type: ignore[no-redef]
 
 Specs = dict[str, KVCacheSpec]  # by layer
+
+
+def log_start_line(vllm_config: VllmConfig) -> None:
+    """Log the values of one rank. vLLM also builds its attention for caches of a few blocks, to
+    measure its graphs: those are not logged."""
+    parallel = vllm_config.parallel_config
+    if parallel.rank != 0 or not vllm_config.cache_config.num_gpu_blocks:
+        return
+    try:
+        found = state_report(vllm_config)
+        graphs = full_graphs(vllm_config, found.fit) if current_platform.is_cuda() else None
+    except Exception as error:  # noqa: BLE001 - no engine may fail for a line of its log
+        logger.warning("Could not estimate replay savings: %s", error)
+        return
+    metrics.correct_state(found.state, found.state_blocks)
+    if not found.fit:
+        return
+    log_once(logger, logging.INFO, found.line())
+    if graphs is not None and not graphs.enough:
+        log_once(logger, logging.INFO, beyond_graphs(graphs))
+
+
+def state_report(vllm_config: VllmConfig) -> StateReport:
+    specs = built_specs(vllm_config)
+    replayed = state_share(vllm_config, specs)
+    per_token = state_share(vllm_config, per_token_specs(vllm_config, specs))
+    budget = (vllm_config.cache_config.num_gpu_blocks or 0) * replayed.block_bytes
+    length = vllm_config.model_config.max_model_len
+    return report(replayed, per_token, budget=budget, max_model_len=length)
+
+
+def full_graphs(vllm_config: VllmConfig, fit: int) -> FullGraphs | None:
+    """Return where the graphs of this engine end; None where decode steps run without full graphs.
+
+    Args:
+        fit: requests that the KV cache holds at a time.
+    """
+    compilation, scheduler = vllm_config.compilation_config, vllm_config.scheduler_config
+    sizes = compilation.cudagraph_capture_sizes
+    if not sizes or compilation.cudagraph_mode.decode_mode() != CUDAGraphMode.FULL:
+        return None
+    return graphs_of(
+        sizes,
+        k=vllm_config.num_speculative_tokens,
+        max_num_seqs=scheduler.max_num_seqs,
+        fit=fit,
+        batch_tokens=scheduler.max_num_batched_tokens,
+    )
 
 
 def built_specs(vllm_config: VllmConfig) -> Specs:

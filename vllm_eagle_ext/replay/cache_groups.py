@@ -9,10 +9,28 @@ where they are, and those of the step before tell where. A table that has moved 
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING, Protocol
 
-from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, BlockTables, HostTables
-from vllm_eagle_ext.replay.protocol import ReplayOps, Step
+import torch
+from vllm.config import VllmConfig
+
+from vllm_eagle_ext.replay.ops.types import (
+    NULL_BLOCK,
+    Align,
+    Batch,
+    BlockTables,
+    CommitKernel,
+    CommitPlan,
+    Gating,
+    HostTables,
+    Layer,
+    ReplayKernels,
+    StateCache,
+    Step,
+)
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.replay.platform_ops import ReplayOps
 
 ALIGNED = 16  # int32s; Triton asks for 16 bytes
 
@@ -33,7 +51,7 @@ class CacheGroups:
         size = (columns + 1, most_groups, most_requests)
         blocks = torch.zeros(size, dtype=torch.int32, device=device)
         self._blocks, self._other_blocks = blocks[:columns], blocks[columns:]
-        self._ops, self._most_groups = ops, most_groups
+        self.ops, self._most_groups = ops, most_groups
         self._tables: list[torch.Tensor] = []
         self._addresses: torch.Tensor | None = None
         self._views: tuple[torch.Tensor, ...] = ()  # of the groups, for the last number of requests
@@ -47,13 +65,13 @@ class CacheGroups:
     def begin(self, block_table: torch.Tensor, step: Step) -> Step:
         """Gather the state blocks of a step. Returns the step as the layers of group 0 see it."""
         self._put(0, block_table)
-        self._gather(0, len(self._tables) if self._ops.gathers_by_address else 1, step)
+        self._gather(0, len(self._tables) if self.ops.gathers_by_address else 1, step)
         return self._seen_by(0, step)
 
     def add(self, group: int, block_table: torch.Tensor, step: Step) -> Step:
         """Gather the state blocks of another group, where `begin` did not. Returns what `begin`
         returned, as the layers of this group see it."""
-        if self._put(group, block_table) or not self._ops.gathers_by_address:
+        if self._put(group, block_table) or not self.ops.gathers_by_address:
             self._gather(group, group + 1, step)
         return self._seen_by(group, step)
 
@@ -79,7 +97,7 @@ class CacheGroups:
         the buffer that it stands in."""
         places = step.places._replace(requests=0, rows_of=rows_of)
         blocks = self._other_blocks[:, : len(self._tables), :requests]
-        self._ops.gather_blocks(self._as_tables(0, len(self._tables)), places, blocks)
+        self.ops.gather_blocks(self._as_tables(0, len(self._tables)), places, blocks)
         return Batch(blocks[0], blocks.new_zeros(requests + 1))
 
     def other_blocks(self, group: int, step: Step) -> torch.Tensor:
@@ -112,10 +130,10 @@ class CacheGroups:
 
     def _gather(self, start: int, end: int, step: Step) -> None:
         tables, requests = self._as_tables(start, end), len(step.batch.starts) - 1
-        self._ops.gather_blocks(tables, step.places, self._blocks[:, start:end, :requests])
+        self.ops.gather_blocks(tables, step.places, self._blocks[:, start:end, :requests])
         if step.other_places is not None:
             others = self._other_blocks[:, start:end, : step.other_places.requests]
-            self._ops.gather_blocks(tables, step.other_places, others)
+            self.ops.gather_blocks(tables, step.other_places, others)
 
     def _seen_by(self, group: int, step: Step) -> Step:
         starts = step.batch.starts
@@ -123,6 +141,63 @@ class CacheGroups:
         if not self._views or len(self._views[0]) != requests:
             self._views = self._blocks[:, :, :requests].flatten(0, 1).unbind()
         scratch = self._views[self._most_groups + group] if len(self._blocks) > 1 else None
-        batch = self._ops.prepare(Batch(self._views[group], starts, scratch), step.rows_per_request)
+        batch = self.ops.prepare(Batch(self._views[group], starts, scratch), step.rows_per_request)
         step.built[group] = batch
         return step._replace(batch=batch)
+
+
+class ReplayLayer(Protocol):
+    """What a commit reads of a layer."""
+
+    @property
+    def state_cache(self) -> StateCache: ...
+
+    @property
+    def gating(self) -> Gating: ...
+
+    @property
+    def conv_kernel_size(self) -> int: ...
+
+    @property
+    def replay_kernels(self) -> ReplayKernels:
+        """Return the kernels that verify and commit."""
+
+
+class GroupCommit:
+    """Commits what a step sampled, in all layers of all KV-cache groups. Both runners end up here."""
+
+    def __init__(self, groups: CacheGroups, vllm_config: VllmConfig) -> None:
+        self._groups = groups
+        # vLLM's register of the layers that run inside compiled graphs, by prefix.
+        self._layers: dict[str, ReplayLayer] = vllm_config.compilation_config.static_forward_context
+        self._most_requests = vllm_config.scheduler_config.max_num_seqs
+        self._bound: tuple[int, ReplayKernels, CommitKernel, CommitPlan] | None = None
+
+    def __call__(self, step: Step, num_sampled: torch.Tensor) -> None:
+        """Commit a step; num_sampled [requests of the whole batch] int32."""
+        kernels, commit, plan = self._bind(step, num_sampled)
+        mine = CommitPlan(*(part[:, : step.num_requests] for part in plan))
+        batch, align = self._groups.batch(step), self._groups.align(step)
+        kernels.plan(batch, num_sampled, step.places.rows_of, align, mine)
+        commit(batch, mine)
+
+    def _bind(
+        self, step: Step, num_sampled: torch.Tensor
+    ) -> tuple[ReplayKernels, CommitKernel, CommitPlan]:
+        """Prepare the commit of all groups, again when one has joined. The cache, too, exists only after
+        the builders."""
+        names = self._groups.layer_names
+        if self._bound is None or self._bound[0] != len(names):
+            found = [(self._layers[name], group) for group, each in enumerate(names) for name in each]
+            layers = [Layer(layer.state_cache, layer.gating, group) for layer, group in found]
+            first = found[0][0]
+            kernels = first.replay_kernels  # a target's layers have the same
+            commit = kernels.Commit(layers, first.conv_kernel_size - 1)
+            size = (4, len(names), self._most_requests + -self._most_requests % ALIGNED)
+            device = layers[0].gating.A_log.device
+            parts = torch.zeros(size, dtype=torch.int32, device=device)
+            self._bound = (len(names), kernels, commit, CommitPlan(*parts))
+            self._groups.ops.warm_up(
+                kernels, self._groups, step, num_sampled, commit, CommitPlan(*parts), layers[0]
+            )
+        return self._bound[1:]

@@ -20,14 +20,31 @@ from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedD
 from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 from vllm.model_executor.offloader.base import NoopOffloader, get_offloader
 from vllm.v1.attention.backend import AttentionBackend
+from vllm.v1.attention.backends.gdn_attn import GDNAttentionBackend, GDNAttentionMetadataBuilder
 from vllm.v1.kv_cache_interface import MambaSpec
 
 from vllm_eagle_ext.memory.recorded_inputs import record_width
-from vllm_eagle_ext.replay.attention_backend import ReplayBackend
-from vllm_eagle_ext.replay.metadata import ReplayMetadata
-from vllm_eagle_ext.replay.ops.types import Gating, Recurrence, Rows, StateCache
+from vllm_eagle_ext.replay.metadata import ReplayMetadata, ReplayMetadataBuilder
+from vllm_eagle_ext.replay.ops.types import Gating, ReplayKernels, Rows, StateCache, Step
 from vllm_eagle_ext.replay.platform_ops import replay_ops
-from vllm_eagle_ext.replay.protocol import Step
+
+
+class ReplayBackend(GDNAttentionBackend):
+    """vLLM's attention backend of the replaying layers: it says who builds their metadata."""
+
+    @staticmethod
+    def get_name() -> str:
+        return "GDN_EAGLE_EXT_REPLAY"
+
+    @staticmethod
+    def get_builder_cls() -> type[GDNAttentionMetadataBuilder]:
+        return ReplayMetadataBuilder
+
+    @classmethod
+    def supports_device_cpu_query_lens_mismatch(cls) -> bool:
+        """Let adaptive verification trim drafts on the device: a step's rows are read only there. vLLM
+        says no for all recurrent states, whose metadata may go by the host's lengths (0.32)."""
+        return True
 
 
 class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
@@ -35,18 +52,18 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
     dim = 2 * H * DK + HV * DV."""
 
     kv_cache: tuple[torch.Tensor, ...]  # conv state, committed state, records
-    recurrence: Recurrence  # the kernels that verify and commit
+    replay_kernels: ReplayKernels  # the kernels that verify and commit
     # Copies for weights that vLLM offloads. After a forward, a parameter's address may hold another
     # layer's values (prefetching), or host memory (without UVA). The commit runs after the forward.
     kept_gating: Gating | None = None
 
     @classmethod
-    def adopt(cls, layer: QwenGatedDeltaNetAttention, recurrence: Recurrence) -> None:
+    def adopt(cls, layer: QwenGatedDeltaNetAttention, kernels: ReplayKernels) -> None:
         """Make one of vLLM's layers ours, in place: it is registered under its prefix already."""
         if type(layer) is not QwenGatedDeltaNetAttention:
             raise TypeError(f"{type(layer).__name__} is no layer that can replay")
         layer.__class__ = cls
-        layer.recurrence = recurrence
+        layer.replay_kernels = kernels
         if not isinstance(get_offloader(), NoopOffloader):
             device = torch.get_default_device()  # while vLLM builds a model, the one it runs on
             live = (layer.A_log, layer.dt_bias)
@@ -147,4 +164,4 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
             a,
             b,
         )
-        self.recurrence.verify(rows, self.gating, cache, step.batch, out)
+        self.replay_kernels.verify(rows, self.gating, cache, step.batch, out)

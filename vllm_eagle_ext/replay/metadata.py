@@ -23,12 +23,10 @@ from vllm.v1.attention.backends.utils import mamba_get_block_table_tensor
 from vllm.v1.kv_cache_interface import KVCacheSpec, MambaSpec
 
 from vllm_eagle_ext.errors import HybridStateError
-from vllm_eagle_ext.replay.cache_groups import CacheGroups
-from vllm_eagle_ext.replay.group_commit import GroupCommit
-from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces
+from vllm_eagle_ext.replay.built_caches import log_start_line
+from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupCommit
+from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces, Step
 from vllm_eagle_ext.replay.platform_ops import replay_ops
-from vllm_eagle_ext.replay.protocol import Step
-from vllm_eagle_ext.replay.start_line import log_start_line
 
 
 @dataclass
@@ -92,8 +90,8 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         self.ops = replay_ops()
         self.steps_plain_decodes = self._steps_plain_decodes()
         self.pending: Step | None = None  # until `commit_on_v1` takes it
-        self.joined: dict[CacheGroups, int] = {}  # to the number of this builder's group among them
-        self.led: CacheGroups | None = None  # those of which it is the first
+        self.group_of: dict[CacheGroups, int] = {}  # the number of this builder's group among them
+        self.leads_groups: CacheGroups | None = None  # those of which its group is the first
         self.group_commit: GroupCommit | None = None  # theirs
         _require_runner(kv_cache_spec, vllm_config)
         if self._recurrent_layers()[0] in layer_names:  # one of the groups speaks for all
@@ -130,7 +128,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
             if not self._gathers_for_itself():
                 return metadata
             return _copied(metadata, **NO_STEP | {"seq_lens": common.seq_lens})
-        groups = self.led or self._lead()
+        groups = self.leads_groups or self._lead_groups()
         step = self._verify_step(metadata, common)
         self.pending = step = groups.begin(common.block_table_tensor, step)
         return _without_verify_rows(metadata, step, groups, self.group_commit)
@@ -149,9 +147,9 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         if not isinstance(metadata, ReplayMetadata) or metadata.step is None or metadata.groups is None:
             return self._without_step(metadata, blk_table, slot_mapping)
         groups, step = metadata.groups, metadata.step
-        group = self.joined.get(groups)
+        group = self.group_of.get(groups)
         if group is None:
-            group = self.joined[groups] = groups.join(self.layer_names)
+            group = self.group_of[groups] = groups.join(self.layer_names)
         mine = _copied(metadata, group_commit=None, step=groups.add(group, blk_table, step))
         if step.other_places is not None:
             blocks = groups.other_blocks(group, step)
@@ -179,12 +177,12 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         finally:
             del self.mamba_aligned_state_indices
 
-    def _lead(self) -> CacheGroups:
+    def _lead_groups(self) -> CacheGroups:
         most_groups = len(self._recurrent_layers())
-        self.led = CacheGroups(most_groups, len(self.ones), self.ones.device, self.ops)
-        self.joined[self.led] = self.led.join(self.layer_names)
-        self.group_commit = GroupCommit(self.led, self.vllm_config)
-        return self.led
+        self.leads_groups = CacheGroups(most_groups, len(self.ones), self.ones.device, self.ops)
+        self.group_of[self.leads_groups] = self.leads_groups.join(self.layer_names)
+        self.group_commit = GroupCommit(self.leads_groups, self.vllm_config)
+        return self.leads_groups
 
     def _steps_plain_decodes(self) -> bool:
         """Say whether the rows of a batch without any draft step a state in its block, since a committed

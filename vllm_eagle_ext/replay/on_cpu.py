@@ -20,9 +20,10 @@ from vllm_eagle_ext.replay.ops.types import (
     BlockPlaces,
     BlockTables,
     HostTables,
+    Implementation,
     StateCache,
+    Step,
 )
-from vllm_eagle_ext.replay.protocol import Implementation, Step
 
 _PLAIN_WEIGHTS = "_cpu_unpacked_conv_weight"
 
@@ -58,7 +59,7 @@ class CpuOps:
         is_full = len(x) == requests * rows
         padded = x.reshape(requests, rows, -1) if is_full else x.new_zeros(requests, rows, x.shape[-1])
         if not is_full:
-            row_of = _row_of(tables)
+            row_of = torch.from_numpy(tables.request), tables.row_places[1]  # its request and place
             padded[row_of] = x
         run = _convolve_native if _has_native(layer) else _convolve_torch
         out = run(layer, padded, cache.conv, tables)  # [R, T, dim]
@@ -74,7 +75,8 @@ class CpuOps:
     ) -> None:
         _show_plain_weights(layer)
         metadata = _metadata_of(layer)
-        if metadata is None or metadata.num_prefills or not _packs_convolution(layer):
+        is_packed = hasattr(layer.conv1d, _PLAIN_WEIGHTS)  # vLLM keeps the plain weights next to these
+        if metadata is None or metadata.num_prefills or not is_packed:
             stock.cpu_gdn_attention_core(mixed_qkv, b, a, core_attn_out, layer.prefix)
         else:
             stock._cpu_gdn_attention_nonspec(
@@ -127,19 +129,9 @@ def _narrow_view(layer: QwenGatedDeltaNetAttention) -> QwenGatedDeltaNetAttentio
     return view
 
 
-def _row_of(tables: HostTables) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return request and place of each row, [N] int64 each."""
-    return torch.from_numpy(tables.request), tables.row_places[1]
-
-
 def _has_native(layer: QwenGatedDeltaNetAttention) -> bool:
     """Choose as vLLM does for verify rows, so that all bits are those of the per-token scheme."""
     return _has_fast_convolution() and layer.conv1d.weight.size(-1) == 4
-
-
-def _packs_convolution(layer: QwenGatedDeltaNetAttention) -> bool:
-    """Say whether vLLM packed the convolution: it keeps the plain weights next to the packed ones."""
-    return hasattr(layer.conv1d, _PLAIN_WEIGHTS)
 
 
 def _has_fast_convolution() -> bool:

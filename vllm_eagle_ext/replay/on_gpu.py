@@ -5,9 +5,18 @@ takes three launches for all KV-cache groups: the plan, the states, the conv sta
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import torch
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.model_executor.layers.mamba.ops.causal_conv1d import causal_conv1d_update
+from vllm.v1.attention.backends.recoverssm_metadata import (
+    RecoverSSMMetadata,
+    RecoverSSMPostprocessMetadata,
+)
+from vllm.v1.worker.gpu.model_states.recoverssm import RecoverSSMState
+from vllm.v1.worker.utils import AttentionGroup
 
 from vllm_eagle_ext.memory import chunked_kernels
 from vllm_eagle_ext.replay.cache_groups import CacheGroups
@@ -16,19 +25,22 @@ from vllm_eagle_ext.replay.ops.types import (
     Batch,
     BlockPlaces,
     BlockTables,
+    CommitKernel,
+    CommitPlan,
+    Implementation,
     Layer,
-    Plan,
-    PlanApplier,
-    Recurrence,
+    ReplayKernels,
+    Rows,
     StateCache,
+    Step,
 )
-from vllm_eagle_ext.replay.protocol import Implementation, Step
-from vllm_eagle_ext.replay.warm_up import compile_later_batches
 
 
 class GpuOps:
     candidates = (
-        Implementation("chunked", triton_chunked, exact=False, obstacle=chunked_kernels.hindrance),
+        Implementation(
+            "chunked", triton_chunked, exact=False, unsupported_reason=chunked_kernels.unsupported_reason
+        ),
         Implementation("sequential", triton, exact=True),
     )
     scratch_blocks = 0
@@ -44,15 +56,38 @@ class GpuOps:
 
     def warm_up(
         self,
-        recurrence: Recurrence,
+        kernels: ReplayKernels,
         groups: CacheGroups,
         step: Step,
         num_sampled: torch.Tensor,
-        apply: PlanApplier,
-        plan: Plan,
+        commit: CommitKernel,
+        plan: CommitPlan,
         layer: Layer,
     ) -> None:
-        compile_later_batches(recurrence, groups, step, num_sampled, apply, plan, layer)
+        """Compile what later batches need, at the first commit.
+
+        That is part of vLLM's own warm-up; with `--enforce-eager` vLLM has none, and the first step with
+        drafts waits. A batch of prompts and verified requests asks for other variants of the same
+        kernels than one that verifies all of its requests, and one of few requests for other tiles than
+        one of many; compiling while serving is a stall. Nothing is written here that a step would read.
+
+        Args:
+            step, num_sampled: of the commit that comes first.
+            plan: its buffers, before they are filled.
+            layer: one of those that commit, and verify with the same kernels.
+        """
+        # Batches of one request and of the most.
+        for requests in (1, plan.final.shape[-1]):  # the chunked kernels' tiles differ
+            batch = groups.of_nobody(step, None, requests)
+            _compile_verify(kernels, layer, batch.of_group(0))
+            commit(batch, CommitPlan(*(part[:, :requests] for part in plan)))
+        # Batches whose requests stand in their places, and mixed ones.
+        nobody = torch.zeros(1, dtype=torch.int32, device=num_sampled.device)
+        for rows_of in (None, nobody):
+            batch = groups.of_nobody(step, rows_of)
+            parts = CommitPlan(*(part[:, :1] for part in plan))
+            kernels.plan(batch, num_sampled, rows_of, groups.align(step), parts)
+            _compile_align(groups, step, num_sampled, rows_of)
 
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step
@@ -80,3 +115,58 @@ class GpuOps:
         core_attn_out: torch.Tensor,
     ) -> None:
         QwenGatedDeltaNetAttention._forward_core(layer, mixed_qkv, b, a, core_attn_out)
+
+
+class _Answer(RecoverSSMMetadata):
+    """Of a step that committed nothing."""
+
+    def __init__(self, answer: RecoverSSMPostprocessMetadata) -> None:
+        self.answer = answer
+
+    def commit_recoverssm_state(
+        self, num_accepted_tokens: torch.Tensor
+    ) -> RecoverSSMPostprocessMetadata | None:
+        return self.answer
+
+
+def _compile_verify(kernels: ReplayKernels, layer: Layer, batch: Batch) -> None:
+    """Compile the verify kernels for a batch. vLLM's graphs hold steps of few and of many requests, and
+    its warm-up runs both where there is room for many; there is neither with `--enforce-eager`."""
+    _, HV, DV, DK = layer.cache.state.shape
+    records = layer.cache.records
+    keys = records.shape[2] - HV * (DV + 2)
+    # As the layer's convolution leaves them: parts of one tensor. Of one row strides would be free.
+    packed = records.new_zeros(2, 2 * keys + HV * DV)
+    query, key, value = packed.split([keys, keys, HV * DV], dim=1)
+    gate = records.new_zeros(2, HV)
+    query, key, value = (
+        part.unflatten(1, (-1, width)) for part, width in ((query, DK), (key, DK), (value, DV))
+    )
+    rows = Rows(query, key, value, gate, gate)
+    kernels.verify(rows, layer.gating, layer.cache, batch, records.new_zeros(2, HV, DV))
+
+
+def _compile_align(
+    groups: CacheGroups, step: Step, num_sampled: torch.Tensor, rows_of: torch.Tensor | None
+) -> None:
+    """Run vLLM's kernel after a commit; it skips requests whose index is negative."""
+    align = groups.align(step)
+    if align is None:
+        return
+    like = torch.zeros_like(num_sampled[:1])
+    answer = RecoverSSMPostprocessMetadata(
+        num_spec_decodes=1,
+        request_indices=rows_of,
+        block_table=align.tables.tensors[0],
+        num_computed_tokens=like,
+        block_size=align.block_size,
+    )
+    state = RecoverSSMState()
+    group = cast(AttentionGroup, SimpleNamespace(layer_names=["nobody's"]))
+    state.record_step({"nobody's": _Answer(answer)}, [[group]], for_capture=False)
+    state.commit_step(
+        like,
+        torch.full_like(like, -1, dtype=torch.int64),
+        state_indices=torch.zeros_like(like),
+        num_accepted_tokens=torch.zeros_like(like),
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.config import VllmConfig
@@ -24,15 +24,51 @@ from vllm.model_executor.models import (
 )
 from vllm.model_executor.offloader.base import get_offloader
 from vllm.model_executor.offloader.prefetch import PrefetchOffloader
+from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridModelState
+from vllm.v1.worker.gpu.model_states.recoverssm import RecoverSSMState
 
 from vllm_eagle_ext import architectures, compat
 from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.memory.recorded_inputs import record_width
-from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
-from vllm_eagle_ext.replay.commit import commit_on_v1
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
-from vllm_eagle_ext.replay.self_check.at_start import settle_kernels
+from vllm_eagle_ext.replay.metadata import ReplayMetadataBuilder
+from vllm_eagle_ext.replay.self_check.at_start import resolve_kernels
 from vllm_eagle_ext.resolved_marker import require_marker
+
+if TYPE_CHECKING:
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+
+def commit_on_v1(runner: GPUModelRunner, sampled: torch.Tensor) -> None:
+    """Commit a step of V1, which has no hook for it: `compat` calls this right after sampling.
+
+    n sampled tokens commit n rows, the anchor and n - 1 accepted drafts; see `ops.types`.
+
+    Args:
+        sampled: [requests, K + 1] token ids, -1 after the last sampled one.
+    """
+    num_sampled = None
+    for groups in runner.attn_groups:
+        for group in groups:
+            builder = group.get_metadata_builder()
+            if not isinstance(builder, ReplayMetadataBuilder) or builder.pending is None:
+                continue
+            if num_sampled is None:
+                num_sampled = (sampled != -1).sum(dim=1, dtype=torch.int32)
+            step, builder.pending = builder.pending, None
+            assert builder.group_commit is not None
+            builder.group_commit(step, num_sampled)
+
+
+class ReplayModelState(MambaHybridModelState):
+    """Commits a step of V2. Differences from the parent: RecoverSSM, vLLM's bookkeeping for targets that
+    recover a state instead of keeping one per draft token, is on. It remembers each step's metadata and,
+    after sampling, calls `ReplayMetadata.commit_recoverssm_state`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.recoverssm = RecoverSSMState()
 
 
 class _Replay:
@@ -43,15 +79,13 @@ class _Replay:
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         modules = self.modules()  # type: ignore[attr-defined]
         layers = [module for module in modules if isinstance(module, QwenGatedDeltaNetAttention)]
-        recurrence = settle_kernels(
-            layers, decided["replay_kernels"], must_replay=decided["must_replay"]
-        )
-        if recurrence is None:
+        kernels = resolve_kernels(layers, decided["replay_kernels"], must_replay=decided["must_replay"])
+        if kernels is None:
             self._become_vllms_own(vllm_config)
             return
         compat.install_in_worker(commit_on_v1)
         for layer in layers:
-            ReplayGatedDeltaNetAttention.adopt(layer, recurrence)
+            ReplayGatedDeltaNetAttention.adopt(layer, kernels)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
         """Refuse an update that vLLM would lose, as it fills prefetched layers with the start's weights.
@@ -100,8 +134,6 @@ class _Replay:
 
     @classmethod
     def get_model_state_cls(cls) -> type:
-        from vllm_eagle_ext.replay.model_state import ReplayModelState
-
         return ReplayModelState
 
 

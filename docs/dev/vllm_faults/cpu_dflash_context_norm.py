@@ -7,7 +7,7 @@ Cause: `model_executor/models/qwen3_dflash.py`, `DFlashQwen3Model._normalize_con
   the weights of all layers, [layers, d], as the CUDA kernel takes them; the CPU's kernel reads the
   first row for all.
 Releases: 0.32 (run) and 0.33 (its Python run, its compiled kernel neither run nor read).
-Workaround: `drafters/dflash/model.py` norms layer by layer on a CPU.
+Workaround: `families/dflash/model.py` norms layer by layer on a CPU.
 Can go when: The CPU kernel of `rms_norm` selects the weight by the outermost index.
 """
 

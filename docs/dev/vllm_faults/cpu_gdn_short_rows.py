@@ -10,7 +10,7 @@ Cause: `model_executor/layers/mamba/ops/cpu/gdn_attention.py`, `_spec_forward` m
 Releases: 0.32 (run); fixed in 0.33 (run).
 Workaround: `replay/on_cpu.py`, `CpuOps.convolve` pads the rows. With one state block per draft token
   the target is vLLM's own, and the fault stays; a schedule of K, whose steps are short by design, is
-  refused there (`memory/state_scheme.py`, `refuse_uneven_drafts`).
+  refused there (`engine_rules/states.py`, `state_can_be_kept`).
 Remedy: replay.
 Can go when: 0.32 is no longer supported.
 """

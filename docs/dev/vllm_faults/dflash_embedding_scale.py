@@ -6,7 +6,7 @@ Symptom: A draft trained on scaled embeddings drafts almost at random.
 Cause: `model_executor/models/qwen3_dflash.py`, `DFlashQwen3Model.embed_input_ids` does not scale;
   DFlash 2 does (`model_executor/models/qwen3_dflash2.py`, `DFlash2Qwen3Model.embed_input_ids`).
 Releases: 0.32 and 0.33 (run).
-Workaround: `drafters/dflash/model.py` scales.
+Workaround: `families/dflash/model.py` scales.
 Can go when: `DFlashQwen3Model` reads the key.
 """
 

@@ -6,7 +6,7 @@ Symptom: Positions beyond its `max_position_embeddings` read missing rows.
 Cause: `config/speculative.py`, `SpeculativeConfig.__post_init__` calls
   `_maybe_override_draft_max_position_embeddings` only for the methods eagle and eagle3.
 Releases: 0.32 (run); fixed in 0.33 (run).
-Workaround: `drafters/dflash/config_writer.py`, `write` raises the draft's `max_position_embeddings` to
+Workaround: `families/dflash/config_writer.py`, `write` raises the draft's `max_position_embeddings` to
   `max_model_len`.
 Can go when: 0.32 is no longer supported. For ropes that depend on the length (YaRN, dynamic, longrope)
   0.33 lowers the served length to the draft's instead.

@@ -6,7 +6,7 @@ Symptom: A nested `norm_output` is ignored; a nested `fc_norm` does not load.
 Cause: `model_executor/models/llama_eagle3.py`, `LlamaModel.__init__` reads both flags only at
   top level, and `norm_before_fc` in `eagle_config` first.
 Releases: 0.32 and 0.33 (run).
-Workaround: `drafters/eagle3/config_writer.py`, `write`: each flag is read wherever trainers write it,
+Workaround: `families/eagle3/config_writer.py`, `write`: each flag is read wherever trainers write it,
   must have one value, and is written where vLLM reads it.
 Can go when: The drafter classes read all flags from the same places.
 """

@@ -8,7 +8,7 @@ Cause: `transformers_utils/configs/speculators/algos.py`, `update_dflash` makes 
   of it, which `model_executor/models/qwen3_dflash.py`, `_dflash_layer_causal` applies to every layer
   before it asks for the layer's type.
 Releases: 0.32 and 0.33 (run).
-Workaround: `drafters/dflash/config_writer.py`, `write` takes the flag out, so that causality goes by
+Workaround: `families/dflash/config_writer.py`, `write` takes the flag out, so that causality goes by
   layer; a note says so (`causality_is_per_layer`).
 Can go when: `update_dflash` states causality per layer.
 """

@@ -6,7 +6,7 @@ Symptom: A draft without the key drafts badly.
 Cause: `transformers_utils/configs/speculators/algos.py`, `update_eagle3` falls back to true;
   speculators itself has false.
 Releases: 0.32 and 0.33 (run).
-Workaround: `drafters/eagle3/config_writer.py`, `write` writes speculators' default, with a warning
+Workaround: `families/eagle3/config_writer.py`, `write` writes speculators' default, with a warning
   (`norm_before_residual_is_stated`).
 Can go when: `update_eagle3` takes false, or speculators always writes the key.
 """

@@ -6,7 +6,7 @@ Symptom: A draft with `fc_norm` does not load; `norm_output` is ignored.
 Cause: `transformers_utils/configs/speculators/algos.py`, `update_peagle` hands on only
   `norm_before_fc`, unlike `transformers_utils/configs/speculators/algos.py`, `update_eagle3`.
 Releases: 0.32 and 0.33 (run).
-Workaround: `drafters/eagle3/config_writer.py`, `write` writes both flags.
+Workaround: `families/eagle3/config_writer.py`, `write` writes both flags.
 Can go when: `update_peagle` hands on the three flags.
 """
 

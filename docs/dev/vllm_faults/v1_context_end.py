@@ -6,7 +6,7 @@ Symptom: While one request has no room for K tokens, none gets drafts.
 Cause: `v1/worker/gpu_model_runner.py`, `GPUModelRunner._input_fits_in_drafter` compares the longest
   request of the step with the draft's `max_model_len` and gives one answer for all.
 Releases: 0.32 and 0.33 (run).
-Workaround: `drafters/eagle3/config_writer.py`, `_draft_to_the_end`: the draft's `max_model_len` becomes
+Workaround: `families/eagle3/config_writer.py`, `_draft_to_the_end`: the draft's `max_model_len` becomes
   K longer where the drafter clamps its positions, as EAGLE-3 does. A DFlash block needs the room:
   there, set `--max-model-len` K + 1 tokens above the longest request (docs/serving.md).
 Remedy: with DFlash, set `--max-model-len` K + 1 tokens above the longest request.

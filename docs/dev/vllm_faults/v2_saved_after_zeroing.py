@@ -15,9 +15,9 @@ Cause: What a step computed is saved at the beginning of the next one: `handle_p
 Releases: 0.32 (run), 0.33 (by reading).
 Also shown by: in engines with and without a draft `tests/e2e/test_offloading.py` (docs/hybrid.md).
 Workaround: Replay is not offered with a connector: `auto` takes one state block per draft token,
-  `replay` is refused (`memory/state_scheme.py`, `obstacles`). With those, and without drafts, vLLM's
-  fault stays: on V2 leave offloading off where the cache may fill up. A start with a draft warns
-  (`memory/connectors.py`, `warn_of_late_saves`).
+  `replay` is refused (`memory/state_scheme.py`, `unsupported_by_replay`). With those, and without
+  drafts, vLLM's fault stays: on V2 leave offloading off where the cache may fill up. A start with a
+  draft warns (`engine_rules/states.py`, `states_are_saved_in_time`).
 Remedy: no offloading on V2 where the cache may fill up.
 Can go when: V2 calls `handle_preemptions` before `update_requests`.
 """

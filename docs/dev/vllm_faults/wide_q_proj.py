@@ -6,7 +6,7 @@ Symptom: A gated draft loads silently and drafts almost at random.
 Cause: `model_executor/parameter.py`, `_ColumnvLLMParameter.load_qkv_weight` narrows the loaded weight
   to the rows of the heads; more rows are no error.
 Releases: 0.32 and 0.33 (run).
-Workaround: `drafters/eagle3/` computes the gate; any other number of rows is refused
+Workaround: `families/eagle3/` computes the gate; any other number of rows is refused
   (`attention_is_not_narrowed`).
 Can go when: VLLM refuses a weight with rows left over. The gated drafter itself stays.
 """

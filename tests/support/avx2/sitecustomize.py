@@ -27,7 +27,7 @@ def _limit_flags(kernels: ModuleType) -> None:
     kernels.cpu_flags = lambda: frozenset(flag for flag in read() if not flag.startswith(_NEWER))
 
 
-_LIMITED = {"torch.cpu": _limit_torch, "vllm_eagle_ext.preflight.cpu_kernels": _limit_flags}
+_LIMITED = {"torch.cpu": _limit_torch, "vllm_eagle_ext.cpu_kernels": _limit_flags}
 
 
 class _Limiting(importlib.abc.MetaPathFinder):

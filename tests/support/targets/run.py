@@ -19,8 +19,7 @@ from tests.support.replay import replay
 from tests.support.targets.drafts import write_draft
 from tests.support.targets.families import FAMILIES, Family, Pair
 from tests.support.targets.models import as_served, write_target
-from vllm_eagle_ext.measure.reference.target_states import layers_of, load_target, residual_stream
-from vllm_eagle_ext.measure.reference.walk import DFlashWalk
+from vllm_eagle_ext.measure.reference.walk import DFlashWalk, layers_of, load_target, residual_stream
 
 CANDIDATES, CHOSEN = 96, 4  # prompts
 PROMPT_TOKENS = 8  # more than the oracle tells texts apart by

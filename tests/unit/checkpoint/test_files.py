@@ -14,7 +14,7 @@ from tests.support.checkpoints import (
 )
 from tests.support.layouts import INDEX, halves, in_hub_cache, write_shards
 from vllm_eagle_ext.checkpoint import read_config, read_draft_files
-from vllm_eagle_ext.checkpoint.small_tensors import integers
+from vllm_eagle_ext.checkpoint.tensors import integers
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tests.support.published import materialise, published
-from vllm_eagle_ext.checkpoint import Inspection, Setting, TargetFacts, inspect_draft, read_draft_files
-from vllm_eagle_ext.checkpoint.config_keys import is_known, rope_keys, stated_keys
+from vllm_eagle_ext.checkpoint import Inspection, TargetFacts, inspect_draft, read_draft_files
+from vllm_eagle_ext.checkpoint.config_keys import rope_keys, unknown_keys
 from vllm_eagle_ext.checkpoint.draft_config import flatten
+from vllm_eagle_ext.engine import EngineFacts
 
 DRAFTS = published()
 
 
 def inspect(draft, folder) -> Inspection:
     files = read_draft_files(str(materialise(draft, folder)))
-    setting = Setting(method=draft.method, k=draft.k, max_model_len=4096)
-    return inspect_draft(files, TargetFacts.from_config(draft.target), setting)
+    engine = EngineFacts(method=draft.method, k=draft.k, max_model_len=4096)
+    return inspect_draft(files, TargetFacts.from_config(draft.target), engine)
 
 
 def found(inspection: Inspection) -> dict:
@@ -31,8 +32,8 @@ def found(inspection: Inspection) -> dict:
         return said
     flags = {name: flag.value for name, flag in spec.flags.items()}
     return said | flags | {
-        "family": spec.family,
-        "backbone": spec.backbone,
+        "family": spec.family.name,
+        "backbone": spec.drafter.backbone.name,
         "format": spec.format,
         "layer_ids": list(spec.aux_layers.layer_ids),
         "aux_rule": spec.aux_layers.rule,
@@ -58,7 +59,7 @@ def test_it_is_what_its_fixture_says(draft, tmp_path):
 @pytest.mark.parametrize("draft", DRAFTS, ids=[draft.slug for draft in DRAFTS])
 def test_every_key_of_its_config_is_known(draft):
     flat = flatten(draft.config)
-    unknown = [place for place, key, _ in stated_keys(flat) if not is_known(key)]
+    unknown = [place for place, _, _ in unknown_keys(flat)]
     assert [*unknown, *rope_keys(flat)] == []
 
 

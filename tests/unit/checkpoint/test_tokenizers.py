@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from vllm_eagle_ext.checkpoint.tokenizers import compare_tokenizers
+from vllm_eagle_ext.checkpoint.vocabulary import compare_tokenizers
 
 TOKENS = {"a": 0, "b": 1, "ab": 2}
 ADDED = [{"id": 3, "content": "<s>", "special": True}]

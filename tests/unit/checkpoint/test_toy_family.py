@@ -13,10 +13,10 @@ import torch
 from tests.drafts_page import architectures
 from tests.support.checkpoints import HIDDEN
 from tests.support.drafts import inspect, valid_draft
-from tests.support.toy_family.record import SCALE, TOY, registered
+from tests.support.toy_family.family import SCALE, TOY, registered
 from vllm_eagle_ext import plugin
+from vllm_eagle_ext.checkpoint import registry
 from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
-from vllm_eagle_ext.checkpoint.families import registry
 
 (DRAFTER,) = TOY.drafters
 
@@ -39,7 +39,7 @@ def test_a_valid_draft_is_found(draft, tmp_path):
     inspection = inspect(draft, tmp_path)
     assert inspection.findings == ()
     spec = inspection.spec
-    assert (spec.family, spec.title, spec.drafter) == ("toy", "toy EAGLE-3", DRAFTER.architecture)
+    assert (spec.family, spec.title, spec.drafter) == (TOY, "toy EAGLE-3", DRAFTER)
     assert spec.aux_layers.layer_ids == (2, 3, 4)
     assert inspection.case is not None
     table = expected_tensors(spec, inspection.case.config, inspection.case.target.vocab_size)
@@ -89,7 +89,7 @@ def test_its_class_is_registered(monkeypatch):
 
 def test_reading_its_record_imports_no_model():
     code = (
-        "import sys, tests.support.toy_family.record as toy\n"
+        "import sys, tests.support.toy_family.family as toy\n"
         "assert toy.TOY.drafters\n"
         "assert not {'torch', 'vllm', 'tests.support.toy_family.model'} & {*sys.modules}"
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from vllm_eagle_ext.checkpoint.vocabulary_map import Vocabulary, map_kind, target_ids
+from vllm_eagle_ext.checkpoint.vocabulary import Vocabulary, map_kind, target_ids
 
 V = 40
 

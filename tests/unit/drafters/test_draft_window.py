@@ -54,8 +54,8 @@ def test_logits(window, is_same, tmp_path):
 )
 def test_auto_is_what_the_draft_was_trained_on(option, max_model_len, window, tmp_path):
     draft = valid_draft("native")
-    setting = {"max_model_len": max_model_len}
-    spec = inspect(draft, tmp_path, setting=setting, draft_window=option).spec
+    engine = {"max_model_len": max_model_len}
+    spec = inspect(draft, tmp_path, engine=engine, draft_window=option).spec
     assert draft.config["max_position_embeddings"] == 512
     assert spec.draft_window == window
     assert {layer.window for layer in spec.layers} == {window}
@@ -68,8 +68,8 @@ def test_a_stretched_rope_ends_with_its_table(max_model_len, fits, tmp_path):
     draft.config["rope_scaling"] = {
         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
     }  # fmt: skip
-    setting = {"max_model_len": max_model_len}
-    found = inspect(draft, tmp_path, setting=setting, draft_window=64)
+    engine = {"max_model_len": max_model_len}
+    found = inspect(draft, tmp_path, engine=engine, draft_window=64)
     assert [error.rule for error in found.errors] == ([] if fits else ["draft_window_is_computed"])
     if not fits:
         assert "lower --max-model-len to 512" in found.errors[0].problem.remedy
@@ -78,7 +78,7 @@ def test_a_stretched_rope_ends_with_its_table(max_model_len, fits, tmp_path):
 @pytest.mark.parametrize(("family", "named"), [("native", True), ("mla", False), ("dspark", False)])
 def test_the_option_is_named_where_it_can_be_had(family, named, tmp_path):
     draft = valid_draft(family)
-    found = inspect(draft, tmp_path, setting={"max_model_len": 1 << 16})
+    found = inspect(draft, tmp_path, engine={"max_model_len": 1 << 16})
     told = [one for one in found.findings if one.rule == "trained_length_covers_max_model_len"]
     assert len(told) == 1
     assert ("draft_window" in told[0].problem.remedy) is named

@@ -16,7 +16,7 @@ from tests.support.drafting import (
 )
 from tests.support.drafts import Draft, valid_draft
 from tests.support.engine import has_gpu
-from vllm_eagle_ext.drafters.eagle3.gate_rows import GatePlan, runtime_rows, with_gates
+from vllm_eagle_ext.drafters.gate_rows import GatePlan, runtime_rows, with_gates
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
 pytestmark = [

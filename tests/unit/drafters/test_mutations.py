@@ -26,12 +26,12 @@ from tests.support.triton_on_cpu import norm_each_layers_keys
 from tests.unit.drafters.applicable import APPLICABLE
 from vllm_eagle_ext.checkpoint import (
     Inspection,
-    Setting,
     TargetFacts,
     inspect_draft,
     read_draft_files,
 )
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES
+from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.errors import EagleExtError
 
 # Values that are as valid as the ones they replace: nothing in the file tells them apart.
@@ -63,7 +63,7 @@ OF_THE_REQUEST = {
     "confidence_head_is_there", "vocabulary_is_widened", "draft_window_is_computed",
     "draft_window_holds_a_step", "draft_window_is_used", "embedding_scale_is_stated",
 }  # fmt: skip
-# Values are read where they are asked for: preflight/offline/test_weights.py.
+# Values are read where they are asked for: preflight/check/test_weights.py.
 OF_ALL_VALUES = {"weights_are_finite", "weights_are_not_all_zero", "weights_have_a_usual_scale"}
 
 
@@ -75,7 +75,7 @@ def inspect(mutant: Mutant, folder: Path) -> Inspection:
     for place, files in ((path, mutant.files), (folder, mutant.target_files)):
         for name, text in files.items():
             (place / name).write_text(text)
-    setting = Setting(
+    engine = EngineFacts(
         method=mutant.draft.method,
         k=mutant.draft.k,
         max_model_len=mutant.max_model_len,
@@ -84,15 +84,17 @@ def inspect(mutant: Mutant, folder: Path) -> Inspection:
         parallel_drafting=mutant.parallel_drafting,
     )
     return inspect_draft(
-        read_draft_files(str(path)), TargetFacts.from_config(mutant.target, folder), setting
+        read_draft_files(str(path)), TargetFacts.from_config(mutant.target, folder), engine
     )
 
 
 def weights_errors(mutant: Mutant, folder: Path) -> set[str]:
     """Rules that refuse the draft once every value is read."""
     files = read_draft_files(str(write(mutant.draft, folder)), on_values=lambda *_: None)
-    setting = Setting(method=mutant.draft.method, k=mutant.draft.k, max_model_len=mutant.max_model_len)
-    inspection = inspect_draft(files, TargetFacts.from_config(mutant.target), setting)
+    engine = EngineFacts(
+        method=mutant.draft.method, k=mutant.draft.k, max_model_len=mutant.max_model_len
+    )
+    inspection = inspect_draft(files, TargetFacts.from_config(mutant.target), engine)
     return {finding.rule for finding in inspection.errors}
 
 

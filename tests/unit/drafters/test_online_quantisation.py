@@ -8,6 +8,7 @@ import re
 import pytest
 import torch
 
+from tests.support.described import problems, without
 from tests.support.drafter import build
 from tests.support.drafting import (
     difference,
@@ -19,10 +20,13 @@ from tests.support.drafting import (
 )
 from tests.support.drafts import inspect, valid_draft, write
 from tests.support.engine import ROOT, has_gpu
+from vllm_eagle_ext.cpu_kernels import LoadedKernels
+from vllm_eagle_ext.engine_rules.weights import (
+    WITHOUT_CPU_KERNEL,
+    draft_can_be_quantised,
+    quantisation_has_layers,
+)
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.preflight import draft_checks
-from vllm_eagle_ext.preflight.cpu_kernels import LoadedKernels
-from vllm_eagle_ext.preflight.online_quantisation import WITHOUT_CPU_KERNEL, check_online_quantisation
 
 pytestmark = [
     pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
@@ -34,8 +38,16 @@ BOUND = 0.3 if LoadedKernels().bf16 else 0.35
 
 
 @pytest.fixture
-def spec(tmp_path):
-    return inspect(valid_draft("native"), tmp_path / "inspected").spec
+def judged(tmp_path):
+    """Field and whole text of what both rules say of a quantisation that is asked for."""
+    case = inspect(valid_draft("native"), tmp_path / "inspected").case
+
+    def judge(asked, **engine):
+        rules = (draft_can_be_quantised, quantisation_has_layers)
+        engine |= {"speculative": {"quantization": asked}}
+        return [str(problem) for rule in rules for problem in problems(rule, case, **engine)]
+
+    return judge
 
 
 @pytest.mark.parametrize("family", ["native", "gated", "mla", "qwen3", "dflash"])
@@ -69,8 +81,8 @@ def test_what_a_cpu_cannot_quantise_is_refused(asked, tmp_path):
 @pytest.mark.parametrize("asked", WITHOUT_CPU_KERNEL)
 def test_vllm_lacks_these_kernels_on_a_cpu(asked, monkeypatch, tmp_path):
     """The reason of the refusal: it may go when this no longer raises."""
-    monkeypatch.setattr(draft_checks, "check_online_quantisation", lambda *_, **__: None)
-    with pytest.raises((RuntimeError, ValueError), match="static_scaled_fp8_quant|find a kernel"):
+    expected = pytest.raises((RuntimeError, ValueError), match="static_scaled_fp8_quant|find a kernel")
+    with without(draft_can_be_quantised, monkeypatch), expected:
         load(tmp_path, valid_draft("native"), online=asked)
 
 
@@ -83,30 +95,27 @@ def test_what_quantises_experts_alone_is_warned_of(asked, caplog, tmp_path):
 
 
 @pytest.mark.parametrize("asked", [None, "fp8_per_channel", {}])
-def test_what_passes(asked, spec, caplog):
-    caplog.set_level(logging.WARNING)
-    check_online_quantisation(asked, spec, on_cpu=True)
-    assert not caplog.records
+def test_what_passes(asked, judged):
+    assert not judged(asked, platform="cpu", cpu_kernels=LoadedKernels())
 
 
-def test_blocks_need_amx_on_a_cpu(spec, monkeypatch, tmp_path):
+def test_blocks_need_amx_on_a_cpu(judged, monkeypatch, tmp_path):
     """As vLLM's kernel does, which is asked here once the refusal is out of the way."""
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    check_online_quantisation("fp8_per_block", spec, on_cpu=True)
+    assert not judged("fp8_per_block", platform="cpu", cpu_kernels=LoadedKernels())
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    with pytest.raises(SpeculativeConfigError, match="fp8_per_block.*with AMX.*leave it out"):
-        check_online_quantisation("fp8_per_block", spec, on_cpu=True)
-    monkeypatch.setattr(draft_checks, "check_online_quantisation", lambda *_, **__: None)
-    with pytest.raises(ValueError, match="AMX"):
+    (said,) = judged("fp8_per_block", platform="cpu", cpu_kernels=LoadedKernels())
+    assert re.search("fp8_per_block.*with AMX.*leave it out", said)
+    with without(draft_can_be_quantised, monkeypatch), pytest.raises(ValueError, match="AMX"):
         load(tmp_path, valid_draft("native"), online="fp8_per_block")
 
 
-@pytest.mark.parametrize("on_cpu", [False, True])
-def test_a_scheme_with_arguments_is_refused(on_cpu, spec):
-    with pytest.raises(SpeculativeConfigError, match="online.*name of one scheme"):
-        check_online_quantisation("online", spec, on_cpu=on_cpu)
+@pytest.mark.parametrize("platform", ["cuda", "cpu"])
+def test_a_scheme_with_arguments_is_refused(platform, judged):
+    (said,) = judged("online", platform=platform)
+    assert re.search("online.*name of one scheme", said)
 
 
-def test_on_a_gpu_all_pass(spec):
+def test_on_a_gpu_all_pass(judged):
     for asked in WITHOUT_CPU_KERNEL:
-        check_online_quantisation(asked, spec, on_cpu=False)
+        assert not judged(asked, platform="cuda")

@@ -9,7 +9,7 @@ from tests.support.checkpoints import HIDDEN
 from tests.support.drafting import load
 from tests.support.drafts import valid_draft
 from tests.support.engine import has_gpu
-from tests.support.toy_family.record import SCALE, TOY, registered
+from tests.support.toy_family.family import SCALE, TOY, registered
 
 pytestmark = [
     pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from tests.support.engine import ROOT, TINY
 from vllm_eagle_ext.cli import app
-from vllm_eagle_ext.measure.extra import INSTALL
+from vllm_eagle_ext.measure.engine.machine import INSTALL
 
 
 def test_verify_without_scipy_starts_no_engine(monkeypatch):

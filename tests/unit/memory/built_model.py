@@ -49,7 +49,7 @@ class Builder:
         # The C++ operators of a CPU need a state block to discard.
         monkeypatch.setattr(layer, "replay_ops", lambda: SimpleNamespace(scratch_blocks=0))
         # Whether kernels are right is no question of memory.
-        monkeypatch.setattr(targets, "settle_kernels", lambda *_, **__: cpu)
+        monkeypatch.setattr(targets, "resolve_kernels", lambda *_, **__: cpu)
 
     def __call__(self, scheme, case):
         """The engine's config, with the layers of the built model in it."""

@@ -11,11 +11,12 @@ from vllm.version import __version__ as release
 
 from tests.unit.memory.built_model import NAMES, Builder, Case, count
 from tests.unit.memory.configs import config
-from vllm_eagle_ext.memory.deployment import Deployment
+from vllm_eagle_ext.checkpoint.target_facts import text_config
+from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
 from vllm_eagle_ext.memory.geometry import read_target
 from vllm_eagle_ext.memory.savings import MIB
-from vllm_eagle_ext.replay import start_line
+from vllm_eagle_ext.replay import built_caches
 from vllm_eagle_ext.replay.built_caches import built_specs, per_token_specs, state_share
 
 pytestmark = [
@@ -46,12 +47,15 @@ def build(tmp_path, monkeypatch):
 
 def planned(case, scheme):
     """What a plan for this release says."""
-    deployment = Deployment(release=release, capability=(9, 0), gdn_prefill=case.prefill)
-    target = read_target(config(NAMES[case.target]))
+    published = config(NAMES[case.target])
+    engine = EngineFacts(
+        release=release, capability=(9, 0), gdn_prefill=case.prefill, text=text_config(published)
+    )
+    target = read_target(published)
     setting = CacheSetting(
         k=case.k, max_model_len=case.length, prefix_caching=case.prefix_caching,
         attention_alignment=case.attention,
-        prefill_exports=deployment.exports_states(target.recurrent.key_dim),
+        prefill_exports=engine.prefill_exports,
     )  # fmt: skip
     return footprint(target, scheme, setting)
 
@@ -102,7 +106,7 @@ def test_the_line(build):
     built = build("replay", Case(prefill="flashinfer"))
     vllm_s = count(built, BUDGET)
     built.cache_config.num_gpu_blocks = vllm_s.pool
-    line = start_line.state_report(built).line()
+    line = built_caches.state_report(built).line()
     fit = int(vllm_s.concurrency)
     assert f"replay, {vllm_s.state_blocks} state blocks per request" in line
     assert f": {vllm_s.state // MIB} MiB instead of" in line
@@ -122,14 +126,14 @@ def test_the_line(build):
 def test_capacity_beyond_the_graphs(build, vllm_log, monkeypatch, length, sizes, mode, ends):
     built = build("replay", Case(length=length, prefill="triton"))
     built.cache_config.num_gpu_blocks = count(built, BUDGET).pool
-    graphs = SimpleNamespace(decode_mode=lambda: start_line.CUDAGraphMode[mode])
+    graphs = SimpleNamespace(decode_mode=lambda: built_caches.CUDAGraphMode[mode])
     context = built.compilation_config.static_forward_context
     built.compilation_config = SimpleNamespace(
         cudagraph_capture_sizes=sizes, cudagraph_mode=graphs, static_forward_context=context
     )
-    start_line.log_once.cache_clear()
-    monkeypatch.setattr(start_line, "current_platform", SimpleNamespace(is_cuda=lambda: True))
-    start_line.log_start_line(built)
+    built_caches.log_once.cache_clear()
+    monkeypatch.setattr(built_caches, "current_platform", SimpleNamespace(is_cuda=lambda: True))
+    built_caches.log_start_line(built)
     assert bool(vllm_log.containing("full CUDA graphs end")) is (ends is not None)
     assert ends is None or vllm_log.containing(ends)
     assert vllm_log.containing("Recurrent state: replay, 2 state blocks per request")
@@ -138,7 +142,7 @@ def test_capacity_beyond_the_graphs(build, vllm_log, monkeypatch, length, sizes,
 def test_nothing_is_said_of_the_caches_of_a_profile(build, vllm_log):
     built = build("replay", Case("4B", k=3, length=1024))
     built.cache_config.num_gpu_blocks = None
-    start_line.log_start_line(built)
+    built_caches.log_start_line(built)
     assert not vllm_log.containing("Recurrent state: replay")
 
 
@@ -146,5 +150,5 @@ def test_a_target_whose_specs_cannot_be_read_is_served(build, vllm_log):
     built = build("replay", Case("4B", k=3, length=1024))
     built.cache_config.num_gpu_blocks = 7
     built.compilation_config = SimpleNamespace(static_forward_context={})
-    start_line.log_start_line(built)
+    built_caches.log_start_line(built)
     assert vllm_log.containing("Could not estimate replay savings")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vllm_eagle_ext.memory.geometry import STATE_DTYPE_UNREAD, served_state_bytes
-from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 
 
 def test_those_that_are_unread_have_no_config_hook_of_vllms():

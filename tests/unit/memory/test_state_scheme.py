@@ -6,20 +6,19 @@ from dataclasses import replace
 
 import pytest
 
+from vllm_eagle_ext.checkpoint.findings import Problem
+from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.engine_rules.states import state_can_be_kept
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.memory import kernel_times
-from vllm_eagle_ext.memory.chunked_kernels import hindrance
+from vllm_eagle_ext.memory.chunked_kernels import unsupported_reason
 from vllm_eagle_ext.memory.modelled_times import LIKELY_US
-from vllm_eagle_ext.memory.state_scheme import (
-    REPLAYING_TARGETS,
-    Situation,
-    choose,
-    obstacles,
-    refuse_uneven_drafts,
-    refuse_what_crashes,
-)
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
+from vllm_eagle_ext.memory.state_scheme import choose, unsupported_by_replay
+from vllm_eagle_ext.options import Options
 
-PLAIN = Situation(
+PLAIN = EngineFacts(
+    release="0.32.0",
     architecture="Qwen3_5ForConditionalGeneration",
     k=15,
     runner="v2",
@@ -38,13 +37,23 @@ IMPOSSIBLE = {
 }
 
 
+def asking(engine, how, **options):
+    return replace(engine, options=Options(hybrid_state=how, **options))
+
+
+def refused(engine, how="auto", **options) -> Problem | None:
+    """What the rule says first; None: the states can be kept."""
+    assert state_can_be_kept.error is HybridStateError
+    return next(iter(state_can_be_kept.check(asking(engine, how, **options))), None)
+
+
 def test_names_tell_whose_they_are():
     assert all("EagleExt" in ours for ours in REPLAYING_TARGETS.values())
 
 
 @pytest.mark.parametrize(("k", "replays"), [(1, False), (2, False), (3, True), (15, True)])
 def test_auto_takes_replay_where_it_saves(k, replays):
-    choice = choose(replace(PLAIN, k=k), "auto")
+    choice = choose(asking(replace(PLAIN, k=k), "auto"))
     assert choice.replays is replays
     assert str(k) in choice.reason
 
@@ -63,7 +72,7 @@ def test_auto_takes_replay_where_it_saves(k, replays):
     ids=str,
 )
 def test_what_is_kept_is_counted_as_vllm_counts(changes, said):
-    assert str(choose(replace(PLAIN, **changes), "auto")).startswith(said)
+    assert str(choose(asking(replace(PLAIN, **changes), "auto"))).startswith(said)
 
 
 # Replay takes 4 us at K = 3 and 1 us more per draft token, vLLM 4 and 2; the second device's state
@@ -109,14 +118,14 @@ BY_MODEL = [
 @pytest.mark.usefixtures("modelled")
 @pytest.mark.parametrize(("capability", "k", "scheme", "said"), BY_MODEL)
 def test_a_gpu_is_judged_by_its_modelled_times(capability, k, scheme, said):
-    choice = choose(replace(PLAIN, capability=capability, k=k), "auto")
+    choice = choose(asking(replace(PLAIN, capability=capability, k=k), "auto"))
     assert choice.scheme == scheme
     assert said in choice.reason
 
 
 @pytest.mark.usefixtures("modelled")
 def test_kernels_that_are_asked_for_are_judged():
-    choice = choose(replace(PLAIN, capability=(12, 0), k=3, kernels="sequential"), "auto")
+    choice = choose(asking(replace(PLAIN, capability=(12, 0), k=3), "auto", replay_kernels="sequential"))
     assert not choice.replays
     assert f"on sm_120 {AT} 2.25 {OF_VLLMS}" in choice.reason
 
@@ -124,15 +133,19 @@ def test_kernels_that_are_asked_for_are_judged():
 @pytest.mark.usefixtures("modelled")
 def test_layers_that_chunked_kernels_cannot_run_are_judged_by_the_sequential_ones():
     """On sm_120 their times alone speak for replay."""
-    reason = hindrance(20, 16, 4, "torch.bfloat16", "torch.float32")
-    choice = choose(replace(PLAIN, capability=(12, 0), k=3, not_chunked=reason), "auto")
+    widths = {"linear_key_head_dim": 20, "linear_value_head_dim": 16}
+    reason = unsupported_reason(20, 16, 4, "torch.bfloat16", "torch.float32")
+    choice = choose(replace(PLAIN, capability=(12, 0), k=3, text=widths))
     assert not choice.replays
     assert f"3 draft tokens, no chunked kernels ({reason}): on sm_120 {AT} 2.25" in choice.reason
 
 
 @pytest.mark.usefixtures("modelled")
 def test_a_width_of_states_that_was_not_modelled_is_judged_by_k():
-    assert choose(replace(PLAIN, capability=(9, 0), state_width=2), "auto").reason == "15 draft tokens"
+    assert (
+        choose(asking(replace(PLAIN, capability=(9, 0), state_dtype="bfloat16"), "auto")).reason
+        == "15 draft tokens"
+    )
 
 
 @pytest.mark.usefixtures("modelled")
@@ -144,54 +157,58 @@ def test_beyond_the_modelled_k_times_go_on_as_between_the_last_two():
 
 def test_a_cpu_is_judged_by_k():
     on_cpu = replace(PLAIN, runner="v1", platform="cpu", prefix_caching=False)
-    assert choose(replace(on_cpu, capability=(9, 0)), "auto").reason == "15 draft tokens"
+    assert choose(replace(on_cpu, capability=(9, 0))).reason == "15 draft tokens"
 
 
 @pytest.mark.parametrize("capability", sorted(LIKELY_US))
 @pytest.mark.parametrize("width", [2, 4])
 def test_many_drafts_replay_on_every_modelled_gpu(capability, width):
-    situation = replace(PLAIN, capability=divmod(capability, 10), state_width=width)
-    choice = choose(situation, "auto")
+    engine = replace(
+        PLAIN, capability=divmod(capability, 10), state_dtype={2: "bfloat16", 4: "float32"}[width]
+    )
+    choice = choose(asking(engine, "auto"))
     assert choice.replays
     assert f"on sm_{capability} chunked verify and commit are modelled at 0." in choice.reason
 
 
 def test_what_is_asked_for_is_done():
-    assert choose(replace(PLAIN, k=1), "replay").scheme == "replay"
-    assert choose(PLAIN, "per_token").scheme == "per_token"
+    assert choose(asking(replace(PLAIN, k=1), "replay")).scheme == "replay"
+    assert choose(asking(PLAIN, "per_token")).scheme == "per_token"
 
 
 @pytest.mark.promise("no replay on V1 of a CPU with prefix caching", id="enable_prefix_caching")
 @pytest.mark.promise("no replay on V1 of a GPU: one state block per draft token", id="model runner")
 @pytest.mark.parametrize("field", IMPOSSIBLE)
 def test_what_is_impossible(field, request):
-    situation = replace(PLAIN, **IMPOSSIBLE[field])
-    assert [obstacle.field for obstacle in obstacles(situation)] == [field]
-    choice = choose(situation, "auto")
+    engine = replace(PLAIN, **IMPOSSIBLE[field])
+    assert [problem.field for problem in unsupported_by_replay(engine)] == [field]
+    choice = choose(engine)
     assert not choice.replays
     assert field in choice.reason
-    with pytest.raises(HybridStateError, match=field) as refusal:
-        choose(situation, "replay")
-    assert "per_token" in refusal.value.remedy
+    found = refused(engine, "replay")
+    assert found is not None
+    assert found.field == field
+    assert "per_token" in found.remedy
 
 
-def test_all_obstacles_are_named():
-    with pytest.raises(HybridStateError, match="also: enable_dbo"):
-        choose(replace(PLAIN, pipeline_parallel_size=2, microbatches=True), "replay")
+def test_all_that_replay_cannot_serve_is_named():
+    found = refused(replace(PLAIN, pipeline_parallel_size=2, microbatches=True), "replay")
+    assert found is not None
+    assert "also: enable_dbo" in found.remedy
 
 
 def test_prefix_caching_on_v1_without_triton_is_refused():
     """vLLM itself would crash later, with one state block per draft token too."""
     crashes = replace(PLAIN, runner="v1", platform="cpu", has_triton=False)
-    with pytest.raises(HybridStateError, match="no-enable-prefix-caching"):
-        refuse_what_crashes(crashes)
-    refuse_what_crashes(replace(crashes, prefix_caching=False))
-    refuse_what_crashes(replace(crashes, has_triton=True))
-    refuse_what_crashes(PLAIN)
+    found = refused(crashes)
+    assert found is not None
+    assert "--no-enable-prefix-caching" in found.remedy
+    for other in (replace(crashes, prefix_caching=False), replace(crashes, has_triton=True), PLAIN):
+        assert refused(other) is None
 
 
 ON_CPU = {"runner": "v1", "platform": "cpu", "prefix_caching": False}
-SCHEDULE = {"k_by_batch_size": [[1, 4, 15], [5, 8, 0]], "short_drafts_crash": True}
+SCHEDULE = {"schedule": [[1, 4, 15], [5, 8, 0]]}
 KEY = "num_speculative_tokens_per_batch_size"
 
 
@@ -206,14 +223,14 @@ KEY = "num_speculative_tokens_per_batch_size"
 )
 def test_a_schedule_on_a_cpu_needs_replay(changes):
     """vLLM 0.32 itself would crash in a step of fewer drafts, or say something else."""
-    situation = replace(PLAIN, **ON_CPU | SCHEDULE | changes)
-    choice = choose(situation, "auto")
-    with pytest.raises(HybridStateError, match=KEY) as refusal:
-        refuse_uneven_drafts(situation, choice)
-    assert refusal.value.value == SCHEDULE["k_by_batch_size"]
-    assert choice.reason in refusal.value.allowed
-    assert "leave the key out" in refusal.value.remedy
-    assert "hybrid_state" in refusal.value.remedy
+    engine = replace(PLAIN, **ON_CPU | SCHEDULE | changes)
+    found = refused(engine)
+    assert found is not None
+    assert KEY in found.field
+    assert found.value == SCHEDULE["schedule"]
+    assert choose(engine).reason in found.allowed
+    assert "leave the key out" in found.remedy
+    assert "hybrid_state" in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -222,17 +239,17 @@ def test_a_schedule_on_a_cpu_needs_replay(changes):
         ({}, "replay", True),
         ({}, "auto", True),
         ({"k": 2}, "auto", True),  # replay pays from 3 on; here nothing else serves
-        ({"k_by_batch_size": None}, "per_token", False),
-        ({"short_drafts_crash": False}, "per_token", False),
+        ({"schedule": None}, "per_token", False),
+        ({"release": "0.33.0"}, "per_token", False),
         ({"platform": "cuda", "runner": "v2"}, "per_token", False),
     ],
     ids=str,
 )
 def test_a_schedule_that_can_be_served(changes, asked, needs_replay):
     """Where only replay can, a start whose self-check fails must not fall back."""
-    situation = replace(PLAIN, **ON_CPU | SCHEDULE | changes)
-    refuse_uneven_drafts(situation, choose(situation, asked))
-    assert situation.needs_replay is needs_replay
+    engine = replace(PLAIN, **ON_CPU | SCHEDULE | changes)
+    assert refused(engine, asked) is None
+    assert engine.needs_replay is needs_replay
 
 
 @pytest.mark.promise("LoRA on a hybrid target: replay, and on a CPU nothing else")
@@ -242,14 +259,13 @@ def test_a_schedule_that_can_be_served(changes, asked, needs_replay):
 ])  # fmt: skip
 def test_adapters_need_replay_on_a_cpu(k, asked, served):
     """vLLM's own kernels take packed weights of a convolution that LoRA wraps for plain ones."""
-    situation = replace(PLAIN, **ON_CPU | {"k": k, "lora": True})
-    assert situation.needs_replay
-    if served:
-        refuse_uneven_drafts(situation, choose(situation, asked))
-        return
-    with pytest.raises(HybridStateError, match="enable_lora") as refusal:
-        refuse_uneven_drafts(situation, choose(situation, asked))
-    assert "keep the states by replay" in refusal.value.remedy
+    engine = replace(PLAIN, **ON_CPU | {"k": k, "lora": True})
+    assert engine.needs_replay
+    found = refused(engine, asked)
+    assert (found is None) is served
+    if found is not None:
+        assert found.field == "enable_lora"
+        assert "keep the states by replay" in found.remedy
 
 
 @pytest.mark.parametrize("k", [2, 7])
@@ -261,38 +277,37 @@ def test_adapters_need_replay_on_a_cpu(k, asked, served):
 def test_adapters_elsewhere_leave_the_choice_as_it_is(k, changes):
     plain = replace(PLAIN, k=k, **changes)
     for asked in ("auto", "per_token"):
-        situation = replace(plain, lora=True)
-        assert not situation.needs_replay
-        assert choose(situation, asked) == choose(plain, asked)
-        refuse_uneven_drafts(situation, choose(situation, asked))
+        engine = replace(plain, lora=True)
+        assert not engine.needs_replay
+        assert choose(asking(engine, asked)) == choose(asking(plain, asked))
+        assert refused(engine, asked) is None
 
 
-ADAPTIVE = {"adaptive_verification": True, "adaptive_verification_allowed": True}
+ADAPTIVE = {"adaptive_verification": True}
 
 
 @pytest.mark.promise("adaptive verification needs replay and its option")
 @pytest.mark.parametrize(
-    ("changes", "asked"),
+    ("changes", "asked", "allowed"),
     [
-        ({"adaptive_verification_allowed": False}, "replay"),
-        ({"adaptive_verification_allowed": False}, "auto"),
-        ({}, "per_token"),
-        ({"microbatches": True}, "auto"),
+        ({}, "replay", False),
+        ({}, "auto", False),
+        ({}, "per_token", True),
+        ({"microbatches": True}, "auto", True),
     ],
     ids=str,
 )
-def test_drafts_trimmed_on_the_device_need_replay_and_the_option(changes, asked):
-    situation = replace(PLAIN, **ADAPTIVE | changes)
-    with pytest.raises(
-        HybridStateError, match=r"enable_adaptive_verification.*untested on GPUs"
-    ) as refusal:
-        refuse_uneven_drafts(situation, choose(situation, asked))
+def test_drafts_trimmed_on_the_device_need_replay_and_the_option(changes, asked, allowed):
+    found = refused(replace(PLAIN, **ADAPTIVE | changes), asked, adaptive_verification=allowed)
+    assert found is not None
+    assert "enable_adaptive_verification" in found.field
+    assert "untested on GPUs" in found.allowed
     for option in ("hybrid_state", "adaptive_verification"):
-        assert option in refusal.value.remedy
+        assert option in found.remedy
 
 
 @pytest.mark.parametrize("asked", ["auto", "replay"])
 def test_drafts_trimmed_on_the_device_with_replay_and_the_option(asked):
-    situation = replace(PLAIN, **ADAPTIVE)
-    refuse_uneven_drafts(situation, choose(situation, asked))
-    assert situation.needs_replay
+    engine = replace(PLAIN, **ADAPTIVE)
+    assert refused(engine, asked, adaptive_verification=True) is None
+    assert engine.needs_replay

@@ -60,7 +60,7 @@ def test_check(name):
     inspection = checked(FOLDER / name, target_of(name)).inspection
     assert [str(finding.problem) for finding in inspection.errors] == []
     assert {f.rule for f in inspection.findings if f.severity == "warning"} == warnings
-    assert inspection.spec.family == family
+    assert inspection.spec.family.name == family
 
 
 def compared(name: str, options: dict) -> Comparison:

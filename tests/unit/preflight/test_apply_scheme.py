@@ -14,7 +14,7 @@ from tests.support.releases import is_release
 from vllm_eagle_ext import compat
 from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.log import log_once
-from vllm_eagle_ext.preflight.apply_scheme import _packs_convolutions
+from vllm_eagle_ext.preflight.of_vllm import packs_convolutions
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
 
@@ -182,7 +182,7 @@ def test_what_packs_convolutions_is_what_vllm_asks(monkeypatch, arm, avx512):
     convolution = torch.nn.Conv1d(8, 8, 4, groups=8, dtype=torch.bfloat16)
     utils.dispatch_cpu_unquantized_gemm(convolution, remove_weight=False)
     packed = hasattr(convolution, "_cpu_unpacked_conv_weight")
-    assert _packs_convolutions() is packed is (arm or avx512)
+    assert packs_convolutions() is packed is (arm or avx512)
 
 
 @pytest.mark.parametrize("options", [{}, {"hybrid_state": "replay"}, {"adaptive_verification": False}])

@@ -9,8 +9,8 @@ from tests.support.checkpoints import HEAD_DIM, KV_HEADS, LAYERS, write_target
 from tests.support.drafts import valid_draft, write
 from tests.support.random_targets import LATENT_SIZES
 from vllm_eagle_ext import plugin
+from vllm_eagle_ext.engine_rules.cache_groups import is_cut
 from vllm_eagle_ext.errors import UnsupportedDraftError, UnsupportedTargetError
-from vllm_eagle_ext.preflight.kv_groups import is_cut
 
 DEEPSEEK = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **LATENT_SIZES}
 WINDOWED = ["sliding_attention", "full_attention"] * (LAYERS // 2)

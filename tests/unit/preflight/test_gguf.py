@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.checkpoints import draft_config, write_draft, write_target
+from tests.support.described import inspected
 from vllm_eagle_ext.errors import GgufDraftError, UnsupportedDraftError
-from vllm_eagle_ext.preflight.draft_checks import inspect_launch
-from vllm_eagle_ext.preflight.launch import read_launch
-from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
+from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 ENTRY = "[vllm.general_plugins]\ngguf = vllm_gguf_plugin:register\n"
 
@@ -44,11 +43,11 @@ def start(target, draft):
 
     given = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": 4}
     args = EngineArgs(model=str(target), skip_tokenizer_init=True, speculative_config=given)
-    return inspect_launch(read_launch(args, args.create_model_config()))
+    return inspected(args)
 
 
 def test_it_is_left_to_the_plugin(plugin, draft, target, vllm_log):
-    assert start(target, draft).inspection is None
+    assert start(target, draft) is None
     assert vllm_log.containing("not checked; left to vllm-gguf-plugin")
     assert "vllm_gguf_plugin" not in sys.modules
 
@@ -56,7 +55,7 @@ def test_it_is_left_to_the_plugin(plugin, draft, target, vllm_log):
 @pytest.mark.parametrize("place", ["owner/draft", "folder"])
 def test_names_of_the_plugins_are(plugin, place, target, tmp_path):
     name = place if "/" in place else str(tmp_path / place)
-    assert start(target, f"{name}:Q4_K_M").inspection is None
+    assert start(target, f"{name}:Q4_K_M") is None
 
 
 def test_check_says_that_a_start_does_not_check_it(plugin, draft, target):

@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 
 from tests.support.checkpoints import draft_config, draft_tensors, write_draft
+from tests.support.described import inspected
 from tests.support.engine import TINY
 from tests.support.modelscope_cache import place, provide, remove
 from tests.unit.preflight.configs import DRAFTER, speculative_config
 from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError
-from vllm_eagle_ext.preflight.launch import Launch
-from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
+from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 NAME = "owner/draft"
 
@@ -33,24 +33,20 @@ def without_norms(tmp_path):
 
 
 def check(target, draft, cache=None):
-    asked = {"draft": str(draft), "target": str(target), "download_dir": cache}
+    asked = {"draft": str(draft), "target": str(target), "engine": {"download_dir": cache}}
     return run_check(CheckRequest(platform="cpu", options={}, **asked))
 
 
-def launch_of(draft, cache):
+def looked_at(draft, cache):
     """What a start looks at before vLLM builds its config, which would ask ModelScope for a name."""
     from vllm.engine.arg_utils import EngineArgs
-
-    from vllm_eagle_ext.preflight.draft_checks import inspect_launch
-    from vllm_eagle_ext.preflight.launch import read_launch
 
     given = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": 4}
     args = EngineArgs(
         model=str(TINY / "target"), skip_tokenizer_init=True, download_dir=cache,
         speculative_config=given, additional_config={"eagle_ext": {"gate_layout": "interleaved"}},
     )  # fmt: skip
-    launch: Launch = inspect_launch(read_launch(args, args.create_model_config()))
-    return launch
+    return inspected(args)
 
 
 def test_a_folder_is_served_by_this_package():
@@ -70,7 +66,7 @@ def test_a_folder_is_refused_by_a_start_and_by_check(target, without_norms):
 def test_a_name_is_read_from_the_librarys_cache(tmp_path, monkeypatch):
     provide(monkeypatch)
     shutil.copytree(TINY / "gated", place(tmp_path, NAME))
-    case = launch_of(NAME, str(tmp_path)).case
+    case = looked_at(NAME, str(tmp_path)).case
     assert case is not None
     assert case.spec.gate is not None
     assert check(TINY / "target", NAME, str(tmp_path)).files.folder == place(tmp_path, NAME)
@@ -84,7 +80,7 @@ def test_a_name_that_is_not_there_is_refused(library, remedy, tmp_path, monkeypa
     """It would go unchecked to vLLM's own classes, which load a gated draft in part."""
     library(monkeypatch)
     said = []
-    for look in (launch_of, partial(check, TINY / "target")):
+    for look in (looked_at, partial(check, TINY / "target")):
         with pytest.raises(EagleExtError, match=remedy) as refused:
             look(NAME, str(tmp_path))
         said.append(str(refused.value).partition(". ")[2])

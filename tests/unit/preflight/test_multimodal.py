@@ -9,8 +9,11 @@ import pytest
 
 from tests.contract.check import installed_source
 from tests.support.checkpoints import write_target
+from tests.support.described import problems
+from tests.support.drafts import inspect, valid_draft
+from vllm_eagle_ext.engine_rules.target import NAMED, images_are_known_to_v1
 from vllm_eagle_ext.errors import UnsupportedTargetError
-from vllm_eagle_ext.preflight.multimodal import NAMED, check_multimodal, served_class
+from vllm_eagle_ext.preflight.of_vllm import image_class
 
 
 def target(architecture, *, images=True, served_by=None, **hf_config):
@@ -24,37 +27,54 @@ def target(architecture, *, images=True, served_by=None, **hf_config):
     )
 
 
-def test_a_target_whose_image_token_v1_cannot_find_is_refused_there():
+@pytest.fixture
+def judged(tmp_path):
+    """What the rule says of a target of vLLM's."""
+    case = inspect(valid_draft("native"), tmp_path / "inspected").case
+
+    def judge(model_config, runner="v1"):
+        return problems(
+            images_are_known_to_v1, case, runner=runner, architecture=model_config.architecture,
+            image_class=image_class(model_config),
+            image_token_id=getattr(model_config.hf_config, "image_token_id", None),
+        )  # fmt: skip
+
+    return judge
+
+
+def test_a_target_whose_image_token_v1_cannot_find_is_refused_there(judged):
     unknown = target("Llama9ForConditionalGeneration", image_token_id=7)
-    with pytest.raises(UnsupportedTargetError, match="Llama9ForConditionalGeneration") as caught:
-        check_multimodal(unknown, "v1")
-    assert "VLLM_USE_V2_MODEL_RUNNER=1" in caught.value.remedy
-    check_multimodal(unknown, "v2")
+    (found,) = judged(unknown)
+    assert "Llama9ForConditionalGeneration" in found.field
+    assert "VLLM_USE_V2_MODEL_RUNNER=1" in found.remedy
+    assert images_are_known_to_v1.error is UnsupportedTargetError
+    assert not judged(unknown, "v2")
 
 
 @pytest.mark.parametrize("stated", [{"image_token_id": 7}, {"image_token_id": None}, {}], ids=str)
-def test_the_remedy_gives_v1_the_token_that_the_config_states(stated):
-    with pytest.raises(UnsupportedTargetError) as caught:
-        check_multimodal(target("Llama9ForConditionalGeneration", **stated), "v1")
+def test_the_remedy_gives_v1_the_token_that_the_config_states(stated, judged):
+    (found,) = judged(target("Llama9ForConditionalGeneration", **stated))
     override = """--hf-overrides '{"image_token_index": 7}'"""
-    assert (override in caught.value.remedy) is (stated.get("image_token_id") == 7)
+    assert (override in found.remedy) is (stated.get("image_token_id") == 7)
     named = stated | {"image_token_index": 7}  # as vLLM reads the override
-    check_multimodal(target("Llama9ForConditionalGeneration", **named), "v1")
+    assert not judged(target("Llama9ForConditionalGeneration", **named))
 
 
-def test_v1_goes_by_the_class_that_serves():
+def test_v1_goes_by_the_class_that_serves(judged):
     """It knows this architecture, but the class for any model of transformers serves it."""
     other = target("HunYuanVLForConditionalGeneration", served_by="TransformersMultiModalForCausalLM")
-    with pytest.raises(UnsupportedTargetError, match="TransformersMultiModalForCausalLM"):
-        check_multimodal(other, "v1")
+    assert [found.value for found in judged(other)] == ["TransformersMultiModalForCausalLM"]
 
 
-def test_vllm_names_the_class_that_serves(tmp_path):
+def test_vllm_names_the_class_that_serves(tmp_path, monkeypatch):
+    from vllm.config import ModelConfig
     from vllm.engine.arg_utils import EngineArgs
 
     folder = write_target(tmp_path / "target")
     config = EngineArgs(model=str(folder), skip_tokenizer_init=True).create_model_config()
-    assert served_class(config) == "LlamaForCausalLM"
+    assert image_class(config) is None
+    monkeypatch.setattr(ModelConfig, "is_multimodal_model", True)
+    assert image_class(config) == "LlamaForCausalLM"
 
 
 @pytest.mark.parametrize(
@@ -67,8 +87,8 @@ def test_vllm_names_the_class_that_serves(tmp_path):
     ],
     ids=lambda config: config.architecture,
 )
-def test_others_pass(served):
-    check_multimodal(served, "v1")
+def test_others_pass(served, judged):
+    assert not judged(served)
 
 
 def test_the_names_are_those_of_vllm():

@@ -6,12 +6,12 @@ import pytest
 
 from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, dflash, ngram
-from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
-from vllm_eagle_ext.preflight.one_token_prompts import KEY, SCHEDULER
+from vllm_eagle_ext.engine_rules.speculative import SCHEDULER
+from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
 
-K = 7
+K, KEY = 7, "scheduler_cls"
 OTHER = "vllm.v1.core.sched.scheduler.Scheduler"
 SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 4, K]]}
 DENSE = {"method": "eagle3", "model": str(TINY / "postnorm"), "num_speculative_tokens": 4}

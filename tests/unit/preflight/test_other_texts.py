@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.described import problems
+from tests.support.drafts import inspect, valid_draft
 from tests.support.engine import TINY
 from tests.unit.preflight.configs import speculative_config
-from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
-from vllm_eagle_ext.preflight.other_texts import KEY, refuse_other_texts
+from vllm_eagle_ext.engine_rules.speculative import SAMPLING as KEY
+from vllm_eagle_ext.engine_rules.speculative import texts_stay_the_targets
+from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 SYNTHETIC = {KEY: "synthetic", "synthetic_acceptance_length": 2.0}
 TARGET, DRAFT = TINY / "target", TINY / "postnorm"
@@ -27,8 +29,8 @@ def test_a_start_and_check_warn(keys, count, vllm_log):
     assert result.exit_code == 0
 
 
-def test_the_method_of_0_33_is_named_too():
-    with pytest.raises(SpeculativeConfigError, match="accepts drafts that the target would reject"):
-        refuse_other_texts("fly")
-    for method in ("standard", "block", None):
-        refuse_other_texts(method)
+@pytest.mark.parametrize(("method", "count"), [("fly", 1), ("standard", 0), ("block", 0), (None, 0)])
+def test_the_method_of_0_33_is_named_too(method, count, tmp_path):
+    case = inspect(valid_draft("native"), tmp_path).case
+    found = problems(texts_stay_the_targets, case, speculative={KEY: method})
+    assert [one.value for one in found] == [method] * count

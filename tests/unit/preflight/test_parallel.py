@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from tests.support.checkpoints import HIDDEN, VOCAB, tiny_draft, write_target
-from tests.support.drafts import valid_draft, write
+from tests.support.described import problems
+from tests.support.drafts import inspect, valid_draft, write
 from vllm_eagle_ext import plugin
+from vllm_eagle_ext.engine_rules.parallel import ranks_share_evenly
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.preflight.parallel import check_ranks
 
 pytestmark = pytest.mark.promise("tensor parallel: what is divided, what is refused")
 
@@ -92,12 +93,12 @@ def test_ranks_that_cannot_share_the_heads(speculative, tmp_path):
     ],
     ids=str,
 )
-def test_of_a_target(text, ranks, words):
-    if words is None:
-        return check_ranks(ranks, text, None)
-    with pytest.raises(SpeculativeConfigError) as caught:
-        check_ranks(ranks, text, None)
-    assert words in caught.value.allowed
+def test_of_a_target(text, ranks, words, tmp_path):
+    case = inspect(valid_draft("native"), tmp_path).case
+    found = problems(ranks_share_evenly, case, text=text, tensor_parallel_size=ranks)
+    said = " ".join(one.allowed for one in found)
+    assert ("of the target" in said) is (words is not None)
+    assert words is None or words in said
 
 
 @pytest.mark.parametrize("key", ["draft_tensor_parallel_size", "draft-tensor-parallel-size"])

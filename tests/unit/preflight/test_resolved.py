@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from tests.support.drafting import skipping_without_a_kernel
 from tests.support.drafts import OURS, valid_draft, write
 from tests.unit.preflight.configs import DRAFTER, speculative_config
 from vllm_eagle_ext import __version__
+from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.preflight.inspect_start import inspect_asked
 
 
 def test_aux_layers_and_flags_where_both_runners_read_them(target, tmp_path):
@@ -122,14 +125,9 @@ def test_null_target_hidden_size_means_the_targets(target, tmp_path):
 
 
 def test_other_storage_is_passed_through_to_vllm_with_a_warning(vllm_log):
-    from vllm_eagle_ext.options import Options
-    from vllm_eagle_ext.preflight.draft_checks import inspect_requested
-    from vllm_eagle_ext.preflight.draft_request import DraftRequest
-    from vllm_eagle_ext.preflight.launch import Launch
-
-    request = DraftRequest("eagle3", "s3://bucket/draft", 4)
-    launch = Launch(engine_args=None, target=None, options=Options(), request=request)
-    assert inspect_requested(launch, request) is None
+    engine = EngineFacts(method="eagle3", speculative={"method": "eagle3", "model": "s3://bucket/draft"})
+    arguments = SimpleNamespace(hf_token=None, download_dir=None)
+    assert inspect_asked(arguments, None, engine) is None
     assert vllm_log.containing("not checked")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
@@ -9,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.described import problems
 from tests.support.drafting import resolve_draft
 from tests.support.drafts import inspect, valid_draft
 from tests.support.releases import is_release
-from vllm_eagle_ext.errors import UnsupportedDraftError
-from vllm_eagle_ext.preflight.apply_window import FLAG, share_the_targets_group
-from vllm_eagle_ext.preflight.kv_groups import refuse_scattered
+from vllm_eagle_ext.engine_rules.cache_groups import draft_cache_lies_in_one_group
+from vllm_eagle_ext.preflight.apply_engine import share_the_targets_group
 
-WINDOW = 9
+WINDOW, FLAG = 9, "disable_hybrid_kv_cache_manager"
 
 
 @pytest.mark.parametrize(("window", "is_off"), [(WINDOW, True), (None, False)])
@@ -45,14 +46,7 @@ def test_groups_that_vllm_makes(is_off, groups, tmp_path):
     assert len(get_kv_cache_groups(config, specs)) == groups
 
 
-def launch(case: Any, *, asked: bool | None = None, **target: Any) -> Any:
-    given = {"is_hybrid": False, "attention_chunk_size": None, "get_sliding_window": lambda: None}
-    return SimpleNamespace(
-        case=case,
-        target=SimpleNamespace(**(given | target)),
-        target_text=target.get("text", {}),
-        engine_args=SimpleNamespace(**{FLAG: asked}),
-    )
+PLAIN = {"is_hybrid": False, "attention_chunk_size": None, "get_sliding_window": lambda: None}
 
 
 @pytest.mark.parametrize(
@@ -68,21 +62,25 @@ def launch(case: Any, *, asked: bool | None = None, **target: Any) -> Any:
 )
 def test_the_manager_stays_as_it_is(changes, tmp_path):
     case = inspect(valid_draft("native"), tmp_path, draft_window=WINDOW).case
-    asked = launch(case, **changes)
-    share_the_targets_group(asked)
-    assert getattr(asked.engine_args, FLAG) is changes.get("asked")
+    text, asked = changes.pop("text", {}), SimpleNamespace(**{FLAG: changes.pop("asked", None)})
+    given = getattr(asked, FLAG)
+    case = replace(case, engine=replace(case.engine, text=text))
+    share_the_targets_group(asked, SimpleNamespace(**PLAIN | changes), case)
+    assert getattr(asked, FLAG) is given
 
 
 @pytest.mark.parametrize(
     ("kinds", "fits"), [((22, 4), True), ((22, 1), False), ((3, 2), True), ((36, 0), True)]
 )
 def test_layers_of_a_windowed_draft_in_groups(kinds, fits, tmp_path):
-    spec = inspect(valid_draft("dflash"), tmp_path, draft_window=WINDOW).spec
-    assert spec.num_layers == 2
+    case = inspect(valid_draft("dflash"), tmp_path, draft_window=WINDOW).case
+    assert case.spec.num_layers == 2
     sliding, full = kinds
     text = {"layer_types": ["sliding_attention"] * sliding + ["full_attention"] * full}
+    found = problems(draft_cache_lies_in_one_group, case, text=text, runner="v1")
     if fits:
-        refuse_scattered(text, spec)
+        assert not found
         return
-    with pytest.raises(UnsupportedDraftError, match="in groups of 1.*leave the option out"):
-        refuse_scattered(text, spec)
+    (one,) = found
+    assert "in groups of 1" in one.allowed
+    assert one.remedy.startswith("leave the option out")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from vllm_eagle_ext.memory.recorded_inputs import record_width
-from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Batch, Gating, Plan, Rows, StateCache
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Batch, CommitPlan, Gating, Rows, StateCache
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PADDING = -1  # as a request's number of rows: a request that stands on the null block, with two rows
@@ -62,9 +62,9 @@ class Case:
     def out(self) -> torch.Tensor:
         return torch.full_like(self.rows.value, float("nan"))
 
-    def plan(self) -> Plan:
+    def plan(self) -> CommitPlan:
         """Filled with values that may not survive."""
-        return Plan(*torch.full((4, len(self.counts)), 1 << 20, dtype=torch.int32, device=DEVICE))
+        return CommitPlan(*torch.full((4, len(self.counts)), 1 << 20, dtype=torch.int32, device=DEVICE))
 
     def sampled(self, lengths: list[int]) -> torch.Tensor:
         return torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
@@ -142,7 +142,7 @@ def replay(case: Case, lengths: list[int], ops: ModuleType) -> Outcome:
     ops.plan(case.batch, case.sampled(lengths), None, None, plan)
     for block, length in zip(case.batch.state_blocks.tolist(), lengths, strict=True):
         case.cache.records[block, length:] = float("nan")
-    ops.ApplyPlan([(case.cache, case.gating, 0)], case.shape.W - 1)(case.batch, plan)
+    ops.Commit([(case.cache, case.gating, 0)], case.shape.W - 1)(case.batch, plan)
     return result(case, out)
 
 

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 import torch
 
 from tests.unit.replay.cases import DEVICE, PADDING, Case, Shape, bits, case
-from vllm_eagle_ext.replay.ops.types import Align, Batch, Plan
+from vllm_eagle_ext.replay.ops.types import Align, Batch, CommitPlan
 
 SHAPE = Shape(T=4, H=1, HV=2)
 COUNTS, SAMPLED, SIZE = [4, PADDING, 2, 4], [3, 1, 0, 4], 16
@@ -47,11 +47,11 @@ def commit(ops: ModuleType | SimpleNamespace, made: list[Case], *, at_once: bool
         batch = Batch(blocks, chosen[0][0].batch.starts, scratch)
         # Wider than the batch, as buffers are: groups stand further apart than requests are many.
         parts = torch.full((4, len(chosen), len(COUNTS) + 5), 1 << 20, dtype=torch.int32, device=DEVICE)
-        plan = Plan(*(part[:, : len(COUNTS)] for part in parts))
+        plan = CommitPlan(*(part[:, : len(COUNTS)] for part in parts))
         align = Align.of([table for _, table in chosen], computed, SIZE) if aligned else None
         ops.plan(batch, sampled, None, align, plan)
         layers = [(step.cache, step.gating, group) for group, (step, _) in enumerate(chosen)]
-        ops.ApplyPlan(layers, SHAPE.W - 1)(batch, plan)
+        ops.Commit(layers, SHAPE.W - 1)(batch, plan)
 
 
 def assert_equals_one_by_one(ops: ModuleType | SimpleNamespace, groups: int, *, aligned: bool) -> None:

@@ -129,6 +129,6 @@ def test_groups_that_vllm_leaves_out_of_a_step_are_not_committed():
 def test_builders_that_are_never_first_hold_no_buffers():
     engine = Engine("none", by_address=True)
     for one in engine.builders[1:]:
-        one.led = None
+        one.leads_groups = None
     engine.step("padded")
-    assert [one.led is None for one in engine.builders] == [False] + [True] * (GROUPS - 1)
+    assert [one.leads_groups is None for one in engine.builders] == [False] + [True] * (GROUPS - 1)

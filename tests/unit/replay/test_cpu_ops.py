@@ -27,7 +27,7 @@ from tests.unit.replay.cases import (
 )
 from tests.unit.replay.grouped import SHAPE, assert_equals_one_by_one
 from vllm_eagle_ext.replay.ops import reference
-from vllm_eagle_ext.replay.ops.types import Align, Batch, Plan
+from vllm_eagle_ext.replay.ops.types import Align, Batch, CommitPlan
 
 if has_gpu():
     pytest.skip("vLLM's CPU kernels", allow_module_level=True)
@@ -45,11 +45,11 @@ def ops(T: int) -> SimpleNamespace:
     def verify(rows, gating, cache, batch, out):
         cpu.verify(rows, gating, cache, cpu.prepare(batch, T), out)
 
-    def apply_plan(layers, history):
-        apply = cpu.ApplyPlan(layers, history)
+    def commit_class(layers, history):
+        apply = cpu.Commit(layers, history)
         return lambda batch, plan: apply(cpu.prepare(batch, T), plan)
 
-    return SimpleNamespace(verify=verify, plan=cpu.plan, ApplyPlan=apply_plan)
+    return SimpleNamespace(verify=verify, plan=cpu.plan, Commit=commit_class)
 
 
 def per_token(made: Case, lengths: list[int]) -> Outcome:
@@ -170,10 +170,10 @@ def test_states_at_block_boundaries():
     plan, run = made.plan(), ops(8)
     run.verify(made.rows, made.gating, made.cache, made.batch, made.out())
     cpu.plan(made.batch, made.sampled(lengths), None, align, plan)
-    expected_plan = Plan(*torch.tensor([[8, 4, 5], [8, 9, 11], [7, 0, 0], [6, 0, 0]]))
+    expected_plan = CommitPlan(*torch.tensor([[8, 4, 5], [8, 9, 11], [7, 0, 0], [6, 0, 0]]))
     assert all(torch.equal(x, y) for x, y in zip(plan, expected_plan, strict=True))
     conv_at_end, final_conv = conv_states(made, [6, 1, 1])[0], conv_states(made, lengths)
-    run.ApplyPlan([(made.cache, made.gating, 0)], 3)(made.batch, plan)
+    run.Commit([(made.cache, made.gating, 0)], 3)(made.batch, plan)
     at_end, final = per_token(twin, [6, 4, 5]), per_token(twin, lengths)
     assert torch.equal(bits(made.cache.state[7]), bits(at_end.state[0]))
     assert torch.equal(bits(made.cache.state[plan.final.long()]), bits(final.state))

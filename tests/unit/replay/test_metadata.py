@@ -16,7 +16,7 @@ if has_gpu():
 from vllm.v1.attention.backends.gdn_attn import GDNAttentionBackend
 
 from tests.unit.replay.builders import OFF_FOR_MANY, K, Ops, batch, block_table, build, builder, evenly
-from vllm_eagle_ext.replay.attention_backend import ReplayBackend
+from vllm_eagle_ext.replay.layer import ReplayBackend
 from vllm_eagle_ext.replay.metadata import ReplayMetadata
 
 

@@ -24,8 +24,9 @@ from vllm.model_executor.offloader import prefetch, uva
 from vllm.model_executor.offloader.base import set_offloader
 
 from vllm_eagle_ext.errors import UnsupportedTargetError
-from vllm_eagle_ext.replay import group_commit, targets
 from vllm_eagle_ext.replay import layer as layer_module
+from vllm_eagle_ext.replay import targets
+from vllm_eagle_ext.replay.cache_groups import GroupCommit
 from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
 from vllm_eagle_ext.replay.metadata import ReplayMetadata
 from vllm_eagle_ext.replay.ops import reference
@@ -91,12 +92,12 @@ class Steps:
             layer_names=[[layer.prefix for layer in self.layers]],
             batch=lambda step: step.batch._replace(state_blocks=step.batch.state_blocks[None]),
             align=lambda step: None,
+            ops=ops,
         )
         metadata = ReplayMetadata.__new__(ReplayMetadata)
         metadata.step = self.step
         known = {layer.prefix: metadata for layer in self.layers}
         monkeypatch.setattr(layer_module, "replay_ops", lambda: ops)
-        monkeypatch.setattr(group_commit, "replay_ops", lambda: ops)
         monkeypatch.setattr(
             layer_module, "get_forward_context", lambda: SimpleNamespace(attn_metadata=known)
         )
@@ -106,7 +107,7 @@ class Steps:
             ),
             scheduler_config=SimpleNamespace(max_num_seqs=len(ROWS)),
         )
-        self.commit = group_commit.GroupCommit(groups, config)
+        self.commit = GroupCommit(groups, config)
 
     @staticmethod
     def _layer(index: int, made) -> ReplayGatedDeltaNetAttention:

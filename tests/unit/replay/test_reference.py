@@ -55,7 +55,7 @@ def test_one_row_at_a_time_is_the_same():
         batch, plan = Batch(single.batch.state_blocks, starts), single.plan()
         reference.verify(rows, single.gating, single.cache, batch, out)
         reference.plan(batch, single.sampled([1, 1]), None, None, plan)
-        reference.ApplyPlan([(single.cache, single.gating, 0)], 3)(batch, plan)
+        reference.Commit([(single.cache, single.gating, 0)], 3)(batch, plan)
         outputs[[i, 4 + i]] = out
     blocks = step.batch.state_blocks.long()
     assert torch.equal(single.cache.state[blocks], expected.state)
@@ -114,7 +114,7 @@ def test_a_step_over_a_block_boundary_writes_both_blocks():
     align = Align.of([table], torch.tensor([14], dtype=torch.int32), 16)
     reference.plan(step.batch, step.sampled([3]), None, align, plan)
     assert [int(tensor) for tensor in plan] == [3, 3, block, 2]
-    reference.ApplyPlan([(step.cache, step.gating, 0)], 3)(step.batch, plan)
+    reference.Commit([(step.cache, step.gating, 0)], 3)(step.batch, plan)
     for target, length in ((block, 2), (3, 3)):
         assert torch.equal(bits(step.cache.state[target]), bits(wanted[target]))
         assert torch.equal(step.cache.conv[target, :, :3], conv[:, length - 1 : length + 2])

@@ -15,7 +15,7 @@ if has_gpu():
 
 from benchmarks.step_launches import QWEN_27B
 from benchmarks.step_metadata import Runner, Setting
-from vllm_eagle_ext.replay import metadata, start_line
+from vllm_eagle_ext.replay import built_caches, metadata
 
 
 @pytest.mark.parametrize("groups", [1, 3, 48])
@@ -28,12 +28,12 @@ def test_one_of_the_builders_says_it(monkeypatch, vllm_log, groups):
 
     def log(config):
         config.cache_config.num_gpu_blocks = 100
-        start_line.log_start_line(config)
+        built_caches.log_start_line(config)
 
-    monkeypatch.setattr(start_line, "state_report", report)
+    monkeypatch.setattr(built_caches, "state_report", report)
     monkeypatch.setattr(metadata, "log_start_line", log)
-    with mock.patch.object(start_line, "log_once") as said:
+    with mock.patch.object(built_caches, "log_once") as said:
         runner = Runner(Setting(QWEN_27B, groups, k=15, requests=4, device="cpu"), replays=True)
     assert asked == [runner.config]
-    said.assert_called_once_with(start_line.logger, logging.INFO, "for 1")
+    said.assert_called_once_with(built_caches.logger, logging.INFO, "for 1")
     assert not vllm_log.containing("Could not estimate")

@@ -77,7 +77,6 @@ def variants():
         mock.patch.object(JITFunction, "run", run),
         mock.patch.object(recoverssm, VLLMS, Align()),
         mock.patch.object(mamba_hybrid, "_scatter_num_accepted_kernel", mock.MagicMock()),
-        mock.patch("vllm_eagle_ext.replay.group_commit.replay_ops", GpuOps),
     ):
         yield found
 
@@ -102,7 +101,7 @@ def test_batches_compile_nothing_behind_the_first_commit(mode, groups):
     mapped = {key[0] for key in later if key[0] != "_apply_states"}
     assert {"_plan", "_gather_blocks"} <= mapped
     # The later batches did ask for variants that the first batch would not have.
-    with mock.patch("vllm_eagle_ext.replay.on_gpu.compile_later_batches"), variants() as without:
+    with mock.patch.object(GpuOps, "warm_up"), variants() as without:
         step(Runner(setting, replays=True), setting)
     names = {"_plan", "_gather_blocks"} | ({VLLMS} if mode == "align" else set())
     assert {key[0] for key in set(later) - set(without)} == names
@@ -110,7 +109,7 @@ def test_batches_compile_nothing_behind_the_first_commit(mode, groups):
 
 LAYER = SimpleNamespace(  # as vLLM's has them, by QWEN_27B
     key_dim=16 * 128, value_dim=48 * 128, head_k_dim=128, head_v_dim=128, tp_size=1,
-    recurrence=triton_chunked,
+    replay_kernels=triton_chunked,
 )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from vllm_eagle_ext.checkpoint.attention import can_have_a_window
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.draft_window import can_have_a_window
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
 
@@ -17,7 +17,7 @@ MOST_K = 64  # of such a draft: at 95 % accepted each, position 64 is reached in
 
 @rule(Severity.WARNING)
 def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
-    trained, wanted = case.spec.trained_length, case.setting.max_model_len
+    trained, wanted = case.spec.trained_length, case.engine.max_model_len
     if trained is None or wanted is None or trained >= wanted or _has_windows(case, trained):
         return
     yield Problem(
@@ -26,7 +26,7 @@ def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
         allowed=f"at least max_model_len, {wanted}",
         remedy=f"expect acceptance to fall beyond {trained} tokens, and vLLM's V1 runner to draft "
         "nothing where a text is longer than the draft's max_position_embeddings: "
-        + (_COMPARE.format(trained) if can_have_a_window(case.spec.served_by) else "")
+        + (_COMPARE.format(trained) if can_have_a_window(case.spec.drafter) else "")
         + "lower --max-model-len if no request is longer",
     )
 
@@ -46,7 +46,7 @@ def _has_windows(case: Case, length: int) -> bool:
 def trained_length_covers_the_target(case: Case) -> Iterable[Problem]:
     """Note a short trained length where it is not known how long the requests may be."""
     trained, most = case.spec.trained_length, case.target.max_position_embeddings
-    if case.setting.max_model_len is None and trained is not None and most and trained < most:
+    if case.engine.max_model_len is None and trained is not None and most and trained < most:
         yield Problem(
             field="positions in the draft's config",
             value=trained,
@@ -59,8 +59,8 @@ def trained_length_covers_the_target(case: Case) -> Iterable[Problem]:
 @rule(Severity.ERROR)
 def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
     """Refuse K if a step, which verifies 1 + K tokens, leaves no room for a prompt in the context."""
-    k, room = case.setting.k, case.setting.max_model_len or case.target.max_position_embeddings
-    if k is not None and room is not None and 0 < room <= k + 1:  # vLLM has its word on other lengths
+    k, room = case.engine.k, case.engine.max_model_len or case.target.max_position_embeddings
+    if k is not None and room is not None and 0 < room <= k + 1:  # vLLM reports other lengths
         most = f"less than {room - 1}" if room > 2 else "none in so short a context"
         longer = f"raise max_model_len to at least {k + 2}"
         yield Problem(
@@ -74,7 +74,7 @@ def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
 @rule(Severity.ERROR, can_run=True)
 def k_can_pay(case: Case) -> Iterable[Problem]:
     """Refuse a large K for a draft that runs once per token; others draft all tokens in one pass."""
-    k, family = case.setting.k, case.spec.record
+    k, family = case.engine.k, case.spec.family
     in_one_pass = family.fills_a_block or family.asks_for_parallel_drafting
     if k is not None and k > MOST_K and not in_one_pass:
         yield Problem(
@@ -93,7 +93,7 @@ def k_is_worth_drafting(case: Case) -> Iterable[Problem]:
     A position counts only if all before it were accepted: at 80 % each, the tenth in one step of nine.
     EAGLE-3 heads are trained to unroll some 7 tokens.
     """
-    k = case.setting.k
+    k = case.engine.k
     if k is not None and MOST_USEFUL_K < k <= MOST_K and case.spec.trained_k is None:
         yield Problem(
             field="num_speculative_tokens",
@@ -107,7 +107,7 @@ def k_is_worth_drafting(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def gate_layout_has_a_gate(case: Case) -> Iterable[Problem]:
-    layout = case.setting.gate_layout
+    layout = case.engine.options.gate_layout
     if layout is not None and case.spec.gate is None:
         yield Problem(
             field="additional_config.eagle_ext.gate_layout",
@@ -119,8 +119,8 @@ def gate_layout_has_a_gate(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def k_is_within_the_trained_unroll(case: Case) -> Iterable[Problem]:
-    trained, k = case.spec.trained_k, case.setting.k
-    if trained is not None and k is not None and k > trained and not case.spec.record.fills_a_block:
+    trained, k = case.spec.trained_k, case.engine.k
+    if trained is not None and k is not None and k > trained and not case.spec.family.fills_a_block:
         yield Problem(
             field="num_speculative_tokens",
             value=k,
@@ -133,7 +133,7 @@ def wanted_runner(
     spec: DraftSpec, *, parallel_drafting: bool = True, v2_needs_aux_states: bool = True
 ) -> tuple[Literal["v1", "v2"], str] | None:
     """Return the one runner of vLLM's that can draft with the spec, and why; None: both can."""
-    family, windows = spec.record, {layer.window for layer in spec.layers}
+    family, windows = spec.family, {layer.window for layer in spec.layers}
     if family.runs_on_v2_only:
         return "v2", "vLLM computes its second head only on the V2 runner"
     if not spec.fuses_aux_states and v2_needs_aux_states:
@@ -147,16 +147,16 @@ def wanted_runner(
 
 @rule(Severity.ERROR)
 def runner_serves_it(case: Case) -> Iterable[Problem]:
-    setting = case.setting
+    engine = case.engine
     wanted = wanted_runner(
         case.spec,
-        parallel_drafting=bool(setting.parallel_drafting),
-        v2_needs_aux_states=setting.v2_runner_needs_aux_states,
+        parallel_drafting=bool(engine.parallel_drafting),
+        v2_needs_aux_states=engine.v2_runner_needs_aux_states,
     )
-    if wanted and setting.runner and setting.runner != wanted[0]:
+    if wanted and engine.runner and engine.runner != wanted[0]:
         yield Problem(
             field="model runner",
-            value=setting.runner,
+            value=engine.runner,
             allowed=f"{wanted[0]} for this draft: {wanted[1]}",
             remedy=f"start vLLM with {_forcing(wanted[0])}",
         )
@@ -165,7 +165,7 @@ def runner_serves_it(case: Case) -> Iterable[Problem]:
 @rule(Severity.NOTE)
 def runner_is_particular(case: Case) -> Iterable[Problem]:
     """Note the runner that the draft needs, where it is not known which one vLLM will choose."""
-    if case.setting.runner is None and (wanted := wanted_runner(case.spec)):
+    if case.engine.runner is None and (wanted := wanted_runner(case.spec)):
         yield Problem(
             field="model runner",
             value="chosen by vLLM",

@@ -15,7 +15,7 @@ def k_is_within_the_block(case: Case) -> Iterable[Problem]:
 
     The first position of a block holds the last sampled token, unless the draft samples from it.
     """
-    most, k = case.spec.most_drafted, case.setting.k
+    most, k = case.spec.most_drafted, case.engine.k
     anchor = (
         "" if case.spec.samples_anchor else ", of which the first position holds the last sampled token"
     )
@@ -66,10 +66,10 @@ def block_size_is_consistent(case: Case) -> Iterable[Problem]:
 @rule(Severity.ERROR, for_all=False)
 def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
     token, size = case.spec.mask_token_id, case.target.vocab_size
-    if case.spec.record.widens_inputs and case.spec.embeddings == "own":
+    if case.spec.family.widens_inputs and case.spec.embeddings == "own":
         size = max(size, case.config.vocab_size)
     if token is None or not 0 <= token < size:
-        omits = case.spec.record.omits_mask_token and case.spec.format == "published"
+        omits = case.spec.family.omits_mask_token and case.spec.format == "published"
         yield Problem(
             field="mask_token_id of the draft's config.json",
             value=token,
@@ -155,7 +155,7 @@ def final_state_is_not_normed(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, for_all=False)
 def parallel_drafting_is_asked_for(case: Case) -> Iterable[Problem]:
-    if case.setting.parallel_drafting is False:
+    if case.engine.parallel_drafting is False:
         yield Problem(
             field="speculative_config.parallel_drafting",
             value=None,
@@ -176,7 +176,7 @@ def embedding_scale_is_stated(case: Case) -> Iterable[Problem]:
     stated = (config.block_config.input_embedding_scale, config.input_embedding_scale)
     if scale == 1 or spec.embeddings != "shared" or spec.format == "speculators" or any(stated):
         return
-    if key in spec.record.own_keys:
+    if key in spec.family.own_keys:
         remedy = (
             f'if the draft was trained after the target\'s embedding layer, write "{key}": {scale:.8g} '
             "into dflash_config; `vllm-eagle verify` with and without it says which one drafts better"

@@ -7,21 +7,42 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.case import Setting
+from vllm_eagle_ext.checkpoint import registry
 from vllm_eagle_ext.checkpoint.draft_config import format_of, published_architecture
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
-from vllm_eagle_ext.checkpoint.families import registry
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.known_architectures import (
-    IN_TARGETS_OF,
-    IN_THE_TARGET,
-    PASSED_THROUGH,
-    PLAIN_MODELS,
-    REFUSED,
-    SPECULATORS_PASSED_THROUGH,
-    TAKEN_FOR_MTP,
-)
+from vllm_eagle_ext.checkpoint.target_facts import PLAIN_MODELS
 from vllm_eagle_ext.drafter_classes import Drafter
+from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.families.names import DRAFTERS
+
+# Served by vLLM itself, under their own names and rules.
+PASSED_THROUGH = frozenset(
+    {
+        "DFlash2BeamDraftModel", "DFlashLagunaForCausalLM",
+        "DFlashMuseGlimmerAssistantModel", "DFlashQwen3XPressModel", "DSparkDraftModel",
+        "DSparkV41DraftModel", "Gemma4DSparkModel", "K3DSparkModel", "LiLiCorrDraftModel",
+        "MuseGlimmerAssistantModel", "Qwen3OmniDSparkModel",
+    }
+)  # fmt: skip
+SPECULATORS_PASSED_THROUGH = frozenset({"eagle"})
+# vLLM looks for a DSpark draft of any other name inside the target, and takes these types for such.
+IN_THE_TARGET, IN_TARGETS_OF = "DSparkDraftModel", frozenset({"deepseek_v4", "deepseek_v41"})
+
+# Not what their names promise.
+REFUSED: Mapping[str, str] = {
+    "LlamaForCausalLMEagle3Gated": "it gates its MLP by draft depth, which no drafter of vLLM computes",
+}
+
+# vLLM rewrites these model types into MTP drafts before it looks at the method.
+TAKEN_FOR_MTP = frozenset(
+    {
+        "bailing_hybrid", "deepseek_v3", "deepseek_v32", "deepseek_v4", "deepseek_v41", "ernie4_5_moe",
+        "exaone_moe", "glm5_next", "glm_moe_dsa", "hy_v3", "hy_v4", "kimi_k3", "longcat_flash",
+        "pangu_ultra_moe", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+        "step3p5", "step3p7",
+    }
+)  # fmt: skip
 
 # With these, published drafts are known to be read.
 _USUAL_MODEL_TYPES = frozenset({"llama", "qwen3", "kimi_k2", "gpt_oss", "glm4_moe"})
@@ -32,7 +53,7 @@ _PUBLISHED_CONFIG = "use the config.json that was published with the draft"
 class Candidate:
     files: DraftFiles
     flat: Mapping[str, Any]
-    setting: Setting
+    engine: EngineFacts
     drafter: Drafter | None
 
     @property
@@ -47,30 +68,30 @@ class Candidate:
     def is_passed_through(self) -> bool:
         type_ = self.speculators_type
         if type_ is not None:
-            left = {name for one in registry.drafters() for name in one.leaves}
+            left = {name for one in DRAFTERS for name in one.excluded_architectures}
             is_left = isinstance(type_, str) and type_ in SPECULATORS_PASSED_THROUGH
             return is_left or self.architecture in left
         if self.drafter is not None:
             return False
-        if self.setting.method not in (None, *registry.methods()):
+        if self.engine.method not in (None, *registry.methods()):
             return True
         prefixes = ("", *_prefixes().values())
         known_here = any(f"{prefix}{self.architecture}" in PASSED_THROUGH for prefix in prefixes)
-        return known_here or self._as_vllm_names_it() in self.setting.registered
+        return known_here or self._as_vllm_names_it() in self.engine.registered
 
     def _as_vllm_names_it(self) -> str:
         """Return the architecture as vLLM names it.
 
         vLLM puts the method's name before architectures that do not show it.
         """
-        prefix = _prefixes().get(self.setting.method or "", "")
+        prefix = _prefixes().get(self.engine.method or "", "")
         shown = self.architecture.startswith(prefix) or self.architecture.endswith(prefix)
         return self.architecture if shown else prefix + self.architecture
 
 
 def _prefixes() -> dict[str, str]:
     """Return method -> vLLM's name for it in architectures."""
-    return {each.method: each.prefix for each in registry.drafters() if not each.is_vllms}
+    return {each.method: each.prefix for each in DRAFTERS if not each.is_vllms}
 
 
 @rule(Severity.ERROR)
@@ -158,8 +179,8 @@ def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
         problem = "a name: without it vLLM cannot read the file"
     elif model_type in TAKEN_FOR_MTP:
         problem = "another one: vLLM takes a draft of this type for a multi-token-prediction head"
-    elif model_type not in registry.own_model_types() and draft.setting.model_types is not None:
-        known = model_type in draft.setting.model_types
+    elif model_type not in registry.own_model_types() and draft.engine.model_types is not None:
+        known = model_type in draft.engine.model_types
         problem = None if known else "a type that this vLLM or its transformers can read"
     if problem:
         readable = draft.drafter.backbone.model_type
@@ -177,7 +198,7 @@ def model_type_is_usual(draft: Candidate) -> Iterable[Problem]:
     model_type = draft.files.config.get("model_type")
     usual = _USUAL_MODEL_TYPES.union(registry.own_model_types())
     unusual = isinstance(model_type, str) and model_type not in (*usual, "speculators")
-    if draft.drafter and draft.setting.model_types is None and unusual:
+    if draft.drafter and draft.engine.model_types is None and unusual:
         yield Problem(
             field="model_type of the draft's config.json",
             value=model_type,
@@ -193,7 +214,7 @@ def method_fits_the_architecture(draft: Candidate) -> Iterable[Problem]:
 
     Without a method vLLM goes by words in the draft's path, and falls back to draft_model.
     """
-    wanted, given = draft.drafter and draft.drafter.method, draft.setting.method
+    wanted, given = draft.drafter and draft.drafter.method, draft.engine.method
     if wanted is None or given is None or given == wanted:
         return
     is_a_draft = draft.architecture not in PLAIN_MODELS or draft.speculators_type is not None

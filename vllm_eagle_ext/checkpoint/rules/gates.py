@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vllm_eagle_ext.checkpoint.attention import SEPARATE_GATES
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.gate_layout import SEPARATE
 from vllm_eagle_ext.checkpoint.quantisation import quantised_weights
 
 _BELONGS = "check that config.json belongs to the weights"
@@ -46,7 +46,7 @@ def gate_has_the_heads_rows(case: Case) -> Iterable[Problem]:
     for name, header in case.files.tensors.items():
         module, _, _ = name.rpartition(".")
         parent, _, part = module.rpartition(".")
-        if parent.endswith("self_attn") and part in SEPARATE and case.spec.gate is None:
+        if parent.endswith("self_attn") and part in SEPARATE_GATES and case.spec.gate is None:
             yield Problem(
                 field=f"shape of {header.published}",
                 value=header.shape,

@@ -10,13 +10,13 @@ from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.config_keys import (
     RESCALES_LOGITS,
     UNCOMPUTED,
-    is_known,
     looks_mathematical,
     rope_keys,
     stated_keys,
+    unknown_keys,
 )
-from vllm_eagle_ext.checkpoint.families.registry import own_keys
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.registry import own_keys
 from vllm_eagle_ext.checkpoint.rope_config import COMPUTED_KINDS
 
 _SHOWN = 20  # names in a message
@@ -26,13 +26,13 @@ _CONFIG = "of the draft's config.json"
 @rule(Severity.ERROR, can_run=True)
 def keys_are_computed(case: Case) -> Iterable[Problem]:
     """Refuse keys that no drafter computes with: vLLM's drafters ignore what they do not know."""
-    own = case.spec.record.own_keys
+    own = case.spec.family.own_keys
     of_others = {key: effect for key, effect in own_keys().items() if key not in own}
     uncomputed = {**UNCOMPUTED, **of_others}
     drafter = "no drafter computes" if own else "no EAGLE-3 drafter computes"
     for place, key, value in stated_keys(case.flat):
         known = uncomputed.get(key)
-        if value == case.spec.record.says_of_itself.get(key, known):
+        if value == case.spec.family.identity_keys.get(key, known):
             continue
         in_place = key == "query_pre_attn_scalar" and value == case.spec.heads.dim
         if known is None or known.is_neutral(value) or in_place:
@@ -65,7 +65,7 @@ def logits_keep_their_order(case: Case) -> Iterable[Problem]:
     Sampled drafts are drawn from the logits as they are, which costs acceptance, not correctness.
     """
     for place, key, value in stated_keys(case.flat):
-        computed = key in case.spec.record.scales_logits
+        computed = key in case.spec.family.scales_logits
         if key in RESCALES_LOGITS and not computed and value not in RESCALES_LOGITS[key]:
             yield Problem(
                 field=f"{place} {_CONFIG}",
@@ -78,9 +78,7 @@ def logits_keep_their_order(case: Case) -> Iterable[Problem]:
 @rule(Severity.WARNING)
 def mathematical_keys_are_known(case: Case) -> Iterable[Problem]:
     found = [
-        (place, value)
-        for place, key, value in stated_keys(case.flat)
-        if not is_known(key) and looks_mathematical(key, value)
+        (place, value) for place, key, value in unknown_keys(case.flat) if looks_mathematical(key, value)
     ]
     for place, value in (*found, *rope_keys(case.flat)):
         yield Problem(
@@ -95,9 +93,7 @@ def mathematical_keys_are_known(case: Case) -> Iterable[Problem]:
 @rule(Severity.NOTE)
 def keys_are_known(case: Case) -> Iterable[Problem]:
     unknown = [
-        place
-        for place, key, value in stated_keys(case.flat)
-        if not is_known(key) and not looks_mathematical(key, value)
+        place for place, key, value in unknown_keys(case.flat) if not looks_mathematical(key, value)
     ]
     if unknown:
         more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""

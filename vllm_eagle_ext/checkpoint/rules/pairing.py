@@ -78,7 +78,7 @@ def eagle3_is_causal(case: Case) -> Iterable[Problem]:
 @rule(Severity.WARNING)
 def rope_is_stated(case: Case) -> Iterable[Problem]:
     if case.spec.rope.theta is None:
-        theta = case.spec.served_by.backbone.rope_theta
+        theta = case.spec.drafter.backbone.rope_theta
         yield Problem(
             field="rope_theta of the draft's config.json",
             value=None,
@@ -93,7 +93,7 @@ def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
 
     vLLM computes a row for each position that the config states, whatever max_model_len is.
     """
-    lengths = (MOST_POSITIONS, case.target.max_position_embeddings, case.setting.max_model_len)
+    lengths = (MOST_POSITIONS, case.target.max_position_embeddings, case.engine.max_model_len)
     most = max(length for length in lengths if length is not None)
     rows = case.spec.rope.rows(case.config.max_position_embeddings)
     for key, stated in rows.items():
@@ -143,7 +143,7 @@ def trainer_rotates_the_same_part(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.NOTE)
 def head_dim_is_stated(case: Case) -> Iterable[Problem]:
-    if case.config.head_dim is None and case.spec.served_by.backbone.has_kv_heads:
+    if case.config.head_dim is None and case.spec.drafter.backbone.has_kv_heads:
         yield Problem(
             field="head_dim of the draft's config.json",
             value=None,
@@ -176,7 +176,7 @@ def layer_types_are_complete(case: Case) -> Iterable[Problem]:
         )
     slides = [kind == "sliding_attention" for kind in types or ()]
     windows = [layer.window for layer in case.spec.layers]
-    forced = case.spec.record.asks_for_windows(case.config)
+    forced = case.spec.family.asks_for_windows(case.config)
     if (any(slides) or forced) and not any(windows):
         yield Problem(
             field="sliding_window of the draft's config.json",

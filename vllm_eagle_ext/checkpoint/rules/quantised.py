@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.checkpoint import gptq_rules
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
@@ -22,12 +21,17 @@ from vllm_eagle_ext.checkpoint.quantisation import (
     without_scales,
 )
 from vllm_eagle_ext.checkpoint.quantisation_config import (
+    GPTQ_METHODS,
+    GPTQ_RULES,
     KNOWN_METHODS,
+    RULE_LEAVES_OUT,
     endless_patterns,
+    first_gptq_rules,
+    malformed_gptq_rules,
     target_patterns,
     wrong_types,
 )
-from vllm_eagle_ext.checkpoint.tensor_names import HOLDS_WEIGHTS
+from vllm_eagle_ext.checkpoint.tensors import HOLDS_WEIGHTS
 
 _DTYPES = {"fp8": "F8"}  # of a method's weights, as headers begin
 _LEAST_BLOCK = 16  # rows; the usual are 32 and 128
@@ -40,10 +44,7 @@ _PUBLISHED = "use the config.json that was published with the draft"
 
 @rule(Severity.ERROR)
 def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
-    """Refuse a malformed quantization_config.
-
-    vLLM takes these keys as they are, and fails where it uses them.
-    """
+    """Refuse a malformed config: vLLM takes these keys as they are, and fails where it uses them."""
     config = case.config.quantization_config
     if config is None:
         return
@@ -55,7 +56,7 @@ def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
             remedy=_PUBLISHED,
         )
         return
-    understood = config.get("quant_method") in (*LISTS, *gptq_rules.METHODS)
+    understood = config.get("quant_method") in (*LISTS, *GPTQ_METHODS)
     if not understood and (pattern := next(endless_patterns(config), None)) is not None:
         yield Problem(
             field="a pattern in the draft's quantization_config",
@@ -193,16 +194,13 @@ def fused_parts_agree(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def gptq_rules_fit_the_files(case: Case) -> Iterable[Problem]:
-    """Refuse GPTQ's rules where they do not fit the files.
-
-    A rule that leaves out what the files show quantised gives no settings to serve it with.
-    """
+    """Refuse GPTQ's rules that leave out what the files show quantised: no settings would serve it."""
     config = case.config.quantization_config or {}
-    if config.get("quant_method") not in gptq_rules.METHODS:
+    if config.get("quant_method") not in GPTQ_METHODS:
         return
-    field = f"{gptq_rules.KEY} of the draft's quantization_config"
+    field = f"{GPTQ_RULES} of the draft's quantization_config"
     names = tuple(published_modules(case).values())
-    if (unreadable := next(gptq_rules.malformed(config, names), None)) is not None:
+    if (unreadable := next(malformed_gptq_rules(config, names), None)) is not None:
         yield Problem(
             field=field,
             value=unreadable,
@@ -210,8 +208,8 @@ def gptq_rules_fit_the_files(case: Case) -> Iterable[Problem]:
             remedy="use the config.json that was published with the draft",
         )
         return
-    for name, rule_ in gptq_rules.first_rules(config, names).items():
-        if rule_ is not None and rule_.startswith(gptq_rules.LEFT_OUT):
+    for name, rule_ in first_gptq_rules(config, names).items():
+        if rule_ is not None and rule_.startswith(RULE_LEAVES_OUT):
             yield Problem(
                 field=field,
                 value=f"{rule_!r}, which leaves out {name}",
@@ -263,12 +261,10 @@ def plain_parts_are_plain(case: Case) -> Iterable[Problem]:
     """Refuse packed values and scales in modules that vLLM builds without a quantisation.
 
     Another rule checks the dtypes of a plain draft that our classes serve.
-
-    Of a plain draft that our classes serve the dtypes are another rule's.
     """
-    if case.spec.quantisation is None and not case.spec.served_by.is_vllms:
+    if case.spec.quantisation is None and not case.spec.drafter.is_vllms:
         return
-    plain = case.spec.record.plain_modules
+    plain = case.spec.family.plain_modules
     if quantised_weights(case.files.tensors).get("lm_head") == ".qweight":
         plain = tuple(dict.fromkeys((*plain, "lm_head.")))  # vLLM pads its rows, not packed ones
     packed = [

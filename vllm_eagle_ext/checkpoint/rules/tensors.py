@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.expected_tensors import Expected, belongs_to_quantised, expected_tensors
+from vllm_eagle_ext.checkpoint.expected_tensors import belongs_to_quantised, expected_tensors
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import FLOATS, quantised_weights
-from vllm_eagle_ext.checkpoint.small_tensors import non_finite
-from vllm_eagle_ext.checkpoint.tensor_names import COMPUTED, HOLDS_WEIGHTS
+from vllm_eagle_ext.checkpoint.spec import Expected
+from vllm_eagle_ext.checkpoint.tensors import COMPUTED, HOLDS_WEIGHTS, non_finite
 
 _BELONGS = "check that config.json belongs to the weights"
 _DTYPES = {"float": FLOATS, "integer": ("I64", "I32", "I16"), "mask": ("BOOL", "U8", "I8")}
@@ -79,7 +79,7 @@ def tensors_are_expected(case: Case) -> Iterable[Problem]:
     """
     table = _tensor_table(case)
     # Those have rules that say more.
-    norms = ("fc_norm.",) if case.spec.record.has_flags else ()
+    norms = ("fc_norm.",) if case.spec.family.has_flags else ()
     apart = ("fc.weight", "d2t", "t2d", *(("input_norm.weight",) if norms else ()))
     unexpected = [
         header.published
@@ -128,7 +128,7 @@ def _is_packed(case: Case, name: str) -> bool:
 
 
 def _is_taller(case: Case, name: str, rows: tuple[int, ...], expected: tuple[int, ...]) -> bool:
-    by_head = case.spec.served_by.backbone.has_kv_heads
+    by_head = case.spec.drafter.backbone.has_kv_heads
     return by_head and name.endswith(_NARROWED) and rows > expected
 
 
@@ -141,7 +141,7 @@ def attention_is_not_narrowed(case: Case) -> Iterable[Problem]:
 
     vLLM keeps its first rows and drops the rest silently.
     """
-    if not case.spec.served_by.backbone.has_kv_heads:
+    if not case.spec.drafter.backbone.has_kv_heads:
         return
     heads, gate = case.spec.heads, case.spec.gate
     gate_in_q = gate.rows(heads) if gate and gate.module == "q_proj" else 0
@@ -163,7 +163,7 @@ def attention_is_not_narrowed(case: Case) -> Iterable[Problem]:
 
 def _rows_allowed(case: Case, wanted: int, *, is_query: bool) -> str:
     stated = f"{wanted}, from the heads and head_dim of config.json"
-    if not is_query or case.spec.gate or not case.spec.served_by.can_gate:
+    if not is_query or case.spec.gate or not case.spec.drafter.can_gate:
         return stated
     query, heads = wanted, case.spec.heads.query
     return f"{stated}; with a gate {2 * query} (one per element) or {query + heads} (one per head)"

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.spec import kept_ids, tensor_integers
-from vllm_eagle_ext.checkpoint.tokenizers import compare_tokenizers
-from vllm_eagle_ext.checkpoint.vocabulary_map import ascends, is_identity, target_ids
+from vllm_eagle_ext.checkpoint.read_spec import kept_ids, tensor_integers
+from vllm_eagle_ext.checkpoint.vocabulary import ascends, compare_tokenizers, is_identity, target_ids
 
 _BELONGS = "check that config.json belongs to the weights"
 
@@ -18,7 +17,7 @@ def is_widened(case: Case) -> bool:
     """Say whether the draft has rows of its own after those of the target's tokens, such as a mask's."""
     spec, size = case.spec, case.target.vocab_size
     has_head = spec.head == "own" or spec.vocabulary.size == size
-    is_able = spec.record.widens_inputs and spec.embeddings == "own" and has_head
+    is_able = spec.family.widens_inputs and spec.embeddings == "own" and has_head
     return is_able and case.config.vocab_size > size
 
 

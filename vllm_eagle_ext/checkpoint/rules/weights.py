@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about the values of weights, where they were read: `vllm-eagle check --weights`.
+"""Rules about files of weights: those that vLLM's own drafter class loads, as it converts and refuses
+nothing, and values, where they were read (`vllm-eagle check --weights`).
 
 Scale: weights of trained transformers have a root mean square of 0.005 to 1 and hardly a value beyond
 100, norms up to some hundreds; float16, in which many are published, ends at 65504. So that no draft
@@ -13,10 +14,78 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.small_tensors import Survey
+from vllm_eagle_ext.checkpoint.tensors import COMPUTED, Survey
+
+# Spellings that vLLM's class renames by itself.
+_RENAMED = ("midlayer.", "encoder.")
+_ASIDE = ("t2d", "d2t")
+_SHOWN = 5  # names of tensors in a message
+
+
+@rule(Severity.ERROR, for_all=False)
+def names_are_as_vllm_reads_them(case: Case) -> Iterable[Problem]:
+    wrong = [
+        header.published
+        for name, header in case.files.tensors.items()
+        if header.published != name
+        and not header.published.startswith(_RENAMED)
+        and header.published not in _ASIDE
+        and not name.endswith(COMPUTED)  # vLLM's loader leaves them out, whatever stands before them
+    ]
+    if wrong:
+        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        yield Problem(
+            field="names of the draft's tensors",
+            value=", ".join(wrong[:_SHOWN]) + more,
+            allowed='names without "model.", and d2t for a map: vLLM\'s class loads no others',
+            remedy="rename the tensors in a copy of the file",
+        )
+
+
+@rule(Severity.ERROR, for_all=False)
+def fc_is_in_the_order_of_the_layers(case: Case) -> Iterable[Problem]:
+    layers = case.spec.aux_layers
+    if layers.is_reordered:
+        yield Problem(
+            field="order of the draft's aux layers",
+            value=list(layers.listed),
+            allowed="ascending ids: vLLM hands over the states layer by layer, and its class for "
+            f"{case.spec.title} drafts does not reorder fc",
+            remedy="reorder the blocks of fc.weight and the ids in a copy; if the states were collected "
+            'layer by layer, list the layers in ascending order: {"eagle_ext": {"aux_layers": [..]}}',
+        )
+
+
+@rule(Severity.ERROR, for_all=False)
+def d2t_is_as_vllm_reads_it(case: Case) -> Iterable[Problem]:
+    """Refuse a d2t of target ids, and any where the vocabulary is whole.
+
+    vLLM reads offsets, and has no parameter that a map of the whole vocabulary could fill.
+    """
+    if "d2t" not in case.files.tensors:
+        return
+    if not case.is_reduced:
+        value, allowed = "a map", "none, because the draft vocabulary is not reduced"
+    elif case.spec.vocabulary.map_kind == "absolute":
+        value, allowed = "target ids", "offsets, target id minus draft id"
+    else:
+        return
+    yield Problem(
+        field="d2t of the draft",
+        value=value,
+        allowed=f"{allowed}: vLLM's class for {case.spec.title} drafts does not convert it",
+        remedy="convert it, or leave it out, in a copy of the file",
+    )
+
+
+FOR_VLLMS_LOADER = (
+    names_are_as_vllm_reads_them,
+    fc_is_in_the_order_of_the_layers,
+    d2t_is_as_vllm_reads_it,
+)
+
 
 LARGEST, LARGEST_RMS, SMALLEST_RMS = 1e4, 1e3, 1e-8
-_SHOWN = 5  # names of tensors in a message
 _AGAIN = "download the file again, or ask the publisher"
 
 
@@ -84,4 +153,4 @@ def _one_problem(case: Case, found: Mapping[str, str], allowed: str, remedy: str
     )
 
 
-RULES = (weights_are_finite, weights_are_not_all_zero, weights_have_a_usual_scale)
+VALUES = (weights_are_finite, weights_are_not_all_zero, weights_have_a_usual_scale)

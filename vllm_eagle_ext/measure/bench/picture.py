@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.measure.bench.results import Report, Row, ServedLoad, Variant, labels
-from vllm_eagle_ext.measure.bench.surface import Point, surface_of
+from vllm_eagle_ext.measure.bench.surface import Point, Surface, surface_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,30 +36,30 @@ def draw(report: Report, folder: Path) -> Path | None:
     """Draw the picture of a report; None of a report without a ratio to no draft."""
     import matplotlib as mpl
 
-    name, figure = "tune.png", None
+    name, plot = "tune.png", None
     with mpl.rc_context(STYLE):
         if report.settings.command == "bench":
-            name, figure = "speedup.png", _bench_figure(report)
+            name, plot = "speedup.png", _bench_plot(report)
         elif surface := surface_of(report):
-            figure = _tune_figure(report, surface)
-        if figure is None:
+            plot = _tune_plot(report, surface)
+        if plot is None:
             return None
-        figure.savefig(folder / name)
+        plot.savefig(folder / name)
     return folder / name
 
 
-def _new_figure(title: str, device: str, *, width: float, height: float) -> Figure:
-    """Make a figure that needs no display; `device` goes below the title. Sizes in inches."""
+def _new_plot(title: str, device: str, *, width: float, height: float) -> Figure:
+    """Make a plot that needs no display; `device` goes below the title. Sizes in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(f"{title}\n{textwrap.fill(device, int(_LETTERS * width))}", fontsize=12)
-    return figure
+    plot = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(plot)
+    plot.suptitle(f"{title}\n{textwrap.fill(device, int(_LETTERS * width))}", fontsize=12)
+    return plot
 
 
-def _bench_figure(report: Report) -> Figure | None:
+def _bench_plot(report: Report) -> Figure | None:
     """Draw a panel for each draft."""
     rows = [row for row in report.of("texts") if row.speedup]
     drafts = [one for one in report.settings.drafts if any(r.variant.draft == one for r in rows)]
@@ -67,36 +67,36 @@ def _bench_figure(report: Report) -> Figure | None:
         return None
     shown = labels([report.settings.target, *report.settings.drafts])
     served = shown[report.settings.target] + (f" with {shown[drafts[0]]}" if len(drafts) == 1 else "")
-    figure = _new_figure(
+    plot = _new_plot(
         f"Speed-up against no draft: {served}", report.context.device,
         width=7.0 if len(drafts) == 1 else min(16.0, 4.6 * len(drafts)), height=4.8,
     )  # fmt: skip
-    panels = figure.subplots(1, len(drafts), squeeze=False, sharey=True)[0]
+    panels = plot.subplots(1, len(drafts), squeeze=False, sharey=True)[0]
     for panel, draft in zip(panels, drafts, strict=True):
         _draw_speedups(report, panel, [row for row in rows if row.variant.draft == draft])
         if len(drafts) > 1:
             panel.set_title(shown[draft])
     panels[0].set_ylim(0, 1.06 * panels[0].get_ylim()[1])
-    return figure
+    return plot
 
 
-def _tune_figure(report: Report, surface: Mapping[tuple[ServedLoad, int], Point]) -> Figure:
+def _tune_plot(report: Report, surface: Surface) -> Figure:
     settings, closing = report.settings, [row for row in report.of("closing") if row.speedup]
     shown = labels([settings.target, *settings.drafts])
     drafted = [k for k in settings.ks if k]
     panels = 1 + bool(closing)
-    figure = _new_figure(
+    plot = _new_plot(
         f"When drafting pays: {shown[settings.target]} with {shown[settings.drafts[0]]}",
         report.context.device, width=7.2 * panels,
         height=max(4.8, 1.9 + 0.42 * len(settings.contexts) * len(drafted)),
     )  # fmt: skip
-    axes = figure.subplots(1, panels, squeeze=False)[0]
+    axes = plot.subplots(1, panels, squeeze=False)[0]
     _draw_surface(report, axes[0], surface, drafted)
     if closing:
         _draw_speedups(report, axes[1], closing)
         axes[1].set_title("as served, against no draft")
         axes[1].set_ylim(bottom=0)
-    return figure
+    return plot
 
 
 def _draw_speedups(report: Report, panel: Axes, rows: Sequence[Row]) -> None:
@@ -137,15 +137,11 @@ def _line_style(report: Report, variant: Variant, context: int) -> dict[str, Any
     }  # fmt: skip
 
 
-def _draw_surface(
-    report: Report,
-    panel: Axes,
-    surface: Mapping[tuple[ServedLoad, int], Point],
-    drafted: Sequence[int],
-) -> None:
+def _draw_surface(report: Report, panel: Axes, surface: Surface, drafted: Sequence[int]) -> None:
     """Draw a row for each context and K, a column for each number of requests."""
     import numpy as np
 
+    # The points of the surface, by cell.
     settings = report.settings
     names = [(context, k) for context in settings.contexts for k in drafted]
     found: dict[Cell, Point] = {}
@@ -154,6 +150,7 @@ def _draw_surface(
             load = ServedLoad(concurrency=requests, context=context)
             if point := surface.get((load, k)):
                 found[place, column] = point
+    # Colours: the measured gain, or the length that is needed for one.
     values = np.full((len(names), len(settings.concurrency)), np.nan)
     for cell, point in found.items():
         values[cell] = math.log2(point.gain or point.needed.median)
@@ -161,8 +158,9 @@ def _draw_surface(
     spread = max(_LEAST_SPREAD, float(np.nanmax(np.abs(values))))
     colours: dict[str, Any] = {"cmap": "RdYlGn", "vmin": -spread, "vmax": spread}
     if not is_measured:
-        colours = {"cmap": "YlOrRd", "vmin": 0, "vmax": 1.6 * spread}  # black figures stay legible
+        colours = {"cmap": "YlOrRd", "vmin": 0, "vmax": 1.6 * spread}  # black numbers stay legible
     panel.imshow(values, aspect="auto", alpha=0.75, **colours)
+    # Numbers, and an outline around what pays.
     pays = {cell for cell, point in found.items() if point.gain and point.gain > 1}
     for cell, point in found.items():
         weight = "bold" if cell in pays else "normal"
@@ -170,6 +168,7 @@ def _draw_surface(
         panel.text(cell[1], cell[0], text, ha="center", va="center", weight=weight)
     for line in _outline(pays):
         panel.plot(*line, color="black", linewidth=2)
+    # Names of rows, columns and panel.
     _name_rows(report, panel, names, found)
     panel.set_xticks(range(len(settings.concurrency)), [str(n) for n in settings.concurrency])
     panel.set_xlabel("requests at a time")

@@ -3,16 +3,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from vllm_eagle_ext.measure.announce import busy_warning, duration, fallback_warning
+from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.measure.bench.results import Settings, Stage, Variant
-from vllm_eagle_ext.measure.engine.memory_share import Share
+from vllm_eagle_ext.measure.engine.machine import BUSY, Share, cores, load_average
+from vllm_eagle_ext.preflight.foreseen import find_cpu_kernels
 
 _STAGES = {"texts": "measurements", "sweep": "each K", "closing": "what may be served"}
+_TELL_AFTER = 0.1  # of a stage
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds / 10)) * 10} seconds"
+    return f"{round(seconds / 60)} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+
+
+def busy_warning() -> Iterator[str]:
+    """Say whether other work runs on this machine."""
+    load = load_average()
+    if load is not None and load > BUSY * cores():
+        yield (
+            f"Warning: load average {load:.1f} on {cores()} cores. Other work runs on this machine, and "
+            "makes the times longer."
+        )
+
+
+def fallback_warning(engine: Mapping[str, Any]) -> Iterator[str]:
+    """Say whether the engines would compute in a dtype for which this CPU has no kernel.
+
+    Args:
+        engine: keywords of LLM().
+    """
+    kernels = find_cpu_kernels()
+    if kernels and not kernels.bf16 and engine.get("dtype", "auto") in ("auto", "bfloat16"):
+        yield f"Warning: {BF16_FALLBACK}"
 
 
 class ProgressDisplay:
@@ -56,6 +87,22 @@ class ProgressDisplay:
 
     def _say(self, text: str) -> None:
         self.progress.console.print(text, markup=False, soft_wrap=True)
+
+
+class Clock:
+    """Says how long the rest of a stage takes, once, by what has been measured of it."""
+
+    def __init__(self, whole_s: float, display: ProgressDisplay) -> None:
+        self.whole_s, self.display = whole_s, display
+        self.ended_s, self.began, self.told = 0.0, time.perf_counter(), False
+
+    def ended(self, seconds: float) -> None:
+        """Count work that was expected to take so long, and say once how long the rest will take."""
+        self.ended_s += seconds
+        left = self.whole_s - self.ended_s
+        if not self.told and self.ended_s > _TELL_AFTER * self.whole_s and left > 0:
+            self.told = True
+            self.display.left((time.perf_counter() - self.began) * left / self.ended_s)
 
 
 def described(settings: Settings, path: object) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.measure.bench.results import KINDS, ComparedKind, Settings, sha256_of
-from vllm_eagle_ext.measure.engine.arguments import refuse_reserved, require_served
+from vllm_eagle_ext.measure.engine.client import refuse_reserved
 from vllm_eagle_ext.measure.prompts import BUILT_IN, PromptSet, random_ids, read_texts, token_ids
-from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
-from vllm_eagle_ext.preflight.offline.serve import as_decided, speculative_config
+from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
+from vllm_eagle_ext.preflight.serve import as_decided, speculative_config
 
 _USUAL_PROMPTS = 20
 Prompts = Mapping[int, list[list[int]]]  # by context
@@ -54,16 +54,18 @@ class BenchRequest:
     adaptive: bool = False
 
 
-def settle_bench(request: BenchRequest) -> tuple[Settings, Prompts]:
+def resolve_bench(request: BenchRequest) -> tuple[Settings, Prompts]:
     """Return settings with nothing left open, and the token ids of the prompts.
 
     Raises:
         EagleExtError: a draft that would be refused, or an option with a value that cannot be used.
     """
+    # The drafts at each K, as `check` sees them.
     refuse_reserved(request.engine)
     _require_drafts(request)
     ks, levels = sorted(set(request.ks or ())), sorted(set(request.concurrency or (1,)))
     checked = {draft: _checked(draft, request, ks) for draft in dict.fromkeys(request.drafts)}
+    # The prompts, and room for their texts.
     found = _prompts(request, levels)
     limits = [result.target.max_position_embeddings for result in checked.values()]
     limit = request.engine.get("max_model_len") or next(iter(limits), None)
@@ -90,9 +92,12 @@ def same_of(
 ) -> dict[str, Any]:
     """Give the settings that both commands find alike."""
     names = ("target", "rounds", "temperature", "seed")
+    served = {d: {**request.speculative, **speculative_config(found)} for d, found in checked.items()}
+    for config in served.values():
+        config.pop("num_speculative_tokens", None)
     return {name: getattr(request, name) for name in names} | {
         "drafts": list(checked),
-        "served": {draft: _without_k(request, result) for draft, result in checked.items()},
+        "served": served,
         "prompts": read.source,
         "num_prompts": len(read.ids),
         "prompts_sha256": sha256_of([ids for context in sorted(prompts) for ids in prompts[context]]),
@@ -101,11 +106,6 @@ def same_of(
         "engine": as_decided(request.engine, checked.values()),
         "eagle_ext": dict(request.eagle_ext),
     }
-
-
-def _without_k(request: BenchRequest, result: CheckResult) -> dict[str, Any]:
-    found = {**request.speculative, **speculative_config(result)}
-    return {key: value for key, value in found.items() if key != "num_speculative_tokens"}
 
 
 def _require_drafts(request: BenchRequest) -> None:
@@ -128,14 +128,31 @@ def _checked(draft: str, request: BenchRequest, ks: Sequence[int]) -> CheckResul
         UnsupportedDraftError: ours was asked for, and would refuse it.
     """
     for k in ks:
-        asked = CheckRequest.for_engine(
-            request.engine, draft=draft, draft_field="DRAFT", target=request.target, k=k,
+        asked = CheckRequest(
+            engine=request.engine, draft=draft, draft_field="DRAFT", target=request.target, k=k,
             method=request.method, options=request.eagle_ext, speculative=request.speculative,
         )  # fmt: skip
         result = run_check(asked)
         if "ours" in request.kinds:
             require_served(result, f"DRAFT {draft}, K={k}")
     return result
+
+
+def require_served(result: CheckResult, field: str) -> None:
+    """Refuse a draft that this package would not serve.
+
+    Args:
+        field: what the user typed, for the message.
+
+    Raises:
+        UnsupportedDraftError: with the first error that an engine's start would end with.
+    """
+    if errors := result.inspection.errors:
+        first = errors[0].problem
+        raise UnsupportedDraftError(
+            field=f"{field}: {first.field}", value=first.value, allowed=first.allowed,
+            remedy=first.remedy,
+        )  # fmt: skip
 
 
 def _require_prompts(request: BenchRequest, found: PromptSet, most: int) -> None:

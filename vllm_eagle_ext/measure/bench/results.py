@@ -72,11 +72,8 @@ class Variant(Record):
         if self.kind == "adaptive":
             return None
         # vLLM carries the last K forward.
-        return next((k for _, last, k in self.schedule if requests <= last), self.last_k)
-
-    @property
-    def last_k(self) -> int:
-        return self.schedule[-1][2] if self.schedule else self.k
+        beyond = self.schedule[-1][2] if self.schedule else self.k
+        return next((k for _, last, k in self.schedule if requests <= last), beyond)
 
 
 PLAIN = Variant(kind="none")

@@ -1,27 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole bench or tune: what was asked is settled, measured and reported."""
+"""A whole bench or tune: what was asked is resolved, measured and reported."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
 from vllm_eagle_ext.measure.bench.advice import bench_advice
-from vllm_eagle_ext.measure.bench.choice import choose_served, worth_serving
-from vllm_eagle_ext.measure.bench.context import run_context
-from vllm_eagle_ext.measure.bench.order import batches, batches_s, swept, variants
+from vllm_eagle_ext.measure.bench.engines import batches, batches_s, swept, variants
 from vllm_eagle_ext.measure.bench.progress import ProgressDisplay, announced, described
-from vllm_eagle_ext.measure.bench.request import BenchRequest, Prompts, settle_bench
+from vllm_eagle_ext.measure.bench.request import BenchRequest, Prompts, resolve_bench
 from vllm_eagle_ext.measure.bench.results import PLAIN, REPORT, Context, Report, Settings
 from vllm_eagle_ext.measure.bench.runner import Runner
 from vllm_eagle_ext.measure.bench.summary import summarise
-from vllm_eagle_ext.measure.bench.surface import surface_of
+from vllm_eagle_ext.measure.bench.surface import choose_served, surface_of, worth_serving
 from vllm_eagle_ext.measure.bench.table import print_report
-from vllm_eagle_ext.measure.bench.tune_request import settle_tune
-from vllm_eagle_ext.measure.extra import INSTALL, is_installed
+from vllm_eagle_ext.measure.bench.tune_request import resolve_tune
+from vllm_eagle_ext.measure.engine.machine import (
+    INSTALL,
+    cores,
+    gpus,
+    load_average,
+    processor,
+    versions,
+)
+from vllm_eagle_ext.printable import shell_line
+
+_PREFIXES = ("VLLM_", "OMP_", "TRITON_", "CUDA_VISIBLE_DEVICES")
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
 def run_bench(request: BenchRequest, path: Path, arguments: Sequence[str], console: Console) -> int:
@@ -29,7 +41,7 @@ def run_bench(request: BenchRequest, path: Path, arguments: Sequence[str], conso
 
     Args:
         path: folder of the report; it has none yet.
-        arguments: of the command, without the program; kept with the figures.
+        arguments: of the command, without the program; kept with the report.
 
     Returns:
         The exit status: 1 if the target by itself, or a draft with this package, could not be served.
@@ -37,7 +49,7 @@ def run_bench(request: BenchRequest, path: Path, arguments: Sequence[str], conso
     Raises:
         EagleExtError: the request cannot be met.
     """
-    settings, prompts = settle_bench(request)
+    settings, prompts = resolve_bench(request)
     run = _Run(settings, prompts, path, run_context(arguments), console)
     report = run.measured(lambda runner: runner.run("texts", variants(settings)))
     measured = {row.variant for row in report.of("texts")}
@@ -50,12 +62,12 @@ def run_tune(request: BenchRequest, path: Path, arguments: Sequence[str], consol
 
     Args:
         path: folder of the report; it has none yet.
-        arguments: of the command, without the program; kept with the figures.
+        arguments: of the command, without the program; kept with the report.
 
     Raises:
         EagleExtError: the request cannot be met, or an engine failed.
     """
-    settings, prompts = settle_tune(request)
+    settings, prompts = resolve_tune(request)
     run = _Run(settings, prompts, path, run_context(arguments), console)
 
     def stages(runner: Runner) -> None:
@@ -134,9 +146,28 @@ def publish(report: Report, path: Path, console: Console) -> None:
     (path / REPORT).write_text(report.model_dump_json(indent=1) + "\n")
     print_report(report, console)
     drawn = f"no picture: matplotlib is missing, {INSTALL}"
-    if is_installed("matplotlib"):
+    if find_spec("matplotlib") is not None:
         from vllm_eagle_ext.measure.bench.picture import draw
 
         picture = draw(report, path)
         drawn = picture.name if picture else "no picture"
     console.print(f"{path}: {REPORT}, {drawn}", markup=False)
+
+
+def run_context(arguments: Sequence[str]) -> Context:
+    """Describe this machine and its software.
+
+    Args:
+        arguments: of the command, without the program.
+    """
+    set_here = (name for name in sorted(os.environ) if name.startswith(_PREFIXES))
+    names = [name for name in set_here if not any(word in name for word in _SECRET)]
+    return Context(
+        command=shell_line(["vllm-eagle", *arguments]),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=versions(),
+        device=", ".join([f"{processor()}, {cores()} cores", *gpus()]),
+        environment={name: os.environ[name] for name in names},
+        cores=cores(),
+        load_average=load_average(),
+    )

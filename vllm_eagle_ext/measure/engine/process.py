@@ -21,11 +21,90 @@ from dataclasses import asdict
 from itertools import count
 from typing import Any, ClassVar, TextIO
 
-from vllm_eagle_ext.measure.engine.load import Answer, Load, Measured, StepLoad
-from vllm_eagle_ext.measure.engine.steps import time_steps
+from vllm_eagle_ext.measure.engine.held_length import ASKED
+from vllm_eagle_ext.measure.engine.load import Answer, Load, Measured, StepLoad, TimedSteps
 
 _REPORTS_PER_LOAD = 100
 _TRIES = 20
+_SETTLING = 2  # steps of all requests before the first that counts: K has just changed
+_NUMBERS = count()
+
+
+def time_steps(llm: Any, load: StepLoad, *, detokenize: bool) -> TimedSteps:
+    """Decode all prompts at once, and time steps in which each of them gets tokens, and none its first.
+
+    A step is timed from the output before it to its own.
+
+    Args:
+        llm: vLLM's LLM, with nothing to do.
+
+    Raises:
+        RuntimeError: a text reached max_model_len, so that fewer requests went on.
+    """
+    engine = llm.llm_engine
+    names = [f"steps-{next(_NUMBERS)}" for _ in load.prompts]
+    for name, prompt in zip(names, load.prompts, strict=True):
+        sampling = _sampling(load, None, ignore_eos=True, detokenize=detokenize, k=load.draft_length)
+        engine.add_request(name, {"prompt_token_ids": prompt}, sampling)
+    try:
+        return _collected(engine, load)
+    finally:
+        engine.abort_request(names)
+        while engine.has_unfinished_requests():
+            engine.step()
+
+
+def _collected(engine: Any, load: StepLoad) -> TimedSteps:
+    begun: set[str] = set()
+    seconds: list[float] = []
+    tokens = context = 0
+    so_far = sum(map(len, load.prompts))
+    settling, before = _SETTLING, None
+    while len(seconds) < load.steps:
+        outputs = engine.step()
+        now = time.perf_counter()
+        found = {output.request_id: len(output.outputs[0].token_ids) for output in outputs}
+        if any(output.finished for output in outputs):
+            raise RuntimeError("a text reached max_model_len before enough steps were timed")
+        of_all = len(begun) == len(load.prompts) == sum(map(bool, found.values()))
+        if of_all and before is not None:
+            settling -= 1
+            if settling < 0:
+                seconds.append(now - before)
+                tokens += sum(found.values())
+        before = now if of_all else None
+        begun |= {name for name, got in found.items() if got}
+        so_far += sum(found.values())
+        if len(seconds) <= load.steps // 2:
+            context = so_far
+    return TimedSteps(seconds, tokens, context)
+
+
+def _sampling(
+    load: Load | StepLoad,
+    max_tokens: int | None,
+    *,
+    ignore_eos: bool,
+    detokenize: bool,
+    k: int | None = None,
+) -> Any:
+    """Make the SamplingParams of a text that is handed over step by step.
+
+    Args:
+        max_tokens: None: as many as max_model_len leaves.
+        k: what to ask an engine with `held_length` for; None: the engine's own.
+    """
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=load.temperature,
+        max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
+        detokenize=detokenize,
+        output_kind=RequestOutputKind.DELTA,
+        extra_args=None if k is None else {ASKED: k},
+    )
 
 
 class Engine:
@@ -108,15 +187,8 @@ class Engine:
         return [answer for answer in answers if answer is not None]
 
     def _submit(self, prompt: list[int], load: Load) -> str:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        params = SamplingParams(
-            temperature=load.temperature,
-            max_tokens=load.max_tokens,
-            ignore_eos=load.ignore_eos,
-            detokenize=self._detokenize,
-            output_kind=RequestOutputKind.DELTA,
+        params = _sampling(
+            load, load.max_tokens, ignore_eos=load.ignore_eos, detokenize=self._detokenize
         )
         name = f"load-{next(self._ids)}"
         self.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, params)

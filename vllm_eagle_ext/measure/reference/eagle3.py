@@ -13,6 +13,10 @@ Variants: `norm_before_fc` norms the concatenated states; `norm_before_residual`
 Qwen3 type norms each head of q and k; a gated draft multiplies the attention output by sigmoid(gate),
 whose rows are q_proj's too or a tensor of their own; a draft without aux states takes g as it is; any
 projection of a layer may have a bias; in a layer with a window of w, row P sees only rows P-w+1..P.
+
+P-EAGLE makes all K tokens in one causal pass of these layers. Its first row is EAGLE-3's own. The
+others, at the positions after it, hold what is known beforehand: the mask token, and fuse(mask_hidden)
+in place of the target's states.
 """
 
 from __future__ import annotations
@@ -241,3 +245,14 @@ class Eagle3Reference:
     def next_inputs(self, token: int, feedback: torch.Tensor) -> tuple[int, torch.Tensor]:
         """Return the inputs of the row after one that drafted `token`."""
         return token, feedback
+
+
+@dataclass(frozen=True)
+class PEagleReference(Eagle3Reference):
+    mask_token: int = 0
+
+    def next_inputs(self, token: int, feedback: torch.Tensor) -> tuple[int, torch.Tensor]:
+        """Give the mask token's inputs, whatever the row before has drafted."""
+        hidden = self.weights["mask_hidden"].flatten()  # [n * Ht]
+        states = sum(name.startswith("fc_norm.") for name in self.weights) or 1
+        return self.mask_token, self.fuse(hidden.chunk(states))

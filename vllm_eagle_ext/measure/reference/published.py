@@ -13,12 +13,10 @@ import torch
 from transformers import PreTrainedModel
 
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
-from vllm_eagle_ext.checkpoint.tensor_names import COMPUTED
-from vllm_eagle_ext.measure.reference.dflash import DFlashReference
-from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
-from vllm_eagle_ext.measure.reference.p_eagle import PEagleReference
-from vllm_eagle_ext.measure.reference.rotary import Rotary, rope_obstacle
-from vllm_eagle_ext.measure.reference.second_heads import DFlash2Reference, DSparkReference
+from vllm_eagle_ext.checkpoint.tensors import COMPUTED
+from vllm_eagle_ext.measure.reference.dflash import DFlash2Reference, DFlashReference, DSparkReference
+from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference, PEagleReference
+from vllm_eagle_ext.measure.reference.rotary import rope_unsupported_reason
 from vllm_eagle_ext.measure.reference.walk import DFlashWalk, ReferenceDrafter, embeddings_and_head
 from vllm_eagle_ext.measure.reference.weight_files import Recorded, read_draft_config, read_tensors
 
@@ -31,9 +29,9 @@ class NotComputedError(ValueError):
     """The checkpoint has something that the reference does not compute with; the message says what."""
 
 
-def obstacle(spec: DraftSpec, folder: Path) -> str | None:
+def unsupported_reason(spec: DraftSpec, folder: Path) -> str | None:
     """Say why the reference cannot draft as this checkpoint; None: it can, if it uses each tensor."""
-    if spec.record.reference is None:
+    if spec.family.reference is None:
         return f"there is no reference for {spec.title} drafts"
     if not spec.fuses_aux_states:
         return "there is no reference for drafts without aux layers"
@@ -41,12 +39,14 @@ def obstacle(spec: DraftSpec, folder: Path) -> str | None:
         return "the reference reads only safetensors"
     if spec.quantisation:
         return f"the reference computes in float32, the draft's weights are {spec.quantisation}"
-    if spec.rope.theta is None and spec.backbone not in _THETA:
+    if spec.rope.theta is None and spec.drafter.backbone.name not in _THETA:
         return "rope_theta of the draft is not stated"
     if (folder / _MASK_EMBEDDING).exists():
         return f"the reference does not read {_MASK_EMBEDDING}"
     # Drafts that make all tokens in one pass are served without the sections.
-    return rope_obstacle(read_draft_config(folder), sections=not spec.record.drafts_in_parallel)
+    return rope_unsupported_reason(
+        read_draft_config(folder), sections=not spec.family.drafts_in_parallel
+    )
 
 
 def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> ReferenceDrafter:
@@ -55,12 +55,12 @@ def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Re
     Flags, heads, rope, windows and the order of aux layers are those of the spec.
 
     Raises:
-        NotComputedError: there is an `obstacle`, or a tensor that drafting does not look at.
+        NotComputedError: there is an `unsupported_reason`, or a tensor that drafting does not look at.
     """
-    if reason := obstacle(spec, folder):
+    if reason := unsupported_reason(spec, folder):
         raise NotComputedError(reason)
-    assert spec.record.reference is not None
-    reference = resolve_name(spec.record.reference)(spec, folder, target)
+    assert spec.family.reference is not None
+    reference = resolve_name(spec.family.reference)(spec, folder, target)
     unread = _unread(reference, spec)
     if unread:
         raise NotComputedError(f"the reference does not compute with {', '.join(unread)}")
@@ -68,7 +68,7 @@ def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Re
 
 
 def load_eagle3(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Eagle3Reference:
-    kind = PEagleReference if spec.record.drafts_in_parallel else Eagle3Reference
+    kind = PEagleReference if spec.family.drafts_in_parallel else Eagle3Reference
     reference = kind.load(folder, *embeddings_and_head(target))
     windows = tuple(layer.window for layer in spec.layers)
     read = _of_both(spec, reference) | {
@@ -79,7 +79,7 @@ def load_eagle3(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Eagle
         "gate_layout": spec.gate.layout if spec.gate and spec.gate.module == "q_proj" else None,
         "windows": windows if any(windows) else (),
     }
-    if spec.record.drafts_in_parallel:
+    if spec.family.drafts_in_parallel:
         read["mask_token"] = spec.mask_token_id
     return replace(reference, **read)
 
@@ -113,18 +113,16 @@ def load_dspark(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlas
 
 def _of_both(spec: DraftSpec, reference: Eagle3Reference | DFlashReference) -> dict[str, Any]:
     """Return the fields that both kinds have, as the spec reads them."""
+    rope = spec.rope
+    theta = _THETA[spec.drafter.backbone.name] if rope.theta is None else rope.theta
+    rotary = replace(reference.rotary, theta=theta, kind=rope.kind, partial=rope.partial)
     return {
         "heads": spec.heads.query,
         "kv_heads": spec.heads.kv,
         "head_dim": spec.heads.dim,
-        "rotary": _rotary(spec, reference.rotary),
+        "rotary": rotary,
         "weights": in_order(reference.weights, spec.aux_layers.order),
     }
-
-
-def _rotary(spec: DraftSpec, stated: Rotary) -> Rotary:
-    theta = _THETA[spec.backbone] if spec.rope.theta is None else spec.rope.theta
-    return replace(stated, theta=theta, kind=spec.rope.kind, partial=spec.rope.partial)
 
 
 def in_order(weights: Mapping[str, torch.Tensor], order: Sequence[int]) -> dict[str, torch.Tensor]:
@@ -164,6 +162,6 @@ def _unread(reference: Eagle3Reference | DFlashWalk, spec: DraftSpec) -> list[st
         trial.draft(1, 2, trial.true_rows([0, 0, 0], states))
     unused = {*inner.weights} - recorded.read - set(_SHARED)
     # vLLM builds a hidden_norm for each layer, too, and uses only the first layer's.
-    kept = {name for name in unused if name.endswith(".hidden_norm.weight") and spec.record.has_flags}
+    kept = {name for name in unused if name.endswith(".hidden_norm.weight") and spec.family.has_flags}
     kept |= {name for name in unused if name.startswith("confidence_head.")}  # chooses no token
     return sorted(name for name in unused - kept if not name.endswith(COMPUTED))

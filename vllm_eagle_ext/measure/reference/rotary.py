@@ -94,7 +94,7 @@ def read_rotary(config: Mapping[str, Any], default_theta: float = 1e4) -> Rotary
     return Rotary(float(theta), kind, float(partial), numbers)
 
 
-def rope_obstacle(config: Mapping[str, Any], *, sections: bool = True) -> str | None:
+def rope_unsupported_reason(config: Mapping[str, Any], *, sections: bool = True) -> str | None:
     """Say why no `Rotary` computes what this config says; None: one does.
 
     Args:

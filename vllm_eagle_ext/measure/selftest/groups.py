@@ -13,13 +13,11 @@ import torch
 from vllm.config import VllmConfig
 
 from vllm_eagle_ext.measure.selftest.surroundings import kept, result_of
-from vllm_eagle_ext.replay.cache_groups import CacheGroups
-from vllm_eagle_ext.replay.group_commit import GroupCommit
-from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, BlockPlaces
+from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupCommit
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, BlockPlaces, Step
 from vllm_eagle_ext.replay.platform_ops import replay_ops
-from vllm_eagle_ext.replay.protocol import Step
-from vllm_eagle_ext.replay.self_check.compared import FOUR, Kernels
-from vllm_eagle_ext.replay.self_check.figures import KernelCheck, Part, compare_bits
+from vllm_eagle_ext.replay.self_check.compared import STEP_REQUESTS, Kernels
+from vllm_eagle_ext.replay.self_check.results import KernelCheck, Part, compare_bits
 from vllm_eagle_ext.replay.self_check.step import MadeStep, Shapes, copy_of, empty_plan, make_step
 
 GROUPS = 48  # Qwen3.6-27B with its published DFlash draft: a cache group for each gated delta net
@@ -53,9 +51,9 @@ class _Batches:
         *, mixed: bool = False, aligned: bool = False,
     ) -> None:  # fmt: skip
         self.shapes, self.device = shapes, device
-        self.made = [make_step(shapes, device, FOUR, seed) for seed in range(groups)]
+        self.made = [make_step(shapes, device, STEP_REQUESTS, seed) for seed in range(groups)]
         self.first = self.made[0]
-        self.order = MIXED if mixed else list(range(FOUR))
+        self.order = MIXED if mixed else list(range(STEP_REQUESTS))
         self.others = sorted(set(range(WHOLE)) - set(self.order)) if mixed else []
         self.rows_of = self._int32(self.order) if mixed else None
         self.tables, self.left = self._tables(), list[torch.Tensor]()
@@ -64,8 +62,7 @@ class _Batches:
         rows = self._of_whole(self.first.batch.starts.diff())
         self.lengths = self.computed + rows if aligned else None  # of the requests, after this step
         self.apply = [
-            kernels.recurrence.ApplyPlan([(step.cache, step.gating, 0)], shapes.W - 1)
-            for step in self.made
+            kernels.replay.Commit([(step.cache, step.gating, 0)], shapes.W - 1) for step in self.made
         ]
 
     def _int32(self, values: Any) -> torch.Tensor:
@@ -74,7 +71,7 @@ class _Batches:
     def _of_whole(self, of_verified: torch.Tensor) -> torch.Tensor:
         """Return a tensor [requests of the whole batch], with ones for those that are not verified."""
         found = self._int32([1] * WHOLE)
-        found[self.order] = of_verified[:FOUR].int()
+        found[self.order] = of_verified[:STEP_REQUESTS].int()
         return found
 
     def _tables(self) -> list[torch.Tensor]:
@@ -105,10 +102,10 @@ class _Batches:
     def step(self) -> Step:
         """Make a padded step as a builder does of one group, before state blocks are gathered."""
         starts = self.first.batch.starts
-        places = BlockPlaces(FOUR, self.rows_of, self.lengths, self.first.align.block_size)
+        places = BlockPlaces(STEP_REQUESTS, self.rows_of, self.lengths, self.first.align.block_size)
         others = places._replace(requests=len(self.others), rows_of=self._int32(self.others))
         return Step(
-            batch=Batch(starts, starts), num_rows=self.first.num_rows, num_requests=FOUR,
+            batch=Batch(starts, starts), num_rows=self.first.num_rows, num_requests=STEP_REQUESTS,
             rows_per_request=self.shapes.T, rows=None, other_rows=starts, places=places,
             other_places=others if self.others else None,
             num_computed=self.computed if self.aligned else None, ones=torch.ones_like(starts), built={},
@@ -129,13 +126,13 @@ class _Batches:
             scratch = self._int32([*self.blocks(group, self.order, 1), NULL_BLOCK])
         batch = kernels.prepare(Batch(blocks, self.first.batch.starts, scratch), self.shapes.T)
         out = torch.empty_like(step.rows.value)
-        kernels.recurrence.verify(step.rows, step.gating, step.cache, batch, out)
-        batch, plan = batch.first(FOUR), empty_plan(step)
+        kernels.replay.verify(step.rows, step.gating, step.cache, batch, out)
+        batch, plan = batch.first(STEP_REQUESTS), empty_plan(step)
         align = None
         if self.aligned:
             align = Align.of([self.tables[group]], self.computed, self.first.align.block_size)
-        mine = type(plan)(*(part[:FOUR] for part in plan))
-        kernels.recurrence.plan(batch, self.sampled, self.rows_of, align, mine)
+        mine = type(plan)(*(part[:STEP_REQUESTS] for part in plan))
+        kernels.replay.plan(batch, self.sampled, self.rows_of, align, mine)
         self.apply[group](batch, mine)
         return out[: step.num_rows]
 
@@ -147,21 +144,21 @@ class _AsAnEngine:
         self.batches, self.kernels = batches, kernels
         self.made = [copy_of(step, batches.shapes) for step in batches.made]
         names = [f"layers.{group}" for group in range(len(self.made))]
-        self.groups = CacheGroups(len(names), FOUR + 1, batches.device, replay_ops())
+        self.groups = CacheGroups(len(names), STEP_REQUESTS + 1, batches.device, replay_ops())
         for name in names:
             self.groups.join([name])
-        layers = {name: self._layer(step) for name, step in zip(names, self.made, strict=True)}
+        layers = {
+            name: SimpleNamespace(
+                state_cache=step.cache, gating=step.gating, conv_kernel_size=batches.shapes.W,
+                replay_kernels=kernels.replay,
+            )
+            for name, step in zip(names, self.made, strict=True)
+        }  # fmt: skip
         config = SimpleNamespace(
             compilation_config=SimpleNamespace(static_forward_context=layers),
-            scheduler_config=SimpleNamespace(max_num_seqs=FOUR + 1),
+            scheduler_config=SimpleNamespace(max_num_seqs=STEP_REQUESTS + 1),
         )
         self.commit = GroupCommit(self.groups, cast(VllmConfig, config))
-
-    def _layer(self, step: MadeStep) -> SimpleNamespace:
-        return SimpleNamespace(
-            state_cache=step.cache, gating=step.gating, conv_kernel_size=self.batches.shapes.W,
-            recurrence=self.kernels.recurrence,
-        )  # fmt: skip
 
     def take(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return outputs, and the blocks of the requests that are not verified, of all groups."""
@@ -171,7 +168,7 @@ class _AsAnEngine:
         outputs, others = [], []
         for group, (made, step) in enumerate(zip(self.made, steps, strict=True)):
             out = torch.empty_like(made.rows.value)
-            self.kernels.recurrence.verify(made.rows, made.gating, made.cache, step.batch, out)
+            self.kernels.replay.verify(made.rows, made.gating, made.cache, step.batch, out)
             outputs.append(out[: made.num_rows])
             if self.batches.others:
                 others.append(self.groups.other_blocks(group, step).clone())

@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vllm_eagle_ext.replay.self_check.figures import KernelCheck
+from vllm_eagle_ext.replay.self_check.results import KernelCheck
 
 FORMAT = 2  # of the JSON; raised when a key changes its meaning
 _PATH = re.compile(r"(?<![\w.])~?(?:/[\w.+@-]+){2,}/?")
@@ -71,7 +71,7 @@ def without_paths(value: Any) -> Any:
 
 
 def _to_json(checked: Checked) -> dict[str, Any]:
-    """Return a check as JSON, without the figures of parts that are equal in all bits."""
+    """Return a check as JSON, without the values of parts that are equal in all bits."""
     result = checked.result
     found: dict[str, Any] = {
         "case": checked.case,

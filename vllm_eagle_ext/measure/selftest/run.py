@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -11,12 +12,18 @@ import torch
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.measure.engine.machine import gpus, processor, versions
 from vllm_eagle_ext.measure.selftest import groups, surroundings, timing
-from vllm_eagle_ext.measure.selftest.cases import TARGETS, WIDTH, cases
 from vllm_eagle_ext.measure.selftest.outcome import Checked, SelfTest
 from vllm_eagle_ext.replay.self_check.compared import Kernels, run
-from vllm_eagle_ext.replay.self_check.failures import error_line, is_device_lost
-from vllm_eagle_ext.replay.self_check.figures import KernelCheck
+from vllm_eagle_ext.replay.self_check.results import KernelCheck, error_line, is_device_lost
 from vllm_eagle_ext.replay.self_check.step import Shapes
+
+WIDTH = 128  # of all their heads
+# Key heads and value heads, as published.
+TARGETS = {"Qwen3.6-27B": (16, 48), "Qwen3.6-35B-A3B": (16, 32), "Qwen3.5-397B-A17B": (16, 64)}
+RANKS, KS, STATES = (1, 2, 4, 8), (3, 7, 15, 16), (torch.float32, torch.bfloat16)
+# Each rank count, K and dtype of the state once or more.
+QUICK = (("Qwen3.6-27B", 1, 15, STATES[0]), ("Qwen3.6-27B", 8, 3, STATES[1]),
+         ("Qwen3.6-35B-A3B", 2, 7, STATES[0]), ("Qwen3.5-397B-A17B", 4, 16, STATES[1]))  # fmt: skip
 
 # The sizes of one rank of eight, at which 48 layers take a few hundred MiB.
 FEW = Shapes(H=2, HV=6, DK=WIDTH, DV=WIDTH, T=16)
@@ -27,6 +34,44 @@ BATCHES, QUICK_BATCHES, TIMED_KS = (1, 4, 16, 32, 64), (1, 16), (7, 15)
 SPARED = 0.8  # of the free memory at most
 
 Watch = Callable[[str, int, int], None]  # what runs, how many are done, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTestCase:
+    """One layer of a target on one of its ranks."""
+
+    target: str
+    ranks: int
+    k: int
+    state: torch.dtype
+
+    @property
+    def shapes(self) -> Shapes:
+        key_heads, value_heads = TARGETS[self.target]
+        return Shapes(
+            H=key_heads // self.ranks,
+            HV=value_heads // self.ranks,
+            DK=WIDTH,
+            DV=WIDTH,
+            T=1 + self.k,
+            state=self.state,
+        )
+
+    def __str__(self) -> str:
+        state = str(self.state).removeprefix("torch.")
+        return f"{self.target}, TP {self.ranks}, K {self.k}, {state} state"
+
+
+def cases(*, quick: bool) -> Iterator[SelfTestCase]:
+    """List all cases, or the few that show each size once."""
+    if quick:
+        yield from (SelfTestCase(*values) for values in QUICK)
+        return
+    for target in TARGETS:
+        for ranks in RANKS:
+            for k in KS:
+                for state in STATES:
+                    yield SelfTestCase(target, ranks, k, state)
 
 
 class _Job(NamedTuple):
@@ -134,7 +179,7 @@ def _interpreted(found: SelfTest) -> Iterator[_Job]:
 
     ops, device = GpuOps(), torch.device("cpu")
     for each in ops.candidates:
-        kernels = Kernels(each.name, each.recurrence, each.exact, ops.prepare, gpu_kernel)
+        kernels = Kernels(each.name, each.kernels, each.exact, ops.prepare, gpu_kernel)
         check = lambda kernels=kernels: run(kernels, TINY, device)  # noqa: E731
         yield _Job("Triton under its interpreter", check)
 

@@ -11,9 +11,14 @@ from dataclasses import replace
 
 import torch
 
-from vllm_eagle_ext.replay.self_check.compared import FOUR, Kernels
-from vllm_eagle_ext.replay.self_check.failures import error_line, is_device_lost
-from vllm_eagle_ext.replay.self_check.figures import KernelCheck, Part, compare_bits
+from vllm_eagle_ext.replay.self_check.compared import STEP_REQUESTS, Kernels
+from vllm_eagle_ext.replay.self_check.results import (
+    KernelCheck,
+    Part,
+    compare_bits,
+    error_line,
+    is_device_lost,
+)
 from vllm_eagle_ext.replay.self_check.step import MadeStep, Shapes, copy_of, empty_plan, make_step
 
 
@@ -23,7 +28,7 @@ def check_in_a_graph(kernels: Kernels, shapes: Shapes, device: torch.device) -> 
     on another, whose requests have other numbers of rows: vLLM captures graphs for varying widths so."""
 
     def parts() -> list[Part]:
-        step, other = (make_step(shapes, device, FOUR, seed) for seed in (0, 50))
+        step, other = (make_step(shapes, device, STEP_REQUESTS, seed) for seed in (0, 50))
         out, run = _plain_run(kernels, shapes, step)
         first, second = (copy_of(each, shapes) for each in (step, other))
         graph = torch.cuda.CUDAGraph()
@@ -55,7 +60,7 @@ def check_on_a_side_stream(kernels: Kernels, shapes: Shapes, device: torch.devic
         side, main = torch.cuda.Stream(), torch.cuda.current_stream()
         commit = _commit(kernels, shapes, step)
         batch = kernels.prepare(step.batch, shapes.T)
-        kernels.recurrence.verify(step.rows, step.gating, step.cache, batch, out)
+        kernels.replay.verify(step.rows, step.gating, step.cache, batch, out)
         side.wait_stream(main)
         with torch.cuda.stream(side):
             commit()
@@ -84,10 +89,10 @@ def result_of(
 def _commit(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Callable[[], None]:
     plan = empty_plan(step)
     batch = kernels.prepare(step.batch, shapes.T)
-    apply = kernels.recurrence.ApplyPlan([(step.cache, step.gating, 0)], shapes.W - 1)
+    apply = kernels.replay.Commit([(step.cache, step.gating, 0)], shapes.W - 1)
 
     def run() -> None:
-        kernels.recurrence.plan(batch, step.num_sampled, None, step.align, plan)
+        kernels.replay.plan(batch, step.num_sampled, None, step.align, plan)
         apply(batch, plan)
 
     return run
@@ -101,7 +106,7 @@ def _plain_run(
     batch = kernels.prepare(step.batch, shapes.T)
 
     def run() -> None:
-        kernels.recurrence.verify(step.rows, step.gating, step.cache, batch, out)
+        kernels.replay.verify(step.rows, step.gating, step.cache, batch, out)
         commit()
 
     return out, run

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from vllm_eagle_ext.memory.recorded_inputs import record_width
-from vllm_eagle_ext.replay.ops.types import Batch, Gating, Plan, Rows, StateCache
+from vllm_eagle_ext.replay.ops.types import Batch, CommitPlan, Gating, Rows, StateCache
 from vllm_eagle_ext.replay.self_check.compared import Kernels
 
 PAIRS, WINDOW = 7, 4
@@ -74,9 +74,9 @@ class Scheme:
 
     def replay(self, kernels: Kernels, accepted: int) -> Run:
         """Return what verifies and commits a step of all layers."""
-        counts, made = self.counts(accepted), kernels.recurrence
-        plan = Plan(*torch.zeros(4, self.batch, dtype=torch.int32, device=self.device))
-        apply = made.ApplyPlan([(cache, self.gating, 0) for cache in self.layers], WINDOW - 1)
+        counts, made = self.counts(accepted), kernels.replay
+        plan = CommitPlan(*torch.zeros(4, self.batch, dtype=torch.int32, device=self.device))
+        apply = made.Commit([(cache, self.gating, 0) for cache in self.layers], WINDOW - 1)
 
         def run() -> None:
             batch = kernels.prepare(self.replay_batch, self.T)

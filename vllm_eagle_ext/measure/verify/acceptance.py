@@ -141,8 +141,7 @@ def compare(
 ) -> Paired:
     import torch
 
-    from vllm_eagle_ext.measure.reference.target_states import residual_stream
-    from vllm_eagle_ext.measure.reference.walk import accepted_length
+    from vllm_eagle_ext.measure.reference.walk import accepted_length, residual_stream
 
     paired = Paired(k)
     for prompt, answer in zip(prompts, answers, strict=True):
@@ -186,7 +185,8 @@ def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
     said = f"{paired.drafts} drafts, largest difference of acceptance {largest:+.3f}"
     said += f", beyond its bound at position {', '.join(map(str, beyond))}" if beyond else ""
     said += f"; {paired.clear} diverge where the reference's choice is clear."
-    details = [f"{name:<9} {_row(paired.rates(counts))}" for name, counts in _by_drafter(paired)]
+    by_drafter = (("engine", paired.engine), ("reference", paired.reference))
+    details = [f"{name:<9} {_row(paired.rates(counts))}" for name, counts in by_drafter]
     if beyond:
         details.append(f"{'allowed':<9} {_row(paired.bounds)}")
     unlike = paired.clear > paired.most_clear
@@ -203,10 +203,6 @@ def _reference_verdict(beyond: Sequence[float], unlike: bool, *, overridden: boo
     if any(difference < 0 or not overridden for difference in beyond):
         return Verdict.FAILED
     return Verdict.WARNING if beyond or unlike else Verdict.PASSED
-
-
-def _by_drafter(paired: Paired) -> tuple[tuple[str, list[int]], ...]:
-    return ("engine", paired.engine), ("reference", paired.reference)
 
 
 def _explain(difference: float, overrides: Sequence[str]) -> Iterator[str]:

@@ -9,14 +9,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllm_eagle_ext.checkpoint import modelscope
+from vllm_eagle_ext.checkpoint.origins import find_modelscopes_snapshot, takes_modelscopes_names
 from vllm_eagle_ext.checkpoint.sources import open_source
 from vllm_eagle_ext.measure.engine.load import Measured
 from vllm_eagle_ext.measure.verify import acceptance
 from vllm_eagle_ext.measure.verify.request import VerifyRequest
 from vllm_eagle_ext.measure.verify.verdicts import Check, not_applicable
-from vllm_eagle_ext.memory.plan.device import GIB
-from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
+from vllm_eagle_ext.plan.device import GIB
+from vllm_eagle_ext.preflight.check import CheckResult, run_check
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint import DraftSpec
@@ -39,7 +39,7 @@ def check_reference(
 ) -> Check:
     try:
         spec = run_check(request.without_overrides()).inspection.spec
-        reason = _obstacle(request, spec) or acceptance.undrafted(greedy)
+        reason = _unsupported_reason(request, spec) or acceptance.undrafted(greedy)
         if reason or spec is None:
             return not_applicable(acceptance.REFERENCE, reason or "the draft is passed through to vLLM")
         with stage("Drafting with the reference", None):
@@ -49,35 +49,32 @@ def check_reference(
         return not_applicable(acceptance.REFERENCE, f"the reference cannot be computed ({said})")
 
 
-def _obstacle(request: VerifyRequest, spec: DraftSpec | None) -> str | None:
+def _unsupported_reason(request: VerifyRequest, spec: DraftSpec | None) -> str | None:
     if request.reference is False:
         return "left out by --no-reference"
     if spec is None:
         return "the draft is passed through to vLLM, or not what it says without the options"
     if other := [name for name in _OTHER_TARGET if _is_other(name, request.engine.get(name))]:
         return f"the reference reads the target without {', '.join(other)} of --engine"
-    size = _target_bytes(request.check) / GIB
+    target = open_source(
+        request.check.target, revision=None, token=None, download_dir=request.check.download_dir,
+        field="--target",
+    )  # fmt: skip
+    size = weight_file_bytes(target.files()) / GIB
     if request.reference is None and size > LARGEST_GIB:
         return (
             f"the target's weights are {size:.1f} GiB, and more than {LARGEST_GIB} take long in "
             "float32; ask for it with --reference"
         )
-    from vllm_eagle_ext.measure.reference.published import obstacle
+    from vllm_eagle_ext.measure.reference.published import unsupported_reason
 
-    return obstacle(spec, _draft(request))
+    return unsupported_reason(spec, _draft(request))
 
 
 def _is_other(name: str, value: object) -> bool:
     if name == "hf_overrides" and isinstance(value, Mapping):
         return not _NOT_OF_TEXT.issuperset(value)
     return value not in _PLAIN
-
-
-def _target_bytes(check: CheckRequest) -> int:
-    source = open_source(
-        check.target, revision=None, token=None, download_dir=check.download_dir, field="--target"
-    )
-    return weight_file_bytes(source.files())
 
 
 def weight_file_bytes(files: Mapping[str, int]) -> int:
@@ -97,7 +94,7 @@ def _compare(request: VerifyRequest, spec: DraftSpec, greedy: Measured) -> Check
     from transformers.utils import logging
 
     from vllm_eagle_ext.measure.reference.published import NotComputedError, load_reference
-    from vllm_eagle_ext.measure.reference.target_states import load_target
+    from vllm_eagle_ext.measure.reference.walk import load_target
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
@@ -122,8 +119,8 @@ def _local(model: str, revision: str | None, download_dir: str | None) -> Path:
     folder = Path(os.path.expanduser(model))
     if folder.is_dir():
         return folder
-    if modelscope.takes_names():
-        return modelscope.find_snapshot(model, revision, download_dir)
+    if takes_modelscopes_names():
+        return find_modelscopes_snapshot(model, revision, download_dir)
     from huggingface_hub import snapshot_download
 
     return Path(

@@ -44,10 +44,6 @@ class SecondTurns:
     warm: Measured  # after the first turns
     anew: Measured  # from an empty cache
 
-    @property
-    def texts(self) -> tuple[list[list[int]], list[list[int]]]:
-        return _tokens_of_answers(self.warm), _tokens_of_answers(self.anew)
-
 
 def measure_turns(
     cache: dict[str, Any] | None, prompts: Sequence[list[int]], decode: Decode, *, tokens: int, k: int
@@ -70,7 +66,7 @@ def measure_turns(
             f"max_model_len of {needed}, and it is {most}",
         )  # fmt: skip
     load = Load(first, 1, tokens, ignore_eos=True)
-    answers = _tokens_of_answers(decode(load, "First turns"))
+    answers = decode(load, "First turns").texts
     follow_ups = [prompt[-_FOLLOW_UP:] for prompt in prompts]
     second = [
         [*prompt, *answer, *follow_ups[(number + 1) % len(follow_ups)]]
@@ -99,7 +95,8 @@ def judge_turns(turns: SecondTurns, found: Sequence[Divergence], *, bound: float
     Args:
         found: where the texts after hits diverge from those computed anew, with the target's gaps.
     """
-    check = judge_texts(NAME, found, turns.texts[0], bound=bound, without="computed anew")
+    # Texts, hits and steps of both.
+    check = judge_texts(NAME, found, turns.warm.texts, bound=bound, without="computed anew")
     hits = sum(answer.cached for answer in turns.warm.answers)
     lengths = [len(prompt) for prompt in turns.prompts]
     # vLLM computes a prompt's last token in any case.
@@ -110,6 +107,7 @@ def judge_turns(turns: SecondTurns, found: Sequence[Divergence], *, bound: float
         f"{hits} of {sum(lengths)} tokens of {len(lengths)} second turns were hits ({whole} in whole "
         f"blocks of {turns.block}); {means[0]:.2f} tokens per step after them, {means[1]:.2f} anew. "
     )
+    # What is worth a look.
     details = [*check.details]
     if not hits:
         details += NO_HITS
@@ -124,10 +122,6 @@ def judge_turns(turns: SecondTurns, found: Sequence[Divergence], *, bound: float
     }  # fmt: skip
     judged = Verdict.WARNING if warned else check.verdict
     return Check(NAME, judged, said + check.said, tuple(details), figures)
-
-
-def _tokens_of_answers(measured: Measured) -> list[list[int]]:
-    return [answer.tokens for answer in measured.answers]
 
 
 def _steps(measured: Measured) -> list[int]:

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from vllm_eagle_ext.checkpoint import DraftSpec, Inspection
-from vllm_eagle_ext.checkpoint.gate_layout import GateLayout
+from vllm_eagle_ext.checkpoint.attention import GateLayout
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.measure.engine.load import Load
 from vllm_eagle_ext.measure.verify.acceptance import CERTAIN, LEAST_RATE
 from vllm_eagle_ext.measure.verify.request import VerifyRequest, drafted_arguments
-from vllm_eagle_ext.preflight.offline.serve import as_decided
+from vllm_eagle_ext.preflight.serve import as_decided
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.measure.verify.run import Stage
-    from vllm_eagle_ext.preflight.offline.run import CheckResult
+    from vllm_eagle_ext.preflight.check import CheckResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +42,18 @@ class Question:
     found: Callable[[DraftSpec], object]  # what the draft has instead, for a message
 
 
-def _has_open_gate(spec: DraftSpec) -> bool:
-    return spec.gate is not None and spec.gate.module == "q_proj"
-
-
 GATE_LAYOUT = Question(
     option="gate_layout", values=get_args(GateLayout), position=0, subject="gate",
     allowed="one whose rows are in q_proj",
     remedy="nothing: other drafts have no gate_layout; `vllm-eagle check` says what it is",
-    is_open=_has_open_gate, found=lambda spec: spec.gate and str(spec.gate),
+    is_open=lambda spec: spec.gate is not None and spec.gate.module == "q_proj",
+    found=lambda spec: spec.gate and str(spec.gate),
 )  # fmt: skip
 FEEDBACK = Question(
     option="norm_output", values=(True, False), position=1, subject="family",
     allowed="EAGLE-3, whose drafts feed a state back to themselves from token to token",
     remedy="nothing: other drafts make all tokens in one pass, and norm_output changes none of them",
-    is_open=lambda spec: spec.record.has_flags and not spec.record.drafts_in_parallel,
+    is_open=lambda spec: spec.family.has_flags and not spec.family.drafts_in_parallel,
     found=lambda spec: spec.title,
 )  # fmt: skip
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_eagle_ext.measure.engine.arguments import refuse_reserved
+from vllm_eagle_ext.measure.engine.client import refuse_reserved
 from vllm_eagle_ext.measure.prompts import PromptSet, read_texts, token_ids
 from vllm_eagle_ext.measure.verify.texts import TIE_GAP, TIE_GAP_FLOAT32
-from vllm_eagle_ext.memory.state_scheme import REPLAYING_TARGETS
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import KEY
-from vllm_eagle_ext.preflight.offline.run import CheckRequest, CheckResult, run_check
-from vllm_eagle_ext.preflight.offline.serve import speculative_config, usual_k
+from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
+from vllm_eagle_ext.preflight.foreseen import usual_k
+from vllm_eagle_ext.preflight.serve import speculative_config
 
 # How much is measured, usually and with --quick.
 USUAL: Mapping[str, int] = {"num_prompts": 20, "max_tokens": 64, "samples": 1000}
@@ -65,8 +66,8 @@ def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
     amounts: dict[str, Any] = {
         name: usual[name] if given[name] is None else given[name] for name in USUAL
     }
-    check = CheckRequest.for_engine(
-        engine, draft=given["draft"], target=target, k=given["k"], method=given["method"],
+    check = CheckRequest(
+        engine=engine, draft=given["draft"], target=target, k=given["k"], method=given["method"],
         revision=given["revision"], options=given["eagle_ext"],
     )  # fmt: skip
     checked = run_check(check)  # before the tokenizer: a missing folder ends it at once

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,12 +13,9 @@ from typing import Any
 from vllm_eagle_ext.checkpoint import read_config
 from vllm_eagle_ext.measure.engine.client import PROBE, EngineFailedError, EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load, Measured
-from vllm_eagle_ext.measure.engine.machine import versions
-from vllm_eagle_ext.measure.engine.memory_share import with_memory
-from vllm_eagle_ext.measure.verify import acceptance, distribution, prefix_hits, states, texts
+from vllm_eagle_ext.measure.engine.machine import versions, with_memory
+from vllm_eagle_ext.measure.verify import acceptance, distribution, prefix_hits, texts
 from vllm_eagle_ext.measure.verify.against import check_reference
-from vllm_eagle_ext.measure.verify.preflight_check import NAME as PREFLIGHT
-from vllm_eagle_ext.measure.verify.preflight_check import judge_preflight
 from vllm_eagle_ext.measure.verify.request import (
     VerifyRequest,
     drafted_arguments,
@@ -27,9 +24,15 @@ from vllm_eagle_ext.measure.verify.request import (
     plain_arguments,
     tie_bound,
 )
-from vllm_eagle_ext.measure.verify.verdicts import Check, VerifyReport, not_applicable
-from vllm_eagle_ext.preflight.offline.run import CheckResult, run_check
-from vllm_eagle_ext.preflight.offline.serve import as_decided
+from vllm_eagle_ext.measure.verify.verdicts import (
+    PREFLIGHT,
+    Check,
+    VerifyReport,
+    judge_preflight,
+    not_applicable,
+)
+from vllm_eagle_ext.preflight.check import CheckResult, run_check
+from vllm_eagle_ext.preflight.serve import as_decided
 
 GREEDY = "greedy texts"
 _AT_ONCE = 64  # samples
@@ -46,7 +49,7 @@ class Drafted:
     greedy: Measured
     contexts: list[list[int]]  # after which was sampled
     samples: Measured
-    scheme: states.Scheme | None  # of a hybrid target
+    scheme: texts.Scheme | None  # of a hybrid target
     turns: prefix_hits.SecondTurns | Check
 
 
@@ -68,23 +71,26 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> VerifyRepo
         EngineFailedError: an engine without which nothing can be said.
         EagleExtError: draft, target or options cannot be read.
     """
+    # The preflight, without an engine.
     checked = run_check(request.check)
     request = replace(request, engine=as_decided(request.engine, [checked]))
     preflight = judge_preflight(checked)
     names = (
-        GREEDY, distribution.NAME, acceptance.REFERENCE, states.NAME, prefix_hits.NAME, acceptance.WORTH
+        GREEDY, distribution.NAME, acceptance.REFERENCE, texts.STATES, prefix_hits.NAME, acceptance.WORTH
     )  # fmt: skip
     if checked.exit_code:
         refused = [not_applicable(name, f"the {PREFLIGHT} refuses the draft") for name in names]
         return _report(request, checked, [preflight, *refused])
+    # The engines, one after the other.
     request = fitted(request, stage)
     target = read_config(request.check.target, token=None, download_dir=request.check.download_dir)
     drafted = _run_drafted(request, checked, folder, stage)
     others = _run_other_states(request, checked, target, drafted.scheme, folder, stage)
     plain = _run_plain(request, drafted, others, folder, stage)
+    # What they said, check by check.
     found = [
         preflight,
-        _judge_greedy(request, drafted, plain),
+        texts.judge_texts(GREEDY, plain.divergences, drafted.greedy.texts, bound=tie_bound(request)),
         _judge_samples(drafted, plain),
         check_reference(request, checked, drafted.greedy, stage),
         _judge_states(request, drafted, others, plain),
@@ -101,9 +107,8 @@ def _run_drafted(request: VerifyRequest, checked: CheckResult, folder: Path, sta
     with start("the engine with the draft", arguments, log, stage) as engine:
         scheme = engine.rpc("eagle_ext_facts")[0]["state"]
         greedy = load_in(engine, _greedy(request), "Texts with the draft", stage)
-        answers = [answer.tokens for answer in greedy.answers]
         ask = partial(engine.logprobs, top=distribution.BRANCHES)
-        contexts = distribution.open_contexts(prompts, answers, ask)
+        contexts = distribution.open_contexts(prompts, greedy.texts, ask)
         samples = load_in(engine, _sampled(request, contexts), "Samples with the draft", stage)
         turns = prefix_hits.measure_turns(
             engine.rpc("eagle_ext_prefix_cache")[0],
@@ -119,35 +124,35 @@ def _run_other_states(
     request: VerifyRequest,
     checked: CheckResult,
     target: Mapping[str, Any],
-    scheme: states.Scheme | None,
+    scheme: texts.Scheme | None,
     folder: Path,
     stage: Stage,
 ) -> Measured | Check:
     if not has_recurrent_state(target):
-        return not_applicable(states.NAME, "the target keeps no recurrent state of a gated delta net")
+        return not_applicable(texts.STATES, "the target keeps no recurrent state of a gated delta net")
     if scheme is None:
-        return not_applicable(states.NAME, "the engine keeps no recurrent states")
-    other = states.other(scheme)
-    name = states.scheme_name(other)
+        return not_applicable(texts.STATES, "the engine keeps no recurrent states")
+    other = texts.other_scheme(scheme)
+    name = texts.scheme_name(other)
     arguments = drafted_arguments(request, checked, hybrid_state=other)
     log = folder / f"{other}.log"
     try:
         with start(f"the engine with {name}", arguments, log, stage) as engine:
             return load_in(engine, _greedy(request), f"Texts with {name}", stage)
     except EngineFailedError as error:
-        return states.judge_failure(error, other, log.read_text(errors="replace"))
+        return texts.judge_failure(error, other, log.read_text(errors="replace"))
 
 
 def _run_plain(
     request: VerifyRequest, drafted: Drafted, others: Measured | Check, folder: Path, stage: Stage
 ) -> Plain:
-    prompts, mine = request.prompts.ids, _token_lists(drafted.greedy)
+    prompts, mine = request.prompts.ids, drafted.greedy.texts
     arguments, log = plain_arguments(request), folder / "without_draft.log"
     with start("the engine without a draft", arguments, log, stage, plugin=False) as engine:
         greedy = load_in(engine, _greedy(request), "Texts without a draft", stage)
         ask = partial(engine.logprobs, top=texts.TOP)
-        mine_and_plain = texts.divergences(mine, _token_lists(greedy))
-        between = texts.divergences(mine, _token_lists(others)) if isinstance(others, Measured) else []
+        mine_and_plain = texts.divergences(mine, greedy.texts)
+        between = texts.divergences(mine, others.texts) if isinstance(others, Measured) else []
         in_turns = _turn_divergences(drafted, ask)
         branches = partial(engine.logprobs, top=distribution.BRANCHES)
         return Plain(
@@ -157,11 +162,6 @@ def _run_plain(
             [distribution.tree(context, branches) for context in drafted.contexts],
             load_in(engine, _sampled(request, drafted.contexts), "Samples without a draft", stage),
         )
-
-
-def _judge_greedy(request: VerifyRequest, drafted: Drafted, plain: Plain) -> Check:
-    found = _token_lists(drafted.greedy)
-    return texts.judge_texts(GREEDY, plain.divergences, found, bound=tie_bound(request))
 
 
 def _judge_samples(drafted: Drafted, plain: Plain) -> Check:
@@ -179,7 +179,7 @@ def _judge_states(
     if isinstance(others, Check):
         return others
     assert drafted.scheme is not None
-    return states.judge_states(
+    return texts.judge_states(
         drafted.greedy, others, plain.state_divergences, served=drafted.scheme, bound=tie_bound(request)
     )
 
@@ -187,8 +187,8 @@ def _judge_states(
 def _turn_divergences(drafted: Drafted, ask: texts.Logprobs) -> list[texts.Divergence]:
     if isinstance(drafted.turns, Check):
         return []
-    warm, anew = drafted.turns.texts
-    return texts.with_gaps(texts.divergences(warm, anew), drafted.turns.prompts, warm, ask)
+    turns, warm = drafted.turns, drafted.turns.warm.texts
+    return texts.with_gaps(texts.divergences(warm, turns.anew.texts), turns.prompts, warm, ask)
 
 
 def _judge_turns(request: VerifyRequest, drafted: Drafted, plain: Plain) -> Check:
@@ -198,7 +198,7 @@ def _judge_turns(request: VerifyRequest, drafted: Drafted, plain: Plain) -> Chec
 
 
 def _fit(sampled: Measured, trees: Sequence[dict[distribution.Leaf, float]]) -> distribution.Fit:
-    each, drawn = len(sampled.answers) // len(trees), _token_lists(sampled)
+    each, drawn = len(sampled.answers) // len(trees), sampled.texts
     slices = [drawn[at * each : (at + 1) * each] for at in range(len(trees))]
     return distribution.joint([distribution.fit(*one) for one in zip(slices, trees, strict=True)])
 
@@ -224,31 +224,20 @@ def fitted(request: VerifyRequest, stage: Stage) -> VerifyRequest:
     return replace(request, engine=engine)
 
 
-class _Announced(EngineProcess):
-    """One whose start is a stage."""
-
-    def __init__(self, *arguments: Any, stage: Stage, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self.stage = stage
-
-    def __enter__(self) -> EngineProcess:
-        with self.stage(f"Starting {self.name}", None):
-            return super().__enter__()
-
-
+@contextmanager
 def start(
     name: str, arguments: Mapping[str, Any], log: Path, stage: Stage, *, plugin: bool = True
-) -> EngineProcess:
-    return _Announced(arguments, log, name=name, plugin=plugin, stage=stage)
+) -> Iterator[EngineProcess]:
+    """Start an engine, which is a stage; it ends with the block."""
+    with ExitStack() as stack:
+        with stage(f"Starting {name}", None):
+            engine = stack.enter_context(EngineProcess(arguments, log, name=name, plugin=plugin))
+        yield engine
 
 
 def load_in(engine: EngineProcess, load: Load, title: str, stage: Stage) -> Measured:
     with stage(title, len(load.prompts)) as done:
         return engine.load(load, done)
-
-
-def _token_lists(measured: Measured) -> list[list[int]]:
-    return [answer.tokens for answer in measured.answers]
 
 
 def _report(request: VerifyRequest, checked: CheckResult, checks: Sequence[Check]) -> VerifyReport:

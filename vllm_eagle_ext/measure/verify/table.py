@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a verification looks on a terminal: while it runs, and at its end."""
+"""How a verification looks on a terminal, while it runs and at its end, and where its logs are."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.progress import (
@@ -18,7 +22,10 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from vllm_eagle_ext.measure.verify.acceptance import CERTAIN
+from vllm_eagle_ext.measure.verify.readings import Comparison
 from vllm_eagle_ext.measure.verify.verdicts import Verdict, VerifyReport
+from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.printable import printable
 
 _STYLES = {
@@ -78,3 +85,53 @@ def _conclusion(report: VerifyReport) -> Text:
     if warned := names(Verdict.WARNING):
         return Text(f"{passed} Worth a look: {warned}.", style=_STYLES[Verdict.WARNING])
     return Text(f"{passed} Nothing failed.")
+
+
+class Logs:
+    """A folder for the engines' logs. It stays, and is named, unless all passed or no engine started.
+
+    Args:
+        console: where the folder is named; None: standard error.
+    """
+
+    passed = False
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console
+
+    def __enter__(self) -> Logs:
+        self.folder = Path(tempfile.mkdtemp(prefix="vllm-eagle-verify-"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.passed or not any(self.folder.iterdir()):
+            shutil.rmtree(self.folder)
+            return
+        shown = self.console or Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+        shown.print(f"The engines' logs: {self.folder}", markup=False)
+
+
+def print_answer(answer: Comparison, console: Console) -> None:
+    option, at = answer.question.option, answer.question.position
+    decides = f"position {at + 1} of those accepted before"
+    table = Table(option, "drafts", "acceptance per position", "length", decides)
+    for one in answer.measured:
+        rates = " ".join(f"{rate:.2f}" for rate in one.rates)
+        share = f"{one.share(at):.3f} ± {one.error(at):.3f}"
+        table.add_row(
+            json.dumps(one.value), str(one.drafts), rates, f"{one.acceptance_length:.2f}", share
+        )
+    console.print(table)
+    if at:
+        console.print(f"Before position {at + 1} both draft the same tokens.")
+    if (best := answer.best) is None:
+        console.print(
+            f"Too close to tell: less than {CERTAIN:g} standard errors apart. Use a larger "
+            "--num-prompts or a larger --max-tokens."
+        )
+        return
+    if answer.is_low:
+        console.print("Both are low: something else is wrong as well, see `vllm-eagle check`.")
+    served = json.dumps({KEY: {**answer.options, option: best.value}})
+    said = f"{option} {json.dumps(best.value)} is right. Serve it with --additional-config '{served}'"
+    console.print(said, markup=False)

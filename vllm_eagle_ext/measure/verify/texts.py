@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy texts side by side: where they diverge, and whether the logits were near-tied there."""
+"""Greedy texts side by side: where they diverge, and whether the logits were near-tied there.
+
+Hybrid targets: the same texts with replay and with one state block per draft token.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from math import inf, isfinite
-from typing import Any
+from typing import Any, Literal
 
-from vllm_eagle_ext.measure.verify.verdicts import Check, verdict
+from vllm_eagle_ext.failure_causes import cause_of
+from vllm_eagle_ext.measure.engine.client import EngineFailedError
+from vllm_eagle_ext.measure.engine.load import Measured
+from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicable, verdict
 
 # Two continuations whose log-probabilities differ by less are a near-tie: a step that verifies K+1
 # tokens sums in another order than one of a single token, so that either may come first. 0.25: two steps
@@ -17,6 +24,11 @@ from vllm_eagle_ext.measure.verify.verdicts import Check, verdict
 TIE_GAP, TIE_GAP_FLOAT32 = 0.25, 1e-3
 _ROUNDING = 1e-5  # of logprobs: logits two steps apart have a gap of 0.25, and a little more or less
 TOP = 5  # tokens whose logprobs are asked for
+STATES = "hybrid states"
+Scheme = Literal["replay", "per_token"]
+_SCHEMES: Mapping[Scheme, str] = {"replay": "replay", "per_token": "one state block per draft token"}
+# All that this package refuses begins so, after an error's name or pydantic's "Value error".
+_REFUSAL = re.compile(r"[Ee]rror[:,] vllm-eagle-ext: (.+)")
 
 Texts = Sequence[Sequence[int]]
 # The likeliest next tokens of each prompt -> their logprobs.
@@ -91,3 +103,57 @@ def judge_texts(
 def _divergence_line(one: Divergence) -> str:
     gap = f"gap {one.gap:.3f}" if isfinite(one.gap) else f"not among the {TOP} likeliest"
     return f"prompt {one.prompt + 1}, token {one.at + 1}: {one.tokens[0]} and {one.tokens[1]}, {gap}"
+
+
+def other_scheme(scheme: Scheme) -> Scheme:
+    return "per_token" if scheme == "replay" else "replay"
+
+
+def scheme_name(scheme: Scheme) -> str:
+    """Name the scheme as messages do."""
+    return _SCHEMES[scheme]
+
+
+def judge_failure(error: EngineFailedError, scheme: Scheme, log: str = "") -> Check:
+    """Report that an engine with the other scheme did not start or ended.
+
+    That says nothing about the draft.
+
+    Args:
+        log: all of it; "": the end of it in the message will do.
+    """
+    said, told_before = str(error.value), log or "\n".join([error.remedy, *error.more])
+    if refusal := _REFUSAL.search(said) or _REFUSAL.search(told_before):
+        return not_applicable(STATES, f"{scheme_name(scheme)} cannot be had here: {refusal.group(1)}")
+    reason, _ = cause_of((said.splitlines() or [""])[0], told_before.splitlines())
+    return not_applicable(
+        STATES, f"the engine with {scheme_name(scheme)}, to compare with, ended: {reason}"
+    )
+
+
+def judge_states(
+    mine: Measured, theirs: Measured, found: list[Divergence], *, served: Scheme, bound: float
+) -> Check:
+    """Compare both schemes; `found` is where their texts diverge, with the target's gaps."""
+    without = f"with {scheme_name(other_scheme(served))}"
+    check = judge_texts(STATES, found, mine.texts, bound=bound, without=without)
+    said = f"Served with {scheme_name(served)}: {check.said}"
+    counters = [[one.drafts, one.drafted, *one.accepted] for one in (mine, theirs)]
+    figures = {
+        **check.figures,
+        "served": served,
+        "counters": dict(zip((served, other_scheme(served)), counters, strict=True)),
+    }
+    if found:
+        return replace(check, said=said, figures=figures)
+    if counters[0] != counters[1]:
+        details = [
+            f"{scheme_name(one)}: drafts, drafted, accepted {row}"
+            for one, row in zip((served, other_scheme(served)), counters, strict=True)
+        ]
+        details.append(
+            "Near a tie of its own logits, the draft may choose otherwise after another kernel."
+        )
+        said += " Their counters differ."
+        return Check(STATES, Verdict.WARNING, said, tuple(details), figures)
+    return replace(check, said=said + " So do drafts and accepted tokens.", figures=figures)

@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a verification found."""
+"""What a verification found; first, what `vllm-eagle check` says, as a check."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from vllm_eagle_ext.checkpoint import Inspection, Severity
+from vllm_eagle_ext.checkpoint.consequences import consequences
+from vllm_eagle_ext.checkpoint.findings import Finding
+from vllm_eagle_ext.errors import sentence
+from vllm_eagle_ext.preflight.check import CheckResult
+
+PREFLIGHT = "preflight"
 
 
 class Verdict(StrEnum):
@@ -21,7 +29,7 @@ class Verdict(StrEnum):
 class Check:
     name: str
     verdict: Verdict
-    said: str  # one sentence: the figures that decided, or the reason
+    said: str  # one sentence: the numbers that decided, or the reason
     details: tuple[str, ...] = ()  # further lines
     figures: Mapping[str, Any] = field(default_factory=dict)  # plain JSON
 
@@ -48,3 +56,31 @@ def verdict(passed: bool) -> Verdict:
 
 def not_applicable(name: str, reason: str) -> Check:
     return Check(name, Verdict.NOT_APPLICABLE, reason)
+
+
+def judge_preflight(checked: CheckResult) -> Check:
+    found, spec = checked.inspection, checked.inspection.spec
+    if spec is None and found.is_passed_through:
+        return not_applicable(PREFLIGHT, "not one of this package's drafts: vLLM serves it unchecked")
+    heard = (finding for finding in found.findings if finding.follows_from is None)
+    told = [finding for finding in heard if finding.severity is not Severity.NOTE]
+    lines = [line for finding in told for line in _finding_lines(finding)]
+    said = f"The draft would be refused: {_error_count(found)}."
+    if not found.errors and spec is not None:
+        layer_ids = list(spec.aux_layers.layer_ids)
+        said = f"{spec.title}" + (
+            f", inputs of layers {layer_ids} of {checked.target.num_layers}." * bool(layer_ids)
+        )
+    figures = {"findings": [{"rule": f.rule, "severity": f.severity.value} for f in found.findings]}
+    return Check(PREFLIGHT, verdict(not found.errors), said, tuple(lines), figures)
+
+
+def _error_count(found: Inspection) -> str:
+    count, follow = len(found.causes), consequences(found.errors)
+    return f"{count} error{'s' * (count > 1)}" + (f", {follow}" if follow else "")
+
+
+def _finding_lines(finding: Finding) -> Iterator[str]:
+    problem = finding.problem
+    yield f"{finding.severity.value} {finding.rule}: {sentence(problem.field, problem.value)}"
+    yield from (f"  {line}" for line in problem.details)

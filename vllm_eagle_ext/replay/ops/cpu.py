@@ -26,14 +26,14 @@ from vllm_eagle_ext.replay.ops.types import (
     Batch,
     BlockPlaces,
     BlockTables,
+    CommitPlan,
     Gating,
     HostTables,
-    Plan,
     Rows,
     StateCache,
 )
 
-__all__ = ["ApplyPlan", "gather_blocks", "plan", "prepare", "verify"]
+__all__ = ["Commit", "gather_blocks", "plan", "prepare", "verify"]
 
 
 def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
@@ -66,7 +66,7 @@ def plan(
     num_sampled: torch.Tensor,  # [requests of the whole batch] int32
     rows_of: torch.Tensor | None,  # [R] int32: row of the whole batch of each request
     align: Align | None,
-    out: Plan,
+    out: CommitPlan,
 ) -> None:
     """Plan what each group commits: at least one row. The first row of a request is always a token of
     its text, also where nothing was sampled (the last token of a prompt, run as a verify row)."""
@@ -80,7 +80,7 @@ def _plan_group(
     rows_of: torch.Tensor | None,
     align: Align | None,
     group: int,
-    out: Plan,
+    out: CommitPlan,
 ) -> None:
     blocks = batch.state_blocks.numpy()
     everywhere = np.arange(len(blocks)) if rows_of is None else rows_of.numpy()
@@ -107,7 +107,7 @@ def _block_at(table: np.ndarray, column: np.ndarray) -> np.ndarray:
     return table[np.arange(len(column)), np.minimum(column, table.shape[1] - 1)]
 
 
-class ApplyPlan:
+class Commit:
     """Writes what a plan says, layer by layer."""
 
     def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
@@ -118,13 +118,15 @@ class ApplyPlan:
             self._groups.setdefault(group, []).append((cache, gating))
         self._history = history
 
-    def __call__(self, batch: Batch, plan: Plan) -> None:
+    def __call__(self, batch: Batch, plan: CommitPlan) -> None:
         """Write per request state and conv state after `rows_to_commit` rows, and at the block
         boundary."""
         for group, layers in self._groups.items():
             self._apply(layers, batch.tables[group], plan.of_group(group))
 
-    def _apply(self, layers: list[tuple[StateCache, Gating]], tables: HostTables, plan: Plan) -> None:
+    def _apply(
+        self, layers: list[tuple[StateCache, Gating]], tables: HostTables, plan: CommitPlan
+    ) -> None:
         if not len(tables.active):
             return
         count = plan.rows_to_commit.numpy()[tables.active]
@@ -142,7 +144,7 @@ class ApplyPlan:
                 cache.conv[target, :, place] = inputs
 
 
-def _commit_columns(tables: HostTables, plan: Plan, count: np.ndarray) -> np.ndarray:
+def _commit_columns(tables: HostTables, plan: CommitPlan, count: np.ndarray) -> np.ndarray:
     """Return the columns of blocks, [R, longest + 1] int32. Each is the final block, in which the kernel
     works in place, except two: the block at the block boundary, where its state is reached, and, last,
     the block that holds the committed state."""
@@ -158,7 +160,9 @@ def _commit_columns(tables: HostTables, plan: Plan, count: np.ndarray) -> np.nda
 _ConvMove = tuple[torch.Tensor, ...]  # block and columns to read, block and columns to write
 
 
-def _conv_moves(tables: HostTables, plan: Plan, count: np.ndarray, history: int) -> list[_ConvMove]:
+def _conv_moves(
+    tables: HostTables, plan: CommitPlan, count: np.ndarray, history: int
+) -> list[_ConvMove]:
     """List the moves at the block boundary, and after the last committed row."""
     block_end, final = (part.numpy()[tables.active] for part in (plan.block_end, plan.final))
     to_end = plan.block_end_lengths.numpy()[tables.active]

@@ -16,9 +16,17 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import softplus
 
-from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, Gating, Plan, Rows, StateCache
+from vllm_eagle_ext.replay.ops.types import (
+    NULL_BLOCK,
+    Align,
+    Batch,
+    CommitPlan,
+    Gating,
+    Rows,
+    StateCache,
+)
 
-__all__ = ["ApplyPlan", "plan", "verify"]
+__all__ = ["Commit", "plan", "verify"]
 
 EPSILON = 1e-6
 
@@ -84,9 +92,9 @@ def plan(
     num_sampled: torch.Tensor,
     rows_of: torch.Tensor | None,
     align: Align | None,
-    out: Plan,
+    out: CommitPlan,
 ) -> None:
-    """Turn the sampled counts [requests of the whole batch] into what `ApplyPlan` writes.
+    """Turn the sampled counts [requests of the whole batch] into what `Commit` writes.
 
     rows_of [R]: where a request stands in the whole batch, None if in the same place.
     """
@@ -103,7 +111,7 @@ def _reference_plan(
     rows_of: torch.Tensor | None,
     align: Align | None,
     block_table: torch.Tensor | None,
-    out: Plan,
+    out: CommitPlan,
 ) -> None:
     for i, block, _, count in _active(batch):
         request = i if rows_of is None else int(rows_of[i])
@@ -119,7 +127,7 @@ def _reference_plan(
                 out.block_end[i], out.block_end_lengths[i] = table[end // size - 1], end - before
 
 
-class ApplyPlan:
+class Commit:
     """Writes what a plan says, in all layers."""
 
     def __init__(
@@ -132,13 +140,13 @@ class ApplyPlan:
         looks back on."""
         self._layers, self._history, self._dtype = tuple(layers), history, dtype
 
-    def __call__(self, batch: Batch, plan: Plan) -> None:
+    def __call__(self, batch: Batch, plan: CommitPlan) -> None:
         """Write per request state and conv state after `rows_to_commit` rows, and at the block
         boundary."""
         for cache, gating, group in self._layers:
             self._apply(cache, gating, batch.of_group(group), plan.of_group(group))
 
-    def _apply(self, cache: StateCache, gating: Gating, batch: Batch, plan: Plan) -> None:
+    def _apply(self, cache: StateCache, gating: Gating, batch: Batch, plan: CommitPlan) -> None:
         count, final, block_end, block_end_lengths = (tensor.tolist() for tensor in plan)
         for i, block, *_ in _active(batch):
             targets = ((block_end[i], block_end_lengths[i]), (final[i], count[i]))

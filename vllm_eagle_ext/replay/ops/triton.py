@@ -18,15 +18,23 @@ import triton.language as tl  # type: ignore[import-untyped]
 
 from vllm_eagle_ext.replay.ops.triton_launch import launch_verify, layer_sizes, programs
 from vllm_eagle_ext.replay.ops.triton_plan import MoveConvStates, plan, steps
-from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Batch, Gating, Layer, Plan, Rows, StateCache
+from vllm_eagle_ext.replay.ops.types import (
+    NULL_BLOCK,
+    Batch,
+    CommitPlan,
+    Gating,
+    Layer,
+    Rows,
+    StateCache,
+)
 
-__all__ = ["ApplyPlan", "plan", "verify"]
+__all__ = ["Commit", "plan", "verify"]
 
 NULL: tl.constexpr = tl.constexpr(NULL_BLOCK)
 THRESHOLD: tl.constexpr = tl.constexpr(20.0)  # above it softplus(x) is x
 VECTOR_BYTES = 16  # the widest load: alignment beyond it changes nothing
 LAUNCH = {"num_warps": 4, "num_stages": 3}
-COLUMNS: tl.constexpr = tl.constexpr(7)  # of ApplyPlan's table
+COLUMNS: tl.constexpr = tl.constexpr(7)  # of Commit's table
 
 
 @triton.jit
@@ -212,7 +220,7 @@ def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: tor
     launch_verify(_verify, rows, gating, cache, batch, out, **_tiles(cache), **LAUNCH)
 
 
-class ApplyPlan:
+class Commit:
     """Writes what a plan says, in all layers at once: one launch for states, one for conv states.
 
     The layers share shapes, dtypes and the strides inside a block. Their tensors must never move.
@@ -248,14 +256,14 @@ class ApplyPlan:
         inner = [(t.shape[1:], t.dtype, t.stride()[1:]) for t in (cache.state, cache.records, *gating)]
         return (*inner, self._alignment(cache.state))
 
-    def __call__(self, batch: Batch, plan: Plan) -> None:
+    def __call__(self, batch: Batch, plan: CommitPlan) -> None:
         """Write per request state and conv state after `rows_to_commit` rows, and at the block
         boundary."""
         if batch.state_blocks.shape[-1]:
             self._launch(batch, plan)
             self._move_conv_states(batch, plan)
 
-    def _launch(self, batch: Batch, plan: Plan) -> None:
+    def _launch(self, batch: Batch, plan: CommitPlan) -> None:
         """Launch the kernel that writes the states."""
         first, gating, _ = self._layers[0]
         _apply_states[(programs(batch, self._sizes), len(self._layers))](

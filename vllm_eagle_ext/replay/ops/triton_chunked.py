@@ -21,9 +21,9 @@ from vllm_eagle_ext.replay.ops import triton as sequential
 from vllm_eagle_ext.replay.ops.triton_chunked_kernels import _apply_states, _verify
 from vllm_eagle_ext.replay.ops.triton_launch import launch_verify, layer_sizes, programs
 from vllm_eagle_ext.replay.ops.triton_plan import plan, steps
-from vllm_eagle_ext.replay.ops.types import Batch, Gating, Plan, Rows, StateCache
+from vllm_eagle_ext.replay.ops.types import Batch, CommitPlan, Gating, Rows, StateCache
 
-__all__ = ["ApplyPlan", "plan", "verify"]
+__all__ = ["Commit", "plan", "verify"]
 
 COLUMNS_AT_A_TIME = 32
 FEW_HEADS = 128  # value heads of a launch, below which a head is shared among more programs
@@ -36,7 +36,7 @@ def _sizes_for(cache: StateCache, requests: int, layers: int = 1) -> dict[str, i
     depends only on its layers and the padded number of requests, so that a graph may hold it."""
     sizes = layer_sizes(cache)
     rows, DK, DV = cache.records.shape[1], sizes["DK"], sizes["DV"]
-    reason = chunked_kernels.hindrance(DK, DV, rows, cache.records.dtype, cache.state.dtype)
+    reason = chunked_kernels.unsupported_reason(DK, DV, rows, cache.records.dtype, cache.state.dtype)
     if reason:
         raise ValueError(reason)
     BV = 128 if layers * requests * sizes["HV"] >= FEW_HEADS else 32
@@ -62,7 +62,7 @@ def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: tor
     launch_verify(_verify, rows, gating, cache, batch, out, **sizes, **VERIFY)
 
 
-class ApplyPlan(sequential.ApplyPlan):
+class Commit(sequential.Commit):
     """Writes what a plan says, in all layers at once: one launch for states, one for conv states."""
 
     def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
@@ -76,7 +76,7 @@ class ApplyPlan(sequential.ApplyPlan):
         _sizes_for(self._layers[0].cache, requests=1)
         self._record_bytes = math.gcd(*(self._alignment(layer.cache.records) for layer in self._layers))
 
-    def _launch(self, batch: Batch, plan: Plan) -> None:
+    def _launch(self, batch: Batch, plan: CommitPlan) -> None:
         first, gating, _ = self._layers[0]
         sizes = _sizes_for(first, batch.state_blocks.shape[-1], len(self._layers))
         _apply_states[(programs(batch, sizes), len(self._layers))](

@@ -33,7 +33,7 @@ from vllm_eagle_ext.replay.ops.triton_chunked_math import (
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK
 
 NULL: tl.constexpr = tl.constexpr(NULL_BLOCK)
-COLUMNS: tl.constexpr = tl.constexpr(7)  # of ApplyPlan's table
+COLUMNS: tl.constexpr = tl.constexpr(7)  # of Commit's table
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, Plan
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, CommitPlan
 
 NULL: tl.constexpr = tl.constexpr(NULL_BLOCK)
 PLAN_BLOCK = 128  # requests per program
@@ -72,7 +72,7 @@ def _plan(
     tl.store(block_end_lengths + mine, at_length, mask=here)
 
 
-def steps(batch: Batch, plan: Plan) -> tuple[int, int, int]:
+def steps(batch: Batch, plan: CommitPlan) -> tuple[int, int, int]:
     """Return three distances in elements: from one request's state block to the next, from one cache
     group's to the next, and from one group to the next in the plan. The last two are 0 where there is
     one group."""
@@ -89,9 +89,9 @@ def plan(
     num_sampled: torch.Tensor,
     rows_of: torch.Tensor | None,
     align: Align | None,
-    out: Plan,
+    out: CommitPlan,
 ) -> None:
-    """Turn the sampled counts into what `ApplyPlan` writes.
+    """Turn the sampled counts into what `Commit` writes.
 
     num_sampled [requests of the whole batch] int32; rows_of [R] int32: where a request stands there,
     None if in the same place. At least the first row is committed: a prompt's last token that ran as a
@@ -187,7 +187,7 @@ class MoveConvStates:
         table = [[conv.data_ptr(), conv.stride(0), group] for conv, group in each]
         self._table = torch.tensor(table, dtype=torch.int64, device=convs[0].device)
 
-    def __call__(self, batch: Batch, plan: Plan) -> None:
+    def __call__(self, batch: Batch, plan: CommitPlan) -> None:
         first = self._convs[0]
         parts = triton.cdiv(first.shape[1], CHANNEL_BLOCK)
         _move_conv_states[(parts * batch.state_blocks.shape[-1], len(self._convs))](

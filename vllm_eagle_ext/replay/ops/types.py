@@ -6,7 +6,7 @@ HV value heads, DK and DV their widths, P state blocks, W width of the convoluti
 
 A cache group is a set of layers whose state blocks vLLM hands out together. A batch of one group has
 `state_blocks` [R]; one of several has [G, R], where rows, starts and sampled counts are those of all.
-`verify` takes the batch of a layer's own group, `plan` and `ApplyPlan` that of all groups.
+`verify` takes the batch of a layer's own group, `plan` and `Commit` that of all groups.
 
 A step verifies up to T rows of each request: the anchor, which is the last sampled token, and the drafts
 after it. Sampling keeps some of the drafts and adds one token of the target's own. From this follows
@@ -17,7 +17,7 @@ vLLM's metrics count accepted drafts, without the anchor: n - 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -95,7 +95,7 @@ class Batch(NamedTuple):
         return Batch(self.state_blocks[group], self.starts, scratch, tables)
 
 
-class Plan(NamedTuple):
+class CommitPlan(NamedTuple):
     """What a commit writes, as `Batch.state_blocks` [R] or [G, R] int32 each: the state after
     `rows_to_commit` rows goes to block `final`, that after `block_end_lengths` rows to block `block_end`
     (NULL_BLOCK: none)."""
@@ -105,8 +105,8 @@ class Plan(NamedTuple):
     block_end: torch.Tensor  # with prefix caching: the block whose last token the step passes
     block_end_lengths: torch.Tensor
 
-    def of_group(self, group: int) -> Plan:
-        return self if self.final.ndim == 1 else Plan(*(part[group] for part in self))
+    def of_group(self, group: int) -> CommitPlan:
+        return self if self.final.ndim == 1 else CommitPlan(*(part[group] for part in self))
 
 
 class BlockTables(NamedTuple):
@@ -149,12 +149,6 @@ class Align(NamedTuple):
         return cls(BlockTables.of(tables), num_computed, size)
 
 
-class PlanApplier(Protocol):
-    def __call__(self, batch: Batch, plan: Plan) -> None:
-        """Write per request state and conv state after `rows_to_commit` rows, and at the block
-        boundary."""
-
-
 class Layer(NamedTuple):
     """What a commit knows of a layer."""
 
@@ -163,18 +157,39 @@ class Layer(NamedTuple):
     group: int  # its cache group: a row of `Batch.state_blocks` and of the plan's parts
 
 
-class ApplierClass(Protocol):
-    def __call__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> PlanApplier:
+class Step(NamedTuple):
+    """The verify rows of an engine step, as the layers of one KV-cache group see them."""
+
+    batch: Batch  # of the group
+    num_rows: int  # N
+    num_requests: int  # without padding
+    rows_per_request: int  # T
+    rows: torch.Tensor | None  # [N] tokens of the whole batch; None: all, in order
+    other_rows: torch.Tensor  # the tokens that are not verified
+    places: BlockPlaces  # of the verified requests; its rows_of are their places in the whole batch
+    other_places: BlockPlaces | None  # of the other requests, in a mixed batch
+    num_computed: torch.Tensor | None  # with `align`: as in `Align`
+    ones: torch.Tensor  # [R] int32, for vLLM's convolution: conv states, too, are committed ones
+    built: dict[int, Batch]  # of all groups that take part, by number; the groups share it
+
+
+class CommitKernel(Protocol):
+    """Writes what a plan says, in all layers."""
+
+    def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
         """Keep the layers, each as `Layer`; `history`: W - 1, the inputs that the convolution looks back
         on."""
 
+    def __call__(self, batch: Batch, plan: CommitPlan) -> None:
+        """Write per request state and conv state after `rows_to_commit` rows, and at the block
+        boundary."""
 
-class Recurrence(Protocol):
+
+class ReplayKernels(Protocol):
     """What the modules `reference`, `cpu`, `triton` and `triton_chunked` offer."""
 
     @property
-    def ApplyPlan(self) -> ApplierClass:
-        """Return the class that writes what a plan says, in all layers."""
+    def Commit(self) -> type[CommitKernel]: ...
 
     def verify(
         self, rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor
@@ -188,10 +203,20 @@ class Recurrence(Protocol):
         num_sampled: torch.Tensor,  # [requests of the whole batch] int32
         rows_of: torch.Tensor | None,  # [R] int32: where a request stands there; None: in its place
         align: Align | None,
-        out: Plan,
+        out: CommitPlan,
     ) -> None:
-        """Turn the sampled counts into what `ApplyPlan` writes: rows_to_commit = num_sampled, at least 1
+        """Turn the sampled counts into what `Commit` writes: rows_to_commit = num_sampled, at least 1
         (a prompt's last token that ran as a verify row samples nothing), at most the request's rows.
 
         A step passes one block boundary at most: block_size >= T.
         """
+
+
+class Implementation(NamedTuple):
+    """One implementation of the operation on a platform."""
+
+    name: str  # a value of the option `replay_kernels`
+    kernels: ReplayKernels
+    exact: bool  # computes what vLLM's own kernel does, bit for bit
+    # Widths of keys and values, T, dtypes of rows and states -> why it cannot run them, if so.
+    unsupported_reason: Callable[[int, int, int, torch.dtype, torch.dtype], str | None] = lambda *_: None

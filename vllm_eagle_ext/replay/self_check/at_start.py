@@ -22,11 +22,11 @@ from vllm.platforms import current_platform
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_scheme import OPTION
-from vllm_eagle_ext.replay.ops.types import Recurrence
+from vllm_eagle_ext.replay.ops.types import ReplayKernels
 from vllm_eagle_ext.replay.platform_ops import replay_ops
 from vllm_eagle_ext.replay.self_check.compared import Kernels, run
-from vllm_eagle_ext.replay.self_check.figures import KernelCheck
 from vllm_eagle_ext.replay.self_check.per_token import cpu_kernel, gpu_kernel
+from vllm_eagle_ext.replay.self_check.results import KernelCheck
 from vllm_eagle_ext.replay.self_check.step import Shapes
 
 logger = get_logger(__name__)
@@ -56,9 +56,9 @@ def shapes_of(layer: QwenGatedDeltaNetAttention) -> Shapes:
     )
 
 
-def settle_kernels(
+def resolve_kernels(
     layers: Iterable[QwenGatedDeltaNetAttention], asked: str, *, must_replay: bool
-) -> Recurrence | None:
+) -> ReplayKernels | None:
     """Check the kernels for the shapes of these layers, on all ranks of the tensor-parallel group, and
     take the first that are right.
 
@@ -75,6 +75,7 @@ def settle_kernels(
     shapes = list(dict.fromkeys(shapes_of(layer) for layer in layers))
     group, device = get_tp_group(), torch.device(current_platform.device_type)
     failed: list[str] = []
+    # The first candidate that is right on all ranks.
     for kernels in candidates(asked, shapes):
         found = on_all_ranks(_check(kernels, shapes, device), group)
         wrong = [each.line for each in found if not each.ok]
@@ -83,10 +84,11 @@ def settle_kernels(
                 if failed:
                     logger.error(FALLEN_BACK, "; ".join(failed), kernels.name, ASK)
                 logger.info("Self-check of replay: %s", "; ".join(each.line for each in found))
-            return kernels.recurrence
+            return kernels.replay
         failed += wrong
         if any(each.device_lost for each in found):
             raise _device_lost(failed)
+    # None is.
     must = must_replay or asked != "auto"
     _refuse_or_say(failed, must_replay=must, speaks=group.rank_in_group == 0)
     return None
@@ -104,7 +106,7 @@ def candidates(asked: str = "auto", shapes: Sequence[Shapes] = ()) -> Sequence[K
         candidate.name: reason
         for candidate in ops.candidates
         for each in shapes
-        if (reason := candidate.obstacle(each.DK, each.DV, each.T, each.model, each.state))
+        if (reason := candidate.unsupported_reason(each.DK, each.DV, each.T, each.model, each.state))
     }
     if asked in reasons:
         raise HybridStateError(
@@ -114,7 +116,7 @@ def candidates(asked: str = "auto", shapes: Sequence[Shapes] = ()) -> Sequence[K
             remedy="leave the option out",
         )
     return [
-        Kernels(candidate.name, candidate.recurrence, candidate.exact, ops.prepare, per_token)
+        Kernels(candidate.name, candidate.kernels, candidate.exact, ops.prepare, per_token)
         for candidate in ops.candidates
         if candidate.name not in reasons and asked in ("auto", candidate.name)
     ]

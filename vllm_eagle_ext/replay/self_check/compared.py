@@ -3,24 +3,27 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 
 from vllm_eagle_ext.replay.ops import reference
-from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, Recurrence
-from vllm_eagle_ext.replay.self_check.compile_time import compile_time
-from vllm_eagle_ext.replay.self_check.failures import calling, error_line, is_device_lost
-from vllm_eagle_ext.replay.self_check.figures import (
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, ReplayKernels
+from vllm_eagle_ext.replay.self_check.per_token import PerToken, PerTokenKernel, run_per_token
+from vllm_eagle_ext.replay.self_check.results import (
     KernelCheck,
     Part,
+    calling,
     compare_bits,
     compare_error,
+    error_line,
+    is_device_lost,
     relative_error,
 )
-from vllm_eagle_ext.replay.self_check.per_token import PerToken, PerTokenKernel, run_per_token
 from vllm_eagle_ext.replay.self_check.step import MadeStep, Shapes, copy_of, empty_plan, make_step
 
 # Kernels that sum in another order than vLLM's may err so many times as much as vLLM's own, which is
@@ -35,21 +38,21 @@ ROUNDINGS = 0.5
 # Kernels whose tiles depend on the number of requests are checked with one request, and with more value
 # heads than this in all requests together.
 MANY_HEADS = 128
-FOUR = 4  # requests, which make a step with everything in it
+STEP_REQUESTS = 4  # they make a step with everything in it
 
 
 class Kernels(NamedTuple):
     """One implementation of the operation, as the check runs it."""
 
     name: str  # "sequential", "chunked"
-    recurrence: Recurrence
+    replay: ReplayKernels
     exact: bool  # all bits are to be vLLM's
     prepare: Callable[[Batch, int], Batch]  # `ReplayOps.prepare`
     per_token: PerTokenKernel  # vLLM's own on the same device
 
     def batches(self, shapes: Shapes) -> tuple[int, ...]:
         """Say how many requests the steps have that show all there is."""
-        return (FOUR,) if self.exact else (1, max(FOUR, MANY_HEADS // shapes.HV + 1))
+        return (STEP_REQUESTS,) if self.exact else (1, max(STEP_REQUESTS, MANY_HEADS // shapes.HV + 1))
 
 
 @torch.inference_mode()
@@ -74,24 +77,52 @@ def run(kernels: Kernels, shapes: Shapes, device: torch.device, seed: int = 0) -
     )  # fmt: skip
 
 
+@contextmanager
+def compile_time() -> Iterator[Callable[[], float]]:
+    """Yield what tells the milliseconds for which kernels have been compiled, or read from Triton's
+    cache, since then. Whoever else listens goes on doing so. Where no Triton is loaded there are none.
+    """
+    if "triton" not in sys.modules:
+        yield lambda: 0.0
+        return
+    from triton import knobs  # type: ignore[import-untyped]
+
+    microseconds = 0
+    others = knobs.compilation.listener
+
+    def listen(*args: Any, times: Any, **kwargs: Any) -> None:
+        nonlocal microseconds
+        microseconds += times.total
+        if others is not None:
+            others(*args, times=times, **kwargs)
+
+    knobs.compilation.listener = listen
+    try:
+        yield lambda: microseconds / 1e3
+    finally:
+        knobs.compilation.listener = others
+
+
 def _compare_step(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Iterator[Part]:
     device = step.whole.device
+    # vLLM's kernel, then ours on the same step.
     with calling("vLLM's own kernel", device):
         theirs = run_per_token(step, kernels.per_token)
     before, plan = copy_of(step, shapes), empty_plan(step)
     out, batch = torch.full_like(step.rows.value, float("nan")), kernels.prepare(step.batch, shapes.T)
     with calling("verify", device):
-        kernels.recurrence.verify(step.rows, step.gating, step.cache, batch, out)
+        kernels.replay.verify(step.rows, step.gating, step.cache, batch, out)
     with calling("plan", device):
         compared = _compare_plans(kernels, step, batch)
-        kernels.recurrence.plan(batch, step.num_sampled, None, step.align, plan)
+        kernels.replay.plan(batch, step.num_sampled, None, step.align, plan)
     yield compared
     if kernels.exact:
         yield _compare_records(step)
     with calling("commit", device):
-        commit = kernels.recurrence.ApplyPlan([(step.cache, step.gating, 0)], shapes.W - 1)
+        commit = kernels.replay.Commit([(step.cache, step.gating, 0)], shapes.W - 1)
         commit(batch, plan)
 
+    # What was written, and what nobody had to write.
     written = list(_written(step))
     yield from (_exact if kernels.exact else _bounded)(step, before, theirs, out, written)
     history = shapes.W - 1
@@ -134,7 +165,7 @@ def _compare_plans(kernels: Kernels, step: MadeStep, batch: Batch) -> Part:
     mine: list[torch.Tensor] = []
     expected: list[torch.Tensor] = []
     for rows_of, sampled, form in forms:
-        for run_plan, plans in ((kernels.recurrence.plan, mine), (reference.plan, expected)):
+        for run_plan, plans in ((kernels.replay.plan, mine), (reference.plan, expected)):
             plan = empty_plan(step)
             run_plan(batch, sampled, rows_of, form, plan)
             plans.append(torch.stack(list(plan)))
@@ -191,7 +222,7 @@ def _in_fp64(before: MadeStep, written: list[tuple[int, int, int]]) -> tuple[tor
     out, plan = before.rows.value.double(), empty_plan(before)
     reference.verify(before.rows, before.gating, cache, before.batch, out)
     reference.plan(before.batch, before.num_sampled, None, before.align, plan)
-    reference.ApplyPlan([(cache, before.gating, 0)], 1)(before.batch, plan)
+    reference.Commit([(cache, before.gating, 0)], 1)(before.batch, plan)
     states = torch.stack([cache.state[block] for _, _, block in written])
     return out[: before.num_rows], states
 

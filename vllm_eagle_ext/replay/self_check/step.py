@@ -15,7 +15,15 @@ from typing import NamedTuple
 import torch
 
 from vllm_eagle_ext.memory.recorded_inputs import record_width
-from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, Gating, Plan, Rows, StateCache
+from vllm_eagle_ext.replay.ops.types import (
+    NULL_BLOCK,
+    Align,
+    Batch,
+    CommitPlan,
+    Gating,
+    Rows,
+    StateCache,
+)
 
 ALIGNMENT = 16  # bytes between the starts of state blocks are a multiple, as in vLLM's cache
 
@@ -79,8 +87,10 @@ def make_step(shapes: Shapes, device: torch.device, requests: int = 4, seed: int
         (1, 0, 2),
         (T, max(T - 1, 1), 0),
     ]
+    # Requests by turns.
     each = [turns[i % len(turns)] for i in range(requests)]
     lengths = [length for length, _, _ in each]
+    # State blocks: of the requests, after their block boundary, of nobody, scratch.
     turn = seed % requests  # steps of several cache groups stand on different blocks
     order = [*range(requests, 0, -1)]
     blocks = [*order[turn:], *order[:turn], NULL_BLOCK]
@@ -94,6 +104,7 @@ def make_step(shapes: Shapes, device: torch.device, requests: int = 4, seed: int
     def int32(values: list[int] | list[list[int]]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
 
+    # Tensors, padding last.
     starts = torch.tensor([0, *lengths, min(2, T)]).cumsum(0).to(torch.int32)
     cache, whole = _make_cache(shapes, total + requests, device, seed)
     # One column of a wider table, as a builder passes it.
@@ -111,10 +122,10 @@ def make_step(shapes: Shapes, device: torch.device, requests: int = 4, seed: int
     )
 
 
-def empty_plan(step: MadeStep) -> Plan:
+def empty_plan(step: MadeStep) -> CommitPlan:
     """Make a plan of values that may not survive."""
     shape = (4, len(step.batch.state_blocks))
-    return Plan(*torch.full(shape, 1 << 20, dtype=torch.int32, device=step.whole.device))
+    return CommitPlan(*torch.full(shape, 1 << 20, dtype=torch.int32, device=step.whole.device))
 
 
 def copy_of(step: MadeStep, shapes: Shapes) -> MadeStep:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.families.registry import FAMILIES
 from vllm_eagle_ext.checkpoint.layer_ids import resolve_aux_layers
+from vllm_eagle_ext.checkpoint.registry import families
 
 KEY = "eagle_aux_hidden_state_layer_ids"
 SHORT = "aux_hidden_state_layer_ids"
@@ -16,7 +16,7 @@ N = 12
 
 
 def resolve(config: dict[str, Any], family: str = "native", **options: Any) -> Any:
-    convention = FAMILIES[family].layer_ids
+    convention = families()[family].layer_ids
     return resolve_aux_layers(config, num_target_layers=N, convention=convention, **options)
 
 

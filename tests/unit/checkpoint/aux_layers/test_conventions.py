@@ -14,8 +14,8 @@ from tests.unit.checkpoint.aux_layers.ids import (
     nested,
     resolve,
 )
-from vllm_eagle_ext.checkpoint.families.eagle3 import NATIVE
 from vllm_eagle_ext.checkpoint.layer_ids import resolve_aux_layers
+from vllm_eagle_ext.families.eagle3.family import NATIVE
 
 pytestmark = pytest.mark.promise("layer ids in every convention that drafts are published with")
 

@@ -15,7 +15,7 @@ from tests.unit.checkpoint.aux_layers.ids import (
     nested,
     resolve,
 )
-from vllm_eagle_ext.checkpoint.families import registry
+from vllm_eagle_ext.checkpoint import registry
 from vllm_eagle_ext.checkpoint.layer_ids import AuxLayers, resolve_aux_layers
 
 FAMILIES = st.sampled_from(["native", "post-norm", "gated", "mla", "p-eagle", "dflash"])
@@ -48,7 +48,7 @@ def test_aux_layers_ascend_within_the_target(writer, ids, family, is_speculators
     found = resolve_aux_layers(
         writer(ids),
         num_target_layers=layers,
-        convention=registry.FAMILIES[family].layer_ids,
+        convention=registry.families()[family].layer_ids,
         is_speculators=is_speculators,
         override=convention,
     )

@@ -21,7 +21,7 @@ class Broken:
     changes: tuple[Change, ...]
     words: tuple[str, ...]  # of the finding
     others: frozenset[str] = frozenset()  # errors that cannot be avoided
-    setting: dict[str, Any] = field(default_factory=dict)
+    engine: dict[str, Any] = field(default_factory=dict)
     target: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -43,7 +43,7 @@ def inspect_broken(broken: Broken, folder, **options) -> Inspection:
     draft = valid_draft(broken.family)
     for change in broken.changes:
         change(draft)
-    given = {"target": broken.target, "setting": broken.setting}
+    given = {"target": broken.target, "engine": broken.engine}
     if broken.rule == "tokenizers_agree":
         given["target_folder"] = write_tokenizers(folder, {"a": 0, "b": 1}, {"a": 0, "b": 2})
     return inspect(draft, folder, **given, **broken.options, **options)

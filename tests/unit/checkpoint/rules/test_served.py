@@ -18,7 +18,7 @@ def test_tokenizers_that_agree(tmp_path, draft):
 
 @pytest.mark.promise("both are taken on V1, and on V2 as soon as vLLM serves them")
 @pytest.mark.parametrize(
-    ("family", "setting"),
+    ("family", "engine"),
     [
         pytest.param("no_aux", {"runner": "v1"}, id="no_aux_on_v1"),
         pytest.param("no_aux", {"runner": "v2", "v2_runner_needs_aux_states": False}, id="no_aux_on_v2"),
@@ -30,8 +30,8 @@ def test_tokenizers_that_agree(tmp_path, draft):
         pytest.param("native", {"k": 10, "method": None, "max_model_len": None}, id="nothing_known"),
     ],
 )
-def test_settings_that_serve(tmp_path, family, setting):
-    assert inspect(valid_draft(family), tmp_path, setting=setting).findings == ()
+def test_settings_that_serve(tmp_path, family, engine):
+    assert inspect(valid_draft(family), tmp_path, engine=engine).findings == ()
 
 
 @pytest.mark.parametrize("layers", [None, [], [1], [1, True, 1]])
@@ -80,8 +80,8 @@ def test_embeddings_of_a_target_that_scales_them(tmp_path, family, changes):
 def test_an_unusual_type_that_this_vllm_reads(tmp_path):
     draft = valid_draft("native")
     draft.config["model_type"] = "olmo2"
-    setting = {"model_types": frozenset({"olmo2"})}
-    assert inspect(draft, tmp_path, setting=setting).findings == ()
+    engine = {"model_types": frozenset({"olmo2"})}
+    assert inspect(draft, tmp_path, engine=engine).findings == ()
 
 
 @pytest.mark.parametrize("model", ["MiniMaxM2", "Qwen2_5vl", "Qwen3vl"])
@@ -90,24 +90,24 @@ def test_other_names_of_the_llama_drafter(tmp_path, model):
     draft.config["architectures"] = [f"Eagle3{model}ForCausalLM"]
     inspection = inspect(draft, tmp_path)
     assert inspection.findings == ()
-    assert inspection.spec.backbone == "llama"
+    assert inspection.spec.drafter.backbone.name == "llama"
 
 
 _NEW = "Eagle3NewForCausalLM"
 
 
 @pytest.mark.parametrize(
-    ("architecture", "setting"),
+    ("architecture", "engine"),
     [
         pytest.param("K3DSparkModel", {}, id="known_to_us"),
         pytest.param(_NEW, {"registered": frozenset({_NEW})}, id="known_to_this_vllm"),
         pytest.param("NewForCausalLM", {"registered": frozenset({_NEW})}, id="renamed_by_vllm"),
     ],
 )
-def test_passed_through(tmp_path, architecture, setting):
+def test_passed_through(tmp_path, architecture, engine):
     draft = valid_draft("native")
     draft.config["architectures"] = [architecture]
-    assert inspect(draft, tmp_path, setting=setting).is_passed_through
+    assert inspect(draft, tmp_path, engine=engine).is_passed_through
 
 
 @pytest.mark.parametrize(("model_type", "rules"), [("llama", set()), ("olmo2", {"model_type_is_usual"})])
@@ -115,13 +115,13 @@ def test_another_method_leaves_it_to_vllm(tmp_path, model_type, rules):
     """A plain model as a draft model; warnings may be said of it."""
     draft = valid_draft("native")
     draft.config |= {"architectures": ["LlamaForCausalLM"], "model_type": model_type}
-    inspection = inspect(draft, tmp_path, setting={"method": "draft_model"})
+    inspection = inspect(draft, tmp_path, engine={"method": "draft_model"})
     assert inspection.is_passed_through
     assert names(inspection.findings) == rules
 
 
 def test_a_refused_draft_is_not_passed_through_to_vllm(tmp_path):
-    inspection = inspect(valid_draft("native"), tmp_path, setting={"method": "eagle"})
+    inspection = inspect(valid_draft("native"), tmp_path, engine={"method": "eagle"})
     assert inspection.errors
     assert not inspection.is_passed_through
 

@@ -22,7 +22,7 @@ def test_gate(spec_of, rows, gate):
     draft = valid_draft("native")
     draft.tensors["midlayer.self_attn.q_proj.weight"] = torch.ones(rows, 2 * HIDDEN)
     spec = spec_of(draft)
-    assert (spec.gate and spec.gate.kind, spec.family) == (gate, "gated" if gate else "native")
+    assert (spec.gate and spec.gate.kind, spec.family.name) == (gate, "gated" if gate else "native")
 
 
 @pytest.mark.parametrize("module", ["gate", "g_proj", "gate_proj"])

@@ -188,7 +188,7 @@ def test_trained_length(spec_of, scaling, length):
     [
         pytest.param(2**22, {}, id="four_million"),
         pytest.param(2**24, {"target": {"max_position_embeddings": 2**24}}, id="a_longer_target"),
-        pytest.param(2**24, {"setting": {"max_model_len": 2**24}}, id="longer_texts"),
+        pytest.param(2**24, {"engine": {"max_model_len": 2**24}}, id="longer_texts"),
     ],
 )
 def test_a_table_that_texts_can_need_is_reserved(tmp_path, rows, differs):

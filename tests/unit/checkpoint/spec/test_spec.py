@@ -32,8 +32,9 @@ from vllm_eagle_ext.checkpoint.draft_config import flatten
 def test_family_backbone_and_drafter(spec_of, family, expected, backbone, drafter):
     draft = valid_draft(family)
     spec = spec_of(draft)
-    assert (spec.family, spec.backbone, spec.drafter) == (expected, backbone, drafter)
-    assert spec.method == draft.method
+    assert (spec.family.name, spec.drafter.backbone.name) == (expected, backbone)
+    assert spec.drafter.architecture == drafter
+    assert spec.drafter.method == draft.method
     assert spec.architecture == draft.config["architectures"][0]
     assert spec.format == ("speculators" if "speculators_model_type" in draft.config else "published")
 
@@ -147,8 +148,9 @@ def test_reads_without_vllm_or_torch(tmp_path):
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['vllm'] = None\n"
         "from vllm_eagle_ext.checkpoint import *\n"
+        "from vllm_eagle_ext.engine import EngineFacts\n"
         f"target = TargetFacts(num_layers={LAYERS}, hidden_size={HIDDEN}, vocab_size={VOCAB})\n"
-        f"print(inspect_draft(read_draft_files({str(folder)!r}), target, Setting()).spec.title)"
+        f"print(inspect_draft(read_draft_files({str(folder)!r}), target, EngineFacts()).spec.title)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout.strip() == "post-norm EAGLE-3", result.stderr

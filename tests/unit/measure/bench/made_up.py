@@ -8,8 +8,7 @@ from random import Random
 from typing import Any
 
 from vllm_eagle_ext.measure.bench.advice import bench_advice
-from vllm_eagle_ext.measure.bench.choice import choose_served, worth_serving
-from vllm_eagle_ext.measure.bench.order import swept, variants
+from vllm_eagle_ext.measure.bench.engines import swept, variants
 from vllm_eagle_ext.measure.bench.results import (
     PLAIN,
     Context,
@@ -23,7 +22,12 @@ from vllm_eagle_ext.measure.bench.results import (
     Variant,
 )
 from vllm_eagle_ext.measure.bench.summary import summarise
-from vllm_eagle_ext.measure.bench.surface import expected_length, surface_of
+from vllm_eagle_ext.measure.bench.surface import (
+    choose_served,
+    expected_length,
+    surface_of,
+    worth_serving,
+)
 
 FAST, SLOW = "org/fast-draft", "org/slow-draft"
 OURS, STOCK = (Variant(kind=kind, draft=FAST, k=3) for kind in ("ours", "stock"))

@@ -7,17 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.measure.bench.made_up import FAST, MadeUpTune, load
-from vllm_eagle_ext.measure.bench.choice import (
+from vllm_eagle_ext.measure.bench.engines import lists_of, swept
+from vllm_eagle_ext.measure.bench.results import PLAIN, SCHEDULE_KEY, Measurement, Variant
+from vllm_eagle_ext.measure.bench.surface import (
     best_by_requests,
     best_fixed,
     choose_served,
     merged_schedule,
+    surface_of,
     worth_serving,
 )
-from vllm_eagle_ext.measure.bench.keywords import lists_of
-from vllm_eagle_ext.measure.bench.order import swept
-from vllm_eagle_ext.measure.bench.results import PLAIN, SCHEDULE_KEY, Measurement, Variant
-from vllm_eagle_ext.measure.bench.surface import surface_of
 
 BEST = st.dictionaries(st.integers(1, 512), st.integers(0, 15), min_size=1)
 FIXED = Variant(kind="ours", draft=FAST, k=2)

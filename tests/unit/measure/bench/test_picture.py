@@ -50,7 +50,7 @@ def test_nothing_to_draw(picture, tmp_path):
 
 def test_each_variant_and_its_interval(picture):
     report = MadeUp(ks=(3, 5), concurrency=(1, 4, 16), jitter=0.05).report()
-    figure = picture._bench_figure(report)
+    figure = picture._bench_plot(report)
     (panel,) = figure.axes
     shown = [bar.get_label() for bar in panel.containers]
     assert shown == [f"{whose}, K={k}" for k in (3, 5) for whose in ("plain vLLM", "this package")]

@@ -1,4 +1,4 @@
-"""What `vllm-eagle bench` refuses before an engine is started, and what it settles."""
+"""What `vllm-eagle bench` refuses before an engine is started, and what it resolves."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.measure.bench.keywords import engine_arguments
-from vllm_eagle_ext.measure.bench.request import BenchRequest, settle_bench
+from vllm_eagle_ext.measure.bench.engines import engine_arguments
+from vllm_eagle_ext.measure.bench.request import BenchRequest, resolve_bench
 from vllm_eagle_ext.measure.bench.results import PLAIN, Variant
 
 REQUEST = BenchRequest(
@@ -23,7 +23,7 @@ HYBRID = {"target": str(TINY / "hybrid_target"), "drafts": [str(TINY / "dflash")
 
 
 def test_nothing_is_left_open():
-    settings, prompts = settle_bench(REQUEST)
+    settings, prompts = resolve_bench(REQUEST)
     assert settings.ks == [3, 5]
     assert settings.concurrency == [1, 4]
     assert settings.served == {REQUEST.drafts[0]: {"method": "eagle3", "model": REQUEST.drafts[0]}}
@@ -31,10 +31,10 @@ def test_nothing_is_left_open():
     assert settings.num_prompts == len(prompts[0]) == 20
 
 
-def test_the_same_request_settles_alike():
-    assert settle_bench(REQUEST)[0] == settle_bench(REQUEST)[0]
-    other = settle_bench(replace(REQUEST, chat_template=False))[0]
-    assert other.prompts_sha256 != settle_bench(REQUEST)[0].prompts_sha256
+def test_the_same_request_resolves_alike():
+    assert resolve_bench(REQUEST)[0] == resolve_bench(REQUEST)[0]
+    other = resolve_bench(replace(REQUEST, chat_template=False))[0]
+    assert other.prompts_sha256 != resolve_bench(REQUEST)[0].prompts_sha256
 
 
 @pytest.mark.parametrize(
@@ -53,26 +53,26 @@ def test_the_same_request_settles_alike():
 )
 def test_what_is_refused(change, said):
     with pytest.raises(EagleExtError) as refused:
-        settle_bench(replace(REQUEST, **change))
+        resolve_bench(replace(REQUEST, **change))
     assert said in str(refused.value)
 
 
 def test_every_variant_runs_as_the_check_decided():
     """On a CPU a hybrid target runs without prefix caching, also without a draft."""
-    settings, _ = settle_bench(replace(REQUEST, **HYBRID, ks=[3]))
+    settings, _ = resolve_bench(replace(REQUEST, **HYBRID, ks=[3]))
     drafted = [Variant(kind=kind, draft=HYBRID["drafts"][0], k=3) for kind in ("stock", "ours")]
     for variant in (PLAIN, *drafted):
         assert engine_arguments(settings, variant)["enable_prefix_caching"] is False
-    assert "enable_prefix_caching" not in settle_bench(REQUEST)[0].engine
+    assert "enable_prefix_caching" not in resolve_bench(REQUEST)[0].engine
 
 
 def test_prefix_caching_that_would_end_the_engine_is_refused():
     with pytest.raises(EagleExtError, match="prefix_caching"):
-        settle_bench(replace(REQUEST, **HYBRID, ks=[3], engine={"enable_prefix_caching": True}))
+        resolve_bench(replace(REQUEST, **HYBRID, ks=[3], engine={"enable_prefix_caching": True}))
 
 
 def test_dummy_weights_take_random_tokens():
-    settings, prompts = settle_bench(replace(REQUEST, dummy=True, prompt_tokens=12))
+    settings, prompts = resolve_bench(replace(REQUEST, dummy=True, prompt_tokens=12))
     assert {len(ids) for ids in prompts[0]} == {12}
     assert len(prompts[0]) == 8
     assert settings.ignore_eos

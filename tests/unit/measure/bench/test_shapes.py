@@ -9,10 +9,11 @@ from benchmarks.gpu_shapes import command, dense_pair, hybrid_pair
 from benchmarks.shapes import dense
 from benchmarks.shapes.dense import LLAMA_8B, random_weights
 from benchmarks.shapes.hybrid import QWEN_27B
-from vllm_eagle_ext.checkpoint import Setting, TargetFacts, inspect_draft
+from vllm_eagle_ext.checkpoint import TargetFacts, inspect_draft
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
-from vllm_eagle_ext.checkpoint.tensor_names import canonical_name
+from vllm_eagle_ext.checkpoint.tensors import canonical_name
+from vllm_eagle_ext.engine import EngineFacts
 
 DTYPES = {torch.bfloat16: "BF16", torch.int64: "I64", torch.bool: "BOOL"}
 KINDS = {"native": {}, "postnorm": {"post_norm": True}, "gated": {"post_norm": True, "gated": True}}
@@ -26,7 +27,7 @@ def inspect(target, config, tensors, method):
     values = {n: tensors[n].numpy().tobytes() for n in ("d2t", "t2d") if n in tensors}
     files = DraftFiles("made up", config, "safetensors", headers, values)
     return inspect_draft(
-        files, TargetFacts.from_config(target), Setting(method=method, k=5, max_model_len=1024)
+        files, TargetFacts.from_config(target), EngineFacts(method=method, k=5, max_model_len=1024)
     )
 
 

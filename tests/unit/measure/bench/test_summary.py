@@ -25,7 +25,7 @@ def row(report, variant=OURS, concurrency=1):
 
 
 class TestRow:
-    def test_figures(self):
+    def test_metrics(self):
         made = MadeUp(concurrency=(1, 4))
         found = row(made.report(), concurrency=4)
         assert found.acceptance_length == pytest.approx(1 + 0.8 + 0.64 + 0.512)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.measure.bench.made_up import FAST, MadeUpTune, load, memory_bound
-from vllm_eagle_ext.measure.bench.order import swept
+from vllm_eagle_ext.measure.bench.engines import swept
 from vllm_eagle_ext.measure.bench.results import PLAIN, Variant
 from vllm_eagle_ext.measure.bench.surface import (
     expected_length,

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tests.unit.measure.bench.made_up import FAST, MadeUpTune, load, memory_bound
-from vllm_eagle_ext.measure.bench.keywords import engine_arguments
+from vllm_eagle_ext.measure.bench.engines import engine_arguments
 from vllm_eagle_ext.measure.bench.results import PLAIN, REPORT, SCHEDULE_KEY, Report, Variant
 from vllm_eagle_ext.measure.bench.run import publish
 

@@ -1,4 +1,4 @@
-"""What `vllm-eagle tune` refuses before an engine is started, and what it settles."""
+"""What `vllm-eagle tune` refuses before an engine is started, and what it resolves."""
 
 from __future__ import annotations
 
@@ -16,33 +16,32 @@ from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.measure.bench.request import BenchRequest
-from vllm_eagle_ext.measure.bench.tune_request import settle_tune, usual_lengths, with_context
-from vllm_eagle_ext.preflight.offline.platform import find_platform
+from vllm_eagle_ext.measure.bench.tune_request import resolve_tune, usual_lengths, with_context
 
 REQUEST = BenchRequest(drafts=[str(TINY / "postnorm")], target=str(TINY / "target"), k=4, together=None)
 HYBRID = replace(REQUEST, target=str(TINY / "hybrid_target"), drafts=[str(TINY / "dflash")], k=7)
 
 
 def test_nothing_is_left_open():
-    settled, prompts = settle_tune(REQUEST)
-    assert settled.ks == [0, 1, 2, 3, 4]
-    assert settled.concurrency == [1, 2, 4, 8, 16, 32]
-    assert settled.contexts == [64, 512] == sorted(prompts)
-    assert settled.served[REQUEST.drafts[0]]["method"] == "eagle3"
+    resolved, prompts = resolve_tune(REQUEST)
+    assert resolved.ks == [0, 1, 2, 3, 4]
+    assert resolved.concurrency == [1, 2, 4, 8, 16, 32]
+    assert resolved.contexts == [64, 512] == sorted(prompts)
+    assert resolved.served[REQUEST.drafts[0]]["method"] == "eagle3"
     assert all(len(ids) >= context for context, found in prompts.items() for ids in found)
     assert max(map(len, prompts[512])) < 800
-    assert settled.together  # on a CPU
-    assert settle_tune(REQUEST)[0] == settled
+    assert resolved.together  # on a CPU
+    assert resolve_tune(REQUEST)[0] == resolved
 
 
 def test_a_hybrid_target_runs_without_prefix_caching_on_a_cpu():
-    settled, _ = settle_tune(HYBRID)
-    assert settled.engine["enable_prefix_caching"] is False
-    assert settled.ks == [0, 1, 2, 3, 4, 6, 7]
+    resolved, _ = resolve_tune(HYBRID)
+    assert resolved.engine["enable_prefix_caching"] is False
+    assert resolved.ks == [0, 1, 2, 3, 4, 6, 7]
 
 
 def test_the_usual_loads_keep_to_the_engine():
-    assert settle_tune(replace(REQUEST, engine={"max_num_seqs": 8}))[0].concurrency == [1, 2, 4, 8]
+    assert resolve_tune(replace(REQUEST, engine={"max_num_seqs": 8}))[0].concurrency == [1, 2, 4, 8]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_the_usual_loads_keep_to_the_engine():
 )
 def test_what_is_refused(change, said):
     with pytest.raises(EagleExtError) as refused:
-        settle_tune(replace(REQUEST, **change))
+        resolve_tune(replace(REQUEST, **change))
     assert said in str(refused.value)
 
 
@@ -82,28 +81,28 @@ def parallel(tmp_path):
 
 def test_lengths_of_drafts_that_are_made_in_parallel(parallel):
     allowed = replace(parallel, contexts=(64,), concurrency=(1,))
-    assert settle_tune(allowed)[0].ks == [0, 4]
-    assert settle_tune(replace(allowed, ks=[4]))[0].ks == [0, 4]
+    assert resolve_tune(allowed)[0].ks == [0, 4]
+    assert resolve_tune(replace(allowed, ks=[4]))[0].ks == [0, 4]
     with pytest.raises(EagleExtError, match=r"--lengths is \[2, 4\]\. Allowed: 0 and 4"):
-        settle_tune(replace(allowed, ks=[2, 4]))
+        resolve_tune(replace(allowed, ks=[2, 4]))
 
 
 def test_what_is_started_is_checked_with_every_length():
     """One state block per draft token: vLLM 0.32's CPU kernels need all drafts."""
-    settle_tune(HYBRID)
+    resolve_tune(HYBRID)
     with pytest.raises(EagleExtError, match="--lengths 0,1,2,3,4,6,7: speculative_config"):
-        settle_tune(replace(HYBRID, eagle_ext={"hybrid_state": "per_token"}))
+        resolve_tune(replace(HYBRID, eagle_ext={"hybrid_state": "per_token"}))
 
 
 def test_adaptive_verification_of_a_gpu_is_checked_as_it_is_started(monkeypatch):
     """On a hybrid target it needs this package's option; of a platform that is only foreseen here."""
-    gpu = replace(find_platform("auto"), name="cuda")
-    monkeypatch.setattr("vllm_eagle_ext.preflight.offline.run.find_platform", lambda _: gpu)
-    assert settle_tune(replace(REQUEST, adaptive=True))[0].adaptive
+    gpu = ("cuda", "a GPU is assumed")
+    monkeypatch.setattr("vllm_eagle_ext.preflight.foreseen.find_platform", lambda _: gpu)
+    assert resolve_tune(replace(REQUEST, adaptive=True))[0].adaptive
     with pytest.raises(EagleExtError, match="--adaptive: "):
-        settle_tune(replace(HYBRID, adaptive=True))
+        resolve_tune(replace(HYBRID, adaptive=True))
     permitted = {"hybrid_state": "replay", "adaptive_verification": True}
-    assert settle_tune(replace(HYBRID, adaptive=True, eagle_ext=permitted))[0].adaptive
+    assert resolve_tune(replace(HYBRID, adaptive=True, eagle_ext=permitted))[0].adaptive
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from vllm_eagle_ext.measure.engine import memory_share
+from vllm_eagle_ext.measure.engine import machine
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
-from vllm_eagle_ext.measure.engine.memory_share import Node, folder_bytes, share_of, with_memory
+from vllm_eagle_ext.measure.engine.machine import Node, folder_bytes, share_of, with_memory
 from vllm_eagle_ext.measure.prompts import PromptSet
 from vllm_eagle_ext.measure.verify.request import VerifyRequest
 from vllm_eagle_ext.measure.verify.run import fitted
-from vllm_eagle_ext.preflight.offline.run import CheckRequest
+from vllm_eagle_ext.preflight.check import CheckRequest
 
 GIB = 1 << 30
 LARGE = Node(64 * GIB, 60 * GIB)
@@ -22,7 +22,7 @@ LARGE = Node(64 * GIB, 60 * GIB)
 def on_cpu(monkeypatch):
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     found = [LARGE]
-    monkeypatch.setattr(memory_share, "nodes", lambda: found)
+    monkeypatch.setattr(machine, "nodes", lambda: found)
     return found
 
 
@@ -123,7 +123,7 @@ def test_weights_are_those_of_the_files(tmp_path):
 def test_nodes_are_those_that_vllm_reads():
     from vllm.platforms import current_platform
 
-    found = memory_share.nodes()
+    found = machine.nodes()
     assert bool(found) == current_platform.is_cpu()
     assert all(0 < node.free <= node.total for node in found)
 

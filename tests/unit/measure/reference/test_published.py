@@ -12,13 +12,18 @@ from tests.support.drafts import LAYER, Draft, inspect, valid_draft
 from tests.support.engine import TINY
 from tests.unit.measure.reference.layers import tiny_target
 from vllm_eagle_ext.checkpoint.attention import LayerAttention
+from vllm_eagle_ext.checkpoint.registry import families
 from vllm_eagle_ext.checkpoint.rope_config import Rope
-from vllm_eagle_ext.checkpoint.vocabulary_map import Vocabulary
+from vllm_eagle_ext.checkpoint.vocabulary import Vocabulary
+from vllm_eagle_ext.families.eagle3.names import QWEN3_DRAFTER
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
-from vllm_eagle_ext.measure.reference.published import NotComputedError, load_reference, obstacle
-from vllm_eagle_ext.measure.reference.target_states import load_target
-from vllm_eagle_ext.measure.reference.walk import DFlashWalk
-from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
+from vllm_eagle_ext.measure.reference.published import (
+    NotComputedError,
+    load_reference,
+    unsupported_reason,
+)
+from vllm_eagle_ext.measure.reference.walk import DFlashWalk, load_target
+from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 TARGETS = {"native": "target", "postnorm": "target", "gated": "target", "dflash": "hybrid_target"}
 
@@ -81,20 +86,20 @@ def test_a_map_of_target_ids_is_no_offset(target):
 
 @pytest.mark.parametrize("draft", TARGETS)
 def test_the_tiny_drafts_have_one(draft):
-    assert obstacle(spec_of(draft), TINY / draft) is None
+    assert unsupported_reason(spec_of(draft), TINY / draft) is None
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"family": "mla"}, "MLA EAGLE-3"),
+        ({"family": families()["mla"]}, "MLA EAGLE-3"),
         ({"weights": "bin"}, "safetensors"),
         ({"quantisation": "fp8"}, "fp8"),
-        ({"rope": Rope(None), "backbone": "qwen3"}, "rope_theta"),
+        ({"rope": Rope(None), "drafter": QWEN3_DRAFTER}, "rope_theta"),
     ],
 )
 def test_obstacles(changed, said):
-    assert said in str(obstacle(replace(spec_of("postnorm"), **changed), TINY / "postnorm"))
+    assert said in str(unsupported_reason(replace(spec_of("postnorm"), **changed), TINY / "postnorm"))
 
 
 @pytest.mark.parametrize(("family", "dropped"), [("native", False), ("p-eagle", True), ("dflash", True)])
@@ -104,7 +109,7 @@ def test_sections_of_a_stretched_rope(tmp_path, family, dropped):
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
     layers = draft.config.get(LAYER, draft.config)
     layers["rope_parameters"] = yarn | {"rope_theta": 1e4, "mrope_section": [4, 2, 2]}
-    found = obstacle(inspect(draft, tmp_path).spec, tmp_path)
+    found = unsupported_reason(inspect(draft, tmp_path).spec, tmp_path)
     assert (found is None) == dropped, found
 
 

@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from vllm.model_executor.layers.rotary_embedding import get_rope
 
-from vllm_eagle_ext.measure.reference.rotary import Rotary, read_rotary, rope_obstacle
+from vllm_eagle_ext.measure.reference.rotary import Rotary, read_rotary, rope_unsupported_reason
 
 ORIGINAL = "original_max_position_embeddings"
 D, ROWS, THETA = 64, 48, 50000.0
@@ -38,7 +38,7 @@ def queries() -> torch.Tensor:  # [ROWS, 2, D]
 
 
 def mine(config: dict[str, Any]) -> torch.Tensor:
-    assert rope_obstacle(config) is None
+    assert rope_unsupported_reason(config) is None
     return read_rotary(config)(queries(), torch.arange(ROWS)[:, None, None])
 
 
@@ -118,7 +118,7 @@ def test_the_longest_position_stands_in_for_the_original_length():
     ],
 )
 def test_what_is_not_computed(block, said):
-    assert said in str(rope_obstacle({"rope_theta": THETA, "rope_parameters": block}))
+    assert said in str(rope_unsupported_reason({"rope_theta": THETA, "rope_parameters": block}))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_is_not_computed(block, said):
     ],
 )
 def test_what_has_no_effect(block):
-    assert rope_obstacle({"rope_parameters": block}) is None
+    assert rope_unsupported_reason({"rope_parameters": block}) is None
 
 
 def test_yarn_with_sections_is_another_in_vllm():
@@ -140,8 +140,8 @@ def test_yarn_with_sections_is_another_in_vllm():
     theirs = of_vllm(YARN | sections | {"mrope_interleaved": True})
     assert (theirs - of_transformers(YARN)).abs().max() > 0.01
     config = {"rope_theta": THETA, "rope_parameters": YARN | sections}
-    assert "mrope_section" in str(rope_obstacle(config))
-    assert rope_obstacle(config, sections=False) is None
+    assert "mrope_section" in str(rope_unsupported_reason(config))
+    assert rope_unsupported_reason(config, sections=False) is None
 
 
 def test_sections_are_nothing_to_a_linear_rope():

@@ -15,10 +15,10 @@ from tests.support import breakage
 from tests.support.broken_kernels import broken
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.cli import app
-from vllm_eagle_ext.cli.selftest.table import print_selftest
+from vllm_eagle_ext.cli.selftest import print_selftest
 from vllm_eagle_ext.measure.selftest import groups, run
-from vllm_eagle_ext.measure.selftest.cases import KS, QUICK, RANKS, STATES, TARGETS, cases
 from vllm_eagle_ext.measure.selftest.outcome import SelfTest, without_paths
+from vllm_eagle_ext.measure.selftest.run import KS, QUICK, RANKS, STATES, TARGETS, cases
 from vllm_eagle_ext.measure.selftest.timing import floor_ms, layers_for, needed_bytes
 from vllm_eagle_ext.replay.ops import cpu
 
@@ -29,7 +29,7 @@ SMALL = (("Qwen3.6-27B", 8, 3, STATES[0]), ("Qwen3.6-35B-A3B", 8, 7, STATES[1]))
 @pytest.fixture
 def invoke(monkeypatch, tmp_path):
     """The command on few shapes: exit status, what it printed, and its JSON."""
-    monkeypatch.setattr("vllm_eagle_ext.measure.selftest.cases.QUICK", SMALL)
+    monkeypatch.setattr("vllm_eagle_ext.measure.selftest.run.QUICK", SMALL)
     monkeypatch.setattr(groups.check_groups, "__defaults__", (3,))
 
     def start():
@@ -148,10 +148,10 @@ def test_groups_that_are_mixed_up_are_seen():
     (kernels,), device = run._kernels_here()
 
     def first_group_alone(layers, history):
-        return kernels.recurrence.ApplyPlan([(*layer, 0) for *layer, _ in layers], history)
+        return kernels.replay.Commit([(*layer, 0) for *layer, _ in layers], history)
 
     changed = broken(kernels, "no commit")
-    changed.recurrence.ApplyPlan = first_group_alone
+    changed.replay.Commit = first_group_alone
     assert groups.check_groups(kernels, run.FEW, device, 3).ok
     result = groups.check_groups(changed, run.FEW, device, 3)
     assert result.error is None

@@ -16,11 +16,10 @@ from tests.support.engine import TINY
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
 from vllm_eagle_ext.measure.prompts import PromptSet
 from vllm_eagle_ext.measure.reference.published import load_reference
-from vllm_eagle_ext.measure.reference.target_states import load_target, residual_stream
-from vllm_eagle_ext.measure.reference.walk import accepted_length
+from vllm_eagle_ext.measure.reference.walk import accepted_length, load_target, residual_stream
 from vllm_eagle_ext.measure.verify import against
 from vllm_eagle_ext.measure.verify.request import VerifyRequest
-from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
+from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 K, TOKENS = 3, 64
 PROMPTS = [[5, 90 + number, 17, 300, 41] for number in range(4)]
@@ -174,7 +173,7 @@ def test_the_unexpected_is_no_end(rightly, monkeypatch):
     ],
 )
 def test_another_target_than_the_references(engine, named):
-    found = against._obstacle(
+    found = against._unsupported_reason(
         replace(request(), engine=engine), run_check(request().check).inspection.spec
     )
     assert found is None if named is None else f"without {named} of --engine" in found

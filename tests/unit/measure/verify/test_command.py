@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.measure.verify import run
-from vllm_eagle_ext.measure.verify.logs import Logs
+from vllm_eagle_ext.measure.verify.table import Logs
 from vllm_eagle_ext.measure.verify.verdicts import VerifyReport, not_applicable, verdict
 
 
@@ -54,7 +54,8 @@ def test_the_check_is_of_the_engine_that_starts(monkeypatch):
         "download_dir": "d",
     }  # fmt: skip
     check = asked("--engine", json.dumps(engine), monkeypatch=monkeypatch).check
-    assert (check.tp, check.prefix_caching, check.max_model_len) == (2, False, 512)
+    named = ("tensor_parallel_size", "enable_prefix_caching", "max_model_len")
+    assert [check.engine[name] for name in named] == [2, False, 512]
     assert check.download_dir == "d"
 
 

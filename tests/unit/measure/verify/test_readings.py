@@ -14,7 +14,7 @@ from tests.unit.measure.verify.toy import ToyEngine
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.measure.verify import run
 from vllm_eagle_ext.measure.verify.readings import FEEDBACK, GATE_LAYOUT, Acceptance, Comparison
-from vllm_eagle_ext.measure.verify.readings_table import print_answer
+from vllm_eagle_ext.measure.verify.table import print_answer
 
 
 def layouts(first: int, second: int, drafts: int = 200, **options) -> Comparison:

@@ -17,7 +17,7 @@ from vllm_eagle_ext.measure.verify import run
 from vllm_eagle_ext.measure.verify.request import VerifyRequest
 from vllm_eagle_ext.measure.verify.table import print_verification
 from vllm_eagle_ext.measure.verify.verdicts import Verdict
-from vllm_eagle_ext.preflight.offline.run import CheckRequest, run_check
+from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 pytestmark = pytest.mark.promise("`verify` fails a draft that is served wrongly")
 
@@ -100,8 +100,12 @@ def test_what_vllm_decides_stays_so(engines, tmp_path):
 
 def test_ranks_that_cannot_share_the_heads_start_no_engine(engines, tmp_path):
     asked = request()
-    check = CheckRequest.for_engine(
-        {"tensor_parallel_size": 3}, draft=asked.check.draft, target=asked.check.target, k=3, options={}
+    check = CheckRequest(
+        engine={"tensor_parallel_size": 3},
+        draft=asked.check.draft,
+        target=asked.check.target,
+        k=3,
+        options={},
     )
     report = run.run_verify(replace(asked, check=check), tmp_path, stage)
     assert (report.exit_code, engines["started"]) == (1, [])

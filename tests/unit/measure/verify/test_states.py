@@ -5,8 +5,7 @@ from __future__ import annotations
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
-from vllm_eagle_ext.measure.verify.states import judge_failure, judge_states, other
-from vllm_eagle_ext.measure.verify.texts import Divergence
+from vllm_eagle_ext.measure.verify.texts import Divergence, judge_failure, judge_states, other_scheme
 from vllm_eagle_ext.measure.verify.verdicts import Verdict
 
 
@@ -79,4 +78,4 @@ def test_a_crash_without_a_word():
 
 
 def test_other():
-    assert (other("replay"), other("per_token")) == ("per_token", "replay")
+    assert (other_scheme("replay"), other_scheme("per_token")) == ("per_token", "replay")

@@ -96,7 +96,7 @@ class Chain:
         self.exact = Exact(step.cache.state[blocks])
         self.scheme = PerToken(step.cache.state[blocks], max(step.shape.T, PADDING_ROWS))
         self.scheme.table[blocks == 0] = 0
-        self.commit = ops.ApplyPlan([(step.cache, step.gating, 0)], step.shape.W - 1)
+        self.commit = ops.Commit([(step.cache, step.gating, 0)], step.shape.W - 1)
 
     def run(self, lengths: list[int]) -> Compared:
         step = self.step

@@ -51,7 +51,7 @@ def check_lengths(shape: Shape, lengths: list[int], seed: int) -> None:
     plan = many.plan()
     ops.plan(many.batch, many.sampled(lengths), None, None, plan)
     assert plan.rows_to_commit.tolist() == lengths
-    ops.ApplyPlan([(many.cache, many.gating, 0)], shape.W - 1)(many.batch, plan)
+    ops.Commit([(many.cache, many.gating, 0)], shape.W - 1)(many.batch, plan)
 
     states = torch.cat([scheme.accept([length]) for length in lengths])
     mine, outputs = result(many, out.repeat(len(lengths), 1, 1)), expected.repeat(len(lengths), 1, 1)
@@ -135,7 +135,7 @@ def run_chain(shape: Shape, requests: int, steps: int) -> int:
     pick = random.Random(shape.T)
     step = case(shape, [shape.T] * requests)
     scheme = PerToken(step.cache.state[step.batch.state_blocks.long()], shape.T)
-    commit, seen = ops.ApplyPlan([(step.cache, step.gating, 0)], shape.W - 1), set()
+    commit, seen = ops.Commit([(step.cache, step.gating, 0)], shape.W - 1), set()
     for number in range(steps):
         step.counts = [pick.randint(1, shape.T) for _ in range(requests)]
         lengths = [pick.randint(1, count) for count in step.counts]
@@ -178,7 +178,7 @@ def test_several_layers_in_one_commit():
         ops.verify(layer.rows, layer.gating, layer.cache, layer.batch, out)
     plan = layers[0].plan()
     ops.plan(layers[0].batch, layers[0].sampled(lengths), None, None, plan)
-    ops.ApplyPlan([(layer.cache, layer.gating, 0) for layer in layers], 3)(layers[0].batch, plan)
+    ops.Commit([(layer.cache, layer.gating, 0) for layer in layers], 3)(layers[0].batch, plan)
     for layer, out, wanted in zip(layers, outs, expected, strict=True):
         assert differing(layer, result(layer, out), wanted) == set()
     assert differing(layers[0], *expected) == {"outputs", "state", "conv"}

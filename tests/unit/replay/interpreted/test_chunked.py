@@ -176,7 +176,7 @@ def test_a_chain_of_256_steps(T, state, A_log):
     ("verify", "commit"), [pytest.param(sequential, chunked, marks=FULL), (chunked, sequential)]
 )
 def test_either_commits_what_the_other_verified(monkeypatch, verify, commit):
-    parts = {"verify": verify.verify, "plan": chunked.plan, "ApplyPlan": commit.ApplyPlan}
+    parts = {"verify": verify.verify, "plan": chunked.plan, "Commit": commit.Commit}
     monkeypatch.setattr(exactness, "ops", SimpleNamespace(**parts))
     check(Shape(T=16, H=2, HV=4), [16, PADDING, 3], [7, 0, 2])
 
@@ -187,7 +187,7 @@ class TestControls:
     SHAPE = Shape(T=16, **SMALL)
 
     def found(self, monkeypatch, **changed):
-        parts = {name: getattr(chunked, name) for name in ("verify", "plan", "ApplyPlan")}
+        parts = {name: getattr(chunked, name) for name in ("verify", "plan", "Commit")}
         monkeypatch.setattr(exactness, "ops", SimpleNamespace(**parts | changed))
         return compare(self.SHAPE, [16], [9], 3)
 

@@ -9,7 +9,7 @@ import torch
 
 from tests.unit.replay.cases import PADDING, Case, Shape, bits, case, replay
 from tests.unit.replay.grouped import assert_equals_one_by_one
-from vllm_eagle_ext.memory.chunked_kernels import hindrance
+from vllm_eagle_ext.memory.chunked_kernels import unsupported_reason
 from vllm_eagle_ext.replay.ops import triton as sequential
 from vllm_eagle_ext.replay.ops import triton_chunked as chunked
 from vllm_eagle_ext.replay.ops.types import Align
@@ -69,7 +69,7 @@ def test_a_commit_writes_the_blocks_of_its_plan_alone():
     step = steps[1]
     plan, now = step.plan(), step.whole.clone()
     chunked.plan(step.batch, step.sampled(LENGTHS), None, None, plan)
-    commit = chunked.ApplyPlan([(step.cache, step.gating, 0)], 3)
+    commit = chunked.Commit([(step.cache, step.gating, 0)], 3)
     commit(step.batch, plan._replace(rows_to_commit=torch.zeros_like(plan.rows_to_commit)))
     commit(step.batch, plan._replace(final=torch.zeros_like(plan.final)))
     assert changed(step, now) == []
@@ -91,7 +91,7 @@ def test_a_step_over_a_block_boundary(T, source):
         align = Align.of([table], computed, 32)
         kernels.plan(step.batch, step.sampled([4, 3, 1, 3]), None, align, plan)
         assert (plan.block_end > 0).sum() == 1
-        kernels.ApplyPlan([(step.cache, step.gating, 0)], 3)(step.batch, plan)
+        kernels.Commit([(step.cache, step.gating, 0)], 3)(step.batch, plan)
     assert torch.equal(steps[0].cache.conv, steps[1].cache.conv)
     torch.testing.assert_close(steps[0].cache.state, steps[1].cache.state, **CLOSE)
 
@@ -109,7 +109,7 @@ def test_several_layers_in_one_commit():
         chunked.verify(step.rows, step.gating, step.cache, step.batch, step.out())
     plan = layers[0].plan()
     chunked.plan(layers[0].batch, layers[0].sampled([2, 0, 1]), None, None, plan)
-    chunked.ApplyPlan([(step.cache, step.gating, 0) for step in layers], 3)(layers[0].batch, plan)
+    chunked.Commit([(step.cache, step.gating, 0) for step in layers], 3)(layers[0].batch, plan)
     for step, twin in zip(layers, twins, strict=True):
         twin.batch = layers[0].batch
         replay(twin, [2, 0, 1], chunked)
@@ -131,8 +131,8 @@ def test_what_they_cannot_run_is_refused(shape, reason):
     with pytest.raises(ValueError, match=reason):
         chunked.verify(step.rows, step.gating, step.cache, step.batch, step.out())
     with pytest.raises(ValueError, match=reason):
-        chunked.ApplyPlan([(step.cache, step.gating, 0)], 3)
+        chunked.Commit([(step.cache, step.gating, 0)], 3)
     widths, dtypes = (shape.DK, shape.DV), (shape.model, shape.state)
-    assert reason in hindrance(*widths, shape.T, *dtypes)
+    assert reason in unsupported_reason(*widths, shape.T, *dtypes)
     right = replace(shape, DK=16, DV=16, T=64, model=torch.bfloat16)
-    assert hindrance(right.DK, right.DV, right.T, right.model, right.state) is None
+    assert unsupported_reason(right.DK, right.DV, right.T, right.model, right.state) is None

@@ -24,7 +24,7 @@ from tests.unit.replay.interpreted.per_token import PerToken, per_token_outcome
 from vllm_eagle_ext.replay.ops import reference
 from vllm_eagle_ext.replay.ops import triton as ops
 from vllm_eagle_ext.replay.ops.triton_plan import MoveConvStates
-from vllm_eagle_ext.replay.ops.types import Align, Batch, Plan
+from vllm_eagle_ext.replay.ops.types import Align, Batch, CommitPlan
 
 COUNTS, LENGTHS = [3, PADDING, 0, 1, PADDING, 4], [2, 3, 1, 1, 0, 4]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-7}  # of fp64; bf16: two roundings of 2^-8 at most
@@ -58,7 +58,7 @@ def test_padding_is_inert(padding):
 
     plan, before = step.plan(), step.whole.clone()
     ops.plan(step.batch, step.sampled(LENGTHS), None, None, plan)
-    commit = ops.ApplyPlan([(step.cache, step.gating, 0)], 3)
+    commit = ops.Commit([(step.cache, step.gating, 0)], 3)
     commit(step.batch, plan)
     assert changed_blocks(step, before) == owned(step, COUNTS)
     before = step.whole.clone()
@@ -112,7 +112,7 @@ def test_conv_states(W):
         assert torch.equal(layer.cache.conv[0], untouched)
 
 
-def make_plan(step: Case, sampled: list[int], align: Align | None = None, ops=ops) -> Plan:
+def make_plan(step: Case, sampled: list[int], align: Align | None = None, ops=ops) -> CommitPlan:
     plan = step.plan()
     ops.plan(step.batch, int32(*sampled), None, align, plan)
     return plan
@@ -165,7 +165,8 @@ def test_plan_equals_the_reference():
     for align in (None, Align.of([table], computed, 16)):
         for mapping in (None, rows_of):
             plans = [
-                Plan(*torch.full((4, requests), -7, dtype=torch.int32, device=DEVICE)) for _ in "ab"
+                CommitPlan(*torch.full((4, requests), -7, dtype=torch.int32, device=DEVICE))
+                for _ in "ab"
             ]
             for implementation, plan in zip((ops, reference), plans, strict=True):
                 implementation.plan(Batch(blocks, starts), sampled, mapping, align, plan)
@@ -192,7 +193,7 @@ def test_a_step_over_a_block_boundary_writes_both_blocks():
     assert torch.equal(bits(out[:8]), bits(outputs[:8]))
     plan = make_plan(step, sampled, Align.of([table], computed, 16))
     before = step.whole.clone()
-    ops.ApplyPlan([(step.cache, step.gating, 0)], 3)(step.batch, plan)
+    ops.Commit([(step.cache, step.gating, 0)], 3)(step.batch, plan)
 
     wanted = {fresh[0]: (0, 4), blocks[0]: (0, 2), blocks[1]: (1, 2), blocks[3]: (3, 4)}
     assert changed_blocks(step, before) == sorted(wanted)
@@ -228,7 +229,7 @@ def test_rows_that_would_be_rounded_are_refused():
 def test_layers_that_differ_are_refused():
     one, other = case(Shape(), [2]), case(Shape(HV=4), [2])
     with pytest.raises(ValueError, match="differ"):
-        ops.ApplyPlan([(one.cache, one.gating, 0), (other.cache, other.gating, 0)], 3)
+        ops.Commit([(one.cache, one.gating, 0), (other.cache, other.gating, 0)], 3)
 
 
 class TestControls:
@@ -240,7 +241,7 @@ class TestControls:
         """`changed`: functions of the operation, in place of Triton's."""
         step = case(Shape(), list(self.COUNTS))
         expected = per_token_outcome(step, self.LENGTHS)
-        functions = {"verify": ops.verify, "plan": ops.plan, "ApplyPlan": ops.ApplyPlan} | changed
+        functions = {"verify": ops.verify, "plan": ops.plan, "Commit": ops.Commit} | changed
         return differing(step, replay(step, self.LENGTHS, SimpleNamespace(**functions)), expected)
 
     def test_nothing_changed(self):
@@ -264,11 +265,11 @@ class TestControls:
 
     def test_a_conv_state_off_by_one(self):
         def commit(layers, history):
-            return ops.ApplyPlan(
+            return ops.Commit(
                 [(p._replace(conv=p.conv[:, :, 1:]), *rest) for p, *rest in layers], history
             )
 
-        assert self.outcomes(ApplyPlan=commit) == {"conv"}
+        assert self.outcomes(Commit=commit) == {"conv"}
 
     def test_another_decay_in_one_head(self):
         def verify(rows, gating, cache, batch, out):
@@ -286,4 +287,4 @@ class TestControls:
         assert self.outcomes(verify=verify) == {"state"}
 
     def test_no_commit(self):
-        assert self.outcomes(ApplyPlan=lambda *_: lambda *_: None) == {"state", "conv"}
+        assert self.outcomes(Commit=lambda *_: lambda *_: None) == {"state", "conv"}

@@ -11,13 +11,10 @@ import torch
 from vllm.v1.worker.gpu.model_states import recoverssm
 
 from tests.unit.replay.cases import DEVICE, Shape, gating, rows, state_cache
-from vllm_eagle_ext.replay import group_commit
-from vllm_eagle_ext.replay.cache_groups import CacheGroups
-from vllm_eagle_ext.replay.group_commit import GroupCommit
+from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupCommit
 from vllm_eagle_ext.replay.on_gpu import GpuOps
 from vllm_eagle_ext.replay.ops import reference, triton, triton_chunked
-from vllm_eagle_ext.replay.ops.types import Align, Batch, BlockPlaces, Layer, Plan
-from vllm_eagle_ext.replay.protocol import Step
+from vllm_eagle_ext.replay.ops.types import Align, Batch, BlockPlaces, CommitPlan, Layer, Step
 
 SHAPE = Shape(T=4)
 GROUPS = (("0.a", "0.b"), ("1.a",), ("2.a",))
@@ -35,7 +32,7 @@ def layers(kernels) -> dict[str, SimpleNamespace]:
     return {
         name: SimpleNamespace(
             state_cache=state_cache(SHAPE, BLOCKS, seed)[0], gating=gating(SHAPE, seed + 50),
-            conv_kernel_size=SHAPE.W, recurrence=kernels,
+            conv_kernel_size=SHAPE.W, replay_kernels=kernels,
         )
         for seed, name in enumerate(names)
     }  # fmt: skip
@@ -80,9 +77,9 @@ class Batches:
         batch, out = Batch(blocks, self.starts), torch.zeros_like(step_rows.value)
         reference.verify(step_rows, layer.gating, layer.state_cache, batch, out)
         align = Align.of([table], ints(computed), SIZE) if self.aligned else None
-        plan = Plan(*torch.zeros(4, len(COUNTS), dtype=torch.int32, device=DEVICE))
+        plan = CommitPlan(*torch.zeros(4, len(COUNTS), dtype=torch.int32, device=DEVICE))
         reference.plan(batch, self.sampled, self.rows_of, align, plan)
-        reference.ApplyPlan([Layer(layer.state_cache, layer.gating, 0)], SHAPE.W - 1)(batch, plan)
+        reference.Commit([Layer(layer.state_cache, layer.gating, 0)], SHAPE.W - 1)(batch, plan)
         return out
 
 
@@ -106,7 +103,6 @@ def test_steps_of_three_cache_groups(monkeypatch, aligned, mixed, kernels):
     ops = GpuOps()
     if DEVICE == "cpu":  # without a device vLLM's own kernel, which the warm-up calls, is no kernel
         monkeypatch.setattr(recoverssm, "_postprocess_recoverssm_align_kernel", mock.MagicMock())
-    monkeypatch.setattr(group_commit, "replay_ops", lambda: ops)
     got, want, batches = layers(kernels), layers(kernels), Batches(aligned=aligned, mixed=mixed)
     groups = CacheGroups(len(GROUPS), 8, torch.device(DEVICE), ops)
     for names in GROUPS:

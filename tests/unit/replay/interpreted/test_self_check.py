@@ -52,10 +52,10 @@ def in_precision(dtype: torch.dtype) -> Kernels:
     def verify(*arguments):
         reference.verify(*arguments, dtype=dtype)
 
-    def apply_plan(layers, history):
-        return reference.ApplyPlan(layers, history, dtype=dtype)
+    def commit_class(layers, history):
+        return reference.Commit(layers, history, dtype=dtype)
 
-    kernels = SimpleNamespace(verify=verify, plan=reference.plan, ApplyPlan=apply_plan)
+    kernels = SimpleNamespace(verify=verify, plan=reference.plan, Commit=commit_class)
     return Kernels("other", kernels, False, lambda batch, _: batch, gpu_kernel)
 
 

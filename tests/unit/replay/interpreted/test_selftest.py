@@ -11,7 +11,7 @@ from vllm.v1.worker.gpu.model_states import recoverssm
 from tests.support.broken_kernels import broken
 from tests.unit.replay.cases import DEVICE
 from vllm_eagle_ext.measure.selftest import groups, timing
-from vllm_eagle_ext.replay import cache_groups, group_commit
+from vllm_eagle_ext.replay import cache_groups
 from vllm_eagle_ext.replay.on_gpu import GpuOps
 from vllm_eagle_ext.replay.ops import triton, triton_chunked
 from vllm_eagle_ext.replay.ops.types import BlockTables
@@ -31,9 +31,7 @@ KERNELS = {
 def _as_on_a_gpu(monkeypatch):
     if DEVICE == "cpu":  # without a device vLLM's own kernel, which the warm-up calls, is no kernel
         monkeypatch.setattr(recoverssm, "_postprocess_recoverssm_align_kernel", mock.MagicMock())
-    ops = GpuOps()
-    for module in (group_commit, groups):
-        monkeypatch.setattr(module, "replay_ops", lambda: ops)
+    monkeypatch.setattr(groups, "replay_ops", GpuOps)
 
 
 def failed(kernels: Kernels) -> set[str]:
@@ -53,9 +51,9 @@ def test_cache_groups(name):
 
 
 def test_a_commit_that_takes_all_layers_for_one_group_is_seen():
-    right = KERNELS["sequential"].recurrence
+    right = KERNELS["sequential"].replay
     changed = broken(KERNELS["sequential"], "no commit")
-    changed.recurrence.ApplyPlan = lambda layers, history: right.ApplyPlan(
+    changed.replay.Commit = lambda layers, history: right.Commit(
         [(*layer, 0) for *layer, _ in layers] if len(layers) > 1 else layers, history
     )
     assert {"cache", "cache, of a mixed batch"} <= failed(changed)

@@ -106,7 +106,7 @@ def test_launches_are_the_same_for_any_rows(monkeypatch, convolution, kernels):
     step, layer = case(SHAPE, ONE_ROW_EACH), layer_of(SHAPE)
     x, out, plan = noise(8, 8, SHAPE.channels, dtype=SHAPE.model), step.out(), step.plan()
     sampled, ones = step.sampled([1] * 8), torch.ones(8, dtype=torch.int32, device=DEVICE)
-    apply = kernels.ApplyPlan([(step.cache, step.gating, 0)], SHAPE.W - 1)
+    apply = kernels.Commit([(step.cache, step.gating, 0)], SHAPE.W - 1)
 
     def run() -> list[Any]:
         launched.clear()

@@ -80,10 +80,10 @@ def test_one_bit_is_seen():
         cpu.verify(rows, gating, cache, batch, out)
         out.view(torch.int16)[3, 1, 7] ^= 1
 
-    changed = broken(SEQUENTIAL, "no commit").recurrence
-    changed.verify, changed.ApplyPlan = verify, cpu.ApplyPlan
+    changed = broken(SEQUENTIAL, "no commit").replay
+    changed.verify, changed.Commit = verify, cpu.Commit
     (part,) = [
-        part for part in run(SEQUENTIAL._replace(recurrence=changed), SMALL, CPU).parts if not part.ok
+        part for part in run(SEQUENTIAL._replace(replay=changed), SMALL, CPU).parts if not part.ok
     ]
     assert (part.name, part.differing) == ("outputs", 1)
     assert part.first.startswith("at [3, 1, 7]: ")
@@ -94,9 +94,9 @@ def test_a_kernel_that_raises_is_a_result():
     def verify(*_):
         raise RuntimeError("no such\ninstruction")
 
-    changed = broken(SEQUENTIAL, "no commit").recurrence
+    changed = broken(SEQUENTIAL, "no commit").replay
     changed.verify = verify
-    result = run(SEQUENTIAL._replace(recurrence=changed), SMALL, CPU)
+    result = run(SEQUENTIAL._replace(replay=changed), SMALL, CPU)
     assert not result.ok
     assert str(result).endswith("failed with RuntimeError: no such, in verify")
     assert not result.device_lost
@@ -113,10 +113,10 @@ def test_compilation_is_told_apart(monkeypatch):
         cpu.verify(*arguments)
 
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(knobs=compiling))
-    changed = broken(SEQUENTIAL, "no commit").recurrence
-    changed.verify, changed.ApplyPlan = compile_first, cpu.ApplyPlan
+    changed = broken(SEQUENTIAL, "no commit").replay
+    changed.verify, changed.Commit = compile_first, cpu.Commit
     started = time.perf_counter()
-    result = run(SEQUENTIAL._replace(recurrence=changed), SMALL, CPU)
+    result = run(SEQUENTIAL._replace(replay=changed), SMALL, CPU)
     taken = 1e3 * (time.perf_counter() - started)
     assert result.ok, result
     assert result.compile_milliseconds == waited

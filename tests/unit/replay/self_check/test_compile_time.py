@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from vllm_eagle_ext.replay.ops import triton_blocks
-from vllm_eagle_ext.replay.self_check.compile_time import compile_time
+from vllm_eagle_ext.replay.self_check.compared import compile_time
 
 
 def compile_a_kernel() -> None:

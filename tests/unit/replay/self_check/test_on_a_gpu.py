@@ -9,8 +9,7 @@ import torch
 
 from tests.support.broken_kernels import SEEN, broken
 from vllm_eagle_ext.measure.selftest import groups, surroundings
-from vllm_eagle_ext.measure.selftest.cases import cases
-from vllm_eagle_ext.measure.selftest.run import FEW
+from vllm_eagle_ext.measure.selftest.run import FEW, cases
 from vllm_eagle_ext.replay.self_check.compared import run
 
 pytestmark = [

@@ -9,9 +9,9 @@ import torch
 
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.errors import HybridStateError
-from vllm_eagle_ext.replay.protocol import Implementation
+from vllm_eagle_ext.replay.ops.types import Implementation
 from vllm_eagle_ext.replay.self_check import at_start
-from vllm_eagle_ext.replay.self_check.failures import is_device_lost
+from vllm_eagle_ext.replay.self_check.results import is_device_lost
 from vllm_eagle_ext.replay.self_check.step import Shapes
 
 if has_gpu():
@@ -33,7 +33,7 @@ def settle(monkeypatch, error: Exception, where: str = "verify", *, shapes=(SMAL
         calls.append(where)
         raise error
 
-    parts = {"verify": cpu.verify, "plan": cpu.plan, "ApplyPlan": cpu.ApplyPlan} | {where: fail}
+    parts = {"verify": cpu.verify, "plan": cpu.plan, "Commit": cpu.Commit} | {where: fail}
     candidates = (
         Implementation("chunked", SimpleNamespace(**parts), exact=True),
         Implementation("sequential", cpu, exact=True),
@@ -44,19 +44,19 @@ def settle(monkeypatch, error: Exception, where: str = "verify", *, shapes=(SMAL
     monkeypatch.setattr(at_start, "get_tp_group", lambda: group)
     monkeypatch.setattr(at_start, "shapes_of", lambda layer: layer)
     try:
-        return calls, at_start.settle_kernels(shapes, "auto", must_replay=must_replay)
+        return calls, at_start.resolve_kernels(shapes, "auto", must_replay=must_replay)
     except HybridStateError as refused:
         return calls, refused
 
 
 @pytest.mark.parametrize("error", LOST, ids=["PyTorch", "Triton"])
-@pytest.mark.parametrize("where", ["verify", "ApplyPlan"])
+@pytest.mark.parametrize("where", ["verify", "Commit"])
 def test_nothing_is_tried_on_a_device_that_is_lost(monkeypatch, error, where):
     other = Shapes(H=1, HV=1, DK=64, DV=64, T=3)
     calls, refused = settle(monkeypatch, error, where, shapes=(SMALL, other))
     assert len(calls) == 1
     assert isinstance(refused, HybridStateError)
-    kernel = {"verify": "verify", "ApplyPlan": "commit"}[where]
+    kernel = {"verify": "verify", "Commit": "commit"}[where]
     said = f"{type(error).__name__}: {str(error).splitlines()[0]}, in {kernel}"
     assert refused.value == f"chunked kernels, {SMALL}: failed with {said}"
     assert refused.remedy.startswith("additional_config.eagle_ext.hybrid_state 'per_token'")

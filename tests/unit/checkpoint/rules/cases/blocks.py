@@ -10,7 +10,7 @@ from tests.unit.checkpoint.rules.changes import as_speculators, key, no_key
 # fmt: off
 CASES = [
     case(
-        "k_is_within_the_block", "k_is_the_block", "dflash", setting={"k": 8},
+        "k_is_within_the_block", "k_is_the_block", "dflash", engine={"k": 8},
         words=("num_speculative_tokens", "8", "up to 7", "blocks of 8"),
     ),
     case(
@@ -22,7 +22,7 @@ CASES = [
         words=("block_size", "(8, 16)"),
     ),
     case(
-        "block_size_is_consistent", "one", "dflash", key("block_size", 1), setting={"k": None},
+        "block_size_is_consistent", "one", "dflash", key("block_size", 1), engine={"k": None},
         words=("block_size", "1", "at least 2"),
     ),
     case(
@@ -67,7 +67,7 @@ CASES = [
         words=("last aux layer", "8", "before the target's final norm"),
     ),
     case(
-        "parallel_drafting_is_asked_for", "off", "p-eagle", setting={"parallel_drafting": False},
+        "parallel_drafting_is_asked_for", "off", "p-eagle", engine={"parallel_drafting": False},
         words=("parallel_drafting", "true"),
     ),
 ]

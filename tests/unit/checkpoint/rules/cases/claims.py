@@ -57,7 +57,7 @@ CASES = [
     ),
     case(
         "model_type_is_readable", "unknown_to_this_vllm", "qwen3",
-        setting={"model_types": frozenset({"llama"})},
+        engine={"model_types": frozenset({"llama"})},
         words=("model_type", "'qwen3'", "this vLLM"),
     ),
     case(
@@ -65,20 +65,20 @@ CASES = [
         words=("model_type", "'olmo2'", "such as dflash, glm4_moe"),
     ),
     case(
-        "method_fits_the_architecture", "eagle", "native", setting={"method": "eagle"},
+        "method_fits_the_architecture", "eagle", "native", engine={"method": "eagle"},
         words=("method", "'eagle'", "'eagle3'", "'LlamaForCausalLMEagle3'"),
     ),
     case(
-        "method_fits_the_architecture", "eagle3_for_dflash", "dflash", setting={"method": "eagle3"},
+        "method_fits_the_architecture", "eagle3_for_dflash", "dflash", engine={"method": "eagle3"},
         words=("'eagle3'", "'dflash'", "'DFlashDraftModel'"),
     ),
     case(
         "method_fits_the_architecture", "dflash_for_a_plain_llama", "native",
-        key("architectures", ["LlamaForCausalLM"]), setting={"method": "dflash"},
+        key("architectures", ["LlamaForCausalLM"]), engine={"method": "dflash"},
         words=("'dflash'", "'eagle3'", "'LlamaForCausalLM'"),
     ),
     case(
-        "method_fits_the_architecture", "speculators", "speculators", setting={"method": "draft_model"},
+        "method_fits_the_architecture", "speculators", "speculators", engine={"method": "draft_model"},
         words=("'draft_model'", "'eagle3'"),
     ),
 ]

@@ -8,18 +8,18 @@ from tests.unit.checkpoint.rules.changes import key
 # fmt: off
 CASES = [
     case(
-        "runner_serves_it", "no_aux_on_v2", "no_aux", setting={"runner": "v2"},
+        "runner_serves_it", "no_aux_on_v2", "no_aux", engine={"runner": "v2"},
         words=("model runner", "'v2'", "v1 for this draft", "VLLM_USE_V2_MODEL_RUNNER=0"),
     ),
     case(
         "runner_serves_it", "parallel_on_v2", "p-eagle",
-        setting={"runner": "v2", "parallel_drafting": True},
+        engine={"runner": "v2", "parallel_drafting": True},
         words=("'v2'", "v1 for this draft", "parallel"),
     ),
     case(
         "runner_serves_it", "mixed_windows_on_v1", "dflash",
         key("layer_types", ["sliding_attention", "full_attention"]), key("sliding_window", 64),
-        setting={"runner": "v1"}, words=("'v1'", "v2 for this draft", "VLLM_USE_V2_MODEL_RUNNER=1"),
+        engine={"runner": "v1"}, words=("'v1'", "v2 for this draft", "VLLM_USE_V2_MODEL_RUNNER=1"),
     ),
     case(
         "runner_is_particular", "no_aux", "no_aux",

@@ -28,11 +28,11 @@ CASES = [
         words=("'DSparkDraftModel'", "'llama'", "DeepSeek-V4"),
     ),
     case(
-        "k_is_within_the_block", "anchor", "dspark", setting={"k": BLOCK + 1},
+        "k_is_within_the_block", "anchor", "dspark", engine={"k": BLOCK + 1},
         words=("num_speculative_tokens", "9", "up to 8"),
     ),
     case(
-        "k_is_within_the_block", "bonus", "dspark-speculators", setting={"k": BLOCK},
+        "k_is_within_the_block", "bonus", "dspark-speculators", engine={"k": BLOCK},
         words=("num_speculative_tokens", "up to 7", "last sampled token"),
     ),
     case(
@@ -44,11 +44,11 @@ CASES = [
         words=("dspark_noise_token_id", "5)"),
     ),
     case(
-        "runner_serves_it", "dflash2_on_v1", "dflash2", setting={"runner": "v1"},
+        "runner_serves_it", "dflash2_on_v1", "dflash2", engine={"runner": "v1"},
         words=("v1", "v2 for this draft", "second head"),
     ),
     case(
-        "runner_serves_it", "dspark_on_v1", "dspark", setting={"runner": "v1"},
+        "runner_serves_it", "dspark_on_v1", "dspark", engine={"runner": "v1"},
         words=("v1", "v2 for this draft", "second head"),
     ),
     case(

@@ -111,7 +111,7 @@ CASES = [
         words=("sliding_window", "missing", "a positive integer"),
     ),
     case(
-        "trained_length_covers_max_model_len", "short", "native", setting={"max_model_len": 1024},
+        "trained_length_covers_max_model_len", "short", "native", engine={"max_model_len": 1024},
         words=("512", "max_model_len, 1024"),
     ),
     case(
@@ -130,24 +130,24 @@ CASES = [
     ),
     case(
         "trained_length_covers_the_target", "short", "native",
-        setting={"max_model_len": None}, target={"max_position_embeddings": 1024},
+        engine={"max_model_len": None}, target={"max_position_embeddings": 1024},
         words=("512", "the target's 1024", "--max-model-len"),
     ),
     case(
         "k_leaves_room_in_the_context", "none_for_a_prompt", "native",
-        setting={"k": 9, "max_model_len": 10}, words=("num_speculative_tokens", "9", "less than 9"),
+        engine={"k": 9, "max_model_len": 10}, words=("num_speculative_tokens", "9", "less than 9"),
     ),
     case(
         "k_leaves_room_in_the_context", "of_the_target", "native",
-        setting={"k": 40, "max_model_len": None}, target={"max_position_embeddings": 32},
+        engine={"k": 40, "max_model_len": None}, target={"max_position_embeddings": 32},
         words=("40", "max_model_len is 32"),
     ),
     case(
-        "k_can_pay", "400", "native", setting={"k": 400},
+        "k_can_pay", "400", "native", engine={"k": 400},
         words=("num_speculative_tokens", "400", "up to 64", "position 64 in 4 %"),
     ),
     case(
-        "k_is_worth_drafting", "beyond", "native", setting={"k": 11},
+        "k_is_worth_drafting", "beyond", "native", engine={"k": 11},
         words=("num_speculative_tokens", "11", "up to 10", "8.6 % of the steps"),
     ),
     case(
@@ -165,13 +165,13 @@ CASES = [
     case(
         "draft_window_is_computed", "another_window", "dflash", key("dflash_config.causal", False),
         key("layer_types", ["sliding_attention", "full_attention"]), key("sliding_window", 16),
-        options={"draft_window": 32}, setting={"runner": "v2"},
+        options={"draft_window": 32}, engine={"runner": "v2"},
         words=("draft_window", "32", "16, the window of"),
     ),
     case(
         "draft_window_is_computed", "causality", "dflash",
         key("layer_types", ["sliding_attention", "full_attention"]), key("sliding_window", 16),
-        options={"draft_window": 32}, setting={"runner": "v2"},
+        options={"draft_window": 32}, engine={"runner": "v2"},
         words=("draft_window", "causal and bidirectional"),
     ),
     case(
@@ -192,7 +192,7 @@ CASES = [
         words=("draft_window", "32", "which stays"),
     ),
     case(
-        "k_is_within_the_trained_unroll", "beyond", "speculators", setting={"k": 4},
+        "k_is_within_the_trained_unroll", "beyond", "speculators", engine={"k": 4},
         words=("num_speculative_tokens", "4", "up to 3"),
     ),
 ]

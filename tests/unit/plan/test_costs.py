@@ -1,0 +1,68 @@
+"""`vllm-eagle plan`: what a request costs with vLLM's own scheme and with replay."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.unit.plan.inputs import GIB, H200, MIB, write_shard
+
+
+def test_table(plan, target):
+    result = plan(*H200)
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"{target}: 48 gated delta nets, 16 full-attention layers"
+    assert lines[1] == "weights  50.1 GiB, estimated from config.json within 2%, no weights at hand"
+    assert lines[2].startswith("KV cache 76.7 GiB: 0.92 of 140 GiB, less weights and 2 GiB assumed")
+    assert lines[3] == (
+        "vLLM     0.32 (as given) on sm_90 (assumed); GDN prefill: flashinfer; attention blocks: "
+        "multiples of 16 tokens"
+    )
+    table = lines[5:16]
+    assert all(len(line) <= 100 for line in table)
+    cells = [re.split(r"\s{2,}", line.strip()) for line in table]
+    rows = {name: found for name, *found in cells}
+    assert rows["per request, with hybrid_state"] == ["per_token", "replay"]
+    assert rows["state blocks in each layer"] == ["17", "2"]
+    assert rows["one block of a layer, MiB (attention tokens)"] == ["3.38 (864)", "3.62 (928)"]
+    assert rows["recurrent state, MiB"] == ["2754", "348"]
+    assert rows["recorded inputs in it, MiB"] == ["0", "24"]
+    assert rows["keys and values of 32768 tokens, MiB"] == ["2052", "2088"]
+    assert rows["requests of 32768 tokens that fit"] == ["16", "32"]
+    assert rows["recurrent state moved per step, MiB"] == ["2448", "456"]
+    assert rows["that a CUDA graph of 512 tokens holds"] == ["32", "32"]
+    assert lines[16] == (
+        "Recurrent state: replay, 2 state blocks per request (per_token: 17): 348 MiB instead of 2754 "
+        "MiB per request, recorded inputs 24 MiB of it; 32 requests of 32768 tokens fit instead of 16."
+    )
+    assert lines[17] == (
+        "- Shorter requests show it more: of 8192 tokens, 90 run at a time instead of 23."
+    )
+
+
+def test_json(said, plan):
+    found = said(*H200, "--no-prefix-caching")
+    assert found["per_token"]["pages_per_request"] == 16
+    assert found["per_token"]["state_bytes"] == 2592 * MIB
+    assert found["replay"]["pages_per_request"] == 1
+    assert found["replay"]["page_bytes"] * 48 == found["replay"]["state_bytes"] == 174 * MIB
+    assert found["line"] == plan(*H200, "--no-prefix-caching").stdout.splitlines()[16]
+    for scheme in ("per_token", "replay"):
+        cost = found[scheme]
+        fit = (cost["pool_blocks"] - 1) // cost["blocks_per_request"]
+        assert cost["requests_that_fit"] == cost["requests_that_run"] == fit
+
+
+def test_the_length_is_the_target_s_own_unless_given(said):
+    assert said("-k", "7", "--gpu-mem", "140")["max_model_len"] == 262144
+
+
+@pytest.mark.parametrize("place", ["config.json", "another.json"])
+def test_a_config_instead_of_a_folder(said, target, place):
+    write_shard(target / "model.safetensors", {"weight": GIB})
+    path = (target / "config.json").rename(target / place)
+    found = said(*H200, of=path)
+    assert found["per_token"]["pages_per_request"] == 17
+    assert found["weights"]["origin"].startswith("by its" if place == "config.json" else "estimated")

@@ -1,0 +1,163 @@
+"""`vllm-eagle plan --draft`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support import published
+from tests.support.checkpoints import tiny_draft
+from tests.support.drafts import valid_draft
+from tests.unit.cli.output import refusal
+from tests.unit.plan.inputs import H200, write_config
+
+LONG = 32768
+WINDOW = 2048
+IN_FLIGHT = 2 * 8192
+
+
+def test_a_dflash_draft(said, tmp_path):
+    checkpoint = next(c for c in published.published() if c.slug == "specforge_qwen3_6_27b_dflash")
+    draft = published.materialise(checkpoint, tmp_path / "draft")
+    without, found = said(*H200), said(*H200, "--draft", str(draft))
+    size = sum(path.stat().st_size for path in draft.glob("*.safetensors"))
+    assert found["draft_weights_bytes"] == size
+    assert without["kv_budget_bytes"] - found["kv_budget_bytes"] == pytest.approx(size, abs=2)
+    tokens, page = (found["per_token"][key] for key in ("attention_block_tokens", "page_bytes"))
+    window, whole = -(-(2047 + 2 * 8192) // tokens) + 1, -(-32768 // tokens)
+    more = found["per_token"]["attention_bytes"] - without["per_token"]["attention_bytes"]
+    assert more == (4 * window + whole) * page
+
+
+def test_a_draft_is_shown(plan, tmp_path):
+    lines = plan(*H200, "--draft", str(tiny_draft(tmp_path / "draft"))).stdout.splitlines()
+    assert lines[2] == "draft    0.00 GiB, 1 attention layer"
+
+
+@pytest.mark.parametrize("slug", ["kimi_k2_5_mla", "kimi_k3_dspark"])
+def test_a_draft_of_another_kind(plan, tmp_path, slug):
+    checkpoint = next(c for c in published.published() if c.slug == slug)
+    draft = published.materialise(checkpoint, tmp_path / "draft")
+    message = refusal(plan(*H200, "--draft", str(draft)))
+    assert "DRAFT" in message or "of the draft's config.json" in message
+
+
+def blocks(tokens: int, window: int | None = None) -> int:
+    kept = LONG if window is None else window - 1 + IN_FLIGHT
+    return -(-kept // tokens) + (window is not None)
+
+
+def eagle3(folder, **changes):
+    """An EAGLE-3 draft of one full layer, 8 KV heads of 128."""
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 1,
+        "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "vocab_size": 128256, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 2048,
+    }  # fmt: skip
+    return str(write_config(folder, config | changes))
+
+
+def windowed(folder):
+    """Published with the window."""
+    return eagle3(folder, layer_types=["sliding_attention"], sliding_window=WINDOW)
+
+
+@pytest.mark.parametrize("asked", [str(WINDOW), "auto"])
+def test_beside_full_layers_a_draft_with_a_window_keeps_all(said, plan, dense, tmp_path, asked):
+    """In the target's group, as a start lays it out."""
+    of, draft = {"of": dense}, eagle3(tmp_path / "draft")
+    options = (*H200, "--gpu-mem", "1000", "--draft")
+    found = said(*options, draft, "--draft-window", asked, **of)
+    assert found["kv"] == said(*options, draft, **of)["kv"]
+    assert found["request"]["draft_window"] == (asked if asked == "auto" else WINDOW)
+    line = plan(*options, draft, "--draft-window", asked, columns=200, **of).stdout.splitlines()[2]
+    assert line.endswith(
+        f"1 attention layer; attends to the last {WINDOW} tokens; keeps all, in the group of the "
+        "target's layers"
+    )
+    assert said(*options, windowed(tmp_path / "published"), **of)["kv"] != found["kv"]
+
+
+def test_beside_windows_of_the_target_a_draft_keeps_its_own(said, dense, tmp_path):
+    config = json.loads((dense / "config.json").read_text())
+    kinds = ["sliding_attention", "full_attention"] * (config["num_hidden_layers"] // 2)
+    mixed = config | {"layer_types": kinds, "sliding_window": 4096}
+    of = {"of": write_config(tmp_path / "mixed", mixed)}
+    options = (*H200, "--gpu-mem", "1000", "--draft")
+    given = said(*options, eagle3(tmp_path / "draft"), "--draft-window", str(WINDOW), **of)
+    assert given["kv"] == said(*options, windowed(tmp_path / "published"), **of)["kv"]
+    assert given["kv"] != said(*options, eagle3(tmp_path / "plain"), **of)["kv"]
+
+
+@pytest.mark.parametrize("asked", [None, str(WINDOW), "auto"])
+def test_beside_a_hybrid_target_a_draft_keeps_its_window(said, plan, tmp_path, asked):
+    options = (*H200, "--draft", eagle3(tmp_path / "draft"))
+    options += ("--draft-window", asked) if asked else ()
+    bare, found = said(*H200), said(*options)
+    for scheme in ("per_token", "replay"):
+        tokens, page = (found[scheme][key] for key in ("attention_block_tokens", "page_bytes"))
+        more = found[scheme]["attention_bytes"] - bare[scheme]["attention_bytes"]
+        # Its 8 heads of 128 are as many bytes a token as the target's 4 of 256.
+        assert more == blocks(tokens, WINDOW if asked else None) * page
+    line = plan(*options).stdout.splitlines()[2]
+    assert line.endswith(f"the last {WINDOW} tokens, which it keeps" if asked else "1 attention layer")
+
+
+def test_auto_is_nothing_where_no_text_is_longer(said, plan, tmp_path):
+    options = (*H200, "--draft", eagle3(tmp_path / "draft", max_position_embeddings=LONG))
+    auto = (*options, "--draft-window", "auto")
+    assert said(*options)["replay"] == said(*auto)["replay"]
+    assert plan(*auto).stdout.splitlines()[2].endswith("1 attention layer; attends as it was published")
+
+
+def test_a_published_window_stays(said, tmp_path):
+    options = (*H200, "--draft", windowed(tmp_path / "draft"))
+    assert said(*options)["replay"] == said(*options, "--draft-window", "64")["replay"]
+
+
+def test_the_full_layer_of_a_windowed_draft(said, tmp_path):
+    kinds = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW}
+    options = (*H200, "--draft", eagle3(tmp_path / "draft", num_hidden_layers=2, **kinds))
+    found = said(*options, "--draft-window", str(WINDOW))["replay"]
+    as_published = said(*options)["replay"]
+    tokens, page = found["attention_block_tokens"], found["page_bytes"]
+    more = as_published["attention_bytes"] - found["attention_bytes"]
+    assert more == (blocks(tokens) - blocks(tokens, WINDOW)) * page
+
+
+def test_a_draft_whose_layers_differ_in_causality(plan, tmp_path):
+    checkpoint = next(c for c in published.published() if c.slug == "specforge_qwen3_6_27b_dflash")
+    options = (*H200, "--draft", str(published.materialise(checkpoint, tmp_path / "draft")))
+    message = refusal(plan(*options, "--draft-window", str(WINDOW)))
+    assert "causal and bidirectional" in message
+
+
+@pytest.mark.parametrize(
+    ("family", "window", "told"),
+    [
+        ("dflash2", "64", "vLLM's own classes"),
+        ("dflash2", "auto", "vLLM's own classes"),
+        ("native", "16", "at least 17"),  # K = 15
+    ],
+)
+def test_a_window_that_a_start_refuses(plan, tmp_path, family, window, told):
+    draft = str(write_config(tmp_path / "draft", valid_draft(family).config))
+    assert plan(*H200, "--draft", draft).exit_code == 0
+    message = refusal(plan(*H200, "--draft", draft, "--draft-window", window))
+    assert "--draft-window" in message
+    assert told in message
+
+
+def test_a_window_of_no_draft(plan):
+    message = refusal(plan(*H200, "--draft-window", "64"))
+    assert "--draft-window" in message
+    assert "name the draft" in message
+
+
+@pytest.mark.parametrize("value", ["1", "0", "wide", ""])
+def test_a_window_that_is_none(plan, tmp_path, value):
+    result = plan(*H200, "--draft", eagle3(tmp_path / "draft"), "--draft-window", value)
+    assert result.exit_code == 2
+    assert "above 1" in result.output

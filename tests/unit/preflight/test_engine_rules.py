@@ -1,0 +1,61 @@
+"""Severity of the engine's rules, and the error that a start raises for each."""
+
+from __future__ import annotations
+
+from tests.support.engine import ROOT
+from vllm_eagle_ext import engine_rules
+from vllm_eagle_ext.checkpoint.findings import Rule
+
+# rule -> severity, whether an engine would start with it, and the error
+TABLE = {
+    "the_target_is_as_long": ("error", False, "SpeculativeConfigError"),
+    "speculative_keys_are_vllms": ("error", False, "SpeculativeConfigError"),
+    "replay_needs_states": ("error", False, "HybridStateError"),
+    "pipeline_stages_can_draft": ("error", False, "SpeculativeConfigError"),
+    "pipeline_stages_were_run": ("warning", True, None),
+    "ranks_share_evenly": ("error", False, "SpeculativeConfigError"),
+    "draft_can_be_quantised": ("error", False, "SpeculativeConfigError"),
+    "quantisation_has_layers": ("warning", True, None),
+    "cpu_has_the_kernels": ("error", False, "SpeculativeConfigError"),
+    "dtype_has_a_kernel": ("warning", True, None),
+    "later_weights_stay_the_drafts": ("error", False, "SpeculativeConfigError"),
+    "texts_stay_the_targets": ("warning", True, None),
+    "images_are_known_to_v1": ("error", False, "UnsupportedTargetError"),
+    "target_hands_out_its_embeddings": ("error", False, "UnsupportedTargetError"),
+    "draft_cache_lies_in_one_group": ("error", True, "UnsupportedDraftError"),
+    "shorter_drafts_stay_apart": ("error", False, "SpeculativeConfigError"),
+    "one_token_prompts_stay_right": ("warning", True, None),
+    "adaptive_option_is_used": ("warning", True, None),
+    "state_can_be_kept": ("error", False, "HybridStateError"),
+    "states_are_saved_in_time": ("warning", True, None),
+    "vllm_is_tested": ("error", False, "UnsupportedVllmError"),
+}
+GUESSES = {"images_are_known_to_v1"}
+
+
+def rules() -> list[Rule]:
+    groups = [value for value in vars(engine_rules).values() if isinstance(value, tuple)]
+    return [rule for group in groups for rule in group if isinstance(rule, Rule)]
+
+
+def test_severity_and_error():
+    found = {
+        rule.name: (
+            rule.severity.value,
+            rule.can_run,
+            rule.error.__name__ if rule.severity == "error" else None,
+        )
+        for rule in rules()
+    }
+    assert found == TABLE
+    assert {rule.name for rule in rules() if rule.is_guess} == GUESSES
+
+
+def test_each_is_judged_once():
+    names = [rule.name for rule in rules()]
+    assert len(names) == len(set(names))
+
+
+def test_the_page_names_each():
+    page = (ROOT / "docs/drafts.md").read_text(encoding="utf-8")
+    assert [name for name in TABLE if f"`{name}`" not in page] == []

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a draft's files into a DraftSpec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vllm_eagle_ext.checkpoint.attention import Gate, GateLayout, read_gate, read_heads, with_window
+from vllm_eagle_ext.checkpoint.aux_layers import AuxLayers
+from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, format_of, published_architecture
+from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
+from vllm_eagle_ext.checkpoint.flags import FLAGS, Flag, read_flag
+from vllm_eagle_ext.checkpoint.registry import choose_family
+from vllm_eagle_ext.checkpoint.rope_config import read_rope
+from vllm_eagle_ext.checkpoint.spec import DraftSpec, Evidence, Family, NormOutput, Presence
+from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
+from vllm_eagle_ext.checkpoint.tensors import HOLDS_WEIGHTS, integers
+from vllm_eagle_ext.checkpoint.vocabulary import Vocabulary, map_kind
+from vllm_eagle_ext.drafter_classes import Drafter
+
+
+def build_spec(
+    files: DraftFiles,
+    flat: Mapping[str, Any],
+    config: DraftConfig,
+    drafter: Drafter,
+    target: TargetFacts,
+    aux_layers: AuxLayers,
+    norm_output: NormOutput,
+    gate_layout: GateLayout | None = None,
+    window: int | None = None,
+) -> DraftSpec:
+    """Put together what the parts say; whether they fit each other is for the rules.
+
+    Args:
+        flat: `flatten(files.config)`.
+        window: of the layers that were published without one.
+    """
+    flags = _read_flags(files, norm_output)
+    heads = read_heads(config, drafter.backbone)
+    gate = read_gate(files, flat, heads, gate_layout) if drafter.can_gate else None
+    family = family_of(flat, drafter, files, gate, norm_output=flags["norm_output"].value)
+    format_ = format_of(files.config)
+    layers = family.read_layers(config, drafter.backbone, format_)
+    return DraftSpec(
+        format=format_,
+        family=family,
+        drafter=drafter,
+        heads=heads,
+        layers=layers if window is None else with_window(layers, window),
+        draft_window=window if any(layer.window is None for layer in layers) else None,
+        aux_layers=aux_layers,
+        gate=gate,
+        samples_anchor=family.samples_the_anchor(config, format_),
+        vocabulary=_read_vocabulary(files, config, target),
+        target_hidden_size=target.hidden_size,
+        **(_from_files(files, flat, config) | flags),
+    )
+
+
+def family_of(
+    flat: Mapping[str, Any],
+    drafter: Drafter,
+    files: DraftFiles | None = None,
+    gate: Gate | None = None,
+    *,
+    norm_output: bool = False,
+) -> Family:
+    """Return the draft's family, or the plainest of its drafter class where only the config is known."""
+    evidence = Evidence(
+        architecture=published_architecture(flat),
+        speculators_type=flat.get("speculators_model_type"),
+        has_mask_hidden=files is not None and "mask_hidden" in files.tensors,
+        has_gate=gate is not None,
+        norm_output=norm_output,
+    )
+    return choose_family(drafter, evidence)
+
+
+def _read_flags(files: DraftFiles, norm_output: NormOutput) -> dict[str, Flag]:
+    flags = {name: read_flag(files.config, name) for name in FLAGS}
+    if norm_output != "checkpoint":
+        flags["norm_output"] = Flag(norm_output, "option norm_output", flags["norm_output"].stated)
+    return flags
+
+
+def _from_files(files: DraftFiles, flat: Mapping[str, Any], config: DraftConfig) -> dict[str, Any]:
+    """Return the fields that neither the family nor the target nor an option has a say in."""
+    rope = read_rope(flat)
+    return {
+        "model": files.model,
+        "architecture": published_architecture(files.config),
+        "weights": files.weights,
+        "num_layers": config.num_hidden_layers,
+        "hidden_size": config.hidden_size,
+        "embeddings": _presence(files, "embed_tokens"),
+        "head": _presence(files, "lm_head"),
+        "rope": rope,
+        "block_size": _block_size(config),
+        "mask_token_id": _mask_token(config),
+        "embedding_scale": _embedding_scale(config),
+        "trained_k": _trained_k(config),
+        "trained_length": trained_length(flat, config),
+        "quantisation": _quantisation(config),
+    }
+
+
+def trained_length(flat: Mapping[str, Any], config: DraftConfig) -> int | None:
+    """Return the positions in a draft's config, those before its rope was stretched."""
+    return read_rope(flat).original_length or config.max_position_embeddings
+
+
+def _read_vocabulary(files: DraftFiles, config: DraftConfig, target: TargetFacts) -> Vocabulary:
+    size = config.draft_vocab_size or config.vocab_size
+    d2t = tensor_integers(files, "d2t")
+    kept = kept_ids(files)
+    kind = map_kind(d2t, target.vocab_size, kept) if d2t and size < target.vocab_size else None
+    return Vocabulary(size, kind)
+
+
+def tensor_integers(files: DraftFiles, name: str) -> tuple[int, ...] | None:
+    """Return the values of a small tensor; None if it is absent or holds no integers."""
+    raw = files.values.get(name)
+    return None if raw is None else integers(raw, files.tensors[name].dtype)
+
+
+def kept_ids(files: DraftFiles) -> list[int] | None:
+    """Return the target ids that t2d marks; None without t2d."""
+    marks = tensor_integers(files, "t2d")
+    return None if marks is None else [target_id for target_id, mark in enumerate(marks) if mark]
+
+
+def _presence(files: DraftFiles, module: str) -> Presence:
+    if files.weights == "bin":
+        return "unknown"
+    return "own" if any(f"{module}.{kind}" in files.tensors for kind in HOLDS_WEIGHTS) else "shared"
+
+
+def _block_size(config: DraftConfig) -> int | None:
+    return config.block_size or config.block_config.block_size or config.dspark_block_size
+
+
+def _mask_token(config: DraftConfig) -> int | None:
+    """Return the first that is stated, in vLLM's order."""
+    nested = config.block_config.mask_token_id
+    top = (config.mask_token_id, config.dspark_noise_token_id, config.pard_token, config.ptd_token_id)
+    return next((token for token in (nested, *top) if token is not None), None)
+
+
+def _embedding_scale(config: DraftConfig) -> float:
+    """Return the factor that z-lab writes, in `dflash_config` before top level."""
+    nested = config.block_config.input_embedding_scale
+    return next((scale for scale in (nested, config.input_embedding_scale) if scale is not None), 1.0)
+
+
+def _trained_k(config: DraftConfig) -> int | None:
+    methods = config.speculators_config.proposal_methods if config.speculators_config else []
+    return methods[0].speculative_tokens if methods else None
+
+
+def _quantisation(config: DraftConfig) -> str | None:
+    if config.quantization_config is None:
+        return None
+    return str(config.quantization_config.get("quant_method", "quantised"))

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the vocabularies of draft and target: the tokens of their tokenizers, and the map from a
+reduced draft vocabulary into the target's.
+
+`d2t` holds offsets, target id = draft id + d2t[draft id] (SafeAILab/EAGLE); some exporters write the
+target ids themselves. Most maps ascend, which tells the two apart; those in order of frequency
+(TensorRT-Model-Optimizer) do not. Trainers write it for a whole vocabulary as well, as the identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from vllm_eagle_ext.checkpoint.headers import disguised, parse_json
+
+MapKind = Literal["offset", "absolute"]
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    size: int  # Vd
+    map_kind: MapKind | None  # None: no d2t, one that is no map, or a whole vocabulary
+
+    def __str__(self) -> str:
+        spelling = {"offset": "offsets", "absolute": "target ids, converted to offsets"}
+        return f"{self.size}" + (f", d2t as {spelling[self.map_kind]}" if self.map_kind else "")
+
+
+def map_kind(
+    d2t: Sequence[int], target_vocab_size: int, kept: Sequence[int] | None = None
+) -> MapKind | None:
+    """Say which reading of d2t is a map into the target's vocabulary; None: neither.
+
+    Args:
+        d2t: Vd integers.
+        target_vocab_size: V.
+        kept: the target ids that `t2d` marks, ascending; decides where both readings are maps.
+    """
+    kinds: tuple[MapKind, ...] = ("offset", "absolute")
+    maps = [kind for kind in kinds if is_map(target_ids(d2t, kind), target_vocab_size)]
+    if kept is not None:
+        agreeing = [kind for kind in maps if set(target_ids(d2t, kind)) == set(kept)]
+        maps = agreeing or maps
+    ascending = [kind for kind in maps if ascends(target_ids(d2t, kind))]
+    return next(iter(ascending or maps), None)
+
+
+def ascends(ids: Sequence[int]) -> bool:
+    return all(a < b for a, b in pairwise(ids))
+
+
+def target_ids(d2t: Sequence[int], kind: MapKind) -> list[int]:
+    if kind == "absolute":
+        return list(d2t)
+    return [draft_id + offset for draft_id, offset in enumerate(d2t)]
+
+
+def is_identity(d2t: Sequence[int]) -> bool:
+    """Tell whether d2t is the identity in either reading.
+
+    It is zeros as offsets, or 0, 1, .. as target ids.
+    """
+    return not any(d2t) or list(d2t) == list(range(len(d2t)))
+
+
+def is_map(ids: Sequence[int], target_vocab_size: int) -> bool:
+    in_range = bool(ids) and min(ids) >= 0 and max(ids) < target_vocab_size
+    return in_range and len(set(ids)) == len(ids)
+
+
+_FILE = "tokenizer.json"
+_CONTAINERS = 2**19  # one per merge, and per token of a unigram model
+_CLIP = 100  # characters of a token that go into a message
+_LIMIT = 16 * 2**20  # bytes; larger ones are compared only if they are the same file
+
+
+def compare_tokenizers(draft: Path | None, target: Path | None) -> str | None:
+    """Say how the draft's tokens differ from the target's; None: they do not, or cannot be compared."""
+    if draft is None or target is None:
+        return None
+    files = [folder / _FILE for folder in (draft, target)]
+    if not all(file.is_file() and file.stat().st_size <= _LIMIT for file in files):
+        return None
+    try:
+        raw = [file.read_bytes() for file in files]
+        for text, model in zip(raw, ("the draft's", "the target's"), strict=True):
+            if found := disguised(text):
+                return f"one that cannot be read ({model} is {found[0]}: {found[1]})"
+        if raw[0] == raw[1]:
+            return None
+        mine, theirs = (_tokens(parse_json(text, containers=_CONTAINERS)) for text in raw)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        return f"one that cannot be read ({error})"
+    # Tokens that only the draft has, such as a mask, are its own affair.
+    differing = sorted(str(token) for token, id_ in mine.items() if theirs.get(token, id_) != id_)
+    if not differing:
+        return None
+    return f"one that differs in {len(differing)} tokens, such as {differing[0][:_CLIP]!r}"
+
+
+def _tokens(tokenizer: Any) -> dict[str, int]:
+    """Return token -> id; unigram models list pairs of token and score."""
+    vocabulary = tokenizer["model"]["vocab"]
+    if isinstance(vocabulary, list):
+        vocabulary = {pair[0]: index for index, pair in enumerate(vocabulary)}
+    added = {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or ()}
+    return {**vocabulary, **added}

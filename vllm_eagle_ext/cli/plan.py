@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vllm-eagle plan` as typed: what speculation will cost a target in memory, before serving it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vllm_eagle_ext.cli import parameters
+from vllm_eagle_ext.cli.terminal import console, fail, numbers
+from vllm_eagle_ext.errors import EagleExtError
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.checkpoint.attention import WindowOption
+
+
+_Caching = Annotated[
+    bool | None,
+    typer.Option(
+        "--prefix-caching/--no-prefix-caching",
+        help="Plan with or without prefix caching. Default: on, except for hybrid targets on a CPU.",
+    ),
+]
+_Memory = Annotated[
+    float | None,
+    typer.Option(
+        min=0.001,
+        help="Plan for this many GiB of one GPU, or of one CPU node. Default: as this machine has.",
+    ),
+]
+_Drafted = Annotated[
+    str,
+    typer.Option(
+        "-k", "--num-speculative-tokens", help="Draft this many tokens per step: 15, or 3,7,15."
+    ),
+]
+_Window = Annotated[
+    str | None,
+    typer.Option(help='Plan for this draft_window of eagle_ext: a number of tokens, or "auto".'),
+]
+_Release = Annotated[
+    str | None,
+    typer.Option(
+        help="Plan for this vLLM release, such as 0.33. Default: the installed one, else 0.33."
+    ),
+]
+_Device = Annotated[
+    str | None,
+    typer.Option(
+        help="Plan for sm_80, sm_90, sm_100 or sm_120. Default: this GPU; sm_90 with --gpu-mem."
+    ),
+]
+_Prefill = Annotated[
+    str,
+    typer.Option(
+        help="Plan for this --gdn-prefill-backend of vllm serve: auto, triton, flashinfer, cutedsl."
+    ),
+]
+_Block = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Round attention blocks to multiples of this many tokens. Default: 16; 128 on a CPU and on "
+        "sm_100 with a DFlash draft.",
+    ),
+]
+_Share = Annotated[
+    float,
+    typer.Option(min=0.01, max=1, help="Use this share of the memory, as vllm serve does."),
+]
+_Target = Annotated[
+    str, typer.Option(help="Name the config.json, folder or hub repository of the target.")
+]
+_Draft = Annotated[
+    str | None,
+    typer.Argument(help="Count the memory of this draft too: a folder or hub repository."),
+]
+# The name of the argument before it was one.
+_DraftOption = Annotated[str | None, typer.Option("--draft", hidden=True)]
+_Ranks = Annotated[int, typer.Option("--tp", min=1, help="Plan for this tensor parallel size.")]
+_Length = Annotated[
+    int | None,
+    typer.Option(min=1, help="Plan for requests of this many tokens. Default: the target's limit."),
+]
+_Requests = Annotated[
+    int, typer.Option(min=1, help="Run at most this many requests at a time, as vllm serve does.")
+]
+_KvDtype = Annotated[str, typer.Option(help="Plan for this --kv-cache-dtype of vllm serve.")]
+_Weights = Annotated[
+    float | None,
+    typer.Option(min=0, help="Assume this size of the whole target. Default: as its files are."),
+]
+_Reserve = Annotated[float, typer.Option(min=0, help="Keep this many GiB for activations and graphs.")]
+_Folder = Annotated[str | None, typer.Option(help="Look for hub files in this folder, as vLLM does.")]
+_Cpu = Annotated[bool, typer.Option("--cpu", help="Plan for vLLM's CPU backend.")]
+
+
+def plan(
+    target: _Target,
+    k: _Drafted,
+    draft: _Draft = None,
+    draft_option: _DraftOption = None,
+    gpu_mem: _Memory = None,
+    tp: _Ranks = 1,
+    max_model_len: _Length = None,
+    max_num_seqs: _Requests = 1024,
+    gpu_memory_utilization: _Share = 0.92,
+    prefix_caching: _Caching = None,
+    kv_dtype: _KvDtype = "auto",
+    draft_window: _Window = None,
+    weights_gib: _Weights = None,
+    reserve_gib: _Reserve = 2.0,
+    download_dir: _Folder = None,
+    vllm: _Release = None,
+    device: _Device = None,
+    gdn_prefill: _Prefill = "auto",
+    attention_block: _Block = None,
+    cpu: _Cpu = False,
+    as_json: parameters.AsJson = False,
+) -> None:
+    """Show the GPU memory that drafting needs, and what fits.
+
+    For a hybrid target it compares a recurrent state per draft token with replay. It loads no model.
+
+    Exits with 0 if a request fits for every K, and with 1 if for some K none does. Exits with 2 if the
+    target or the draft cannot be read.
+    """
+    # Read what was typed.
+    if draft and draft_option:
+        raise typer.BadParameter("give one draft, as DRAFT; --draft is its former name")
+    from vllm_eagle_ext.cli.plan_output import print_plans, to_json
+    from vllm_eagle_ext.plan.request import PlanRequest
+    from vllm_eagle_ext.plan.run import run_plans
+
+    # Plan for each K.
+    try:
+        plans = run_plans(PlanRequest(
+            target=target, gpu_mem=gpu_mem, tp=tp, max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs, gpu_memory_utilization=gpu_memory_utilization,
+            prefix_caching=prefix_caching, kv_dtype=kv_dtype, draft=draft or draft_option,
+            weights_gib=weights_gib, reserve_gib=reserve_gib, cpu=cpu,
+            download_dir=download_dir, vllm=vllm, device=device,
+            gdn_prefill=gdn_prefill, attention_block=attention_block,
+            draft_window=_asked_draft_window(draft_window),
+        ), list(dict.fromkeys(numbers(k, "-k"))))  # fmt: skip
+    except EagleExtError as error:
+        fail(str(error), as_json=as_json)
+    # Print, and end as the worst plan does.
+    if as_json:
+        typer.echo(to_json(plans))
+    else:
+        print_plans(plans, console())
+    raise typer.Exit(max(planned.exit_code for planned in plans))
+
+
+def _asked_draft_window(text: str | None) -> WindowOption:
+    if text is None:
+        return None
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) < 2:
+        raise typer.BadParameter("a whole number above 1, or auto", param_hint="--draft-window")
+    return int(text)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vllm-eagle selftest` as typed, and how it looks on a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from vllm_eagle_ext.cli.terminal import console, fail, require_engine
+from vllm_eagle_ext.errors import EagleExtError
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.measure.selftest.outcome import SelfTest
+    from vllm_eagle_ext.measure.selftest.run import Watch
+
+
+def selftest(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Test a few shapes and batch sizes instead of all.")
+    ] = False,
+    json_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            help="Write the results to this file, fit to be sent in: it holds no host names or paths.",
+        ),
+    ] = None,
+) -> None:
+    """Compare the kernels of replay with vLLM's own here.
+
+    It needs no model. On a GPU it times both.
+
+    Exits with 0 if all results are right, with 1 if one is wrong, and with 2 if nothing could be
+    checked.
+    """
+    require_engine()
+    from vllm_eagle_ext.measure.selftest.run import run_selftest
+
+    try:
+        with watching() as watch:
+            found = run_selftest(quick=quick, watch=watch)
+    except EagleExtError as error:
+        fail(str(error))
+    if json_file is not None:
+        try:
+            json_file.write_text(json.dumps(found.to_json(), indent=1) + "\n")
+        except OSError as error:
+            fail(f"--json {json_file} cannot be written: {error.strerror}. Name another file.")
+    print_selftest(found, console())
+    raise typer.Exit(found.exit_code)
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Show on standard error what runs."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda name, done, total: progress.update(
+            task, description=name, completed=done, total=total
+        )
+
+
+def print_selftest(found: SelfTest, console: Console) -> None:
+    """Print what was checked, what failed, what was timed and what was left out."""
+    device = found.device
+    more = f", capability {device['capability']}" if "capability" in device else ""
+    console.print(f"{device['name']}{more}", markup=False)
+    console.print(_checks(found))
+    for checked in found.failed:
+        console.print(f"FAILED {checked.case}: {checked.result}", markup=False)
+    if found.times:
+        console.print(_timed(found.times))
+    for text in found.left_out:
+        console.print(f"left out: {text}", markup=False)
+    console.print(_verdict(found), markup=False)
+
+
+def _checks(found: SelfTest) -> Table:
+    table = Table("kernels", "checks", "passed", "largest error of fp64", box=None, pad_edge=False)
+    passed, everything, errors = Counter[str](), Counter[str](), dict[str, float]()
+    for checked in found.checks:
+        name = checked.result.kernels
+        everything[name] += 1
+        passed[name] += checked.result.ok
+        for part in checked.result.parts:
+            if part.limit is not None:
+                errors[name] = max(errors.get(name, 0.0), part.error)
+    for name, count in everything.items():
+        error = f"{errors[name]:.2g}" if name in errors else "all bits"
+        table.add_row(name, str(count), str(passed[name]), error if passed[name] == count else "-")
+    return table
+
+
+def _timed(times: list[dict[str, Any]]) -> Table:
+    first = times[0]
+    table = Table(box=None, pad_edge=False)
+    names = ("kernels", "K", "requests", "layers", "replay, ms", "per_token, ms", "ratio", "bound, ms")
+    for name in names:
+        table.add_column(name, justify="left" if name == "kernels" else "right")
+    for row in times:
+        table.add_row(
+            row["kernels"], str(row["k"]), str(row["requests"]), str(row["layers"]),
+            f"{row['replay_ms']:.3f}", f"{row['per_token_ms']:.3f}", f"{row['ratio']:.2f}",
+            f"{row['bound_ms']:.3f}",
+        )  # fmt: skip
+    table.caption = (
+        f"verify and commit of layers of {first['target']}, replayed from a CUDA graph, by the GPU's "
+        "clock; bound: two reads and one write of each state at the speed of a copy"
+    )
+    return table
+
+
+def _verdict(found: SelfTest) -> str:
+    count = len(found.checks)
+    if not count:
+        return "Nothing could be checked."
+    if found.failed:
+        return (
+            f"{len(found.failed)} of {count} checks FAILED. Serve with hybrid_state per_token. Please "
+            "send the file of --json in."
+        )
+    return f"All {count} checks passed."

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes what vLLM reads of a DFlash draft next to what it reads of every draft."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm_eagle_ext.checkpoint import Case
+
+
+def write(config: Any, case: Case) -> None:
+    """Write what vLLM and the drafter class read of `dflash_config`.
+
+    The published `target_layer_ids` stay as they are: both runners take the layer ids that are written
+    for every draft first, and the width of `fc` follows from these.
+
+    Args:
+        config: vLLM's SpeculativeConfig, whose draft config is changed in place.
+        case: the draft that was checked.
+    """
+    hf_config, spec = config.draft_model_config.hf_config, case.spec
+    nested = dict(getattr(hf_config, "dflash_config", None) or {})
+    nested["mask_token_id"] = spec.mask_token_id
+    nested["input_embedding_scale"] = spec.embedding_scale
+    if spec.format == "speculators":
+        nested.pop("causal", None)  # vLLM's blanket flag; without it causality goes by layer type
+        if not any(layer.causal for layer in spec.layers):
+            nested["causal"] = False
+    if spec.draft_window is not None:  # without the flag vLLM takes windowed layers for causal ones
+        nested["causal"] = spec.layers[0].causal
+        # V1 drafts nothing where a text is longer than the draft's own.
+        config.draft_model_config.max_model_len = config.target_model_config.max_model_len
+        nested.pop("swa_window_size", None)
+    hf_config.dflash_config = nested
+    # vLLM 0.32 raises this for EAGLE-3 drafts only: positions beyond it lie outside the rope table.
+    stated = getattr(hf_config, "max_position_embeddings", None) or 0
+    hf_config.max_position_embeddings = max(stated, case.engine.max_model_len or 0)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EAGLE-3: native, post-norm and gated drafts, those with latent attention (MLA), and P-EAGLE."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vllm_eagle_ext.checkpoint.attention import causal_layers
+from vllm_eagle_ext.checkpoint.aux_layers import IdConvention
+from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
+from vllm_eagle_ext.checkpoint.expected_tensors import (
+    around_the_layers,
+    fused_qkv,
+    in_layer,
+    latent_attention,
+    layer_norms,
+    mlp,
+)
+from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY
+from vllm_eagle_ext.checkpoint.rules import (
+    asked,
+    blocks,
+    layers,
+    norms,
+    pairing,
+    tensors,
+    vocabulary,
+)
+from vllm_eagle_ext.checkpoint.spec import DraftSpec, Evidence, Expected, Family
+from vllm_eagle_ext.families.eagle3.names import DEEPSEEK_DRAFTER, LLAMA_DRAFTER, P_EAGLE, QWEN3_DRAFTER
+
+
+def _eagle3_tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int) -> dict[str, Expected]:
+    return around_the_layers(spec, config, target_vocab_size) | _eagle3_layers(spec, config)
+
+
+def _p_eagle_tensors(
+    spec: DraftSpec, config: DraftConfig, target_vocab_size: int
+) -> dict[str, Expected]:
+    """Return the tensors, with the one that stands for the target's states after the last token."""
+    features = len(spec.aux_layers.layer_ids) * spec.target_hidden_size or spec.hidden_size
+    mask = Expected((1, 1, features), other_shape=(1, features))
+    around = around_the_layers(spec, config, target_vocab_size)
+    return around | {"mask_hidden": mask} | _eagle3_layers(spec, config)
+
+
+def _eagle3_layers(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
+    table: dict[str, Expected] = {}
+    backbone = spec.drafter.backbone
+    for layer in range(spec.num_layers):
+        columns = (1 + (layer == 0)) * spec.hidden_size  # the first reads embeddings and features
+        if backbone.has_kv_heads:
+            # vLLM's Qwen3 layer has no bias after the heads.
+            biased = not backbone.norms_heads
+            attention = fused_qkv(spec, config, columns=columns, has_output_bias=biased)
+        else:
+            attention = latent_attention(spec, config, columns=columns)
+        table |= in_layer(layer, _norms(spec, layer), attention, mlp(spec, config))
+    return table
+
+
+def _norms(spec: DraftSpec, layer: int) -> dict[str, Expected]:
+    """Return a layer's norms. Later layers have the module `hidden_norm`, but no use for it."""
+    features = Expected((spec.hidden_size,), optional=layer > 0)
+    return {**layer_norms(spec), "hidden_norm.weight": features}
+
+
+def _is_p_eagle(evidence: Evidence) -> bool:
+    named = evidence.speculators_type == "peagle" or evidence.architecture == P_EAGLE
+    return named or evidence.has_mask_hidden
+
+
+_RULES = (
+    pairing.eagle3_is_causal,
+    asked.k_is_worth_drafting,
+    norms.flags_agree,
+    norms.one_kind_of_input_norm,
+    norms.norms_need_aux_states,
+    norms.fc_norms_match_their_flag,
+    norms.input_norm_matches_its_flag,
+    norms.norm_before_residual_is_stated,
+    layers.aux_layers_are_stated,
+    layers.aux_layer_ids_may_be_inputs,
+    tensors.draft_is_no_plain_model,
+    vocabulary.shared_parts_are_usual,
+)
+_FEEDBACK_RULES = (norms.norm_output_is_unambiguous, norms.head_is_normed)
+
+NATIVE = Family(
+    name="native",
+    title="EAGLE-3",
+    drafters=(LLAMA_DRAFTER, QWEN3_DRAFTER),
+    layer_ids=IdConvention(places=(f"eagle_config.{IDS_KEY}",)),
+    read_layers=causal_layers,
+    tensors=_eagle3_tensors,
+    rules=(*_RULES, *_FEEDBACK_RULES, tensors.bias_is_called_attention_bias),
+    plain_modules=("embed_tokens.",),
+    has_flags=True,
+    runs_without_aux_states=True,
+    config_writer="vllm_eagle_ext.families.eagle3.config_writer:write",
+    reference="vllm_eagle_ext.measure.reference.published:load_eagle3",
+)
+_POST_NORM = replace(
+    NATIVE,
+    name="post-norm",
+    title="post-norm EAGLE-3",
+    matches=lambda evidence: evidence.norm_output,
+)
+_GATED = replace(NATIVE, name="gated", title="gated EAGLE-3", matches=lambda evidence: evidence.has_gate)
+_MLA = replace(
+    NATIVE,
+    name="mla",
+    title="MLA EAGLE-3",
+    drafters=(DEEPSEEK_DRAFTER,),
+    layer_ids=replace(NATIVE.layer_ids, names_inputs_without=1),
+    rules=(
+        *_RULES, *_FEEDBACK_RULES, norms.mla_has_no_norm_before_fc, tensors.mla_sizes_are_stated,
+    ),
+    plain_modules=("embed_tokens.", "lm_head."),
+    reference=None,
+)  # fmt: skip
+_PARALLEL = replace(
+    NATIVE,
+    name="p-eagle",
+    title="P-EAGLE",
+    matches=_is_p_eagle,
+    tensors=_p_eagle_tensors,
+    rules=(
+        *_RULES,
+        tensors.bias_is_called_attention_bias,
+        blocks.mask_token_is_in_the_vocabulary,
+        blocks.parallel_drafting_is_asked_for,
+    ),
+    drafts_in_parallel=True,
+    omits_mask_token=True,
+)
+
+FAMILIES = (_PARALLEL, _GATED, _POST_NORM, NATIVE, _MLA)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads which attention layers a draft adds to a target's, and what of a text they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_eagle_ext.checkpoint.attention import LayerAttention, asked_window, read_heads, with_window
+from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, flatten, format_of, parse_config
+from vllm_eagle_ext.checkpoint.findings import Problem
+from vllm_eagle_ext.checkpoint.read_spec import family_of, trained_length
+from vllm_eagle_ext.checkpoint.registry import drafter_of
+from vllm_eagle_ext.checkpoint.rope_config import read_rope
+from vllm_eagle_ext.checkpoint.rules.layers import too_narrow, window_problems
+from vllm_eagle_ext.drafter_classes import Drafter
+from vllm_eagle_ext.errors import OptionsError, UnsupportedDraftError
+from vllm_eagle_ext.memory.geometry import Attention
+from vllm_eagle_ext.plan.model_files import open_model, size_of
+from vllm_eagle_ext.plan.request import PlanRequest
+
+_WINDOW = "--draft-window"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    layers: tuple[Attention, ...]  # windows are what the cache keeps
+    size: int  # bytes, all ranks together
+    non_causal: bool = False  # some layer looks at later rows
+    window: int | None = None  # the option's, where a layer was published without one
+    keeps_all: bool = False  # though it has that window
+
+
+def read_draft(
+    request: PlanRequest, *, kv_bytes: int, length: int | None, k: int, keeps_all: bool
+) -> Draft | None:
+    """Read which attention layers the draft adds, and the size of its weights; None without a draft.
+
+    Args:
+        length: of the longest text.
+        k: the largest that is planned.
+        keeps_all: a layer that the option gave a window keeps all tokens, in the group of a target whose
+            layers all do, as a start has it.
+
+    Raises:
+        EagleExtError: it cannot be read, is not a supported draft, or cannot have the window.
+    """
+    if request.draft is None:
+        if request.draft_window is None:
+            return None
+        raise OptionsError(
+            field=_WINDOW, value=request.draft_window, allowed="only with a draft",
+            remedy="name the draft, or leave the option out",
+        )  # fmt: skip
+    model = open_model(request.draft, field="DRAFT", download_dir=request.download_dir)
+    config = parse_config(model.config)
+    if isinstance(config, list):
+        raise _refusal(config[0], config[0].field)
+    flat = flatten(model.config)
+    drafter = drafter_of(model.config, flat.get("model_type"))
+    if drafter is None or not drafter.backbone.has_kv_heads:
+        raise UnsupportedDraftError(
+            field="DRAFT", value=request.draft,
+            allowed="an EAGLE-3 or DFlash draft that keeps keys and values per head",
+            remedy="leave the draft out, and lower --gpu-mem by the draft's size",
+        )  # fmt: skip
+    read_layers = family_of(flat, drafter).read_layers
+    published = read_layers(config, drafter.backbone, format_of(model.config))
+    window = _window_to_give(request, drafter, flat, config, published, length, k)
+    found = published if window is None or keeps_all else with_window(published, window)
+    heads = read_heads(config, drafter.backbone)
+    kept = [None if keeps_all and window is not None else layer.window for layer in found]
+    layers = tuple(
+        Attention(
+            layers=kept.count(one), kv_heads=heads.kv, head_dim=heads.dim, window=one,
+            element_bytes=kv_bytes, tp=request.tp,
+        )
+        for one in dict.fromkeys(kept)
+    )  # fmt: skip
+    return Draft(
+        layers,
+        size_of(model, ".safetensors") or size_of(model, ".bin"),
+        non_causal=not all(layer.causal for layer in found),
+        window=window,
+        keeps_all=keeps_all and window is not None,
+    )
+
+
+def _window_to_give(
+    request: PlanRequest,
+    drafter: Drafter,
+    flat: Mapping[str, Any],
+    config: DraftConfig,
+    published: Sequence[LayerAttention],
+    length: int | None,
+    k: int,
+) -> int | None:
+    """Find the window that layers get that were published without one; None: no layer gets one.
+
+    Raises:
+        UnsupportedDraftError: a start would refuse the window.
+    """
+    asked = request.draft_window
+    if asked is None:
+        return None
+    window = asked_window(asked, trained_length(flat, config), length)
+    if all(layer.window is not None for layer in published):
+        window = None
+    layers = published if window is None else with_window(published, window)
+    for problem in window_problems(asked, window, drafter, layers, read_rope(flat), length):
+        raise _refusal(problem, _WINDOW)
+    for problem in () if window is None else too_narrow(window, k):
+        raise _refusal(problem, _WINDOW)
+    return window
+
+
+def _refusal(problem: Problem, field: str) -> UnsupportedDraftError:
+    return UnsupportedDraftError(
+        field=field, value=problem.value, allowed=problem.allowed, remedy=problem.remedy
+    )

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks a draft: reads it and its target, and applies the rules of a start to a foreseen engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from vllm_eagle_ext.checkpoint import (
+    Case,
+    DraftFiles,
+    Finding,
+    Inspection,
+    TargetFacts,
+    inspect_draft,
+    read_config,
+    read_draft_files,
+)
+from vllm_eagle_ext.checkpoint.draft_files import OnValues, refuse_disguised
+from vllm_eagle_ext.checkpoint.findings import Severity, apply_rules, relax
+from vllm_eagle_ext.checkpoint.registry import drafter_of
+from vllm_eagle_ext.checkpoint.sources import FolderSource
+from vllm_eagle_ext.checkpoint.target_facts import refuse_a_draft
+from vllm_eagle_ext.engine import EngineFacts, speculative_keys
+from vllm_eagle_ext.engine_rules import (
+    ENGINE_RULES,
+    OF_VLLM,
+    PAIR_RULES,
+    SETTLED_PAIR_RULES,
+    SETTLED_RULES,
+    UNTESTED_RULES,
+)
+from vllm_eagle_ext.engine_rules.states import state_can_be_kept
+from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
+from vllm_eagle_ext.memory.state_scheme import choose, planned_prefix_caching
+from vllm_eagle_ext.options import KEY, parse_options
+from vllm_eagle_ext.preflight.foreseen import foresee_engine, with_draft
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRequest:
+    """Names a draft and a target, and holds what a user says of the engine in vLLM's own words."""
+
+    draft: str
+    draft_field: str = "DRAFT"  # what an error calls it
+    target: str
+    k: int | None = None
+    method: str | None = None
+    revision: str | None = None
+    token: str | None = None
+    options: Mapping[str, Any]  # as in additional_config.eagle_ext
+    platform: str = "auto"
+    subfolders: bool = False  # read a folder of a repository, which vLLM does not take
+    speculative: Mapping[str, Any] = field(default_factory=dict)  # further keys of speculative_config
+    engine: Mapping[str, Any] = field(default_factory=dict)  # keywords of LLM()
+
+    @property
+    def download_dir(self) -> str | None:
+        return self.engine.get("download_dir")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Holds what a check found."""
+
+    request: CheckRequest
+    target: TargetFacts
+    inspection: Inspection
+    method: str
+    files: DraftFiles
+    engine: EngineFacts
+    prefix_caching: bool | None  # that the command asks for; None: vLLM's default
+    state: str | None = None  # how a hybrid target's recurrent states are kept
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.inspection.errors else 0
+
+
+def run_check(request: CheckRequest, on_values: OnValues | None = None) -> CheckResult:
+    """Check a draft and its target by the rules of a start.
+
+    Args:
+        on_values: is called with bytes read and their total; with it every tensor's values are read.
+
+    Raises:
+        EagleExtError: draft, target or options cannot be read.
+    """
+    options = parse_options({KEY: request.options})
+    _refuse_no_ranks(request.engine)
+    target_folder = Path(os.path.expanduser(request.target))
+    config = read_config(request.target, token=request.token, download_dir=request.download_dir)
+    engine = foresee_engine(
+        config, platform=request.platform, options=options, k=request.k, method=request.method,
+        speculative=speculative_keys(request.speculative), keywords=request.engine,
+    )  # fmt: skip
+    refuse_a_draft(config, request.target)
+    target = TargetFacts.from_config(config, target_folder if target_folder.is_dir() else None)
+    if target_folder.is_dir():
+        _look_at_weights(request.target, target_folder)
+    files = _read_draft(request, on_values)
+    inspection = inspect_draft(files, target, engine) if options.enabled else Inspection(None, ())
+    spec, case = inspection.spec, inspection.case
+    engine = with_draft(engine, spec, request.engine)
+    if case is not None:
+        case = replace(case, engine=engine)
+    around = _around(engine, case, is_refused=bool(inspection.errors))
+    inspection = replace(inspection, findings=(*inspection.findings, *around))
+    drafter = drafter_of(files.config, None)
+    natural = spec.family.method if spec else drafter.method if drafter else "eagle3"
+    asked = request.engine.get("enable_prefix_caching")
+    return CheckResult(
+        request, target, inspection, request.method or natural, files, engine,
+        planned_prefix_caching(engine.architecture, engine.platform, asked),
+        _state(engine, around) if case is not None else None,
+    )  # fmt: skip
+
+
+def _around(engine: EngineFacts, case: Case | None, *, is_refused: bool) -> list[Finding]:
+    """Apply the rules of the engine around the draft, as a start does.
+
+    A draft that was refused before it was understood has no K by which states are kept.
+    """
+    found = apply_rules(OF_VLLM, engine)
+    if engine.options.enabled:
+        found += apply_rules(ENGINE_RULES, engine)
+        if case is not None:
+            found += apply_rules((*PAIR_RULES, *UNTESTED_RULES, *SETTLED_PAIR_RULES), case)
+        unknown = case is None and is_refused
+        found += apply_rules(
+            [one for one in SETTLED_RULES if not (unknown and one is state_can_be_kept)], engine
+        )
+    return found if engine.options.strict else relax(found)
+
+
+def _state(engine: EngineFacts, around: list[Finding]) -> str | None:
+    refused = any(f.rule == "state_can_be_kept" and f.severity == Severity.ERROR for f in around)
+    is_chosen = engine.architecture in REPLAYING_TARGETS and not refused
+    return str(choose(engine)) if is_chosen else None
+
+
+def _refuse_no_ranks(engine: Mapping[str, Any]) -> None:
+    ranks = engine.get("tensor_parallel_size", 1)
+    if type(ranks) is not int or ranks < 1:
+        raise SpeculativeConfigError(
+            field="--engine: tensor_parallel_size", value=ranks, allowed="a whole number above 0",
+            remedy="give the number of devices, or leave it out for one",
+        )  # fmt: skip
+
+
+def _look_at_weights(target: str, folder: Path) -> None:
+    """Refuse a target whose files are not what their names say.
+
+    Raises:
+        UnsupportedDraftError: something else lies in a file's place.
+    """
+    found = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
+    # The hub's cache links to whole files.
+    names = [path.name for path in found if not path.is_symlink()]
+    refuse_disguised(FolderSource(target, folder), names)
+
+
+def _read_draft(request: CheckRequest, on_values: OnValues | None) -> DraftFiles:
+    return read_draft_files(
+        request.draft,
+        revision=request.revision,
+        token=request.token,
+        download_dir=request.download_dir,
+        field=request.draft_field,
+        subfolders=request.subfolders,
+        on_values=on_values,
+    )

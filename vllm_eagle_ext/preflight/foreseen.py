@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Foresees the engine of `check` and `plan` from files and from what was asked, without vLLM."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from vllm_eagle_ext.checkpoint import DraftSpec
+from vllm_eagle_ext.checkpoint.draft_config import published_architecture
+from vllm_eagle_ext.checkpoint.rules.asked import MOST_K, wanted_runner
+from vllm_eagle_ext.checkpoint.target_facts import text_config
+from vllm_eagle_ext.cpu_kernels import ForeseenKernels
+from vllm_eagle_ext.engine import ASSUMED_GPU, NEWEST_RELEASE, EngineFacts
+from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.memory.chunked_kernels import STATE_DTYPES
+from vllm_eagle_ext.memory.connectors import read_connector
+from vllm_eagle_ext.memory.geometry import served_dtype, stated_state_dtype
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
+from vllm_eagle_ext.memory.state_scheme import planned_prefix_caching
+from vllm_eagle_ext.options import Options
+from vllm_eagle_ext.version import installed_vllm
+
+PLATFORMS = ("auto", "cpu", "cuda")
+_BUILDS = ("cpu", "rocm", "xpu", "tpu")  # in the local part of a version; CUDA's has a number or none
+_CONTEXT_PARALLEL = ("decode_context_parallel_size", "prefill_context_parallel_size")
+_CONNECTOR = ("kv_transfer_config", "kv_offloading_size", "kv_offloading_backend")
+
+
+def foresee_engine(
+    target: Mapping[str, Any],
+    *,
+    platform: str,
+    options: Options | None = None,
+    k: int | None = None,
+    method: str | None = None,
+    speculative: Mapping[str, Any] | None = None,
+    keywords: Mapping[str, Any] | None = None,
+    **known: Any,
+) -> EngineFacts:
+    """Foresee an engine before its draft is known.
+
+    Args:
+        target: the target's config.json.
+        platform: one of PLATFORMS.
+        speculative: further keys of the speculative config, spelt as vLLM does.
+        keywords: of LLM().
+        known: fields of EngineFacts that the caller knows better.
+
+    Raises:
+        SpeculativeConfigError: another platform.
+    """
+    name, why = find_platform(platform)
+    if name == "cuda" and "capability" not in known:
+        known["capability"] = _driver_capability() or ASSUMED_GPU
+    text, architecture = text_config(target), published_architecture(target)
+    asked, given = dict(keywords or {}), dict(speculative or {})
+    is_hybrid = architecture in REPLAYING_TARGETS
+    dtype = served_dtype(target) if asked.get("dtype", "auto") == "auto" else str(asked["dtype"])
+    caches = planned_prefix_caching(architecture, name, asked.get("enable_prefix_caching"))
+    found = EngineFacts(
+        release=_release(),
+        release_is_known=platform == "auto" and installed_vllm() is not None,
+        platform=name,
+        platform_why=why,
+        gdn_prefill=str(asked.get("gdn_prefill_backend") or "auto").strip().lower(),
+        has_triton=name != "cpu",
+        cpu_kernels=find_cpu_kernels(name),
+        runner="v1" if name == "cpu" else None,  # V2 needs Triton
+        architecture=architecture,
+        text=text,
+        dtype=dtype,
+        state_dtype=_state_dtype(target, asked, dtype) if is_hybrid else "float32",
+        is_hybrid=is_hybrid,
+        options=options or Options(),
+        max_model_len=asked.get("max_model_len"),
+        tensor_parallel_size=_ranks(asked, "tensor_parallel_size"),
+        pipeline_parallel_size=_ranks(asked, "pipeline_parallel_size"),
+        context_parallel_size=max(_ranks(asked, key) for key in _CONTEXT_PARALLEL),
+        prefix_caching=caches is not False,
+        mixes_caches=not any(
+            asked.get(key)
+            for key in ("disable_hybrid_kv_cache_manager", "kv_transfer_config", "kv_offloading_size")
+        ),
+        kv_connector=read_connector(*map(asked.get, _CONNECTOR)),
+        lora=bool(asked.get("enable_lora")),
+        microbatches=bool(asked.get("enable_dbo")) or _ranks(asked, "ubatch_size") > 1,
+        scheduler=asked.get("scheduler_cls"),
+        load_format=_load_format(asked, given),
+        speculative=given,
+        method=method,
+        k=k,
+        adaptive_verification=bool(given.get("enable_adaptive_verification")),
+        **_images(target, architecture, asked),
+    )
+    return replace(found, **known)
+
+
+def with_draft(engine: EngineFacts, spec: DraftSpec | None, keywords: Mapping[str, Any]) -> EngineFacts:
+    """Add what the command decides for a draft: runner, K, and what vLLM makes of them."""
+    wanted = wanted_runner(spec) if spec else None
+    runner = engine.runner or (wanted[0] if wanted else "v2")
+    # With data parallelism vLLM follows no schedule.
+    follows = _ranks(keywords, "data_parallel_size") <= 1
+    return replace(
+        engine,
+        runner=runner,
+        method=spec.family.method if spec else engine.method,
+        k=engine.k or usual_k(spec),
+        schedule=engine.speculative.get("num_speculative_tokens_per_batch_size") if follows else None,
+        parallel_drafting=bool(
+            engine.speculative.get("parallel_drafting") or (spec and spec.family.drafts_in_parallel)
+        ),
+    )
+
+
+def usual_k(spec: DraftSpec | None) -> int:
+    """Return the K that a draft was trained for, or 3."""
+    if spec is None:
+        return 3
+    most = spec.most_drafted
+    # A file that states more than any training unrolls is not followed.
+    stated = spec.trained_k if (spec.trained_k or 0) <= MOST_K else None
+    usual = stated or most or 3
+    return min(usual, most) if most else usual
+
+
+def _ranks(keywords: Mapping[str, Any], key: str) -> int:
+    """Read a number of ranks; one that is no number is passed through to vLLM."""
+    given = keywords.get(key)
+    return given if isinstance(given, int) else 1
+
+
+def _state_dtype(target: Mapping[str, Any], keywords: Mapping[str, Any], dtype: str) -> str:
+    """Return the dtype of recurrent states, as vLLM picks it; what is no dtype counts as the model's."""
+    asked = keywords.get("mamba_ssm_cache_dtype", "auto")
+    if asked == "auto":
+        asked = stated_state_dtype(target)
+    return str(asked) if asked in STATE_DTYPES else dtype
+
+
+def _load_format(keywords: Mapping[str, Any], speculative: Mapping[str, Any]) -> object:
+    load = speculative.get("draft_load_config")
+    asked = load if isinstance(load, Mapping) and load else keywords
+    return asked.get("load_format", "auto")
+
+
+def _images(target: Mapping[str, Any], architecture: str, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Guess the class that serves a target with images, and whether its config names their token.
+
+    vLLM's class, whose name decides, may serve several architectures, and only vLLM knows which.
+    """
+    sees = any(isinstance(target.get(f"{sense}_config"), Mapping) for sense in ("vision", "audio"))
+    overrides = keywords.get("hf_overrides")
+    stated = {**target, **(overrides if isinstance(overrides, Mapping) else {})}
+    names_it = not sees or "image_token_index" in stated
+    served_by, token = None if names_it else architecture, stated.get("image_token_id")
+    return {"image_class": served_by, "image_token_id": token}
+
+
+def find_platform(asked: str) -> tuple[str, str]:
+    """Find the platform that a check is for, and why it is assumed.
+
+    Args:
+        asked: one of PLATFORMS.
+
+    Raises:
+        SpeculativeConfigError: another word.
+    """
+    if asked not in PLATFORMS:
+        raise SpeculativeConfigError(
+            field="--platform", value=asked, allowed=", ".join(PLATFORMS),
+            remedy="leave it out for the platform of the vLLM that is installed",
+        )  # fmt: skip
+    return _installed() if asked == "auto" else (asked, "as --platform says")
+
+
+def _installed() -> tuple[str, str]:
+    found = installed_vllm()
+    if found is None:
+        has_gpu = shutil.which("nvidia-smi") or os.path.exists("/proc/driver/nvidia/version")
+        why = "and there is an NVIDIA GPU" if has_gpu else "a GPU is assumed"
+        return "cuda", f"no vLLM is installed here, {why}"
+    build = next((build for build in _BUILDS if build in found.partition("+")[2]), "cuda")
+    if os.environ.get("VLLM_TARGET_DEVICE") == "cpu" or sys.platform == "darwin":
+        build = "cpu"
+    return build, f"vLLM {found} is installed here"
+
+
+def _release() -> str:
+    """Return the release that is here, else the newest."""
+    return (installed_vllm() or NEWEST_RELEASE).partition("+")[0]
+
+
+def find_cpu_kernels(platform: str | None = None) -> ForeseenKernels | None:
+    """Foresee what vLLM's kernels for this machine's CPU can compute; None: it would run elsewhere.
+
+    Args:
+        platform: None: of the vLLM that is installed.
+    """
+    name = platform or _installed()[0]
+    return ForeseenKernels(_release()) if name == "cpu" else None
+
+
+def _driver_capability() -> tuple[int, int] | None:
+    """Ask the driver for the first GPU's compute capability."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return None
+    try:
+        asked = [command, "--query-gpu=compute_cap", "--format=csv,noheader"]
+        printed = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.match(r"(\d+)\.(\d)\s", printed)
+    return (int(found[1]), int(found[2])) if found else None

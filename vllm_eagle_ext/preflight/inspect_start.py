@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inspects the draft of a start by the rules, and the engine around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+from vllm_eagle_ext.checkpoint import (
+    Inspection,
+    TargetFacts,
+    inspect_draft,
+    read_config,
+    read_draft_files,
+)
+from vllm_eagle_ext.checkpoint.origins import gguf_plugin_is_active
+from vllm_eagle_ext.checkpoint.registry import (
+    drafter_of,
+    method_may_lie_in_the_target,
+    methods,
+    own_model_types,
+)
+from vllm_eagle_ext.checkpoint.rope_config import read_rope
+from vllm_eagle_ext.checkpoint.target_facts import PLAIN_MODELS
+from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.engine_rules import PAIR_RULES
+from vllm_eagle_ext.errors import EagleExtError, GgufDraftError, SpeculativeConfigError
+from vllm_eagle_ext.log import get_logger
+from vllm_eagle_ext.preflight.messages import judge, raise_errors
+from vllm_eagle_ext.preflight.of_vllm import MISTAKABLE
+
+logger = get_logger(__name__)
+
+
+def inspect_start(engine_args: Any, target: Any, engine: EngineFacts) -> Inspection | None:
+    """Inspect the draft, and hold a supported one against the engine that is to serve it.
+
+    Returns:
+        None for drafts that are not looked at.
+
+    Raises:
+        EagleExtError: the request, the checkpoint or the engine cannot be served rightly.
+    """
+    inspection = inspect_asked(engine_args, target, engine)
+    if inspection is not None and inspection.case is not None and engine.method in methods():
+        judge(PAIR_RULES, inspection.case)
+    return inspection
+
+
+def inspect_asked(engine_args: Any, target: Any, engine: EngineFacts) -> Inspection | None:
+    """Apply the rules to the draft's files.
+
+    Returns:
+        None for drafts that are not looked at: those of another method, or in another kind of storage.
+
+    Raises:
+        EagleExtError: the request or the checkpoint cannot be served rightly.
+    """
+    model: Any = engine.speculative.get("model")  # a string, once checked
+    place = _place(engine_args, engine)
+    if engine.method not in methods() and not _may_be_mistaken(model, engine.method, place):
+        return None
+    if method_may_lie_in_the_target(engine.method) and model in (None, target.model):
+        return None
+    if engine.method in methods():
+        _check_request(model, engine.speculative.get("num_speculative_tokens"))
+    if "://" in model:
+        logger.warning(
+            "Draft %r lies neither in a folder nor on the hub: not checked; plain vLLM loads it.", model
+        )
+        return None
+    try:
+        files = read_draft_files(model, **place)
+    except GgufDraftError:
+        if not gguf_plugin_is_active():
+            raise
+        logger.warning("Draft %r is a GGUF: not checked; left to vllm-gguf-plugin.", model)
+        return None
+    if hook := own_model_types().get(str(files.config.get("model_type"))):
+        resolve_name(hook)()
+    inspection = inspect_draft(files, target_facts(target, engine), engine)
+    raise_errors(inspection, model)
+    return inspection
+
+
+def _check_request(model: object, k: object) -> None:
+    """Refuse a request that names no draft or no positive K.
+
+    Raises:
+        SpeculativeConfigError: no draft is named, or K is below 1.
+    """
+    if not isinstance(model, str) or not model:
+        raise SpeculativeConfigError(
+            field="speculative_config.model",
+            value=model,
+            allowed="a folder or a repository of the hub",
+            remedy="name the draft checkpoint",
+        )
+    if isinstance(k, int) and k < 1:  # other kinds: vLLM's own validation
+        raise SpeculativeConfigError(
+            field="speculative_config.num_speculative_tokens",
+            value=k,
+            allowed="an integer of at least 1",
+            remedy="start with 3 to 5 for an EAGLE-3 draft",
+        )
+
+
+def target_facts(target: Any, engine: EngineFacts) -> TargetFacts:
+    """Collect what the rules ask of the target, as vLLM has read it."""
+    folder = Path(target.model)
+    return TargetFacts(
+        num_layers=target.get_total_num_hidden_layers(),
+        hidden_size=target.get_hidden_size(),
+        vocab_size=target.get_vocab_size(),
+        rope=read_rope(engine.text),
+        max_position_embeddings=engine.text.get("max_position_embeddings"),
+        folder=folder if folder.is_dir() else None,
+    )
+
+
+def _may_be_mistaken(model: object, method: str | None, place: dict[str, Any]) -> bool:
+    """Find out whether a supported draft is named under a method that would run it as something else.
+
+    Reads only config.json.
+    """
+    if method not in MISTAKABLE or not isinstance(model, str):
+        return False
+    if model in ("ngram", "[ngram]"):
+        return False
+    try:
+        config = read_config(model, **place)
+    except EagleExtError:
+        return False  # whatever it is, vLLM reports it
+    is_plain = config.get("architectures") in [[name] for name in PLAIN_MODELS]
+    return drafter_of(config, None) is not None and not is_plain
+
+
+def _place(engine_args: Any, engine: EngineFacts) -> dict[str, Any]:
+    """Say where the draft's files are looked for, as keywords of the functions that read them."""
+    return {
+        "revision": engine.speculative.get("revision"),
+        "token": engine_args.hf_token,
+        "download_dir": engine_args.download_dir,
+    }

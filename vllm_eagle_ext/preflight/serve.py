@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Composes the command that serves a checked draft."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vllm_eagle_ext.checkpoint.origins import download_command, split_subfolder
+from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
+from vllm_eagle_ext.options import KEY
+from vllm_eagle_ext.preflight.foreseen import usual_k
+from vllm_eagle_ext.printable import shell_line
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult
+
+# Of a node's memory, on a CPU: vLLM's default asks for 0.92 of it to be free. More for a large target.
+CPU_MEMORY = 0.3
+_NODES = Path("/sys/devices/system/node")
+
+
+def serve_command(result: CheckResult) -> str:
+    """Compose the line to paste; K defaults to what the draft was trained for, or 3.
+
+    Where only one of vLLM's model runners can draft with it, the line says so.
+    """
+    request, engine = result.request, result.engine
+    draft = json.dumps(speculative_config(result))
+    words = ["vllm", "serve", request.target, "--speculative-config", draft]
+    if engine.max_model_len:
+        words += ["--max-model-len", str(engine.max_model_len)]
+    if request.download_dir:
+        words += ["--download-dir", request.download_dir]
+    if engine.tensor_parallel_size > 1:
+        words += ["--tensor-parallel-size", str(engine.tensor_parallel_size)]
+    if result.prefix_caching is not None:
+        words.append(f"--{'' if result.prefix_caching else 'no-'}enable-prefix-caching")
+    if engine.on_cpu:
+        words += ["--gpu-memory-utilization", str(CPU_MEMORY)]
+    if request.options:
+        words += ["--additional-config", json.dumps({KEY: dict(request.options)})]
+    return "".join(f"{setting} " for setting in _environment(result)) + shell_line(words)
+
+
+def _environment(result: CheckResult) -> list[str]:
+    engine, spec = result.engine, result.inspection.spec
+    if engine.on_cpu:
+        # vLLM binds each rank to a NUMA node of its own.
+        return (
+            ["VLLM_CPU_OMP_THREADS_BIND=nobind"] if engine.tensor_parallel_size > _numa_nodes() else []
+        )
+    runner = wanted_runner(spec) if spec else None
+    return [f"VLLM_USE_V2_MODEL_RUNNER={int(runner[0] == 'v2')}"] if runner else []
+
+
+def _numa_nodes() -> int:
+    nodes = list(_NODES.glob("node[0-9]*")) if _NODES.is_dir() else []
+    return max(1, len(nodes))
+
+
+def speculative_config(result: CheckResult) -> dict[str, Any]:
+    """Make the speculative config that the draft is served with."""
+    request, spec = result.request, result.inspection.spec
+    found: dict[str, Any] = {"method": result.method, "model": served_from(result)}
+    found["num_speculative_tokens"] = request.k or usual_k(spec)
+    if request.revision and not _is_inside(request):
+        found["revision"] = request.revision
+    if spec and spec.family.asks_for_parallel_drafting:
+        found["parallel_drafting"] = True
+    return {**request.speculative, **found}
+
+
+def as_decided(engine: Mapping[str, Any], checked: Iterable[CheckResult]) -> dict[str, Any]:
+    """Add to the keywords of LLM() what the checks decided of those that the caller left open.
+
+    The result is for every engine that is compared, also one without the draft.
+    """
+    caches = (result.prefix_caching for result in checked)
+    decided = next((one for one in caches if one is not None), None)
+    return {**engine, **({} if decided is None else {"enable_prefix_caching": decided})}
+
+
+def served_from(result: CheckResult) -> str:
+    """Name the draft; a repository's folder by its place in the hub's cache, or by its download's."""
+    request = result.request
+    if not _is_inside(request):
+        return request.draft
+    cached = result.files.folder
+    return str(cached) if cached else download_command(request.draft, None)[1]
+
+
+def download_line(result: CheckResult) -> str | None:
+    """Compose the download of a repository's folder, which vLLM does not take.
+
+    Returns:
+        None for other drafts, and where the folder lies in the hub's cache.
+    """
+    request = result.request
+    if not _is_inside(request) or result.files.folder:
+        return None
+    return shell_line(download_command(request.draft, request.revision)[0])
+
+
+def _is_inside(request: CheckRequest) -> bool:
+    is_folder = os.path.isdir(os.path.expanduser(request.draft))
+    return not is_folder and split_subfolder(request.draft) is not None
+
+
+def not_looked_at(result: CheckResult) -> list[str]:
+    """List what an engine's start, or the engine, may still stumble over."""
+    files, found = result.files, []
+    if files.weights == "bin":
+        found.append("the content of the .bin weights")
+    elif not files.surveys:
+        found.append("values of large tensors (--weights reads them)")
+    return [*found, "the target's weights", "free memory", "other options of vllm serve"]
