@@ -26,7 +26,7 @@ from vllm.v1.worker.gpu.model_states import mamba_hybrid, recoverssm
 from vllm.v1.worker.utils import AttentionGroup
 
 from benchmarks.launch_counts import Launches, launched, triton_launches
-from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.memory.state_blocks import record_width
 from vllm_eagle_ext.replay import metadata
 from vllm_eagle_ext.replay.layer import ReplayBackend
 from vllm_eagle_ext.replay.metadata import ReplayMetadataBuilder

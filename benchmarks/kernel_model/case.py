@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.memory.state_blocks import record_width
 
 WIDTH, CONVOLUTION = 128, 4
 STATES = {"fp32": 4, "bf16": 2}  # bytes of an element

@@ -13,7 +13,7 @@ from vllm.third_party.flash_linear_attention.ops import fused_sigmoid_gating
 
 from benchmarks.kernel_model.case import CONVOLUTION, WIDTH, Case
 from benchmarks.kernel_model.compiling import Launch, record
-from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.memory.state_blocks import record_width
 from vllm_eagle_ext.replay.ops.triton_blocks import gather_blocks
 from vllm_eagle_ext.replay.ops.types import (
     Align,

@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.errors import UnsupportedTargetError
-from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.memory.state_blocks import record_width
 
 _LARGEST = 2**24  # of any size in a config; vocabularies have some 2**18
 # Bytes of an element as served: vLLM's `auto` serves a checkpoint in float32 as 16 bit.

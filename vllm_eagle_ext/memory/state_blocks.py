@@ -70,3 +70,8 @@ def state_blocks(
 
 def counted(count: int) -> str:
     return "1 state block" if count == 1 else f"{count} state blocks"
+
+
+def record_width(key_heads: int, key_dim: int, value_heads: int, value_dim: int) -> int:
+    """Count the elements recorded for one verified token in one layer: key, value, a and b."""
+    return key_heads * key_dim + value_heads * value_dim + 2 * value_heads

@@ -4,6 +4,6 @@
 The preflight runs in the front end, between the command line and vLLM's SpeculativeConfig; its result
 travels to every worker with the engine's config. It refuses before any weight is loaded.
 
-A start enters at `build`, which reads, inspects, builds and applies; both read one `EngineFacts`.
-`vllm-eagle check` enters at `check` and applies the same rules without vLLM or torch.
+A start enters at `build`, which reads, inspects, builds and applies. `vllm-eagle check` enters at
+`check` and applies the same rules without vLLM or torch. Both read one `EngineFacts`.
 """

@@ -23,7 +23,7 @@ from vllm.v1.attention.backend import AttentionBackend
 from vllm.v1.attention.backends.gdn_attn import GDNAttentionBackend, GDNAttentionMetadataBuilder
 from vllm.v1.kv_cache_interface import MambaSpec
 
-from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.memory.state_blocks import record_width
 from vllm_eagle_ext.replay.metadata import ReplayMetadata, ReplayMetadataBuilder
 from vllm_eagle_ext.replay.ops.types import Gating, ReplayKernels, Rows, StateCache, Step
 from vllm_eagle_ext.replay.platform_ops import replay_ops

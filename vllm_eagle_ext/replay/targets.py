@@ -29,8 +29,7 @@ from vllm.v1.worker.gpu.model_states.recoverssm import RecoverSSMState
 
 from vllm_eagle_ext import architectures, compat
 from vllm_eagle_ext.errors import UnsupportedTargetError
-from vllm_eagle_ext.memory.recorded_inputs import record_width
-from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS, record_width
 from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
 from vllm_eagle_ext.replay.metadata import ReplayMetadataBuilder
 from vllm_eagle_ext.replay.self_check.at_start import resolve_kernels

@@ -238,7 +238,7 @@ def test_no_torch_and_no_vllm():
 
 
 def test_state_blocks_as_the_ops_lay_them_out():
-    from vllm_eagle_ext.memory.recorded_inputs import record_width
+    from vllm_eagle_ext.memory.state_blocks import record_width
 
     recurrent = read_target(TARGETS["27B"], tp=2).recurrent
     assert recurrent.record_width == record_width(8, 128, 24, 128)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.memory.state_blocks import record_width
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Batch, CommitPlan, Gating, Rows, StateCache
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

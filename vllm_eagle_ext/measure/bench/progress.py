@@ -43,7 +43,7 @@ def fallback_warning(engine: Mapping[str, Any]) -> Iterator[str]:
     """
     kernels = find_cpu_kernels()
     if kernels and not kernels.bf16 and engine.get("dtype", "auto") in ("auto", "bfloat16"):
-        yield f"Warning: {BF16_FALLBACK}"
+        yield f"Warning: {BF16_FALLBACK}."
 
 
 class ProgressDisplay:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.memory.state_blocks import record_width
 from vllm_eagle_ext.replay.ops.types import Batch, CommitPlan, Gating, Rows, StateCache
 from vllm_eagle_ext.replay.self_check.compared import Kernels
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import triton  # type: ignore[import-untyped]
 
-from vllm_eagle_ext.memory.recorded_inputs import record_width
+from vllm_eagle_ext.memory.state_blocks import record_width
 from vllm_eagle_ext.replay.ops.types import Batch, Gating, Rows, StateCache
 
 
