@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
-from vllm_eagle_ext.checkpoint.spec import DraftSpec
+from vllm_eagle_ext.checkpoint.spec import DraftSpec, Expected
 from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
 from vllm_eagle_ext.engine import EngineFacts
 
@@ -20,6 +20,7 @@ class Case:
     flat: Mapping[str, Any]  # `flatten(files.config)`
     config: DraftConfig
     spec: DraftSpec
+    expected: Mapping[str, Expected]  # by canonical name, as the draft's family says
     target: TargetFacts
     engine: EngineFacts
 

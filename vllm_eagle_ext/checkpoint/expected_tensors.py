@@ -20,13 +20,6 @@ _QUANTISED = (
 )  # fmt: skip
 
 
-def expected_tensors(
-    spec: DraftSpec, config: DraftConfig, target_vocab_size: int
-) -> dict[str, Expected]:
-    """Return the expected tensors by canonical name, as the draft's family says."""
-    return spec.family.tensors(spec, config, target_vocab_size)
-
-
 def belongs_to_quantised(spec: DraftSpec, name: str, table: Mapping[str, Expected]) -> bool:
     """Say whether a tensor that the table has not is a part of a module that it has."""
     if spec.quantisation is None:

@@ -88,7 +88,10 @@ def _inspect(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -> Ins
     spec = build_spec(
         files, flat, config, drafter, target, layers, options.norm_output, options.gate_layout, window
     )
-    case = Case(files=files, flat=flat, config=config, spec=spec, target=target, engine=engine)
+    expected = spec.family.tensors(spec, config, target.vocab_size)
+    case = Case(
+        files=files, flat=flat, config=config, spec=spec, expected=expected, target=target, engine=engine
+    )  # fmt: skip
     late = apply_rules(rules_for(spec.family), case)
     read = spec.aux_layers.layer_ids
     return Inspection(case, mark_consequences([*early, *late], files.model, config, target, read))

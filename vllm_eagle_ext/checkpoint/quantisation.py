@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
 from vllm_eagle_ext.checkpoint.patterns import first_matches
 from vllm_eagle_ext.checkpoint.quantisation_config import (
@@ -209,7 +208,7 @@ def _with_targets(group: Any, case: Case) -> Any:
 
 def _plain_linear(case: Case) -> Iterator[str]:
     """Yield the quantisable modules whose weights are plain, without embeddings and head."""
-    table = expected_tensors(case.spec, case.config, case.target.vocab_size)
+    table = case.expected
     packed = quantised_weights(case.files.tensors)
     for name, expected in table.items():
         module = name.removesuffix(".weight")

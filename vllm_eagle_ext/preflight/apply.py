@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case, DraftSpec
-from vllm_eagle_ext.checkpoint.expected_tensors import belongs_to_quantised, expected_tensors
+from vllm_eagle_ext.checkpoint.expected_tensors import belongs_to_quantised
 from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY
 from vllm_eagle_ext.checkpoint.quantisation import named_for_vllm
 from vllm_eagle_ext.drafters.gate_rows import GatePlan
@@ -66,7 +66,7 @@ def _drop_rope_sections(hf_config: Any) -> None:
 
 def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
     """List the tensors to load: by the safetensors headers, else by what the config promises."""
-    table = expected_tensors(case.spec, case.config, case.target.vocab_size)
+    table = case.expected
     loaded = {name: expected for name, expected in table.items() if name != "t2d"}
     if case.has_tensors:
         required = {

@@ -16,7 +16,6 @@ from tests.support.drafts import inspect, valid_draft
 from tests.support.toy_family.family import SCALE, TOY, registered
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.checkpoint import registry
-from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 
 (DRAFTER,) = TOY.drafters
 
@@ -42,7 +41,7 @@ def test_a_valid_draft_is_found(draft, tmp_path):
     assert (spec.family, spec.title, spec.drafter) == (TOY, "toy EAGLE-3", DRAFTER)
     assert spec.aux_layers.layer_ids == (2, 3, 4)
     assert inspection.case is not None
-    table = expected_tensors(spec, inspection.case.config, inspection.case.target.vocab_size)
+    table = inspection.case.expected
     assert table["feature_norm.weight"].shape == (HIDDEN,)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.expected_tensors import expected_tensors
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.patterns import MOST_PATTERNS, first_matches
 from vllm_eagle_ext.checkpoint.quantisation import (
@@ -225,7 +224,7 @@ def qweights_fit(case: Case) -> Iterable[Problem]:
 
     Their shape, [groups, rows], tells how many rows a packed weight stands for.
     """
-    table = expected_tensors(case.spec, case.config, case.target.vocab_size)
+    table = case.expected
     columns_of = columns_per_scale(case)
     for module, suffix in quantised_weights(case.files.tensors).items():
         scales, expected = case.files.tensors.get(f"{module}.scales"), table.get(f"{module}.weight")

@@ -6,20 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.expected_tensors import belongs_to_quantised, expected_tensors
+from vllm_eagle_ext.checkpoint.expected_tensors import belongs_to_quantised
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import FLOATS, quantised_weights
-from vllm_eagle_ext.checkpoint.spec import Expected
 from vllm_eagle_ext.checkpoint.tensors import COMPUTED, HOLDS_WEIGHTS, non_finite
 
 _BELONGS = "check that config.json belongs to the weights"
 _DTYPES = {"float": FLOATS, "integer": ("I64", "I32", "I16"), "mask": ("BOOL", "U8", "I8")}
 
 _SHOWN = 40  # names in a message: more than one layer has
-
-
-def _tensor_table(case: Case) -> dict[str, Expected]:
-    return expected_tensors(case.spec, case.config, case.target.vocab_size)
 
 
 def _present(case: Case, name: str) -> bool:
@@ -59,7 +54,7 @@ def tensors_are_complete(case: Case) -> Iterable[Problem]:
     apart = ("fc_norm.", "input_norm.", "lm_head.", "d2t")
     missing = [
         name
-        for name, expected in _tensor_table(case).items()
+        for name, expected in case.expected.items()
         if not expected.optional and not name.startswith(apart) and not _present(case, name)
     ]
     if missing:
@@ -77,7 +72,7 @@ def tensors_are_expected(case: Case) -> Iterable[Problem]:
 
     vLLM drops unknown biases without a word and stops at unknown weights without the reason.
     """
-    table = _tensor_table(case)
+    table = case.expected
     # Those have rules that say more.
     norms = ("fc_norm.",) if case.spec.family.has_flags else ()
     apart = ("fc.weight", "d2t", "t2d", *(("input_norm.weight",) if norms else ()))
@@ -108,7 +103,7 @@ def _listing(names: list[str]) -> str:
 @rule(Severity.ERROR)
 def tensor_shapes_fit(case: Case) -> Iterable[Problem]:
     apart = ("fc.", "d2t", "t2d")
-    for name, expected in _tensor_table(case).items():
+    for name, expected in case.expected.items():
         header = case.files.tensors.get(name)
         if header is None or name.startswith(apart) or header.shape in expected.shapes:
             continue
@@ -172,7 +167,7 @@ def _rows_allowed(case: Case, wanted: int, *, is_query: bool) -> str:
 @rule(Severity.ERROR)
 def tensor_dtypes_fit(case: Case) -> Iterable[Problem]:
     quantised = quantised_weights(case.files.tensors)
-    for name, expected in _tensor_table(case).items():
+    for name, expected in case.expected.items():
         header = case.files.tensors.get(name)
         if header is None or header.dtype in _DTYPES[expected.kind]:
             continue
