@@ -30,6 +30,8 @@ from vllm_eagle_ext.version import installed_vllm
 PLATFORMS = ("auto", "cpu", "cuda")
 _BUILDS = ("cpu", "rocm", "xpu", "tpu")  # in the local part of a version; CUDA's has a number or none
 _CONTEXT_PARALLEL = ("decode_context_parallel_size", "prefill_context_parallel_size")
+# vLLM may switch its manager of mixed caches off for a connector.
+_ONE_CACHE = ("disable_hybrid_kv_cache_manager", "kv_transfer_config", "kv_offloading_size")
 _CONNECTOR = ("kv_transfer_config", "kv_offloading_size", "kv_offloading_backend")
 
 
@@ -59,47 +61,58 @@ def foresee_engine(
     name, why = find_platform(platform)
     if name == "cuda" and "capability" not in known:
         known["capability"] = _driver_capability() or ASSUMED_GPU
-    text, architecture = text_config(target), published_architecture(target)
     asked, given = dict(keywords or {}), dict(speculative or {})
-    is_hybrid = architecture in REPLAYING_TARGETS
-    dtype = served_dtype(target) if asked.get("dtype", "auto") == "auto" else str(asked["dtype"])
-    caches = planned_prefix_caching(architecture, name, asked.get("enable_prefix_caching"))
     found = EngineFacts(
         release=_release(),
         release_is_known=platform == "auto" and installed_vllm() is not None,
         platform=name,
         platform_why=why,
-        gdn_prefill=str(asked.get("gdn_prefill_backend") or "auto").strip().lower(),
         has_triton=name != "cpu",
         cpu_kernels=find_cpu_kernels(name),
         runner="v1" if name == "cpu" else None,  # V2 needs Triton
-        architecture=architecture,
-        text=text,
-        dtype=dtype,
-        state_dtype=_state_dtype(target, asked, dtype) if is_hybrid else "float32",
-        is_hybrid=is_hybrid,
+        **_of_target(target, name, asked),
+        **_of_keywords(asked),
         options=options or Options(),
-        max_model_len=asked.get("max_model_len"),
-        tensor_parallel_size=_ranks(asked, "tensor_parallel_size"),
-        pipeline_parallel_size=_ranks(asked, "pipeline_parallel_size"),
-        context_parallel_size=max(_ranks(asked, key) for key in _CONTEXT_PARALLEL),
-        prefix_caching=caches is not False,
-        mixes_caches=not any(
-            asked.get(key)
-            for key in ("disable_hybrid_kv_cache_manager", "kv_transfer_config", "kv_offloading_size")
-        ),
-        kv_connector=read_connector(*map(asked.get, _CONNECTOR)),
-        lora=bool(asked.get("enable_lora")),
-        microbatches=bool(asked.get("enable_dbo")) or _ranks(asked, "ubatch_size") > 1,
-        scheduler=asked.get("scheduler_cls"),
         load_format=_load_format(asked, given),
         speculative=given,
         method=method,
         k=k,
         adaptive_verification=bool(given.get("enable_adaptive_verification")),
-        **_images(target, architecture, asked),
     )
     return replace(found, **known)
+
+
+def _of_target(target: Mapping[str, Any], platform: str, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that follow from the target's config.json."""
+    architecture, asked = published_architecture(target), keywords.get("dtype", "auto")
+    is_hybrid = architecture in REPLAYING_TARGETS
+    dtype = served_dtype(target) if asked == "auto" else str(asked)
+    caches = planned_prefix_caching(architecture, platform, keywords.get("enable_prefix_caching"))
+    return {
+        "architecture": architecture,
+        "text": text_config(target),
+        "dtype": dtype,
+        "state_dtype": _state_dtype(target, keywords, dtype) if is_hybrid else "float32",
+        "is_hybrid": is_hybrid,
+        "prefix_caching": caches is not False,
+        **_images(target, architecture, keywords),
+    }
+
+
+def _of_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that follow from keywords of LLM()."""
+    return {
+        "gdn_prefill": str(keywords.get("gdn_prefill_backend") or "auto").strip().lower(),
+        "max_model_len": keywords.get("max_model_len"),
+        "tensor_parallel_size": _ranks(keywords, "tensor_parallel_size"),
+        "pipeline_parallel_size": _ranks(keywords, "pipeline_parallel_size"),
+        "context_parallel_size": max(_ranks(keywords, key) for key in _CONTEXT_PARALLEL),
+        "mixes_caches": not any(keywords.get(key) for key in _ONE_CACHE),
+        "kv_connector": read_connector(*map(keywords.get, _CONNECTOR)),
+        "lora": bool(keywords.get("enable_lora")),
+        "microbatches": bool(keywords.get("enable_dbo")) or _ranks(keywords, "ubatch_size") > 1,
+        "scheduler": keywords.get("scheduler_cls"),
+    }
 
 
 def with_draft(engine: EngineFacts, spec: DraftSpec | None, keywords: Mapping[str, Any]) -> EngineFacts:
