@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.support.engine import ROOT
 from tests.support.published import Published, materialise, published, write_target
 from vllm_eagle_ext.checkpoint import DraftSpec
-from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
+from vllm_eagle_ext.checkpoint.rules.request import wanted_runner
 from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
 
 PAGE = ROOT / "docs/published_drafts.md"

@@ -19,7 +19,7 @@ from vllm_eagle_ext.plan.advice import advise, line
 from vllm_eagle_ext.plan.dense import KvCost
 from vllm_eagle_ext.plan.device import GIB
 from vllm_eagle_ext.plan.draft import Draft
-from vllm_eagle_ext.plan.run import DensePlan, HybridPlan, Plan, Premises
+from vllm_eagle_ext.plan.run import DensePlan, HybridPlan, Plan, PlanInputs
 
 
 def print_plans(plans: Sequence[Plan], console: Console) -> None:
@@ -158,7 +158,7 @@ def _dense(plan: DensePlan) -> Table:
     return table
 
 
-def _plan_table(premises: Premises, more: str = "") -> Table:
+def _plan_table(premises: PlanInputs, more: str = "") -> Table:
     table = Table(box=None, pad_edge=False)
     rank = " and rank" if premises.request.tp > 1 else ""
     table.add_column(f"per request{rank}{more}", style="dim")

@@ -34,7 +34,7 @@ from vllm_eagle_ext.plan.request import KV_DTYPES, PlanRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Premises:
+class PlanInputs:
     """Holds what does not depend on K."""
 
     request: PlanRequest
@@ -59,7 +59,7 @@ class Premises:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DensePlan:
-    premises: Premises
+    premises: PlanInputs
     target: DenseTarget
     setting: CacheSetting
     cost: KvCost
@@ -83,7 +83,7 @@ class DensePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HybridPlan:
-    premises: Premises
+    premises: PlanInputs
     target: Target
     setting: CacheSetting
     per_token: Footprint
@@ -190,7 +190,7 @@ def _premises(
     request: PlanRequest, model: Model, estimated: Callable[[], Estimate],
     attention: Sequence[Attention], length: int | None, ks: Sequence[int],
     recurrent: Recurrent | None = None,
-) -> Premises:  # fmt: skip
+) -> PlanInputs:  # fmt: skip
     weights = read_weights(model, estimated, request.weights_gib)
     keeps_all = recurrent is None and all(layers.window is None for layers in attention)
     draft = read_draft(
@@ -201,7 +201,7 @@ def _premises(
     memory = read_memory(cpu=request.cpu) if given is None else Memory(given, "")
     total = memory.gib * request.gpu_memory_utilization * GIB
     loaded = (weights.size + (draft.size if draft else 0)) / request.tp
-    return Premises(
+    return PlanInputs(
         request=request, memory=memory, weights=weights, draft=draft,
         budget=max(0, int(total - loaded - request.reserve_gib * GIB)),
         assumptions=assume(
@@ -213,7 +213,7 @@ def _premises(
     )  # fmt: skip
 
 
-def _settings(premises: Premises, ks: Sequence[int], length: int | None) -> list[CacheSetting]:
+def _settings(premises: PlanInputs, ks: Sequence[int], length: int | None) -> list[CacheSetting]:
     request, assumed = premises.request, premises.assumptions
     if length is None:
         raise OptionsError(
@@ -230,7 +230,7 @@ def _settings(premises: Premises, ks: Sequence[int], length: int | None) -> list
     ]  # fmt: skip
 
 
-def _hybrid(premises: Premises, target: Target, setting: CacheSetting) -> HybridPlan:
+def _hybrid(premises: PlanInputs, target: Target, setting: CacheSetting) -> HybridPlan:
     auto, why = _auto(premises, setting)
     layers = premises.draft_layers
     return HybridPlan(
@@ -240,7 +240,7 @@ def _hybrid(premises: Premises, target: Target, setting: CacheSetting) -> Hybrid
     )  # fmt: skip
 
 
-def _auto(premises: Premises, setting: CacheSetting) -> tuple[Scheme, str]:
+def _auto(premises: PlanInputs, setting: CacheSetting) -> tuple[Scheme, str]:
     """Choose as an engine does on the runner that vLLM chooses by itself: V2 on a GPU, V1 on a CPU."""
     engine = premises.assumptions.engine
     if engine.architecture and engine.architecture not in REPLAYING_TARGETS:

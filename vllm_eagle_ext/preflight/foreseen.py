@@ -14,7 +14,7 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint import DraftSpec
 from vllm_eagle_ext.checkpoint.draft_config import published_architecture
-from vllm_eagle_ext.checkpoint.rules.asked import MOST_K, wanted_runner
+from vllm_eagle_ext.checkpoint.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.cpu_kernels import ForeseenKernels
 from vllm_eagle_ext.engine import ASSUMED_GPU, NEWEST_RELEASE, EngineFacts

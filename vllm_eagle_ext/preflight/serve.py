@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.checkpoint.origins import download_command, split_subfolder
-from vllm_eagle_ext.checkpoint.rules.asked import wanted_runner
+from vllm_eagle_ext.checkpoint.rules.request import wanted_runner
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.preflight.foreseen import usual_k
 from vllm_eagle_ext.printable import shell_line

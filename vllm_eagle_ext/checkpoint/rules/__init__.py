@@ -7,7 +7,6 @@ from functools import cache
 
 from vllm_eagle_ext.checkpoint.findings import Rule
 from vllm_eagle_ext.checkpoint.rules import (
-    asked,
     blocks,
     early,
     gates,
@@ -17,6 +16,7 @@ from vllm_eagle_ext.checkpoint.rules import (
     pairing,
     proposal_heads,
     quantised,
+    request,
     tensors,
     vocabulary,
     weights,
@@ -27,7 +27,7 @@ EARLY_RULES = early.RULES
 # Draft and target come first: with another target, most of the rest fails as a consequence.
 RULES = (
     *pairing.RULES,
-    *asked.RULES,
+    *request.RULES,
     *layers.WINDOWS,
     *norms.RULES,
     *layers.AUX_LAYERS,

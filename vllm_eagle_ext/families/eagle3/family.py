@@ -18,11 +18,11 @@ from vllm_eagle_ext.checkpoint.expected_tensors import (
 )
 from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY
 from vllm_eagle_ext.checkpoint.rules import (
-    asked,
     blocks,
     layers,
     norms,
     pairing,
+    request,
     tensors,
     vocabulary,
 )
@@ -72,7 +72,7 @@ def _is_p_eagle(evidence: Evidence) -> bool:
 
 _RULES = (
     pairing.eagle3_is_causal,
-    asked.k_is_worth_drafting,
+    request.k_is_worth_drafting,
     norms.flags_agree,
     norms.one_kind_of_input_norm,
     norms.norms_need_aux_states,
