@@ -49,12 +49,19 @@ test: venv
 	@OMP_NUM_THREADS=1 $(UNDER) $(BIN)/python -m pytest $(TESTED_UNITS) -m "$(FAST)" $(UNITS) $(SLOWEST) $(PYTEST)
 	@$(RUN) $(UNDER) $(BIN)/python -m pytest $(TESTED_ENGINES) -m "$(FAST)" $(ENGINES) $(SLOWEST) $(PYTEST)
 
+# Without AVX-512 bfloat16 is a fallback, with which these take half an hour: `make test-long` runs them.
+IN_BF16 := $(addprefix tests/e2e/test_,acceptance.py hybrid.py)
+SLOW := $(if $(shell command -v nvidia-smi; grep -wom1 avx512f /proc/cpuinfo 2>/dev/null),,$(IN_BF16))
+
 # `make test-full REST=1` leaves out what `make test` runs.
 test-full: $(if $(REST),venv,test)
-	@$(RUN) $(BIN)/python -m pytest -m "full and not long and not peers" $(ENGINES) $(SLOWEST) $(PYTEST)
+	@$(if $(SLOW),echo "Without AVX-512 'make test-long' runs $(SLOW).")
+	@$(RUN) $(BIN)/python -m pytest -m "full and not long and not peers" $(addprefix --ignore=,$(SLOW)) \
+		$(ENGINES) $(SLOWEST) $(PYTEST)
 
 test-long: venv
 	@$(RUN) $(BIN)/python -m pytest -m "long and not peers" $(SLOWEST) $(PYTEST)
+	@$(if $(SLOW),$(RUN) $(BIN)/python -m pytest $(SLOW) -m "full and not long" $(SLOWEST) $(PYTEST))
 
 # Other projects' libraries write drafts and draft with them, in an environment that also reads .venv.
 # `make test-peers ROWS=reference` starts no engine, ROWS=all serves every draft.
