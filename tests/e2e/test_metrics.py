@@ -91,7 +91,8 @@ def steps_of(server, prompt: list[int]) -> list[int]:
 
 def test_counters_tell_what_the_client_received(server, prompts):
     """Each chunk of a stream is a step: its tokens but one were accepted. The last chunk is cut at
-    max_tokens, while vLLM counts what it accepted there."""
+    max_tokens, while vLLM counts what it accepted there. For a client that lags, as on a slow CPU, vLLM
+    joins chunks: then only the sums are known."""
     before = read(server)
     answers = [steps_of(server, prompt) for prompt in prompts[:PROMPTS]]
     after = read(server)
@@ -105,10 +106,15 @@ def test_counters_tell_what_the_client_received(server, prompts):
     last = [steps[-1] - 1 for steps in answers]
     expected = [sum(n > position for n in whole) for position in range(K)]
     print(f"\n{drafts} drafts, per position {per_position}, of whole steps {expected}, last {last}")
-    assert drafts == [len(whole) + len(last)]
     assert drafted == [K * drafts[0]]
     assert accepted == [sum(per_position)]
     assert sum(expected) > 0
+    # A step gives its accepted tokens and one more; the first token of a text comes without a draft.
+    received = sum(sum(steps) - 1 for steps in answers)
+    assert received <= drafts[0] + accepted[0] <= received + K * len(answers)
+    if drafts != [len(whole) + len(last)]:
+        assert drafts[0] > len(whole) + len(last)
+        return
     for position, (found, least) in enumerate(zip(per_position, expected, strict=True)):
         seen = sum(n > position for n in last)
         assert least + seen <= found <= least + len(last)
