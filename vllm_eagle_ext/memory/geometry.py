@@ -171,12 +171,6 @@ def served_dtype(config: Mapping[str, Any]) -> str:
     return "float16" if str(dtype_of(config)) in ("float16", "half") else "bfloat16"
 
 
-def served_state_bytes(config: Mapping[str, Any]) -> int:
-    """Give the bytes of an element of a recurrent state on a GPU; any dtype that is none counts as the
-    model's, which is of 16 bit."""
-    return _STATE_BYTES.get(str(stated_state_dtype(config)), 2)
-
-
 def stated_state_dtype(config: Mapping[str, Any]) -> Any:
     """Read the dtype of recurrent states, where vLLM reads it; else None."""
     named = config.get("architectures")

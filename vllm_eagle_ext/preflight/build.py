@@ -137,7 +137,7 @@ def build_on_untested_vllm(engine_args: Any, target_model_config: Any, build: Ca
         return build_speculative_config(engine_args, target_model_config, build)
     if options.enabled:
         try:
-            _refuse_if_needed(engine_args, target_model_config, Options())
+            _refuse_if_needed(engine_args, target_model_config)
         except UnsupportedVllmError:
             raise
         except Exception as error:  # noqa: BLE001
@@ -150,10 +150,10 @@ def build_on_untested_vllm(engine_args: Any, target_model_config: Any, build: Ca
     return build()
 
 
-def _refuse_if_needed(engine_args: Any, target_model_config: Any, options: Options) -> None:
+def _refuse_if_needed(engine_args: Any, target_model_config: Any) -> None:
     if not asked_speculative(engine_args):
         return
-    engine = asked_engine(engine_args, target_model_config, options)
+    engine = asked_engine(engine_args, target_model_config, Options())
     inspection = inspect_asked(engine_args, target_model_config, engine)
     if inspection and inspection.case:
         judge(UNTESTED_RULES, inspection.case)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_eagle_ext.memory.geometry import STATE_DTYPE_UNREAD, served_state_bytes
+from vllm_eagle_ext.memory.geometry import STATE_DTYPE_UNREAD
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
+from vllm_eagle_ext.preflight.foreseen import foresee_engine
 
 
 def test_those_that_are_unread_have_no_config_hook_of_vllms():
@@ -20,4 +21,5 @@ def test_those_that_are_unread_have_no_config_hook_of_vllms():
 )
 def test_bytes_of_a_state(architecture, size):
     text = {"mamba_ssm_dtype": "float32"}
-    assert served_state_bytes({"architectures": [architecture], "text_config": text}) == size
+    config = {"architectures": [architecture], "text_config": text}
+    assert foresee_engine(config, platform="cuda").state_width == size
