@@ -12,7 +12,7 @@ from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.options import Options, parse_options
 from vllm_eagle_ext.preflight import of_vllm
-from vllm_eagle_ext.preflight.check import CheckRequest, run_check
+from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
 
 pytestmark = [
     pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does"),
@@ -32,6 +32,20 @@ DIFFERS = {
     "speculative": "a start sees method, model and K in it",
     "max_model_len": "a start has the target's where none is asked for",
 }
+# Compared fields that no row changes, and why.
+SAME_HERE = {
+    **dict.fromkeys(
+        (
+            "release", "release_is_known", "platform", "capability", "has_triton", "runner",
+            "v2_runner_needs_aux_states",
+        ),
+        "one vLLM on one CPU",
+    ),
+    "image_class": "the tiny targets take no images: test_multimodal.py",
+    "pipeline_parallel_size": "both refuse it",
+    "context_parallel_size": "vLLM refuses it on a CPU",
+    "microbatches": "vLLM refuses them on a CPU",
+}  # fmt: skip
 PAIRS = {
     "postnorm": ("target", "eagle3", 4),
     "gated": ("target", "eagle3", 4),
@@ -57,7 +71,7 @@ KEYWORDS: list[dict[str, Any]] = [
     {"enable_prefix_caching": True},
     {"kv_transfer_config": {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}},
     {"hf_overrides": {"image_token_index": 7}},
-    {"mamba_ssm_cache_dtype": "float32"},
+    {"mamba_ssm_cache_dtype": "bfloat16"},
 ]
 SPECULATIVE: list[dict[str, Any]] = [
     {"num_speculative_tokens_per_batch_size": [[1, 4, 4], [5, 8, 0]]},
@@ -100,16 +114,20 @@ def started(draft, keywords, speculative, options) -> EngineFacts:
     return of_vllm.settled(engine, engine_args, config)
 
 
-@pytest.mark.parametrize("draft", PAIRS)
-@pytest.mark.parametrize(("keywords", "speculative", "options"), ASKED, ids=str)
-def test_a_start_describes_what_was_foreseen(draft, keywords, speculative, options, monkeypatch):
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+def checked_as(draft, keywords, speculative, options) -> CheckResult:
     target, method, k = PAIRS[draft]
     request = CheckRequest(
         draft=str(TINY / draft), target=str(TINY / target), k=k, method=method, options=options,
         speculative=speculative, engine={"enable_prefix_caching": False} | keywords,
     )  # fmt: skip
-    checked = run_check(request)
+    return run_check(request)
+
+
+@pytest.mark.parametrize("draft", PAIRS)
+@pytest.mark.parametrize(("keywords", "speculative", "options"), ASKED, ids=str)
+def test_a_start_describes_what_was_foreseen(draft, keywords, speculative, options, monkeypatch):
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    checked = checked_as(draft, keywords, speculative, options)
     if checked.exit_code:
         with pytest.raises(EagleExtError) as refused:
             started(draft, keywords, speculative, options)
@@ -134,3 +152,15 @@ def test_every_option_is_tried():
 
 def test_what_may_differ_is_a_field():
     assert set(DIFFERS) <= {field.name for field in dataclasses.fields(EngineFacts)}
+
+
+def test_every_compared_field_changes_in_some_row():
+    """Otherwise a constructor that ignores what is asked would not be seen."""
+    served = [one for d in PAIRS for asked in ASKED if not (one := checked_as(d, *asked)).exit_code]
+    unchanged = {
+        field.name
+        for field in dataclasses.fields(EngineFacts)
+        if field.name not in DIFFERS
+        and len({repr(getattr(one.engine, field.name)) for one in served}) == 1
+    }
+    assert unchanged == set(SAME_HERE)
