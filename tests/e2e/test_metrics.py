@@ -112,6 +112,8 @@ def test_counters_tell_what_the_client_received(server, prompts):
     # A step gives its accepted tokens and one more; the first token of a text comes without a draft.
     received = sum(sum(steps) - 1 for steps in answers)
     assert received <= drafts[0] + accepted[0] <= received + K * len(answers)
+    assert sorted(per_position, reverse=True) == per_position
+    assert per_position[0] <= drafts[0]
     if drafts != [len(whole) + len(last)]:
         assert drafts[0] > len(whole) + len(last)
         return

@@ -25,55 +25,30 @@ OPTION = "additional_config.eagle_ext.hybrid_state"
 
 def unsupported_by_replay(engine: EngineFacts) -> Iterator[Problem]:
     """List everything in an engine's configuration that replay cannot serve."""
-    if engine.platform not in ("cpu", "cuda"):
-        yield Problem(
-            field="platform",
-            value=engine.platform,
-            allowed="cpu or cuda",
-            remedy="leave hybrid_state at per_token here",
-        )
-    if engine.runner == "v1" and engine.platform == "cuda":
+    on_v1, pipeline, context = (
+        engine.runner == "v1", engine.pipeline_parallel_size, engine.context_parallel_size,
+    )  # fmt: skip
+    elsewhere, ranks = "leave hybrid_state at per_token here", "use tensor parallelism"
+    v2 = "VLLM_USE_V2_MODEL_RUNNER=1"
+    no_hits = f"--no-enable-prefix-caching, or the V2 runner ({v2})"
+    # whether it is there, field, value, what is allowed, remedy
+    for is_there, field, value, allowed, remedy in (
+        (engine.platform not in ("cpu", "cuda"), "platform", engine.platform, "cpu or cuda", elsewhere),
         # A prompt of 1 + K tokens may take the graph of verified tokens there (vllm#53051).
-        yield Problem(
-            field="model runner", value="v1", allowed="v2 on a GPU", remedy="VLLM_USE_V2_MODEL_RUNNER=1"
-        )
-    if engine.runner == "v1" and engine.prefix_caching:
-        yield Problem(
-            field="enable_prefix_caching",
-            value=True,
-            allowed="false on vLLM's V1 runner",
-            remedy="--no-enable-prefix-caching, or the V2 runner (VLLM_USE_V2_MODEL_RUNNER=1)",
-        )
-    if engine.on_cpu and engine.dtype != "bfloat16":
+        (on_v1 and engine.platform == "cuda", "model runner", "v1", "v2 on a GPU", v2),
+        (on_v1 and engine.prefix_caching, "enable_prefix_caching", True, "false on vLLM's V1 runner",
+         no_hits),
         # vLLM's kernels there take nothing else; from 0.33 on it hands float16 back to the layer.
-        yield Problem(
-            field="dtype", value=engine.dtype, allowed="bfloat16 on a CPU", remedy="--dtype bfloat16"
-        )
-    if engine.pipeline_parallel_size > 1:
-        yield Problem(
-            field="pipeline_parallel_size",
-            value=engine.pipeline_parallel_size,
-            allowed="1",
-            remedy="use tensor parallelism",
-        )
-    if engine.context_parallel_size > 1:
-        yield Problem(
-            field="context parallel size",
-            value=engine.context_parallel_size,
-            allowed="1",
-            remedy="use tensor parallelism",
-        )
-    if engine.kv_connector is not None:
-        yield Problem(
-            field="kv_transfer_config",
-            value=engine.kv_connector,
-            allowed="none",
-            remedy="serve without a KV connector",
-        )
-    if engine.microbatches:
-        yield Problem(
-            field="enable_dbo", value=True, allowed="false", remedy="serve without dual batch overlap"
-        )
+        (engine.on_cpu and engine.dtype != "bfloat16", "dtype", engine.dtype, "bfloat16 on a CPU",
+         "--dtype bfloat16"),
+        (pipeline > 1, "pipeline_parallel_size", pipeline, "1", ranks),
+        (context > 1, "context parallel size", context, "1", ranks),
+        (engine.kv_connector is not None, "kv_transfer_config", engine.kv_connector, "none",
+         "serve without a KV connector"),
+        (engine.microbatches, "enable_dbo", True, "false", "serve without dual batch overlap"),
+    ):  # fmt: skip
+        if is_there:
+            yield Problem(field=field, value=value, allowed=allowed, remedy=remedy)
 
 
 def planned_prefix_caching(architecture: str, platform: str, asked: bool | None) -> bool | None:

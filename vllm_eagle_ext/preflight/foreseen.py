@@ -38,14 +38,10 @@ _CONNECTOR = ("kv_transfer_config", "kv_offloading_size", "kv_offloading_backend
 def foresee_engine(
     target: Mapping[str, Any],
     *,
-    platform: str,
-    options: Options | None = None,
-    k: int | None = None,
-    method: str | None = None,
-    speculative: Mapping[str, Any] | None = None,
-    keywords: Mapping[str, Any] | None = None,
+    platform: str, options: Options | None = None, k: int | None = None, method: str | None = None,
+    speculative: Mapping[str, Any] | None = None, keywords: Mapping[str, Any] | None = None,
     **known: Any,
-) -> EngineFacts:
+) -> EngineFacts:  # fmt: skip
     """Foresee an engine before its draft is known.
 
     Args:
@@ -74,11 +70,9 @@ def foresee_engine(
         **_of_keywords(asked),
         options=options or Options(),
         load_format=_load_format(asked, given),
-        speculative=given,
-        method=method,
-        k=k,
+        speculative=given, method=method, k=k,
         adaptive_verification=bool(given.get("enable_adaptive_verification")),
-    )
+    )  # fmt: skip
     return replace(found, **known)
 
 
