@@ -125,7 +125,7 @@ def test_what_is_said_before_the_first_engine(monkeypatch, found, warned):
 def test_a_dtype_without_a_kernel_is_said_before_the_first_engine(monkeypatch, flag, said):
     monkeypatch.setattr(cpu_kernels, "cpu_flags", lambda: frozenset({flag}))
     for settings in (MadeUp().settings(), MadeUpTune().settings()):
-        assert (f"Warning: {BF16_FALLBACK}" in announced(settings, 400)) is said
+        assert (f"Warning: {BF16_FALLBACK}." in announced(settings, 400)) is said
 
 
 def test_only_ours_is_given_our_options():
