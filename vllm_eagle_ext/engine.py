@@ -77,6 +77,7 @@ class EngineFacts:
         None  # the class that takes images and does not name their token; None: none
     )
     image_token_id: object = None  # that the config states
+    hands_out_states: bool = True  # its class in vLLM gives a draft the states of its layers
     # what the engine is started with
     options: Options = field(default_factory=Options)
     max_model_len: int | None = None

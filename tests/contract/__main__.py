@@ -1,4 +1,7 @@
-"""`python -m tests.contract [--release 0.33.0]`: the installed vLLM, or a release read from a wheel."""
+"""`python -m tests.contract [--release 0.33.0 | --source DIR]`: what we lean on, in a vLLM.
+
+The vLLM is the installed one, a release read from its wheel, or a source tree.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,11 @@ from typing import Annotated
 
 import typer
 
-from tests.contract.check import failures, installed_source, wheel_source
+from tests.contract.check import ReadModule, failures, folder_source, installed_source, wheel_source
+from tests.contract.hidden_states import Release
 from tests.contract.surface import SURFACE
+from vllm_eagle_ext.engine import NEWEST_RELEASE
+from vllm_eagle_ext.engine_rules.without_hidden_states import WITHOUT_HIDDEN_STATES
 
 CACHE = Path("build/contract")
 
@@ -28,21 +34,47 @@ def download(release: str) -> Path:
 
 
 def main(
-    release: Annotated[str, typer.Option(help="A release to read; default: the installed one.")] = "",
+    release: Annotated[str, typer.Option(help="Read the wheel of this release.")] = "",
+    source: Annotated[Path | None, typer.Option(help="Read this source tree of vLLM.")] = None,
 ) -> None:
     """Check every vLLM name, signature and behaviour that the package leans on."""
-    if release:
-        read, name = wheel_source(download(release)), release
-    else:
-        import vllm
-
-        read, name = installed_source, vllm.__version__
+    read, name = _opened(release, source)
     problems = failures(read, name)
     for problem in problems:
         print(f"FAILED {problem}")
     asked = sum(entry.holds_in(name) for entry in SURFACE)
     print(f"vLLM {name}: {asked - len({p.split(' ')[0] for p in problems})} of {asked} hold.")
-    raise SystemExit(1 if problems else 0)
+    differs = _tell_targets(Release(read), name)
+    raise SystemExit(1 if problems or differs else 0)
+
+
+def _opened(release: str, source: Path | None) -> tuple[ReadModule, str]:
+    """Return how modules are read, and the release that they are of: a tree counts as the newest."""
+    if source is not None:
+        return folder_source(source), release or NEWEST_RELEASE
+    if release:
+        return wheel_source(download(release)), release
+    import vllm
+
+    return installed_source, vllm.__version__
+
+
+def _tell_targets(found: Release, name: str) -> bool:
+    """Compare the architectures that hand out no hidden states with the package's list.
+
+    Returns:
+        whether they differ.
+    """
+    registered, lacking = found.registered().keys(), found.without_states()
+    print(f"{len(registered) - len(lacking)} of {len(registered)} architectures hand out hidden states.")
+    listed = WITHOUT_HIDDEN_STATES.get(".".join(name.split(".")[:2]), frozenset())
+    for title, names in (
+        ("FAILED hands out states, but is listed", listed - lacking),
+        ("FAILED hands out none, and is not listed", lacking - listed),
+    ):
+        for architecture in sorted(names):
+            print(f"{title}: {architecture}")
+    return lacking != listed
 
 
 if __name__ == "__main__":

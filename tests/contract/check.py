@@ -17,10 +17,19 @@ ReadModule = Callable[[str], str]  # module name -> source text, FileNotFoundErr
 def installed_source(module: str) -> str:
     import vllm
 
-    root = Path(vllm.__file__).parents[1]
-    base = root.joinpath(*module.split("."))
-    path = base.with_suffix(".py") if base.with_suffix(".py").exists() else base / "__init__.py"
-    return path.read_text()
+    return folder_source(Path(vllm.__file__).parents[1])(module)
+
+
+def folder_source(folder: Path) -> ReadModule:
+    """Modules of a source tree: the folder that holds `vllm/`, or `vllm/` itself."""
+    root = folder.parent if folder.name == "vllm" and not (folder / "vllm").is_dir() else folder
+
+    def read(module: str) -> str:
+        base = root.joinpath(*module.split("."))
+        path = base.with_suffix(".py") if base.with_suffix(".py").exists() else base / "__init__.py"
+        return path.read_text(encoding="utf-8")
+
+    return read
 
 
 def wheel_source(wheel: Path) -> ReadModule:

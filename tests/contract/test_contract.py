@@ -8,8 +8,10 @@ import types
 import pytest
 
 from tests.contract.check import check, failures, installed_source
+from tests.contract.hidden_states import Release
 from tests.contract.surface import SURFACE, Name
 from vllm_eagle_ext import compat
+from vllm_eagle_ext.engine_rules.without_hidden_states import WITHOUT_HIDDEN_STATES, lacks_hidden_states
 
 pytestmark = pytest.mark.promise("vLLM has every name and behaviour that the package uses")
 
@@ -32,6 +34,27 @@ def is_importable(module: str, name: str) -> bool:
     except (ImportError, AttributeError):
         return False
     return True
+
+
+def test_the_list_of_targets_without_states_is_vllms():
+    lacking = Release(installed_source).without_states()
+    assert {name for name in lacking if not lacks_hidden_states(name, compat.vllm_version())} == set()
+    assert WITHOUT_HIDDEN_STATES[".".join(compat.vllm_version().split(".")[:2])] == lacking
+
+
+def test_reading_says_what_vllms_classes_say():
+    """Of a few that import without a GPU: both ways round, and one whose interface is inherited."""
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.model_executor.models.interfaces import supports_eagle3
+
+    for architecture, has_states in (
+        ("LlamaForCausalLM", True), ("MistralForCausalLM", True), ("Qwen3NextForCausalLM", True),
+        ("TransformersForCausalLM", True), ("Qwen2VLForConditionalGeneration", False),
+        ("LongcatFlashForCausalLM", False), ("StableLmForCausalLM", False), ("GemmaForCausalLM", False),
+    ):  # fmt: skip
+        served_by = ModelRegistry.models[architecture].load_model_cls()
+        assert supports_eagle3(served_by) is has_states, architecture
+        assert lacks_hidden_states(architecture, compat.vllm_version()) is not has_states
 
 
 def test_a_changed_surface_is_named():

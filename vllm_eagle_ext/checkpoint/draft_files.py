@@ -120,20 +120,19 @@ def read_config(
     revision: str | None = None,
     token: bool | str | None = None,
     download_dir: str | None = None,
+    field: str = "the target",
 ) -> Any:
-    """Read config.json of a target from a folder, the hub or its cache.
+    """Read config.json of a model from a folder, the hub or its cache.
 
     Raises:
         UnsupportedDraftError: there is none, or it is damaged.
     """
-    source = open_source(
-        model, revision=revision, token=token, download_dir=download_dir, field="the target"
-    )
+    source = open_source(model, revision=revision, token=token, download_dir=download_dir, field=field)
     config = read_json(source, source.files(), "config.json")
     if config is None:
         raise UnsupportedDraftError(
-            field="the target", value=model, allowed="a folder or repository with a config.json",
-            remedy="name the target as for `vllm serve`",
+            field=field, value=model, allowed="a folder or repository with a config.json",
+            remedy="name it as for `vllm serve`",
         )  # fmt: skip
     return config
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vllm_eagle_ext.checkpoint.draft_files import read_config
 from vllm_eagle_ext.checkpoint.registry import drafter_of
 from vllm_eagle_ext.checkpoint.rope_config import Rope, read_rope, rope_problems
-from vllm_eagle_ext.errors import UnsupportedDraftError, UnsupportedTargetError
+from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError, UnsupportedTargetError
 
 # Plain models, and older EAGLE-3 heads: the name by itself does not make a draft of a model.
 PLAIN_MODELS = ("LlamaForCausalLM", "Qwen3ForCausalLM")
@@ -48,6 +49,29 @@ class TargetFacts:
             embedding_scale=_table_scale(text),
             folder=folder,
         )
+
+
+def read_named_target(draft: str, *, field: str = "DRAFT", **place: Any) -> str:
+    """Read which target a draft in the speculators format was trained for, as `vllm serve DRAFT` does.
+
+    Args:
+        field: what an error calls the draft.
+        place: revision, token and download_dir of the draft.
+
+    Raises:
+        SpeculativeConfigError: the draft names none.
+        EagleExtError: the draft has no config.json that can be read.
+    """
+    block = read_config(draft, field=field, **place).get("speculators_config")
+    verifier = block.get("verifier") if isinstance(block, Mapping) else None
+    name = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
+    if isinstance(name, str) and name:
+        return name
+    raise SpeculativeConfigError(
+        field="--target", value=None,
+        allowed="a folder or hub repository; the config.json of this draft names no target",
+        remedy="name the target as for `vllm serve`",
+    )  # fmt: skip
 
 
 def refuse_a_draft(config: Mapping[str, Any], name: str) -> None:

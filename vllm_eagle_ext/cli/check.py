@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -37,6 +37,10 @@ _Caching = Annotated[
         help="Check for this setting of prefix caching. Default: as vLLM decides.",
     ),
 ]
+_Implementation = Annotated[
+    Literal["auto", "vllm", "transformers"] | None,
+    typer.Option(help="Check for this --model-impl of vllm serve."),
+]
 _Options = Annotated[
     str, typer.Option(help='Check for these options of eagle_ext: \'{"aux_layers": "input"}\'.')
 ]
@@ -59,15 +63,17 @@ def check(
     draft: Annotated[
         str, typer.Argument(help="Name the folder or hub repository of the draft, or OWNER/NAME/FOLDER.")
     ],
-    target: parameters.NeededTarget,
+    target: parameters.Target = None,
     k: parameters.K = None,
     method: parameters.Method = None,
     max_model_len: _Length = None,
     revision: parameters.Revision = None,
+    target_revision: parameters.TargetRevision = None,
     download_dir: _Folder = None,
     platform: _Platform = "auto",
     tp: _Ranks = 1,
     prefix_caching: _Caching = None,
+    model_impl: _Implementation = None,
     speculative: parameters.Speculative = "{}",
     eagle_ext: _Options = "{}",
     weights: _Weights = False,
@@ -88,7 +94,7 @@ def check(
     further = json_object(speculative, "--speculative")
     engine: dict[str, Any] = {
         "max_model_len": max_model_len, "download_dir": download_dir, "tensor_parallel_size": tp,
-        "enable_prefix_caching": prefix_caching,
+        "enable_prefix_caching": prefix_caching, "model_impl": model_impl, "revision": target_revision,
     }  # fmt: skip
     request = CheckRequest(
         draft=draft, target=target, k=k, method=method, revision=revision, options=ours,
@@ -156,7 +162,7 @@ def _parts(result: CheckResult) -> dict[str, Any]:
     is_served = inspection.spec is not None and not result.exit_code
     return {
         "draft": result.request.draft,
-        "target": result.request.target,
+        "target": result.target_name,
         "spec": spec_as_json(inspection.spec) if inspection.spec else None,
         "left_to_vllm": inspection.is_passed_through,
         "findings": [

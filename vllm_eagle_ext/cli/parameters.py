@@ -18,6 +18,17 @@ DraftOptions = Annotated[list[str] | None, typer.Option("--draft", hidden=True)]
 NeededTarget = Annotated[
     str, typer.Option("--target", help="Name the folder or hub repository of the target.")
 ]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        help="Name the folder or hub repository of the target. Default: the one that a draft in the "
+        "speculators format names."
+    ),
+]
+TargetRevision = Annotated[
+    str | None,
+    typer.Option(help="Read this branch, tag or commit of the target on the hub."),
+]
 K = Annotated[
     int | None,
     typer.Option(

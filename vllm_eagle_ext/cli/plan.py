@@ -70,7 +70,11 @@ _Share = Annotated[
     typer.Option(min=0.01, max=1, help="Use this share of the memory, as vllm serve does."),
 ]
 _Target = Annotated[
-    str, typer.Option(help="Name the config.json, folder or hub repository of the target.")
+    str | None,
+    typer.Option(
+        help="Name the config.json, folder or hub repository of the target. Default: the one that a "
+        "draft in the speculators format names."
+    ),
 ]
 _Draft = Annotated[
     str | None,
@@ -97,9 +101,9 @@ _Cpu = Annotated[bool, typer.Option("--cpu", help="Plan for vLLM's CPU backend."
 
 
 def plan(
-    target: _Target,
     k: _Drafted,
     draft: _Draft = None,
+    target: _Target = None,
     draft_option: _DraftOption = None,
     gpu_mem: _Memory = None,
     tp: _Ranks = 1,
@@ -112,6 +116,7 @@ def plan(
     weights_gib: _Weights = None,
     reserve_gib: _Reserve = 2.0,
     download_dir: _Folder = None,
+    target_revision: parameters.TargetRevision = None,
     vllm: _Release = None,
     device: _Device = None,
     gdn_prefill: _Prefill = "auto",
@@ -129,6 +134,8 @@ def plan(
     # Read what was typed.
     if draft and draft_option:
         raise typer.BadParameter("give one draft, as DRAFT; --draft is its former name")
+    if not (target or draft or draft_option):
+        raise typer.BadParameter("name the target, or a draft that names it", param_hint="--target")
     from vllm_eagle_ext.cli.plan_output import print_plans, to_json
     from vllm_eagle_ext.plan.request import PlanRequest
     from vllm_eagle_ext.plan.run import run_plans
@@ -136,7 +143,8 @@ def plan(
     # Plan for each K.
     try:
         plans = run_plans(PlanRequest(
-            target=target, gpu_mem=gpu_mem, tp=tp, max_model_len=max_model_len,
+            target=target or None, target_revision=target_revision, gpu_mem=gpu_mem, tp=tp,
+            max_model_len=max_model_len,
             max_num_seqs=max_num_seqs, gpu_memory_utilization=gpu_memory_utilization,
             prefix_caching=prefix_caching, kv_dtype=kv_dtype, draft=draft or draft_option,
             weights_gib=weights_gib, reserve_gib=reserve_gib, cpu=cpu,

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 def verify_draft(
     context: typer.Context,
     draft: parameters.Draft,
-    target: parameters.NeededTarget,
+    target: parameters.Target = None,
     k: parameters.K = None,
     method: parameters.Method = None,
     revision: parameters.Revision = None,
+    target_revision: parameters.TargetRevision = None,
     prompts: parameters.Prompts = None,
     num_prompts: parameters.FirstPrompts = None,
     chat_template: parameters.ChatTemplate = None,

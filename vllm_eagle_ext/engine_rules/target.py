@@ -70,6 +70,21 @@ def the_target_is_as_long(engine: EngineFacts) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.ERROR, error=UnsupportedTargetError)
+def target_hands_out_its_states(case: Case) -> Iterable[Problem]:
+    """Refuse targets whose class lacks the interface, which vLLM notices once it has the weights."""
+    engine = case.engine
+    if not engine.hands_out_states:
+        yield Problem(
+            field="architecture of the target",
+            value=engine.architecture,
+            allowed="one whose class hands out the hidden states of its layers, which this draft reads; "
+            f"the class in vLLM {engine.release} does not (it lacks SupportsEagle3)",
+            remedy="--model-impl transformers if transformers has the model: that class hands them out. "
+            "Else serve the target without this draft",
+        )
+
+
 @rule(Severity.ERROR, is_guess=True, error=UnsupportedTargetError)
 def images_are_known_to_v1(case: Case) -> Iterable[Problem]:
     """Refuse targets whose image token vLLM's V1 runner cannot find: it looks it up for every draft.
@@ -105,4 +120,4 @@ def target_hands_out_its_embeddings(case: Case) -> Iterable[Problem]:
         )
 
 
-RULES = (images_are_known_to_v1, target_hands_out_its_embeddings)
+RULES = (target_hands_out_its_states, images_are_known_to_v1, target_hands_out_its_embeddings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ def token_ids(
     source: str | None = None,
     chat_template: bool | None = None,
     thinking: bool | None = None,
+    revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> PromptSet:
     """Return the prompts as the target's tokenizer reads them, each as a user's turn of a chat.
@@ -63,7 +64,7 @@ def token_ids(
     Raises:
         SpeculativeConfigError: the tokenizer cannot be read, or has no template or switch of that kind.
     """
-    tokenizer = load_tokenizer(target, trust_remote_code)
+    tokenizer = load_tokenizer(target, revision=revision, trust_remote_code=trust_remote_code)
     if chat_template is None:
         chat_template = getattr(tokenizer, "chat_template", None) is not None
     switches = _switches(tokenizer, chat_template, thinking)
@@ -81,7 +82,13 @@ def token_ids(
     return PromptSet(source or BUILT_IN, ids, True, thinking)
 
 
-def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:
+def tokenizer_keywords(engine: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an engine's tokenizer follows from, of the keywords of LLM()."""
+    revision = engine.get("tokenizer_revision") or engine.get("revision")
+    return {"revision": revision, "trust_remote_code": bool(engine.get("trust_remote_code"))}
+
+
+def load_tokenizer(target: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
     """Return the target's tokenizer.
 
     Raises:
@@ -90,7 +97,9 @@ def load_tokenizer(target: str, trust_remote_code: bool = False) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(target, trust_remote_code=trust_remote_code)
+        return AutoTokenizer.from_pretrained(
+            target, revision=revision or "main", trust_remote_code=trust_remote_code
+        )
     except (OSError, ValueError, ImportError, TypeError, KeyError) as error:
         first = next(iter(str(error).splitlines()), type(error).__name__)
         raise SpeculativeConfigError(

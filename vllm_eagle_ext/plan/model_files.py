@@ -34,7 +34,9 @@ class Weights:
     origin: str  # for the reader
 
 
-def open_model(name: str, *, field: str, download_dir: str | None = None) -> Model:
+def open_model(
+    name: str, *, field: str, revision: str | None = None, download_dir: str | None = None
+) -> Model:
     """Open a folder, a config.json, or a repository of the hub.
 
     Raises:
@@ -45,7 +47,7 @@ def open_model(name: str, *, field: str, download_dir: str | None = None) -> Mod
     if os.path.isfile(path):
         source, config_name = FolderSource(str(path.parent), path.parent), path.name
     else:
-        source = open_source(name, revision=None, token=None, download_dir=download_dir, field=field)
+        source = open_source(name, revision=revision, token=None, download_dir=download_dir, field=field)
         config_name = "config.json"
     files = source.files()
     config = read_json(source, files, config_name)

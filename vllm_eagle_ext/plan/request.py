@@ -19,7 +19,8 @@ RESERVE_GIB = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    target: str
+    target: str | None  # None: as the draft names it
+    target_revision: str | None = None
     gpu_mem: float | None = None  # GiB of one GPU; None: of this machine's
     tp: int = 1
     max_model_len: int | None = None  # None: the target's

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.draft_config import published_architecture
-from vllm_eagle_ext.checkpoint.target_facts import refuse_a_draft
+from vllm_eagle_ext.checkpoint.target_facts import read_named_target, refuse_a_draft
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.memory.chunked_kernels import dtype_of_width
 from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, default_graphs
@@ -158,8 +158,15 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
             field="--kv-dtype", value=request.kv_dtype, allowed=", ".join(KV_DTYPES),
             remedy="choose one of them; others pack keys and values in ways that are not modelled",
         )  # fmt: skip
-    model = open_model(request.target, field="--target", download_dir=request.download_dir)
-    refuse_a_draft(model.config, request.target)
+    name = request.target
+    if name is None:
+        name = read_named_target(str(request.draft), download_dir=request.download_dir)
+        request = replace(request, target=name)
+    model = open_model(
+        name,
+        field="--target", revision=request.target_revision, download_dir=request.download_dir,
+    )  # fmt: skip
+    refuse_a_draft(model.config, name)
     kv_bytes = KV_DTYPES[request.kv_dtype]
     if is_hybrid(model.config):
         platform = "cpu" if request.cpu else "cuda"

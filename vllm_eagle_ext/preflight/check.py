@@ -23,7 +23,7 @@ from vllm_eagle_ext.checkpoint.draft_files import OnValues, refuse_disguised
 from vllm_eagle_ext.checkpoint.findings import Severity, apply_rules, relax
 from vllm_eagle_ext.checkpoint.registry import drafter_of
 from vllm_eagle_ext.checkpoint.sources import FolderSource
-from vllm_eagle_ext.checkpoint.target_facts import refuse_a_draft
+from vllm_eagle_ext.checkpoint.target_facts import read_named_target, refuse_a_draft
 from vllm_eagle_ext.engine import EngineFacts, speculative_keys
 from vllm_eagle_ext.engine_rules import (
     ENGINE_RULES,
@@ -47,7 +47,7 @@ class CheckRequest:
 
     draft: str
     draft_field: str = "DRAFT"  # what an error calls it
-    target: str
+    target: str | None  # None: as the draft names it
     k: int | None = None
     method: str | None = None
     revision: str | None = None
@@ -62,12 +62,17 @@ class CheckRequest:
     def download_dir(self) -> str | None:
         return self.engine.get("download_dir")
 
+    @property
+    def target_revision(self) -> str | None:
+        return self.engine.get("revision")
+
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """Holds what a check found."""
 
     request: CheckRequest
+    target_name: str
     target: TargetFacts
     inspection: Inspection
     method: str
@@ -92,16 +97,20 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     """
     options = parse_options({KEY: request.options})
     _refuse_no_ranks(request.engine)
-    target_folder = Path(os.path.expanduser(request.target))
-    config = read_config(request.target, token=request.token, download_dir=request.download_dir)
+    place: dict[str, Any] = {"token": request.token, "download_dir": request.download_dir}
+    name = request.target or read_named_target(
+        request.draft, field=request.draft_field, revision=request.revision, **place
+    )
+    target_folder = Path(os.path.expanduser(name))
+    config = read_config(name, revision=request.target_revision, **place)
     engine = foresee_engine(
         config, platform=request.platform, options=options, k=request.k, method=request.method,
         speculative=speculative_keys(request.speculative), keywords=request.engine,
     )  # fmt: skip
-    refuse_a_draft(config, request.target)
+    refuse_a_draft(config, name)
     target = TargetFacts.from_config(config, target_folder if target_folder.is_dir() else None)
     if target_folder.is_dir():
-        _look_at_weights(request.target, target_folder)
+        _look_at_weights(name, target_folder)
     files = _read_draft(request, on_values)
     inspection = inspect_draft(files, target, engine) if options.enabled else Inspection(None, ())
     spec, case = inspection.spec, inspection.case
@@ -114,7 +123,7 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     natural = spec.family.method if spec else drafter.method if drafter else "eagle3"
     asked = request.engine.get("enable_prefix_caching")
     return CheckResult(
-        request, target, inspection, request.method or natural, files, engine,
+        request, name, target, inspection, request.method or natural, files, engine,
         planned_prefix_caching(engine.architecture, engine.platform, asked),
         _state(engine, around) if case is not None else None,
     )  # fmt: skip

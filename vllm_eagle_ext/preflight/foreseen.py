@@ -18,6 +18,7 @@ from vllm_eagle_ext.checkpoint.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.cpu_kernels import ForeseenKernels
 from vllm_eagle_ext.engine import ASSUMED_GPU, NEWEST_RELEASE, EngineFacts
+from vllm_eagle_ext.engine_rules.without_hidden_states import lacks_hidden_states
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.memory.chunked_kernels import STATE_DTYPES
 from vllm_eagle_ext.memory.connectors import read_connector
@@ -89,6 +90,8 @@ def _of_target(target: Mapping[str, Any], platform: str, keywords: Mapping[str, 
         "state_dtype": _state_dtype(target, keywords, dtype) if is_hybrid else "float32",
         "is_hybrid": is_hybrid,
         "prefix_caching": caches is not False,
+        "hands_out_states": keywords.get("model_impl") == "transformers"
+        or not lacks_hidden_states(architecture, _release()),
         **_images(target, architecture, keywords),
     }
 

@@ -11,6 +11,7 @@ from vllm_eagle_ext import architectures, compat
 from vllm_eagle_ext.checkpoint.registry import method_drafts_in_parallel, methods
 from vllm_eagle_ext.cpu_kernels import LoadedKernels
 from vllm_eagle_ext.engine import EngineFacts, speculative_keys
+from vllm_eagle_ext.engine_rules.without_hidden_states import lacks_hidden_states
 from vllm_eagle_ext.memory.connectors import read_connector
 from vllm_eagle_ext.memory.geometry import STATE_DTYPE_UNREAD
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
@@ -38,6 +39,7 @@ def engine_of_vllm(engine_args: Any, target: Any, options: Options) -> EngineFac
         **read_device(engine_args),
         **_read_target(engine_args, target),
         **_read_arguments(engine_args),
+        hands_out_states=not may_be_ours or hands_out_states(target),
         image_class=image_class(target) if found.runner == "v1" and may_be_ours else None,
         image_token_id=getattr(target.hf_config, "image_token_id", None),
         load_format=_draft_load_format(engine_args, found.speculative),
@@ -185,6 +187,21 @@ def image_class(target: Any) -> str | None:
         return None
     info, _ = target.registry.inspect_model_cls(target.architectures, target)
     return str(info.architecture)
+
+
+def hands_out_states(target: Any) -> bool:
+    """Ask the class that serves a target for vLLM's interface.
+
+    vLLM's own classes are not imported but listed: an import may start CUDA, which vLLM puts off.
+    """
+    entry = target.registry.models.get(target.architecture)
+    is_vllms = str(getattr(entry, "module_name", "")).startswith("vllm.")
+    if is_vllms and lacks_hidden_states(target.architecture, compat.vllm_version()) is False:
+        return True
+    from vllm.model_executor.models.interfaces import supports_eagle3
+
+    served_by, _ = target.registry.resolve_model_cls(target.architectures, target)
+    return bool(supports_eagle3(served_by))
 
 
 def _draft_load_format(engine_args: Any, speculative: Mapping[str, Any]) -> object:

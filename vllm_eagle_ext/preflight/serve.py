@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Of a node's memory, on a CPU: vLLM's default asks for 0.92 of it to be free. More for a large target.
 CPU_MEMORY = 0.3
+# Keywords of LLM() that the command repeats.
+_PASSED_ON = {"revision": "--revision", "model_impl": "--model-impl"}
 _NODES = Path("/sys/devices/system/node")
 
 
@@ -30,7 +32,10 @@ def serve_command(result: CheckResult) -> str:
     """
     request, engine = result.request, result.engine
     draft = json.dumps(speculative_config(result))
-    words = ["vllm", "serve", request.target, "--speculative-config", draft]
+    words = ["vllm", "serve", result.target_name, "--speculative-config", draft]
+    for key, option in _PASSED_ON.items():
+        if request.engine.get(key):
+            words += [option, str(request.engine[key])]
     if engine.max_model_len:
         words += ["--max-model-len", str(engine.max_model_len)]
     if request.download_dir:

@@ -65,6 +65,37 @@ def test_embeddings_of_deepseek_layers_are_refused(speculative, runner):
         speculative(DEEPSEEK, "mla", runner, [0, 4, 8])
 
 
+STABLELM = {"architectures": ["StableLmForCausalLM"], "model_type": "stablelm"}
+
+
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+@pytest.mark.parametrize("family", ["native", "dflash"])
+def test_a_target_without_hidden_states_is_refused(speculative, family, runner):
+    with pytest.raises(UnsupportedTargetError, match="lacks SupportsEagle3") as caught:
+        speculative(STABLELM, family, runner)
+    assert caught.value.value == "StableLmForCausalLM"
+    assert "--model-impl transformers" in caught.value.remedy
+
+
+def test_the_class_that_transformers_is_served_by_hands_them_out(speculative):
+    found = speculative(STABLELM, "native", model_impl="transformers")
+    assert "EagleExt" in found.draft_model_config.architecture
+
+
+def test_another_packages_class_is_asked_itself(speculative, monkeypatch):
+    """One that replaces vLLM's class of a listed architecture, and one of an architecture of its own."""
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.model_executor.models.llama import LlamaForCausalLM
+    from vllm.model_executor.models.stablelm import StablelmForCausalLM
+
+    monkeypatch.setattr(ModelRegistry, "models", dict(ModelRegistry.models))
+    ModelRegistry.register_model("StableLmForCausalLM", LlamaForCausalLM)
+    assert "EagleExt" in speculative(STABLELM, "native").draft_model_config.architecture
+    ModelRegistry.register_model("OtherForCausalLM", StablelmForCausalLM)
+    with pytest.raises(UnsupportedTargetError, match="OtherForCausalLM"):
+        speculative({"architectures": ["OtherForCausalLM"]}, "native")
+
+
 def test_vllm_still_adds_a_residual_that_is_not_there():
     source = installed_source("vllm.model_executor.models.deepseek_v2")
     assert "aux_hidden_state = hidden_states + residual\n" in source

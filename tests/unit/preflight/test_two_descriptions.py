@@ -41,6 +41,7 @@ SAME_HERE = {
         ),
         "one vLLM on one CPU",
     ),
+    "hands_out_states": "the tiny targets do: test_capture.py",
     "image_class": "the tiny targets take no images: test_multimodal.py",
     "pipeline_parallel_size": "both refuse it",
     "context_parallel_size": "vLLM refuses it on a CPU",

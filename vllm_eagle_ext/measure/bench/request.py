@@ -10,7 +10,14 @@ from typing import Any
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.measure.bench.results import KINDS, ComparedKind, Settings, sha256_of
 from vllm_eagle_ext.measure.engine.client import refuse_reserved
-from vllm_eagle_ext.measure.prompts import BUILT_IN, PromptSet, random_ids, read_texts, token_ids
+from vllm_eagle_ext.measure.prompts import (
+    BUILT_IN,
+    PromptSet,
+    random_ids,
+    read_texts,
+    token_ids,
+    tokenizer_keywords,
+)
 from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
 from vllm_eagle_ext.preflight.serve import as_decided, speculative_config
 
@@ -189,20 +196,21 @@ def _prompts(request: BenchRequest, levels: Sequence[int]) -> PromptSet:
     return token_ids(
         read_texts(request.prompts, count=count), request.target, source=request.prompts,
         chat_template=request.chat_template, thinking=request.thinking,
-        trust_remote_code=bool(request.engine.get("trust_remote_code")),
+        **tokenizer_keywords(request.engine),
     )  # fmt: skip
 
 
 def _random_prompts(request: BenchRequest, length: int, usual: int) -> PromptSet:
     from vllm_eagle_ext.checkpoint import read_config
+    from vllm_eagle_ext.checkpoint.target_facts import text_config
 
     if not request.dummy:
         raise SpeculativeConfigError(
             field="--prompt-tokens", value=length, allowed="only with --dummy",
             remedy="give --prompts: drafts of random tokens are accepted as those of no text",
         )  # fmt: skip
-    config = read_config(request.target)
-    vocabulary = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    config = read_config(request.target, revision=request.engine.get("revision"))
+    vocabulary = config.get("vocab_size") or text_config(config).get("vocab_size")
     if vocabulary is None:
         raise SpeculativeConfigError(
             field="vocab_size of the target", value=None,

@@ -13,7 +13,13 @@ from vllm_eagle_ext.measure.bench.request import BenchRequest, Prompts, require_
 from vllm_eagle_ext.measure.bench.results import ADAPTIVE_KEY, SCHEDULE_KEY, Settings
 from vllm_eagle_ext.measure.engine.client import refuse_reserved
 from vllm_eagle_ext.measure.engine.held_length import schedule_of
-from vllm_eagle_ext.measure.prompts import PromptSet, load_tokenizer, read_texts, token_ids
+from vllm_eagle_ext.measure.prompts import (
+    PromptSet,
+    load_tokenizer,
+    read_texts,
+    token_ids,
+    tokenizer_keywords,
+)
 from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
 from vllm_eagle_ext.preflight.foreseen import usual_k
 
@@ -190,14 +196,14 @@ def _prompts_by_context(request: BenchRequest, most: int) -> tuple[Prompts, Prom
             field="--concurrency", value=most, allowed=f"at most the {len(texts)} prompts",
             remedy="give more --prompts: repeated ones would be found in the prefix cache",
         )  # fmt: skip
-    trust = bool(request.engine.get("trust_remote_code"))
-    tokenizer = load_tokenizer(request.target, trust)
+    keywords = tokenizer_keywords(request.engine)
+    tokenizer = load_tokenizer(request.target, **keywords)
     tokens = [len(tokenizer(text)["input_ids"]) for text in texts]
     found = {}
     for context in sorted(set(request.contexts)):
         read = token_ids(
             with_context(texts, tokens, context), request.target, source=request.prompts,
-            chat_template=request.chat_template, thinking=request.thinking, trust_remote_code=trust,
+            chat_template=request.chat_template, thinking=request.thinking, **keywords,
         )  # fmt: skip
         found[context] = read.ids
     return found, read

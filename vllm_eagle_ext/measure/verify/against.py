@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LARGEST_GIB = 8  # of the target's files: in float32 they take twice that
 # Keywords of LLM() by which an engine reads or computes another target than plain transformers.
 _OTHER_TARGET = (
-    "revision", "code_revision", "hf_overrides", "hf_config_path", "config_format", "load_format",
+    "code_revision", "hf_overrides", "hf_config_path", "config_format", "load_format",
     "quantization", "quantization_config", "kv_cache_dtype", "trust_remote_code", "model_impl",
 )  # fmt: skip
 _PLAIN: tuple[object, ...] = (None, False, "", {}, "auto", "safetensors")
@@ -57,8 +57,8 @@ def _unsupported_reason(request: VerifyRequest, spec: DraftSpec | None) -> str |
     if other := [name for name in _OTHER_TARGET if _is_other(name, request.engine.get(name))]:
         return f"the reference reads the target without {', '.join(other)} of --engine"
     target = open_source(
-        request.check.target, revision=None, token=None, download_dir=request.check.download_dir,
-        field="--target",
+        request.target, revision=request.check.target_revision, token=None,
+        download_dir=request.check.download_dir, field="--target",
     )  # fmt: skip
     size = weight_file_bytes(target.files()) / GIB
     if request.reference is None and size > LARGEST_GIB:
@@ -99,7 +99,7 @@ def _compare(request: VerifyRequest, spec: DraftSpec, greedy: Measured) -> Check
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     check = request.check
-    target = load_target(_local(check.target, None, check.download_dir))
+    target = load_target(_local(request.target, check.target_revision, check.download_dir))
     try:
         reference = load_reference(spec, _draft(request), target)
     except NotComputedError as error:

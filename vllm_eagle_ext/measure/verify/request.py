@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_eagle_ext.measure.engine.client import refuse_reserved
-from vllm_eagle_ext.measure.prompts import PromptSet, read_texts, token_ids
+from vllm_eagle_ext.measure.prompts import PromptSet, read_texts, token_ids, tokenizer_keywords
 from vllm_eagle_ext.measure.verify.texts import TIE_GAP, TIE_GAP_FLOAT32
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import KEY
@@ -26,7 +26,7 @@ OVERRIDES = ("aux_layers", "norm_output", "gate_layout")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyRequest:
-    check: CheckRequest  # with K
+    check: CheckRequest  # with target and K
     engine: Mapping[str, Any]  # further keywords of LLM()
     prompts: PromptSet
     max_tokens: int = USUAL["max_tokens"]
@@ -40,6 +40,11 @@ class VerifyRequest:
     def k(self) -> int:
         assert self.check.k is not None
         return self.check.k
+
+    @property
+    def target(self) -> str:
+        assert self.check.target is not None
+        return self.check.target
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -59,34 +64,38 @@ def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
     Raises:
         EagleExtError: draft, target, prompts or a value cannot be used.
     """
-    target, source, quick = given["target"], given["prompts"], given["quick"]
+    source, quick = given["prompts"], given["quick"]
     refuse_reserved(given["engine"])
     engine = {**(QUICK_ENGINE if quick else {}), **given["engine"]}
+    if given["target_revision"]:
+        engine["revision"] = given["target_revision"]
     usual = QUICK if quick else USUAL
     amounts: dict[str, Any] = {
         name: usual[name] if given[name] is None else given[name] for name in USUAL
     }
     check = CheckRequest(
-        engine=engine, draft=given["draft"], target=target, k=given["k"], method=given["method"],
-        revision=given["revision"], options=given["eagle_ext"],
+        engine=engine, options=given["eagle_ext"],
+        **{name: given[name] for name in ("draft", "target", "k", "method", "revision")},
     )  # fmt: skip
     checked = run_check(check)  # before the tokenizer: a missing folder ends it at once
     texts = read_texts(source, count=amounts.pop("num_prompts"))
     prompts = token_ids(
-        texts, target, source=source, chat_template=given["chat_template"],
-        thinking=given["thinking"], trust_remote_code=bool(engine.get("trust_remote_code")),
+        texts, checked.target_name, source=source, chat_template=given["chat_template"],
+        thinking=given["thinking"], **tokenizer_keywords(engine),
     )  # fmt: skip
     same = ("concurrency", "tie_gap", "reference", "quick")
     return VerifyRequest(
-        check=replace(check, k=check.k or usual_k(checked.inspection.spec)), engine=engine,
-        prompts=prompts, **amounts,
+        check=replace(
+            check, target=checked.target_name, k=check.k or usual_k(checked.inspection.spec)
+        ),
+        engine=engine, prompts=prompts, **amounts,
         **{name: given[name] for name in same},
     )  # fmt: skip
 
 
 def plain_arguments(request: VerifyRequest) -> dict[str, Any]:
     """Return the keywords of LLM() without the draft."""
-    return {**request.engine, "model": request.check.target}
+    return {**request.engine, "model": request.target}
 
 
 def drafted_arguments(request: VerifyRequest, checked: CheckResult, **options: Any) -> dict[str, Any]:

@@ -83,7 +83,10 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> VerifyRepo
         return _report(request, checked, [preflight, *refused])
     # The engines, one after the other.
     request = fitted(request, stage)
-    target = read_config(request.check.target, token=None, download_dir=request.check.download_dir)
+    target = read_config(
+        request.target,
+        revision=request.check.target_revision, download_dir=request.check.download_dir,
+    )  # fmt: skip
     drafted = _run_drafted(request, checked, folder, stage)
     others = _run_other_states(request, checked, target, drafted.scheme, folder, stage)
     plain = _run_plain(request, drafted, others, folder, stage)
@@ -217,7 +220,7 @@ def _sampled(request: VerifyRequest, contexts: Sequence[list[int]]) -> Load:
 
 def fitted(request: VerifyRequest, stage: Stage) -> VerifyRequest:
     """Give the engine a share of the free memory, where none was given."""
-    engine, share = with_memory(request.engine, [request.check.target, request.check.draft])
+    engine, share = with_memory(request.engine, [request.target, request.check.draft])
     if share is not None:
         with stage(str(share), None):
             pass
@@ -250,4 +253,4 @@ def _report(request: VerifyRequest, checked: CheckResult, checks: Sequence[Check
         "engine": dict(request.engine), "eagle_ext": dict(request.options),
         "left_out": left_out(request),
     }  # fmt: skip
-    return VerifyReport(request.check.draft, request.check.target, request.k, tuple(checks), settings)
+    return VerifyReport(request.check.draft, request.target, request.k, tuple(checks), settings)

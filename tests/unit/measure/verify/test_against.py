@@ -163,7 +163,6 @@ def test_the_unexpected_is_no_end(rightly, monkeypatch):
 @pytest.mark.parametrize(
     ("engine", "named"),
     [
-        ({"revision": "v2"}, "revision"),
         ({"quantization": "fp8", "seed": 1}, "quantization"),
         ({"hf_overrides": {"rope_theta": 5}}, "hf_overrides"),
         ({"trust_remote_code": True}, "trust_remote_code"),

@@ -88,6 +88,17 @@ def test_embeddings_of_a_target_that_keeps_them(check, target, tmp_path):
     assert "error target_hands_out_its_embeddings: target layers whose input the draft" in result.stdout
 
 
+def test_a_target_without_hidden_states(check, target, tmp_path):
+    draft = tiny_draft(tmp_path / "draft")
+    write_target(target, architectures=["StableLmForCausalLM"])
+    result = check(draft)
+    assert result.exit_code == 1
+    assert "target_hands_out_its_states: architecture of the target is 'StableLm" in result.stdout
+    result = check(draft, "--model-impl", "transformers")
+    assert result.exit_code == 0, result.stdout
+    assert " --model-impl transformers" in result.stdout.splitlines()[-1]
+
+
 @pytest.mark.parametrize(("strict", "severity"), [(True, "error"), (False, "warning")])
 def test_layers_that_v1_would_part(check, target, tmp_path, strict, severity):
     """Beside a target of which most layers keep their whole cache."""
