@@ -39,6 +39,9 @@ K = Annotated[
 Revision = Annotated[
     str | None, typer.Option(help="Read this branch, tag or commit of the draft on the hub.")
 ]
+DownloadDir = Annotated[
+    str | None, typer.Option(help="Look for hub files in this folder, as vLLM does.")
+]
 FirstPrompts = Annotated[
     int | None,
     typer.Option(

@@ -65,6 +65,10 @@ _Block = Annotated[
         "sm_100 with a DFlash draft.",
     ),
 ]
+_StateBlock = Annotated[
+    int | None,
+    typer.Option("--mamba-block-size", min=8, help="Say what vLLM makes of its option of this name."),
+]
 _Share = Annotated[
     float,
     typer.Option(min=0.01, max=1, help="Use this share of the memory, as vllm serve does."),
@@ -96,7 +100,6 @@ _Weights = Annotated[
     typer.Option(min=0, help="Assume this size of the whole target. Default: as its files are."),
 ]
 _Reserve = Annotated[float, typer.Option(min=0, help="Keep this many GiB for activations and graphs.")]
-_Folder = Annotated[str | None, typer.Option(help="Look for hub files in this folder, as vLLM does.")]
 _Cpu = Annotated[bool, typer.Option("--cpu", help="Plan for vLLM's CPU backend.")]
 
 
@@ -115,12 +118,13 @@ def plan(
     draft_window: _Window = None,
     weights_gib: _Weights = None,
     reserve_gib: _Reserve = 2.0,
-    download_dir: _Folder = None,
+    download_dir: parameters.DownloadDir = None,
     target_revision: parameters.TargetRevision = None,
     vllm: _Release = None,
     device: _Device = None,
     gdn_prefill: _Prefill = "auto",
     attention_block: _Block = None,
+    mamba_block_size: _StateBlock = None,
     cpu: _Cpu = False,
     as_json: parameters.AsJson = False,
 ) -> None:
@@ -149,7 +153,7 @@ def plan(
             prefix_caching=prefix_caching, kv_dtype=kv_dtype, draft=draft or draft_option,
             weights_gib=weights_gib, reserve_gib=reserve_gib, cpu=cpu,
             download_dir=download_dir, vllm=vllm, device=device,
-            gdn_prefill=gdn_prefill, attention_block=attention_block,
+            gdn_prefill=gdn_prefill, attention_block=attention_block, mamba_block_size=mamba_block_size,
             draft_window=_asked_draft_window(draft_window),
         ), list(dict.fromkeys(numbers(k, "-k"))))  # fmt: skip
     except EagleExtError as error:

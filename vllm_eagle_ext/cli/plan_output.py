@@ -59,12 +59,14 @@ def _premise_lines(plan: Plan) -> Iterator[str]:
     yield f"weights  {premises.weights.size / GIB:.1f} GiB, {premises.weights.origin}"
     if premises.draft:
         yield _draft_line(premises.draft, asked=request.draft_window is not None)
+        if premises.head_read:
+            yield f"         its head reads {premises.head_read}"
     ranks = f" on each of {request.tp} ranks" if request.tp > 1 else ""
     origin = f" ({memory.origin})" if memory.origin else ""
     yield (
         f"KV cache {premises.budget / GIB:.1f} GiB{ranks}: {request.gpu_memory_utilization:g} of "
-        f"{memory.gib:.4g} GiB{origin}, less weights and {request.reserve_gib:g} GiB assumed for the "
-        "rest"
+        f"{memory.gib:.4g} GiB{origin}, less weights, {mib(premises.tables)} MiB of rope tables and "
+        f"{request.reserve_gib:g} GiB assumed for the rest"
     )
     multiple = plan.setting.block_alignment
     yield f"vLLM     {premises.assumptions}; attention blocks: multiples of {multiple} tokens"
@@ -190,6 +192,9 @@ def _plan_json(plan: Plan) -> dict[str, Any]:
         "max_model_len": plan.setting.max_model_len,
         "weights": {"bytes": premises.weights.size, "origin": premises.weights.origin},
         "draft_weights_bytes": premises.draft.size if premises.draft else None,
+        "draft_head_bytes": premises.head_read.size if premises.head_read else None,
+        "draft_head_share_of_step": premises.head_read.share if premises.head_read else None,
+        "rope_table_bytes": premises.tables,
         "kv_budget_bytes": premises.budget,
         "assumptions": _assumptions(plan),
         "cuda_graphs": _graphs(plan.graphs) if plan.graphs else None,

@@ -11,6 +11,7 @@ from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.rope_config import read_rope, rope_problems
 from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedTargetError
+from vllm_eagle_ext.memory.parameter_count import head_read
 
 _ANY_LENGTH = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 # On vLLM's DeepSeek-V2 layers, which add a residual that is not there yet at layer 0's input (0.32).
@@ -44,6 +45,7 @@ NAMED = (
     "Step3p7ForConditionalGeneration",
 )
 
+_MUCH_OF_A_STEP = 0.1  # of the target
 # Whose class takes the config's `image_token_id` for it, before the draft is loaded.
 STATING_IT = ("InternS2MobiusForConditionalGeneration",)
 
@@ -120,4 +122,26 @@ def target_hands_out_its_embeddings(case: Case) -> Iterable[Problem]:
         )
 
 
-RULES = (target_hands_out_its_states, images_are_known_to_v1, target_hands_out_its_embeddings)
+@rule(Severity.NOTE)
+def draft_head_reads_little(case: Case) -> Iterable[Problem]:
+    """Tell where a head is a good part of what the target reads in a step."""
+    spec, engine = case.spec, case.engine
+    read = head_read(spec, engine.text)
+    if read is None or spec.family.drafts_in_parallel or read.share <= _MUCH_OF_A_STEP:
+        return
+    quantise = '"draft_lm_head_quantization": "fp8" in the speculative config (vLLM 0.33, V2 runner)'
+    is_shared = spec.head == "shared"
+    yield Problem(
+        field="output head that the draft reads",
+        value=str(read),
+        allowed="up to a tenth for a head that costs little",
+        remedy=f"try {quantise}" if is_shared else "a draft with a reduced vocabulary reads less",
+    )
+
+
+RULES = (
+    target_hands_out_its_states,
+    images_are_known_to_v1,
+    target_hands_out_its_embeddings,
+    draft_head_reads_little,
+)

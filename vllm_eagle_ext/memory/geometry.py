@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vllm_eagle_ext.checkpoint.rope_config import read_rope, rope_block, rope_problems
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.memory.state_blocks import record_width
@@ -26,6 +27,7 @@ STATE_DTYPE_UNREAD = (
     "MiniCPMV4_6ForConditionalGeneration",
     "MiniCPMV4_7ForConditionalGeneration",
 )
+_ROWS_WITH_IMAGES = 4  # of vLLM's MRotaryEmbedding for each position
 _LINEAR, _FULL = "linear_attention", "full_attention"
 _REMEDY = "name the target by the config.json it was published with"
 
@@ -121,7 +123,7 @@ def read_target(
         UnsupportedTargetError: no gated delta nets, a size that is none, or ranks that divide no heads.
     """
     text = text_config(config)
-    linear, full = _layer_kinds(text)
+    linear, full = layer_kinds(text)
     model = model_bytes(dtype_of(config))
     wanted = stated_state_dtype(config)
     recurrent = _recurrent_layers(text, linear, model, wanted, 4 if fp32_state else model, tp)
@@ -196,7 +198,7 @@ def size(text: Mapping[str, Any], key: str) -> int:
     raise _bad_size(key, value, "a positive integer")
 
 
-def _layer_kinds(text: Mapping[str, Any]) -> tuple[int, int]:
+def layer_kinds(text: Mapping[str, Any]) -> tuple[int, int]:
     """Count the layers with gated delta nets and those with full attention."""
     if text.get("linear_num_key_heads") is None:
         raise _bad_size("linear_num_key_heads", None, "the number of key heads of gated delta nets")
@@ -226,3 +228,31 @@ def _bad_size(key: str, value: object, allowed: str) -> UnsupportedTargetError:
     return UnsupportedTargetError(
         field=f"{key} of the target's config.json", value=value, allowed=allowed, remedy=_REMEDY
     )
+
+
+def rope_table_bytes(config: Mapping[str, Any], element_bytes: int = 2) -> int:
+    """Compute the bytes of vLLM's table of sines and cosines, which each rank keeps whole.
+
+    It has a row per position, four for each where images have positions of their own; 0 where the config
+    states no rope or no positions.
+
+    Args:
+        config: of a target or a draft.
+        element_bytes: of the model's dtype.
+    """
+    text = text_config(config)
+    positions = text.get("max_position_embeddings")
+    if rope_problems(text) or type(positions) is not int:
+        return 0
+    rope = read_rope(text)
+    width = text.get("qk_rope_head_dim")
+    try:
+        rotated = int(width if type(width) is int else head_dim(text) * rope.partial)
+    except ValueError:  # no heads are stated
+        return 0
+    rows = max(rope.rows(positions).values()) * (_ROWS_WITH_IMAGES if _has_sections(text) else 1)
+    return int(rows * rotated * element_bytes)
+
+
+def _has_sections(text: Mapping[str, Any]) -> bool:
+    return rope_block(text).get("mrope_section") is not None

@@ -104,6 +104,12 @@ def _about_options(plan: HybridPlan) -> Iterator[str]:
     if not plan.setting.prefix_caching:
         return
     budget = plan.premises.budget
+    asked, tokens = plan.premises.request.mamba_block_size, plan.taken.layer_block.tokens
+    if asked is not None and asked != tokens:
+        yield (
+            f"vLLM keeps a recurrent state at the end of each attention block, here of {tokens} tokens, "
+            f"and overwrites --mamba-block-size {asked}; a larger --block-size keeps fewer states."
+        )
     if plan.crashes:
         yield (
             "With prefix caching vLLM would not start here: on a CPU its V1 runner cannot keep the "

@@ -16,7 +16,7 @@ from vllm_eagle_ext.checkpoint.rope_config import read_rope
 from vllm_eagle_ext.checkpoint.rules.layers import too_narrow, window_problems
 from vllm_eagle_ext.drafter_classes import Drafter
 from vllm_eagle_ext.errors import OptionsError, UnsupportedDraftError
-from vllm_eagle_ext.memory.geometry import Attention
+from vllm_eagle_ext.memory.geometry import Attention, rope_table_bytes
 from vllm_eagle_ext.plan.model_files import open_model, size_of
 from vllm_eagle_ext.plan.request import PlanRequest
 
@@ -30,6 +30,9 @@ class Draft:
     non_causal: bool = False  # some layer looks at later rows
     window: int | None = None  # the option's, where a layer was published without one
     keeps_all: bool = False  # though it has that window
+    head: int = 0  # bytes of its output head, plain in 16 bit
+    drafts_in_parallel: bool = False
+    tables: int = 0  # bytes of sines and cosines on each rank
 
 
 def read_draft(
@@ -84,6 +87,9 @@ def read_draft(
         non_causal=not all(layer.causal for layer in found),
         window=window,
         keeps_all=keeps_all and window is not None,
+        head=2 * (config.draft_vocab_size or config.vocab_size or 0) * config.hidden_size,
+        drafts_in_parallel=family_of(flat, drafter).drafts_in_parallel,
+        tables=rope_table_bytes(flat),
     )
 
 

@@ -37,4 +37,5 @@ class PlanRequest:
     vllm: str | None = None  # release; None: the one installed, else the newest known
     device: str | None = None  # sm_90, ..; None: this machine's GPU, else sm_90
     gdn_prefill: str = "auto"  # as vLLM's --gdn-prefill-backend
+    mamba_block_size: int | None = None  # as vLLM's option
     attention_block: int | None = None  # tokens that a block is a multiple of; None: as vLLM's default

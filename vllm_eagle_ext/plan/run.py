@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +13,8 @@ from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.memory.chunked_kernels import dtype_of_width
 from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, default_graphs
 from vllm_eagle_ext.memory.footprint import CacheSetting, Footprint, footprint
-from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target, read_target
-from vllm_eagle_ext.memory.parameter_count import Estimate, estimate_weights
+from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target, read_target, rope_table_bytes
+from vllm_eagle_ext.memory.parameter_count import Estimate, HeadRead, bytes_per_token, estimate_weights
 from vllm_eagle_ext.memory.savings import StateReport, report
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS, Scheme
 from vllm_eagle_ext.memory.state_scheme import choose, planned_prefix_caching
@@ -32,6 +32,8 @@ from vllm_eagle_ext.plan.draft import Draft, read_draft
 from vllm_eagle_ext.plan.model_files import Model, Weights, open_model, read_weights
 from vllm_eagle_ext.plan.request import KV_DTYPES, PlanRequest
 
+_STATE_BLOCK_MULTIPLE = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanInputs:
@@ -41,6 +43,8 @@ class PlanInputs:
     memory: Memory
     weights: Weights
     draft: Draft | None
+    head_read: HeadRead | None
+    tables: int  # bytes of sines and cosines on each rank
     assumptions: Assumptions
     budget: int  # bytes of one rank's KV cache
 
@@ -174,6 +178,7 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
             published_architecture(model.config), platform, request.prefix_caching
         )
         request = replace(request, prefix_caching=caches)
+        _require_caching_for_state_blocks(request)
         hybrid = read_target(model.config, tp=request.tp, kv_bytes=kv_bytes, fp32_state=request.cpu)
         length = request.max_model_len or hybrid.max_position_embeddings
         premises = _premises(
@@ -193,6 +198,21 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
     ]
 
 
+def _require_caching_for_state_blocks(request: PlanRequest) -> None:
+    """Refuse a size of state blocks as vLLM does.
+
+    Raises:
+        OptionsError: without prefix caching, or no multiple of what the convolution's kernel takes.
+    """
+    size = request.mamba_block_size
+    if size is not None and (request.prefix_caching is False or size % _STATE_BLOCK_MULTIPLE):
+        raise OptionsError(
+            field="--mamba-block-size", value=size,
+            allowed=f"a multiple of {_STATE_BLOCK_MULTIPLE}, with prefix caching",
+            remedy="leave it out, or give --prefix-caching",
+        )  # fmt: skip
+
+
 def _premises(
     request: PlanRequest, model: Model, estimated: Callable[[], Estimate],
     attention: Sequence[Attention], length: int | None, ks: Sequence[int],
@@ -208,9 +228,11 @@ def _premises(
     memory = read_memory(cpu=request.cpu) if given is None else Memory(given, "")
     total = memory.gib * request.gpu_memory_utilization * GIB
     loaded = (weights.size + (draft.size if draft else 0)) / request.tp
+    tables = rope_table_bytes(model.config) + (draft.tables if draft else 0)
     return PlanInputs(
-        request=request, memory=memory, weights=weights, draft=draft,
-        budget=max(0, int(total - loaded - request.reserve_gib * GIB)),
+        request=request, memory=memory, weights=weights, draft=draft, tables=tables,
+        head_read=_head_read(draft, model.config),
+        budget=max(0, int(total - loaded - tables - request.reserve_gib * GIB)),
         assumptions=assume(
             model.config, release=request.vllm, device=request.device, cpu=request.cpu,
             gdn_prefill=request.gdn_prefill, attention_block=request.attention_block, memory=memory,
@@ -218,6 +240,15 @@ def _premises(
             non_causal_draft=bool(draft and draft.non_causal), **states,
         ),
     )  # fmt: skip
+
+
+def _head_read(draft: Draft | None, config: Mapping[str, Any]) -> HeadRead | None:
+    step = bytes_per_token(config)
+    if draft is None or not draft.head or not step:
+        return None
+    return HeadRead(
+        draft.head, draft.head / step, "block" if draft.drafts_in_parallel else "drafted token"
+    )
 
 
 def _settings(premises: PlanInputs, ks: Sequence[int], length: int | None) -> list[CacheSetting]:

@@ -14,6 +14,7 @@ DENSE = Path(__file__).parents[2] / "fixtures" / "dense"
 KEYS = {
     "request", "max_model_len", "weights", "draft_weights_bytes", "kv_budget_bytes", "per_token",
     "replay", "line", "advice", "exit_code", "hybrid_state", "kv", "assumptions", "cuda_graphs",
+    "draft_head_bytes", "draft_head_share_of_step", "rope_table_bytes",
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from vllm_eagle_ext.checkpoint import headers
 def test_weights_as_given(said):
     found = said(*H200, "--weights-gib", "27.5", "--reserve-gib", "3")
     assert found["weights"] == {"bytes": int(27.5 * GIB), "origin": "as given"}
-    assert found["kv_budget_bytes"] == int((140 * 0.92 - 27.5 - 3) * GIB)
+    assert found["kv_budget_bytes"] == int((140 * 0.92 - 27.5 - 3) * GIB - found["rope_table_bytes"])
 
 
 def test_weights_by_their_files(said, target):

@@ -23,6 +23,7 @@ TABLE = {
     "target_hands_out_its_states": ("error", False, "UnsupportedTargetError"),
     "images_are_known_to_v1": ("error", False, "UnsupportedTargetError"),
     "target_hands_out_its_embeddings": ("error", False, "UnsupportedTargetError"),
+    "draft_head_reads_little": ("note", True, None),
     "draft_cache_lies_in_one_group": ("error", True, "UnsupportedDraftError"),
     "shorter_drafts_stay_apart": ("error", False, "SpeculativeConfigError"),
     "one_token_prompts_stay_right": ("warning", True, None),

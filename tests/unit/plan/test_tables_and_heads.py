@@ -1,0 +1,100 @@
+"""`vllm-eagle plan`: rope tables, what a draft's head reads, and vLLM's option for state blocks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.drafts import valid_draft, write
+from tests.unit.memory.configs import config
+from tests.unit.plan.inputs import H200, write_config
+from vllm_eagle_ext.memory.geometry import rope_table_bytes
+from vllm_eagle_ext.memory.parameter_count import bytes_per_token
+
+GPT_OSS_120B = {
+    "num_hidden_layers": 36, "hidden_size": 2880, "num_attention_heads": 64, "num_key_value_heads": 8,
+    "head_dim": 64, "vocab_size": 201_088, "num_local_experts": 128, "num_experts_per_tok": 4,
+    "intermediate_size": 2880, "quantization_config": {"quant_method": "mxfp4"},
+}  # fmt: skip
+SIZES = {"hidden_size": 256, "num_attention_heads": 4, "max_position_embeddings": 512}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 128,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+}  # fmt: skip
+MROPE = {"rope_type": "default", "mrope_section": [8, 12, 12]}
+
+
+@pytest.mark.parametrize(
+    "rope", [{}, YARN, LLAMA3, {"rope_type": "linear", "factor": 2.0}, MROPE], ids=str
+)
+def test_a_table_is_as_large_as_vllms(rope):
+    import torch
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers.rotary_embedding import get_rope
+
+    parameters = {"rope_type": "default", "rope_theta": 10000.0, **rope}
+    with set_current_vllm_config(VllmConfig()):
+        table = get_rope(64, 512, rope_parameters=parameters, dtype=torch.bfloat16).cos_sin_cache
+    assert rope_table_bytes(SIZES | {"rope_parameters": parameters}, 2) == table.numel() * 2
+
+
+def test_both_tables_leave_less_for_the_cache(said, target, tmp_path):
+    without = said(*H200)
+    assert without["rope_table_bytes"] == 262_144 * 64 * 2 * 4  # images have positions of their own
+    draft = write(valid_draft("dflash"), tmp_path / "draft")
+    drafted = said(*H200, "--draft", str(draft))
+    table = drafted["rope_table_bytes"] - without["rope_table_bytes"]
+    assert table > 0
+    assert without["kv_budget_bytes"] - drafted["kv_budget_bytes"] == pytest.approx(
+        drafted["draft_weights_bytes"] + table, abs=2
+    )
+
+
+def test_a_step_of_published_targets():
+    """Parameters that a token takes, by their makers' cards."""
+    assert bytes_per_token(GPT_OSS_120B) == pytest.approx(4.97e9, rel=0.02)  # experts in 4.25 bit
+    assert bytes_per_token(config("qwen3_6_27b")) == pytest.approx(2 * 26e9, rel=0.06)
+
+
+def test_the_head_is_told(plan, said, tmp_path):
+    draft = write(valid_draft("native"), tmp_path / "draft")
+    found = said(*H200, "--draft", str(draft))
+    assert found["draft_head_bytes"] > 0
+    assert 0 < found["draft_head_share_of_step"] < 0.01
+    assert "its head reads " in plan(*H200, "--draft", str(draft)).stdout
+
+
+def test_vllm_overwrites_the_size_of_state_blocks(said, plan):
+    advice = " ".join(said(*H200, "--prefix-caching", "--mamba-block-size", "8192")["advice"])
+    assert "overwrites --mamba-block-size 8192" in advice
+    for options in (("--no-prefix-caching", "--mamba-block-size", "8192"), ("--mamba-block-size", "12")):
+        result = plan(*H200, *options)
+        assert result.exit_code == 2
+        assert "Allowed: a multiple of 8, with prefix caching" in result.stderr
+
+
+def test_vllm_still_overwrites_it():
+    from tests.contract.check import installed_source
+
+    source = installed_source("vllm.platforms.interface")
+    assert "cache_config.mamba_block_size = cache_config.block_size\n" in source
+
+
+def test_a_speculators_draft_names_the_target(tmp_path, plan):
+    target = write_config(tmp_path / "named", config("qwen3_6_27b"))
+    draft = valid_draft("dflash-speculators")
+    draft.config["speculators_config"]["verifier"] = {"name_or_path": str(target)}
+    from typer.testing import CliRunner
+
+    from vllm_eagle_ext.cli import app
+
+    folder = write(draft, tmp_path / "draft")
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["plan", str(folder), *H200])
+    assert result.stdout.startswith(f"{target}: ")
+    del draft.config["speculators_config"]["verifier"]
+    (folder / "config.json").write_text(json.dumps(draft.config))
+    result = CliRunner().invoke(app, ["plan", str(folder), *H200])
+    assert result.exit_code == 2
+    assert "names no target" in " ".join(result.stderr.split())
