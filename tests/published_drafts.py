@@ -20,10 +20,10 @@ from vllm_eagle_ext.checkpoint.rules.request import wanted_runner
 from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
 
 PAGE = ROOT / "docs/published_drafts.md"
-# A repository of the hub, a publisher whose repository is not known by name.
-_NAMED = re.compile(r"[\w.-]+/[\w.-]+(, folder \w+)?")
-_PUBLISHER = re.compile(r"[\w-]+, EAGLE-3 head for .+")
+# A repository of the hub; a publisher whose repository is not known by name. Others are templates.
+_LISTED = re.compile(r"[\w.-]+/[\w.-]+(, folder \w+)?|[\w-]+, EAGLE-3 head for .+")
 _SURENESS = {"I": "inferred", "R": "reports", "S": "source"}  # the least sure first
+_MARKS = {"inferred": "ⁱ", "reports": "ʳ", "source": "ˢ"}
 # Titles that say too little next to the others.
 _FAMILIES = {
     "native": "native EAGLE-3",
@@ -37,19 +37,17 @@ _LEFT, _REFUSED = "passed through", "refused"
 
 HEAD = """# Published drafts
 
-The table shows verdicts of `vllm-eagle check`. **We have seen no weight file**: each row is a
+The table shows verdicts of `vllm-eagle check`. **We have seen no weight file**: each draft is a
 [fixture](../tests/fixtures/checkpoints) with what is known.
 Check yours: `vllm-eagle check REPOSITORY --target TARGET -k K`.
 
-- *Known*: from source, reports (a card, an issue, a log) or inferred.
-- *Warnings*: rules of [drafts.md](drafts.md); vLLM still serves the draft.
+- Known from sourceˢ, reportsʳ (a card, an issue, a log) or inferredⁱ.
 - *Runner*: vLLM's runners that can draft.
-"""
+- *Served* with rules: warnings of [drafts.md](drafts.md).
 
-SECTIONS = {
-    "By name": ("The hub has these repositories or folders.", _NAMED),
-    "By publisher": ("We assume the config.", _PUBLISHER),
-}
+| drafts | target | family | runner | verdict |
+|---|---|---|---|---|
+"""
 
 
 @dataclass(frozen=True)
@@ -68,21 +66,22 @@ class Found:
         return _title(self.spec) if self.spec and not self.result.exit_code else _REFUSED
 
     @property
-    def row(self) -> list[str]:
+    def verdict(self) -> str:
+        return self.kind if self.kind in (_LEFT, _REFUSED) else "served"
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """What a row says of it, its name apart."""
         inspection, spec = self.result.inspection, self.spec
         runner = wanted_runner(spec) if spec else None
         said = inspection.errors if self.result.exit_code else inspection.warnings
-        rules = dict.fromkeys(f"`{finding.rule}`" for finding in said)
-        verdict = self.kind if self.kind in (_LEFT, _REFUSED) else "served"
-        return [
-            f"`{_name(self.draft)}`",
+        rules = ", ".join(dict.fromkeys(f"`{finding.rule}`" for finding in said))
+        return (
             target_of(self.draft),
             _title(spec) if spec else "-",
             runner[0].upper() if runner else "both" if spec else "-",
-            verdict,
-            ", ".join(rules) or "-",
-            known(self.draft),
-        ]
+            f"{self.verdict}: {rules}" if rules else self.verdict,
+        )
 
 
 def _title(spec: DraftSpec) -> str:
@@ -115,23 +114,17 @@ def find(drafts: Sequence[Published]) -> list[Found]:
     return found
 
 
-def of_section(found: Sequence[Found], pattern: re.Pattern[str]) -> list[Found]:
-    here = [one for one in found if pattern.fullmatch(one.draft.checkpoint)]
-    return sorted(here, key=lambda one: one.draft.checkpoint.lower())
-
-
 def page(found: Sequence[Found]) -> str:
-    return "\n".join([HEAD, *_sections(found)]) + "\n"
+    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows(found))
 
 
-def _sections(found: Sequence[Found]) -> Iterator[str]:
-    for title, (text, pattern) in SECTIONS.items():
-        yield f"## {title}\n\n{text}\n"
-        yield "| draft | target | family | runner | verdict | warnings, errors | known |"
-        yield "|---|---|---|---|---|---|---|"
-        for one in of_section(found, pattern):
-            yield f"| {' | '.join(one.row)} |"
-        yield ""
+def rows(found: Sequence[Found]) -> Iterator[tuple[str, ...]]:
+    """Drafts whose cells are equal share a row, which stands where the first of them does."""
+    listed = [one for one in found if _LISTED.fullmatch(one.draft.checkpoint)]
+    names: dict[tuple[str, ...], list[str]] = {}
+    for one in sorted(listed, key=lambda one: one.draft.checkpoint.lower()):
+        names.setdefault(one.cells, []).append(f"`{_name(one.draft)}`{_MARKS[known(one.draft)]}")
+    return ((", ".join(those), *cells) for cells, those in names.items())
 
 
 def _name(draft: Published) -> str:

@@ -1,7 +1,8 @@
 """The trained DFlash draft on the trained hybrid target, V1 runner: replay against one state block per
 draft token, texts against those without a draft, drafts against the reference on the engine's texts.
 
-On fewer texts, and on V2: test_hybrid_replay.py.
+On fewer texts, and on V2: test_hybrid_replay.py. And a draft as z-lab's for Qwen3-Coder-Next on a random
+target of its class.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.support.checkpoints import VOCAB
 from tests.support.hybrid import (
     DFLASH_AUX_LAYERS,
     HybridRun,
@@ -19,6 +21,10 @@ from tests.support.hybrid import (
 )
 from tests.support.near_ties import assert_only_near_ties
 from tests.support.replay import assert_same_drafter, compare
+from tests.support.targets.drafts import write_draft
+from tests.support.targets.families import AUX_LAYERS, FAMILIES
+from tests.support.targets.models import write_target
+from tests.support.targets.run import ENGINE, candidates
 from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import rms_norm
 from vllm_eagle_ext.measure.reference.walk import DFlashWalk
@@ -30,6 +36,7 @@ PROMPTS, MAX_TOKENS, WIDTH = 80, 72, 20
 CONTROL = GROUPED = 20  # texts
 RECURRENT_LAYERS = 6
 EQUAL_IDS = 0.99
+NEXT_K, NEXT_TEXTS = 15, 16
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +53,38 @@ def v1(texts):
 def more(texts, prompts, tmp_path_factory):
     one_layer = dflash_of_one_layer(tmp_path_factory.mktemp("one_layer"), K)
     few = {"prompts": prompts[:GROUPED], "max_tokens": MAX_TOKENS, "speculative": one_layer}
+    next_runs = qwen3_next(tmp_path_factory.mktemp("qwen3_next"))
     runs = [
         HybridRun("plain", logprobs=5, **texts),
         HybridRun("per_token", state="per_token", speculative=dflash(K), **texts),
         HybridRun("groups per_token", state="per_token", **few),
         HybridRun("groups replay", state="replay", **few),
+        *next_runs,
     ]
     return started(runs)
+
+
+def qwen3_next(folder):
+    """Runs without a draft, and with drafts that are right for 0 to K tokens: a random one is never."""
+    target = write_target("qwen3-next", folder / "target", torch.bfloat16)
+    path, draft = write_draft("dflash:zlab_qwen3_coder_next", len(AUX_LAYERS), folder / "draft")
+    common = {
+        "prompts": candidates()[:NEXT_TEXTS],
+        "max_tokens": 48,
+        "engine_args": ENGINE | FAMILIES["qwen3-next"].engine,
+        "target": target,
+    }
+    drafted = common | {
+        "speculative": {"method": draft.method, "model": str(path), "num_speculative_tokens": NEXT_K},
+        "options": {"aux_layers": list(AUX_LAYERS)},
+        "follow": "next plain",
+        "vocab": VOCAB,
+    }
+    states = ("per_token", "replay")
+    return [
+        HybridRun("next plain", logprobs=5, **common),
+        *(HybridRun(f"next {state}", state=state, **drafted) for state in states),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +115,18 @@ def test_each_recurrent_layer_in_a_group_of_its_own(v1, more):
 @pytest.mark.parametrize("name", ["per_token", "replay"])
 def test_texts_are_those_without_a_draft(v1, more, name):
     assert_only_near_ties(more["plain"], (v1 | more)[name]["tokens"], name)
+
+
+@pytest.mark.long
+def test_replay_on_qwen3_next_equals_one_state_block_per_token(more):
+    per_token, replayed = more["next per_token"], more["next replay"]
+    for result, blocks in ((per_token, 1 + NEXT_K), (replayed, 2)):  # with the CPU's scratch block
+        groups = result["state_blocks"]["groups"]
+        assert {group["blocks_per_request"] for group in groups} == {blocks}
+    assert replayed["tokens"] == per_token["tokens"]
+    assert replayed["counters"] == per_token["counters"]
+    assert min(replayed["counters"]["spec_decode_num_accepted_tokens_per_pos"][: NEXT_K // 2]) > 0
+    assert_only_near_ties(more["next plain"], replayed["tokens"], "next replay")
 
 
 def test_engine_drafts_as_the_reference(comparison):

@@ -70,6 +70,7 @@ class HybridRun:
     state: str | None = None  # hybrid_state
     follow: str | list[list[int]] | None = None  # texts, or an earlier run whose the drafts follow
     right: str = "random"
+    vocab: int = Oracle.vocab
     kernels: str | None = None  # Triton's of this name, in place of vLLM's C++ kernel
     broken: str | None = None  # from the first request on
     broken_at_start: str | None = None  # before the engine is built, which checks itself
@@ -97,7 +98,7 @@ def engine_of(run: HybridRun) -> Engine:
         "logprobs": run.logprobs,
         "asked": [sampling] * count,
     }
-    oracle = Oracle(run.follow, run.right) if run.follow is not None else None
+    oracle = Oracle(run.follow, run.right, run.vocab) if run.follow is not None else None
     batches = [
         Batch(f"{FIRST} {i}", run.prompts, oracle=oracle, aborts=run.abort_after, **common)
         for i in range(run.repeats)

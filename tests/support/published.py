@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 
-BYTES = {"BOOL": 1, "U8": 1, "BF16": 2, "F16": 2, "F32": 4, "I64": 8}
+BYTES = {"BOOL": 1, "U8": 1, "F8_E4M3": 1, "BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ def test_the_page(found):
 def test_verdicts_are_those_of_the_fixtures(found):
     words = {"left": "passed through", "refused": "refused", "served": "served"}
     for one in found:
-        assert words[one.draft.expect["verdict"]] == one.row[4]
+        assert words[one.draft.expect["verdict"]] == one.verdict
 
 
 def test_it_says_how_surely_each_is_known(found):
