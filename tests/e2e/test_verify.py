@@ -13,7 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.checkpoints import write_draft
+from tests.support.dense import FLOAT32, dense
 from tests.support.engine import IN_PROCESS, ROOT, TINY, engine_environment
+from tests.support.hybrid import with_log
 from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
@@ -125,6 +127,26 @@ def test_drafts_in_the_speculators_format_pass(tmp_path, kind, root):
     assert checks["reference"]["figures"]["drafts"] > 100
     assert checks["reference"]["figures"]["reference"][0] > 0.4
     assert "compiled engines" in found["settings"]["left_out"]
+
+
+def test_a_draft_that_names_target_and_k_is_served_by_its_own_name(tmp_path, prompts):
+    """As by `vllm serve DRAFT`: vLLM reads the target and K from the draft's config.json."""
+    draft = in_speculators_format(tmp_path / "draft", "eagle3", architectures=["Eagle3DraftModel"])
+    config = json.loads((draft / "config.json").read_text())
+    config["speculators_config"]["verifier"] = {
+        "name_or_path": str(TINY / "target"), "architectures": ["LlamaForCausalLM"],
+    }  # fmt: skip
+    (draft / "config.json").write_text(json.dumps(config))
+    asked = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": 3}
+    common = {"prompts": prompts[:6], "engine_args": FLOAT32}
+    results, log = with_log(
+        [dense("by itself", target=draft, **common), dense("named", speculative=asked, **common)]
+    )
+    assert log.count("Drafting is on: 3 tokens per step") == 2
+    assert results["by itself"]["tokens"] == results["named"]["tokens"]
+    counted = results["by itself"]["counters"]
+    assert counted == results["named"]["counters"]
+    assert counted["spec_decode_num_accepted_tokens"] > counted["spec_decode_num_drafts"]
 
 
 @pytest.mark.long

@@ -135,7 +135,7 @@ class HeadRead:
 
     def __str__(self) -> str:
         size = f"{self.size / 1e9:.2f} GB" if self.size > 1e8 else f"{self.size / 1e6:.2g} MB"
-        return f"{size} per {self.per}, {self.share:.0%} of what a step of the target reads"
+        return f"{size} per {self.per}, {self.share:.0%} of a step of the target"
 
 
 def head_read(spec: DraftSpec, target: Mapping[str, Any]) -> HeadRead | None:

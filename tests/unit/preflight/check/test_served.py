@@ -7,12 +7,14 @@ import re
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.support import published
 from tests.support.checkpoints import tiny_draft
 from tests.support.drafts import BLOCK, valid_draft, write
 from tests.support.layouts import in_hub_cache
 from tests.unit.cli.output import serve_line
+from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.preflight import check as run
 
 
@@ -203,3 +205,34 @@ def test_a_draft_in_the_hub_cache(check, tmp_path, draft, monkeypatch):
     result = check("owner/draft", "--download-dir", str(tmp_path / "cache"))
     assert result.exit_code == 0
     assert serve_line(result)[1]["--speculative-config"]["model"] == "owner/draft"
+
+
+def test_the_target_that_a_speculators_draft_names(target, tmp_path):
+    draft = valid_draft("speculators")
+    draft.config["speculators_config"]["verifier"]["name_or_path"] = str(target)
+    result = check_alone(write(draft, tmp_path / "draft"))
+    assert result.exit_code == 0, result.stderr
+    assert serve_line(result)[0] == str(target)
+    del draft.config["speculators_config"]["verifier"]
+    result = check_alone(write(draft, tmp_path / "nameless"))
+    assert result.exit_code == 2
+    assert "--target is missing. Allowed: a folder or hub repository; the config" in result.stderr
+
+
+def check_alone(draft):
+    arguments = ["check", str(draft), "--platform", "cuda"]
+    return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, arguments)
+
+
+def test_the_targets_revision(check, draft, target, monkeypatch):
+    asked = []
+    read = run.read_config
+
+    def note(model, **place):
+        asked.append((model, place.get("revision")))
+        return read(model, **{**place, "revision": None})
+
+    monkeypatch.setattr(run, "read_config", note)
+    result = check(draft, "--target-revision", "v2")
+    assert asked == [(str(target), "v2")]
+    assert serve_line(result)[1]["--revision"] == "v2"
