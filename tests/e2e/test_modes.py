@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from examples.demo.__main__ import has_compiler
-from tests.support.dense import dense
+from tests.support.dense import FLOAT32, dense
 from tests.support.engine import has_gpu
 from tests.support.hybrid import acceptance, started
 
@@ -28,6 +28,16 @@ def assert_same_acceptance(prompts, eager, runner="v1", **engine_args):
 def test_compiled_equals_eager(v1, prompts):
     """Stale or not yet visible target features are the classic fault of compiled drafting."""
     assert_same_acceptance(prompts, v1)
+
+
+def test_transformers_class_of_a_target_feeds_the_same_drafts(prompts):
+    """What `target_hands_out_its_states` advises: vLLM's class for transformers' models."""
+    common = {"prompts": prompts[:6]}
+    other = dense("other", "postnorm", engine_args=FLOAT32 | {"model_impl": "transformers"}, **common)
+    results = started([dense("own", "postnorm", engine_args=FLOAT32, **common), other])
+    assert results["own"]["tokens"] == results["other"]["tokens"]
+    assert results["own"]["counters"] == results["other"]["counters"]
+    assert results["own"]["counters"]["spec_decode_num_accepted_tokens"] > 200
 
 
 @pytest.mark.gpu
