@@ -203,3 +203,58 @@ def test_workarounds_are_installed_on_a_cpu_alone(monkeypatch, cpu, replaced):
         monkeypatch.setattr(compat, wrap, lambda _, name=wrap: wrapped.append(name))
     compat.install_cpu_workarounds()
     assert len(wrapped) == replaced
+
+
+@pytest.mark.parametrize("asked", [None, False, True], ids=["V unset", "V=0", "V=1"])
+@pytest.mark.parametrize(
+    ("arguments", "others"),
+    [
+        ({}, {}),
+        ({"enable_dbo": True}, {}),
+        ({"ubatch_size": 2}, {}),
+        ({"distributed_executor_backend": "external_launcher", "pipeline_parallel_size": 2}, {}),
+        ({"distributed_executor_backend": "external_launcher"}, {}),
+        ({"pipeline_parallel_size": 2}, {}),
+        ({"watermark_config": {}}, {}),
+        ({"attention_config": {"hisparse_config": {}}}, {}),
+        ({}, {"method": "suffix"}),
+        ({}, {"parallel_drafting": True}),
+        ({}, {"use_heterogeneous_vocab": True}),
+    ],
+    ids=str,
+)
+def test_the_runner_is_the_one_that_vllm_chooses(monkeypatch, arguments, others, asked):
+    """By vLLM's own property, as where there is Triton."""
+    from vllm import envs, triton_utils
+    from vllm.config import vllm as configs
+
+    given = {
+        "enable_dbo": False, "ubatch_size": 0, "distributed_executor_backend": None,
+        "pipeline_parallel_size": 1, "watermark_config": None, "attention_config": {},
+    } | arguments  # fmt: skip
+    drafts = {"method": "eagle3", "parallel_drafting": False, "use_heterogeneous_vocab": False} | others
+    monkeypatch.setattr(configs, "HAS_TRITON", True)
+    monkeypatch.setattr(triton_utils, "HAS_TRITON", True)
+    monkeypatch.setattr(envs, "VLLM_USE_V2_MODEL_RUNNER", asked, raising=False)
+    config = object.__new__(configs.VllmConfig)
+    values = {
+        "attention_config": types.SimpleNamespace(
+            hisparse_config=given["attention_config"].get("hisparse_config")
+        ),
+        "watermark_config": given["watermark_config"],
+        "parallel_config": types.SimpleNamespace(
+            use_ubatching=given["enable_dbo"] or given["ubatch_size"] > 1, **given
+        ),
+        "speculative_config": types.SimpleNamespace(**drafts),
+    }
+    config.__dict__.update(values)
+    if asked is False and "hisparse_config" in given["attention_config"]:
+        with pytest.raises(ValueError, match="HiSparse requires"):
+            _ = config.use_v2_model_runner
+        return
+    expected = "v2" if config.use_v2_model_runner else "v1"
+    runner = compat.model_runner(
+        drafts_in_parallel=drafts["parallel_drafting"], method=drafts["method"],
+        other_vocabulary=drafts["use_heterogeneous_vocab"], engine_args=types.SimpleNamespace(**given),
+    )  # fmt: skip
+    assert runner == expected

@@ -59,6 +59,7 @@ def foresee_engine(
     if name == "cuda" and "capability" not in known:
         known["capability"] = _driver_capability() or ASSUMED_GPU
     asked, given = dict(keywords or {}), dict(speculative or {})
+    read = _of_keywords(asked)
     found = EngineFacts(
         release=_release(),
         release_is_known=platform == "auto" and installed_vllm() is not None,
@@ -66,9 +67,9 @@ def foresee_engine(
         platform_why=why,
         has_triton=name != "cpu",
         cpu_kernels=find_cpu_kernels(name),
-        runner="v1" if name == "cpu" else None,  # V2 needs Triton
+        runner="v1" if name == "cpu" or read["microbatches"] else None,  # V2 needs Triton
         **_of_target(target, name, asked),
-        **_of_keywords(asked),
+        **read,
         options=options or Options(),
         load_format=_load_format(asked, given),
         speculative=given, method=method, k=k,

@@ -56,7 +56,7 @@ def asked_engine(engine_args: Any, target: Any, options: Options) -> EngineFacts
     return EngineFacts(
         is_foreseen=False,
         release=compat.vllm_version(),
-        runner=compat.model_runner(drafts_in_parallel=parallel),
+        runner=compat.model_runner(drafts_in_parallel=parallel, engine_args=engine_args),
         v2_runner_needs_aux_states=compat.v2_runner_needs_aux_states(),
         registered=architectures.registered_architectures(),
         model_types=architectures.readable_model_types(),
@@ -123,7 +123,7 @@ def _read_arguments(engine_args: Any) -> dict[str, Any]:
         "mixes_caches": not (args.disable_hybrid_kv_cache_manager or any(offloading)),
         "kv_connector": read_connector(*offloading, args.kv_offloading_backend),
         "lora": bool(args.enable_lora),
-        "microbatches": bool(args.enable_dbo) or args.ubatch_size > 1,
+        "microbatches": compat.has_microbatches(args),
         "scheduler": args.scheduler_cls,
     }
 
@@ -144,6 +144,7 @@ def settled(engine: EngineFacts, engine_args: Any, config: Any) -> EngineFacts:
             drafts_in_parallel=parallel and not by_method,
             method=config.method,
             other_vocabulary=bool(getattr(config, "use_heterogeneous_vocab", False)),
+            engine_args=engine_args,
         ),
         method=config.method,
         k=config.num_speculative_tokens,
