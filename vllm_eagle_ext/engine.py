@@ -89,6 +89,7 @@ class EngineFacts:
     kv_connector: str | None = None
     lora: bool = False
     microbatches: bool = False
+    vllm_replays: bool = False  # --use-replayssm, for a target whose class replays by itself
     scheduler: object = None  # another class than vLLM's
     load_format: object = None  # of the draft
     # the speculative config

@@ -45,6 +45,9 @@ def unsupported_by_replay(engine: EngineFacts) -> Iterator[Problem]:
         (context > 1, "context parallel size", context, "1", ranks),
         (engine.kv_connector is not None, "kv_transfer_config", engine.kv_connector, "none",
          "serve without a KV connector"),
+        # Both would add a record to the state, and both commit.
+        (engine.vllm_replays, "use_replayssm", True, "false: with it vLLM replays this target's states",
+         "leave --use-replayssm out, or leave the states to vLLM"),
         (engine.microbatches, "enable_dbo", True, "false", "serve without dual batch overlap"),
     ):  # fmt: skip
         if is_there:

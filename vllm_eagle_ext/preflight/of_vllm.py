@@ -105,6 +105,7 @@ def _read_target(engine_args: Any, target: Any) -> dict[str, Any]:
         "dtype": str(target.dtype).removeprefix("torch."),
         "state_dtype": _state_dtype(engine_args, target) if replays else "float32",
         "is_hybrid": target.is_hybrid,
+        "vllm_replays": bool(engine_args.use_replayssm) and target.supports_replayssm,
         "packs_convolutions": replays and current_platform.is_cpu() and packs_convolutions(),
     }
 

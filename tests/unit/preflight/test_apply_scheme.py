@@ -112,6 +112,49 @@ def test_a_cpu_replays_in_bfloat16_alone(configure, vllm_log, dtype):
         configure(dtype=dtype, options={"hybrid_state": "replay"})
 
 
+@pytest.fixture
+def replaying_class(monkeypatch):
+    """A class of vLLM's that replays by itself, as a later release may give these targets."""
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.model_executor.models.interfaces import SupportsReplaySSM
+    from vllm.model_executor.models.qwen3_5 import Qwen3_5ForCausalLM
+
+    class Replaying(Qwen3_5ForCausalLM, SupportsReplaySSM):
+        pass
+
+    monkeypatch.setattr(ModelRegistry, "models", dict(ModelRegistry.models))
+    ModelRegistry.register_model("Qwen3_5ForCausalLM", Replaying)
+
+
+def test_a_target_that_vllm_replays_is_left_to_it(replaying_class, vllm_log, monkeypatch):
+    from vllm.config import ParallelConfig
+    from vllm.engine.arg_utils import EngineArgs
+
+    def served_by(flag, state):
+        """As far as this package decides: later vLLM wants a GPU's kernels for the flag."""
+        arguments = EngineArgs(
+            model=str(TARGET), speculative_config=ngram(7), use_replayssm=flag,
+            enable_prefix_caching=False, additional_config={"eagle_ext": {"hybrid_state": state}},
+        )  # fmt: skip
+        target = arguments.create_model_config()
+        arguments.create_speculative_config(target, ParallelConfig())
+        return target.architecture
+
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    log_once.cache_clear()
+    assert served_by(True, "auto") == "Qwen3_5ForCausalLM"
+    (record,) = vllm_log.containing("Recurrent state of")
+    assert "replay is not possible: use_replayssm is True" in record.getMessage()
+    with pytest.raises(HybridStateError, match="vLLM replays this target's states"):
+        served_by(True, "replay")
+    assert served_by(False, "auto") == "Qwen3_5EagleExtForCausalLM"
+
+
+def test_vllm_refuses_the_flag_where_it_cannot_replay(configure):
+    with pytest.raises(ValueError, match="replayssm"):
+        configure(use_replayssm=True, options={"hybrid_state": "per_token"})
+
+
 def test_replay_wants_a_target_that_has_states(configure):
     with pytest.raises(HybridStateError, match="LlamaForCausalLM"):
         configure(target=TINY / "target", options={"hybrid_state": "replay"})

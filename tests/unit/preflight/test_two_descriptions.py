@@ -42,6 +42,7 @@ SAME_HERE = {
         "one vLLM on one CPU",
     ),
     "hands_out_states": "the tiny targets do: test_capture.py",
+    "vllm_replays": "vLLM refuses the flag for these targets: test_apply_scheme.py",
     "image_class": "the tiny targets take no images: test_multimodal.py",
     "pipeline_parallel_size": "both refuse it",
     "context_parallel_size": "vLLM refuses it on a CPU",
