@@ -65,7 +65,10 @@ def check(entry: Name, parse: Callable[[str], ast.Module]) -> list[str]:
 
 def find(scope: ast.AST, path: list[str]) -> ast.stmt | None:
     for node in ast.iter_child_nodes(scope):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == path[0]:
+        if (
+            isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.name == path[0]
+        ):
             return node if len(path) == 1 else find(node, path[1:])
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(t, ast.Name) and t.id == path[0] for t in targets):

@@ -4,10 +4,12 @@ import ast
 import importlib
 import operator
 import types
+from pathlib import Path
 
 import pytest
 
-from tests.contract.check import check, failures, installed_source
+from tests.contract import changes
+from tests.contract.check import check, failures, folder_source, installed_source
 from tests.contract.hidden_states import Release
 from tests.contract.surface import SURFACE, Name
 from vllm_eagle_ext import compat
@@ -106,3 +108,41 @@ def test_preflight_is_still_needed():
     v1_runner = object.__new__(GPUModelRunner)
     v1_runner.speculative_config = config
     assert v1_runner._get_eagle3_aux_layers_from_config() == (1, 3, 5)
+
+
+def test_each_fault_names_a_place_that_is_there():
+    gone = [
+        f"{fault}: {module}:{'.'.join(path)}"
+        for fault, places in changes.faults().items()
+        for module, path in places
+        if module.startswith("vllm.") and changes.text_of(installed_source, module, path) is None
+    ]
+    assert gone == []
+    assert [fault for fault, places in changes.faults().items() if not places] == []
+
+
+def test_what_another_release_changes_is_said():
+    def changed(module):
+        source = installed_source(module)
+        if module == "vllm.config.speculative":
+            source = source.replace("    parallel_drafting: bool", "    drafting_in_parallel: bool")
+            return source.replace("def use_eagle_block_drop", "def drops_a_block")
+        return source
+
+    assert list(changes.changed_fields(installed_source, changed)) == [
+        "SpeculativeConfig: new drafting_in_parallel", "SpeculativeConfig: gone parallel_drafting",
+    ]  # fmt: skip
+    assert list(changes.faults_to_look_at(installed_source, installed_source)) == []
+    (found,) = changes.faults_to_look_at(installed_source, changed)
+    assert found.startswith("dflash_block_dropped: ")
+    assert found.endswith("use_eagle_block_drop has gone")
+
+
+def test_a_source_tree_is_read_as_the_installed_one(tmp_path):
+    import vllm
+
+    root = Path(vllm.__file__).parent
+    for folder in (root, root.parent):
+        assert folder_source(folder)("vllm.version") == installed_source("vllm.version")
+    with pytest.raises(FileNotFoundError):
+        folder_source(tmp_path)("vllm.version")
