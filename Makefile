@@ -78,12 +78,17 @@ test-peers: venv
 	@$(BIN)/python tools/setup_peers.py
 	@.venv-peers/bin/python tools/preload.py .venv-peers/bin/python -m pytest tests/peers -m "$(PEERS_$(ROWS))"
 
-# What vLLM 0.33's Python can change: no server, no other project's library.
+# What vLLM 0.33's Python can change: no server, no other project's library. SHORT=1: each kind of draft on V2.
 BIN_033 := .venv-0.33/bin
-ENGINES_033 := $(addprefix tests/e2e/test_,acceptance.py gated.py hybrid_dflash.py hybrid_replay.py scheduling.py)
+SHORT_033 := $(addprefix tests/e2e/test_,v2.py v2_hybrid.py)
+ENGINES_033 := $(SHORT_033) $(addprefix tests/e2e/test_,acceptance.py gated.py hybrid_dflash.py \
+	hybrid_replay.py scheduling.py)
 test-0.33: venv-0.33
+ifndef SHORT
 	@OMP_NUM_THREADS=1 $(BIN_033)/python -m pytest tests/unit tests/contract -m "$(FAST)" $(UNITS) $(PYTEST)
-	@$(BIN_033)/python tools/preload.py $(BIN_033)/python -m pytest $(ENGINES_033) -m "not long" $(PYTEST)
+endif
+	@$(BIN_033)/python tools/preload.py $(BIN_033)/python -m pytest $(if $(SHORT),$(SHORT_033),$(ENGINES_033)) \
+		-m "not long" $(ENGINES) $(SLOWEST) $(PYTEST)
 
 # `make soak TARGET=hybrid MINUTES=5` for another pair or time.
 TARGET ?= tiny

@@ -63,6 +63,8 @@ def test_ci_runs_every_tier_of_a_change():
         "make test",
         "if grep -qw avx512f /proc/cpuinfo; then make test ISA=avx2; fi",
         "make test-full REST=1",
+        "make test-0.33 SHORT=1",
+        "make contract VLLM=0.33.0",
         "make test-peers ROWS=reference",
     ]
 
