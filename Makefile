@@ -80,7 +80,7 @@ test-peers: venv
 
 # What vLLM 0.33's Python can change: no server, no other project's library. SHORT=1: each kind of draft on V2.
 BIN_033 := .venv-0.33/bin
-SHORT_033 := $(addprefix tests/e2e/test_,v2.py v2_hybrid.py)
+SHORT_033 := $(addprefix tests/e2e/test_,v2.py v2_hybrid.py v2_under_load.py)
 ENGINES_033 := $(SHORT_033) $(addprefix tests/e2e/test_,acceptance.py gated.py hybrid_dflash.py \
 	hybrid_replay.py scheduling.py)
 test-0.33: venv-0.33

@@ -1,4 +1,7 @@
-"""python -m tests.promises: what the README promises, and the tests in `make test` that prove it.
+"""python -m tests.promises [--write]: what the README promises, and the tests that prove it.
+
+It prints the test of each promise in `make test`, and with `--write` puts those that need an engine into
+docs/dev/evidence.md, by model runner and release of vLLM.
 
 A test says so by `@pytest.mark.promise("..")`, of one set of parameters by `@pytest.mark.promise("..",
 id="..")`. tests/conftest.py refuses a promise that no test of `make test` proves.
@@ -8,11 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/dev/evidence.md"
+BEGIN, END = "<!-- runners:begin -->", "<!-- runners:end -->"
+COLUMNS = ("V1, 0.32", "V2, 0.32", "V2, 0.33")
 LONGER = ("full", "long", "peers")  # markers that take a test out of `make test`
 
 
@@ -50,6 +59,45 @@ def table(items: Sequence[pytest.Item]) -> str:
     return "\n".join(lines)
 
 
+def shown_by(items: Sequence[pytest.Item]) -> dict[str, dict[str, str]]:
+    """A file of tests by promise and column, of promises that an engine shows."""
+    in_short = _files("SHORT_033")
+    found: dict[str, dict[str, set[str]]] = {}
+    for item in items:
+        if item.get_closest_marker("e2e") is None or item.get_closest_marker("gpu") is not None:
+            continue
+        runner = "V2" if item.get_closest_marker("v2") else "V1"
+        name = item.path.name
+        releases = ["0.32", *(["0.33"] if runner == "V2" and name in in_short else [])]
+        for promise, _ in promises_of(item):
+            for release in releases:
+                found.setdefault(promise, {}).setdefault(f"{runner}, {release}", set()).add(name)
+    return {
+        promise: {
+            column: min(names, key=lambda name: (name not in in_short, name))
+            for column, names in of.items()
+        }
+        for promise, of in found.items()
+    }
+
+
+def by_runner(items: Sequence[pytest.Item]) -> str:
+    """The table of docs/dev/evidence.md, without spaces that nobody reads."""
+    rows = [f"|promise|{'|'.join(COLUMNS)}|", "|" + "---|" * (1 + len(COLUMNS))]
+    for promise, shown in sorted(shown_by(items).items()):
+        cells = (f"`{shown[column]}`" if column in shown else "not shown" for column in COLUMNS)
+        rows.append(f"|{promise}|{'|'.join(cells)}|")
+    return "\n".join(rows)
+
+
+def _files(variable: str) -> set[str]:
+    """Names of test files in a variable of the Makefile."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    listed = re.search(rf"^{variable} := \$\(addprefix tests/e2e/test_,([^)]*)\)", text, re.MULTILINE)
+    assert listed is not None
+    return {f"test_{name}" for name in listed[1].split()}
+
+
 class _Collected:
     """A plugin of pytest's that keeps what was collected."""
 
@@ -59,13 +107,27 @@ class _Collected:
         self.items = session.items
 
 
-def main() -> int:
+def collect() -> tuple[Sequence[pytest.Item], str]:
+    """All tests, and what pytest said where it could not collect them."""
     collected = _Collected()
     with contextlib.redirect_stdout(io.StringIO()) as said:
         folders = ("tests/unit", "tests/contract", "tests/e2e")
         status = pytest.main(["--collect-only", "-qq", *folders], plugins=[collected])
-    print(said.getvalue() if status else table(collected.items))
-    return int(status)
+    return collected.items, said.getvalue() if status else ""
+
+
+def page_with(shown: str) -> str:
+    """The page with the table between its marks."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    return f"{before}{BEGIN}\n{shown}\n{END}{rest.partition(END)[2]}"
+
+
+def main() -> int:
+    items, failed = collect()
+    if "--write" in sys.argv[1:] and not failed:
+        PAGE.write_text(page_with(by_runner(items)), encoding="utf-8")
+    print(failed or table(items))
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ def hybrid_on_v2(prompts):
     return started([HybridRun("plain", **few), *runs], "v2")
 
 
+@pytest.mark.promise("the V2 runner: replay")
+@pytest.mark.promise("replay is one state block per draft token to the bit, with one block per request")
 def test_replay_is_one_state_block_per_token(hybrid_on_v2):
     replay, per_token = hybrid_on_v2["replay"], hybrid_on_v2["per_token"]
     assert replay["tokens"] == per_token["tokens"]
@@ -33,5 +35,6 @@ def test_replay_is_one_state_block_per_token(hybrid_on_v2):
     assert (kept, others) == (2, 1 + K)
 
 
+@pytest.mark.promise("DFlash on a hybrid target: the text is that without a draft")
 def test_replay_changes_no_text(hybrid_on_v2):
     assert_only_near_ties(hybrid_on_v2["plain"], hybrid_on_v2["replay"]["tokens"], "replay on V2")
