@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from vllm_eagle_ext import failed_start, metrics
+from vllm_eagle_ext import compat, failed_start, metrics
 from vllm_eagle_ext.checkpoint import Inspection
 from vllm_eagle_ext.checkpoint.registry import methods
+from vllm_eagle_ext.checkpoint.typed_keys import without_nulls
 from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.engine_rules import (
     ENGINE_RULES,
@@ -74,7 +75,7 @@ def build_speculative_config(
     if engine.speculative:
         # Before vLLM builds, whose own errors would come first.
         inspection = inspect_start(engine_args, target_model_config, engine)
-    config = build()
+    config = _build(build, inspection)
     if config is None:
         require_drafts(options)
         return None
@@ -83,6 +84,14 @@ def build_speculative_config(
         inspection = inspect_start(engine_args, target_model_config, engine)
     _apply(engine_args, target_model_config, config, settled(engine, engine_args, config), inspection)
     return config
+
+
+def _build(build: Callable[[], Any], inspection: Inspection | None) -> Any:
+    """Let vLLM build, without the nulls of a supported draft that would stop it."""
+    if inspection is None or inspection.case is None:
+        return build()
+    with compat.reading_configs(without_nulls):
+        return build()
 
 
 def _apply(

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import DraftSpec
+from vllm_eagle_ext.checkpoint.class_types import readable_model_types
 from vllm_eagle_ext.checkpoint.draft_config import published_architecture
 from vllm_eagle_ext.checkpoint.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.checkpoint.target_facts import text_config
@@ -65,6 +66,7 @@ def foresee_engine(
         platform_why=why,
         has_triton=name != "cpu",
         cpu_kernels=find_cpu_kernels(name),
+        model_types=readable_model_types(),
         runner="v1" if name == "cpu" else None,  # V2 needs Triton
         **_of_target(target, name, asked),
         **_of_keywords(asked),
