@@ -138,17 +138,18 @@ def reading_configs(change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) ->
     """
     from transformers import PreTrainedConfig
 
-    original: Any = PreTrainedConfig.__dict__["get_config_dict"]
+    readers: Any = PreTrainedConfig
+    original = readers.__dict__["get_config_dict"]
 
     def changed(cls: type, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         config, rest = original.__func__(cls, *args, **kwargs)
         return dict(change(config)), rest
 
-    PreTrainedConfig.get_config_dict = classmethod(changed)
+    readers.get_config_dict = classmethod(changed)
     try:
         yield
     finally:
-        PreTrainedConfig.get_config_dict = original
+        readers.get_config_dict = original
 
 
 def _wrap(owner: type | ModuleType, name: str, around: Callable[..., Any]) -> None:

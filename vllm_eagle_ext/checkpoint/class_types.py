@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What transformers' config classes declare, read in its source: importing it would load torch.
+"""What config classes of transformers and vLLM declare, read in their source: importing loads torch.
 
-Where it is not installed, a table of one release takes its place; a test holds the two equal.
+Where transformers is not installed, a table of one release takes its place; a test holds the two equal.
 """
 
 from __future__ import annotations
@@ -97,17 +97,36 @@ def table_types(name: str) -> Mapping[str, str]:
 @cache
 def _read_types(name: str) -> Mapping[str, str] | None:
     """Read the annotations of a class in transformers' source; None: it is not installed."""
-    spec = find_spec("transformers")
-    if spec is None or not spec.submodule_search_locations:
-        return None
     if not name.isidentifier():
         return {}
-    module = Path(spec.submodule_search_locations[0], "models", name, f"configuration_{name}.py")
+    body = _body_of("transformers", f"models/{name}/configuration_{name}.py")
+    if body is None:
+        return None
+    return next((_annotations(node) for node in body if _is_class_of(node, name)), {})
+
+
+@cache
+def speculative_fields() -> frozenset[str] | None:
+    """Return the fields of the installed vLLM's SpeculativeConfig; None: it is not installed."""
+    body = _body_of("vllm", "config/speculative.py") or []
+    found = [node for node in body if getattr(node, "name", None) == "SpeculativeConfig"]
+    return frozenset(_annotations(found[0])) if found else None
+
+
+def _body_of(package: str, place: str) -> list[ast.stmt] | None:
+    """Parse a module of a package without importing it.
+
+    Returns:
+        Nothing where there is no such module, None where the package is not installed.
+    """
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
     try:
-        tree = ast.parse(module.read_text(encoding="utf-8"))
+        source = Path(spec.submodule_search_locations[0], place).read_text(encoding="utf-8")
+        return ast.parse(source).body
     except (OSError, SyntaxError, ValueError):
-        return {}
-    return next((_annotations(node) for node in tree.body if _is_class_of(node, name)), {})
+        return []
 
 
 def _is_class_of(node: ast.stmt, name: str) -> bool:
@@ -125,20 +144,16 @@ def readable_model_types() -> frozenset[str] | None:
     """Return the model types that the installed vLLM and transformers can read; None: there are none."""
     found: set[str] = set()
     for package, place, names in _REGISTRIES:
-        spec = find_spec(package)
-        if spec is None or not spec.submodule_search_locations:
+        body = _body_of(package, place)
+        if not body:
             return None
-        try:
-            source = Path(spec.submodule_search_locations[0], place).read_text(encoding="utf-8")
-            found.update(_names_in(ast.parse(source), names))
-        except (OSError, SyntaxError, ValueError):
-            return None
+        found.update(_names_in(body, names))
     return frozenset(found)
 
 
-def _names_in(tree: ast.Module, table: str) -> Iterator[str]:
+def _names_in(body: list[ast.stmt], table: str) -> Iterator[str]:
     """Yield the keys of a table, which a module writes out as a dict, as pairs or as keywords."""
-    for node in tree.body:
+    for node in body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         stated = any(isinstance(each, ast.Name) and each.id == table for each in targets)
         is_update = isinstance(node, ast.Expr) and ast.unparse(node).startswith(f"{table}.update(")
@@ -151,4 +166,4 @@ def _names_in(tree: ast.Module, table: str) -> Iterator[str]:
                     keys = [key]
                 case ast.keyword(arg=str(name)):
                     yield name
-            yield from (key.value for key in keys if isinstance(key, ast.Constant))
+            yield from (str(key.value) for key in keys if isinstance(key, ast.Constant))

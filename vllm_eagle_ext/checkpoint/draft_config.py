@@ -268,7 +268,8 @@ def _remedy(path: str, value: object) -> str:
     field = DraftConfig.model_fields.get(path)
     if field is None:
         return "correct the value, or leave the key out"
-    adapter: TypeAdapter[Any] = TypeAdapter(Annotated[field.annotation, field])
+    kind: Any = Annotated[field.annotation, field]
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
     def fits(guess: object) -> bool:
         try:
