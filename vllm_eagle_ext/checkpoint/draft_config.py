@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from vllm_eagle_ext.checkpoint.findings import Problem
 from vllm_eagle_ext.checkpoint.quantisation_config import normalised
-from vllm_eagle_ext.checkpoint.typed_keys import edit, mistyped, without_nulls
+from vllm_eagle_ext.checkpoint.typed_keys import edit, mistyped, unreadable_format, without_nulls
 
 Format = Literal["published", "speculators"]
 Count = Annotated[int, Field(gt=0, lt=2**31)]
@@ -232,7 +232,9 @@ def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def parse_config(config: Mapping[str, Any]) -> DraftConfig | list[Problem]:
     """Return the typed config, or what is wrong with it."""
     flat = dict(flatten(without_nulls(config)))
-    problems = list(mistyped(flat, is_published=format_of(config) == "published"))
+    is_published = format_of(config) == "published"
+    problems = [*mistyped(flat, is_published=is_published)]
+    problems += () if is_published else unreadable_format(config)
     try:
         parsed = DraftConfig.model_validate(flat)
     except ValidationError as error:

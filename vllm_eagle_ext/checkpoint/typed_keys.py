@@ -138,26 +138,56 @@ def mistyped(config: Mapping[str, Any], *, is_published: bool = True) -> Iterato
             )
 
 
-def without_nulls(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a config.json without the nulls that stop a start which goes on without these keys."""
+def unreadable_format(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Find what keeps vLLM from reading a config of the speculators format as one.
+
+    Args:
+        config: as published, not flattened.
+    """
+    kind, block, names = map(
+        config.get, ("speculators_model_type", "speculators_config", "architectures")
+    )
+    if kind is not None and type(kind) is not str:
+        allowed, remedy = "text", "write the kind that the draft was trained as"
+        yield _root_problem("speculators_model_type", kind, allowed, remedy)
+    if names is not None and not (type(names) is list and all(type(name) is str for name in names)):
+        allowed, remedy = "a list of names", "write the architecture that the draft was trained as"
+        yield _root_problem("architectures", names, allowed, remedy)
+
+
+def _root_problem(key: str, value: object, allowed: str, remedy: str) -> Problem:
+    field = f"{key} of the draft's config.json"
+    return Problem(field=field, value=value, allowed=allowed, remedy=remedy)
+
+
+def without_nulls(config: Mapping[str, Any], *, dtype: str | None = None) -> Mapping[str, Any]:
+    """Return a config.json without the nulls that stop a start which goes on without these keys.
+
+    Args:
+        dtype: to state where none is. vLLM would look for it in each file that is called safetensors.
+    """
     block = config.get("transformer_layer_config")
     if "speculators_model_type" in config and isinstance(block, Mapping):
-        return {**config, "transformer_layer_config": _without(block, is_published=False)}
-    return _without(config, is_published=True)
+        kept = _without(block, dtype, is_published=False)
+        # Without this type vLLM goes by `speculators_config`, which may be missing.
+        named = {} if config.get("model_type") else {"model_type": "speculators"}
+        return {**config, **named, "transformer_layer_config": kept}
+    return _without(config, dtype, is_published=True)
 
 
-def _without(config: Mapping[str, Any], *, is_published: bool) -> dict[str, Any]:
+def _without(config: Mapping[str, Any], dtype: str | None, *, is_published: bool) -> dict[str, Any]:
     kinds = _kinds(config, is_published=is_published)
     kept = {
         key: value
         for key, value in config.items()
         if value is not None or key not in kinds or kinds[key].fits(None)
     }
-    ropes = {key: config[key] for key in _ROPES if isinstance(config.get(key), Mapping)}
-    return kept | {
-        key: {inner: value for inner, value in block.items() if value is not None}
-        for key, block in ropes.items()
-    }
+    for key in _ROPES:
+        if isinstance(block := kept.get(key), Mapping):
+            kept[key] = {inner: value for inner, value in block.items() if value is not None}
+    if dtype and not (kept.get("dtype") or kept.get("torch_dtype")):
+        kept["torch_dtype"] = dtype
+    return kept
 
 
 def edit(key: str, value: Any, fits: Callable[[Any], bool]) -> str:

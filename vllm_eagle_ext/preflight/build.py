@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from vllm_eagle_ext import compat, failed_start, metrics
@@ -75,7 +76,7 @@ def build_speculative_config(
     if engine.speculative:
         # Before vLLM builds, whose own errors would come first.
         inspection = inspect_start(engine_args, target_model_config, engine)
-    config = _build(build, inspection)
+    config = _build(build, inspection, engine.dtype)
     if config is None:
         require_drafts(options)
         return None
@@ -86,11 +87,11 @@ def build_speculative_config(
     return config
 
 
-def _build(build: Callable[[], Any], inspection: Inspection | None) -> Any:
-    """Let vLLM build, without the nulls of a supported draft that would stop it."""
+def _build(build: Callable[[], Any], inspection: Inspection | None, dtype: str) -> Any:
+    """Let vLLM build, without what of a supported draft's config would stop it."""
     if inspection is None or inspection.case is None:
         return build()
-    with compat.reading_configs(without_nulls):
+    with compat.reading_configs(partial(without_nulls, dtype=dtype)):
         return build()
 
 

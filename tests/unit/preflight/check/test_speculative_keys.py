@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Annotated
 
 import pytest
@@ -53,8 +54,9 @@ def test_the_keys_are_vllms():
 
 @pytest.mark.parametrize("key", [key for key, kinds in KEYS.items() if kinds])
 def test_what_vllm_refuses_by_type_is_refused_and_nothing_else(key):
-    # A method is judged by the draft that is named with it.
-    for value in (*VALUES, None) if key != "method" else (5, {"a": 5}):
+    # A method is judged by the draft that is named with it; no K is what --spec-tokens leaves.
+    values = {"method": (5, {"a": 5}), "num_speculative_tokens": VALUES}.get(key, (*VALUES, None))
+    for value in values:
         assert bool(refusals({key: value})) == (not field_takes(key, value)), value
 
 
@@ -111,3 +113,18 @@ def test_check_and_start_agree(check, draft):
     assert result.exit_code == 1
     assert "error speculative_keys_are_vllms: speculative_config.x is 1" in result.stdout
     assert check(draft, "-k", "4", "--speculative", '{"max-model-len": "64"}').exit_code == 0
+
+
+def test_k_may_stand_among_the_keys(check, draft):
+    found = check(draft, "--speculative", '{"num_speculative_tokens": 5}')
+    assert '"num_speculative_tokens": 5' in found.stdout
+    found = check(draft, "--speculative", '{"num-speculative-tokens": 2147483647}')
+    assert "error k_can_pay: num_speculative_tokens is 2147483647" in found.stdout
+    assert check(draft, "--speculative", '{"num_speculative_tokens": 0}').exit_code == 1
+
+
+@pytest.mark.parametrize(("asked", "code"), [(512, 0), (513, 1), ("513", 1), (10**30, 1)])
+def test_the_drafts_own_length(check, draft, asked, code):
+    found = check(draft, "-k", "4", "--speculative", json.dumps({"max_model_len": asked}))
+    assert found.exit_code == code
+    assert ("draft_length_fits: speculative_config.max_model_len is" in found.stdout) == bool(code)
