@@ -56,6 +56,7 @@ _TABLE: Mapping[str, Mapping[str, str]] = {
         "float | int | None": "attention_dropout",
     },
 }
+_DIVIDING = ("llama",)
 # Methods and settings of the base class, which a key of the same name takes the place of.
 OF_THE_CLASS = frozenset(
     {
@@ -103,6 +104,17 @@ def _read_types(name: str) -> Mapping[str, str] | None:
     if body is None:
         return None
     return next((_annotations(node) for node in body if _is_class_of(node, name)), {})
+
+
+@cache
+def demands_dividing_heads(model_type: str) -> bool:
+    """Tell whether a class wants `hidden_size` to be a multiple of `num_attention_heads`."""
+    name = _CLASS_OF.get(model_type, model_type)
+    found = _body_of("transformers", f"models/{name}/configuration_{name}.py")
+    if found is None:
+        return name in _DIVIDING
+    classes = [node for node in found if _is_class_of(node, name)]
+    return any("self.hidden_size % self.num_attention_heads" in ast.unparse(node) for node in classes)
 
 
 @cache

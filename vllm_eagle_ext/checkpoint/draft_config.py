@@ -14,7 +14,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from vllm_eagle_ext.checkpoint.findings import Problem
 from vllm_eagle_ext.checkpoint.quantisation_config import normalised
-from vllm_eagle_ext.checkpoint.typed_keys import edit, mistyped, unreadable_format, without_nulls
+from vllm_eagle_ext.checkpoint.typed_keys import (
+    edit,
+    mistyped,
+    unreadable_format,
+    without_nulls,
+    wrong_heads,
+)
 
 Format = Literal["published", "speculators"]
 Count = Annotated[int, Field(gt=0, lt=2**31)]
@@ -241,7 +247,7 @@ def parse_config(config: Mapping[str, Any]) -> DraftConfig | list[Problem]:
         found = [_config_problem(details) for details in error.errors()]
         fields = {problem.field for problem in found}
         return [*found, *(problem for problem in problems if problem.field not in fields)]
-    return problems or parsed
+    return [*problems, *wrong_heads(flat, is_published=is_published)] or parsed
 
 
 def _config_problem(details: Any) -> Problem:

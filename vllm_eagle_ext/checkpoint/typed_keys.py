@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.class_types import OF_THE_CLASS, class_types
+from vllm_eagle_ext.checkpoint.class_types import OF_THE_CLASS, class_types, demands_dividing_heads
 from vllm_eagle_ext.checkpoint.findings import Problem
 
 NEEDED = frozenset(
@@ -34,6 +34,7 @@ _NAMES = {
 _TYPES = {"bool": bool, "dict": dict, "float": float, "int": int, "list": list, "str": str}
 DTYPES = frozenset({"bfloat16", "double", "float", "float16", "float32", "float64", "half"})
 _ROPES = ("rope_scaling", "rope_parameters")  # null says in them that a key is not stated
+_OTHER_DRAFT = "correct the number, if the tensors have others; otherwise use another draft"
 _MOST_LABELS = 2**16  # transformers makes a name for each
 _TRANSFORMERS = "transformers stops at any other"
 _VLLM = "vLLM's config builder stops at any other"
@@ -136,6 +137,20 @@ def mistyped(config: Mapping[str, Any], *, is_published: bool = True) -> Iterato
                 allowed=f"{kind.words}: {kind.why}",
                 remedy=kind.edit or edit(key, value, kind.fits),
             )
+
+
+def wrong_heads(config: Mapping[str, Any], *, is_published: bool) -> Iterator[Problem]:
+    """Find numbers of a well-typed config that transformers' classes take only together with others."""
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    if is_published and demands_dividing_heads(str(config.get("model_type"))) and width % heads:
+        allowed = (
+            f"a divisor of hidden_size, {width}: transformers stops at any other of this model_type"
+        )
+        yield _root_problem("num_attention_heads", heads, allowed, _OTHER_DRAFT)
+    for key in ("head_dim", "qk_rope_head_dim"):
+        if (config.get(key) or 0) % 2:
+            allowed = "an even number: rope rotates channels in pairs"
+            yield _root_problem(key, config[key], allowed, _OTHER_DRAFT)
 
 
 def unreadable_format(config: Mapping[str, Any]) -> Iterator[Problem]:

@@ -172,6 +172,43 @@ def test_what_is_computed_with_is_told_with_an_edit_too(tmp_path, key, value, re
     assert error.problem.remedy == remedy
 
 
+@pytest.mark.parametrize(
+    ("family", "changed", "field"),
+    [
+        ("native", {"num_attention_heads": 3}, "num_attention_heads"),
+        ("native", {"head_dim": 33}, "head_dim"),
+        ("mla", {"qk_rope_head_dim": 63}, "qk_rope_head_dim"),
+    ],
+)
+def test_numbers_that_transformers_takes_only_together(tmp_path, family, changed, field):
+    draft = valid_draft(family)
+    draft.config |= changed
+    (error,) = inspect(draft, tmp_path).errors
+    assert error.problem.field == f"{field} of the draft's config.json"
+    with pytest.raises(Exception, match="multiple of the number|even rotary"):
+        config_class("LlamaConfig" if family == "native" else "DeepseekV3Config").from_dict(draft.config)
+
+
+def test_classes_that_demand_dividing_heads():
+    found = {name for name in class_types._TABLE if class_types.demands_dividing_heads(name)}
+    assert found == set(class_types._DIVIDING)
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"speculators_model_type": 0.02}, "speculators_model_type"),
+        ({"architectures": 1}, "architectures"),
+    ],
+)
+def test_a_speculators_config_that_vllm_cannot_read(tmp_path, changed, field):
+    draft = valid_draft("p-eagle")
+    draft.config |= changed
+    assert f"{field} of the draft's config.json" in {
+        error.problem.field for error in inspect(draft, tmp_path).errors
+    }
+
+
 def test_a_speculators_draft_is_built_without_annotations(tmp_path):
     draft = valid_draft("speculators")
     draft.config[LAYER] |= {"use_cache": "x", "initializer_range": 1}
