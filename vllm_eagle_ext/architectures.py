@@ -12,6 +12,13 @@ def registered_architectures() -> frozenset[str]:
     return frozenset(ModelRegistry.get_supported_archs())
 
 
+def known_quantisations() -> frozenset[str]:
+    """Return the methods of quantised weights that vLLM and its plugins know."""
+    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+
+    return frozenset(QUANTIZATION_METHODS)
+
+
 def readable_model_types() -> frozenset[str]:
     """Return the model types whose config.json vLLM or its transformers can read."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import logging
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Literal
 
@@ -154,6 +155,31 @@ def _wrap_create_speculative_config(module: ModuleType, build: BuildSpeculativeC
         return build(self, target, functools.partial(original, self, *args, **kwargs))
 
     _wrap(module.EngineArgs, "create_speculative_config", around)
+
+
+@contextmanager
+def reading_configs(change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Iterator[None]:
+    """Let `change` see each config.json that transformers reads meanwhile.
+
+    Symptom: `"attention_bias": null` ends a start in transformers, which without the key goes on.
+    Cause: the config classes of transformers 5 enforce their types, and vLLM builds them from the file.
+    Seam: `PreTrainedConfig.get_config_dict(name, ..)`, which all of vLLM's and transformers' readers
+        call, is wrapped until the draft's config is built.
+    """
+    from transformers import PreTrainedConfig
+
+    readers: Any = PreTrainedConfig
+    original = readers.__dict__["get_config_dict"]
+
+    def changed(cls: type, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        config, rest = original.__func__(cls, *args, **kwargs)
+        return dict(change(config)), rest
+
+    readers.get_config_dict = classmethod(changed)
+    try:
+        yield
+    finally:
+        readers.get_config_dict = original
 
 
 def _wrap(owner: type | ModuleType, name: str, around: Callable[..., Any]) -> None:

@@ -67,6 +67,8 @@ class EngineFacts:
     v2_runner_needs_aux_states: bool = True
     registered: frozenset[str] = frozenset()  # other architectures that this vLLM knows
     model_types: frozenset[str] | None = None  # that this vLLM can read the config of
+    # Methods of quantised weights; None: another plugin may add to those that are known.
+    quantisations: frozenset[str] | None = None
     # the target
     architecture: str = ""
     text: Mapping[str, Any] = field(default_factory=dict)  # config of its language model

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 HANG = {"check": 20, "build": 120}  # seconds
@@ -68,11 +69,13 @@ def _checker() -> Callable[[Any], dict[str, Any]]:
 
 def _builder() -> Callable[[Any], dict[str, Any]]:
     from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.transformers_utils import repo_utils
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     from vllm_eagle_ext import plugin
 
     plugin.register()
+    repo_utils.time = SimpleNamespace(sleep=lambda seconds: None)  # before vLLM reads a config again
     parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
 
     def build(command: str) -> dict[str, Any]:

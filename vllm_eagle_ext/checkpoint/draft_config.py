@@ -10,11 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from vllm_eagle_ext.checkpoint.findings import Problem
 from vllm_eagle_ext.checkpoint.quantisation_config import normalised
-from vllm_eagle_ext.checkpoint.typed_keys import mistyped
+from vllm_eagle_ext.checkpoint.typed_keys import (
+    edit,
+    mistyped,
+    unreadable_format,
+    without_nulls,
+    wrong_heads,
+)
 
 Format = Literal["published", "speculators"]
 Count = Annotated[int, Field(gt=0, lt=2**31)]
@@ -202,14 +208,6 @@ class DraftConfig(NestedConfig, ProposalHeads):
         """Return the first stated value of a key of `ProposalHeads`; None where none is stated."""
         return next(iter(self.heads_stated(key).values()), None)
 
-    @field_validator("max_position_embeddings", mode="before")
-    @classmethod
-    def _is_no_null(cls, value: object) -> object:
-        """Refuse null: a key may be absent, but null stops transformers."""
-        if value is None:
-            raise ValueError("a positive integer, or no such key")
-        return value
-
 
 def format_of(config: Mapping[str, Any]) -> Format:
     speculators = "speculators_model_type" in config or "speculators_config" in config
@@ -239,14 +237,17 @@ def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def parse_config(config: Mapping[str, Any]) -> DraftConfig | list[Problem]:
     """Return the typed config, or what is wrong with it."""
-    problems = list(mistyped(config)) if format_of(config) == "published" else []
+    flat = dict(flatten(without_nulls(config)))
+    is_published = format_of(config) == "published"
+    problems = [*mistyped(flat, is_published=is_published)]
+    problems += () if is_published else unreadable_format(config)
     try:
-        parsed = DraftConfig.model_validate(dict(flatten(config)))
+        parsed = DraftConfig.model_validate(flat)
     except ValidationError as error:
         found = [_config_problem(details) for details in error.errors()]
         fields = {problem.field for problem in found}
         return [*found, *(problem for problem in problems if problem.field not in fields)]
-    return problems or parsed
+    return [*problems, *wrong_heads(flat, is_published=is_published)] or parsed
 
 
 def _config_problem(details: Any) -> Problem:
@@ -256,7 +257,9 @@ def _config_problem(details: Any) -> Problem:
         field=f"{path} of the draft's config.json",
         value=None if missing else details["input"],
         allowed=f"a value: it is not stated ({_kind(path)})" if missing else _kind(path, details["msg"]),
-        remedy="use the config.json that was published with the draft",
+        remedy=f'write "{path}" with the value that the draft was trained with'
+        if missing
+        else _remedy(path, details["input"]),
     )
 
 
@@ -264,3 +267,23 @@ def _kind(path: str, message: str = "vLLM would take another model's default") -
     names = {"rms_norm_eps": "a positive number up to 0.001", "hidden_act": '"silu"'}
     message = message.removeprefix("Value error, ")
     return names.get(path, message[:1].lower() + message[1:])
+
+
+def _remedy(path: str, value: object) -> str:
+    """Say what to edit; the file may be the one that was published."""
+    if path == "hidden_act" and isinstance(value, str):
+        return "use another draft: no drafter of vLLM computes this activation"
+    field = DraftConfig.model_fields.get(path)
+    if field is None:
+        return "correct the value, or leave the key out"
+    kind: Any = Annotated[field.annotation, field]
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+
+    def fits(guess: object) -> bool:
+        try:
+            adapter.validate_python(guess, strict=True)
+        except ValidationError:
+            return False
+        return True
+
+    return edit(path, value, fits)

@@ -23,6 +23,7 @@ from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, rules_for
 from vllm_eagle_ext.checkpoint.rules.early import Candidate
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
 from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
+from vllm_eagle_ext.checkpoint.typed_keys import without_nulls
 from vllm_eagle_ext.drafter_classes import Drafter
 from vllm_eagle_ext.engine import EngineFacts
 
@@ -68,7 +69,7 @@ def inspect_draft(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -
 
 
 def _inspect(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -> Inspection:
-    flat, options = flatten(files.config), engine.options
+    flat, options = flatten(without_nulls(files.config)), engine.options
     drafter = drafter_of(files.config, flat.get("model_type"))
     candidate = Candidate(files=files, flat=flat, engine=engine, drafter=drafter)
     early = tuple(apply_rules(EARLY_RULES, candidate))

@@ -33,6 +33,11 @@ class Rope:
             found[f"{own} times factor"] = (positions or 0) * factor
         return found
 
+    @property
+    def stretches_length(self) -> bool:
+        """Tell whether vLLM takes the factor times `max_position_embeddings` for the length."""
+        return self.kind not in {"su", "longrope", "llama3", *_FROM_ORIGINAL}
+
     def __str__(self) -> str:
         parts = ["theta not stated" if self.theta is None else f"theta {self.theta:g}"]
         if self.kind != "default":
@@ -57,13 +62,30 @@ COMPUTED_KINDS = frozenset(
 _SAME_KIND = {"su": "longrope", "mrope": "default"}
 # vLLM's cache of these has a row for each position after stretching.
 _FROM_ORIGINAL = frozenset({"yarn", "deepseek_yarn", "deepseek_llama_scaling"})
-_NUMBERS = ("rope_theta", "factor", "original_max_position_embeddings", "partial_rotary_factor")
+_NUMBERS = (
+    "rope_theta", "factor", "original_max_position_embeddings", "partial_rotary_factor",
+    "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "attention_factor", "alpha",
+    "max_trained_positions", "short_mscale", "long_mscale",
+)  # fmt: skip
+_OF_ANY_SIGN = ("mscale", "mscale_all_dim", "mixed_b")
+_LISTS = ("short_factor", "long_factor", "mrope_section")
+_BLOCKS = ("rope_scaling", "rope_parameters")
+# Without these transformers or vLLM knows no such rope.
+_NEEDED: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("linear", "dynamic", "ntk", "yarn"), ("factor",)),
+    **dict.fromkeys(
+        ("deepseek_yarn", "deepseek_llama_scaling"), ("factor", "original_max_position_embeddings")
+    ),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    **dict.fromkeys(("longrope", "su"), ("short_factor", "long_factor")),
+    **dict.fromkeys(("mrope", "bailing_mrope", "openpangu"), ("mrope_section",)),
+}
 
 
 def rope_problems(config: Mapping[str, Any]) -> list[Problem]:
     """Find values that are no positive numbers, and spellings that contradict each other."""
     problems = []
-    blocks = {name: config.get(name) for name in ("rope_parameters", "rope_scaling")}
+    blocks = {name: config.get(name) for name in _BLOCKS}
     for name, block in blocks.items():
         if block is not None and not isinstance(block, Mapping):
             problems.append(_rope_fault(name, block, "an object"))
@@ -76,7 +98,9 @@ def rope_problems(config: Mapping[str, Any]) -> list[Problem]:
         if isinstance(block, Mapping) and _is_positive(block.get("rope_theta"))
     }
     if len(thetas) > 1:
-        problems.append(_rope_fault("rope_theta", sorted(thetas), "one value, wherever it is stated"))
+        problems.append(
+            _rope_fault("rope_theta", sorted(thetas), "one value, wherever it is stated", _TRAINED)
+        )
     if not problems:
         problems += _kind_problems(config)
     return problems
@@ -89,20 +113,42 @@ def _value_problems(name: str, block: Mapping[str, Any]) -> Iterator[Problem]:
         name: of the block; "" for the config itself.
         block: what the config states there.
     """
-    for key in _NUMBERS:
+    for key in _NUMBERS if name else _NUMBERS[:4]:
         value = block.get(key)
         if value is not None and not _is_positive(value):
             yield _rope_fault(f"{name}.{key}".strip("."), value, "a positive number")
+        elif key == "partial_rotary_factor" and value is not None and value > 1:
+            yield _rope_fault(f"{name}.{key}".strip("."), value, "up to 1, all channels of a head")
+    if not name:
+        return
     for key in ("rope_type", "type"):
-        if name and key in block and not isinstance(block[key], str):
+        if key in block and not isinstance(block[key], str):
             yield _rope_fault(f"{name}.{key}", block[key], "a name, or no such key")
+    for key in _OF_ANY_SIGN:
+        if key in block and not _is_number(block[key]):
+            yield _rope_fault(f"{name}.{key}", block[key], "a number, or no such key")
+    for key in _LISTS:
+        value = block.get(key, [1])
+        if not isinstance(value, list) or not value or not all(map(_is_positive, value)):
+            yield _rope_fault(f"{name}.{key}", value, "a list of positive numbers, or no such key")
+    for key in ("full_attention", "sliding_attention"):  # Gemma's, one rope for each type of layer
+        if not isinstance(block.get(key, {}), Mapping):
+            yield _rope_fault(f"{name}.{key}", block[key], "an object, or no such key")
 
 
 def _kind_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Find two blocks of different kinds.
+    """Find two blocks of different kinds, two names of a kind, and what a kind lacks.
 
-    transformers before 5 reads the one, and transformers since then the other.
+    transformers before 5 reads the one block, and transformers since then the other.
     """
+    read, name = rope_block(config), "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    names = [read[key] for key in ("rope_type", "type") if key in read]
+    if len({_SAME_KIND.get(kind, kind) for kind in names}) > 1:
+        yield _rope_fault(f"rope_type and type of {name}", names, "one kind of rope", _TRAINED)
+    for key in _NEEDED.get(rope_kind(read), ()):
+        if key not in read:
+            allowed = f"a value: it is not stated, and {rope_kind(read)!r} needs it"
+            yield _rope_fault(f"{name}.{key}", None, allowed, _TRAINED)
     scaling, parameters = (_block(config, name) for name in ("rope_scaling", "rope_parameters"))
     stated = parameters.get("rope_type") or parameters.get("type")
     if not scaling or not stated:
@@ -110,7 +156,8 @@ def _kind_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
     kinds = [rope_kind(scaling), stated]
     if len({_SAME_KIND.get(kind, kind) for kind in kinds}) > 1:
         field = "rope_type of rope_scaling and rope_parameters"
-        yield _rope_fault(field, kinds, "one kind of rope: rope_scaling is read, rope_parameters is not")
+        allowed = "one kind of rope: rope_scaling is read, rope_parameters is not"
+        yield _rope_fault(field, kinds, allowed, _TRAINED)
 
 
 def read_rope(config: Mapping[str, Any]) -> Rope:
@@ -154,10 +201,17 @@ def _is_positive(value: object) -> bool:
     return type(value) in (int, float) and 0 < value < float("inf")  # type: ignore[operator]
 
 
-def _rope_fault(field: str, value: object, allowed: str) -> Problem:
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and abs(value) < float("inf")  # type: ignore[arg-type]
+
+
+_TRAINED = "state what the draft was trained with"
+
+
+def _rope_fault(field: str, value: object, allowed: str, remedy: str = "") -> Problem:
     return Problem(
         field=f"{field} of the draft's config.json",
         value=value,
         allowed=allowed,
-        remedy="use the config.json that was published with the draft",
+        remedy=remedy or f"{_TRAINED}, or leave the key out if it was trained without",
     )

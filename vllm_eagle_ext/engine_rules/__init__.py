@@ -15,6 +15,7 @@ ENGINE_RULES = (states.replay_needs_states,)
 PAIR_RULES = (
     *parallel.RULES,
     *weights.RULES,
+    speculative.draft_length_fits,
     speculative.texts_stay_the_targets,
     *target.RULES,
     cache_groups.draft_cache_lies_in_one_group,

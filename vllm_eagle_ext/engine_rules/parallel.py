@@ -54,8 +54,8 @@ def _may_draft_after_stages(case: Case) -> bool:
 def ranks_share_evenly(case: Case) -> Iterable[Problem]:
     """Refuse a tensor parallel size that does not divide all that it has to.
 
-    vLLM checks only the query heads before it starts its workers; the layers assert the rest. A draft's
-    layers are built on the target's ranks, whatever `draft_tensor_parallel_size` says.
+    vLLM checks only the query heads before it starts its workers; the layers assert the rest. Only
+    DSpark reads `draft_tensor_parallel_size`; other drafts are built on the target's ranks.
     """
     ranks, key = case.engine.tensor_parallel_size, "draft_tensor_parallel_size"
     asked = case.engine.speculative.get(key)
@@ -66,9 +66,10 @@ def ranks_share_evenly(case: Case) -> Iterable[Problem]:
             remedy="leave the key out: vLLM builds the draft on the target's ranks",
         )  # fmt: skip
         return
+    reads_it = case.spec.drafter.method == "dspark"
     uneven = [
         *_uneven(ranks, _of_target(case.engine.text), "the target"),
-        *_uneven(ranks, _of_draft(case), "the draft"),
+        *_uneven(asked if asked and reads_it else ranks, _of_draft(case), "the draft"),
     ]
     if uneven:
         yield Problem(

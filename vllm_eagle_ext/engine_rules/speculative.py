@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pydantic import TypeAdapter, ValidationError
 
 from vllm_eagle_ext.checkpoint import Case
+from vllm_eagle_ext.checkpoint.class_types import speculative_fields
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.compat import was_run
 from vllm_eagle_ext.engine import EngineFacts
@@ -47,7 +48,6 @@ KEYS: Mapping[str, type | None] = {
     "suffix_decoding_min_token_prob": None,
     "synthetic_acceptance_length": None,
     "synthetic_acceptance_rates": None,
-    "tensor_parallel_size": _NUMBER,
     "use_heterogeneous_vocab": _TRUTH,
     "use_local_argmax_reduction": _TRUTH,
 }
@@ -55,7 +55,52 @@ KEYS: Mapping[str, type | None] = {
 INNER = frozenset(
     {"draft_model_config", "draft_parallel_config", "target_model_config", "target_parallel_config"}
 )
+# A field that vLLM has to say that it is the wrong one.
+MISTAKEN = "tensor_parallel_size"
 _NAMES = {str: "text", int: "a whole number", bool: "true or false"}
+AT_LEAST_ONE = (
+    "draft_tensor_parallel_size", "dspark_draft_topk", "max_model_len", "num_speculative_tokens",
+    "prompt_lookup_max", "prompt_lookup_min",
+)  # fmt: skip
+CHOICES: Mapping[str, frozenset[str]] = {
+    "draft_sample_method": frozenset({"greedy", "probabilistic"}),
+    "kv_cache_dtype": frozenset(
+        {
+            "auto", "bfloat16", "float16", "fp8", "fp8_ds_mla", "fp8_e4m3", "fp8_e5m2", "fp8_inc",
+            "fp8_per_token_head", "int4_per_token_head", "int8_per_token_head", "nvfp4", "nvfp4_4over6",
+            "nvfp4_ds_mla", "turboquant_3bit_nc", "turboquant_4bit_nc", "turboquant_k3v4_nc",
+            "turboquant_k8v4", "ultraquant_4bit",
+        }
+    ),
+    "moe_backend": frozenset(
+        {
+            "aiter", "aiter_mega_moe", "aiter_triton_mxfp4_bf16", "auto", "b12x", "batched_triton",
+            "cutlass", "deep_gemm", "deep_gemm_mega_moe", "emulation", "flashinfer_b12x",
+            "flashinfer_cutedsl", "flashinfer_cutlass", "flashinfer_moe_ep_cutedsl",
+            "flashinfer_moe_ep_mega_deep_gemm", "flashinfer_trtllm", "flydsl", "hpc", "humming",
+            "marlin", "rdna3", "triton", "triton_unfused",
+        }
+    ),
+    "rejection_sample_method": frozenset({"standard", "synthetic", "block"}),
+}  # fmt: skip
+NO_NULL = frozenset(
+    {
+        "disable_eagle_block_drop", "disable_padded_drafter_batch", "draft_sample_method",
+        "enable_adaptive_verification", "parallel_drafting",
+        "rejection_sample_method", "suffix_decoding_max_cached_requests",
+        "suffix_decoding_max_tree_depth", "use_heterogeneous_vocab", "use_local_argmax_reduction",
+    }
+)  # fmt: skip
+# Of other engines and of vLLM's flags, where the spelling alone does not tell.
+_ALSO_CALLED = {
+    "num_steps": "num_speculative_tokens",
+    "k": "num_speculative_tokens",
+    "draft_model": "model",
+    "speculative_model": "model",
+    "algorithm": "method",
+    "tp": "draft_tensor_parallel_size",
+    "draft_tp": "draft_tensor_parallel_size",
+}
 SAMPLING = "rejection_sample_method"
 _LOSSY = ("fly", "synthetic")  # "fly": since 0.33
 SCHEDULER = "vllm_eagle_ext.schedulers.build_scheduler"  # which vLLM resolves and calls
@@ -63,28 +108,53 @@ SCHEDULER = "vllm_eagle_ext.schedulers.build_scheduler"  # which vLLM resolves a
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
 def speculative_keys_are_vllms(engine: EngineFacts) -> Iterable[Problem]:
-    """Refuse keys that vLLM's SpeculativeConfig has not, or takes in another type."""
-    if engine.release_is_known and not was_run(engine.release):  # it may have further keys
-        return
+    """Refuse keys that vLLM's SpeculativeConfig has not, and values that it does not take."""
+    keys = _keys(engine)
     for key, value in engine.speculative.items():
-        kind = KEYS.get(key)
-        if key not in KEYS:
-            close = get_close_matches(key, KEYS, n=1)
-            hint = f'; did you mean "{close[0]}"?' if close else ""
+        if keys is not None and key not in keys:
+            yield _unknown(key, value, keys)
+        elif allowed := _refused(key, value, engine):
             yield Problem(
                 field=f"speculative_config.{key}",
                 value=value,
-                allowed=f"the keys {', '.join(sorted(KEYS))}",
-                remedy=f"remove the key or correct its spelling{hint}",
-            )
-        # Null is the default of most keys; whether it is one here, vLLM says.
-        elif kind is not None and value is not None and not _fits(kind, value):
-            yield Problem(
-                field=f"speculative_config.{key}",
-                value=value,
-                allowed=_NAMES[kind],
+                allowed=allowed,
                 remedy="correct the value, or leave the key out",
             )
+
+
+def _keys(engine: EngineFacts) -> frozenset[str] | None:
+    """Return the keys of the release that serves; None: it is not known."""
+    found = speculative_fields() if engine.release_is_known else frozenset(KEYS)
+    if found is not None:
+        return found - {MISTAKEN, *INNER}
+    return frozenset(KEYS) if was_run(engine.release) else None
+
+
+def _unknown(key: str, value: object, keys: frozenset[str]) -> Problem:
+    close = [_ALSO_CALLED[key]] if key in _ALSO_CALLED else get_close_matches(key, sorted(keys), n=1)
+    hint = f'write "{close[0]}", if that is meant, or ' if close else ""
+    return Problem(
+        field=f"speculative_config.{key}",
+        value=value,
+        allowed=f"the keys {', '.join(sorted(keys))}",
+        remedy=f"{hint}remove the key",
+    )
+
+
+def _refused(key: str, value: object, engine: EngineFacts) -> str | None:
+    """Say what vLLM takes, of a value that it refuses; None: it may be taken."""
+    kind, choices, methods = KEYS.get(key), CHOICES.get(key), engine.quantisations
+    if value is None:
+        return _NAMES[kind] if kind and key in NO_NULL else None
+    if kind is not None and not _fits(kind, value):
+        return _NAMES[kind]
+    if key in AT_LEAST_ONE and int(value) < 1:  # type: ignore[call-overload]
+        return "a whole number of at least 1"
+    if choices and str(value) not in choices and was_run(engine.release):  # a later one has more
+        return ", ".join(sorted(choices))
+    if key == "quantization" and methods is not None and str(value) not in methods:
+        return ", ".join(sorted(methods))
+    return None
 
 
 def _fits(kind: type, value: object) -> bool:
@@ -94,6 +164,28 @@ def _fits(kind: type, value: object) -> bool:
     except ValidationError:
         return False
     return True
+
+
+@rule(Severity.ERROR, error=SpeculativeConfigError)
+def draft_length_fits(case: Case) -> Iterable[Problem]:
+    """Refuse a `max_model_len` of the draft beyond its positions or the target's length."""
+    asked = case.engine.speculative.get("max_model_len")
+    if asked is None or not _fits(int, asked):
+        return
+    stretch = case.spec.rope.factor or 1 if case.spec.rope.stretches_length else 1
+    positions = case.config.max_position_embeddings
+    lengths = (
+        None if positions is None else int(positions * stretch),
+        case.engine.max_model_len or case.target.max_position_embeddings,
+    )
+    most = min((length for length in lengths if length is not None), default=None)
+    if most is not None and int(asked) > most:
+        yield Problem(
+            field="speculative_config.max_model_len",
+            value=asked,
+            allowed=f"up to {most}, what the draft's config.json and the target's length allow",
+            remedy="leave the key out: vLLM takes the most that both allow",
+        )
 
 
 @rule(Severity.WARNING)

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from vllm_eagle_ext import failed_start, metrics
+from vllm_eagle_ext import compat, failed_start, metrics
 from vllm_eagle_ext.checkpoint import Inspection
 from vllm_eagle_ext.checkpoint.registry import methods
+from vllm_eagle_ext.checkpoint.typed_keys import without_nulls
 from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.engine_rules import (
     ENGINE_RULES,
@@ -74,7 +76,7 @@ def build_speculative_config(
     if engine.speculative:
         # Before vLLM builds, whose own errors would come first.
         inspection = inspect_start(engine_args, target_model_config, engine)
-    config = build()
+    config = _build(build, inspection, engine.dtype)
     if config is None:
         require_drafts(options)
         return None
@@ -83,6 +85,14 @@ def build_speculative_config(
         inspection = inspect_start(engine_args, target_model_config, engine)
     _apply(engine_args, target_model_config, config, settled(engine, engine_args, config), inspection)
     return config
+
+
+def _build(build: Callable[[], Any], inspection: Inspection | None, dtype: str) -> Any:
+    """Let vLLM build, without what of a supported draft's config would stop it."""
+    if inspection is None or inspection.case is None:
+        return build()
+    with compat.reading_configs(partial(without_nulls, dtype=dtype)):
+        return build()
 
 
 def _apply(

@@ -97,6 +97,7 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     """
     options = parse_options({KEY: request.options})
     _refuse_no_ranks(request.engine)
+    request = _with_k(request)
     place: dict[str, Any] = {"token": request.token, "download_dir": request.download_dir}
     name = request.target or read_named_target(
         request.draft, field=request.draft_field, revision=request.revision, **place
@@ -127,6 +128,13 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
         planned_prefix_caching(engine.architecture, engine.platform, asked),
         _state(engine, around) if case is not None else None,
     )  # fmt: skip
+
+
+def _with_k(request: CheckRequest) -> CheckRequest:
+    """Take K from the speculative keys, where no option names it."""
+    given = speculative_keys(request.speculative).get("num_speculative_tokens")
+    is_k = request.k is None and type(given) is int and given > 0
+    return replace(request, k=given) if is_k else request
 
 
 def _around(engine: EngineFacts, case: Case | None, *, is_refused: bool) -> list[Finding]:

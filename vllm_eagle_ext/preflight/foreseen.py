@@ -13,7 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import DraftSpec
+from vllm_eagle_ext.checkpoint.class_types import readable_model_types
 from vllm_eagle_ext.checkpoint.draft_config import published_architecture
+from vllm_eagle_ext.checkpoint.origins import other_plugins
+from vllm_eagle_ext.checkpoint.quantisation_config import KNOWN_METHODS
 from vllm_eagle_ext.checkpoint.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.cpu_kernels import ForeseenKernels
@@ -67,6 +70,8 @@ def foresee_engine(
         platform_why=why,
         has_triton=name != "cpu",
         cpu_kernels=find_cpu_kernels(name),
+        model_types=readable_model_types(),
+        quantisations=_known_quantisations(),
         runner="v1" if name == "cpu" or read["microbatches"] else None,  # V2 needs Triton
         **_of_target(target, name, asked),
         **read,
@@ -207,6 +212,11 @@ def _installed() -> tuple[str, str]:
 def _release() -> str:
     """Return the release that is here, else the newest."""
     return (installed_vllm() or NEWEST_RELEASE).partition("+")[0]
+
+
+def _known_quantisations() -> frozenset[str] | None:
+    """Return the methods of quantised weights that vLLM knows, unless other plugins may add to them."""
+    return KNOWN_METHODS if installed_vllm() and not other_plugins() else None
 
 
 def find_cpu_kernels(platform: str | None = None) -> ForeseenKernels | None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from vllm_eagle_ext import architectures, compat
+from vllm_eagle_ext.checkpoint.quantisation_config import KNOWN_METHODS
 from vllm_eagle_ext.checkpoint.registry import method_drafts_in_parallel, methods
 from vllm_eagle_ext.cpu_kernels import LoadedKernels
 from vllm_eagle_ext.engine import EngineFacts, speculative_keys
@@ -60,6 +61,7 @@ def asked_engine(engine_args: Any, target: Any, options: Options) -> EngineFacts
         v2_runner_needs_aux_states=compat.v2_runner_needs_aux_states(),
         registered=architectures.registered_architectures(),
         model_types=architectures.readable_model_types(),
+        quantisations=KNOWN_METHODS | architectures.known_quantisations(),
         architecture=target.architecture,
         text=target.hf_text_config.to_dict(),
         max_model_len=target.max_model_len,

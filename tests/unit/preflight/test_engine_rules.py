@@ -19,6 +19,7 @@ TABLE = {
     "cpu_has_the_kernels": ("error", False, "SpeculativeConfigError"),
     "dtype_has_a_kernel": ("warning", True, None),
     "later_weights_stay_the_drafts": ("error", False, "SpeculativeConfigError"),
+    "draft_length_fits": ("error", False, "SpeculativeConfigError"),
     "texts_stay_the_targets": ("warning", True, None),
     "target_hands_out_its_states": ("error", False, "UnsupportedTargetError"),
     "images_are_known_to_v1": ("error", False, "UnsupportedTargetError"),

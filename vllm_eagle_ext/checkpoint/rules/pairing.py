@@ -96,14 +96,15 @@ def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
     lengths = (MOST_POSITIONS, case.target.max_position_embeddings, case.engine.max_model_len)
     most = max(length for length in lengths if length is not None)
     rows = case.spec.rope.rows(case.config.max_position_embeddings)
+    width = case.config.qk_rope_head_dim or case.spec.heads.dim * case.spec.rope.partial
     for key, stated in rows.items():
         if stated > most:
             yield Problem(
                 field=f"{key} of the draft's config.json",
                 value=stated,
-                allowed=f"up to {most} positions: vLLM reserves a row of its rope cache for each",
-                remedy="state the positions that the draft was trained with, or use the config.json "
-                "that was published with the draft",
+                allowed=f"up to {most} positions: vLLM reserves a row of its rope cache for each, here "
+                f"{stated * width * 2 / 2**30:.3g} GiB",
+                remedy="state the positions that the draft was trained with",
             )
             return
 

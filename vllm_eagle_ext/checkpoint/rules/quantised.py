@@ -55,6 +55,15 @@ def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
             remedy=_PUBLISHED,
         )
         return
+    known, method = case.engine.quantisations, config.get("quant_method")
+    if known is not None and method not in known:
+        yield Problem(
+            field="quant_method of the draft's quantization_config",
+            value=method,
+            allowed=f"{', '.join(sorted(known))}: vLLM knows no other",
+            remedy="use a draft that is quantised by one of these",
+        )
+        return
     understood = config.get("quant_method") in (*LISTS, *GPTQ_METHODS)
     if not understood and (pattern := next(endless_patterns(config), None)) is not None:
         yield Problem(
@@ -79,7 +88,7 @@ def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
 def quantisation_is_known(case: Case) -> Iterable[Problem]:
     """Warn of an unknown method: another plugin may bring a method of its own."""
     method = case.spec.quantisation
-    if method is not None and method not in KNOWN_METHODS:
+    if method is not None and method not in KNOWN_METHODS and case.engine.quantisations is None:
         yield Problem(
             field="quant_method of the draft's quantization_config",
             value=method,

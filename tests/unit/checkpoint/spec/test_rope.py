@@ -98,7 +98,7 @@ def yarn(key: str) -> dict[str, Any]:
         pytest.param(
             {
                 "rope_theta": 5e4,
-                "rope_scaling": {"type": "mrope"},
+                "rope_scaling": {"type": "mrope", "mrope_section": [4, 4, 8]},
                 "rope_parameters": {"rope_type": "default"},
             },
             Rope(5e4, "mrope"),
@@ -156,6 +156,33 @@ def test_rope_is_that_of_transformers(config):
             "rope_type of rope_scaling and rope_parameters",
             id="two_kinds",
         ),
+        pytest.param(
+            {"rope_scaling": yarn("type") | {"rope_type": "linear"}},
+            "rope_type and type of rope_scaling",
+            id="two_names",
+        ),
+        pytest.param({"partial_rotary_factor": 1.5}, "partial_rotary_factor", id="more_than_all"),
+        pytest.param({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor", id="no_factor"),
+        pytest.param(
+            {"rope_parameters": {"rope_type": "llama3", "factor": 2, "low_freq_factor": 1}},
+            "rope_parameters.high_freq_factor",
+            id="no_frequency",
+        ),
+        pytest.param(
+            {"rope_scaling": yarn("type") | {"beta_fast": "32"}}, "rope_scaling.beta_fast", id="text"
+        ),
+        pytest.param({"rope_scaling": yarn("type") | {"mscale": []}}, "rope_scaling.mscale", id="list"),
+        pytest.param(
+            {"rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": ["1"]}},
+            "rope_scaling.long_factor",
+            id="list_of_texts",
+        ),
+        pytest.param(
+            {"rope_scaling": {"type": "mrope"}}, "rope_scaling.mrope_section", id="no_sections"
+        ),
+        pytest.param(
+            {"rope_parameters": {"full_attention": 5}}, "rope_parameters.full_attention", id="of_a_type"
+        ),
     ],
 )
 def test_rope_problems(config, words):
@@ -174,7 +201,7 @@ def test_rope_in_words():
     ("scaling", "length"),
     [
         pytest.param(None, 512, id="max_position_embeddings"),
-        pytest.param({"type": "yarn", "original_max_position_embeddings": 64}, 64, id="stretched"),
+        pytest.param(yarn("type") | {"original_max_position_embeddings": 64}, 64, id="stretched"),
     ],
 )
 def test_trained_length(spec_of, scaling, length):

@@ -3,42 +3,100 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from typing import Annotated
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 from vllm.config import SpeculativeConfig
 
+from vllm_eagle_ext.checkpoint import class_types
 from vllm_eagle_ext.checkpoint.findings import Problem
 from vllm_eagle_ext.engine import EngineFacts
-from vllm_eagle_ext.engine_rules.speculative import INNER, KEYS, speculative_keys_are_vllms
+from vllm_eagle_ext.engine_rules import speculative
+from vllm_eagle_ext.engine_rules.speculative import (
+    AT_LEAST_ONE,
+    CHOICES,
+    INNER,
+    KEYS,
+    MISTAKEN,
+    NO_NULL,
+    speculative_keys_are_vllms,
+)
 
 FIELDS = {field.name: field for field in dataclasses.fields(SpeculativeConfig)}
 VALUES = ("x", "5", "true", "", 5, 0, 1, 0.5, 1.0, True, [5], {"a": 5}, 2**31, 10**30)
 
 
-def refusals(given) -> list[Problem]:
-    engine = EngineFacts(release="0.32.0", speculative=given)
-    return list(speculative_keys_are_vllms.check(engine))
+def refusals(given, **engine) -> list[Problem]:
+    described = EngineFacts(release="0.32.0", speculative=given, **engine)
+    return list(speculative_keys_are_vllms.check(described))
+
+
+def field_takes(key, value):
+    """As SpeculativeConfig has it; `Field` stands in the default."""
+    field = FIELDS[key]
+    annotation = (
+        Annotated[field.type, field.default] if isinstance(field.default, FieldInfo) else field.type
+    )
+    try:
+        TypeAdapter(annotation).validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def test_the_keys_are_vllms():
-    assert set(KEYS) | INNER == set(FIELDS)
+    assert set(KEYS) | INNER | {MISTAKEN} == set(FIELDS)
+    assert class_types.speculative_fields() == set(FIELDS)
 
 
 @pytest.mark.parametrize("key", [key for key, kinds in KEYS.items() if kinds])
-def test_what_is_refused_by_type_vllm_refuses_too(key):
-    taken = TypeAdapter(FIELDS[key].type)
-    for value in VALUES:
-        if refusals({key: value}):
-            with pytest.raises(ValidationError):
-                taken.validate_python(value)
+def test_what_vllm_refuses_by_type_is_refused_and_nothing_else(key):
+    # A method is judged by the draft that is named with it; no K is what --spec-tokens leaves.
+    values = {"method": (5, {"a": 5}), "num_speculative_tokens": VALUES}.get(key, (*VALUES, None))
+    for value in values:
+        assert bool(refusals({key: value})) == (not field_takes(key, value)), value
+
+
+def test_the_choices_are_vllms():
+    for key, choices in CHOICES.items():
+        assert all(field_takes(key, choice) for choice in choices)
+        assert not field_takes(key, "another")
+    assert set(AT_LEAST_ONE) | NO_NULL < set(KEYS)
+
+
+def test_a_method_of_quantisation_that_vllm_knows():
+    known = frozenset({"fp8"})
+    assert not refusals({"quantization": "fp8"}, quantisations=known)
+    assert not refusals({"quantization": "other"})  # another plugin may bring it
+    assert refusals({"quantization": "other"}, quantisations=known)[0].allowed == "fp8"
+
+
+def test_a_later_release_is_judged_by_its_own_keys(monkeypatch):
+    later = frozenset({*FIELDS, "of_tomorrow"})
+    monkeypatch.setattr(speculative, "speculative_fields", lambda: later)
+    assert not refusals({"of_tomorrow": 1})
+    assert refusals({"x": 1})
+    monkeypatch.setattr(speculative, "speculative_fields", lambda: None)
+    assert refusals({"of_tomorrow": 1})
+    engine = EngineFacts(release="0.33.0", speculative={"x": 1})
+    assert not list(speculative_keys_are_vllms.check(engine))
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"x": 1}, ("speculative_config.x", "the keys attention_backend", "correct its spelling")),
-        ({"quantisation": "fp8"}, ('did you mean "quantization"?',)),
+        ({"x": 1}, ("speculative_config.x", "the keys attention_backend", "What to do: remove the key")),
+        ({"quantisation": "fp8"}, ('write "quantization", if that is meant, or remove the key',)),
+        ({"num_steps": 3}, ("num_steps", 'write "num_speculative_tokens"')),
+        ({"tensor_parallel_size": 1}, ('write "draft_tensor_parallel_size"',)),
+        ({"draft_model": "x"}, ('write "model"',)),
+        ({"draft_tensor_parallel_size": "x"}, ("a whole number",)),
+        ({"draft_tensor_parallel_size": 0}, ("a whole number of at least 1",)),
+        ({"rejection_sample_method": "x"}, ("block, standard, synthetic",)),
+        ({"parallel_drafting": None}, ("true or false", "leave the key out")),
         ({"quantization": 5}, ("speculative_config.quantization", "5", "text")),
         ({"max_model_len": "1k"}, ("max_model_len", "a whole number")),
         ({"parallel_drafting": {}}, ("parallel_drafting", "true or false")),
@@ -57,8 +115,16 @@ def test_check_and_start_agree(check, draft):
     assert check(draft, "-k", "4", "--speculative", '{"max-model-len": "64"}').exit_code == 0
 
 
-def test_check_refuses_what_a_start_refuses(check, draft):
-    result = check(draft, "-k", "4", "--speculative", '{"x": 1}')
-    assert result.exit_code == 1
-    assert "error speculative_keys_are_vllms: speculative_config.x is 1" in result.stdout
-    assert check(draft, "-k", "4", "--speculative", '{"max-model-len": "64"}').exit_code == 0
+def test_k_may_stand_among_the_keys(check, draft):
+    found = check(draft, "--speculative", '{"num_speculative_tokens": 5}')
+    assert '"num_speculative_tokens": 5' in found.stdout
+    found = check(draft, "--speculative", '{"num-speculative-tokens": 2147483647}')
+    assert "error k_can_pay: num_speculative_tokens is 2147483647" in found.stdout
+    assert check(draft, "--speculative", '{"num_speculative_tokens": 0}').exit_code == 1
+
+
+@pytest.mark.parametrize(("asked", "code"), [(512, 0), (513, 1), ("513", 1), (10**30, 1)])
+def test_the_drafts_own_length(check, draft, asked, code):
+    found = check(draft, "-k", "4", "--speculative", json.dumps({"max_model_len": asked}))
+    assert found.exit_code == code
+    assert ("draft_length_fits: speculative_config.max_model_len is" in found.stdout) == bool(code)

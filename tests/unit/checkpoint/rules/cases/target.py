@@ -45,7 +45,7 @@ CASES = [
     *(
         case("rope_table_is_bounded", what, family, change, words=(*words, "up to 4194304 positions"))
         for what, family, change, words in [
-            ("most_of_32_bits", "native", key(LENGTH, 2**31 - 1), (LENGTH, "2147483647")),
+            ("most_of_32_bits", "native", key(LENGTH, 2**31 - 1), (LENGTH, "2147483647", "128 GiB")),
             ("gigabytes", "dflash", key(LENGTH, 2**24), (LENGTH, "16777216")),
             ("latent", "mla", key(LENGTH, 2**22 + 1), (LENGTH, "4194305")),
             (
@@ -55,7 +55,10 @@ CASES = [
             ),
             (
                 "original", "native",
-                key("rope_scaling", {"rope_type": "longrope", ORIGINAL: 2**40}),
+                key(
+                    "rope_scaling",
+                    {"rope_type": "longrope", ORIGINAL: 2**40, "short_factor": [1], "long_factor": [1]},
+                ),
                 (ORIGINAL, "1099511627776"),
             ),
             (
