@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,41 @@ from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
 from vllm_eagle_ext.checkpoint.tensors import HOLDS_WEIGHTS, integers
 from vllm_eagle_ext.checkpoint.vocabulary import Vocabulary, map_kind
 from vllm_eagle_ext.drafter_classes import Drafter
+
+# What a target says of each of its layers, or of some.
+_OF_LAYERS = ("layer_types", "sliding_window", "use_sliding_window", "max_window_layers")
+_LATER_LAYER = re.compile(r"layers\.0*[1-9]")
+
+
+def own_depth(
+    files: DraftFiles, flat: Mapping[str, Any], drafter: Drafter | None, target: TargetFacts
+) -> Mapping[str, Any]:
+    """Return the config with the draft's own depth in place of the target's.
+
+    NeMo AutoModel writes the target's config, all of its layers, next to an EAGLE-3 draft of one layer
+    that attends to all tokens. A draft that drafts in parallel may have several.
+
+    Args:
+        flat: `flatten(files.config)`.
+    """
+    if drafter is None or format_of(files.config) != "published":
+        return flat
+    in_parallel = family_of(flat, drafter, files).drafts_in_parallel or flat.get("parallel_drafting")
+    states_the_targets = flat.get("num_hidden_layers") == target.num_layers > 1
+    if in_parallel or not states_the_targets or layers_in(files) != 1:
+        return flat
+    return {
+        **{key: value for key, value in flat.items() if key not in _OF_LAYERS},
+        "num_hidden_layers": 1,
+    }
+
+
+def layers_in(files: DraftFiles) -> int:
+    """Return the number of a draft's layers in its files; 0 where these cannot be read."""
+    if "layers.0.hidden_norm.weight" not in files.tensors:
+        return 0
+    later = {name.split(".")[1] for name in files.tensors if _LATER_LAYER.match(name)}
+    return 1 + len(later)
 
 
 def build_spec(

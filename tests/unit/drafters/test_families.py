@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.support.checkpoints import HIDDEN, VOCAB
+from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB
 from tests.support.drafter import construct
 from tests.support.drafting import (
     BOUND,
@@ -41,6 +41,8 @@ BY_LAYER = {
     "p-eagle": ("", IDS, 0),
     "dflash-speculators": ("", "aux_hidden_state_layer_ids", 0),
 }
+
+WINDOWS = ["sliding_attention", "full_attention"] * (LAYERS // 2)  # of a target
 
 
 @pytest.mark.parametrize("family", OURS)
@@ -233,6 +235,33 @@ def test_aliases_load_as_the_plain_names(tmp_path):
     draft.tensors = {f"model.{name}": tensor for name, tensor in draft.tensors.items()}
     draft.config |= {"fc_norm": draft.config.pop("use_aux_norm")}
     assert torch.equal(module_logits(*_three(load(tmp_path / "plain", draft))), aliased)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("native", {"architectures": ["LlamaEagle3DraftModel"], "num_hidden_layers": LAYERS}),
+        ("native", {"architectures": ["GptOssEagle3DraftModel"], "model_type": "llama"}),
+        ("native", {"num_hidden_layers": LAYERS, "layer_types": WINDOWS, "sliding_window": 2}),
+        ("mla", {"architectures": ["DeepseekV3Eagle3DraftModel"], "num_hidden_layers": LAYERS}),
+        ("qwen3", {"architectures": ["Qwen3Eagle3Model"]}),
+        ("dflash", {"architectures": ["Qwen3DFlashDraftModel"]}),
+        ("dflash", {"architectures": ["QwenDFlashDraftModel"]}),
+    ],
+)
+def test_what_other_trainers_write_loads_as_the_plain_draft(tmp_path, family, changes):
+    """Names that vLLM does not know, and the target's depth and layer types in the draft's config."""
+    draft = valid_draft(family)
+    drafter, layer_ids, _, probe = load(tmp_path / "plain", draft)
+    plain = module_logits(drafter, family, layer_ids, probe)
+    draft.config |= changes
+    named, named_ids, _, _ = load(tmp_path / "named", draft)
+    config = named.config
+    assert config.num_hidden_layers == len(named.model.layers) == drafter.config.num_hidden_layers
+    assert len(getattr(config, "layer_types", None) or config.num_hidden_layers * [0]) == len(
+        named.model.layers
+    )
+    assert torch.equal(module_logits(named, family, named_ids, probe), plain)
 
 
 class TestWhatOnlyTheLoadCanSee:

@@ -11,6 +11,15 @@ from vllm_eagle_ext.checkpoint import registry
 from vllm_eagle_ext.checkpoint.draft_config import format_of, published_architecture
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.foreign_drafts import (
+    ANOTHER,
+    REFUSED,
+    SPECULATORS_CLASSES,
+    UNREAD_TYPES,
+    foreign_part,
+    name_edit,
+    own_architecture,
+)
 from vllm_eagle_ext.checkpoint.target_facts import PLAIN_MODELS
 from vllm_eagle_ext.drafter_classes import Drafter
 from vllm_eagle_ext.engine import EngineFacts
@@ -25,14 +34,8 @@ PASSED_THROUGH = frozenset(
         "MuseGlimmerAssistantModel", "Qwen3OmniDSparkModel",
     }
 )  # fmt: skip
-SPECULATORS_PASSED_THROUGH = frozenset({"eagle"})
 # vLLM looks for a DSpark draft of any other name inside the target, and takes these types for such.
 IN_THE_TARGET, IN_TARGETS_OF = "DSparkDraftModel", frozenset({"deepseek_v4", "deepseek_v41"})
-
-# Not what their names promise.
-REFUSED: Mapping[str, str] = {
-    "LlamaForCausalLMEagle3Gated": "it gates its MLP by draft depth, which no drafter of vLLM computes",
-}
 
 # vLLM rewrites these model types into MTP drafts before it looks at the method.
 TAKEN_FOR_MTP = frozenset(
@@ -69,8 +72,7 @@ class Candidate:
         type_ = self.speculators_type
         if type_ is not None:
             left = {name for one in DRAFTERS for name in one.excluded_architectures}
-            is_left = isinstance(type_, str) and type_ in SPECULATORS_PASSED_THROUGH
-            return is_left or self.architecture in left
+            return self.architecture in left
         if self.drafter is not None:
             return False
         if self.engine.method not in (None, *registry.methods()):
@@ -132,17 +134,38 @@ def architecture_is_served(draft: Candidate) -> Iterable[Problem]:
             field="speculators_model_type and model_type of its transformer_layer_config",
             value=(draft.speculators_type, layer),
             allowed=", ".join(f"{kind} on {type_}" for kind, type_ in sorted(registry.speculators())),
-            remedy="no drafter computes this one; export another kind, or leave it to vLLM with "
-            '{"eagle_ext": {"enabled": false}}',
+            remedy=_why_not_this_type(draft.speculators_type),
         )
     elif draft.architecture:
-        reason = REFUSED.get(draft.architecture, "no drafter of that name is known")
         yield Problem(
             field="architectures of the draft's config.json",
             value=draft.architecture,
             allowed=", ".join(sorted(registry.published())),
-            remedy=f"{reason}; use another draft, or correct the name if the export wrote a wrong one",
+            remedy=_why_not_this_name(draft.architecture, draft.files),
         )
+
+
+def _why_not_this_type(type_: object) -> str:
+    if type_ in {kind for kind, _ in registry.speculators()}:
+        return f"no drafter computes {type_} on such layers; {ANOTHER}"
+    known = UNREAD_TYPES.get(type_) if isinstance(type_, str) else None
+    return f"{known or 'vLLM reads no speculators draft of this type'}; {ANOTHER}"
+
+
+def _why_not_this_name(name: str, files: DraftFiles) -> str:
+    """Say what keeps a draft from being served: its kind, or only its name."""
+    if reason := REFUSED.get(name):
+        return f"{reason}; {ANOTHER}"
+    if type_ := SPECULATORS_CLASSES.get(name):
+        return f'edit config.json: "speculators_model_type": "{type_}", as speculators writes it'
+    if reason := foreign_part(files.tensors):
+        return f"no drafter of that name is known; {reason}"
+    if fitting := own_architecture(files):
+        return (
+            f"no drafter of that name is known, but the tensors are those of another: if its trainer "
+            f"computes the same, {name_edit(fitting)}; otherwise {ANOTHER}"
+        )
+    return f"no drafter of that name is known; {ANOTHER}"
 
 
 @rule(Severity.ERROR)

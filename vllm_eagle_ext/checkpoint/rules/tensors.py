@@ -9,6 +9,7 @@ from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.expected_tensors import belongs_to_quantised
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import FLOATS, quantised_weights
+from vllm_eagle_ext.checkpoint.rules.tensor_remedies import depth_edit, how_to_complete, why_unexpected
 from vllm_eagle_ext.checkpoint.tensors import COMPUTED, HOLDS_WEIGHTS, non_finite
 
 _BELONGS = "check that config.json belongs to the weights"
@@ -62,7 +63,21 @@ def tensors_are_complete(case: Case) -> Iterable[Problem]:
             field="tensors of the draft",
             value=f"without {_listing(missing)}",
             allowed="every tensor of a draft of this config",
-            remedy="download all files of the draft, or check that config.json belongs to the weights",
+            remedy=how_to_complete(case, missing),
+        )
+
+
+@rule(Severity.WARNING, for_all=False)
+def depth_is_the_drafts_own(case: Case) -> Iterable[Problem]:
+    """Warn of the target's depth in place of the draft's: the files tell that it has one layer."""
+    stated = case.files.config.get("num_hidden_layers")
+    if case.spec.format == "published" and stated != case.spec.num_layers:
+        yield Problem(
+            field="num_hidden_layers of the draft's config.json",
+            value=stated,
+            allowed="1: the files hold one layer, and this is the target's depth. One layer is served, "
+            "which attends to all tokens",
+            remedy=f"to be rid of this, as it has {depth_edit(case.files.config, 1)}",
         )
 
 
@@ -77,8 +92,8 @@ def tensors_are_expected(case: Case) -> Iterable[Problem]:
     norms = ("fc_norm.",) if case.spec.family.has_flags else ()
     apart = ("fc.weight", "d2t", "t2d", *(("input_norm.weight",) if norms else ()))
     unexpected = [
-        header.published
-        for name, header in case.files.tensors.items()
+        name
+        for name in case.files.tensors
         if name not in table
         and name not in apart
         and not (norms and name.startswith(norms))
@@ -88,10 +103,9 @@ def tensors_are_expected(case: Case) -> Iterable[Problem]:
     if unexpected:
         yield Problem(
             field="tensors of the draft",
-            value=_listing(unexpected),
+            value=_listing([case.files.tensors[name].published for name in unexpected]),
             allowed="only tensors that the drafter computes with",
-            remedy="it was trained with more than config.json says: use the config.json that was "
-            "published with these weights",
+            remedy=why_unexpected(case, unexpected),
         )
 
 
@@ -262,6 +276,7 @@ def weights_can_be_checked(case: Case) -> Iterable[Problem]:
 
 RULES = (
     draft_is_no_plain_model,
+    depth_is_the_drafts_own,
     tensors_are_complete,
     tensors_are_expected,
     tensor_shapes_fit,

@@ -25,6 +25,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "aux_layer_ids_exist": ("error", False),
     "target_is_the_drafts_own": ("error", False),
     "draft_is_no_plain_model": ("error", False),
+    "depth_is_the_drafts_own": ("warning", True),
     "tensors_are_complete": ("error", False),
     "tensors_are_expected": ("error", True),
     "tensor_shapes_fit": ("error", False),

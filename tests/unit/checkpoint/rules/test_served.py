@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.checkpoints import HIDDEN, VOCAB
+from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB
 from tests.support.drafts import inspect, valid_draft
 from tests.unit.checkpoint.rules.broken import names, write_tokenizers
 from tests.unit.checkpoint.rules.changes import key, more
@@ -91,6 +91,50 @@ def test_other_names_of_the_llama_drafter(tmp_path, model):
     inspection = inspect(draft, tmp_path)
     assert inspection.findings == ()
     assert inspection.spec.drafter.backbone.name == "llama"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "family"),
+    [
+        ("LlamaEagle3DraftModel", "native"),  # NeMo AutoModel
+        ("LlamaEagle3DraftModel", "post-norm"),
+        ("LlamaEagle3DraftModel", "p-eagle"),
+        ("LlamaEagle3DraftModel", "mla"),
+        ("GptOssEagle3DraftModel", "native"),
+        ("DeepseekV3Eagle3DraftModel", "mla"),
+        ("Qwen3DFlashDraftModel", "dflash"),
+        ("Qwen3DFlash2DraftModel", "dflash2"),
+        ("CosyVoice3Eagle3LlamaForCausalLM", "native"),  # AngelSlim
+        ("QwenDFlashDraftModel", "dflash"),
+        ("Qwen3Eagle3Model", "qwen3"),  # DeepSpec
+        ("PeagleLlamaForCausalLM", "p-eagle"),  # vLLM's readers of speculators
+    ],
+)
+def test_names_of_trainers(tmp_path, architecture, family):
+    plain = inspect(valid_draft(family), tmp_path / "plain", engine={"runner": "v2"})
+    draft = valid_draft(family)
+    draft.config["architectures"] = [architecture]
+    named = inspect(draft, tmp_path / "named", engine={"runner": "v2"})
+    assert named.errors == plain.errors
+    assert (named.spec.family, named.spec.drafter) == (plain.spec.family, plain.spec.drafter)
+
+
+def test_the_targets_depth_is_no_depth_of_a_draft(tmp_path):
+    """NeMo AutoModel writes the target's config, also of more layers than any draft has."""
+    draft = valid_draft("native")
+    draft.config |= {
+        "num_hidden_layers": 80, "layer_types": ["sliding_attention"] * 80, "sliding_window": 8,
+    }  # fmt: skip
+    inspection = inspect(draft, tmp_path, target={"num_hidden_layers": 80})
+    assert names(inspection.findings) == {"depth_is_the_drafts_own"}
+    assert inspection.spec.num_layers == 1
+    assert [layer.window for layer in inspection.spec.layers] == [None]
+
+
+def test_a_parallel_draft_of_the_targets_depth_lacks_layers(tmp_path):
+    draft = valid_draft("p-eagle")
+    draft.config["num_hidden_layers"] = LAYERS
+    assert "tensors_are_complete" in names(inspect(draft, tmp_path).errors)
 
 
 _NEW = "Eagle3NewForCausalLM"
