@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, rule
 
 
 @rule(Severity.ERROR, can_run=True, for_all=False)
@@ -59,7 +59,7 @@ def block_size_is_consistent(case: Case) -> Iterable[Problem]:
     if case.spec.block_size == 1:
         yield Problem(
             field="block_size of the draft's config.json", value=1, allowed="at least 2",
-            remedy="use the config.json that was published with the draft",
+            remedy=AS_TRAINED,
         )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
             "tokenizer's mask token, else the first id that the tokenizer does not use, else its "
             "padding token"
             if token is None and omits
-            else "use the config.json that was published with the draft",
+            else AS_TRAINED,
         )
 
 
@@ -132,7 +132,8 @@ def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
             field="use_aux_hidden_state of the draft's config.json",
             value=False,
             allowed=f"true: a {case.spec.title} draft is conditioned only on aux states",
-            remedy="use the config.json that was published with the draft",
+            remedy="if it has an fc, remove the key from config.json; otherwise use another draft: no "
+            "drafter of vLLM computes this one",
         )
 
 

@@ -49,7 +49,6 @@ TAKEN_FOR_MTP = frozenset(
 
 # With these, published drafts are known to be read.
 _USUAL_MODEL_TYPES = frozenset({"llama", "qwen3", "kimi_k2", "gpt_oss", "glm4_moe"})
-_PUBLISHED_CONFIG = "use the config.json that was published with the draft"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +102,13 @@ def architecture_is_named(draft: Candidate) -> Iterable[Problem]:
             field="architectures of the draft's config.json",
             value=draft.files.config.get("architectures"),
             allowed="a list with one name, such as ['LlamaForCausalLMEagle3']",
-            remedy=_PUBLISHED_CONFIG,
+            remedy=_how_to_name(draft.files),
         )
+
+
+def _how_to_name(files: DraftFiles) -> str:
+    fitting = own_architecture(files)
+    return f"by its tensors, {name_edit(fitting)}" if fitting else "name the class of its trainer there"
 
 
 @rule(Severity.ERROR)
@@ -115,7 +119,7 @@ def speculators_type_is_named(draft: Candidate) -> Iterable[Problem]:
             field="speculators_model_type of the draft's config.json",
             value=None,
             allowed=_any_of(dict.fromkeys(type_ for type_, _ in registry.speculators())),
-            remedy=_PUBLISHED_CONFIG,
+            remedy="add the type to config.json: the kind of draft that speculators trained",
         )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, rule
 
 # Four times the most of any published draft. A row of 128 bfloat16 numbers for each makes 1 GiB.
 MOST_POSITIONS = 2**22
@@ -29,8 +29,8 @@ def target_width_fits(case: Case) -> Iterable[Problem]:
     norm = case.files.tensors.get("norm.weight")
     remedy = "serve the draft with the target it was trained for"
     if stated is None and norm is not None and norm.shape != (case.spec.hidden_size,):
-        remedy = "use the config.json that was published with the draft: its weights have width "
-        remedy += f"{norm.shape[-1] if norm.shape else 1}"
+        width = norm.shape[-1] if norm.shape else 1
+        remedy = f'its weights have another width: edit config.json: "hidden_size": {width}'
     yield Problem(
         field=f"{'hidden_size' if stated is None else key} of the draft {case.spec.model!r}",
         value=value,
@@ -71,7 +71,8 @@ def eagle3_is_causal(case: Case) -> Iterable[Problem]:
             field="is_causal of the draft's config.json",
             value=False,
             allowed="true, or no such key: an EAGLE-3 draft is autoregressive",
-            remedy="use the config.json that was published with the draft",
+            remedy="if the key came from another config, remove it; otherwise use another draft: no "
+            "drafter of vLLM computes this one",
         )
 
 
@@ -102,8 +103,7 @@ def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
                 field=f"{key} of the draft's config.json",
                 value=stated,
                 allowed=f"up to {most} positions: vLLM reserves a row of its rope cache for each",
-                remedy="state the positions that the draft was trained with, or use the config.json "
-                "that was published with the draft",
+                remedy="state the positions that the draft was trained with, or those of the target",
             )
             return
 
@@ -160,7 +160,7 @@ def heads_divide(case: Case) -> Iterable[Problem]:
             field="num_key_value_heads of the draft's config.json",
             value=heads.kv,
             allowed=f"a divisor of num_attention_heads, {heads.query}",
-            remedy="use the config.json that was published with the draft",
+            remedy=AS_TRAINED,
         )
 
 
@@ -172,7 +172,8 @@ def layer_types_are_complete(case: Case) -> Iterable[Problem]:
             field="layer_types of the draft's config.json",
             value=f"{len(types)} entries",
             allowed=f"{case.spec.num_layers}, one per layer",
-            remedy="use the config.json that was published with the draft",
+            remedy=f'edit config.json: "layer_types" with {case.spec.num_layers} entries, those of the '
+            "draft's own layers",
         )
     slides = [kind == "sliding_attention" for kind in types or ()]
     windows = [layer.window for layer in case.spec.layers]
@@ -182,7 +183,8 @@ def layer_types_are_complete(case: Case) -> Iterable[Problem]:
             field="sliding_window of the draft's config.json",
             value=None,
             allowed="a positive integer, because layers of the draft slide",
-            remedy="use the config.json that was published with the draft",
+            remedy="state the window that it was trained with, or, if its layers attend to all tokens, "
+            'write "full_attention" for each in layer_types',
         )
 
 

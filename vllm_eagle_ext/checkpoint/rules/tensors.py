@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.expected_tensors import belongs_to_quantised
-from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import FLOATS, quantised_weights
 from vllm_eagle_ext.checkpoint.rules.tensor_remedies import depth_edit, how_to_complete, why_unexpected
 from vllm_eagle_ext.checkpoint.tensors import COMPUTED, HOLDS_WEIGHTS, non_finite
@@ -258,7 +258,7 @@ def mla_sizes_are_stated(case: Case) -> Iterable[Problem]:
             yield Problem(
                 field=f"{key} of the draft's config.json", value=None,
                 allowed="a positive integer",
-                remedy="use the config.json that was published with the draft",
+                remedy=AS_TRAINED,
             )  # fmt: skip
 
 
