@@ -12,6 +12,7 @@ from vllm_eagle_ext.checkpoint.foreign_drafts import ANOTHER, foreign_part, name
 from vllm_eagle_ext.checkpoint.read_spec import layers_in
 from vllm_eagle_ext.checkpoint.registry import published
 
+_DIGITS = 6  # of a layer's number; a longer one is no layer of any draft
 _SCALES = ("scale", "scale_inv", "scale_2", "zero_point", "scales", "qzeros", "g_idx", "weight_shape")
 
 
@@ -36,8 +37,10 @@ def how_to_complete(case: Case, missing: list[str]) -> str:
 
 def _layer(name: str) -> int:
     """Return the layer that a tensor belongs to, or -1."""
-    parts = name.split(".")
-    return int(parts[1]) if parts[0] == "layers" else -1
+    number = name.split(".")[1] if name.startswith("layers.") else ""
+    if not number.isdecimal():
+        return -1
+    return int(number) if len(number) < _DIGITS else 10**_DIGITS
 
 
 def depth_edit(flat: Mapping[str, Any], layers: int) -> str:
