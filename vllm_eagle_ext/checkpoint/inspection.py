@@ -16,7 +16,13 @@ from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity, apply_rules, relax
 from vllm_eagle_ext.checkpoint.flags import read_flag
 from vllm_eagle_ext.checkpoint.layer_ids import resolve_aux_layers
-from vllm_eagle_ext.checkpoint.read_spec import build_spec, family_of, own_depth, trained_length
+from vllm_eagle_ext.checkpoint.read_spec import (
+    build_spec,
+    family_of,
+    own_depth,
+    trained_length,
+    without_padding,
+)
 from vllm_eagle_ext.checkpoint.registry import drafter_of
 from vllm_eagle_ext.checkpoint.rope_config import rope_problems
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, rules_for
@@ -85,13 +91,14 @@ def _inspect(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -> Ins
         found = _errors("aux_layer_ids_exist", layers)
         told = mark_consequences(found, files.model, config, target, _layer_ids(layers[0]))
         return Inspection(None, told)
+    seen = without_padding(files, config, target)
     window = asked_window(options.draft_window, trained_length(flat, config), engine.max_model_len)
     spec = build_spec(
-        files, flat, config, drafter, target, layers, options.norm_output, options.gate_layout, window
+        files, flat, config, drafter, seen, layers, options.norm_output, options.gate_layout, window
     )
-    expected = spec.family.tensors(spec, config, target.vocab_size)
+    expected = spec.family.tensors(spec, config, seen.vocab_size)
     case = Case(
-        files=files, flat=flat, config=config, spec=spec, expected=expected, target=target, engine=engine
+        files=files, flat=flat, config=config, spec=spec, expected=expected, target=seen, engine=engine
     )  # fmt: skip
     late = apply_rules(rules_for(spec.family), case)
     read = spec.aux_layers.layer_ids

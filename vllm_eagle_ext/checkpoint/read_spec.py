@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.attention import Gate, GateLayout, read_gate, read_heads, with_window
@@ -46,6 +47,21 @@ def own_depth(
         **{key: value for key, value in flat.items() if key not in _OF_LAYERS},
         "num_hidden_layers": 1,
     }
+
+
+def without_padding(files: DraftFiles, config: DraftConfig, target: TargetFacts) -> TargetFacts:
+    """Return the target with the tokens that a draft knows, the rest of its rows as padding.
+
+    A table or a map of the draft that is larger than its config's vocabulary contradicts that.
+    """
+    known = config.vocab_size
+    tables = ("embed_tokens.weight", "lm_head.weight", "t2d")
+    shapes = [files.tensors[name].shape for name in tables if name in files.tensors]
+    d2t = tensor_integers(files, "d2t")
+    is_beyond = bool(d2t) and map_kind(d2t or (), known) is None
+    if known >= target.vocab_size or is_beyond or any(shape and shape[0] > known for shape in shapes):
+        return target
+    return replace(target, vocab_size=known, padding=target.vocab_size - known)
 
 
 def layers_in(files: DraftFiles) -> int:

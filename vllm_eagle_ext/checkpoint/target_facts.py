@@ -29,6 +29,12 @@ class TargetFacts:
     max_position_embeddings: int | None = None
     embedding_scale: float = 1.0  # what it multiplies the rows of its embedding table by
     folder: Path | None = None  # with the tokenizer, if it is here
+    padding: int = 0  # rows after vocab_size, of which a draft knows nothing
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of its embeddings and head."""
+        return self.vocab_size + self.padding
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], folder: Path | None = None) -> TargetFacts:

@@ -28,6 +28,8 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
     spec = case.spec
     hf_config.target_hidden_size = spec.target_hidden_size
     hf_config.draft_vocab_size = spec.vocabulary.size
+    if case.target.padding and not spec.drafter.is_vllms:
+        hf_config.vocab_size = case.target.rows  # the width of its logits, on which samplers go by
     if getattr(hf_config, "hidden_act", None) is None:  # the speculators config class has no defaults
         hf_config.hidden_act = "silu"
     if spec.fuses_aux_states:
@@ -98,6 +100,7 @@ def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
         gate=_gate_plan(case.spec),
         d2t=case.spec.vocabulary.map_kind,
         target_vocab_size=case.target.vocab_size,
+        embedding_rows=case.target.rows,
         drop_unexpected=not strict,
     )
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB
-from tests.support.drafter import construct
+from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB, write_target
+from tests.support.drafter import build, construct, resolve
 from tests.support.drafting import (
     BOUND,
     bound_of,
@@ -262,6 +262,31 @@ def test_what_other_trainers_write_loads_as_the_plain_draft(tmp_path, family, ch
         named.model.layers
     )
     assert torch.equal(module_logits(named, family, named_ids, probe), plain)
+
+
+PADDING = 32
+
+
+@pytest.mark.parametrize("own_embeddings", [False, True])
+@pytest.mark.parametrize("family", ["native", "qwen3", "mla", "p-eagle", "dflash"])
+def test_a_padded_target_is_drafted_for_as_before(tmp_path, family, own_embeddings):
+    """The target's tables have rows more than the draft's vocabulary; none of them is proposed."""
+    draft = valid_draft(family)
+    if own_embeddings:
+        draft.tensors["embed_tokens.weight"] = torch.randn(VOCAB, HIDDEN).bfloat16()
+    drafter, layer_ids, _, probe = load(tmp_path / "plain", draft)
+    plain = module_logits(drafter, family, layer_ids, probe)
+    speculative = {"method": draft.method, "num_speculative_tokens": draft.k}
+    speculative |= {"parallel_drafting": True} if family == "p-eagle" else {}
+    path = write(draft, tmp_path / "padded" / "draft")
+    target = write_target(tmp_path / "padded" / "target", vocab_size=VOCAB + PADDING)
+    config = resolve(path, target, torch.float32, speculative)
+    # Rows that would win, were they looked at.
+    tables = [torch.cat([table, 9 + table[:PADDING]]) for table in (probe.embed_tokens, probe.lm_head)]
+    padded = module_logits(build(config, path, torch.float32, *tables), family, layer_ids, probe)
+    assert padded.shape == (len(plain), VOCAB + PADDING)
+    assert torch.isneginf(padded[:, VOCAB:]).all()
+    torch.testing.assert_close(padded[:, :VOCAB], plain)
 
 
 class TestWhatOnlyTheLoadCanSee:

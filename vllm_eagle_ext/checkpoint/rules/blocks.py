@@ -65,7 +65,9 @@ def block_size_is_consistent(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, for_all=False)
 def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
-    token, size = case.spec.mask_token_id, case.target.vocab_size
+    token, size = case.spec.mask_token_id, case.target.rows
+    if case.spec.embeddings == "own":
+        size = case.target.vocab_size
     if case.spec.family.widens_inputs and case.spec.embeddings == "own":
         size = max(size, case.config.vocab_size)
     if token is None or not 0 <= token < size:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.vocabulary import count_tokens
 
 # Four times the most of any published draft. A row of 128 bfloat16 numbers for each makes 1 GiB.
 MOST_POSITIONS = 2**22
@@ -61,6 +62,67 @@ def target_depth_fits(case: Case) -> Iterable[Problem]:
                 allowed=f"{n}, the target's number of layers",
                 remedy="serve the draft with the target it was trained for",
             )
+
+
+# Tables are padded to a multiple of up to so many rows, where no tokenizer tells.
+_MOST_PADDING = 1024
+
+
+def _is_padding(case: Case) -> bool:
+    """Say whether the target's rows after the draft's vocabulary are of no token."""
+    tokens = count_tokens(case.target.folder)
+    if tokens is None:
+        return case.target.padding <= _MOST_PADDING
+    return tokens <= case.target.vocab_size
+
+
+@rule(Severity.ERROR, can_run=True)
+def narrow_vocabulary_is_padded(case: Case) -> Iterable[Problem]:
+    """Refuse a draft of fewer tokens than its target's tables have rows, if the rest is no padding."""
+    known, tokens = case.target.vocab_size, count_tokens(case.target.folder)
+    if not case.target.padding or _is_padding(case):
+        return
+    allowed = f"{case.target.rows}, the target's, or less where the rest of its rows are padding"
+    if tokens is not None:
+        allowed += f": its tokenizer has {tokens} ids"
+        remedy = f"use a draft that was trained for this target: not all of its tokens are below {known}"
+    else:
+        remedy = (
+            "name a folder of the target with its tokenizer.json, which tells; if its ids end below "
+            f'{known}, {{"eagle_ext": {{"strict": false}}}} serves the draft'
+        )
+    yield Problem(
+        field="vocab_size of the draft's config.json", value=known, allowed=allowed, remedy=remedy
+    )
+
+
+@rule(Severity.NOTE)
+def padding_is_not_drafted(case: Case) -> Iterable[Problem]:
+    """Note a padded target of a draft that shares all of its tables."""
+    if case.target.padding and _is_padding(case) and _shares_the_tables(case):
+        yield Problem(
+            field="vocab_size of the draft's config.json",
+            value=case.target.vocab_size,
+            message=f"The target's tables have {case.target.padding} rows more, which are taken for "
+            "padding: the draft proposes none of these",
+        )
+
+
+@rule(Severity.WARNING)
+def padding_is_the_targets(case: Case) -> Iterable[Problem]:
+    """Warn of a padded target where the draft has tables of its own."""
+    if case.target.padding and _is_padding(case) and not _shares_the_tables(case):
+        yield Problem(
+            field="vocab_size of the draft's config.json",
+            value=case.target.vocab_size,
+            allowed=f"{case.target.rows}, the target's; its last {case.target.padding} rows are taken "
+            "for padding, of which the draft proposes none",
+            remedy="if acceptance is low, check that the draft was trained for this target",
+        )
+
+
+def _shares_the_tables(case: Case) -> bool:
+    return (case.spec.head, case.spec.embeddings) == ("shared", "shared")
 
 
 @rule(Severity.ERROR, for_all=False)
@@ -191,6 +253,9 @@ def layer_types_are_complete(case: Case) -> Iterable[Problem]:
 RULES = (
     target_width_fits,
     target_depth_fits,
+    narrow_vocabulary_is_padded,
+    padding_is_not_drafted,
+    padding_is_the_targets,
     eagle3_is_causal,
     rope_is_stated,
     rope_table_is_bounded,

@@ -16,6 +16,23 @@ def test_tokenizers_that_agree(tmp_path, draft):
     assert inspect(valid_draft("native"), tmp_path, target_folder=target).findings == ()
 
 
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        (range(VOCAB), {"padding_is_not_drafted"}),
+        (range(VOCAB + 1), {"narrow_vocabulary_is_padded"}),
+        ((), {"narrow_vocabulary_is_padded"}),  # a tokenizer without tokens tells nothing
+    ],
+)
+def test_the_targets_tokenizer_tells_what_is_padding(tmp_path, ids, found):
+    target = write_tokenizers(tmp_path, {}, {f"t{i}": i for i in ids})
+    rows = {"vocab_size": VOCAB + 2000}
+    inspection = inspect(valid_draft("dflash"), tmp_path, target=rows, target_folder=target)
+    assert names(inspection.findings) == found
+    seen = inspection.case.target
+    assert (seen.vocab_size, seen.rows) == (VOCAB, VOCAB + 2000)
+
+
 @pytest.mark.promise("both are taken on V1, and on V2 as soon as vLLM serves them")
 @pytest.mark.parametrize(
     ("family", "engine"),
