@@ -16,8 +16,11 @@ from vllm_eagle_ext.errors import UnsupportedDraftError, UnsupportedTargetError
 # Plain models, and older EAGLE-3 heads: the name by itself does not make a draft of a model.
 PLAIN_MODELS = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 
-# Where composite configs keep the language model.
-_TEXT_BLOCKS = ("text_config", "language_config", "llm_config")
+# Where composite configs keep the language model, or the part that holds it. `get_text_config` of
+# transformers and of vLLM's config classes finds the same ones.
+_TEXT_BLOCKS = ("text_config", "language_config", "llm_config", "thinker_config", "vlm_config")
+_OF_OLDER_ONES = ("decoder", "decoder_config", "generator", "text_encoder")  # and next to other parts
+_DEEPEST = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +75,15 @@ def refuse_a_draft(config: Mapping[str, Any], name: str) -> None:
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the language model's block of a composite config, else the config."""
-    blocks = (config.get(key) for key in _TEXT_BLOCKS)
-    return next((block for block in blocks if isinstance(block, Mapping)), config)
+    """Return the language model's block of a composite config, however deep, else the config."""
+    for _ in range(_DEEPEST):
+        keys = _TEXT_BLOCKS if "num_hidden_layers" in config else (*_TEXT_BLOCKS, *_OF_OLDER_ONES)
+        blocks = (config.get(key) for key in keys)
+        inner = next((block for block in blocks if block and isinstance(block, Mapping)), None)
+        if inner is None:
+            break
+        config = inner
+    return config
 
 
 def _table_scale(text: Mapping[str, Any]) -> float:

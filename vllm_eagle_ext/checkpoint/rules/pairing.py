@@ -99,7 +99,7 @@ def narrow_vocabulary_is_padded(case: Case) -> Iterable[Problem]:
 @rule(Severity.NOTE)
 def padding_is_not_drafted(case: Case) -> Iterable[Problem]:
     """Note a padded target of a draft that shares all of its tables."""
-    if case.target.padding and _is_padding(case) and _shares_the_tables(case):
+    if _is_told(case) and _shares_the_tables(case):
         yield Problem(
             field="vocab_size of the draft's config.json",
             value=case.target.vocab_size,
@@ -111,7 +111,7 @@ def padding_is_not_drafted(case: Case) -> Iterable[Problem]:
 @rule(Severity.WARNING)
 def padding_is_the_targets(case: Case) -> Iterable[Problem]:
     """Warn of a padded target where the draft has tables of its own."""
-    if case.target.padding and _is_padding(case) and not _shares_the_tables(case):
+    if _is_told(case) and not _shares_the_tables(case):
         yield Problem(
             field="vocab_size of the draft's config.json",
             value=case.target.vocab_size,
@@ -119,6 +119,12 @@ def padding_is_the_targets(case: Case) -> Iterable[Problem]:
             "for padding, of which the draft proposes none",
             remedy="if acceptance is low, check that the draft was trained for this target",
         )
+
+
+def _is_told(case: Case) -> bool:
+    """Say whether there is padding, and no rule that refuses it."""
+    refused = case.spec.drafter.is_vllms and not case.is_reduced
+    return case.target.padding > 0 and not refused and _is_padding(case)
 
 
 def _shares_the_tables(case: Case) -> bool:

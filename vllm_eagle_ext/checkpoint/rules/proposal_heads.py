@@ -60,6 +60,23 @@ def selector_is_stated(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, for_all=False)
+def target_is_not_padded(case: Case) -> Iterable[Problem]:
+    """Refuse a padded target for a draft of a whole vocabulary.
+
+    vLLM's DFlash2 looks candidates of the padding up in its codebooks, and DSpark takes the vocabulary
+    for a reduced one, with a head and a map.
+    """
+    if case.target.padding and not case.is_reduced:
+        yield Problem(
+            field="vocab_size of the draft's config.json",
+            value=case.target.vocab_size,
+            allowed=f"{case.target.rows}, the rows of the target's tables: vLLM's class of "
+            f"{case.spec.title} drafts knows no padding",
+            remedy="use a draft of another kind, or one that was trained with all of these rows",
+        )
+
+
+@rule(Severity.ERROR, for_all=False)
 def selector_knows_every_token(case: Case) -> Iterable[Problem]:
     """Refuse a selector with a reduced vocabulary.
 
@@ -183,6 +200,7 @@ def vocabulary_is_widened(case: Case) -> Iterable[Problem]:
 
 RULES = (
     heads_are_unambiguous,
+    target_is_not_padded,
     selector_is_stated,
     selector_knows_every_token,
     markov_head_is_computed,

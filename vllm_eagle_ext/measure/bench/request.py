@@ -195,6 +195,7 @@ def _prompts(request: BenchRequest, levels: Sequence[int]) -> PromptSet:
 
 def _random_prompts(request: BenchRequest, length: int, usual: int) -> PromptSet:
     from vllm_eagle_ext.checkpoint import read_config
+    from vllm_eagle_ext.checkpoint.target_facts import text_config
 
     if not request.dummy:
         raise SpeculativeConfigError(
@@ -202,11 +203,11 @@ def _random_prompts(request: BenchRequest, length: int, usual: int) -> PromptSet
             remedy="give --prompts: drafts of random tokens are accepted as those of no text",
         )  # fmt: skip
     config = read_config(request.target)
-    vocabulary = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    vocabulary = config.get("vocab_size") or text_config(config).get("vocab_size")
     if vocabulary is None:
         raise SpeculativeConfigError(
             field="vocab_size of the target", value=None,
-            allowed="a number, in config.json or its text_config",
+            allowed="a number, in config.json or its language model's block",
             remedy="use a target whose config.json has one",
         )  # fmt: skip
     return random_ids(request.num_prompts or usual, length, int(vocabulary), request.seed)

@@ -115,6 +115,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "final_state_is_not_normed": ("warning", True),
     "parallel_drafting_is_asked_for": ("warning", True),
     "heads_are_unambiguous": ("error", False),
+    "target_is_not_padded": ("error", False),
     "selector_is_stated": ("error", False),
     "selector_knows_every_token": ("error", False),
     "markov_head_is_computed": ("error", False),

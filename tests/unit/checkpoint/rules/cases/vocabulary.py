@@ -31,9 +31,12 @@ CASES = [
         "padding_is_not_drafted", "dflash", "dflash", target={"vocab_size": VOCAB + 32},
         words=("vocab_size", "128", "32 rows more", "padding"),
     ),
-    case(
-        "padding_is_not_drafted", "dspark", "dspark", target={"vocab_size": VOCAB + 32},
-        engine={"runner": "v2"}, words=("vocab_size", "128", "32 rows more"),
+    *(
+        case(
+            "target_is_not_padded", family, family, target={"vocab_size": VOCAB + 32},
+            engine={"runner": "v2"}, words=("vocab_size", "128", "160, the rows", "knows no padding"),
+        )
+        for family in ("dflash2", "dspark")
     ),
     *(
         case(
