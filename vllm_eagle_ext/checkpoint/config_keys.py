@@ -15,6 +15,7 @@ from typing import Any
 from vllm_eagle_ext.checkpoint.draft_config import DFlashConfig, DraftConfig, NestedConfig
 from vllm_eagle_ext.checkpoint.layer_ids import ANGELSLIM_KEY, IDS_KEY, OUTPUT_IDS_KEY
 from vllm_eagle_ext.checkpoint.registry import config_blocks, own_keys
+from vllm_eagle_ext.checkpoint.rope_config import rope_kind
 from vllm_eagle_ext.checkpoint.spec import KeyEffect
 
 _UNSET = (None, False, 0)
@@ -58,8 +59,16 @@ _ROPE_NUMBERS = frozenset(
         "partial_rotary_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
         "attention_factor", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor",
         "mrope_section", "mrope_interleaved", "finetuned", "full_attention", "sliding_attention",
+        "rope_dim", "xdrope_section",
     }
 )  # fmt: skip
+# Those of one kind of rope, which vLLM reads with that one.
+_OF_ONE_KIND = {
+    "alpha": "dynamic", "fope_init_factor": "default", "fope_sep_head": "default",
+    "is_deepseek_v4": "deepseek_yarn", "long_mscale": "longrope", "mixed_b": "ntk",
+    "num_inv_freq": "default", "num_key_value_heads": "default", "short_mscale": "longrope",
+    "use_fope": "default",
+}  # fmt: skip
 _READ = frozenset(
     {
         *DraftConfig.model_fields, *DFlashConfig.model_fields, *NestedConfig.model_fields, IDS_KEY,
@@ -156,11 +165,14 @@ def unknown_keys(flat: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
 
 
 def rope_keys(flat: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of rope that nobody knows."""
+    """Yield the keys of rope that nobody knows, or that vLLM reads with another kind of rope."""
     for block in ("rope_scaling", "rope_parameters"):
         inner = flat.get(block)
-        for key, value in inner.items() if isinstance(inner, Mapping) else ():
-            if key not in _ROPE_NUMBERS:
+        if not isinstance(inner, Mapping):
+            continue
+        kind = rope_kind(inner)
+        for key, value in inner.items():
+            if key not in _ROPE_NUMBERS and _OF_ONE_KIND.get(key) != kind:
                 yield f"{block}.{key}", value
 
 

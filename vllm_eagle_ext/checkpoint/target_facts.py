@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.registry import drafter_of
-from vllm_eagle_ext.checkpoint.rope_config import Rope, read_rope, rope_problems
+from vllm_eagle_ext.checkpoint.rope_config import Rope, read_rope, rope_block, rope_problems
 from vllm_eagle_ext.errors import UnsupportedDraftError, UnsupportedTargetError
 
 # Plain models, and older EAGLE-3 heads: the name by itself does not make a draft of a model.
@@ -52,11 +52,22 @@ class TargetFacts:
             num_layers=_size(text, "num_hidden_layers"),
             hidden_size=_size(text, "hidden_size"),
             vocab_size=_size(text if text.get("vocab_size") else config, "vocab_size"),
-            rope=Rope(None) if rope_problems(text) else read_rope(text),
+            rope=Rope(None) if rope_problems(text) else target_rope(text),
             max_position_embeddings=length if type(length) is int else None,
             embedding_scale=_table_scale(text),
             folder=folder,
         )
+
+
+def target_rope(text: Mapping[str, Any]) -> Rope:
+    """Return the rope that a draft of the target may be expected to have.
+
+    The sections of XD-RoPE, which transformers calls dynamic, differ for images only, and published
+    drafts of such targets have the plain rope.
+    """
+    rope, block = read_rope(text), rope_block(text)
+    is_sectioned = "xdrope_section" in block or ("alpha" in block and "mrope_section" in block)
+    return replace(rope, kind="default", factor=None) if is_sectioned else rope
 
 
 def refuse_a_draft(config: Mapping[str, Any], name: str) -> None:

@@ -16,6 +16,7 @@ PAIR_RULES = (
     *parallel.RULES,
     *weights.RULES,
     speculative.texts_stay_the_targets,
+    speculative.one_length_stops_no_drafts,
     *target.RULES,
     cache_groups.draft_cache_lies_in_one_group,
 )

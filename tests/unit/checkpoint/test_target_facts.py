@@ -51,8 +51,9 @@ def test_blocks_without_an_end():
 @pytest.mark.parametrize(
     "name",
     [
-        "Gemma3Config", "Gemma4Config", "InternVLConfig", "LlavaConfig", "Llama4Config", "Mistral3Config",
-        "Qwen2_5OmniConfig", "Qwen2_5_VLConfig", "Qwen3OmniMoeConfig", "Qwen3VLConfig", "Qwen3_5Config",
+        "Gemma3Config", "Gemma4Config", "InternVLConfig", "LlavaConfig", "Llama4Config",
+        "Mistral3Config", "Qwen2_5OmniConfig", "Qwen2_5_VLConfig", "Qwen3OmniMoeConfig",
+        "Qwen3VLConfig", "Qwen3_5Config",
         "T5GemmaConfig",
     ],
 )  # fmt: skip

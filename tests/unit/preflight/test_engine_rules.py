@@ -20,6 +20,7 @@ TABLE = {
     "dtype_has_a_kernel": ("warning", True, None),
     "later_weights_stay_the_drafts": ("error", False, "SpeculativeConfigError"),
     "texts_stay_the_targets": ("warning", True, None),
+    "one_length_stops_no_drafts": ("warning", True, None),
     "images_are_known_to_v1": ("error", False, "UnsupportedTargetError"),
     "target_hands_out_its_embeddings": ("error", False, "UnsupportedTargetError"),
     "draft_cache_lies_in_one_group": ("error", True, "UnsupportedDraftError"),

@@ -92,6 +92,44 @@ def test_keys_of_known_trainers_are_no_unknown_ones(tmp_path, name):
     }
 
 
+@pytest.mark.parametrize(
+    ("scaling", "told"),
+    [
+        ({"rope_type": "dynamic", "alpha": 1000.0}, False),
+        ({"type": "dynamic", "alpha": 1000.0}, False),
+        ({"rope_type": "ntk", "factor": 2.0, "mixed_b": 0.5}, False),
+        ({"rope_type": "longrope", "short_mscale": 1.5}, False),
+        ({"rope_type": "yarn", "factor": 2.0, "alpha": 1000.0}, True),
+        ({"rope_type": "default", "mixed_b": 0.5}, True),
+    ],
+)
+def test_rope_keys_that_vllm_reads(tmp_path, scaling, told):
+    draft = valid_draft("native")
+    draft.config["rope_scaling"] = scaling
+    found = names(inspect(draft, tmp_path).findings)
+    assert ("mathematical_keys_are_known" in found) is told
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"type": "xdrope", "alpha": 1000.0, "xdrope_section": [4, 4, 4, 4]},
+        {
+            "rope_type": "dynamic",
+            "alpha": 1000.0,
+            "mrope_section": [4, 4, 4, 4],
+        },  # as transformers has it
+    ],
+)
+def test_a_plain_rope_on_a_target_with_xdrope(tmp_path, scaling):
+    target = {"rope_scaling": scaling}
+    assert inspect(valid_draft("native"), tmp_path, target=target).findings == ()
+    other = target | {"rope_theta": 500000.0}
+    assert names(inspect(valid_draft("native"), tmp_path, target=other).findings) == {
+        "rope_matches_the_target"
+    }
+
+
 GEMMA = {"model_type": "gemma4_text"}
 
 
