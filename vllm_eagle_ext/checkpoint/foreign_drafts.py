@@ -43,6 +43,7 @@ REFUSED: Mapping[str, str] = {
     "DeepseekV4DSparkModel": f"its layers are those of DeepSeek-V4, outside the target's files, {_NONE}",
     "Glm5_2DSparkModel": f"its layers have latent attention next to a Markov head, {_NONE}",
     "MiniMaxM3DSparkModel": f"its layers are those of MiniMax-M3, {_NONE} with a Markov head",
+    "Gemma4Eagle3DraftModel": f"its MLP has gelu in place of silu, {_NONE}",
     "Gemma4Eagle3Model": f"its layers are those of Gemma, with gelu and four norms, {_NONE}",
     "LlamaEagleDraftModel": _EAGLE_1,
     "VispecDraftModel": _IMAGES,

@@ -31,7 +31,6 @@ LLAMA_DRAFTER = Drafter(
         # NeMo AutoModel, whose config says the first one whatever the class.
         NEMO,
         "GptOssEagle3DraftModel",
-        "Gemma4Eagle3DraftModel",
         # P-EAGLE of SpecForge, and as vLLM calls those of speculators.
         P_EAGLE,
         "PeagleLlamaForCausalLM",
