@@ -20,10 +20,7 @@ _EAGLE_1 = (
     "for EAGLE-1 does neither"
 )
 _IMAGES = f"it is an EAGLE-1 draft that condenses images, {_NONE}"
-_MEDUSA = (
-    'it has Medusa heads, which only vLLM\'s own class serves: write "method": "medusa" and '
-    '{"eagle_ext": {"enabled": false}}'
-)
+_MEDUSA = 'it has Medusa heads, which vLLM serves by a class of its own: write "method": "medusa"'
 _MTP = (
     "it is a multi-token-prediction head, which vLLM serves as a part of its target's files, with "
     '"method": "mtp"'
@@ -75,7 +72,7 @@ _PARTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for pattern, what in (
         (r"parallel_draft_heads|medusa", "Medusa heads, which draft later tokens"),
         (r"hydra|grounded_heads", "Hydra heads"),
-        (r"^(prefix_gru|embed_proj)\.|_gru\.|lstm", "a recurrent head, such as Domino's"),
+        (r"^(prefix_gru|embed_proj)\.|_gru\.|lstm", "a recurrent head (Domino)"),
         (r"layer_fusion_weights|[kv]_proj_target", "a mix of aux states for each layer (DFlare)"),
         (r"^(img_fc|image|visual|vision)|image_adaptor", "parts that read images"),
         (r"(^|\.)(eh_proj|enorm|hnorm|shared_head)\.|^mtp\.", "parts of a multi-token-prediction head"),

@@ -76,7 +76,7 @@ def inspect_draft(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -
 def _inspect(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -> Inspection:
     flat, options = flatten(files.config), engine.options
     drafter = drafter_of(files.config, flat.get("model_type"))
-    flat = own_depth(files, flat, drafter, target)
+    flat = own_depth(files, flat, drafter, target.num_layers)
     candidate = Candidate(files=files, flat=flat, engine=engine, drafter=drafter)
     early = tuple(apply_rules(EARLY_RULES, candidate))
     refused = any(finding.severity == Severity.ERROR for finding in early)

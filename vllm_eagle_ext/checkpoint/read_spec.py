@@ -27,7 +27,7 @@ _LATER_LAYER = re.compile(r"layers\.0*[1-9]")
 
 
 def own_depth(
-    files: DraftFiles, flat: Mapping[str, Any], drafter: Drafter | None, target: TargetFacts
+    files: DraftFiles, flat: Mapping[str, Any], drafter: Drafter | None, target_layers: int
 ) -> Mapping[str, Any]:
     """Return the config with the draft's own depth in place of the target's.
 
@@ -40,7 +40,7 @@ def own_depth(
     if drafter is None or format_of(files.config) != "published":
         return flat
     in_parallel = family_of(flat, drafter, files).drafts_in_parallel or flat.get("parallel_drafting")
-    states_the_targets = flat.get("num_hidden_layers") == target.num_layers > 1
+    states_the_targets = flat.get("num_hidden_layers") == target_layers > 1
     if in_parallel or not states_the_targets or layers_in(files) != 1:
         return flat
     return {

@@ -159,7 +159,8 @@ def _why_not_this_type(type_: object) -> str:
 def _why_not_this_name(name: str, files: DraftFiles) -> str:
     """Say what keeps a draft from being served: its kind, or only its name."""
     if reason := REFUSED.get(name):
-        return f"{reason}; {ANOTHER}"
+        joined = ", or" if '"method"' in reason else ";"
+        return f"{reason}{joined} {ANOTHER}"
     if type_ := SPECULATORS_CLASSES.get(name):
         return f'edit config.json: "speculators_model_type": "{type_}", as speculators writes it'
     if reason := foreign_part(files.tensors):

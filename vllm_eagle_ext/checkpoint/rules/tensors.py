@@ -9,7 +9,7 @@ from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.expected_tensors import belongs_to_quantised
 from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import FLOATS, quantised_weights
-from vllm_eagle_ext.checkpoint.rules.tensor_remedies import depth_edit, how_to_complete, why_unexpected
+from vllm_eagle_ext.checkpoint.rules.tensor_remedies import how_to_complete, why_unexpected
 from vllm_eagle_ext.checkpoint.tensors import COMPUTED, HOLDS_WEIGHTS, non_finite
 
 _BELONGS = "check that config.json belongs to the weights"
@@ -42,7 +42,9 @@ def draft_is_no_plain_model(case: Case) -> Iterable[Problem]:
             field="the draft",
             value=f"no draft: it has {layers} layers and no fc",
             allowed="an EAGLE-3 draft, whose fc reads the target's states",
-            remedy="name the draft; this looks like a whole model, such as a target",
+            remedy="name the draft; this looks like a whole model, such as a target"
+            if case.config.pard_token is None
+            else 'write "method": "draft_model" and "parallel_drafting": true for a PARD draft',
         )
 
 
@@ -71,13 +73,14 @@ def tensors_are_complete(case: Case) -> Iterable[Problem]:
 def depth_is_the_drafts_own(case: Case) -> Iterable[Problem]:
     """Warn of the target's depth in place of the draft's: the files tell that it has one layer."""
     stated = case.files.config.get("num_hidden_layers")
+    types = ', "layer_types": ["full_attention"]' * ("layer_types" in case.files.config)
     if case.spec.format == "published" and stated != case.spec.num_layers:
         yield Problem(
             field="num_hidden_layers of the draft's config.json",
             value=stated,
             allowed="1: the files hold one layer, and this is the target's depth. One layer is served, "
             "which attends to all tokens",
-            remedy=f"to be rid of this, as it has {depth_edit(case.files.config, 1)}",
+            remedy=f'state the same: edit config.json: "num_hidden_layers": 1{types}',
         )
 
 

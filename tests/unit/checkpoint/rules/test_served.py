@@ -259,3 +259,14 @@ def test_keys_that_change_nothing(tmp_path, key, value):
     inspection = inspect(draft, tmp_path)
     assert not inspection.errors
     assert not inspection.warnings
+
+
+def test_a_pard_draft_is_told_how_vllm_serves_it(tmp_path):
+    """It is a plain model, which drafts in parallel by masks."""
+    draft = valid_draft("p-eagle")
+    draft.config |= {"architectures": ["LlamaForCausalLM"], "pard_token": 7}
+    gone = ("mask_hidden", "fc.weight", "hidden_norm.weight")
+    draft.tensors = {name: one for name, one in draft.tensors.items() if not name.endswith(gone)}
+    inspection = inspect(draft, tmp_path)
+    (cause,) = [f for f in inspection.causes if f.rule == "draft_is_no_plain_model"]
+    assert '"method": "draft_model"' in cause.problem.remedy

@@ -122,7 +122,7 @@ CASES = [
         "depth_is_the_drafts_own", "the_targets_layer_types", "native",
         key("num_hidden_layers", LAYERS),
         key("layer_types", ["sliding_attention", "full_attention"] * 4), key("sliding_window", 16),
-        words=("attends to all tokens", '"layer_types" with 1 of its entries'),
+        words=("attends to all tokens", '"layer_types": ["full_attention"]'),
     ),
     case(
         "tensors_are_expected", "bias_of_fc", "post-norm", more("fc.bias", HIDDEN), words=("fc.bias",),
