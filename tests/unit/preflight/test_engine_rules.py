@@ -21,6 +21,7 @@ TABLE = {
     "later_weights_stay_the_drafts": ("error", False, "SpeculativeConfigError"),
     "texts_stay_the_targets": ("warning", True, None),
     "one_length_stops_no_drafts": ("warning", True, None),
+    "padding_is_cut_off": ("error", False, "SpeculativeConfigError"),
     "images_are_known_to_v1": ("error", False, "UnsupportedTargetError"),
     "target_hands_out_its_embeddings": ("error", False, "UnsupportedTargetError"),
     "draft_cache_lies_in_one_group": ("error", True, "UnsupportedDraftError"),

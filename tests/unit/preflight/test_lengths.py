@@ -8,7 +8,7 @@ from tests.support.checkpoints import tiny_draft, write_target
 from tests.support.described import problems
 from tests.support.drafts import inspect, valid_draft, write
 from vllm_eagle_ext import plugin
-from vllm_eagle_ext.engine_rules.speculative import one_length_stops_no_drafts
+from vllm_eagle_ext.engine_rules.speculative import one_length_stops_no_drafts, padding_is_cut_off
 
 LENGTH, K = 256, 4
 
@@ -65,6 +65,21 @@ def test_a_shorter_length_of_the_draft_is_warned_of(tmp_path, keys, engine, coun
     described = {"max_model_len": LENGTH, "runner": "v1"} | engine
     found = problems(one_length_stops_no_drafts, case, speculative=keys, **described)
     assert [one.value for one in found] == [128] * count
+
+
+@pytest.mark.parametrize(
+    ("family", "rows", "asked", "count"),
+    [
+        ("dflash", 160, True, 1),
+        ("dflash", 160, False, 0),
+        ("dflash", 128, True, 0),
+        ("native", 160, True, 0),
+    ],
+)
+def test_a_shared_head_with_padding_is_read_whole(tmp_path, family, rows, asked, count):
+    case = inspect(valid_draft(family), tmp_path, target={"vocab_size": rows}).case
+    keys = {"use_local_argmax_reduction": asked}
+    assert len(problems(padding_is_cut_off, case, speculative=keys)) == count
 
 
 def test_a_start_warns_of_it(speculative, tmp_path, vllm_log):
