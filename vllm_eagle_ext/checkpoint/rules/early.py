@@ -150,10 +150,10 @@ def architecture_is_served(draft: Candidate) -> Iterable[Problem]:
 
 
 def _why_not_this_type(type_: object) -> str:
-    if type_ in {kind for kind, _ in registry.speculators()}:
-        return f"no drafter computes {type_} on such layers; {ANOTHER}"
-    known = UNREAD_TYPES.get(type_) if isinstance(type_, str) else None
-    return f"{known or 'vLLM reads no speculators draft of this type'}; {ANOTHER}"
+    name = type_ if isinstance(type_, str) else ""
+    if name in {kind for kind, _ in registry.speculators()}:
+        return f"no drafter computes {name} on such layers; {ANOTHER}"
+    return f"{UNREAD_TYPES.get(name, 'vLLM reads no speculators draft of this type')}; {ANOTHER}"
 
 
 def _why_not_this_name(name: str, files: DraftFiles) -> str:
