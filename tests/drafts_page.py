@@ -27,7 +27,9 @@ def architectures() -> list[str]:
 def _row(drafter: Drafter) -> str:
     families = [one.title for one in registry.families().values() if drafter in one.drafters]
     published = ", ".join(f"`{name}`" for name in sorted(drafter.published))
-    types = ", ".join(f"`{type_}` on {layer}" for type_, layer in drafter.speculators)
+    layers = dict.fromkeys(layer for _, layer in drafter.speculators)
+    kinds = dict.fromkeys(f"`{type_}`" for type_, _ in drafter.speculators)
+    types = kinds and f"{', '.join(kinds)} on {', '.join(layers)}"
     cells = (
         f"`{drafter.architecture}`", ", ".join(sorted(families)), f"`{drafter.method}`", published,
         types or "-",

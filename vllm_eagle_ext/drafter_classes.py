@@ -40,9 +40,8 @@ class Drafter:
         str, ...
     ] = ()  # architectures of these speculators types that go to vLLM unchecked
     is_vllms: bool = False  # vLLM's own class, on a config that the preflight has resolved
+    vllms_class: str = ""  # of vLLM's package, where it is not called like the architecture
     may_lie_in_the_target: bool = False  # a draft of the method may be a part of the target's files
-    # Registered too: names that vLLM looks up before the config is resolved, and does not know.
-    aliases: tuple[str, ...] = ()
     can_gate: bool = False  # builds gated attention
     omits_self_attn: bool = False  # q, k and v are built without `self_attn.` in their names
 
@@ -54,7 +53,22 @@ class Drafter:
     @property
     def registration(self) -> str:
         """Return the path in the form that vLLM's registry takes."""
-        return f"{self.package}:{self.architecture}"
+        return f"{self.package}:{self.vllms_class or self.architecture}"
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Return the names that vLLM may look up before the config is resolved.
+
+        These are the published ones, and what vLLM makes of them: it puts its name for the method
+        before an architecture that does not show it.
+        """
+        prefix = _SHOWN_AS.get(self.method, "")
+        hidden = [name for name in self.published if not name.startswith(prefix)]
+        renamed = [prefix + name for name in hidden if not name.endswith(prefix)]
+        return (*self.published, *renamed)
+
+
+_SHOWN_AS = {"dflash": "DFlash", "eagle3": "Eagle3"}
 
 
 QWEN3 = Backbone(

@@ -28,7 +28,10 @@ def registered_drafters() -> dict[str, str]:
 
 
 def aliases() -> dict[str, str]:
-    """Return the names that vLLM looks up before preflight writes the class's own, and does not know."""
+    """Return the names that vLLM looks up before preflight writes the class's own.
+
+    Only those that it does not know are registered.
+    """
     return {name: drafter.registration for drafter in DRAFTERS for name in drafter.aliases}
 
 

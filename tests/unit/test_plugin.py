@@ -89,6 +89,18 @@ def test_drafters_are_registered_by_package_path():
         assert getattr(importlib.import_module(module), name).__name__ == name
 
 
+def test_names_that_vllm_does_not_know_lead_to_classes():
+    import importlib
+
+    registered = set(plugin.registered_drafters())
+    for drafter in DRAFTERS:
+        module, name = drafter.registration.split(":")
+        assert isinstance(getattr(importlib.import_module(module), name), type)
+        assert drafter.is_vllms or drafter.architecture in registered
+    assert {"LlamaEagle3DraftModel", "Eagle3LlamaEagle3DraftModel"} <= set(plugin.aliases())
+    assert {"Qwen3DFlash2DraftModel", "DFlashQwen3DFlash2DraftModel"} <= set(plugin.aliases())
+
+
 def test_the_plugin_loads_no_rules_of_checkpoints():
     """Every process of vLLM imports it, also those that serve no draft."""
     code = "import vllm_eagle_ext.plugin, sys; print(*(m for m in sys.modules if m in {%s}))"

@@ -21,7 +21,7 @@ class Case:
     config: DraftConfig
     spec: DraftSpec
     expected: Mapping[str, Expected]  # by canonical name, as the draft's family says
-    target: TargetFacts
+    target: TargetFacts  # without rows that the draft does not know, which are its padding
     engine: EngineFacts
 
     @property

@@ -15,6 +15,7 @@ from typing import Any
 from vllm_eagle_ext.checkpoint.draft_config import DFlashConfig, DraftConfig, NestedConfig
 from vllm_eagle_ext.checkpoint.layer_ids import ANGELSLIM_KEY, IDS_KEY, OUTPUT_IDS_KEY
 from vllm_eagle_ext.checkpoint.registry import config_blocks, own_keys
+from vllm_eagle_ext.checkpoint.rope_config import rope_kind
 from vllm_eagle_ext.checkpoint.spec import KeyEffect
 
 _UNSET = (None, False, 0)
@@ -33,6 +34,7 @@ UNCOMPUTED: Mapping[str, KeyEffect] = {
     "clip_qkv": KeyEffect("clips queries, keys and values", _UNSET),
     "hidden_activation": KeyEffect("takes the place of silu", (None, "silu")),
     "no_rope_layers": KeyEffect("leaves rope out of layers", (None, 1), by_layer=True),  # 1: with it
+    "mla_use_nope": KeyEffect("leaves rope out of layers", _UNSET),
     "attention_chunk_size": KeyEffect("cuts the attention in chunks", _UNSET),
     "use_bidirectional_attention": KeyEffect("lets tokens see later ones", _UNSET),
     "depth_gate": KeyEffect("gates the draft by its depth", _UNSET),
@@ -57,8 +59,16 @@ _ROPE_NUMBERS = frozenset(
         "partial_rotary_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
         "attention_factor", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor",
         "mrope_section", "mrope_interleaved", "finetuned", "full_attention", "sliding_attention",
+        "rope_dim", "xdrope_section",
     }
 )  # fmt: skip
+# Those of one kind of rope, which vLLM reads with that one.
+_OF_ONE_KIND = {
+    "alpha": "dynamic", "fope_init_factor": "default", "fope_sep_head": "default",
+    "is_deepseek_v4": "deepseek_yarn", "long_mscale": "longrope", "mixed_b": "ntk",
+    "num_inv_freq": "default", "num_key_value_heads": "default", "short_mscale": "longrope",
+    "use_fope": "default",
+}  # fmt: skip
 _READ = frozenset(
     {
         *DraftConfig.model_fields, *DFlashConfig.model_fields, *NestedConfig.model_fields, IDS_KEY,
@@ -108,6 +118,20 @@ _OF_NO_ACCOUNT = frozenset(
         "rope_interleave",
         # switches of ModelOpt's exporter, alike in all of its drafts
         "use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm",
+        "next_layer_regular",
+        # of other kinds of drafts, whose tensors tell
+        "draft_num_hidden_layers", "fc_bias", "hydra_num_heads", "hydra_num_layers", "medusa_num_heads",
+        "medusa_num_layers", "parallel_draft_heads_num_layers", "parallel_draft_step", "qkv_bias",
+        "truncated_vocab_size", "use_confidence_head",
+        # of training, by NeMo AutoModel, DeepSpec and AngelSlim
+        "attention_backend", "down_sample_ratio", "down_sample_ratio_min", "embed_weight_key",
+        "gamma_warmup", "gamma_warmup_step", "loss_decay_gamma", "num_depths", "parallel_drafting",
+        "step_loss_decay", "trust_remote_code", "ttt_length",
+        # of targets whose config a trainer copies
+        "attention_k_eq_v", "compress_ratios", "enable_moe_block", "global_head_dim",
+        "hidden_size_per_layer_input", "indexer_types", "linear_attn_config", "mla_use_output_gate",
+        "mlp_layer_types", "num_global_key_value_heads", "num_hash_layers", "num_kv_shared_layers",
+        "num_mtp_modules", "use_double_wide_mlp", "vocab_size_per_layer_input",
         # producers and what they were trained for
         "algorithm", "base_model", "has_own_embed_tokens", "has_own_lm_head", "license", "model_name",
         "quantization", "speculators_version", "target_model", "target_model_name_or_path",
@@ -141,11 +165,14 @@ def unknown_keys(flat: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
 
 
 def rope_keys(flat: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of rope that nobody knows."""
+    """Yield the keys of rope that nobody knows, or that vLLM reads with another kind of rope."""
     for block in ("rope_scaling", "rope_parameters"):
         inner = flat.get(block)
-        for key, value in inner.items() if isinstance(inner, Mapping) else ():
-            if key not in _ROPE_NUMBERS:
+        if not isinstance(inner, Mapping):
+            continue
+        kind = rope_kind(inner)
+        for key, value in inner.items():
+            if key not in _ROPE_NUMBERS and _OF_ONE_KIND.get(key) != kind:
                 yield f"{block}.{key}", value
 
 

@@ -18,8 +18,8 @@ ANOTHER_TARGET = "target_is_the_drafts_own"
 # Errors that a wrong target by itself may cause; without one of them a draft is not called another's.
 _OF_THE_PAIR = frozenset(
     {
-        "aux_layer_ids_exist", "draft_vocabulary_fits", "target_depth_fits", "target_width_fits",
-        "tokenizers_agree",
+        "aux_layer_ids_exist", "draft_vocabulary_fits", "narrow_vocabulary_is_padded",
+        "target_depth_fits", "target_width_fits", "tokenizers_agree",
     }
 )  # fmt: skip
 # Rule -> rules whose errors follow where it finds one.

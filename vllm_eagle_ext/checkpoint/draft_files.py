@@ -20,10 +20,11 @@ from vllm_eagle_ext.checkpoint.headers import (
     TensorHeader,
     disguised,
     header_length,
+    held_twice,
     parse_header,
     parse_json,
 )
-from vllm_eagle_ext.checkpoint.origins import refuse_gguf
+from vllm_eagle_ext.checkpoint.origins import refuse_gguf, refuse_nested
 from vllm_eagle_ext.checkpoint.sources import (
     DRAFT_FIELD,
     FolderSource,
@@ -190,9 +191,7 @@ def _refuse_disguised(source: Source, name: str, first_bytes: bytes, *, weights:
 
 
 def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[str, int]:
-    """Return what vLLM will load: all *.safetensors, or those that an index names.
-
-    An empty result means that there are only .bin files.
+    """Return what vLLM will load: all *.safetensors, or those of an index; nothing where all are .bin.
 
     Raises:
         UnsupportedDraftError: no weights at all, an index that names none, or a missing shard of it.
@@ -201,6 +200,8 @@ def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[
     index_name = _INDEX
     if consolidated := fnmatch_filter(found, _CONSOLIDATED):
         found, index_name = {name: found[name] for name in consolidated}, _CONSOLIDATED_INDEX
+    elif isinstance(source, FolderSource):
+        refuse_nested(source.folder, _CONSOLIDATED)
     index = read_json(source, files, index_name)
     if index is not None:
         named = index.get("weight_map")
@@ -211,7 +212,12 @@ def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[
         missing = [name for name in wanted if name not in found]
         if missing:
             names = ", ".join(missing[:5])[:_CLIP]
-            raise _incomplete(source, f"without {names}, which {index_name} names")
+            others = ", ".join(name for name in found if name not in wanted)[:_CLIP]
+            stale = (
+                f"; if {others} holds the whole draft, remove {index_name}, which is of another export"
+            )
+            why = f"without {names}, which {index_name} names"
+            raise _incomplete(source, why, "finish the download" + stale * bool(others))
         return {name: found[name] for name in wanted}
     if found or any(name.endswith((".bin", ".pt")) and name != "mask_embedding.pt" for name in files):
         return found
@@ -224,12 +230,16 @@ def _is_weights(name: str) -> bool:
     return name.endswith(".safetensors") and not name.startswith(".")
 
 
-def _incomplete(source: Source, value: str) -> UnsupportedDraftError:
+def _incomplete(
+    source: Source,
+    value: str,
+    remedy: str = "finish the download, or convert the weights to safetensors",
+) -> UnsupportedDraftError:
     return UnsupportedDraftError(
         field=f"weights of the draft {source.model!r}",
         value=value,
         allowed="a draft checkpoint with all of its *.safetensors files",
-        remedy="finish the download, or convert the weights to safetensors",
+        remedy=remedy,
     )
 
 
@@ -245,10 +255,7 @@ def _read_headers(source: Source, shards: Mapping[str, int]) -> dict[str, Tensor
         for published, header in found.items():
             name = canonical_name(published)
             if name in tensors:
-                raise _damaged(
-                    source, shard, "each tensor once",
-                    f"{published!r} and {tensors[name].published!r} are the same tensor",
-                )  # fmt: skip
+                raise held_twice(source.model, tensors[name], published, shard)
             tensors[name] = header
     return tensors
 

@@ -11,6 +11,7 @@ from typing import Any
 from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError, sentence
 from vllm_eagle_ext.printable import shown
 
+AS_TRAINED = "state in config.json what the draft was trained with, or ask its publisher"
 _MOST = 50  # findings of one rule
 
 

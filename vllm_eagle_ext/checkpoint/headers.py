@@ -18,6 +18,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from vllm_eagle_ext.errors import UnsupportedDraftError
+
 HEADER_LIMIT = 2**20  # bytes; a draft of eight layers has some 20 kB
 GLANCE = 512  # bytes of a file that tell what lies in its place
 _SAFETENSORS_LIMIT = 10**8  # bytes of a header that the safetensors library takes
@@ -194,3 +196,16 @@ def _integer(text: str) -> int:
     if len(text) > _DIGITS:
         raise ValueError(f"it has an integer of {len(text)} digits")
     return int(text)
+
+
+def held_twice(model: str, first: TensorHeader, published: str, shard: str) -> UnsupportedDraftError:
+    """Return the refusal of a draft of which two files, or one twice, hold a tensor."""
+    remedy = "export the draft again, with each tensor once"
+    if first.file != shard:
+        remedy = f"move {first.file} or {shard} out of the folder: each may be a whole draft"
+    return UnsupportedDraftError(
+        field=f"weights of the draft {model!r}",
+        value=f"{first.published!r} in {first.file} and {published!r} in {shard}, the same tensor",
+        allowed="each tensor once: without an index vLLM loads every *.safetensors of the folder",
+        remedy=remedy,
+    )

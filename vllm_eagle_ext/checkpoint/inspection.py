@@ -16,7 +16,13 @@ from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity, apply_rules, relax
 from vllm_eagle_ext.checkpoint.flags import read_flag
 from vllm_eagle_ext.checkpoint.layer_ids import resolve_aux_layers
-from vllm_eagle_ext.checkpoint.read_spec import build_spec, family_of, trained_length
+from vllm_eagle_ext.checkpoint.read_spec import (
+    build_spec,
+    family_of,
+    own_depth,
+    trained_length,
+    without_padding,
+)
 from vllm_eagle_ext.checkpoint.registry import drafter_of
 from vllm_eagle_ext.checkpoint.rope_config import rope_problems
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, rules_for
@@ -71,12 +77,13 @@ def inspect_draft(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -
 def _inspect(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -> Inspection:
     flat, options = flatten(without_nulls(files.config)), engine.options
     drafter = drafter_of(files.config, flat.get("model_type"))
+    flat = own_depth(files, flat, drafter, target.num_layers)
     candidate = Candidate(files=files, flat=flat, engine=engine, drafter=drafter)
     early = tuple(apply_rules(EARLY_RULES, candidate))
     refused = any(finding.severity == Severity.ERROR for finding in early)
     if refused or drafter is None or engine.method not in (None, drafter.method):
         return Inspection(None, early)
-    config = parse_config(files.config)
+    config = parse_config(flat if format_of(files.config) == "published" else files.config)
     problems = [*(config if isinstance(config, list) else ()), *rope_problems(flat)]
     if problems or isinstance(config, list):
         return Inspection(None, _errors("config_is_well_formed", problems))
@@ -85,13 +92,14 @@ def _inspect(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -> Ins
         found = _errors("aux_layer_ids_exist", layers)
         told = mark_consequences(found, files.model, config, target, _layer_ids(layers[0]))
         return Inspection(None, told)
+    seen = without_padding(files, config, target)
     window = asked_window(options.draft_window, trained_length(flat, config), engine.max_model_len)
     spec = build_spec(
-        files, flat, config, drafter, target, layers, options.norm_output, options.gate_layout, window
+        files, flat, config, drafter, seen, layers, options.norm_output, options.gate_layout, window
     )
-    expected = spec.family.tensors(spec, config, target.vocab_size)
+    expected = spec.family.tensors(spec, config, seen.vocab_size)
     case = Case(
-        files=files, flat=flat, config=config, spec=spec, expected=expected, target=target, engine=engine
+        files=files, flat=flat, config=config, spec=spec, expected=expected, target=seen, engine=engine
     )  # fmt: skip
     late = apply_rules(rules_for(spec.family), case)
     read = spec.aux_layers.layer_ids

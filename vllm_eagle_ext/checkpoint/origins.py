@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from fnmatch import filter as fnmatch_filter
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from vllm_eagle_ext.errors import GgufDraftError
+from vllm_eagle_ext.errors import GgufDraftError, UnsupportedDraftError
 
 _MODELSCOPE = "VLLM_USE_MODELSCOPE"
 MODELSCOPE_PLACES = (
@@ -108,3 +109,31 @@ def refuse_gguf(model: str, names: Iterable[str], field: str) -> None:
         allowed="a draft checkpoint with config.json and safetensors",
         remedy=plugin if is_active else nobody,
     )
+
+
+_MOST_ENTRIES = 10_000  # of a folder and what lies below it
+
+
+def refuse_nested(folder: Path, pattern: str) -> None:
+    """Refuse a folder with such a file only below it.
+
+    vLLM lists all files below a folder, takes one of that name for weights in Mistral's format, and then
+    looks for them in the folder itself.
+
+    Raises:
+        UnsupportedDraftError: there is one.
+    """
+    seen = 0
+    for place, folders, names in os.walk(folder):
+        seen += len(folders) + len(names)
+        if seen > _MOST_ENTRIES:
+            return
+        if found := fnmatch_filter(names, pattern):
+            path = os.path.relpath(os.path.join(place, found[0]), folder)
+            raise UnsupportedDraftError(
+                field=f"files of the draft {str(folder)!r}",
+                value=path,
+                allowed="no weights of that name in a folder below: vLLM would load no others, and none "
+                "from there",
+                remedy=f"name {os.path.dirname(path)!r} of it as the draft, or move that folder away",
+            )

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.attention import Gate, GateLayout, read_gate, read_heads, with_window
@@ -18,6 +20,56 @@ from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
 from vllm_eagle_ext.checkpoint.tensors import HOLDS_WEIGHTS, integers
 from vllm_eagle_ext.checkpoint.vocabulary import Vocabulary, map_kind
 from vllm_eagle_ext.drafter_classes import Drafter
+
+# What a target says of each of its layers, or of some.
+_OF_LAYERS = ("layer_types", "sliding_window", "use_sliding_window", "max_window_layers")
+_LATER_LAYER = re.compile(r"layers\.0*[1-9]")
+
+
+def own_depth(
+    files: DraftFiles, flat: Mapping[str, Any], drafter: Drafter | None, target_layers: int
+) -> Mapping[str, Any]:
+    """Return the config with the draft's own depth in place of the target's.
+
+    NeMo AutoModel writes the target's config, all of its layers, next to an EAGLE-3 draft of one layer
+    that attends to all tokens. A draft that drafts in parallel may have several.
+
+    Args:
+        flat: `flatten(files.config)`.
+    """
+    if drafter is None or format_of(files.config) != "published":
+        return flat
+    in_parallel = family_of(flat, drafter, files).drafts_in_parallel or flat.get("parallel_drafting")
+    states_the_targets = flat.get("num_hidden_layers") == target_layers > 1
+    if in_parallel or not states_the_targets or layers_in(files) != 1:
+        return flat
+    return {
+        **{key: value for key, value in flat.items() if key not in _OF_LAYERS},
+        "num_hidden_layers": 1,
+    }
+
+
+def without_padding(files: DraftFiles, config: DraftConfig, target: TargetFacts) -> TargetFacts:
+    """Return the target with the tokens that a draft knows, the rest of its rows as padding.
+
+    A table or a map of the draft that is larger than its config's vocabulary contradicts that.
+    """
+    known = config.vocab_size
+    tables = ("embed_tokens.weight", "lm_head.weight", "t2d")
+    shapes = [files.tensors[name].shape for name in tables if name in files.tensors]
+    d2t = tensor_integers(files, "d2t")
+    is_beyond = bool(d2t) and map_kind(d2t or (), known) is None
+    if known >= target.vocab_size or is_beyond or any(shape and shape[0] > known for shape in shapes):
+        return target
+    return replace(target, vocab_size=known, padding=target.vocab_size - known)
+
+
+def layers_in(files: DraftFiles) -> int:
+    """Return the number of a draft's layers in its files; 0 where these cannot be read."""
+    if "layers.0.hidden_norm.weight" not in files.tensors:
+        return 0
+    later = {name.split(".")[1] for name in files.tensors if _LATER_LAYER.match(name)}
+    return 1 + len(later)
 
 
 def build_spec(

@@ -5,20 +5,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.draft_files import read_config
 from vllm_eagle_ext.checkpoint.registry import drafter_of
-from vllm_eagle_ext.checkpoint.rope_config import Rope, read_rope, rope_problems
+from vllm_eagle_ext.checkpoint.rope_config import Rope, read_rope, rope_block, rope_problems
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError, UnsupportedTargetError
 
 # Plain models, and older EAGLE-3 heads: the name by itself does not make a draft of a model.
 PLAIN_MODELS = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 
-# Where composite configs keep the language model.
-_TEXT_BLOCKS = ("text_config", "language_config", "llm_config")
+# Where composite configs keep the language model, or the part that holds it. `get_text_config` of
+# transformers and of vLLM's config classes finds the same ones.
+_TEXT_BLOCKS = ("text_config", "language_config", "llm_config", "thinker_config", "vlm_config")
+_OF_OLDER_ONES = ("decoder", "decoder_config", "generator", "text_encoder")  # and next to other parts
+_DEEPEST = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,12 @@ class TargetFacts:
     max_position_embeddings: int | None = None
     embedding_scale: float = 1.0  # what it multiplies the rows of its embedding table by
     folder: Path | None = None  # with the tokenizer, if it is here
+    padding: int = 0  # rows after vocab_size, of which a draft knows nothing
+
+    @property
+    def rows(self) -> int:
+        """Return the rows of its embeddings and head."""
+        return self.vocab_size + self.padding
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], folder: Path | None = None) -> TargetFacts:
@@ -44,7 +53,7 @@ class TargetFacts:
             num_layers=_size(text, "num_hidden_layers"),
             hidden_size=_size(text, "hidden_size"),
             vocab_size=_size(text if text.get("vocab_size") else config, "vocab_size"),
-            rope=Rope(None) if rope_problems(text) else read_rope(text),
+            rope=Rope(None) if rope_problems(text) else target_rope(text),
             max_position_embeddings=length if type(length) is int else None,
             embedding_scale=_table_scale(text),
             folder=folder,
@@ -74,6 +83,17 @@ def read_named_target(draft: str, *, field: str = "DRAFT", **place: Any) -> str:
     )  # fmt: skip
 
 
+def target_rope(text: Mapping[str, Any]) -> Rope:
+    """Return the rope that a draft of the target may be expected to have.
+
+    The sections of XD-RoPE, which transformers calls dynamic, differ for images only, and published
+    drafts of such targets have the plain rope.
+    """
+    rope, block = read_rope(text), rope_block(text)
+    is_sectioned = "xdrope_section" in block or ("alpha" in block and "mrope_section" in block)
+    return replace(rope, kind="default", factor=None) if is_sectioned else rope
+
+
 def refuse_a_draft(config: Mapping[str, Any], name: str) -> None:
     """Refuse a config.json of a draft in the target's place.
 
@@ -90,9 +110,15 @@ def refuse_a_draft(config: Mapping[str, Any], name: str) -> None:
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the language model's block of a composite config, else the config."""
-    blocks = (config.get(key) for key in _TEXT_BLOCKS)
-    return next((block for block in blocks if isinstance(block, Mapping)), config)
+    """Return the language model's block of a composite config, however deep, else the config."""
+    for _ in range(_DEEPEST):
+        keys = _TEXT_BLOCKS if "num_hidden_layers" in config else (*_TEXT_BLOCKS, *_OF_OLDER_ONES)
+        blocks = (config.get(key) for key in keys)
+        inner = next((block for block in blocks if block and isinstance(block, Mapping)), None)
+        if inner is None:
+            break
+        config = inner
+    return config
 
 
 def _table_scale(text: Mapping[str, Any]) -> float:

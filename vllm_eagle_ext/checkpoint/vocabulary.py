@@ -102,6 +102,18 @@ def compare_tokenizers(draft: Path | None, target: Path | None) -> str | None:
     return f"one that differs in {len(differing)} tokens, such as {differing[0][:_CLIP]!r}"
 
 
+def count_tokens(target: Path | None) -> int | None:
+    """Return the ids that a target's tokenizer may give; None: it cannot be read."""
+    file = target and target / _FILE
+    try:
+        if not file or not file.is_file() or file.stat().st_size > _LIMIT:
+            return None
+        ids = list(_tokens(parse_json(file.read_bytes(), containers=_CONTAINERS)).values())
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return None
+    return max(ids) + 1 if ids and all(type(id_) is int for id_ in ids) else None
+
+
 def _tokens(tokenizer: Any) -> dict[str, int]:
     """Return token -> id; unigram models list pairs of token and score."""
     vocabulary = tokenizer["model"]["vocab"]

@@ -40,6 +40,7 @@ class LoadingPlan:
     gate: dict[str, Any] | None = None  # `GatePlan` of a gated draft
     d2t: MapKind | None = None  # None: it could not be read beforehand
     target_vocab_size: int = 0  # V
+    embedding_rows: int = 0  # of the target's embeddings, its padding included
     drop_unexpected: bool = False  # `strict: false`
 
 
@@ -115,6 +116,8 @@ def _arranged(
             _require_identity(tensor)
         elif name == "d2t":
             yield name, _as_offsets(tensor, plan)
+        elif name == "embed_tokens.weight":
+            yield name, _padded(tensor, plan.embedding_rows)
         else:
             yield _reordered(name, tensor, plan.order)
 
@@ -148,6 +151,12 @@ def _as_offsets(tensor: torch.Tensor, plan: LoadingPlan) -> torch.Tensor:
     if kind == "absolute":
         tensor = tensor - torch.arange(len(tensor), dtype=tensor.dtype, device=tensor.device)
     return tensor
+
+
+def _padded(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+    """Return the embeddings with rows of zeros for the target's padding, whose ids never come."""
+    more = rows - len(tensor)
+    return tensor if more <= 0 else torch.cat([tensor, tensor.new_zeros(more, *tensor.shape[1:])])
 
 
 def _reordered(name: str, tensor: torch.Tensor, order: list[int]) -> tuple[str, torch.Tensor]:
@@ -199,7 +208,7 @@ def _require_fed(model: torch.nn.Module, built: set[str], seen: set[str]) -> Non
             continue
         sources = [f"{parent}.{piece}" for piece in FUSED.get(part, ())] or [module]
         names = [f"{source}.{kind}".strip(".") for source in sources]
-        missing += [each for each in names if each not in seen]
+        missing += [each for each in names if each not in seen and each != "d2t"]
     if missing:
         raise _bad_weights(
             "tensors of the draft", f"without {', '.join(sorted(missing))}", "all of them"

@@ -202,6 +202,38 @@ def texts_stay_the_targets(case: Case) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.ERROR, error=SpeculativeConfigError)
+def padding_is_cut_off(case: Case) -> Iterable[Problem]:
+    """Refuse the shorter way to the likeliest token for a shared head with padding, which it keeps."""
+    key = "use_local_argmax_reduction"
+    if case.target.padding and case.spec.head == "shared" and case.engine.speculative.get(key):
+        yield Problem(
+            field=f"speculative_config.{key}",
+            value=True,
+            allowed=f"false for this draft: the target's head has {case.target.padding} rows after its "
+            "vocabulary, which vLLM leaves out of whole logits only",
+            remedy="leave the key out",
+        )
+
+
+@rule(Severity.WARNING)
+def one_length_stops_no_drafts(case: Case) -> Iterable[Problem]:
+    """Warn of a length of the draft that V1 holds against the longest request of each step."""
+    engine, key = case.engine, "max_model_len"
+    asked, served = engine.speculative.get(key), engine.max_model_len
+    if type(asked) is not int or engine.runner == "v2" or case.spec.draft_window is not None:
+        return
+    if served is None or asked < served:
+        yield Problem(
+            field=f"speculative_config.{key}",
+            value=asked,
+            allowed="none, or the engine's: while one request is longer, vLLM's V1 runner drafts for no "
+            "request at all",
+            remedy="leave the key out: a draft costs no more in long texts; draft_window bounds what it "
+            "reads",
+        )
+
+
 @rule(Severity.WARNING, error=HybridStateError)
 def one_token_prompts_stay_right(engine: EngineFacts) -> Iterable[Problem]:
     """Warn of another scheduler on a target with recurrent states: see `schedulers.py`.

@@ -4,18 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.attention import LayerAttention, asked_window, read_heads, with_window
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, flatten, format_of, parse_config
+from vllm_eagle_ext.checkpoint.draft_files import read_draft_files
 from vllm_eagle_ext.checkpoint.findings import Problem
-from vllm_eagle_ext.checkpoint.read_spec import family_of, trained_length
+from vllm_eagle_ext.checkpoint.read_spec import family_of, own_depth, trained_length
 from vllm_eagle_ext.checkpoint.registry import drafter_of
 from vllm_eagle_ext.checkpoint.rope_config import read_rope
 from vllm_eagle_ext.checkpoint.rules.layers import too_narrow, window_problems
+from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.drafter_classes import Drafter
-from vllm_eagle_ext.errors import OptionsError, UnsupportedDraftError
+from vllm_eagle_ext.errors import EagleExtError, OptionsError, UnsupportedDraftError
 from vllm_eagle_ext.memory.geometry import Attention, rope_table_bytes
 from vllm_eagle_ext.plan.model_files import open_model, size_of
 from vllm_eagle_ext.plan.request import PlanRequest
@@ -36,11 +39,18 @@ class Draft:
 
 
 def read_draft(
-    request: PlanRequest, *, kv_bytes: int, length: int | None, k: int, keeps_all: bool
+    request: PlanRequest,
+    target: Mapping[str, Any],
+    *,
+    kv_bytes: int,
+    length: int | None,
+    k: int,
+    keeps_all: bool,
 ) -> Draft | None:
     """Read which attention layers the draft adds, and the size of its weights; None without a draft.
 
     Args:
+        target: its config.json.
         length: of the longest text.
         k: the largest that is planned.
         keeps_all: a layer that the option gave a window keeps all tokens, in the group of a target whose
@@ -57,11 +67,16 @@ def read_draft(
             remedy="name the draft, or leave the option out",
         )  # fmt: skip
     model = open_model(request.draft, field="DRAFT", download_dir=request.download_dir)
-    config = parse_config(model.config)
-    if isinstance(config, list):
-        raise _refusal(config[0], config[0].field)
     flat = flatten(model.config)
     drafter = drafter_of(model.config, flat.get("model_type"))
+    depth = text_config(target).get("num_hidden_layers")
+    if drafter is not None and type(depth) is int and flat.get("num_hidden_layers") == depth:
+        with suppress(EagleExtError):  # a plan needs no weights, which are what tells
+            files = read_draft_files(request.draft, download_dir=request.download_dir, field="DRAFT")
+            flat = own_depth(files, flat, drafter, depth)
+    config = parse_config(flat if format_of(model.config) == "published" else model.config)
+    if isinstance(config, list):
+        raise _refusal(config[0], config[0].field)
     if drafter is None or not drafter.backbone.has_kv_heads:
         raise UnsupportedDraftError(
             field="DRAFT", value=request.draft,

@@ -221,7 +221,12 @@ def _premises(
     weights = read_weights(model, estimated, request.weights_gib)
     keeps_all = recurrent is None and all(layers.window is None for layers in attention)
     draft = read_draft(
-        request, kv_bytes=attention[0].element_bytes, length=length, k=max(ks), keeps_all=keeps_all
+        request,
+        model.config,
+        kv_bytes=attention[0].element_bytes,
+        length=length,
+        k=max(ks),
+        keeps_all=keeps_all,
     )
     states = {"state_dtype": dtype_of_width(recurrent.state_bytes)} if recurrent else {}
     given = request.gpu_mem

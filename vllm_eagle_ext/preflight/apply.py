@@ -28,11 +28,14 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
     spec = case.spec
     hf_config.target_hidden_size = spec.target_hidden_size
     hf_config.draft_vocab_size = spec.vocabulary.size
+    if case.target.padding and not spec.drafter.is_vllms:
+        hf_config.vocab_size = case.target.rows  # the width of its logits, on which samplers go by
     if getattr(hf_config, "hidden_act", None) is None:  # the speculators config class has no defaults
         hf_config.hidden_act = "silu"
     if spec.fuses_aux_states:
         setattr(hf_config, IDS_KEY, list(spec.aux_layers.layer_ids))
         hf_config.num_aux_hidden_states = len(spec.aux_layers.layer_ids)
+    _write_depth(hf_config, case)
     _write_windows(hf_config, spec)
     if spec.quantisation is not None:
         hf_config.quantization_config = named_for_vllm(case)
@@ -43,6 +46,15 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
         write_marker(hf_config, weights=asdict(loading_plan(case, strict=strict)))
     hf_config.architectures = [spec.drafter.architecture]
     config.update_arch_()
+
+
+def _write_depth(hf_config: Any, case: Case) -> None:
+    """Write the draft's own depth where its file states the target's, with that one's layer types."""
+    layers = case.spec.num_layers
+    if hf_config.num_hidden_layers == layers:
+        return
+    hf_config.num_hidden_layers = layers
+    hf_config.layer_types = ["full_attention"] * layers
 
 
 def _write_windows(hf_config: Any, spec: DraftSpec) -> None:
@@ -88,6 +100,7 @@ def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
         gate=_gate_plan(case.spec),
         d2t=case.spec.vocabulary.map_kind,
         target_vocab_size=case.target.vocab_size,
+        embedding_rows=case.target.rows,
         drop_unexpected=not strict,
     )
 

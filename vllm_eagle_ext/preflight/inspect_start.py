@@ -21,8 +21,7 @@ from vllm_eagle_ext.checkpoint.registry import (
     methods,
     own_model_types,
 )
-from vllm_eagle_ext.checkpoint.rope_config import read_rope
-from vllm_eagle_ext.checkpoint.target_facts import PLAIN_MODELS
+from vllm_eagle_ext.checkpoint.target_facts import PLAIN_MODELS, target_rope
 from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.engine_rules import PAIR_RULES
 from vllm_eagle_ext.errors import EagleExtError, GgufDraftError, SpeculativeConfigError
@@ -113,7 +112,7 @@ def target_facts(target: Any, engine: EngineFacts) -> TargetFacts:
         num_layers=target.get_total_num_hidden_layers(),
         hidden_size=target.get_hidden_size(),
         vocab_size=target.get_vocab_size(),
-        rope=read_rope(engine.text),
+        rope=target_rope(engine.text),
         max_position_embeddings=engine.text.get("max_position_embeddings"),
         folder=folder if folder.is_dir() else None,
     )

@@ -13,7 +13,6 @@ DRAFTERS = (
         package="tests.support.toy_family",
         published=("Eagle3ToyForCausalLM",),
         speculators=(),
-        aliases=("Eagle3ToyForCausalLM",),
         can_gate=False,
     ),
 )

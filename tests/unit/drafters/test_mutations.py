@@ -57,10 +57,12 @@ OF_OTHER_FORMATS = {"gated_rows_can_be_moved", "gptq_rules_fit_the_files", "qwei
 OF_QUANTISATIONS = {"quantisation_is_well_formed", "quantisation_is_known"}
 # Of what is asked of a draft or of the target beside it, not of its file: rules/cases/target.py.
 OF_THE_REQUEST = {
-    "draft_is_no_plain_model", "gate_layout_has_a_gate", "k_can_pay", "k_is_worth_drafting",
-    "rope_table_is_bounded",
+    "depth_is_the_drafts_own", "draft_is_no_plain_model", "gate_layout_has_a_gate", "k_can_pay",
+    "k_is_worth_drafting", "rope_table_is_bounded",
     "k_leaves_room_in_the_context", "trained_length_covers_the_target", "trainer_rotates_the_same_part",
     "confidence_head_is_there", "vocabulary_is_widened", "draft_window_is_computed",
+    "narrow_vocabulary_is_padded", "padding_is_not_drafted", "padding_is_the_targets",
+    "target_is_not_padded",
     "draft_window_holds_a_step", "draft_window_is_used", "embedding_scale_is_stated",
 }  # fmt: skip
 # Values are read where they are asked for: preflight/check/test_weights.py.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from tests.support import published
 from tests.support.checkpoints import tiny_draft
@@ -161,3 +164,15 @@ def test_a_window_that_is_none(plan, tmp_path, value):
     result = plan(*H200, "--draft", eagle3(tmp_path / "draft"), "--draft-window", value)
     assert result.exit_code == 2
     assert "above 1" in result.output
+
+
+def test_the_targets_depth_is_no_depth_of_a_draft(said, dense, tmp_path):
+    """NeMo AutoModel writes the target's config next to a draft of one layer."""
+    options, of = (*H200, "--gpu-mem", "1000", "--draft"), {"of": dense}
+    depth = json.loads((dense / "config.json").read_text())["num_hidden_layers"]
+    drafts = [eagle3(tmp_path / "one"), eagle3(tmp_path / "deep", num_hidden_layers=depth)]
+    for draft in drafts:
+        one = {"layers.0.hidden_norm.weight": torch.ones(4)}
+        save_file(one, Path(draft) / "model.safetensors")
+    plain, deep = (said(*options, draft, **of)["kv"] for draft in drafts)
+    assert plain == deep

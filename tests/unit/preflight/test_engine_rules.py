@@ -22,6 +22,8 @@ TABLE = {
     "draft_length_fits": ("error", False, "SpeculativeConfigError"),
     "texts_stay_the_targets": ("warning", True, None),
     "target_hands_out_its_states": ("error", False, "UnsupportedTargetError"),
+    "one_length_stops_no_drafts": ("warning", True, None),
+    "padding_is_cut_off": ("error", False, "SpeculativeConfigError"),
     "images_are_known_to_v1": ("error", False, "UnsupportedTargetError"),
     "target_hands_out_its_embeddings": ("error", False, "UnsupportedTargetError"),
     "draft_head_reads_little": ("note", True, None),

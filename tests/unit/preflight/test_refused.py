@@ -96,7 +96,7 @@ class TestAnotherTarget:
         with pytest.raises(UnsupportedDraftError) as caught:
             speculative_config(target, draft)
         message = str(caught.value)
-        assert "its weights have width 64" in message
+        assert 'its weights have another width: edit config.json: "hidden_size": 64' in message
         assert "name as many layers as fc reads" not in message
         assert len(message.splitlines()) == 3
 

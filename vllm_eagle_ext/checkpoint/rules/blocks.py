@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, rule
 
 
 @rule(Severity.ERROR, can_run=True, for_all=False)
@@ -59,13 +59,15 @@ def block_size_is_consistent(case: Case) -> Iterable[Problem]:
     if case.spec.block_size == 1:
         yield Problem(
             field="block_size of the draft's config.json", value=1, allowed="at least 2",
-            remedy="use the config.json that was published with the draft",
+            remedy=AS_TRAINED,
         )  # fmt: skip
 
 
 @rule(Severity.ERROR, for_all=False)
 def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
-    token, size = case.spec.mask_token_id, case.target.vocab_size
+    token, size = case.spec.mask_token_id, case.target.rows
+    if case.spec.embeddings == "own":
+        size = case.target.vocab_size
     if case.spec.family.widens_inputs and case.spec.embeddings == "own":
         size = max(size, case.config.vocab_size)
     if token is None or not 0 <= token < size:
@@ -78,7 +80,7 @@ def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
             "tokenizer's mask token, else the first id that the tokenizer does not use, else its "
             "padding token"
             if token is None and omits
-            else "use the config.json that was published with the draft",
+            else AS_TRAINED,
         )
 
 
@@ -132,7 +134,8 @@ def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
             field="use_aux_hidden_state of the draft's config.json",
             value=False,
             allowed=f"true: a {case.spec.title} draft is conditioned only on aux states",
-            remedy="use the config.json that was published with the draft",
+            remedy="if it has an fc, remove the key from config.json; otherwise use another draft: no "
+            "drafter of vLLM computes this one",
         )
 
 

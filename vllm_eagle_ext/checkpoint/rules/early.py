@@ -11,6 +11,15 @@ from vllm_eagle_ext.checkpoint import registry
 from vllm_eagle_ext.checkpoint.draft_config import format_of, published_architecture
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.foreign_drafts import (
+    ANOTHER,
+    REFUSED,
+    SPECULATORS_CLASSES,
+    UNREAD_TYPES,
+    foreign_part,
+    name_edit,
+    own_architecture,
+)
 from vllm_eagle_ext.checkpoint.target_facts import PLAIN_MODELS
 from vllm_eagle_ext.drafter_classes import Drafter
 from vllm_eagle_ext.engine import EngineFacts
@@ -25,14 +34,8 @@ PASSED_THROUGH = frozenset(
         "MuseGlimmerAssistantModel", "Qwen3OmniDSparkModel",
     }
 )  # fmt: skip
-SPECULATORS_PASSED_THROUGH = frozenset({"eagle"})
 # vLLM looks for a DSpark draft of any other name inside the target, and takes these types for such.
 IN_THE_TARGET, IN_TARGETS_OF = "DSparkDraftModel", frozenset({"deepseek_v4", "deepseek_v41"})
-
-# Not what their names promise.
-REFUSED: Mapping[str, str] = {
-    "LlamaForCausalLMEagle3Gated": "it gates its MLP by draft depth, which no drafter of vLLM computes",
-}
 
 # vLLM rewrites these model types into MTP drafts before it looks at the method.
 TAKEN_FOR_MTP = frozenset(
@@ -46,7 +49,6 @@ TAKEN_FOR_MTP = frozenset(
 
 # With these, published drafts are known to be read.
 _USUAL_MODEL_TYPES = frozenset({"llama", "qwen3", "kimi_k2", "gpt_oss", "glm4_moe"})
-_PUBLISHED_CONFIG = "use the config.json that was published with the draft"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +71,7 @@ class Candidate:
         type_ = self.speculators_type
         if type_ is not None:
             left = {name for one in DRAFTERS for name in one.excluded_architectures}
-            is_left = isinstance(type_, str) and type_ in SPECULATORS_PASSED_THROUGH
-            return is_left or self.architecture in left
+            return self.architecture in left
         if self.drafter is not None:
             return False
         if self.engine.method not in (None, *registry.methods()):
@@ -101,8 +102,13 @@ def architecture_is_named(draft: Candidate) -> Iterable[Problem]:
             field="architectures of the draft's config.json",
             value=draft.files.config.get("architectures"),
             allowed="a list with one name, such as ['LlamaForCausalLMEagle3']",
-            remedy=_PUBLISHED_CONFIG,
+            remedy=_how_to_name(draft.files),
         )
+
+
+def _how_to_name(files: DraftFiles) -> str:
+    fitting = own_architecture(files)
+    return f"by its tensors, {name_edit(fitting)}" if fitting else "name the class of its trainer there"
 
 
 @rule(Severity.ERROR)
@@ -113,7 +119,7 @@ def speculators_type_is_named(draft: Candidate) -> Iterable[Problem]:
             field="speculators_model_type of the draft's config.json",
             value=None,
             allowed=_any_of(dict.fromkeys(type_ for type_, _ in registry.speculators())),
-            remedy=_PUBLISHED_CONFIG,
+            remedy="add the type to config.json: the kind of draft that speculators trained",
         )
 
 
@@ -132,17 +138,39 @@ def architecture_is_served(draft: Candidate) -> Iterable[Problem]:
             field="speculators_model_type and model_type of its transformer_layer_config",
             value=(draft.speculators_type, layer),
             allowed=", ".join(f"{kind} on {type_}" for kind, type_ in sorted(registry.speculators())),
-            remedy="no drafter computes this one; export another kind, or leave it to vLLM with "
-            '{"eagle_ext": {"enabled": false}}',
+            remedy=_why_not_this_type(draft.speculators_type),
         )
     elif draft.architecture:
-        reason = REFUSED.get(draft.architecture, "no drafter of that name is known")
         yield Problem(
             field="architectures of the draft's config.json",
             value=draft.architecture,
             allowed=", ".join(sorted(registry.published())),
-            remedy=f"{reason}; use another draft, or correct the name if the export wrote a wrong one",
+            remedy=_why_not_this_name(draft.architecture, draft.files),
         )
+
+
+def _why_not_this_type(type_: object) -> str:
+    name = type_ if isinstance(type_, str) else ""
+    if name in {kind for kind, _ in registry.speculators()}:
+        return f"no drafter computes {name} on such layers; {ANOTHER}"
+    return f"{UNREAD_TYPES.get(name, 'vLLM reads no speculators draft of this type')}; {ANOTHER}"
+
+
+def _why_not_this_name(name: str, files: DraftFiles) -> str:
+    """Say what keeps a draft from being served: its kind, or only its name."""
+    if reason := REFUSED.get(name):
+        joined = ", or" if '"method"' in reason else ";"
+        return f"{reason}{joined} {ANOTHER}"
+    if type_ := SPECULATORS_CLASSES.get(name):
+        return f'edit config.json: "speculators_model_type": "{type_}", as speculators writes it'
+    if reason := foreign_part(files.tensors):
+        return f"no drafter of that name is known; {reason}"
+    if fitting := own_architecture(files):
+        return (
+            f"no drafter of that name is known, but the tensors are those of another: if its trainer "
+            f"computes the same, {name_edit(fitting)}; otherwise {ANOTHER}"
+        )
+    return f"no drafter of that name is known; {ANOTHER}"
 
 
 @rule(Severity.ERROR)

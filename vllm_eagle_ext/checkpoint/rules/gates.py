@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from vllm_eagle_ext.checkpoint.attention import SEPARATE_GATES
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.foreign_drafts import ANOTHER
 from vllm_eagle_ext.checkpoint.quantisation import quantised_weights
 
 _BELONGS = "check that config.json belongs to the weights"
@@ -35,7 +36,8 @@ def gate_matches_its_flag(case: Case) -> Iterable[Problem]:
             field="attn_output_gate of the draft's config.json",
             value=stated,
             allowed=f"{gate is not None}, because the weights have {'an ' if gate else ''}{found}",
-            remedy=_BELONGS,
+            remedy=f'if the weights are the draft\'s, edit config.json: "attn_output_gate": '
+            f"{'true' if gate else 'false'}",
         )
 
 
@@ -47,11 +49,13 @@ def gate_has_the_heads_rows(case: Case) -> Iterable[Problem]:
         module, _, _ = name.rpartition(".")
         parent, _, part = module.rpartition(".")
         if parent.endswith("self_attn") and part in SEPARATE_GATES and case.spec.gate is None:
+            rows = f"{heads.query * heads.dim} rows (per element) or {heads.query} (one per head)"
+            can_gate = case.spec.drafter.can_gate
             yield Problem(
                 field=f"shape of {header.published}",
                 value=header.shape,
-                allowed=f"{heads.query * heads.dim} rows (per element) or {heads.query} (one per head)",
-                remedy=_BELONGS,
+                allowed=rows if can_gate else "no gate: no drafter of vLLM computes one in such a draft",
+                remedy=_BELONGS if can_gate else ANOTHER,
             )
 
 

@@ -54,7 +54,9 @@ def rope_is_computed(case: Case) -> Iterable[Problem]:
             field=f"rope_type {_CONFIG}",
             value=case.spec.rope.kind,
             allowed=", ".join(sorted(COMPUTED_KINDS)),
-            remedy="use the config.json that was published with the draft",
+            remedy='edit config.json: "rope_type": "dynamic", which is the same for text'
+            if case.spec.rope.kind == "xdrope"
+            else "no drafter of vLLM computes this rope: use another draft",
         )
 
 

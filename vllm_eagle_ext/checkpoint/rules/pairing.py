@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.vocabulary import count_tokens
 
 # Four times the most of any published draft. A row of 128 bfloat16 numbers for each makes 1 GiB.
 MOST_POSITIONS = 2**22
@@ -29,8 +30,8 @@ def target_width_fits(case: Case) -> Iterable[Problem]:
     norm = case.files.tensors.get("norm.weight")
     remedy = "serve the draft with the target it was trained for"
     if stated is None and norm is not None and norm.shape != (case.spec.hidden_size,):
-        remedy = "use the config.json that was published with the draft: its weights have width "
-        remedy += f"{norm.shape[-1] if norm.shape else 1}"
+        width = norm.shape[-1] if norm.shape else 1
+        remedy = f'its weights have another width: edit config.json: "hidden_size": {width}'
     yield Problem(
         field=f"{'hidden_size' if stated is None else key} of the draft {case.spec.model!r}",
         value=value,
@@ -63,6 +64,73 @@ def target_depth_fits(case: Case) -> Iterable[Problem]:
             )
 
 
+# Tables are padded to a multiple of up to so many rows, where no tokenizer tells.
+_MOST_PADDING = 1024
+
+
+def _is_padding(case: Case) -> bool:
+    """Say whether the target's rows after the draft's vocabulary are of no token."""
+    tokens = count_tokens(case.target.folder)
+    if tokens is None:
+        return case.target.padding <= _MOST_PADDING
+    return tokens <= case.target.vocab_size
+
+
+@rule(Severity.ERROR, can_run=True)
+def narrow_vocabulary_is_padded(case: Case) -> Iterable[Problem]:
+    """Refuse a draft of fewer tokens than its target's tables have rows, if the rest is no padding."""
+    known, tokens = case.target.vocab_size, count_tokens(case.target.folder)
+    if not case.target.padding or _is_padding(case):
+        return
+    allowed = f"{case.target.rows}, the target's, or less where the rest of its rows are padding"
+    if tokens is not None:
+        allowed += f": its tokenizer has {tokens} ids"
+        remedy = f"use a draft that was trained for this target: not all of its tokens are below {known}"
+    else:
+        remedy = (
+            "name a folder of the target with its tokenizer.json, which tells; if its ids end below "
+            f'{known}, {{"eagle_ext": {{"strict": false}}}} serves the draft'
+        )
+    yield Problem(
+        field="vocab_size of the draft's config.json", value=known, allowed=allowed, remedy=remedy
+    )
+
+
+@rule(Severity.NOTE)
+def padding_is_not_drafted(case: Case) -> Iterable[Problem]:
+    """Note a padded target of a draft that shares all of its tables."""
+    if _is_told(case) and _shares_the_tables(case):
+        yield Problem(
+            field="vocab_size of the draft's config.json",
+            value=case.target.vocab_size,
+            message=f"The target's tables have {case.target.padding} rows more, which are taken for "
+            "padding: the draft proposes none of these",
+        )
+
+
+@rule(Severity.WARNING)
+def padding_is_the_targets(case: Case) -> Iterable[Problem]:
+    """Warn of a padded target where the draft has tables of its own."""
+    if _is_told(case) and not _shares_the_tables(case):
+        yield Problem(
+            field="vocab_size of the draft's config.json",
+            value=case.target.vocab_size,
+            allowed=f"{case.target.rows}, the target's; its last {case.target.padding} rows are taken "
+            "for padding, of which the draft proposes none",
+            remedy="if acceptance is low, check that the draft was trained for this target",
+        )
+
+
+def _is_told(case: Case) -> bool:
+    """Say whether there is padding, and no rule that refuses it."""
+    refused = case.spec.drafter.is_vllms and not case.is_reduced
+    return case.target.padding > 0 and not refused and _is_padding(case)
+
+
+def _shares_the_tables(case: Case) -> bool:
+    return (case.spec.head, case.spec.embeddings) == ("shared", "shared")
+
+
 @rule(Severity.ERROR, for_all=False)
 def eagle3_is_causal(case: Case) -> Iterable[Problem]:
     """Refuse `is_causal: false`: vLLM's decoder layer would attend to rows that are not there yet."""
@@ -71,7 +139,8 @@ def eagle3_is_causal(case: Case) -> Iterable[Problem]:
             field="is_causal of the draft's config.json",
             value=False,
             allowed="true, or no such key: an EAGLE-3 draft is autoregressive",
-            remedy="use the config.json that was published with the draft",
+            remedy="if the key came from another config, remove it; otherwise use another draft: no "
+            "drafter of vLLM computes this one",
         )
 
 
@@ -104,7 +173,7 @@ def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
                 value=stated,
                 allowed=f"up to {most} positions: vLLM reserves a row of its rope cache for each, here "
                 f"{stated * width * 2 / 2**30:.3g} GiB",
-                remedy="state the positions that the draft was trained with",
+                remedy="state the positions that the draft was trained with, or those of the target",
             )
             return
 
@@ -161,7 +230,7 @@ def heads_divide(case: Case) -> Iterable[Problem]:
             field="num_key_value_heads of the draft's config.json",
             value=heads.kv,
             allowed=f"a divisor of num_attention_heads, {heads.query}",
-            remedy="use the config.json that was published with the draft",
+            remedy=AS_TRAINED,
         )
 
 
@@ -173,7 +242,8 @@ def layer_types_are_complete(case: Case) -> Iterable[Problem]:
             field="layer_types of the draft's config.json",
             value=f"{len(types)} entries",
             allowed=f"{case.spec.num_layers}, one per layer",
-            remedy="use the config.json that was published with the draft",
+            remedy=f'edit config.json: "layer_types" with {case.spec.num_layers} entries, those of the '
+            "draft's own layers",
         )
     slides = [kind == "sliding_attention" for kind in types or ()]
     windows = [layer.window for layer in case.spec.layers]
@@ -183,13 +253,17 @@ def layer_types_are_complete(case: Case) -> Iterable[Problem]:
             field="sliding_window of the draft's config.json",
             value=None,
             allowed="a positive integer, because layers of the draft slide",
-            remedy="use the config.json that was published with the draft",
+            remedy="state the window that it was trained with, or, if its layers attend to all tokens, "
+            'write "full_attention" for each in layer_types',
         )
 
 
 RULES = (
     target_width_fits,
     target_depth_fits,
+    narrow_vocabulary_is_padded,
+    padding_is_not_drafted,
+    padding_is_the_targets,
     eagle3_is_causal,
     rope_is_stated,
     rope_table_is_bounded,

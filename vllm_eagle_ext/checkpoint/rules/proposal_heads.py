@@ -8,11 +8,11 @@ from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.draft_config import ProposalHeads
-from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.foreign_drafts import name_edit
 from vllm_eagle_ext.checkpoint.quantisation import quantised_weights
 from vllm_eagle_ext.checkpoint.rules.vocabulary import is_widened
 
-_PUBLISHED = "use the config.json that was published with the draft"
 SELECTOR = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 CONFIDENCE = "confidence_head.proj"
 _MARKOV, _GATHERED = "markov_head.markov_w2", "W4A16_NVFP4"
@@ -43,20 +43,37 @@ def selector_is_stated(case: Case) -> Iterable[Problem]:
         if case.config.of_heads(key) is None:
             yield Problem(
                 field=f"{key} of the draft's config.json", value=None,
-                allowed="a positive integer, in dflash_config", remedy=_PUBLISHED,
+                allowed="a positive integer, in dflash_config", remedy=AS_TRAINED,
             )  # fmt: skip
     group = case.config.of_heads("conv_group_size")
     if group and width % group:
         yield Problem(
             field="conv_group_size of the draft's config.json", value=group,
-            allowed=f"a divisor of hidden_size, {width}", remedy=_PUBLISHED,
+            allowed=f"a divisor of hidden_size, {width}", remedy=AS_TRAINED,
         )  # fmt: skip
     most = case.config.of_heads("selector_top_k")
     if most and most > case.target.vocab_size:
         yield Problem(
             field="selector_top_k of the draft's config.json", value=most,
-            allowed=f"at most {case.target.vocab_size}, the target's vocabulary", remedy=_PUBLISHED,
+            allowed=f"at most {case.target.vocab_size}, the target's vocabulary", remedy=AS_TRAINED,
         )  # fmt: skip
+
+
+@rule(Severity.ERROR, for_all=False)
+def target_is_not_padded(case: Case) -> Iterable[Problem]:
+    """Refuse a padded target for a draft of a whole vocabulary.
+
+    vLLM's DFlash2 looks candidates of the padding up in its codebooks, and DSpark takes the vocabulary
+    for a reduced one, with a head and a map.
+    """
+    if case.target.padding and not case.is_reduced:
+        yield Problem(
+            field="vocab_size of the draft's config.json",
+            value=case.target.vocab_size,
+            allowed=f"{case.target.rows}, the rows of the target's tables: vLLM's class of "
+            f"{case.spec.title} drafts knows no padding",
+            remedy="use a draft of another kind, or one that was trained with all of these rows",
+        )
 
 
 @rule(Severity.ERROR, for_all=False)
@@ -83,7 +100,7 @@ def markov_head_is_computed(case: Case) -> Iterable[Problem]:
             field="markov_rank of the draft's config.json", value=rank,
             allowed="a positive integer: a draft without a Markov head is a DFlash draft, whose "
             'architecture is "DFlashDraftModel"',
-            remedy=_PUBLISHED,
+            remedy=f"{AS_TRAINED}; without such a head, {name_edit('DFlashDraftModel')}",
         )  # fmt: skip
     if kind not in (None, "vanilla"):
         yield Problem(
@@ -183,6 +200,7 @@ def vocabulary_is_widened(case: Case) -> Iterable[Problem]:
 
 RULES = (
     heads_are_unambiguous,
+    target_is_not_padded,
     selector_is_stated,
     selector_knows_every_token,
     markov_head_is_computed,

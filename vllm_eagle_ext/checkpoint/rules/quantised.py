@@ -38,7 +38,7 @@ _PACKED = tuple(name for name in HOLDS_WEIGHTS if name != "weight")
 _LOW_PRECISION = ("F8", "I", "U8", "F4")
 _SHOWN = 5
 _PATTERNS = f"up to {MOST_PATTERNS} regular expressions that are matched at once"
-_PUBLISHED = "use the config.json that was published with the draft"
+_AS_EXPORTED = "state in config.json how its exporter quantised it, or ask its publisher"
 
 
 @rule(Severity.ERROR)
@@ -52,7 +52,7 @@ def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
             field=f"{place} of the draft's quantization_config",
             value=value,
             allowed=allowed,
-            remedy=_PUBLISHED,
+            remedy=_AS_EXPORTED,
         )
         return
     known, method = case.engine.quantisations, config.get("quant_method")
@@ -70,7 +70,7 @@ def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
             field="a pattern in the draft's quantization_config",
             value=pattern,
             allowed="no group that repeats around another repetition: vLLM may match it without an end",
-            remedy=_PUBLISHED,
+            remedy=_AS_EXPORTED,
         )
     modules = published_modules(case)
     try:
@@ -80,7 +80,7 @@ def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
             field="targets of the draft's quantization_config",
             value=str(error),
             allowed=f"names of modules and of classes, and {_PATTERNS}",
-            remedy=_PUBLISHED,
+            remedy=_AS_EXPORTED,
         )
 
 
@@ -93,8 +93,7 @@ def quantisation_is_known(case: Case) -> Iterable[Problem]:
             field="quant_method of the draft's quantization_config",
             value=method,
             allowed=", ".join(sorted(KNOWN_METHODS)),
-            remedy="use the config.json that was published with the draft; vLLM refuses a method that "
-            "neither it nor another plugin knows",
+            remedy="install another plugin that brings the method: without one vLLM refuses the draft",
         )
 
 
@@ -120,7 +119,7 @@ def quantised_weights_fit_their_method(case: Case) -> Iterable[Problem]:
                 field=f"dtype of {header.published}",
                 value=header.dtype,
                 allowed=f"{allowed} for the quant_method {case.spec.quantisation}",
-                remedy="use the config.json that was published with the draft",
+                remedy=_AS_EXPORTED,
             )
             return
 
@@ -213,7 +212,7 @@ def gptq_rules_fit_the_files(case: Case) -> Iterable[Problem]:
             field=field,
             value=unreadable,
             allowed=f"a mapping of {_PATTERNS} to settings",
-            remedy="use the config.json that was published with the draft",
+            remedy=_AS_EXPORTED,
         )
         return
     for name, rule_ in first_gptq_rules(config, names).items():
@@ -222,7 +221,7 @@ def gptq_rules_fit_the_files(case: Case) -> Iterable[Problem]:
                 field=field,
                 value=f"{rule_!r}, which leaves out {name}",
                 allowed="rules that leave out what is plain: this weight is quantised",
-                remedy="use the config.json that was published with the draft",
+                remedy=_AS_EXPORTED,
             )
             return
 

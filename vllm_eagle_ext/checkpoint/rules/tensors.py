@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.expected_tensors import belongs_to_quantised
-from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import FLOATS, quantised_weights
+from vllm_eagle_ext.checkpoint.rules.tensor_remedies import how_to_complete, why_unexpected
 from vllm_eagle_ext.checkpoint.tensors import COMPUTED, HOLDS_WEIGHTS, non_finite
 
 _BELONGS = "check that config.json belongs to the weights"
@@ -41,7 +42,9 @@ def draft_is_no_plain_model(case: Case) -> Iterable[Problem]:
             field="the draft",
             value=f"no draft: it has {layers} layers and no fc",
             allowed="an EAGLE-3 draft, whose fc reads the target's states",
-            remedy="name the draft; this looks like a whole model, such as a target",
+            remedy="name the draft; this looks like a whole model, such as a target"
+            if case.config.pard_token is None
+            else 'write "method": "draft_model" and "parallel_drafting": true for a PARD draft',
         )
 
 
@@ -62,7 +65,22 @@ def tensors_are_complete(case: Case) -> Iterable[Problem]:
             field="tensors of the draft",
             value=f"without {_listing(missing)}",
             allowed="every tensor of a draft of this config",
-            remedy="download all files of the draft, or check that config.json belongs to the weights",
+            remedy=how_to_complete(case, missing),
+        )
+
+
+@rule(Severity.WARNING, for_all=False)
+def depth_is_the_drafts_own(case: Case) -> Iterable[Problem]:
+    """Warn of the target's depth in place of the draft's: the files tell that it has one layer."""
+    stated = case.files.config.get("num_hidden_layers")
+    types = ', "layer_types": ["full_attention"]' * ("layer_types" in case.files.config)
+    if case.spec.format == "published" and stated != case.spec.num_layers:
+        yield Problem(
+            field="num_hidden_layers of the draft's config.json",
+            value=stated,
+            allowed="1: the files hold one layer, and this is the target's depth. One layer is served, "
+            "which attends to all tokens",
+            remedy=f'state the same: edit config.json: "num_hidden_layers": 1{types}',
         )
 
 
@@ -77,8 +95,8 @@ def tensors_are_expected(case: Case) -> Iterable[Problem]:
     norms = ("fc_norm.",) if case.spec.family.has_flags else ()
     apart = ("fc.weight", "d2t", "t2d", *(("input_norm.weight",) if norms else ()))
     unexpected = [
-        header.published
-        for name, header in case.files.tensors.items()
+        name
+        for name in case.files.tensors
         if name not in table
         and name not in apart
         and not (norms and name.startswith(norms))
@@ -88,10 +106,9 @@ def tensors_are_expected(case: Case) -> Iterable[Problem]:
     if unexpected:
         yield Problem(
             field="tensors of the draft",
-            value=_listing(unexpected),
+            value=_listing([case.files.tensors[name].published for name in unexpected]),
             allowed="only tensors that the drafter computes with",
-            remedy="it was trained with more than config.json says: use the config.json that was "
-            "published with these weights",
+            remedy=why_unexpected(case, unexpected),
         )
 
 
@@ -244,7 +261,7 @@ def mla_sizes_are_stated(case: Case) -> Iterable[Problem]:
             yield Problem(
                 field=f"{key} of the draft's config.json", value=None,
                 allowed="a positive integer",
-                remedy="use the config.json that was published with the draft",
+                remedy=AS_TRAINED,
             )  # fmt: skip
 
 
@@ -262,6 +279,7 @@ def weights_can_be_checked(case: Case) -> Iterable[Problem]:
 
 RULES = (
     draft_is_no_plain_model,
+    depth_is_the_drafts_own,
     tensors_are_complete,
     tensors_are_expected,
     tensor_shapes_fit,

@@ -30,7 +30,7 @@ def draft_vocabulary_fits(case: Case) -> Iterable[Problem]:
             field="vocab_size of the draft's config.json",
             value=case.config.vocab_size,
             allowed=f"{case.target.vocab_size}, the target's",
-            remedy="serve the draft with the target it was trained for",
+            remedy=_how_to_fit(case),
         )
     if case.spec.vocabulary.size > case.target.vocab_size:
         yield Problem(
@@ -39,6 +39,17 @@ def draft_vocabulary_fits(case: Case) -> Iterable[Problem]:
             allowed=f"at most {case.target.vocab_size}, the target's vocabulary",
             remedy="serve the draft with the target it was trained for",
         )
+
+
+def _how_to_fit(case: Case) -> str:
+    """Say what to do about another vocabulary, by the draft's own tables."""
+    size, spec = case.target.vocab_size, case.spec
+    edit = f'edit config.json: "vocab_size": {size}'
+    if case.config.vocab_size < size:
+        return f"its tables or its map are larger than that: {edit}, if they are of this target's size"
+    if (spec.head, spec.embeddings) == ("shared", "shared") and "d2t" not in case.files.tensors:
+        return f"if it was trained for this target, whose tables it shares, {edit}"
+    return "serve the draft with the target it was trained for"
 
 
 @rule(Severity.ERROR)

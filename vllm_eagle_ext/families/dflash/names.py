@@ -10,7 +10,11 @@ DFLASH_DRAFTER = Drafter(
     package="vllm_eagle_ext.families.dflash",
     method="dflash",
     backbone=QWEN3,
-    published=("DFlashDraftModel",),
+    published=(
+        "DFlashDraftModel",
+        "Qwen3DFlashDraftModel",  # NeMo AutoModel
+        "QwenDFlashDraftModel",  # AngelSlim
+    ),
     speculators=(("dflash", "qwen3"), ("dflash", "llama")),  # which trains layers of Qwen3 for both
 )
 

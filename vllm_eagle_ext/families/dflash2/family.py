@@ -78,6 +78,7 @@ DFLASH2 = replace(
     rules=(
         *DFLASH.rules,
         proposal_heads.heads_are_unambiguous,
+        proposal_heads.target_is_not_padded,
         proposal_heads.selector_is_stated,
         proposal_heads.selector_knows_every_token,
         *weights.FOR_VLLMS_LOADER,
@@ -101,6 +102,7 @@ DSPARK = replace(
     rules=(
         *_DSPARK_RULES,
         proposal_heads.heads_are_unambiguous,
+        proposal_heads.target_is_not_padded,
         proposal_heads.markov_head_is_computed,
         proposal_heads.markov_candidates_fit,
         proposal_heads.confidence_head_is_there,

@@ -12,9 +12,10 @@ DFLASH2_DRAFTER = Drafter(
     package=f"{_VLLM}.qwen3_dflash2",
     method="dflash",
     backbone=QWEN3,
-    published=("DFlash2DraftModel",),
+    published=("DFlash2DraftModel", "Qwen3DFlash2DraftModel"),  # the second by NeMo AutoModel
     speculators=(("dflash2", "qwen3"), ("dflash2", "llama")),
     is_vllms=True,
+    vllms_class="DFlash2Qwen3ForCausalLM",
 )
 DSPARK_DRAFTER = Drafter(
     architecture="Qwen3DSparkModel",
@@ -26,6 +27,7 @@ DSPARK_DRAFTER = Drafter(
     published_with_type=(("DSparkDraftModel", "qwen3"),),  # DeepSeek-V4's drafts say so too
     excluded_architectures=("Qwen3OmniDSparkModel",),  # which vLLM checks by itself
     is_vllms=True,
+    vllms_class="Qwen3DSparkForCausalLM",
     may_lie_in_the_target=True,
 )
 

@@ -27,7 +27,12 @@ from vllm_eagle_ext.checkpoint.rules import (
     vocabulary,
 )
 from vllm_eagle_ext.checkpoint.spec import DraftSpec, Evidence, Expected, Family
-from vllm_eagle_ext.families.eagle3.names import DEEPSEEK_DRAFTER, LLAMA_DRAFTER, P_EAGLE, QWEN3_DRAFTER
+from vllm_eagle_ext.families.eagle3.names import (
+    DEEPSEEK_DRAFTER,
+    LLAMA_DRAFTER,
+    P_EAGLES,
+    QWEN3_DRAFTER,
+)
 
 
 def _eagle3_tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int) -> dict[str, Expected]:
@@ -66,7 +71,7 @@ def _norms(spec: DraftSpec, layer: int) -> dict[str, Expected]:
 
 
 def _is_p_eagle(evidence: Evidence) -> bool:
-    named = evidence.speculators_type == "peagle" or evidence.architecture == P_EAGLE
+    named = evidence.speculators_type == "peagle" or evidence.architecture in P_EAGLES
     return named or evidence.has_mask_hidden
 
 
@@ -82,6 +87,7 @@ _RULES = (
     layers.aux_layers_are_stated,
     layers.aux_layer_ids_may_be_inputs,
     tensors.draft_is_no_plain_model,
+    tensors.depth_is_the_drafts_own,
     vocabulary.shared_parts_are_usual,
 )
 _FEEDBACK_RULES = (norms.norm_output_is_unambiguous, norms.head_is_normed)

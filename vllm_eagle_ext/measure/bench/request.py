@@ -230,7 +230,7 @@ def _random_prompts(request: BenchRequest, length: int, usual: int) -> PromptSet
     if vocabulary is None:
         raise SpeculativeConfigError(
             field="vocab_size of the target", value=None,
-            allowed="a number, in config.json or its text_config",
+            allowed="a number, in config.json or its language model's block",
             remedy="use a target whose config.json has one",
         )  # fmt: skip
     return random_ids(request.num_prompts or usual, length, int(vocabulary), request.seed)

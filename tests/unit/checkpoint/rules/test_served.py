@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.checkpoints import HIDDEN, VOCAB
+from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB
 from tests.support.drafts import inspect, valid_draft
 from tests.unit.checkpoint.rules.broken import names, write_tokenizers
 from tests.unit.checkpoint.rules.changes import key, more
@@ -14,6 +14,23 @@ from tests.unit.checkpoint.rules.changes import key, more
 def test_tokenizers_that_agree(tmp_path, draft):
     target = write_tokenizers(tmp_path, draft, {"a": 0, "b": 1})
     assert inspect(valid_draft("native"), tmp_path, target_folder=target).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        (range(VOCAB), {"padding_is_not_drafted"}),
+        (range(VOCAB + 1), {"narrow_vocabulary_is_padded"}),
+        ((), {"narrow_vocabulary_is_padded"}),  # a tokenizer without tokens tells nothing
+    ],
+)
+def test_the_targets_tokenizer_tells_what_is_padding(tmp_path, ids, found):
+    target = write_tokenizers(tmp_path, {}, {f"t{i}": i for i in ids})
+    rows = {"vocab_size": VOCAB + 2000}
+    inspection = inspect(valid_draft("dflash"), tmp_path, target=rows, target_folder=target)
+    assert names(inspection.findings) == found
+    seen = inspection.case.target
+    assert (seen.vocab_size, seen.rows) == (VOCAB, VOCAB + 2000)
 
 
 @pytest.mark.promise("both are taken on V1, and on V2 as soon as vLLM serves them")
@@ -57,6 +74,62 @@ def test_keys_of_dflash_that_change_nothing(tmp_path, name, value):
     assert "keys_are_computed" not in names(inspect(draft, tmp_path).findings)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qkv_bias", "fc_bias", "parallel_drafting", "num_depths", "parallel_draft_step",
+        "eagle_config.parallel_draft_heads_num_layers", "eagle_config.next_layer_regular",
+        "medusa_num_heads", "hydra_num_heads", "ttt_length", "loss_decay_gamma", "global_head_dim",
+    ],
+)  # fmt: skip
+def test_keys_of_known_trainers_are_no_unknown_ones(tmp_path, name):
+    """The tensors tell where a draft is of another kind."""
+    draft = valid_draft("native")
+    key(name, 2)(draft)
+    assert not names(inspect(draft, tmp_path).findings) & {
+        "keys_are_known",
+        "mathematical_keys_are_known",
+    }
+
+
+@pytest.mark.parametrize(
+    ("scaling", "told"),
+    [
+        ({"rope_type": "dynamic", "alpha": 1000.0}, False),
+        ({"type": "dynamic", "alpha": 1000.0}, False),
+        ({"rope_type": "ntk", "factor": 2.0, "mixed_b": 0.5}, False),
+        ({"rope_type": "longrope", "short_mscale": 1.5}, False),
+        ({"rope_type": "yarn", "factor": 2.0, "alpha": 1000.0}, True),
+        ({"rope_type": "default", "mixed_b": 0.5}, True),
+    ],
+)
+def test_rope_keys_that_vllm_reads(tmp_path, scaling, told):
+    draft = valid_draft("native")
+    draft.config["rope_scaling"] = scaling
+    found = names(inspect(draft, tmp_path).findings)
+    assert ("mathematical_keys_are_known" in found) is told
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"type": "xdrope", "alpha": 1000.0, "xdrope_section": [4, 4, 4, 4]},
+        {
+            "rope_type": "dynamic",
+            "alpha": 1000.0,
+            "mrope_section": [4, 4, 4, 4],
+        },  # as transformers has it
+    ],
+)
+def test_a_plain_rope_on_a_target_with_xdrope(tmp_path, scaling):
+    target = {"rope_scaling": scaling}
+    assert inspect(valid_draft("native"), tmp_path, target=target).findings == ()
+    other = target | {"rope_theta": 500000.0}
+    assert names(inspect(valid_draft("native"), tmp_path, target=other).findings) == {
+        "rope_matches_the_target"
+    }
+
+
 GEMMA = {"model_type": "gemma4_text"}
 
 
@@ -91,6 +164,50 @@ def test_other_names_of_the_llama_drafter(tmp_path, model):
     inspection = inspect(draft, tmp_path)
     assert inspection.findings == ()
     assert inspection.spec.drafter.backbone.name == "llama"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "family"),
+    [
+        ("LlamaEagle3DraftModel", "native"),  # NeMo AutoModel
+        ("LlamaEagle3DraftModel", "post-norm"),
+        ("LlamaEagle3DraftModel", "p-eagle"),
+        ("LlamaEagle3DraftModel", "mla"),
+        ("GptOssEagle3DraftModel", "native"),
+        ("DeepseekV3Eagle3DraftModel", "mla"),
+        ("Qwen3DFlashDraftModel", "dflash"),
+        ("Qwen3DFlash2DraftModel", "dflash2"),
+        ("CosyVoice3Eagle3LlamaForCausalLM", "native"),  # AngelSlim
+        ("QwenDFlashDraftModel", "dflash"),
+        ("Qwen3Eagle3Model", "qwen3"),  # DeepSpec
+        ("PeagleLlamaForCausalLM", "p-eagle"),  # vLLM's readers of speculators
+    ],
+)
+def test_names_of_trainers(tmp_path, architecture, family):
+    plain = inspect(valid_draft(family), tmp_path / "plain", engine={"runner": "v2"})
+    draft = valid_draft(family)
+    draft.config["architectures"] = [architecture]
+    named = inspect(draft, tmp_path / "named", engine={"runner": "v2"})
+    assert named.errors == plain.errors
+    assert (named.spec.family, named.spec.drafter) == (plain.spec.family, plain.spec.drafter)
+
+
+def test_the_targets_depth_is_no_depth_of_a_draft(tmp_path):
+    """NeMo AutoModel writes the target's config, also of more layers than any draft has."""
+    draft = valid_draft("native")
+    draft.config |= {
+        "num_hidden_layers": 80, "layer_types": ["sliding_attention"] * 80, "sliding_window": 8,
+    }  # fmt: skip
+    inspection = inspect(draft, tmp_path, target={"num_hidden_layers": 80})
+    assert names(inspection.findings) == {"depth_is_the_drafts_own"}
+    assert inspection.spec.num_layers == 1
+    assert [layer.window for layer in inspection.spec.layers] == [None]
+
+
+def test_a_parallel_draft_of_the_targets_depth_lacks_layers(tmp_path):
+    draft = valid_draft("p-eagle")
+    draft.config["num_hidden_layers"] = LAYERS
+    assert "tensors_are_complete" in names(inspect(draft, tmp_path).errors)
 
 
 _NEW = "Eagle3NewForCausalLM"
@@ -142,3 +259,14 @@ def test_keys_that_change_nothing(tmp_path, key, value):
     inspection = inspect(draft, tmp_path)
     assert not inspection.errors
     assert not inspection.warnings
+
+
+def test_a_pard_draft_is_told_how_vllm_serves_it(tmp_path):
+    """It is a plain model, which drafts in parallel by masks."""
+    draft = valid_draft("p-eagle")
+    draft.config |= {"architectures": ["LlamaForCausalLM"], "pard_token": 7}
+    gone = ("mask_hidden", "fc.weight", "hidden_norm.weight")
+    draft.tensors = {name: one for name, one in draft.tensors.items() if not name.endswith(gone)}
+    inspection = inspect(draft, tmp_path)
+    (cause,) = [f for f in inspection.causes if f.rule == "draft_is_no_plain_model"]
+    assert '"method": "draft_model"' in cause.problem.remedy

@@ -21,9 +21,8 @@ def test_wrong_width(check, tmp_path):
     result = check(draft)
     assert result.exit_code == 1
     assert errors(result) == ["target_width_fits"]
-    assert (
-        "to do:   use the config.json that was published with the draft: its weights have width 64"
-        in (result.stdout)
+    assert 'to do:   its weights have another width: edit config.json: "hidden_size": 64' in (
+        result.stdout
     )
     assert "further errors follow from it (--all shows them)" in result.stdout
     everything = check(draft, "--all")

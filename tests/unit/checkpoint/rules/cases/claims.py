@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.drafts import LAYER
 from tests.unit.checkpoint.rules.broken import case
-from tests.unit.checkpoint.rules.changes import key, no_key
+from tests.unit.checkpoint.rules.changes import key, more, no_key, no_tensor
 
 # fmt: off
 CASES = [
@@ -31,12 +31,37 @@ CASES = [
     ),
     case(
         "architecture_is_served", "unknown", "qwen3", key("architectures", ["Eagle3NewForCausalLM"]),
-        words=("'Eagle3NewForCausalLM'", "DFlashDraftModel", "no drafter of that name"),
+        words=(
+            "'Eagle3NewForCausalLM'", "DFlashDraftModel", "no drafter of that name",
+            'edit config.json: "architectures": ["Eagle3Qwen3ForCausalLM"]',
+        ),
     ),
     case(
         "architecture_is_served", "p_eagle_by_name", "native",
         key("architectures", ["PEagleLlamaForCausalLM"]),
         words=("'PEagleLlamaForCausalLM'", "no drafter of that name"),
+    ),
+    *(
+        case(
+            "architecture_is_served", f"{name}_on_{family}", family, *changes,
+            key("architectures", [name]), words=(f"'{name}'", *words),
+        )
+        for name, family, changes, words in [
+            ("NewModel", "native", [], ['"architectures": ["LlamaForCausalLMEagle3"]']),
+            ("NewModel", "mla", [], ['"architectures": ["Eagle3DeepseekV3ForCausalLM"]']),
+            ("NewModel", "dflash", [], ['"architectures": ["DFlashDraftModel"]']),
+            ("NewModel", "dflash2", [], ['"architectures": ["DFlash2DraftModel"]']),
+            ("NewModel", "dspark", [], ['"architectures": ["Qwen3DSparkModel"]']),
+            ("NewDomino", "dflash", [more("prefix_gru.weight_hh_l0", 3, 3)], ["a recurrent head"]),
+            ("NewEagle1", "native", [no_tensor("midlayer.hidden_norm.weight")], ["use another draft"]),
+            ("NewBin", "dflash", [lambda draft: draft.tensors.clear()], ['["DFlashDraftModel"]']),
+            ("Eagle3Speculator", "native", [], ['"speculators_model_type": "eagle3"']),
+            ("DominoDraftModel", "dflash", [], ["a recurrent head", "use another draft"]),
+            ("QwenDFlareDraftModel", "dflash", [], ["DFlare", "use another draft"]),
+            ("KimiK3Eagle3DraftModel", "mla", [], ["gated latent attention", "use another draft"]),
+            ("LlamaEagleDraftModel", "native", [], ["EAGLE-1", "use another draft"]),
+            ("MedusaModel", "native", [], ["Medusa heads", '"method": "medusa"']),
+        ]
     ),
     case(
         "architecture_is_served", "speculators_on_gemma", "speculators",
@@ -45,7 +70,12 @@ CASES = [
     ),
     case(
         "architecture_is_served", "speculators_of_a_new_kind", "speculators",
-        key("speculators_model_type", "medusa"), words=("('medusa', 'llama')", "dflash on qwen3"),
+        key("speculators_model_type", "medusa"),
+        words=("('medusa', 'llama')", "dflash on qwen3", "vLLM reads no speculators draft of this type"),
+    ),
+    case(
+        "architecture_is_served", "speculators_of_mtp", "speculators",
+        key("speculators_model_type", "mtp"), words=("('mtp', 'llama')", "multi-token-prediction"),
     ),
     case(
         "model_type_is_readable", "missing", "native", no_key("model_type"),

@@ -41,6 +41,15 @@ CASES = [
         words=("no_rope_layers", "[1, 0]", "leaves rope out"),
     ),
     case(
+        "keys_are_computed", "latents_without_rope", "mla", key("mla_use_nope", True),
+        words=("mla_use_nope", "True", "leaves rope out"),
+    ),
+    case(
+        "rope_is_computed", "of_a_target_that_sees", "native",
+        key("rope_scaling", {"type": "xdrope", "alpha": 1000.0, "xdrope_section": [4, 4, 4, 4]}),
+        words=("rope_type", "'xdrope'", '"rope_type": "dynamic"'),
+    ),
+    case(
         "rope_is_computed", "unknown", "native",
         key("rope_scaling", {"rope_type": "hope", "factor": 2.0}),
         words=("rope_type", "'hope'", "yarn"),

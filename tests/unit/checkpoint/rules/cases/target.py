@@ -124,11 +124,11 @@ CASES = [
     ),
     case(
         "target_is_the_drafts_own", "width_and_vocabulary", "native",
-        target={"hidden_size": 2 * HIDDEN, "vocab_size": 256},
-        words=("probably another one", "hidden size 64 (here 128)", "a vocabulary of 128 (here 256)"),
+        target={"hidden_size": 2 * HIDDEN, "vocab_size": 2560},
+        words=("probably another one", "hidden size 64 (here 128)", "a vocabulary of 128 (here 2560)"),
         others=(
-            "target_width_fits", "draft_vocabulary_fits", "fc_reads_every_aux_layer",
-            "embeddings_can_be_shared", "d2t_agrees_with_t2d",
+            "target_width_fits", "narrow_vocabulary_is_padded", "fc_reads_every_aux_layer",
+            "embeddings_can_be_shared",
         ),
     ),
     case(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN
+from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, LAYERS
 from tests.support.drafts import LATENT
 from tests.unit.checkpoint.rules.broken import case
 from tests.unit.checkpoint.rules.changes import (
@@ -45,23 +45,102 @@ CASES = [
     ),
     case(
         "tensors_are_expected", "bias", "native", more(f"{ATTENTION}.q_proj.bias", HIDDEN),
-        words=("midlayer.self_attn.q_proj.bias", "trained with more than config.json says"),
+        words=("midlayer.self_attn.q_proj.bias", "computes these biases", "use another draft"),
+    ),
+    case(
+        "tensors_are_expected", "biases_of_q_k_and_v", "native",
+        more(f"{ATTENTION}.q_proj.bias", HIDDEN), more(f"{ATTENTION}.k_proj.bias", HEAD_DIM),
+        more(f"{ATTENTION}.v_proj.bias", HEAD_DIM), key("qkv_bias", True),
+        words=("vLLM's EAGLE-3 layer reads attention_bias", "would drop", "o_proj.bias of zeros"),
+    ),
+    case(
+        "tensors_are_expected", "biases_of_q_k_and_v_on_qwen3", "qwen3",
+        more(f"{ATTENTION}.q_proj.bias", HIDDEN), more(f"{ATTENTION}.k_proj.bias", HEAD_DIM),
+        more(f"{ATTENTION}.v_proj.bias", HEAD_DIM),
+        words=('edit config.json: "attention_bias": true',),
+    ),
+    case(
+        "tensors_are_expected", "biases_of_the_attention", "native",
+        *(more(f"{ATTENTION}.{name}_proj.bias", rows)
+          for name, rows in (("q", HIDDEN), ("k", HEAD_DIM), ("v", HEAD_DIM), ("o", HIDDEN))),
+        words=('edit config.json: "attention_bias": true',),
+    ),
+    case(
+        "tensors_are_expected", "biases_of_the_mlp", "native",
+        *(more(f"midlayer.mlp.{name}_proj.bias", rows)
+          for name, rows in (("gate", 96), ("up", 96), ("down", HIDDEN))),
+        words=('edit config.json: "mlp_bias": true',),
+    ),
+    *(
+        case("tensors_are_expected", what, family, more(name, 4, 4), words=(name, *words))
+        for what, family, name, words in [
+            ("medusa", "native", "parallel_draft_heads.0.medusa_layers.0.linear.weight",
+             ("no drafter of vLLM computes Medusa heads", "use another draft")),
+            ("hydra", "native", "hydra_head.0.linear.weight", ("Hydra heads", "use another draft")),
+            ("domino", "dflash", "prefix_gru.weight_ih_l0", ("a recurrent head", "use another draft")),
+            ("dflare", "dflash", "layers.0.self_attn.k_proj_target.weight", ("DFlare",)),
+            ("mtp", "native", "eh_proj.weight", ("a multi-token-prediction head",)),
+            ("experts", "mla", "midlayer.mlp.experts.0.up_proj.weight", ("computes experts",)),
+            ("four_norms", "native", "midlayer.pre_feedforward_layernorm.weight", ("after attention",)),
+            ("images", "native", "img_fc.weight", ("parts that read images",)),
+            ("adapter_of_the_target", "native",
+             "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
+             ("an adapter of the target", "out of the draft's folder")),
+            ("adapter", "dflash", "layers.0.self_attn.q_proj.lora_A.weight",
+             ("merge it into the draft's weights",)),
+            ("second_head", "dflash", "markov_head.markov_w1.weight",
+             ('"architectures": ["Qwen3DSparkModel"]',)),
+            ("selector", "dflash", "candidate_selector.predecessor_codebook",
+             ('"architectures": ["DFlash2DraftModel"]',)),
+        ]
+    ),
+    case(
+        "gate_has_the_heads_rows", "of_latent_attention", "mla",
+        more("midlayer.self_attn.g_proj.weight", HIDDEN, 2 * HIDDEN),
+        words=("midlayer.self_attn.g_proj.weight", "no gate", "use another draft"),
+        others=("tensors_are_expected",),
+    ),
+    case(
+        "tensors_are_complete", "all_but_the_first_layer", "p-eagle", key("num_hidden_layers", 3),
+        words=("layers.2.mlp.up_proj.weight", 'with 2 layers, edit config.json: "num_hidden_layers": 2'),
+    ),
+    case(
+        "tensors_are_complete", "bias_of_o_proj", "native", key("attention_bias", True),
+        more(f"{ATTENTION}.q_proj.bias", HIDDEN), more(f"{ATTENTION}.k_proj.bias", HEAD_DIM),
+        more(f"{ATTENTION}.v_proj.bias", HEAD_DIM),
+        words=("without layers.0.self_attn.o_proj.bias", "o_proj.bias of zeros"),
+    ),
+    case(
+        "tensors_are_complete", "layers_of_another_number_than_the_target_has", "native",
+        key("num_hidden_layers", 5), words=('with 1 layer, edit config.json: "num_hidden_layers": 1',),
+    ),
+    case(
+        "depth_is_the_drafts_own", "the_targets", "native", key("num_hidden_layers", LAYERS),
+        words=("num_hidden_layers", "8", "this is the target's depth", '"num_hidden_layers": 1'),
+    ),
+    case(
+        "depth_is_the_drafts_own", "the_targets_layer_types", "native",
+        key("num_hidden_layers", LAYERS),
+        key("layer_types", ["sliding_attention", "full_attention"] * 4), key("sliding_window", 16),
+        words=("attends to all tokens", '"layer_types": ["full_attention"]'),
     ),
     case(
         "tensors_are_expected", "bias_of_fc", "post-norm", more("fc.bias", HIDDEN), words=("fc.bias",),
     ),
     case(
         "tensors_are_expected", "head_norms_of_another_backbone", "native",
-        more(f"{ATTENTION}.q_norm.weight", 32), words=("midlayer.self_attn.q_norm.weight",),
+        more(f"{ATTENTION}.q_norm.weight", 32),
+        words=("midlayer.self_attn.q_norm.weight", '["Eagle3Qwen3ForCausalLM"]'),
     ),
     case(
         "tensors_are_expected", "further_layer", "dflash",
         more("layers.2.mlp.up_proj.weight", 96, HIDDEN),
-        words=("layers.2.mlp.up_proj.weight",),
+        words=("layers.2.mlp.up_proj.weight", 'with 3 layers, edit config.json: "num_hidden_layers": 3'),
     ),
     case(
         "tensors_are_expected", "scales_without_quantisation", "mla",
-        more("midlayer.mlp.up_proj.weight_scale", 1), words=("midlayer.mlp.up_proj.weight_scale",),
+        more("midlayer.mlp.up_proj.weight_scale", 1),
+        words=("midlayer.mlp.up_proj.weight_scale", "quantization_config in config.json"),
     ),
     case(
         "tensors_are_expected", "mask_hidden_of_dflash", "dflash", more("mask_hidden", 1, HIDDEN),

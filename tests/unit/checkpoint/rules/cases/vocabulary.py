@@ -20,7 +20,38 @@ from tests.unit.checkpoint.rules.changes import (
 CASES = [
     case(
         "draft_vocabulary_fits", "vocab_size", "native", key("vocab_size", 120),
-        words=("vocab_size", "120", "128, the target's"),
+        words=("vocab_size", "120", "128, the target's", 'edit config.json: "vocab_size": 128'),
+    ),
+    case(
+        "draft_vocabulary_fits", "wider_than_the_tables_that_it_shares", "dflash",
+        key("vocab_size", 160),
+        words=("vocab_size", "160", "128, the target's", "whose tables it shares, edit config.json"),
+    ),
+    case(
+        "padding_is_not_drafted", "dflash", "dflash", target={"vocab_size": VOCAB + 32},
+        words=("vocab_size", "128", "32 rows more", "padding"),
+    ),
+    *(
+        case(
+            "target_is_not_padded", family, family, target={"vocab_size": VOCAB + 32},
+            engine={"runner": "v2"}, words=("vocab_size", "128", "160, the rows", "knows no padding"),
+        )
+        for family in ("dflash2", "dspark")
+    ),
+    *(
+        case(
+            "padding_is_the_targets", family, family, *changes, target={"vocab_size": VOCAB + 32},
+            words=("vocab_size", "128", "160, the target's", "its last 32 rows"),
+        )
+        for family, changes in [
+            ("native", []), ("mla", []), ("p-eagle", []), ("speculators", []), ("quantised", []),
+            ("post-norm", [more("embed_tokens.weight", VOCAB, HIDDEN)]),
+        ]
+    ),
+    case(
+        "narrow_vocabulary_is_padded", "another_vocabulary", "native",
+        target={"vocab_size": VOCAB + 1025},
+        words=("vocab_size", "128", "1153, the target's", "tokenizer.json", '"strict": false'),
     ),
     case(
         "draft_vocabulary_fits", "draft_vocab_size", "mla",
