@@ -45,7 +45,7 @@ Check yours: `vllm-eagle check REPOSITORY --target TARGET -k K`.
 - *Runner*: vLLM's runners that can draft.
 - *Served* with rules: warnings of [drafts.md](drafts.md).
 
-| drafts | target | family | runner | verdict |
+|drafts|target|family|runner|verdict|
 |---|---|---|---|---|
 """
 
@@ -115,7 +115,7 @@ def find(drafts: Sequence[Published]) -> list[Found]:
 
 
 def page(found: Sequence[Found]) -> str:
-    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows(found))
+    return HEAD + "".join(f"|{'|'.join(row)}|\n" for row in rows(found))
 
 
 def rows(found: Sequence[Found]) -> Iterator[tuple[str, ...]]:
