@@ -87,7 +87,7 @@ TOUCHED = (
         kind="registry entry",
         place="plugin.register",
         when=EVERY_PROCESS,
-        why="drafters, an alias and replaying targets under names of our own",
+        why="drafters under our own and their published names, replaying targets under our own",
         remove_when="never: vLLM's documented way",
     ),
     Touch(

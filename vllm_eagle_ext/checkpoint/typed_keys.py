@@ -119,6 +119,10 @@ _IN_BASE: Mapping[str, _Kind] = {
         ), _EXPERTS,
     ),
 }  # fmt: skip
+# Of the block of a layer in the speculators format.
+_OF_A_LAYER: Mapping[str, _Kind] = {
+    "max_position_embeddings": _Kind(lambda value: type(value) is int, "a whole number"),
+}
 
 
 def mistyped(config: Mapping[str, Any], *, is_published: bool = True) -> Iterator[Problem]:
@@ -230,7 +234,9 @@ def _meant(value: Any) -> Iterator[Any]:
 
 
 def _kinds(config: Mapping[str, Any], *, is_published: bool) -> Mapping[str, _Kind]:
-    types = class_types(str(config.get("model_type"))) if is_published else {}
+    if not is_published:  # whose class is looser, but not what vLLM computes of it
+        return {**_IN_BASE, **_OF_A_LAYER}
+    types = class_types(str(config.get("model_type")))
     return {**_IN_BASE, **{key: _kind(key, annotation) for key, annotation in types.items()}}
 
 

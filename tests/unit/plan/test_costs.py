@@ -15,7 +15,7 @@ def test_table(plan, target):
     lines = result.stdout.splitlines()
     assert lines[0] == f"{target}: 48 gated delta nets, 16 full-attention layers"
     assert lines[1] == "weights  50.1 GiB, estimated from config.json within 2%, no weights at hand"
-    assert lines[2].startswith("KV cache 76.7 GiB: 0.92 of 140 GiB, less weights and 2 GiB assumed")
+    assert lines[2].startswith("KV cache 76.6 GiB: 0.92 of 140 GiB, less weights, 128 MiB of rope")
     assert lines[3] == (
         "vLLM     0.32 (as given) on sm_90 (assumed); GDN prefill: flashinfer; attention blocks: "
         "multiples of 16 tokens"
