@@ -10,11 +10,7 @@ from tests.fuzz.run import fuzz
 from tests.support.drafts import FAMILIES
 
 SEED, MUTANTS, SECONDS = 1, 3000, 60
-# Approved, although vLLM builds no config of them. No rule yet looks at all values of --speculative,
-# rope's keys, model types, `__metadata__` and keys of the speculators format. It may only fall.
-# The corpus has 5: vLLM reads `._` files for dtypes (4), and no plugin knows a method (1).
-NOT_BUILT = 22 + 5
-NOT_BUILT_SHARE = 0.12  # of fresh seeds: 22 of some 570, and four standard deviations of a minute's
+NOT_BUILT_SHARE = 0.01  # of fresh seeds, which may hold a kind that none has met
 
 
 @pytest.mark.full
@@ -24,7 +20,7 @@ def test_mutants_of_a_fixed_seed():
     assert not report.failed
     assert len(report.built) >= 300
     assert set(report.families) >= set(FAMILIES)
-    assert sum(map(len, report.not_built.values())) <= NOT_BUILT
+    assert report.not_built == {}  # what is approved starts
 
 
 @pytest.mark.long

@@ -204,8 +204,8 @@ def _without(config: Mapping[str, Any], dtype: str | None, *, is_published: bool
     for key in _ROPES:
         if isinstance(block := kept.get(key), Mapping):
             kept[key] = {inner: value for inner, value in block.items() if value is not None}
-    if dtype and not (kept.get("dtype") or kept.get("torch_dtype")):
-        kept["torch_dtype"] = dtype
+    if dtype and not kept.get("dtype"):  # the loose class of speculators reads no `torch_dtype`
+        kept["dtype"] = kept.pop("torch_dtype", None) or dtype
     return kept
 
 

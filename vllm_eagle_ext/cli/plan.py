@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,13 @@ from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint.attention import WindowOption
+
+
+def _finite(value: float | None) -> float | None:
+    """Refuse infinity and NaN, which pass every bound or none."""
+    if value is not None and not isfinite(value):
+        raise typer.BadParameter(f"{value} is no size")
+    return value
 
 
 _Caching = Annotated[
@@ -26,6 +34,7 @@ _Memory = Annotated[
     float | None,
     typer.Option(
         min=0.001,
+        callback=_finite,
         help="Plan for this many GiB of one GPU, or of one CPU node. Default: as this machine has.",
     ),
 ]
@@ -71,7 +80,9 @@ _StateBlock = Annotated[
 ]
 _Share = Annotated[
     float,
-    typer.Option(min=0.01, max=1, help="Use this share of the memory, as vllm serve does."),
+    typer.Option(
+        min=0.01, max=1, callback=_finite, help="Use this share of the memory, as vllm serve does."
+    ),
 ]
 _Target = Annotated[
     str | None,
@@ -97,9 +108,14 @@ _Requests = Annotated[
 _KvDtype = Annotated[str, typer.Option(help="Plan for this --kv-cache-dtype of vllm serve.")]
 _Weights = Annotated[
     float | None,
-    typer.Option(min=0, help="Assume this size of the whole target. Default: as its files are."),
+    typer.Option(
+        min=0, callback=_finite, help="Assume this size of the whole target. Default: as its files are."
+    ),
 ]
-_Reserve = Annotated[float, typer.Option(min=0, help="Keep this many GiB for activations and graphs.")]
+_Reserve = Annotated[
+    float,
+    typer.Option(min=0, callback=_finite, help="Keep this many GiB for activations and graphs."),
+]
 _Cpu = Annotated[bool, typer.Option("--cpu", help="Plan for vLLM's CPU backend.")]
 
 

@@ -35,11 +35,11 @@ def serve_command(result: CheckResult) -> str:
     words = ["vllm", "serve", result.target_name, "--speculative-config", draft]
     for key, option in _PASSED_ON.items():
         if request.engine.get(key):
-            words += [option, str(request.engine[key])]
+            words += _option(option, str(request.engine[key]))
     if engine.max_model_len:
         words += ["--max-model-len", str(engine.max_model_len)]
     if request.download_dir:
-        words += ["--download-dir", request.download_dir]
+        words += _option("--download-dir", request.download_dir)
     if engine.tensor_parallel_size > 1:
         words += ["--tensor-parallel-size", str(engine.tensor_parallel_size)]
     if result.prefix_caching is not None:
@@ -49,6 +49,11 @@ def serve_command(result: CheckResult) -> str:
     if request.options:
         words += ["--additional-config", json.dumps({KEY: dict(request.options)})]
     return "".join(f"{setting} " for setting in _environment(result)) + shell_line(words)
+
+
+def _option(name: str, value: str) -> list[str]:
+    """Write an option; a value that begins with a dash would be taken for another one."""
+    return [f"{name}={value}"] if value.startswith("-") else [name, value]
 
 
 def _environment(result: CheckResult) -> list[str]:

@@ -61,8 +61,7 @@ OF_THE_REQUEST = {
     "k_is_worth_drafting", "rope_table_is_bounded",
     "k_leaves_room_in_the_context", "trained_length_covers_the_target", "trainer_rotates_the_same_part",
     "confidence_head_is_there", "vocabulary_is_widened", "draft_window_is_computed",
-    "narrow_vocabulary_is_padded", "padding_is_not_drafted", "padding_is_the_targets",
-    "target_is_not_padded",
+    "narrow_vocabulary_is_padded",
     "draft_window_holds_a_step", "draft_window_is_used", "embedding_scale_is_stated",
 }  # fmt: skip
 # Values are read where they are asked for: preflight/check/test_weights.py.

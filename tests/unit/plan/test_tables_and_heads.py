@@ -98,3 +98,13 @@ def test_a_speculators_draft_names_the_target(tmp_path, plan):
     result = CliRunner().invoke(app, ["plan", str(folder), *H200])
     assert result.exit_code == 2
     assert "names no target" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "-1"])
+@pytest.mark.parametrize(
+    "option", ["--weights-gib", "--gpu-mem", "--reserve-gib", "--gpu-memory-utilization"]
+)
+def test_sizes_are_finite(plan, option, value):
+    result = plan("-k", "3", option, value)
+    assert result.exit_code == 2
+    assert option in result.stderr

@@ -49,6 +49,17 @@ def test_files_of_another_system_are_not_read_for_a_dtype(target, tmp_path):
     assert config_of(target, folder)["dtype"] == "bfloat16"
 
 
+def test_nor_of_a_speculators_draft(target, tmp_path):
+    """Whose class reads no `torch_dtype`; null positions would stop its rope."""
+    draft = valid_draft("speculators")
+    draft.config[LAYER] |= {"torch_dtype": "bfloat16", "max_position_embeddings": None}
+    folder = write(draft, tmp_path / "draft")
+    (folder / "._model.safetensors").write_bytes(b"\x00\x05\x16\x07" * 9)
+    found = config_of(target, folder)
+    assert found["dtype"] == "bfloat16"
+    assert "max_position_embeddings" not in found or found["max_position_embeddings"]
+
+
 def test_a_speculators_draft_needs_no_speculators_config(target, tmp_path):
     draft = valid_draft("speculators")
     draft.config["speculators_config"] = None

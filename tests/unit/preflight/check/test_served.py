@@ -236,3 +236,7 @@ def test_the_targets_revision(check, draft, target, monkeypatch):
     result = check(draft, "--target-revision", "v2")
     assert asked == [(str(target), "v2")]
     assert serve_line(result)[1]["--revision"] == "v2"
+
+
+def test_a_value_that_begins_with_a_dash(check, draft):
+    assert " --download-dir=-cache " in check(draft, "--download-dir", "-cache").stdout
