@@ -239,4 +239,4 @@ def test_the_targets_revision(check, draft, target, monkeypatch):
 
 
 def test_a_value_that_begins_with_a_dash(check, draft):
-    assert " --download-dir=-cache " in check(draft, "--download-dir", "-cache").stdout
+    assert " --download-dir=-cache" in check(draft, "--download-dir", "-cache").stdout
