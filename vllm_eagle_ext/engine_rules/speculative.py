@@ -160,7 +160,8 @@ def _misplaced(key: str, value: object, engine: EngineFacts) -> str | None:
 def _synthetic(engine: EngineFacts) -> Iterable[Problem]:
     """Find how many drafts a verification that only pretends is to accept, where vLLM refuses that."""
     given, k = engine.speculative, engine.k
-    rates, length = given.get(_RATES), given.get(_LENGTH)
+    rates: Any = given.get(_RATES)
+    length: Any = given.get(_LENGTH)
     if given.get(SAMPLING) != "synthetic":
         return
     fault: tuple[str, object, str] | None = None
