@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from vllm_eagle_ext.checkpoint import Case
-from vllm_eagle_ext.checkpoint.class_types import speculative_fields
+from vllm_eagle_ext.checkpoint.class_types import attention_backends, speculative_fields
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.compat import was_run
 from vllm_eagle_ext.engine import EngineFacts
@@ -134,12 +134,8 @@ def speculative_keys_are_vllms(engine: EngineFacts) -> Iterable[Problem]:
                 remedy="correct the value, or leave the key out",
             )
         elif allowed := _misplaced(key, value, engine):
-            yield Problem(
-                field=f"speculative_config.{key}",
-                value=value,
-                allowed=allowed,
-                remedy="leave the key out",
-            )
+            place = f"speculative_config.{key}"
+            yield Problem(field=place, value=value, allowed=allowed, remedy="leave the key out")
     yield from _synthetic(engine)
 
 
@@ -203,6 +199,9 @@ def _unknown(key: str, value: object, keys: frozenset[str]) -> Problem:
 def _refused(key: str, value: object, engine: EngineFacts) -> str | None:
     """Say what vLLM takes, of a value that it refuses; None: it may be taken."""
     kind, choices, methods = KEYS.get(key), CHOICES.get(key), engine.quantisations
+    backends = attention_backends() if key == "attention_backend" and value is not None else None
+    if backends and str(value).upper() not in {*backends, "AUTO"}:
+        return ", ".join(sorted(backends))
     if key == "draft_load_config" and value is not None and not isinstance(value, Mapping):
         return "an object with the fields of vLLM's LoadConfig"
     if value is None:

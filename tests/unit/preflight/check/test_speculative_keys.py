@@ -70,6 +70,12 @@ def test_the_choices_are_vllms():
     assert set(AT_LEAST_ONE) | NO_NULL < set(KEYS)
 
 
+def test_the_attention_backends_are_vllms():
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    assert class_types.attention_backends() == set(AttentionBackendEnum.__members__)
+
+
 def test_a_method_of_quantisation_that_vllm_knows():
     known = frozenset({"fp8"})
     assert not refusals({"quantization": "fp8"}, quantisations=known)
@@ -123,6 +129,9 @@ def test_refused(given, words):
         ({"index_share_for_mtp_iteration": True}, "index_share_for_mtp_iteration"),
         ({"dspark_draft_topk": 3}, "dspark_draft_topk"),
         ({"draft_load_config": "x"}, "draft_load_config"),
+        ({"attention_backend": "NOPE"}, "attention_backend"),
+        ({"attention_backend": "flash_attn"}, None),
+        ({"attention_backend": "auto"}, None),
         ({SAMPLING: "synthetic", "synthetic_acceptance_length": 4}, None),
         ({SAMPLING: "synthetic", "synthetic_acceptance_rates": [1, 0.5, 0.5]}, None),
         ({"use_heterogeneous_vocab": False, "dspark_draft_topk": None}, None),
