@@ -125,6 +125,17 @@ def speculative_fields() -> frozenset[str] | None:
     return frozenset(_annotations(found[0])) if found else None
 
 
+@cache
+def attention_backends() -> frozenset[str] | None:
+    """Return the names of the installed vLLM's attention backends; None: they are not known."""
+    body = _body_of("vllm", "v1/attention/backends/registry.py") or []
+    found = [node for node in body if getattr(node, "name", None) == "AttentionBackendEnum"]
+    stated = [
+        inner for one in found for inner in getattr(one, "body", ()) if isinstance(inner, ast.Assign)
+    ]
+    return frozenset(ast.unparse(one.targets[0]) for one in stated) or None
+
+
 def _body_of(package: str, place: str) -> list[ast.stmt] | None:
     """Parse a module of a package without importing it.
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from vllm_eagle_ext.checkpoint.patterns import PatternError, first_matches, may_never_end
 
@@ -39,12 +39,13 @@ _KINDS = r"(literal\[|list\[|str$|bool$|int$|constrained|function|tagged)"
 _WORDS = {
     "missing": "stated", "string": "text", "int": "a whole number", "bool": "true or false",
     "dict": "an object", "model": "an object", "list": "a list", "too_short": "at least one entry",
+    "extra": "no such key",
 }  # fmt: skip
 _Names = Annotated[list[str], Field(fail_fast=True)]
 
 
-class _Arguments(BaseModel):
-    """How compressed-tensors quantises weights or activations."""
+class _Arguments(BaseModel, extra="forbid"):
+    """How compressed-tensors quantises weights or activations, as its own class checks that."""
 
     num_bits: int = 8
     type: Annotated[Literal["int", "float"], _Lower] = "int"
@@ -58,11 +59,32 @@ class _Arguments(BaseModel):
     ) = None
     block_structure: list[int] | str | None = None
     dynamic: Literal["local"] | bool = False
+    actorder: Annotated[Literal["weight", "static", False], _Lower] | None = None  # what vLLM loads
+    observer: str | None = None
+    observer_kwargs: dict[str, Any] = Field(default={})
+    scale_dtype: str | None = None
+    zp_dtype: str | None = None
+
+    @model_validator(mode="after")
+    def _agree(self) -> _Arguments:
+        """Refuse what compressed-tensors takes only together with other values."""
+        size = self.group_size
+        strategy = self.strategy or ("tensor" if size is None else "group" if size > 0 else "channel")
+        in_groups = strategy in ("group", "tensor_group")
+        if strategy == "token" and not self.dynamic:
+            raise ValueError('"dynamic": true with the strategy "token"')
+        if in_groups != (size is not None and size > 0):
+            raise ValueError('a positive group_size with the strategy "group", and none with others')
+        if (strategy == "block") != (self.block_structure is not None):
+            raise ValueError('block_structure with the strategy "block", and none with others')
+        if self.dynamic and strategy in ("channel", "block", "attn_head"):
+            raise ValueError(f'"dynamic": false with the strategy "{strategy}"')
+        return self
 
 
 class _Group(BaseModel):
     targets: Annotated[_Names, Field(min_length=1)]
-    weights: _Arguments | None = None
+    weights: _Arguments
     input_activations: _Arguments | None = None
     output_activations: _Arguments | None = None
     format: str | None = None
@@ -105,7 +127,7 @@ def _allowed(found: Mapping[str, Any]) -> str:
     if found["type"] == "literal_error":
         return str(found["ctx"]["expected"])
     words = next((words for start, words in _WORDS.items() if found["type"].startswith(start)), None)
-    return words or str(found["msg"])
+    return words or str(found["msg"]).removeprefix("Value error, ")
 
 
 def normalised(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,8 @@ def own_depth(
     if drafter is None or format_of(files.config) != "published":
         return flat
     in_parallel = family_of(flat, drafter, files).drafts_in_parallel or flat.get("parallel_drafting")
-    states_the_targets = flat.get("num_hidden_layers") == target_layers > 1
+    stated = flat.get("num_hidden_layers")
+    states_the_targets = type(stated) is int and stated == target_layers > 1  # vLLM reads no 8.0
     if in_parallel or not states_the_targets or layers_in(files) != 1:
         return flat
     return {

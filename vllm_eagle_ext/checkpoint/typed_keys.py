@@ -163,15 +163,18 @@ def unreadable_format(config: Mapping[str, Any]) -> Iterator[Problem]:
     Args:
         config: as published, not flattened.
     """
-    kind, block, names = map(
-        config.get, ("speculators_model_type", "speculators_config", "architectures")
-    )
+    kind, names = config.get("speculators_model_type"), config.get("architectures")
     if kind is not None and type(kind) is not str:
         allowed, remedy = "text", "write the kind that the draft was trained as"
         yield _root_problem("speculators_model_type", kind, allowed, remedy)
     if names is not None and not (type(names) is list and all(type(name) is str for name in names)):
         allowed, remedy = "a list of names", "write the architecture that the draft was trained as"
         yield _root_problem("architectures", names, allowed, remedy)
+    layer = config.get("transformer_layer_config")
+    if isinstance(layer, Mapping) and layer.get("output_attentions"):
+        key = "transformer_layer_config.output_attentions"
+        allowed = "false, or no such key: vLLM's class of this format stops at any other"
+        yield _root_problem(key, layer["output_attentions"], allowed, "remove the key")
 
 
 def _root_problem(key: str, value: object, allowed: str, remedy: str) -> Problem:

@@ -18,7 +18,6 @@ PAIR_RULES = (
     speculative.draft_length_fits,
     speculative.texts_stay_the_targets,
     speculative.one_length_stops_no_drafts,
-    speculative.padding_is_cut_off,
     *target.RULES,
     cache_groups.draft_cache_lies_in_one_group,
 )

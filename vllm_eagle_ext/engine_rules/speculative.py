@@ -5,19 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from vllm_eagle_ext.checkpoint import Case
-from vllm_eagle_ext.checkpoint.class_types import speculative_fields
+from vllm_eagle_ext.checkpoint.class_types import attention_backends, speculative_fields
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.compat import was_run
 from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.errors import HybridStateError, SpeculativeConfigError
 
-_TEXT, _NUMBER, _TRUTH = str, int, bool
+_TEXT, _NUMBER, _TRUTH, _SHARE = str, int, bool, float
 # Those of vLLM 0.32's SpeculativeConfig that a user gives. None: vLLM judges the value.
-KEYS: Mapping[str, type | None] = {
+KEYS: Mapping[str, Any] = {
     "attention_backend": None,
     "code_revision": _TEXT,
     "disable_eagle_block_drop": _TRUTH,
@@ -35,7 +36,7 @@ KEYS: Mapping[str, type | None] = {
     "model": _TEXT,
     "moe_backend": _TEXT,
     "num_speculative_tokens": _NUMBER,
-    "num_speculative_tokens_per_batch_size": None,
+    "num_speculative_tokens_per_batch_size": list[tuple[int, int, int]],
     "parallel_drafting": _TRUTH,
     "prompt_lookup_max": _NUMBER,
     "prompt_lookup_min": _NUMBER,
@@ -43,11 +44,11 @@ KEYS: Mapping[str, type | None] = {
     "rejection_sample_method": _TEXT,
     "revision": _TEXT,
     "suffix_decoding_max_cached_requests": _NUMBER,
-    "suffix_decoding_max_spec_factor": None,
+    "suffix_decoding_max_spec_factor": _SHARE,
     "suffix_decoding_max_tree_depth": _NUMBER,
-    "suffix_decoding_min_token_prob": None,
-    "synthetic_acceptance_length": None,
-    "synthetic_acceptance_rates": None,
+    "suffix_decoding_min_token_prob": _SHARE,
+    "synthetic_acceptance_length": _SHARE,
+    "synthetic_acceptance_rates": list[float],
     "use_heterogeneous_vocab": _TRUTH,
     "use_local_argmax_reduction": _TRUTH,
 }
@@ -57,7 +58,11 @@ INNER = frozenset(
 )
 # A field that vLLM has to say that it is the wrong one.
 MISTAKEN = "tensor_parallel_size"
-_NAMES = {str: "text", int: "a whole number", bool: "true or false"}
+_NAMES = {
+    str: "text", int: "a whole number", bool: "true or false", float: "a number",
+    list[float]: "a list of numbers",
+    list[tuple[int, int, int]]: "a list of lists of three whole numbers",
+}  # fmt: skip
 AT_LEAST_ONE = (
     "draft_tensor_parallel_size", "dspark_draft_topk", "max_model_len", "num_speculative_tokens",
     "prompt_lookup_max", "prompt_lookup_min",
@@ -88,9 +93,17 @@ NO_NULL = frozenset(
         "disable_eagle_block_drop", "disable_padded_drafter_batch", "draft_sample_method",
         "enable_adaptive_verification", "parallel_drafting",
         "rejection_sample_method", "suffix_decoding_max_cached_requests",
-        "suffix_decoding_max_tree_depth", "use_heterogeneous_vocab", "use_local_argmax_reduction",
+        "suffix_decoding_max_spec_factor", "suffix_decoding_max_tree_depth",
+        "suffix_decoding_min_token_prob", "use_heterogeneous_vocab", "use_local_argmax_reduction",
     }
 )  # fmt: skip
+# Keys of one method, which vLLM refuses with any other.
+_OF_ONE_METHOD = {
+    "dspark_draft_topk": "dspark",
+    "index_share_for_mtp_iteration": "mtp",
+    "use_heterogeneous_vocab": "draft_model",
+}
+_RATES, _LENGTH = "synthetic_acceptance_rates", "synthetic_acceptance_length"
 # Of other engines and of vLLM's flags, where the spelling alone does not tell.
 _ALSO_CALLED = {
     "num_steps": "num_speculative_tokens",
@@ -120,6 +133,48 @@ def speculative_keys_are_vllms(engine: EngineFacts) -> Iterable[Problem]:
                 allowed=allowed,
                 remedy="correct the value, or leave the key out",
             )
+        elif allowed := _misplaced(key, value, engine):
+            place = f"speculative_config.{key}"
+            yield Problem(field=place, value=value, allowed=allowed, remedy="leave the key out")
+    yield from _synthetic(engine)
+
+
+def _misplaced(key: str, value: object, engine: EngineFacts) -> str | None:
+    """Say what a key goes with, where vLLM refuses it with the rest; None: it does not."""
+    method = _OF_ONE_METHOD.get(key)
+    if method and value not in (None, False) and engine.method not in (None, method):
+        return f'no such key with "method": "{engine.method}": it is for "{method}"'
+    if (
+        key in (_RATES, _LENGTH)
+        and value is not None
+        and engine.speculative.get(SAMPLING) != "synthetic"
+    ):
+        return f'no such key without "{SAMPLING}": "synthetic"'
+    return None
+
+
+def _synthetic(engine: EngineFacts) -> Iterable[Problem]:
+    """Find how many drafts a verification that only pretends is to accept, where vLLM refuses that."""
+    given, k = engine.speculative, engine.k
+    rates: Any = given.get(_RATES)
+    length: Any = given.get(_LENGTH)
+    if given.get(SAMPLING) != "synthetic":
+        return
+    fault: tuple[str, object, str] | None = None
+    if (rates is None) == (length is None):
+        fault = SAMPLING, "synthetic", f'"synthetic" with one of {_RATES} and {_LENGTH}'
+    elif k and _fits(float, length) and not 1 <= float(length) <= k + 1:
+        fault = _LENGTH, length, f"1 to {k + 1}, which is 1 + num_speculative_tokens"
+    elif k and _fits(list[float], rates) and not _falls([float(rate) for rate in rates], k):
+        fault = _RATES, rates, f"{k} numbers from 0 to 1, none larger than the one before"
+    if fault:
+        key, value, allowed = fault
+        remedy = f'give one of the two as it is allowed, or leave out "{SAMPLING}": "synthetic"'
+        yield Problem(field=f"speculative_config.{key}", value=value, allowed=allowed, remedy=remedy)
+
+
+def _falls(rates: list[float], k: int) -> bool:
+    return len(rates) == k and all(0 <= rate <= 1 for rate in rates) and rates == sorted(rates)[::-1]
 
 
 def _keys(engine: EngineFacts) -> frozenset[str] | None:
@@ -144,6 +199,11 @@ def _unknown(key: str, value: object, keys: frozenset[str]) -> Problem:
 def _refused(key: str, value: object, engine: EngineFacts) -> str | None:
     """Say what vLLM takes, of a value that it refuses; None: it may be taken."""
     kind, choices, methods = KEYS.get(key), CHOICES.get(key), engine.quantisations
+    backends = attention_backends() if key == "attention_backend" and value is not None else None
+    if backends and str(value).upper() not in {*backends, "AUTO"}:
+        return ", ".join(sorted(backends))
+    if key == "draft_load_config" and value is not None and not isinstance(value, Mapping):
+        return "an object with the fields of vLLM's LoadConfig"
     if value is None:
         return _NAMES[kind] if kind and key in NO_NULL else None
     if kind is not None and not _fits(kind, value):
@@ -157,7 +217,7 @@ def _refused(key: str, value: object, engine: EngineFacts) -> str | None:
     return None
 
 
-def _fits(kind: type, value: object) -> bool:
+def _fits(kind: Any, value: object) -> bool:
     """Convert as vLLM does: "5" is a whole number too."""
     try:
         TypeAdapter(kind).validate_python(value)
@@ -199,20 +259,6 @@ def texts_stay_the_targets(case: Case) -> Iterable[Problem]:
             allowed='"standard" or "block" for the texts of the target: this one accepts drafts that '
             "the target would reject, and texts differ from those without a draft",
             remedy="leave the key out, unless other texts are what you want",
-        )
-
-
-@rule(Severity.ERROR, error=SpeculativeConfigError)
-def padding_is_cut_off(case: Case) -> Iterable[Problem]:
-    """Refuse the shorter way to the likeliest token for a shared head with padding, which it keeps."""
-    key = "use_local_argmax_reduction"
-    if case.target.padding and case.spec.head == "shared" and case.engine.speculative.get(key):
-        yield Problem(
-            field=f"speculative_config.{key}",
-            value=True,
-            allowed=f"false for this draft: the target's head has {case.target.padding} rows after its "
-            "vocabulary, which vLLM leaves out of whole logits only",
-            remedy="leave the key out",
         )
 
 

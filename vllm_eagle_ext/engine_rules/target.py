@@ -122,6 +122,20 @@ def target_hands_out_its_embeddings(case: Case) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.ERROR, error=SpeculativeConfigError)
+def padding_is_cut_off(case: Case) -> Iterable[Problem]:
+    """Refuse the shorter way to the likeliest token for a shared head with padding, which it keeps."""
+    key = "use_local_argmax_reduction"
+    if case.target.padding and case.spec.head == "shared" and case.engine.speculative.get(key):
+        yield Problem(
+            field=f"speculative_config.{key}",
+            value=True,
+            allowed=f"false for this draft: the target's head has {case.target.padding} rows after its "
+            "vocabulary, which vLLM leaves out of whole logits only",
+            remedy="leave the key out",
+        )
+
+
 @rule(Severity.NOTE)
 def draft_head_reads_little(case: Case) -> Iterable[Problem]:
     """Tell where a head is a good part of what the target reads in a step."""
@@ -140,6 +154,7 @@ def draft_head_reads_little(case: Case) -> Iterable[Problem]:
 
 
 RULES = (
+    padding_is_cut_off,
     target_hands_out_its_states,
     images_are_known_to_v1,
     target_hands_out_its_embeddings,

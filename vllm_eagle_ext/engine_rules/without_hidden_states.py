@@ -74,7 +74,24 @@ WITHOUT_HIDDEN_STATES: Mapping[str, frozenset[str]] = {
 }  # fmt: skip
 
 
-def lacks_hidden_states(architecture: str, release: str) -> bool | None:
-    """Tell whether vLLM's own class of an architecture lacks them; None: the release was not read."""
+# Whose class has the interface for whatever language model the config names.
+_HOLDING_ANY = frozenset(
+    {
+        "LlavaForConditionalGeneration", "Mistral3ForConditionalGeneration",
+        "PixtralForConditionalGeneration",
+    }
+)  # fmt: skip
+
+
+def lacks_hidden_states(architecture: str, release: str, inner: object = None) -> bool | None:
+    """Tell whether vLLM's own class of an architecture lacks them; None: the release was not read.
+
+    Args:
+        inner: the architectures that the config of the language model names.
+    """
     names = WITHOUT_HIDDEN_STATES.get(".".join(release.split(".")[:2]))
-    return None if names is None else architecture in names
+    if names is None:
+        return None
+    if architecture in _HOLDING_ANY and isinstance(inner, list) and inner:
+        architecture = str(inner[0])
+    return architecture in names

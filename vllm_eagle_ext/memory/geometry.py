@@ -29,7 +29,7 @@ STATE_DTYPE_UNREAD = (
 )
 _ROWS_WITH_IMAGES = 4  # of vLLM's MRotaryEmbedding for each position
 _LINEAR, _FULL = "linear_attention", "full_attention"
-_REMEDY = "name the target by the config.json it was published with"
+_REMEDY = "correct the target's config.json, or name another"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +195,7 @@ def size(text: Mapping[str, Any], key: str) -> int:
     value = text.get(key)
     if type(value) is int and 0 < value < _LARGEST:
         return value
-    raise _bad_size(key, value, "a positive integer")
+    raise _bad_size(key, value, f"a positive integer below {_LARGEST}")
 
 
 def layer_kinds(text: Mapping[str, Any]) -> tuple[int, int]:

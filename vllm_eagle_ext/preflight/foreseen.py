@@ -97,7 +97,7 @@ def _of_target(target: Mapping[str, Any], platform: str, keywords: Mapping[str, 
         "is_hybrid": is_hybrid,
         "prefix_caching": caches is not False,
         "hands_out_states": keywords.get("model_impl") == "transformers"
-        or not lacks_hidden_states(architecture, _release()),
+        or not lacks_hidden_states(architecture, _release(), text_config(target).get("architectures")),
         **_images(target, architecture, keywords),
     }
 

@@ -200,12 +200,14 @@ def hands_out_states(target: Any) -> bool:
     """
     entry = target.registry.models.get(target.architecture)
     is_vllms = str(getattr(entry, "module_name", "")).startswith("vllm.")
-    if is_vllms and lacks_hidden_states(target.architecture, compat.vllm_version()) is False:
+    inner = getattr(target.hf_text_config, "architectures", None)
+    lacks = lacks_hidden_states(target.architecture, compat.vllm_version(), inner)
+    if is_vllms and lacks is False:
         return True
     from vllm.model_executor.models.interfaces import supports_eagle3
 
     served_by, _ = target.registry.resolve_model_cls(target.architectures, target)
-    return bool(supports_eagle3(served_by))
+    return bool(supports_eagle3(served_by)) and not (is_vllms and lacks)
 
 
 def _draft_load_format(engine_args: Any, speculative: Mapping[str, Any]) -> object:

@@ -199,11 +199,12 @@ def test_classes_that_demand_dividing_heads():
     [
         ({"speculators_model_type": 0.02}, "speculators_model_type"),
         ({"architectures": 1}, "architectures"),
+        ({LAYER: {"output_attentions": True}}, f"{LAYER}.output_attentions"),
     ],
 )
 def test_a_speculators_config_that_vllm_cannot_read(tmp_path, changed, field):
     draft = valid_draft("p-eagle")
-    draft.config |= changed
+    draft.config |= changed | {LAYER: draft.config[LAYER] | changed.get(LAYER, {})}
     assert f"{field} of the draft's config.json" in {
         error.problem.field for error in inspect(draft, tmp_path).errors
     }

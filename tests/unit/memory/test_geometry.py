@@ -37,7 +37,7 @@ def test_a_config_that_is_refused(changes, field):
     error = caught.value
     assert error.field == f"{field} of the target's config.json"
     assert error.value == changes[field]
-    for part in (error.field, error.allowed, "What to do: name the target by the config.json it was"):
+    for part in (error.field, error.allowed, "What to do: correct the target's config.json"):
         assert part in str(error)
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.check import installed_source
-from tests.support.checkpoints import HEAD_DIM, KV_HEADS, LAYERS, write_target
+from tests.support.checkpoints import (
+    HEAD_DIM,
+    HEADS,
+    HIDDEN,
+    INTER,
+    KV_HEADS,
+    LAYERS,
+    VOCAB,
+    write_target,
+)
 from tests.support.drafts import valid_draft, write
 from tests.support.random_targets import LATENT_SIZES
 from vllm_eagle_ext import plugin
@@ -75,6 +84,21 @@ def test_a_target_without_hidden_states_is_refused(speculative, family, runner):
         speculative(STABLELM, family, runner)
     assert caught.value.value == "StableLmForCausalLM"
     assert "--model-impl transformers" in caught.value.remedy
+
+
+def test_a_wrapper_of_one_without_is_refused(speculative):
+    text = {
+        "architectures": ["StableLmForCausalLM"], "model_type": "stablelm", "hidden_size": HIDDEN,
+        "intermediate_size": INTER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS, "vocab_size": VOCAB,
+    }  # fmt: skip
+    vision = {"model_type": "clip_vision_model", "hidden_size": 32, "num_attention_heads": 2}
+    wrapper = {
+        "architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "text_config": text,
+        "vision_config": vision, "image_token_index": 5,
+    }  # fmt: skip
+    with pytest.raises(UnsupportedTargetError, match="lacks SupportsEagle3"):
+        speculative(wrapper, "native", runner="v2")
 
 
 def test_the_class_that_transformers_is_served_by_hands_them_out(speculative):

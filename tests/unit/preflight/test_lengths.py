@@ -8,7 +8,8 @@ from tests.support.checkpoints import tiny_draft, write_target
 from tests.support.described import problems
 from tests.support.drafts import inspect, valid_draft, write
 from vllm_eagle_ext import plugin
-from vllm_eagle_ext.engine_rules.speculative import one_length_stops_no_drafts, padding_is_cut_off
+from vllm_eagle_ext.engine_rules.speculative import one_length_stops_no_drafts
+from vllm_eagle_ext.engine_rules.target import padding_is_cut_off
 
 LENGTH, K = 256, 4
 

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.config_keys import (
@@ -15,9 +16,9 @@ from vllm_eagle_ext.checkpoint.config_keys import (
     stated_keys,
     unknown_keys,
 )
-from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.registry import own_keys
-from vllm_eagle_ext.checkpoint.rope_config import COMPUTED_KINDS
+from vllm_eagle_ext.checkpoint.rope_config import COMPUTED_KINDS, rope_block
 
 _SHOWN = 20  # names in a message
 _CONFIG = "of the draft's config.json"
@@ -58,6 +59,36 @@ def rope_is_computed(case: Case) -> Iterable[Problem]:
             if case.spec.rope.kind == "xdrope"
             else "no drafter of vLLM computes this rope: use another draft",
         )
+        return
+    block = rope_block(case.flat)
+    if nested := [key for key in ("full_attention", "sliding_attention") if block.get(key)]:
+        yield Problem(
+            field=f"rope_parameters.{nested[0]} {_CONFIG}",
+            value=block[nested[0]],
+            allowed="no such key: all layers of a draft have one rope",
+            remedy='state the draft\'s own in its place, with "rope_type" and "rope_theta"',
+        )
+    yield from _rotated_in_parts(case, block)
+
+
+def _rotated_in_parts(case: Case, block: Mapping[str, Any]) -> Iterable[Problem]:
+    """Find lists of rope that have not a number for each rotated pair of channels, as vLLM's have."""
+    width = case.config.qk_rope_head_dim or int(case.spec.heads.dim * case.spec.rope.partial)
+    sections = block.get("mrope_section")
+    factors = ("short_factor", "long_factor") if case.spec.rope.kind in ("longrope", "su") else ()
+    # One number serves for all.
+    found = {key: len(block[key]) for key in factors if len(block.get(key, [1])) > 1}
+    if sections and case.spec.rope.kind in ("default", "mrope"):
+        found["mrope_section"] = sum(sections)
+    for key, pairs in found.items():
+        if pairs != width // 2:
+            yield Problem(
+                field=f"{key} of the rope {_CONFIG}",
+                value=block[key],
+                allowed=f"{width // 2} {'in sum' if key == 'mrope_section' else 'numbers'}, one for "
+                "each pair of channels that is rotated",
+                remedy=AS_TRAINED,
+            )
 
 
 @rule(Severity.NOTE)

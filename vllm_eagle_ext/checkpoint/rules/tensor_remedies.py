@@ -65,14 +65,21 @@ def _attention_biases(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.rpartition("self_attn.")[2][0] for name in names if ".self_attn." in name)
 
 
+def _biased(case: Case) -> frozenset[str]:
+    """Return which projections have a bias with attention_bias: in vLLM's Qwen3 layer not o_proj."""
+    spec = case.spec
+    is_qwen3s = spec.drafter.backbone.norms_heads and spec.drafter.method == "eagle3"
+    return _QKV if is_qwen3s else _QKV | {"o"}
+
+
 def _three_biases(case: Case) -> str:
     """Say what becomes of biases of q, k and v where o_proj has none."""
-    if case.spec.drafter.backbone.norms_heads:
+    if _biased(case) == _QKV:
         return 'edit config.json: "attention_bias": true'
     return (
-        "vLLM's EAGLE-3 layer reads attention_bias, which asks for a bias of o_proj too, and would drop "
-        'those of q, k and v without it: add an o_proj.bias of zeros to the file and "attention_bias": '
-        f"true to config.json, or {ANOTHER}"
+        f"vLLM's {case.spec.title} layer reads attention_bias, which asks for a bias of o_proj too, and "
+        "would drop those of q, k and v without it: add an o_proj.bias of zeros to the file and "
+        f'"attention_bias": true to config.json, or {ANOTHER}'
     )
 
 
@@ -101,8 +108,7 @@ def _why_biased(case: Case, names: list[str]) -> str:
     spec, config = case.spec, case.config
     attention = _attention_biases(names)
     is_attention = all(".self_attn." in name for name in names)
-    whole = _QKV if spec.drafter.backbone.norms_heads else _QKV | {"o"}
-    if is_attention and attention == whole and not config.attention_bias:
+    if is_attention and attention == _biased(case) and not config.attention_bias:
         return 'edit config.json: "attention_bias": true'
     if is_attention and attention == _QKV:
         return _three_biases(case)

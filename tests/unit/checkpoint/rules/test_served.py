@@ -204,6 +204,13 @@ def test_the_targets_depth_is_no_depth_of_a_draft(tmp_path):
     assert [layer.window for layer in inspection.spec.layers] == [None]
 
 
+def test_the_targets_depth_is_read_as_a_whole_number_only(tmp_path):
+    draft = valid_draft("native")
+    draft.config["num_hidden_layers"] = float(LAYERS)
+    (found,) = inspect(draft, tmp_path).errors
+    assert f'write "num_hidden_layers": {LAYERS}' in found.problem.remedy
+
+
 def test_a_parallel_draft_of_the_targets_depth_lacks_layers(tmp_path):
     draft = valid_draft("p-eagle")
     draft.config["num_hidden_layers"] = LAYERS

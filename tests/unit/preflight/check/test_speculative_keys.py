@@ -22,6 +22,7 @@ from vllm_eagle_ext.engine_rules.speculative import (
     KEYS,
     MISTAKEN,
     NO_NULL,
+    SAMPLING,
     speculative_keys_are_vllms,
 )
 
@@ -57,7 +58,9 @@ def test_what_vllm_refuses_by_type_is_refused_and_nothing_else(key):
     # A method is judged by the draft that is named with it; no K is what --spec-tokens leaves.
     values = {"method": (5, {"a": 5}), "num_speculative_tokens": VALUES}.get(key, (*VALUES, None))
     for value in values:
-        assert bool(refusals({key: value})) == (not field_takes(key, value)), value
+        given = {SAMPLING: "synthetic", key: value} if key.startswith("synthetic") else {key: value}
+        found = [problem for problem in refusals(given) if problem.field.endswith(key)]
+        assert bool(found) == (not field_takes(key, value)), value
 
 
 def test_the_choices_are_vllms():
@@ -65,6 +68,12 @@ def test_the_choices_are_vllms():
         assert all(field_takes(key, choice) for choice in choices)
         assert not field_takes(key, "another")
     assert set(AT_LEAST_ONE) | NO_NULL < set(KEYS)
+
+
+def test_the_attention_backends_are_vllms():
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    assert class_types.attention_backends() == set(AttentionBackendEnum.__members__)
 
 
 def test_a_method_of_quantisation_that_vllm_knows():
@@ -106,6 +115,31 @@ def test_a_later_release_is_judged_by_its_own_keys(monkeypatch):
 def test_refused(given, words):
     (found,) = refusals(given)
     assert all(word in str(found) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"rejection_sample_method": "synthetic"}, "rejection_sample_method"),
+        ({"synthetic_acceptance_length": 2}, "synthetic_acceptance_length"),
+        ({SAMPLING: "synthetic", "synthetic_acceptance_length": 9}, "synthetic_acceptance_length"),
+        ({SAMPLING: "synthetic", "synthetic_acceptance_rates": [0.5]}, "synthetic_acceptance_rates"),
+        ({SAMPLING: "synthetic", "synthetic_acceptance_rates": [0, 1, 0]}, "synthetic_acceptance_rates"),
+        ({"use_heterogeneous_vocab": True}, "use_heterogeneous_vocab"),
+        ({"index_share_for_mtp_iteration": True}, "index_share_for_mtp_iteration"),
+        ({"dspark_draft_topk": 3}, "dspark_draft_topk"),
+        ({"draft_load_config": "x"}, "draft_load_config"),
+        ({"attention_backend": "NOPE"}, "attention_backend"),
+        ({"attention_backend": "flash_attn"}, None),
+        ({"attention_backend": "auto"}, None),
+        ({SAMPLING: "synthetic", "synthetic_acceptance_length": 4}, None),
+        ({SAMPLING: "synthetic", "synthetic_acceptance_rates": [1, 0.5, 0.5]}, None),
+        ({"use_heterogeneous_vocab": False, "dspark_draft_topk": None}, None),
+    ],
+)
+def test_keys_that_vllm_refuses_together(given, field):
+    found = [problem.field for problem in refusals(given, method="eagle3", k=3)]
+    assert found == ([f"speculative_config.{field}"] if field else [])
 
 
 def test_check_and_start_agree(check, draft):

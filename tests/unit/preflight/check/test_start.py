@@ -99,6 +99,16 @@ def test_a_target_without_hidden_states(check, target, tmp_path):
     assert " --model-impl transformers" in result.stdout.splitlines()[-1]
 
 
+@pytest.mark.parametrize(("inner", "code"), [("LlamaForCausalLM", 0), ("StableLmForCausalLM", 1)])
+def test_the_language_model_of_a_wrapper_hands_them_out(check, target, tmp_path, inner, code):
+    """LLaVA's class has the interface whatever model it holds."""
+    write_target(target)
+    text = json.loads((target / "config.json").read_text()) | {"architectures": [inner]}
+    write_target(target, architectures=["LlavaForConditionalGeneration"], text_config=text)
+    result = check(tiny_draft(tmp_path / "draft"))
+    assert ("target_hands_out_its_states" in result.stdout) == bool(code)
+
+
 @pytest.mark.parametrize(("strict", "severity"), [(True, "error"), (False, "warning")])
 def test_layers_that_v1_would_part(check, target, tmp_path, strict, severity):
     """Beside a target of which most layers keep their whole cache."""

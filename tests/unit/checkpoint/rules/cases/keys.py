@@ -50,6 +50,24 @@ CASES = [
         words=("rope_type", "'xdrope'", '"rope_type": "dynamic"'),
     ),
     case(
+        "rope_is_computed", "of_each_type_of_layer", "native",
+        key("rope_parameters", {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}),
+        words=("rope_parameters.full_attention", "one rope", '"rope_theta"'),
+    ),
+    case(
+        "rope_is_computed", "sections_of_other_heads", "native",
+        key("rope_scaling", {"type": "mrope", "mrope_section": [11, 11, 10]}),
+        words=("mrope_section", "[11, 11, 10]", "16 in sum"),
+    ),
+    case(
+        "rope_is_computed", "factors_of_other_heads", "native",
+        key("rope_scaling", {
+            "rope_type": "longrope", "short_factor": [1.0] * 3, "long_factor": [1.0] * 16,
+            "original_max_position_embeddings": 256,
+        }),
+        words=("short_factor", "16 numbers"),
+    ),
+    case(
         "rope_is_computed", "unknown", "native",
         key("rope_scaling", {"rope_type": "hope", "factor": 2.0}),
         words=("rope_type", "'hope'", "yarn"),

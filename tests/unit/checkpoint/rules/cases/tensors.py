@@ -60,6 +60,12 @@ CASES = [
         words=('edit config.json: "attention_bias": true',),
     ),
     case(
+        "tensors_are_expected", "biases_of_q_k_and_v_on_dflash", "dflash",
+        *(more(f"layers.{layer}.self_attn.{name}_proj.bias", rows)
+          for layer in (0, 1) for name, rows in (("q", HIDDEN), ("k", HEAD_DIM), ("v", HEAD_DIM))),
+        words=("vLLM's DFlash layer reads attention_bias", "o_proj.bias of zeros"),
+    ),
+    case(
         "tensors_are_expected", "biases_of_the_attention", "native",
         *(more(f"{ATTENTION}.{name}_proj.bias", rows)
           for name, rows in (("q", HIDDEN), ("k", HEAD_DIM), ("v", HEAD_DIM), ("o", HIDDEN))),
