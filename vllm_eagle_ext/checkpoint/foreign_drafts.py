@@ -70,7 +70,7 @@ UNREAD_TYPES: Mapping[str, str] = {
 _PARTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), what)
     for pattern, what in (
-        (r"parallel_draft_heads|medusa", "Medusa heads, which draft later tokens"),
+        (r"parallel_draft_heads|medusa", "Medusa heads"),
         (r"hydra|grounded_heads", "Hydra heads"),
         (r"^(prefix_gru|embed_proj)\.|_gru\.|lstm", "a recurrent head (Domino)"),
         (r"layer_fusion_weights|[kv]_proj_target", "a mix of aux states for each layer (DFlare)"),

@@ -101,7 +101,8 @@ def refuse_a_draft(config: Mapping[str, Any], name: str) -> None:
         UnsupportedTargetError: it is one of a draft, by its architecture or type.
     """
     names = config.get("architectures")
-    if drafter_of(config, None) is None or names in [[plain] for plain in PLAIN_MODELS]:
+    first = names[0] if isinstance(names, list) and names else None  # which vLLM serves
+    if drafter_of(config, None) is None or first in PLAIN_MODELS:
         return
     raise UnsupportedTargetError(
         field="--target", value=name, allowed=f"a target model; this config.json is a draft's, {names}",

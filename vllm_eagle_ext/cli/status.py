@@ -41,7 +41,7 @@ def _release(release: str) -> StatusLine:
     if was_run(release):
         return StatusLine(True, f"vLLM {release}, a release that the tests were run with ({RUN_VLLM})")
     if is_tested(release):
-        how = f"whose Python files were run, on a CPU with compiled parts of {RUN_VLLM}"
+        how = f"whose Python files the tests were run with, over compiled parts of {RUN_VLLM}"
         return StatusLine(True, f"vLLM {release}, a release {how}")
     return StatusLine(
         False,

@@ -113,6 +113,8 @@ _ALSO_CALLED = {
     "algorithm": "method",
     "tp": "draft_tensor_parallel_size",
     "draft_tp": "draft_tensor_parallel_size",
+    "acceptance_method": "rejection_sample_method",
+    "tensor_parallel_size": "draft_tensor_parallel_size",
 }
 SAMPLING = "rejection_sample_method"
 _LOSSY = ("fly", "synthetic")  # "fly": since 0.33
@@ -186,7 +188,11 @@ def _keys(engine: EngineFacts) -> frozenset[str] | None:
 
 
 def _unknown(key: str, value: object, keys: frozenset[str]) -> Problem:
-    close = [_ALSO_CALLED[key]] if key in _ALSO_CALLED else get_close_matches(key, sorted(keys), n=1)
+    close = (
+        [_ALSO_CALLED[key]]
+        if key in _ALSO_CALLED
+        else get_close_matches(key, sorted(keys), n=1, cutoff=0.75)
+    )
     hint = f'write "{close[0]}", if that is meant, or ' if close else ""
     return Problem(
         field=f"speculative_config.{key}",

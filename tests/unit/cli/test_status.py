@@ -64,7 +64,7 @@ def test_vllm_plugins_that_keeps_us_out(monkeypatch):
         ("0.32.1", "a release that the tests were run with (>=0.32,<0.33)"),
         (
             "0.33.0",
-            "a release whose Python files were run, on a CPU with compiled parts of >=0.32,<0.33",
+            "a release whose Python files the tests were run with, over compiled parts of >=0.32,<0.33",
         ),
     ],
 )

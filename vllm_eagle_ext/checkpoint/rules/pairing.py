@@ -103,8 +103,8 @@ def padding_is_not_drafted(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="vocab_size of the draft's config.json",
             value=case.target.vocab_size,
-            message=f"The target's tables have {case.target.padding} rows more, which are taken for "
-            "padding: the draft proposes none of these",
+            message=f"The target's tables have {case.target.padding} rows after these, taken for "
+            "padding: the draft proposes none of them",
         )
 
 

@@ -78,8 +78,8 @@ def depth_is_the_drafts_own(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="num_hidden_layers of the draft's config.json",
             value=stated,
-            allowed="1: the files hold one layer, and this is the target's depth. One layer is served, "
-            "which attends to all tokens",
+            allowed="1, and one layer is served, which attends to all tokens: the files hold one, and "
+            "the number is the target's",
             remedy=f'state the same: edit config.json: "num_hidden_layers": 1{types}',
         )
 

@@ -122,7 +122,7 @@ CASES = [
     ),
     case(
         "depth_is_the_drafts_own", "the_targets", "native", key("num_hidden_layers", LAYERS),
-        words=("num_hidden_layers", "8", "this is the target's depth", '"num_hidden_layers": 1'),
+        words=("num_hidden_layers", "8", "the number is the target's", '"num_hidden_layers": 1'),
     ),
     case(
         "depth_is_the_drafts_own", "the_targets_layer_types", "native",

@@ -29,7 +29,7 @@ CASES = [
     ),
     case(
         "padding_is_not_drafted", "dflash", "dflash", target={"vocab_size": VOCAB + 32},
-        words=("vocab_size", "128", "32 rows more", "padding"),
+        words=("vocab_size", "128", "32 rows after these", "padding"),
     ),
     *(
         case(
