@@ -145,8 +145,7 @@ def _kind_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
     names = [read[key] for key in ("rope_type", "type") if key in read]
     if len({_SAME_KIND.get(kind, kind) for kind in names}) > 1:
         yield _rope_fault(f"rope_type and type of {name}", names, "one kind of rope", _TRAINED)
-    scaled = rope_kind(read) == "dynamic" and "alpha" in read  # which takes the factor's place
-    for key in () if scaled else _NEEDED.get(rope_kind(read), ()):
+    for key in _NEEDED.get(rope_kind(read), ()):
         if key not in read:
             allowed = f"a value: it is not stated, and {rope_kind(read)!r} needs it"
             yield _rope_fault(f"{name}.{key}", None, allowed, _TRAINED)

@@ -117,6 +117,7 @@ def test_rope_keys_that_vllm_reads(tmp_path, scaling, told):
         {
             "rope_type": "dynamic",
             "alpha": 1000.0,
+            "factor": 1.0,
             "mrope_section": [4, 4, 4, 4],
         },  # as transformers has it
     ],
