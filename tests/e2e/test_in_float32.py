@@ -63,7 +63,7 @@ def test_a_reference_that_reads_other_layers_drafts_otherwise(compared):
     assert min(compared("postnorm", shifted).equal_share) < 0.95
 
 
-@pytest.mark.promise("the log says once which layers are read, by which rule, and what serves")
+@pytest.mark.promise("the log says once which layers are read, why, and what serves")
 def test_log_names_rule_norms_and_drafter_once(in_float32):
     _, log = in_float32
     lines = [line for line in log.splitlines() if "the inputs of target layers" in line]

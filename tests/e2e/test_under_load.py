@@ -128,7 +128,7 @@ def test_a_second_turn_finds_generated_text_in_the_prefix_cache(drafted):
     assert different == 0
 
 
-@pytest.mark.promise("sampling: a seeded text repeats itself, greedy ones beside it stay")
+@pytest.mark.promise("sampling: a seeded text repeats itself, greedy ones next to it stay")
 def test_a_seeded_text_repeats_itself(engines, drafted):
     seeded, greedy, _ = drafted["kinds"]["tokens"]
     assert greedy == engines["plain"]["kinds"]["tokens"][1]

@@ -90,7 +90,7 @@ def test_a_hit_changes_no_draft(engines):
     assert different == 0
 
 
-@pytest.mark.promise("sampling: a seeded text repeats itself, greedy ones beside it stay")
+@pytest.mark.promise("sampling: a seeded text repeats itself, greedy ones next to it stay")
 def test_a_seeded_text_repeats_itself(engines):
     seeded, greedy, _ = engines["narrow"]["kinds"]["tokens"]
     assert greedy == engines["plain"]["kinds"]["tokens"][1]

@@ -104,7 +104,7 @@ _OF_ONE_METHOD = {
     "use_heterogeneous_vocab": "draft_model",
 }
 _RATES, _LENGTH = "synthetic_acceptance_rates", "synthetic_acceptance_length"
-# Of other engines and of vLLM's flags, where the spelling alone does not tell.
+# Of other engines and of vLLM's flags, where letters do not tell.
 _ALSO_CALLED = {
     "num_steps": "num_speculative_tokens",
     "k": "num_speculative_tokens",
