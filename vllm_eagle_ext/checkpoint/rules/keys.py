@@ -61,7 +61,7 @@ def rope_is_computed(case: Case) -> Iterable[Problem]:
         )
         return
     block = rope_block(case.flat)
-    if nested := [key for key in ("full_attention", "sliding_attention") if block.get(key)]:
+    if nested := [key for key in ("full_attention", "sliding_attention") if key in block]:
         yield Problem(
             field=f"rope_parameters.{nested[0]} {_CONFIG}",
             value=block[nested[0]],
