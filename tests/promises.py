@@ -21,6 +21,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/dev/evidence.md"
 BEGIN, END = "<!-- runners:begin -->", "<!-- runners:end -->"
+# By a word of what is shown: why a column is empty.
+NOT_SHOWN = {
+    "`vllm serve`": "not shown: a server is alike", "a server": "not shown: a server is alike",
+    "metrics": "not shown: a server is alike", "two ranks": "not shown: too slow",
+    "LoRA": "not shown: not tried",
+}  # fmt: skip
 COLUMNS = ("V1, 0.32", "V2, 0.32", "V2, 0.33")
 LONGER = ("full", "long", "peers")  # markers that take a test out of `make test`
 
@@ -66,12 +72,14 @@ def shown_by(items: Sequence[pytest.Item]) -> dict[str, dict[str, str]]:
     for item in items:
         if item.get_closest_marker("e2e") is None or item.get_closest_marker("gpu") is not None:
             continue
-        runner = "V2" if item.get_closest_marker("v2") else "V1"
-        name = item.path.name
-        releases = ["0.32", *(["0.33"] if runner == "V2" and name in in_short else [])]
-        for promise, _ in promises_of(item):
-            for release in releases:
-                found.setdefault(promise, {}).setdefault(f"{runner}, {release}", set()).add(name)
+        runner, name = "V2" if item.get_closest_marker("v2") else "V1", item.path.name
+        columns = {promise: (runner,) for promise, _ in promises_of(item)}
+        columns |= {m.args[0]: m.kwargs.get("on", (runner,)) for m in item.iter_markers("shows")}
+        for text, runners in columns.items():
+            for one in runners:
+                releases = ("0.32", "0.33") if one == "V2" and name in in_short else ("0.32",)
+                for release in releases:
+                    found.setdefault(text, {}).setdefault(f"{one}, {release}", set()).add(name)
     return {
         promise: {
             column: min(names, key=lambda name: (name not in in_short, name))
@@ -85,7 +93,8 @@ def by_runner(items: Sequence[pytest.Item]) -> str:
     """The table of docs/dev/evidence.md, without spaces that nobody reads."""
     rows = [f"|promise|{'|'.join(COLUMNS)}|", "|" + "---|" * (1 + len(COLUMNS))]
     for promise, shown in sorted(shown_by(items).items()):
-        cells = (f"`{shown[column]}`" if column in shown else "not shown" for column in COLUMNS)
+        why = next((why for word, why in NOT_SHOWN.items() if word in promise), "not shown")
+        cells = (f"`{shown[column]}`" if column in shown else why for column in COLUMNS)
         rows.append(f"|{promise}|{'|'.join(cells)}|")
     return "\n".join(rows)
 

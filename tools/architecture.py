@@ -74,7 +74,7 @@ LAYERS = (
     ),
     Layer(
         "compat",
-        ("compat", "architectures", "schedulers"),
+        ("compat", "model_runner", "architectures", "schedulers"),
         "vLLM's versions, schedulers, and replaced names",
         ("base",),
     ),

@@ -247,7 +247,7 @@ PACKAGE = (
     Name(
         "vllm.config.vllm",
         "VllmConfig.use_v2_model_runner",
-        "the order of reasons that compat.model_runner follows",
+        "the order of reasons that model_runner follows",
         contains=("envs.VLLM_USE_V2_MODEL_RUNNER", "not HAS_TRITON"),
     ),
     Name(

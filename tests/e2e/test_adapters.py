@@ -63,6 +63,7 @@ def lora(prompts, adapters):
     )
 
 
+@pytest.mark.shows("LoRA on the target: text")
 @pytest.mark.parametrize("batch", ALL)
 def test_adapted_texts_are_those_without_a_draft(lora, batch):
     assert lora["drafted"][batch]["tokens"] == lora["plain"][batch]["tokens"]

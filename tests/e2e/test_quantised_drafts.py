@@ -105,6 +105,7 @@ def acceptance_length(result: Any) -> float:
     return 1 + counters["spec_decode_num_accepted_tokens"] / counters["spec_decode_num_drafts"]
 
 
+@pytest.mark.shows("quantised drafts: text", on=("V1", "V2"))
 @pytest.mark.parametrize("name", PAIRS)
 def test_texts_are_those_without_a_draft(results, name):
     plain = results[PAIRS[name][0]]

@@ -82,6 +82,7 @@ def results(some):
     return run_with_ray([run_of(draft, name, some) for draft, names in ranks.items() for name in names])
 
 
+@pytest.mark.shows("two ranks draft what one does")
 @pytest.mark.parametrize("ranks", ["mp", "ray"])
 def test_two_ranks_draft_what_one_does(results, ranks):
     assert_same(results["postnorm one"], results[f"postnorm {ranks}"])

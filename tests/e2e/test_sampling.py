@@ -90,6 +90,7 @@ def assert_fits(found, engine, draw):
     assert min(one.p for one in seeds) > ALARM / len(seeds)
 
 
+@pytest.mark.shows("sampled texts follow the target's distribution")
 @pytest.mark.parametrize(("engine", "draw"), right(ENGINES), ids=name_of)
 def test_samples_follow_the_target(v1, engine, draw):
     assert_fits(v1, engine, draw)
@@ -136,6 +137,7 @@ ENGINES_ON_V2 = [
 ]
 
 
+@pytest.mark.shows("sampled texts follow the target's distribution")
 @pytest.mark.long
 @pytest.mark.v2
 @pytest.mark.parametrize(("engine", "draw"), right(ENGINES_ON_V2), ids=name_of)

@@ -55,6 +55,18 @@ def test_drafts_are_those_of_the_reference(on_v2, target, prompts, request, name
     assert min(found.equal_share) == 1
 
 
+@pytest.mark.promise("the log says once which layers are read, why, and what serves")
+def test_the_log_says_once_what_is_read(on_v2):
+    lines = [line for line in on_v2[1].splitlines() if "the inputs of target layers" in line]
+    assert len(lines) == len(LAYERS)
+    for words in (
+        "[2, 4, 6, 8, 10] of 12",
+        "the input of layer id + 1",
+        "Eagle3EagleExtLlamaForCausalLM",
+    ):
+        assert words in lines[0]
+
+
 @pytest.mark.promise("a draft that does not fit is refused with the reason, before weights are loaded")
 def test_a_start_that_cannot_be_served_is_refused(prompts):
     with pytest.raises(EngineFailedError, match=r"hybrid_state is 'replay'\. Allowed: 'auto'"):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.hybrid import HybridRun, dflash, started
+from tests.support.batches import section
+from tests.support.hybrid import DFLASH_AUX_LAYERS, HybridRun, dflash, with_log
 from tests.support.near_ties import assert_only_near_ties
+from tests.support.replay import compare
 
 pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full]
 
 K = 3
 TOKENS = 10
+EQUAL_IDS = 0.85  # bf16, and few of them: a near-tie may fall otherwise
 
 
 @pytest.fixture(scope="module")
@@ -19,13 +22,14 @@ def hybrid_on_v2(prompts):
     runs = [
         HybridRun(state, state=state, speculative=dflash(K), **few) for state in ("per_token", "replay")
     ]
-    return started([HybridRun("plain", **few), *runs], "v2")
+    runs += [HybridRun("auto", speculative=dflash(K), record=True, **few)]
+    return with_log([HybridRun("plain", **few), *runs], "v2")
 
 
 @pytest.mark.promise("the V2 runner: replay")
 @pytest.mark.promise("replay is one state block per draft token to the bit, with one block per request")
 def test_replay_is_one_state_block_per_token(hybrid_on_v2):
-    replay, per_token = hybrid_on_v2["replay"], hybrid_on_v2["per_token"]
+    replay, per_token = (hybrid_on_v2[0][state] for state in ("replay", "per_token"))
     assert replay["tokens"] == per_token["tokens"]
     assert replay["counters"] == per_token["counters"]
     assert replay["counters"]["spec_decode_num_accepted_tokens"] > 0
@@ -37,4 +41,21 @@ def test_replay_is_one_state_block_per_token(hybrid_on_v2):
 
 @pytest.mark.promise("DFlash on a hybrid target: the text is that without a draft")
 def test_replay_changes_no_text(hybrid_on_v2):
-    assert_only_near_ties(hybrid_on_v2["plain"], hybrid_on_v2["replay"]["tokens"], "replay on V2")
+    results, _ = hybrid_on_v2
+    assert_only_near_ties(results["plain"], results["replay"]["tokens"], "replay on V2")
+
+
+@pytest.mark.promise("it is chosen by itself where it pays, and the log says so")
+def test_replay_is_chosen_by_itself(hybrid_on_v2):
+    results, log = hybrid_on_v2
+    assert results["auto"]["tokens"] == results["replay"]["tokens"]
+    said = " ".join(section(log, "auto").split())
+    assert "Recurrent state of Qwen3_5ForCausalLM: replay, 2 state blocks" in said
+
+
+@pytest.mark.promise("DFlash drafts as it was trained to")
+def test_drafts_are_those_of_the_reference(hybrid_on_v2, hybrid_target, dflash_walk, prompts):
+    result = hybrid_on_v2[0]["auto"]
+    found = compare(result, hybrid_target, dflash_walk, DFLASH_AUX_LAYERS, prompts[:2], K, chained=False)
+    assert found.drafts >= 4
+    assert min(found.equal_share) >= EQUAL_IDS

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from vllm_eagle_ext import after_import, compat
+from vllm_eagle_ext.model_runner import model_runner
 
 
 @pytest.mark.parametrize(
@@ -253,7 +254,7 @@ def test_the_runner_is_the_one_that_vllm_chooses(monkeypatch, arguments, others,
             _ = config.use_v2_model_runner
         return
     expected = "v2" if config.use_v2_model_runner else "v1"
-    runner = compat.model_runner(
+    runner = model_runner(
         drafts_in_parallel=drafts["parallel_drafting"], method=drafts["method"],
         other_vocabulary=drafts["use_heterogeneous_vocab"], engine_args=types.SimpleNamespace(**given),
     )  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -75,3 +77,15 @@ def test_no_promise_is_lost_with_its_test():
     texts = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     found = {promise for text in texts for promise in marker.findall(text)}
     assert len(found - {f'"{TEXT.args[0]}"'}) >= PROMISES
+
+
+def test_the_page_shows_what_engines_show():
+    """`python -m tests.promises --write` writes it; tests are collected as by themselves."""
+    program = (
+        "from tests.promises import PAGE, by_runner, collect, page_with\n"
+        "items, failed = collect()\n"
+        "print(failed or page_with(by_runner(items)) == PAGE.read_text(encoding='utf-8'))"
+    )
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.stdout == "True\n", result.stderr

@@ -10,9 +10,10 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 
 from vllm_eagle_ext.cli.terminal import cannot_import
-from vllm_eagle_ext.compat import RUN_VLLM, TESTED_VLLM, is_tested, model_runner, vllm_version, was_run
+from vllm_eagle_ext.compat import RUN_VLLM, TESTED_VLLM, is_tested, vllm_version, was_run
 from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.log import NAME as LOGGED
+from vllm_eagle_ext.model_runner import model_runner
 from vllm_eagle_ext.preflight.foreseen import find_cpu_kernels
 from vllm_eagle_ext.version import INSTALL_VLLM, __version__
 

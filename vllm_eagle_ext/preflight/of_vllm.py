@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vllm_eagle_ext import architectures, compat
+from vllm_eagle_ext import architectures, compat, model_runner
 from vllm_eagle_ext.checkpoint.quantisation_config import KNOWN_METHODS
 from vllm_eagle_ext.checkpoint.registry import method_drafts_in_parallel, methods
 from vllm_eagle_ext.cpu_kernels import LoadedKernels
@@ -57,7 +57,7 @@ def asked_engine(engine_args: Any, target: Any, options: Options) -> EngineFacts
     return EngineFacts(
         is_foreseen=False,
         release=compat.vllm_version(),
-        runner=compat.model_runner(drafts_in_parallel=parallel, engine_args=engine_args),
+        runner=model_runner.model_runner(drafts_in_parallel=parallel, engine_args=engine_args),
         v2_runner_needs_aux_states=compat.v2_runner_needs_aux_states(),
         registered=architectures.registered_architectures(),
         model_types=architectures.readable_model_types(),
@@ -126,7 +126,7 @@ def _read_arguments(engine_args: Any) -> dict[str, Any]:
         "mixes_caches": not (args.disable_hybrid_kv_cache_manager or any(offloading)),
         "kv_connector": read_connector(*offloading, args.kv_offloading_backend),
         "lora": bool(args.enable_lora),
-        "microbatches": compat.has_microbatches(args),
+        "microbatches": model_runner.has_microbatches(args),
         "scheduler": args.scheduler_cls,
     }
 
@@ -143,7 +143,7 @@ def settled(engine: EngineFacts, engine_args: Any, config: Any) -> EngineFacts:
     is_followed = steps and engine_args.data_parallel_size <= 1
     return replace(
         engine,
-        runner=compat.model_runner(
+        runner=model_runner.model_runner(
             drafts_in_parallel=parallel and not by_method,
             method=config.method,
             other_vocabulary=bool(getattr(config, "use_heterogeneous_vocab", False)),

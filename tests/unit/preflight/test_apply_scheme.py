@@ -11,7 +11,7 @@ from vllm.platforms import CpuArchEnum, current_platform
 from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
 from tests.support.releases import is_release
-from vllm_eagle_ext import compat
+from vllm_eagle_ext import model_runner
 from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.log import log_once
 from vllm_eagle_ext.preflight.of_vllm import packs_convolutions
@@ -93,7 +93,7 @@ def test_offloading_of_states_on_v2_is_warned_of(
     vLLM's config asks for Triton on V2, which a CPU has in tests of engines alone.
     """
     log_once.cache_clear()
-    monkeypatch.setattr(compat, "model_runner", lambda **_: runner)
+    monkeypatch.setattr(model_runner, "model_runner", lambda **_: runner)
     connector = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
     config = configure(target=target, kv_transfer_config=connector)
     assert "EagleExt" not in config.model_config.architecture

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.drafts import valid_draft, write
 from tests.unit.preflight.configs import speculative_config
-from vllm_eagle_ext import compat
+from vllm_eagle_ext import model_runner
 from vllm_eagle_ext.errors import (
     SpeculativeConfigError,
 )
@@ -75,7 +75,7 @@ class TestDFlash:
         if key is not None:
             draft.config["sliding_window_non_causal"] = key
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(compat, "model_runner", lambda **_: "v2")  # V1 has no mixed layers
+            patch.setattr(model_runner, "model_runner", lambda **_: "v2")  # V1 has no mixed layers
             hf_config = self.hf_config(target, tmp_path, draft)
         assert [_dflash_layer_causal(hf_config, i) for i in range(2)] == [windowed, full]
         assert hf_config.sliding_window == 32

@@ -71,6 +71,10 @@ def rope_is_computed(case: Case) -> Iterable[Problem]:
     yield from _rotated_in_parts(case, block)
 
 
+def _drafts_at_once(case: Case) -> bool:
+    return case.spec.family.drafts_in_parallel or bool(case.engine.parallel_drafting)
+
+
 def _rotated_in_parts(case: Case, block: Mapping[str, Any]) -> Iterable[Problem]:
     """Find lists of rope that have not a number for each rotated pair of channels, as vLLM's have."""
     width = case.config.qk_rope_head_dim or int(case.spec.heads.dim * case.spec.rope.partial)
@@ -78,7 +82,8 @@ def _rotated_in_parts(case: Case, block: Mapping[str, Any]) -> Iterable[Problem]
     factors = ("short_factor", "long_factor") if case.spec.rope.kind in ("longrope", "su") else ()
     # One number serves for all.
     found = {key: len(block[key]) for key in factors if len(block.get(key, [1])) > 1}
-    if sections and case.spec.rope.kind in ("default", "mrope"):
+    # A start drops the sections of drafts that make all tokens in one pass.
+    if sections and case.spec.rope.kind in ("default", "mrope") and not _drafts_at_once(case):
         found["mrope_section"] = sum(sections)
     for key, pairs in found.items():
         if pairs != width // 2:
