@@ -18,9 +18,10 @@ from tests.support.processes import marked
 SERVER = "setsid sleep 300 & sh -c 'sleep 300 & wait' & wait"
 PROCESSES = 4
 STARTS_A_SERVER = f"""
-import os, subprocess, time
+import os, signal, subprocess, time
 from tests.support.engine import engine_environment
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs of the background ignore it
 environment = engine_environment("v1")
 subprocess.Popen(["sh", "-c", {SERVER!r}], env=environment, start_new_session=True)
 print(environment[{MARK!r}], flush=True)
