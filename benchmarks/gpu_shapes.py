@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 
 from benchmarks.shapes.dense import LLAMA_8B, Dense
 from benchmarks.shapes.hybrid import QWEN_27B, Hybrid
-from vllm_eagle_ext import compat
+from vllm_eagle_ext.model_runner import model_runner
 
 ROOT = Path(__file__).resolve().parents[1]
 PROBE_TOKENS = 64  # that the bench decodes to time the parts of a step
@@ -97,7 +97,7 @@ def command(
 
 
 def has_synthetic_acceptance() -> bool:
-    return torch.cuda.is_available() or compat.model_runner(drafts_in_parallel=False) == "v2"
+    return torch.cuda.is_available() or model_runner(drafts_in_parallel=False) == "v2"
 
 
 def main(
