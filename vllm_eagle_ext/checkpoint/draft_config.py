@@ -263,9 +263,19 @@ def _config_problem(details: Any) -> Problem:
     )
 
 
+# How pydantic's messages begin, and what a reader of JSON calls it.
+_PLAIN_WORDS = {
+    "a valid boolean": "true or false", "a valid integer": "a whole number", "a valid list": "a list",
+    "a valid number": "a number", "a valid string": "text", "a valid dictionary": "an object",
+}  # fmt: skip
+
+
 def _kind(path: str, message: str = "vLLM would take another model's default") -> str:
     names = {"rms_norm_eps": "a positive number up to 0.001", "hidden_act": '"silu"'}
-    message = message.removeprefix("Value error, ")
+    for prefix in ("Value error, ", "Input should be "):
+        message = message.removeprefix(prefix)
+    for theirs, plain in _PLAIN_WORDS.items():
+        message = plain if message.startswith(theirs) else message
     return names.get(path, message[:1].lower() + message[1:])
 
 
