@@ -49,29 +49,25 @@ def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
         return
     for place, value, allowed in wrong_types(config):
         yield Problem(
-            field=f"{place} of the draft's quantization_config",
-            value=value,
-            allowed=allowed,
+            field=f"{place} of the draft's quantization_config", value=value, allowed=allowed,
             remedy=_AS_EXPORTED,
-        )
+        )  # fmt: skip
         return
     known, method = case.engine.quantisations, config.get("quant_method")
     if known is not None and method not in known:
         yield Problem(
-            field="quant_method of the draft's quantization_config",
-            value=method,
+            field="quant_method of the draft's quantization_config", value=method,
             allowed=f"{', '.join(sorted(known))}: vLLM knows no other",
             remedy="use a draft that is quantised by one of these",
-        )
+        )  # fmt: skip
         return
-    understood = config.get("quant_method") in (*LISTS, *GPTQ_METHODS)
+    understood = method in (*LISTS, *GPTQ_METHODS)
     if not understood and (pattern := next(endless_patterns(config), None)) is not None:
         yield Problem(
-            field="a pattern in the draft's quantization_config",
-            value=pattern,
+            field="a pattern in the draft's quantization_config", value=pattern,
             allowed="no group that repeats around another repetition: vLLM may match it without an end",
             remedy=_AS_EXPORTED,
-        )
+        )  # fmt: skip
     modules = published_modules(case)
     try:
         first_matches(target_patterns(config), (*modules, *modules.values()))
@@ -90,11 +86,10 @@ def quantisation_is_known(case: Case) -> Iterable[Problem]:
     method = case.spec.quantisation
     if method is not None and method not in KNOWN_METHODS and case.engine.quantisations is None:
         yield Problem(
-            field="quant_method of the draft's quantization_config",
-            value=method,
+            field="quant_method of the draft's quantization_config", value=method,
             allowed=", ".join(sorted(KNOWN_METHODS)),
             remedy="install another plugin that brings the method: without one vLLM refuses the draft",
-        )
+        )  # fmt: skip
 
 
 @rule(Severity.ERROR)
