@@ -97,7 +97,7 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     """
     options = parse_options({KEY: request.options})
     _refuse_no_ranks(request.engine)
-    request = _with_k(request)
+    request = _with_speculative(request)
     place: dict[str, Any] = {"token": request.token, "download_dir": request.download_dir}
     name = request.target or read_named_target(
         request.draft, field=request.draft_field, revision=request.revision, **place
@@ -130,11 +130,22 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     )  # fmt: skip
 
 
-def _with_k(request: CheckRequest) -> CheckRequest:
-    """Take K from the speculative keys, where no option names it."""
-    given = speculative_keys(request.speculative).get("num_speculative_tokens")
-    is_k = request.k is None and type(given) is int and given > 0
-    return replace(request, k=given) if is_k else request
+def _with_speculative(request: CheckRequest) -> CheckRequest:
+    """Take K and the method from the speculative keys, where no option names them.
+
+    Raises:
+        SpeculativeConfigError: the keys name another draft.
+    """
+    given = speculative_keys(request.speculative)
+    k, method, model = (given.get(key) for key in ("num_speculative_tokens", "method", "model"))
+    if model not in (None, request.draft):
+        raise SpeculativeConfigError(
+            field="speculative_config.model", value=model, allowed=f"the draft, {request.draft}",
+            remedy="leave the key out, or name this draft in its place",
+        )  # fmt: skip
+    if request.k is None and type(k) is int and k > 0:
+        request = replace(request, k=k)
+    return replace(request, method=method) if request.method is None and type(method) is str else request
 
 
 def _around(engine: EngineFacts, case: Case | None, *, is_refused: bool) -> list[Finding]:

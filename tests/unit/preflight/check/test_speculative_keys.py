@@ -162,3 +162,12 @@ def test_the_drafts_own_length(check, draft, asked, code):
     found = check(draft, "-k", "4", "--speculative", json.dumps({"max_model_len": asked}))
     assert found.exit_code == code
     assert ("draft_length_fits: speculative_config.max_model_len is" in found.stdout) == bool(code)
+
+
+def test_method_and_model_are_those_of_the_command(check, draft):
+    asked = check(draft, "--speculative", '{"method": "dflash"}').stdout
+    assert asked == check(draft, "--method", "dflash").stdout
+    assert check(draft, "--speculative", json.dumps({"model": str(draft)})).exit_code == 0
+    result = check(draft, "--speculative", '{"model": "org/other"}')
+    assert result.exit_code == 2
+    assert "speculative_config.model is 'org/other'. Allowed: the draft" in result.stderr
