@@ -76,7 +76,7 @@ def the_target_is_as_long(engine: EngineFacts) -> Iterable[Problem]:
 def target_hands_out_its_states(case: Case) -> Iterable[Problem]:
     """Refuse targets whose class lacks the interface, which vLLM notices once it has the weights."""
     engine = case.engine
-    if not engine.hands_out_states:
+    if not engine.hands_out_states and case.spec.fuses_aux_states:
         yield Problem(
             field="architecture of the target",
             value=engine.architecture,

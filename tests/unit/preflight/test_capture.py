@@ -101,6 +101,10 @@ def test_a_wrapper_of_one_without_is_refused(speculative):
         speculative(wrapper, "native", runner="v2")
 
 
+def test_a_draft_that_reads_none_of_them_is_served(speculative):
+    assert "EagleExt" in speculative(STABLELM, "no_aux").draft_model_config.architecture
+
+
 def test_the_class_that_transformers_is_served_by_hands_them_out(speculative):
     found = speculative(STABLELM, "native", model_impl="transformers")
     assert "EagleExt" in found.draft_model_config.architecture
