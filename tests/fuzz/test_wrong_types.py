@@ -72,7 +72,13 @@ def approved(folder: Path, target: Path, k: int) -> CheckResult | None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("family", CLASSES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        "native", "mla", "quantised",
+        *(pytest.param(family, marks=pytest.mark.long) for family in ("qwen3", "speculators")),
+    ],
+)  # fmt: skip
 def test_what_is_approved_is_built(family, tmp_path):
     draft, worker, target = valid_draft(family), Worker("build"), write_target(tmp_path / "target")
     folder = write(draft, tmp_path / "draft")
