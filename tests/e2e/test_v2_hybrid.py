@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.support.batches import section
-from tests.support.hybrid import DFLASH_AUX_LAYERS, HybridRun, dflash, with_log
+from tests.support.hybrid import HybridRun, dflash, with_log
 from tests.support.near_ties import assert_only_near_ties
-from tests.support.replay import compare
 
 pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full]
 
 K = 3
 TOKENS = 10
-EQUAL_IDS = 0.85  # bf16, and few of them: a near-tie may fall otherwise
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +20,7 @@ def hybrid_on_v2(prompts):
     runs = [
         HybridRun(state, state=state, speculative=dflash(K), **few) for state in ("per_token", "replay")
     ]
-    runs += [HybridRun("auto", speculative=dflash(K), record=True, **few)]
+    runs += [HybridRun("auto", speculative=dflash(K), **few)]
     return with_log([HybridRun("plain", **few), *runs], "v2")
 
 
@@ -51,11 +49,3 @@ def test_replay_is_chosen_by_itself(hybrid_on_v2):
     assert results["auto"]["tokens"] == results["replay"]["tokens"]
     said = " ".join(section(log, "auto").split())
     assert "Recurrent state of Qwen3_5ForCausalLM: replay, 2 state blocks" in said
-
-
-@pytest.mark.promise("DFlash drafts as it was trained to")
-def test_drafts_are_those_of_the_reference(hybrid_on_v2, hybrid_target, dflash_walk, prompts):
-    result = hybrid_on_v2[0]["auto"]
-    found = compare(result, hybrid_target, dflash_walk, DFLASH_AUX_LAYERS, prompts[:2], K, chained=False)
-    assert found.drafts >= 4
-    assert min(found.equal_share) >= EQUAL_IDS

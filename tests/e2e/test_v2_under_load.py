@@ -26,7 +26,7 @@ NARROW = PLAIN | {
     "max_num_batched_tokens": CHUNK, "max_num_seqs": 3, "num_gpu_blocks_override": 6,
     "enable_prefix_caching": True,
 }  # fmt: skip
-LENGTHS = (50, 60, 60)  # of prompts; none is one chunk
+LENGTHS = (50, 60, 70)  # of prompts; none is one chunk
 TOKENS, SHORT = 20, 12
 SEEDED = {"temperature": 1.0, "seed": 7}
 ASKED = [SEEDED, {}, {"json": SCHEMA, "max_tokens": 64, "ignore_eos": False}]
