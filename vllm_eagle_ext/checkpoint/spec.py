@@ -142,6 +142,12 @@ class DraftSpec:
     quantisation: str | None
 
     @property
+    def head_bytes(self) -> int:
+        """Return the bytes of the output head that it drafts with, plain in 16 bit."""
+        width = self.target_hidden_size if self.head == "shared" else self.hidden_size
+        return 2 * self.vocabulary.size * width
+
+    @property
     def fuses_aux_states(self) -> bool:
         return bool(self.aux_layers.layer_ids)
 

@@ -161,7 +161,8 @@ def _spec_table(spec: DraftSpec, result: CheckResult) -> Table:
 def _spec_rows(spec: DraftSpec, result: CheckResult) -> Iterator[tuple[str, str]]:
     from vllm_eagle_ext.memory.parameter_count import head_read
 
-    target, read = result.target, head_read(spec, result.engine.text)
+    target, at_once = result.target, spec.family.drafts_in_parallel
+    read = head_read(spec.head_bytes, result.engine.text, at_once=at_once)
     layers = "layer" if spec.num_layers == 1 else "layers"
     layers = f"{spec.num_layers} {spec.drafter.backbone.name} {layers}"
     yield "family", f"{spec.title}, {layers}, {spec.format} format"

@@ -59,8 +59,8 @@ def _premise_lines(plan: Plan) -> Iterator[str]:
     yield f"weights  {premises.weights.size / GIB:.1f} GiB, {premises.weights.origin}"
     if premises.draft:
         yield _draft_line(premises.draft, asked=request.draft_window is not None)
-        if premises.head_read:
-            yield f"         its head reads {premises.head_read}"
+        if premises.draft.head_read:
+            yield f"         its head reads {premises.draft.head_read}"
     ranks = f" on each of {request.tp} ranks" if request.tp > 1 else ""
     origin = f" ({memory.origin})" if memory.origin else ""
     yield (
@@ -186,14 +186,15 @@ def _plan_json(plan: Plan) -> dict[str, Any]:
     with it, `cuda_graphs` on a CPU.
     """
     premises, hybrid = plan.premises, plan if isinstance(plan, HybridPlan) else None
+    head = premises.draft.head_read if premises.draft else None
     request = asdict(premises.request) | {"k": plan.setting.k, "gpu_mem": premises.memory.gib}
     return {
         "request": request,
         "max_model_len": plan.setting.max_model_len,
         "weights": {"bytes": premises.weights.size, "origin": premises.weights.origin},
         "draft_weights_bytes": premises.draft.size if premises.draft else None,
-        "draft_head_bytes": premises.head_read.size if premises.head_read else None,
-        "draft_head_share_of_step": premises.head_read.share if premises.head_read else None,
+        "draft_head_bytes": head.size if head else None,
+        "draft_head_share_of_step": head.share if head else None,
         "rope_table_bytes": premises.tables,
         "kv_budget_bytes": premises.budget,
         "assumptions": _assumptions(plan),

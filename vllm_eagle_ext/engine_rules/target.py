@@ -140,8 +140,9 @@ def padding_is_cut_off(case: Case) -> Iterable[Problem]:
 def draft_head_reads_little(case: Case) -> Iterable[Problem]:
     """Tell where a head is a good part of what the target reads in a step."""
     spec, engine = case.spec, case.engine
-    read = head_read(spec, engine.text)
-    if read is None or spec.family.drafts_in_parallel or read.share <= _MUCH_OF_A_STEP:
+    at_once = spec.family.drafts_in_parallel
+    read = head_read(spec.head_bytes, engine.text, at_once=at_once)
+    if read is None or at_once or read.share <= _MUCH_OF_A_STEP:
         return
     quantise = '"draft_lm_head_quantization": "fp8" in the speculative config (vLLM 0.33, V2 runner)'
     is_shared = spec.head == "shared"

@@ -19,7 +19,7 @@ from vllm_eagle_ext.memory.footprint import (
     merged,
 )
 from vllm_eagle_ext.memory.geometry import Attention, dtype_of, head_dim, model_bytes, size
-from vllm_eagle_ext.memory.parameter_count import Estimate, estimate
+from vllm_eagle_ext.memory.parameter_count import Estimate, estimate_weights
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 # Keys of layers whose cache is not keys and values per head, alike in all layers: name -> what they are.
@@ -144,11 +144,7 @@ def estimate_dense(config: Mapping[str, Any], target: DenseTarget) -> Estimate:
     text = text_config(config)
     if text.get("hidden_act") != "silu":
         raise _bad_target("hidden_act", text.get("hidden_act"), '"silu", whose layers are known')
-    dim, heads = head_dim(text), size(text, "num_attention_heads")
-    layers = sum(attention.layers for attention in target.attention)
-    # query and output; key and value
-    per_layer = size(text, "hidden_size") * dim * 2 * (heads + target.attention[0].kv_heads)
-    return estimate(config, mixers=layers * per_layer, model_bytes=target.model_bytes)
+    return estimate_weights(config, model_bytes=target.model_bytes)
 
 
 def _bad_target(key: str, value: object, allowed: str) -> UnsupportedTargetError:

@@ -20,7 +20,8 @@ from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.drafter_classes import Drafter
 from vllm_eagle_ext.errors import EagleExtError, OptionsError, UnsupportedDraftError
 from vllm_eagle_ext.memory.geometry import Attention, rope_table_bytes
-from vllm_eagle_ext.plan.model_files import open_model, size_of
+from vllm_eagle_ext.memory.parameter_count import HeadRead, head_read
+from vllm_eagle_ext.plan.model_files import Model, open_model, size_of
 from vllm_eagle_ext.plan.request import PlanRequest
 
 _WINDOW = "--draft-window"
@@ -33,9 +34,8 @@ class Draft:
     non_causal: bool = False  # some layer looks at later rows
     window: int | None = None  # the option's, where a layer was published without one
     keeps_all: bool = False  # though it has that window
-    head: int = 0  # bytes of its output head, plain in 16 bit
-    drafts_in_parallel: bool = False
     tables: int = 0  # bytes of sines and cosines on each rank
+    head_read: HeadRead | None = None  # None: a size of the target is not stated
 
 
 def read_draft(
@@ -67,45 +67,55 @@ def read_draft(
             remedy="name the draft, or leave the option out",
         )  # fmt: skip
     model = open_model(request.draft, field="DRAFT", download_dir=request.download_dir)
+    drafter, flat, config = _read_config(request, model, target)
+    family = family_of(flat, drafter)
+    published = family.read_layers(config, drafter.backbone, format_of(model.config))
+    window = _window_to_give(request, drafter, flat, config, published, length, k)
+    found = published if window is None or keeps_all else with_window(published, window)
+    kept = [None if keeps_all and window is not None else layer.window for layer in found]
+    heads, head = read_heads(config, drafter.backbone), config.draft_vocab_size or config.vocab_size
+    return Draft(
+        tuple(
+            Attention(
+                layers=kept.count(one), kv_heads=heads.kv, head_dim=heads.dim, window=one,
+                element_bytes=kv_bytes, tp=request.tp,
+            )
+            for one in dict.fromkeys(kept)
+        ),
+        size_of(model, ".safetensors") or size_of(model, ".bin"),
+        non_causal=not all(layer.causal for layer in found),
+        window=window,
+        keeps_all=keeps_all and window is not None,
+        tables=rope_table_bytes(flat),
+        head_read=head_read(2 * head * config.hidden_size, target, at_once=family.drafts_in_parallel),
+    )  # fmt: skip
+
+
+def _read_config(
+    request: PlanRequest, model: Model, target: Mapping[str, Any]
+) -> tuple[Drafter, Mapping[str, Any], DraftConfig]:
+    """Return the drafter, and the config as it is stated and as it is read, with the draft's own depth.
+
+    Raises:
+        UnsupportedDraftError: it is malformed, or of a draft that is not planned for.
+    """
     flat = flatten(model.config)
     drafter = drafter_of(model.config, flat.get("model_type"))
     depth = text_config(target).get("num_hidden_layers")
     if drafter is not None and type(depth) is int and flat.get("num_hidden_layers") == depth:
         with suppress(EagleExtError):  # a plan needs no weights, which are what tells
-            files = read_draft_files(request.draft, download_dir=request.download_dir, field="DRAFT")
+            files = read_draft_files(model.name, download_dir=request.download_dir, field="DRAFT")
             flat = own_depth(files, flat, drafter, depth)
     config = parse_config(flat if format_of(model.config) == "published" else model.config)
     if isinstance(config, list):
         raise _refusal(config[0], config[0].field)
     if drafter is None or not drafter.backbone.has_kv_heads:
         raise UnsupportedDraftError(
-            field="DRAFT", value=request.draft,
+            field="DRAFT", value=model.name,
             allowed="an EAGLE-3 or DFlash draft that keeps keys and values per head",
             remedy="leave the draft out, and lower --gpu-mem by the draft's size",
         )  # fmt: skip
-    read_layers = family_of(flat, drafter).read_layers
-    published = read_layers(config, drafter.backbone, format_of(model.config))
-    window = _window_to_give(request, drafter, flat, config, published, length, k)
-    found = published if window is None or keeps_all else with_window(published, window)
-    heads = read_heads(config, drafter.backbone)
-    kept = [None if keeps_all and window is not None else layer.window for layer in found]
-    layers = tuple(
-        Attention(
-            layers=kept.count(one), kv_heads=heads.kv, head_dim=heads.dim, window=one,
-            element_bytes=kv_bytes, tp=request.tp,
-        )
-        for one in dict.fromkeys(kept)
-    )  # fmt: skip
-    return Draft(
-        layers,
-        size_of(model, ".safetensors") or size_of(model, ".bin"),
-        non_causal=not all(layer.causal for layer in found),
-        window=window,
-        keeps_all=keeps_all and window is not None,
-        head=2 * (config.draft_vocab_size or config.vocab_size or 0) * config.hidden_size,
-        drafts_in_parallel=family_of(flat, drafter).drafts_in_parallel,
-        tables=rope_table_bytes(flat),
-    )
+    return drafter, flat, config
 
 
 def _window_to_give(

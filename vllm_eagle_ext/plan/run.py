@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from vllm_eagle_ext.memory.chunked_kernels import dtype_of_width
 from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, default_graphs
 from vllm_eagle_ext.memory.footprint import CacheSetting, Footprint, footprint
 from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target, read_target, rope_table_bytes
-from vllm_eagle_ext.memory.parameter_count import Estimate, HeadRead, bytes_per_token, estimate_weights
+from vllm_eagle_ext.memory.parameter_count import Estimate, estimate_weights
 from vllm_eagle_ext.memory.savings import StateReport, report
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS, Scheme
 from vllm_eagle_ext.memory.state_scheme import choose, planned_prefix_caching
@@ -43,7 +43,6 @@ class PlanInputs:
     memory: Memory
     weights: Weights
     draft: Draft | None
-    head_read: HeadRead | None
     tables: int  # bytes of sines and cosines on each rank
     assumptions: Assumptions
     budget: int  # bytes of one rank's KV cache
@@ -162,31 +161,38 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
             field="--kv-dtype", value=request.kv_dtype, allowed=", ".join(KV_DTYPES),
             remedy="choose one of them; others pack keys and values in ways that are not modelled",
         )  # fmt: skip
-    name = request.target
-    if name is None:
-        name = read_named_target(str(request.draft), download_dir=request.download_dir)
-        request = replace(request, target=name)
+    if request.target is None:
+        named = read_named_target(str(request.draft), download_dir=request.download_dir)
+        request = replace(request, target=named)
     model = open_model(
-        name,
+        str(request.target),
         field="--target", revision=request.target_revision, download_dir=request.download_dir,
     )  # fmt: skip
-    refuse_a_draft(model.config, name)
-    kv_bytes = KV_DTYPES[request.kv_dtype]
-    if is_hybrid(model.config):
-        platform = "cpu" if request.cpu else "cuda"
-        caches = planned_prefix_caching(
-            published_architecture(model.config), platform, request.prefix_caching
-        )
-        request = replace(request, prefix_caching=caches)
-        _require_caching_for_state_blocks(request)
-        hybrid = read_target(model.config, tp=request.tp, kv_bytes=kv_bytes, fp32_state=request.cpu)
-        length = request.max_model_len or hybrid.max_position_embeddings
-        premises = _premises(
-            request, model, lambda: estimate_weights(model.config, hybrid), [hybrid.attention],
-            length, ks, hybrid.recurrent,
-        )  # fmt: skip
-        return [_hybrid(premises, hybrid, setting) for setting in _settings(premises, ks, length)]
-    dense = read_dense(model.config, tp=request.tp, kv_bytes=kv_bytes)
+    refuse_a_draft(model.config, model.name)
+    plans = _hybrid_plans if is_hybrid(model.config) else _dense_plans
+    return plans(request, model, ks)
+
+
+def _hybrid_plans(request: PlanRequest, model: Model, ks: Sequence[int]) -> list[Plan]:
+    platform = "cpu" if request.cpu else "cuda"
+    architecture = published_architecture(model.config)
+    caches = planned_prefix_caching(architecture, platform, request.prefix_caching)
+    request = replace(request, prefix_caching=caches)
+    _require_state_blocks(request, is_kept=caches is not False)
+    hybrid = read_target(
+        model.config, tp=request.tp, kv_bytes=KV_DTYPES[request.kv_dtype], fp32_state=request.cpu
+    )
+    length, width = request.max_model_len or hybrid.max_position_embeddings, hybrid.recurrent.model_bytes
+    premises = _premises(
+        request, model, lambda: estimate_weights(model.config, model_bytes=width), [hybrid.attention],
+        length, ks, hybrid.recurrent,
+    )  # fmt: skip
+    return [_hybrid(premises, hybrid, setting) for setting in _settings(premises, ks, length)]
+
+
+def _dense_plans(request: PlanRequest, model: Model, ks: Sequence[int]) -> list[Plan]:
+    _require_state_blocks(request, is_kept=False)
+    dense = read_dense(model.config, tp=request.tp, kv_bytes=KV_DTYPES[request.kv_dtype])
     length = request.max_model_len or dense.max_position_embeddings
     premises = _premises(
         request, model, lambda: estimate_dense(model.config, dense), dense.attention, length, ks
@@ -198,18 +204,21 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
     ]
 
 
-def _require_caching_for_state_blocks(request: PlanRequest) -> None:
-    """Refuse a size of state blocks as vLLM does.
+def _require_state_blocks(request: PlanRequest, *, is_kept: bool) -> None:
+    """Refuse a size of state blocks as vLLM does, and where there are none.
+
+    Args:
+        is_kept: the prefix cache keeps recurrent states.
 
     Raises:
-        OptionsError: without prefix caching, or no multiple of what the convolution's kernel takes.
+        OptionsError: it keeps none, or no multiple of what the convolution's kernel takes.
     """
     size = request.mamba_block_size
-    if size is not None and (request.prefix_caching is False or size % _STATE_BLOCK_MULTIPLE):
+    if size is not None and (not is_kept or size % _STATE_BLOCK_MULTIPLE):
         raise OptionsError(
             field="--mamba-block-size", value=size,
-            allowed=f"a multiple of {_STATE_BLOCK_MULTIPLE}, with prefix caching",
-            remedy="leave it out, or give --prefix-caching",
+            allowed=f"a multiple of {_STATE_BLOCK_MULTIPLE}, for a hybrid target with prefix caching",
+            remedy="leave it out, or give --prefix-caching for a hybrid target",
         )  # fmt: skip
 
 
@@ -236,7 +245,6 @@ def _premises(
     tables = rope_table_bytes(model.config) + (draft.tables if draft else 0)
     return PlanInputs(
         request=request, memory=memory, weights=weights, draft=draft, tables=tables,
-        head_read=_head_read(draft, model.config),
         budget=max(0, int(total - loaded - tables - request.reserve_gib * GIB)),
         assumptions=assume(
             model.config, release=request.vllm, device=request.device, cpu=request.cpu,
@@ -245,15 +253,6 @@ def _premises(
             non_causal_draft=bool(draft and draft.non_causal), **states,
         ),
     )  # fmt: skip
-
-
-def _head_read(draft: Draft | None, config: Mapping[str, Any]) -> HeadRead | None:
-    step = bytes_per_token(config)
-    if draft is None or not draft.head or not step:
-        return None
-    return HeadRead(
-        draft.head, draft.head / step, "block" if draft.drafts_in_parallel else "drafted token"
-    )
 
 
 def _settings(premises: PlanInputs, ks: Sequence[int], length: int | None) -> list[CacheSetting]:

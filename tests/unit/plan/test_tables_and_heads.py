@@ -10,7 +10,7 @@ from tests.support.drafts import valid_draft, write
 from tests.unit.memory.configs import config
 from tests.unit.plan.inputs import H200, write_config
 from vllm_eagle_ext.memory.geometry import rope_table_bytes
-from vllm_eagle_ext.memory.parameter_count import bytes_per_token
+from vllm_eagle_ext.memory.parameter_count import bytes_per_token, head_read
 
 GPT_OSS_120B = {
     "num_hidden_layers": 36, "hidden_size": 2880, "num_attention_heads": 64, "num_key_value_heads": 8,
@@ -52,6 +52,35 @@ def test_both_tables_leave_less_for_the_cache(said, target, tmp_path):
     )
 
 
+LLAMA_70B = {
+    "num_hidden_layers": 80, "hidden_size": 8192, "num_attention_heads": 64, "num_key_value_heads": 8,
+    "vocab_size": 128_256, "intermediate_size": 28_672,
+}  # fmt: skip
+# As compressed-tensors writes it: the experts have four bits.
+KIMI_K2 = {
+    "num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 64, "vocab_size": 163_840,
+    "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+    "v_head_dim": 128, "n_routed_experts": 384, "num_experts_per_tok": 8, "n_shared_experts": 1,
+    "moe_intermediate_size": 2048, "intermediate_size": 18_432, "first_k_dense_replace": 1,
+    "quantization_config": {
+        "quant_method": "compressed-tensors", "ignore": ["lm_head", "re:.*self_attn.*"],
+        "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 32}}},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "gigabytes", "share"),
+    [(GPT_OSS_120B, 1.16, 0.23), (LLAMA_70B, 2.10, 0.015), (KIMI_K2, 2.35, 0.071)],
+    ids=["gpt-oss-120b", "Llama-3.3-70B", "Kimi-K2.6"],
+)
+def test_the_share_of_a_targets_whole_head(target, gigabytes, share):
+    read = head_read(2 * target["vocab_size"] * target["hidden_size"], target, at_once=False)
+    print(f"\n{read}")
+    assert read.size / 1e9 == pytest.approx(gigabytes, abs=0.01)
+    assert read.share == pytest.approx(share, rel=0.02)
+
+
 def test_a_step_of_published_targets():
     """Parameters that a token takes, by their makers' cards."""
     assert bytes_per_token(GPT_OSS_120B) == pytest.approx(4.97e9, rel=0.02)  # experts in 4.25 bit
@@ -72,7 +101,13 @@ def test_vllm_overwrites_the_size_of_state_blocks(said, plan):
     for options in (("--no-prefix-caching", "--mamba-block-size", "8192"), ("--mamba-block-size", "12")):
         result = plan(*H200, *options)
         assert result.exit_code == 2
-        assert "Allowed: a multiple of 8, with prefix caching" in result.stderr
+        assert "Allowed: a multiple of 8, for a hybrid target with prefix caching" in result.stderr
+
+
+def test_a_target_without_states_has_none_to_keep(plan, dense):
+    result = plan("-k", "3", "--gpu-mem", "80", "--mamba-block-size", "64", of=dense)
+    assert result.exit_code == 2
+    assert "--mamba-block-size is 64" in result.stderr
 
 
 def test_vllm_still_overwrites_it():
