@@ -10,7 +10,7 @@ from tests.contract.surface_metrics import METRICS
 from tests.contract.surface_second_heads import SECOND_HEADS
 from tests.contract.surface_serving import SERVING
 from tests.contract.surface_weights import WEIGHTS
-from vllm_eagle_ext.engine_rules.speculative import KEYS, MISTAKEN
+from vllm_eagle_ext.engine_rules.speculative_keys import KEYS, MISTAKEN
 
 _MODELS = "vllm.model_executor.models"
 

@@ -6,9 +6,17 @@ Those of `OF_VLLM` are vLLM's own, which a start has passed before this package 
 
 from __future__ import annotations
 
-from vllm_eagle_ext.engine_rules import cache_groups, parallel, speculative, states, target, weights
+from vllm_eagle_ext.engine_rules import (
+    cache_groups,
+    parallel,
+    speculative,
+    speculative_keys,
+    states,
+    target,
+    weights,
+)
 
-OF_VLLM = (target.the_target_is_as_long, speculative.speculative_keys_are_vllms)
+OF_VLLM = (target.the_target_is_as_long, speculative_keys.speculative_keys_are_vllms)
 # Of an engine, whatever its draft is.
 ENGINE_RULES = (states.replay_needs_states,)
 # Of an engine with a draft that this package serves.

@@ -1,242 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about the keys of the speculative config, and about what runs next to drafts."""
+"""Rules about what runs next to drafts, and what the speculative config makes of texts and lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
-from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
+from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint import Case
-from vllm_eagle_ext.checkpoint.class_types import attention_backends, speculative_fields
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.compat import was_run
 from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.engine_rules.speculative_keys import SAMPLING, fits
 from vllm_eagle_ext.errors import HybridStateError, SpeculativeConfigError
 
-_TEXT, _NUMBER, _TRUTH, _SHARE = str, int, bool, float
-# Those of vLLM 0.32's SpeculativeConfig that a user gives. None: vLLM judges the value.
-KEYS: Mapping[str, Any] = {
-    "attention_backend": None,
-    "code_revision": _TEXT,
-    "disable_eagle_block_drop": _TRUTH,
-    "disable_padded_drafter_batch": _TRUTH,
-    "draft_load_config": None,
-    "draft_sample_method": _TEXT,
-    "draft_tensor_parallel_size": _NUMBER,
-    "dspark_draft_topk": _NUMBER,
-    "enable_adaptive_verification": _TRUTH,
-    "enforce_eager": _TRUTH,
-    "index_share_for_mtp_iteration": _TRUTH,
-    "kv_cache_dtype": _TEXT,
-    "max_model_len": _NUMBER,
-    "method": _TEXT,
-    "model": _TEXT,
-    "moe_backend": _TEXT,
-    "num_speculative_tokens": _NUMBER,
-    "num_speculative_tokens_per_batch_size": list[tuple[int, int, int]],
-    "parallel_drafting": _TRUTH,
-    "prompt_lookup_max": _NUMBER,
-    "prompt_lookup_min": _NUMBER,
-    "quantization": _TEXT,
-    "rejection_sample_method": _TEXT,
-    "revision": _TEXT,
-    "suffix_decoding_max_cached_requests": _NUMBER,
-    "suffix_decoding_max_spec_factor": _SHARE,
-    "suffix_decoding_max_tree_depth": _NUMBER,
-    "suffix_decoding_min_token_prob": _SHARE,
-    "synthetic_acceptance_length": _SHARE,
-    "synthetic_acceptance_rates": list[float],
-    "use_heterogeneous_vocab": _TRUTH,
-    "use_local_argmax_reduction": _TRUTH,
-}
-# vLLM fills these in itself.
-INNER = frozenset(
-    {"draft_model_config", "draft_parallel_config", "target_model_config", "target_parallel_config"}
-)
-# A field that vLLM has to say that it is the wrong one.
-MISTAKEN = "tensor_parallel_size"
-_NAMES = {
-    str: "text", int: "a whole number", bool: "true or false", float: "a number",
-    list[float]: "a list of numbers",
-    list[tuple[int, int, int]]: "a list of lists of three whole numbers",
-}  # fmt: skip
-AT_LEAST_ONE = (
-    "draft_tensor_parallel_size", "dspark_draft_topk", "max_model_len", "num_speculative_tokens",
-    "prompt_lookup_max", "prompt_lookup_min",
-)  # fmt: skip
-CHOICES: Mapping[str, frozenset[str]] = {
-    "draft_sample_method": frozenset({"greedy", "probabilistic"}),
-    "kv_cache_dtype": frozenset(
-        {
-            "auto", "bfloat16", "float16", "fp8", "fp8_ds_mla", "fp8_e4m3", "fp8_e5m2", "fp8_inc",
-            "fp8_per_token_head", "int4_per_token_head", "int8_per_token_head", "nvfp4", "nvfp4_4over6",
-            "nvfp4_ds_mla", "turboquant_3bit_nc", "turboquant_4bit_nc", "turboquant_k3v4_nc",
-            "turboquant_k8v4", "ultraquant_4bit",
-        }
-    ),
-    "moe_backend": frozenset(
-        {
-            "aiter", "aiter_mega_moe", "aiter_triton_mxfp4_bf16", "auto", "b12x", "batched_triton",
-            "cutlass", "deep_gemm", "deep_gemm_mega_moe", "emulation", "flashinfer_b12x",
-            "flashinfer_cutedsl", "flashinfer_cutlass", "flashinfer_moe_ep_cutedsl",
-            "flashinfer_moe_ep_mega_deep_gemm", "flashinfer_trtllm", "flydsl", "hpc", "humming",
-            "marlin", "rdna3", "triton", "triton_unfused",
-        }
-    ),
-    "rejection_sample_method": frozenset({"standard", "synthetic", "block"}),
-}  # fmt: skip
-NO_NULL = frozenset(
-    {
-        "disable_eagle_block_drop", "disable_padded_drafter_batch", "draft_sample_method",
-        "enable_adaptive_verification", "parallel_drafting",
-        "rejection_sample_method", "suffix_decoding_max_cached_requests",
-        "suffix_decoding_max_spec_factor", "suffix_decoding_max_tree_depth",
-        "suffix_decoding_min_token_prob", "use_heterogeneous_vocab", "use_local_argmax_reduction",
-    }
-)  # fmt: skip
-# Keys of one method, which vLLM refuses with any other.
-_OF_ONE_METHOD = {
-    "dspark_draft_topk": "dspark",
-    "index_share_for_mtp_iteration": "mtp",
-    "use_heterogeneous_vocab": "draft_model",
-}
-_RATES, _LENGTH = "synthetic_acceptance_rates", "synthetic_acceptance_length"
-# Of other engines and of vLLM's flags, where letters do not tell.
-_ALSO_CALLED = {
-    "num_steps": "num_speculative_tokens",
-    "k": "num_speculative_tokens",
-    "draft_model": "model",
-    "speculative_model": "model",
-    "algorithm": "method",
-    "tp": "draft_tensor_parallel_size",
-    "draft_tp": "draft_tensor_parallel_size",
-    "acceptance_method": "rejection_sample_method",
-    "tensor_parallel_size": "draft_tensor_parallel_size",
-}
-SAMPLING = "rejection_sample_method"
 _LOSSY = ("fly", "synthetic")  # "fly": since 0.33
 SCHEDULER = "vllm_eagle_ext.schedulers.build_scheduler"  # which vLLM resolves and calls
-
-
-@rule(Severity.ERROR, error=SpeculativeConfigError)
-def speculative_keys_are_vllms(engine: EngineFacts) -> Iterable[Problem]:
-    """Refuse keys that vLLM's SpeculativeConfig has not, and values that it does not take."""
-    keys = _keys(engine)
-    for key, value in engine.speculative.items():
-        if keys is not None and key not in keys:
-            yield _unknown(key, value, keys)
-        elif allowed := _refused(key, value, engine):
-            yield Problem(
-                field=f"speculative_config.{key}",
-                value=value,
-                allowed=allowed,
-                remedy="correct the value, or leave the key out",
-            )
-        elif allowed := _misplaced(key, value, engine):
-            place = f"speculative_config.{key}"
-            yield Problem(field=place, value=value, allowed=allowed, remedy="leave the key out")
-    yield from _synthetic(engine)
-
-
-def _misplaced(key: str, value: object, engine: EngineFacts) -> str | None:
-    """Say what a key goes with, where vLLM refuses it with the rest; None: it does not."""
-    method = _OF_ONE_METHOD.get(key)
-    if method and value not in (None, False) and engine.method not in (None, method):
-        return f'no such key with "method": "{engine.method}": it is for "{method}"'
-    if (
-        key in (_RATES, _LENGTH)
-        and value is not None
-        and engine.speculative.get(SAMPLING) != "synthetic"
-    ):
-        return f'no such key without "{SAMPLING}": "synthetic"'
-    return None
-
-
-def _synthetic(engine: EngineFacts) -> Iterable[Problem]:
-    """Find how many drafts a verification that only pretends is to accept, where vLLM refuses that."""
-    given, k = engine.speculative, engine.k
-    rates: Any = given.get(_RATES)
-    length: Any = given.get(_LENGTH)
-    if given.get(SAMPLING) != "synthetic":
-        return
-    fault: tuple[str, object, str] | None = None
-    if (rates is None) == (length is None):
-        fault = SAMPLING, "synthetic", f'"synthetic" with one of {_RATES} and {_LENGTH}'
-    elif k and _fits(float, length) and not 1 <= float(length) <= k + 1:
-        fault = _LENGTH, length, f"1 to {k + 1}, which is 1 + num_speculative_tokens"
-    elif k and _fits(list[float], rates) and not _falls([float(rate) for rate in rates], k):
-        fault = _RATES, rates, f"{k} numbers from 0 to 1, none larger than the one before"
-    if fault:
-        key, value, allowed = fault
-        remedy = f'give one of the two as it is allowed, or leave out "{SAMPLING}": "synthetic"'
-        yield Problem(field=f"speculative_config.{key}", value=value, allowed=allowed, remedy=remedy)
-
-
-def _falls(rates: list[float], k: int) -> bool:
-    return len(rates) == k and all(0 <= rate <= 1 for rate in rates) and rates == sorted(rates)[::-1]
-
-
-def _keys(engine: EngineFacts) -> frozenset[str] | None:
-    """Return the keys of the release that serves; None: it is not known."""
-    found = speculative_fields() if engine.release_is_known else frozenset(KEYS)
-    if found is not None:
-        return found - {MISTAKEN, *INNER}
-    return frozenset(KEYS) if was_run(engine.release) else None
-
-
-def _unknown(key: str, value: object, keys: frozenset[str]) -> Problem:
-    close = (
-        [_ALSO_CALLED[key]]
-        if key in _ALSO_CALLED
-        else get_close_matches(key, sorted(keys), n=1, cutoff=0.75)
-    )
-    hint = f'write "{close[0]}", if that is meant, or ' if close else ""
-    return Problem(
-        field=f"speculative_config.{key}",
-        value=value,
-        allowed=f"the keys {', '.join(sorted(keys))}",
-        remedy=f"{hint}remove the key",
-    )
-
-
-def _refused(key: str, value: object, engine: EngineFacts) -> str | None:
-    """Say what vLLM takes, of a value that it refuses; None: it may be taken."""
-    kind, choices, methods = KEYS.get(key), CHOICES.get(key), engine.quantisations
-    backends = attention_backends() if key == "attention_backend" and value is not None else None
-    if backends and str(value).upper() not in {*backends, "AUTO"}:
-        return ", ".join(sorted(backends))
-    if key == "draft_load_config" and value is not None and not isinstance(value, Mapping):
-        return "an object with the fields of vLLM's LoadConfig"
-    if value is None:
-        return _NAMES[kind] if kind and key in NO_NULL else None
-    if kind is not None and not _fits(kind, value):
-        return _NAMES[kind]
-    if key in AT_LEAST_ONE and int(value) < 1:  # type: ignore[call-overload]
-        return "a whole number of at least 1"
-    if choices and str(value) not in choices and was_run(engine.release):  # a later one has more
-        return ", ".join(sorted(choices))
-    if key == "quantization" and methods is not None and str(value) not in methods:
-        return ", ".join(sorted(methods))
-    return None
-
-
-def _fits(kind: Any, value: object) -> bool:
-    """Convert as vLLM does: "5" is a whole number too."""
-    try:
-        TypeAdapter(kind).validate_python(value)
-    except ValidationError:
-        return False
-    return True
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
 def draft_length_fits(case: Case) -> Iterable[Problem]:
     """Refuse a `max_model_len` of the draft beyond its positions or the target's length."""
     asked = case.engine.speculative.get("max_model_len")
-    if asked is None or not _fits(int, asked):
+    if asked is None or not fits(int, asked):
         return
     stretch = case.spec.rope.factor or 1 if case.spec.rope.stretches_length else 1
     positions = case.config.max_position_embeddings

@@ -8,8 +8,8 @@ from tests.support.described import problems
 from tests.support.drafts import inspect, valid_draft
 from tests.support.engine import TINY
 from tests.unit.preflight.configs import speculative_config
-from vllm_eagle_ext.engine_rules.speculative import SAMPLING as KEY
 from vllm_eagle_ext.engine_rules.speculative import texts_stay_the_targets
+from vllm_eagle_ext.engine_rules.speculative_keys import SAMPLING as KEY
 from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 SYNTHETIC = {KEY: "synthetic", "synthetic_acceptance_length": 2.0}

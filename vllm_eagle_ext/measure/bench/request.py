@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_eagle_ext.engine_rules.speculative import speculative_keys_are_vllms
+from vllm_eagle_ext.engine_rules.speculative_keys import speculative_keys_are_vllms
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.measure.bench.results import KINDS, ComparedKind, Settings, sha256_of
 from vllm_eagle_ext.measure.engine.client import refuse_reserved

@@ -14,8 +14,8 @@ from vllm.config import SpeculativeConfig
 from vllm_eagle_ext.checkpoint import class_types
 from vllm_eagle_ext.checkpoint.findings import Problem
 from vllm_eagle_ext.engine import EngineFacts
-from vllm_eagle_ext.engine_rules import speculative
-from vllm_eagle_ext.engine_rules.speculative import (
+from vllm_eagle_ext.engine_rules import speculative_keys
+from vllm_eagle_ext.engine_rules.speculative_keys import (
     AT_LEAST_ONE,
     CHOICES,
     INNER,
@@ -85,10 +85,10 @@ def test_a_method_of_quantisation_that_vllm_knows():
 
 def test_a_later_release_is_judged_by_its_own_keys(monkeypatch):
     later = frozenset({*FIELDS, "of_tomorrow"})
-    monkeypatch.setattr(speculative, "speculative_fields", lambda: later)
+    monkeypatch.setattr(speculative_keys, "speculative_fields", lambda: later)
     assert not refusals({"of_tomorrow": 1})
     assert refusals({"x": 1})
-    monkeypatch.setattr(speculative, "speculative_fields", lambda: None)
+    monkeypatch.setattr(speculative_keys, "speculative_fields", lambda: None)
     assert refusals({"of_tomorrow": 1})
     engine = EngineFacts(release="0.33.0", speculative={"x": 1})
     assert not list(speculative_keys_are_vllms.check(engine))
