@@ -102,9 +102,10 @@ def by_runner(items: Sequence[pytest.Item]) -> str:
 def _files(variable: str) -> set[str]:
     """Names of test files in a variable of the Makefile."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    listed = re.search(rf"^{variable} := \$\(addprefix tests/e2e/test_,([^)]*)\)", text, re.MULTILINE)
-    assert listed is not None
-    return {f"test_{name}" for name in listed[1].split()}
+    (listed,) = re.findall(
+        rf"^{variable} := \$\(addprefix tests/e2e/test_,([^)]*)\)", text, re.MULTILINE
+    )
+    return {f"test_{name}" for name in listed.split()}
 
 
 class _Collected:

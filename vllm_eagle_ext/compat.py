@@ -115,6 +115,7 @@ def reading_configs(change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) ->
     Cause: the config classes of transformers 5 enforce their types, and vLLM builds them from the file.
     Seam: `PreTrainedConfig.get_config_dict(name, ..)`, which all of vLLM's and transformers' readers
         call, is wrapped until the draft's config is built.
+        REMOVE WHEN transformers takes null for a key that may be missing.
     """
     from transformers import PreTrainedConfig
 

@@ -10,7 +10,6 @@ from tests.contract.surface_metrics import METRICS
 from tests.contract.surface_second_heads import SECOND_HEADS
 from tests.contract.surface_serving import SERVING
 from tests.contract.surface_weights import WEIGHTS
-from vllm_eagle_ext.engine_rules.speculative_keys import KEYS, MISTAKEN
 
 _MODELS = "vllm.model_executor.models"
 
@@ -97,30 +96,6 @@ PACKAGE = (
         "SpeculativeConfig",
         "what the preflight reads and writes of the result",
         contains=("method:", "draft_model_config:"),
-    ),
-    Name(
-        "vllm.config.speculative",
-        "SpeculativeConfig",
-        "the keys that a user may give, and the one that it has only to refuse it",
-        contains=tuple(f"{key}:" for key in (*sorted(KEYS), MISTAKEN)),
-    ),
-    Name(
-        "vllm.config.speculative",
-        "SpeculativeConfig._verify_args",
-        "the same",
-        contains=("if self.tensor_parallel_size is not None:", "draft_tensor_parallel_size"),
-    ),
-    Name(
-        "vllm.v1.worker.gpu.spec_decode.dspark.utils",
-        "load_dspark_model",
-        "DSpark is built on draft_tensor_parallel_size ranks",
-        contains=("draft_parallel_config.tensor_parallel_size",),
-    ),
-    Name(
-        "vllm.transformers_utils.config",
-        "HFConfigParser.parse",
-        "reads a draft's config.json through the function that drops its nulls",
-        contains=("PreTrainedConfig.get_config_dict(", "AutoConfig.from_pretrained("),
     ),
     Name(
         "vllm.config.speculative",

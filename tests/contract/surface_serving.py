@@ -1,8 +1,9 @@
-"""What the package leans on where a server schedules, shares weights and takes images."""
+"""What the package leans on where a server is configured, schedules, shares weights and takes images."""
 
 from __future__ import annotations
 
 from tests.contract.name import Name
+from vllm_eagle_ext.engine_rules.speculative_keys import KEYS, MISTAKEN
 from vllm_eagle_ext.engine_rules.target import NAMED
 
 _PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
@@ -76,5 +77,29 @@ SERVING = (
         "DeepseekV2Model.forward",
         "aux layer 0 cannot be read: there is no residual yet",
         contains=("aux_hidden_state = hidden_states + residual",),
+    ),
+    Name(
+        "vllm.config.speculative",
+        "SpeculativeConfig",
+        "the keys that a user may give, and the one that it has only to refuse it",
+        contains=tuple(f"{key}:" for key in (*sorted(KEYS), MISTAKEN)),
+    ),
+    Name(
+        "vllm.config.speculative",
+        "SpeculativeConfig._verify_args",
+        "the same",
+        contains=("if self.tensor_parallel_size is not None:", "draft_tensor_parallel_size"),
+    ),
+    Name(
+        "vllm.v1.worker.gpu.spec_decode.dspark.utils",
+        "load_dspark_model",
+        "DSpark is built on draft_tensor_parallel_size ranks",
+        contains=("draft_parallel_config.tensor_parallel_size",),
+    ),
+    Name(
+        "vllm.transformers_utils.config",
+        "HFConfigParser.parse",
+        "reads a draft's config.json through the function that drops its nulls",
+        contains=("PreTrainedConfig.get_config_dict(", "AutoConfig.from_pretrained("),
     ),
 )

@@ -68,7 +68,7 @@ class StrictWeights:
         loaded = super().load_weights(self.at_run_time(weights, seen))  # type: ignore[misc]
         _require_all(self.loading_plan, seen)
         _settle_unused(self, seen)
-        _require_fed(self, built, seen)
+        _require_fed(self, built, seen, self.loading_plan)
         _require_finite(self, seen)
         self.has_started = True
         return loaded
@@ -191,13 +191,15 @@ def _settle_unused(model: torch.nn.Module, seen: set[str]) -> None:
             parameter.data.fill_(1.0)
 
 
-def _require_fed(model: torch.nn.Module, built: set[str], seen: set[str]) -> None:
+def _require_fed(model: torch.nn.Module, built: set[str], seen: set[str], plan: LoadingPlan) -> None:
     """Refuse a load where a parameter that vLLM built, a scale or packed integers too, has no tensors in
     the files.
 
     Args:
         built: before the load, in which vLLM quantises what is to be quantised there, and makes scales.
     """
+    # For a padded target vLLM builds a map of a whole vocabulary too, which is right as it is built.
+    unfed = {"d2t"} if plan.embedding_rows > plan.target_vocab_size else set()
     missing = []
     for name, _ in model.named_parameters():
         if name not in built:
@@ -208,7 +210,7 @@ def _require_fed(model: torch.nn.Module, built: set[str], seen: set[str]) -> Non
             continue
         sources = [f"{parent}.{piece}" for piece in FUSED.get(part, ())] or [module]
         names = [f"{source}.{kind}".strip(".") for source in sources]
-        missing += [each for each in names if each not in seen and each != "d2t"]
+        missing += [each for each in names if each not in seen | unfed]
     if missing:
         raise _bad_weights(
             "tensors of the draft", f"without {', '.join(sorted(missing))}", "all of them"

@@ -98,20 +98,16 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     options = parse_options({KEY: request.options})
     _refuse_no_ranks(request.engine)
     request = _with_speculative(request)
-    place: dict[str, Any] = {"token": request.token, "download_dir": request.download_dir}
-    name = request.target or read_named_target(
-        request.draft, field=request.draft_field, revision=request.revision, **place
-    )
-    target_folder = Path(os.path.expanduser(name))
-    config = read_config(name, revision=request.target_revision, **place)
+    name, config = _read_target(request)
     engine = foresee_engine(
         config, platform=request.platform, options=options, k=request.k, method=request.method,
         speculative=speculative_keys(request.speculative), keywords=request.engine,
     )  # fmt: skip
     refuse_a_draft(config, name)
-    target = TargetFacts.from_config(config, target_folder if target_folder.is_dir() else None)
-    if target_folder.is_dir():
-        _look_at_weights(name, target_folder)
+    folder = Path(os.path.expanduser(name))
+    target = TargetFacts.from_config(config, folder if folder.is_dir() else None)
+    if folder.is_dir():
+        _look_at_weights(name, folder)
     files = _read_draft(request, on_values)
     inspection = inspect_draft(files, target, engine) if options.enabled else Inspection(None, ())
     spec, case = inspection.spec, inspection.case
@@ -128,6 +124,15 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
         planned_prefix_caching(engine.architecture, engine.platform, asked),
         _state(engine, around) if case is not None else None,
     )  # fmt: skip
+
+
+def _read_target(request: CheckRequest) -> tuple[str, Mapping[str, Any]]:
+    """Return the target's name, by the draft where none is given, and its config.json."""
+    place: dict[str, Any] = {"token": request.token, "download_dir": request.download_dir}
+    name = request.target or read_named_target(
+        request.draft, field=request.draft_field, revision=request.revision, **place
+    )
+    return name, read_config(name, revision=request.target_revision, **place)
 
 
 def _with_speculative(request: CheckRequest) -> CheckRequest:

@@ -66,12 +66,10 @@ def foresee_engine(
     found = EngineFacts(
         release=_release(),
         release_is_known=platform == "auto" and installed_vllm() is not None,
-        platform=name,
-        platform_why=why,
+        platform=name, platform_why=why,
         has_triton=name != "cpu",
         cpu_kernels=find_cpu_kernels(name),
-        model_types=readable_model_types(),
-        quantisations=_known_quantisations(),
+        model_types=readable_model_types(), quantisations=_known_quantisations(),
         runner="v1" if name == "cpu" or read["microbatches"] else None,  # V2 needs Triton
         **_of_target(target, name, asked),
         **read,

@@ -31,6 +31,15 @@ def test_nulls_are_no_keys(target, tmp_path):
     assert PreTrainedConfig.__dict__["get_config_dict"] is reader
 
 
+def test_transformers_still_stops_at_a_null():
+    """As long as this holds `compat.reading_configs` is needed."""
+    from huggingface_hub.errors import StrictDataclassFieldValidationError
+    from transformers import LlamaConfig
+
+    with pytest.raises(StrictDataclassFieldValidationError, match="attention_bias"):
+        LlamaConfig(attention_bias=None)
+
+
 def test_a_start_that_fails_leaves_the_reader(target, tmp_path):
     from transformers import PreTrainedConfig
 
