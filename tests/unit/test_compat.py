@@ -218,6 +218,8 @@ def test_workarounds_are_installed_on_a_cpu_alone(monkeypatch, cpu, replaced):
         ({"pipeline_parallel_size": 2}, {}),
         ({"watermark_config": {}}, {}),
         ({"attention_config": {"hisparse_config": {}}}, {}),
+        ({"attention_config": {"hisparse_config": {}}, "enable_dbo": True}, {}),
+        ({"watermark_config": {}, "enable_dbo": True}, {}),
         ({}, {"method": "suffix"}),
         ({}, {"parallel_drafting": True}),
         ({}, {"use_heterogeneous_vocab": True}),
