@@ -49,6 +49,8 @@ def test_a_text_is_that_without_a_draft(on_v2, name):
 @pytest.mark.promise("they draft as they were trained to", id="postnorm")
 @pytest.mark.parametrize("name", LAYERS)
 def test_drafts_are_those_of_the_reference(on_v2, target, prompts, request, name):
+    (worker,) = on_v2[0][name]["workers"]
+    assert worker["layer_ids"] == list(LAYERS[name])
     reference = request.getfixturevalue(f"{name}_reference")
     found = compare(on_v2[0][name], target, reference, LAYERS[name], prompts[:2], K)
     assert found.drafts >= 4
