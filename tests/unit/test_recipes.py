@@ -161,3 +161,22 @@ def test_the_first_screen_s_figures_are_the_plan_s(target):
         found = json.loads(invoke(["vllm-eagle", "plan", *words]).stdout)
         fit = {name: found[name]["requests_that_fit"] for name in ("replay", "per_token")}
         assert said.format(**fit) in page
+
+
+@pytest.mark.parametrize("target", ["Qwen/Qwen3.6-27B"], indirect=True)
+def test_the_table_of_who_gains_is_the_plan_s(target):
+    page = (ROOT / "docs/hybrid.md").read_text(encoding="utf-8")
+    assert "-k 3,7,15 \\\n  --gpu-mem 80 --max-model-len 8192 --vllm 0.33 --device sm_90\n" in page
+    for length in (8192, 32768):
+        words = ["--target", target, "--draft", RECIPES[target][2], "-k", "3,7,15", "--gpu-mem", "80"]
+        words += ["--max-model-len", str(length), "--vllm", "0.33", "--device", "sm_90", "--json"]
+        plans = json.loads(invoke(["vllm-eagle", "plan", *words]).stdout)["plans"]
+        for title, key, unit in (
+            ("state per request, MiB", "state_bytes", 2**20),
+            (f"requests of {length:,} tokens that fit", "requests_that_fit", 1),
+        ):
+            cells = (
+                f"{plan['per_token'][key] / unit:,.0f}→{plan['replay'][key] / unit:,.0f}"
+                for plan in plans
+            )
+            assert f"| {title} | {' | '.join(cells)} |\n" in page
