@@ -25,7 +25,6 @@ BEGIN, END = "<!-- runners:begin -->", "<!-- runners:end -->"
 NOT_SHOWN = {
     "`vllm serve`": "not shown: a server is alike", "a server": "not shown: a server is alike",
     "metrics": "not shown: a server is alike", "two ranks": "not shown: too slow",
-    "LoRA": "not shown: not tried",
 }  # fmt: skip
 COLUMNS = ("V1, 0.32", "V2, 0.32", "V2, 0.33")
 LONGER = ("full", "long", "peers")  # markers that take a test out of `make test`

@@ -90,6 +90,7 @@ class EngineFacts:
     mixes_caches: bool = True  # layers of several kinds get KV-cache groups of their own
     kv_connector: str | None = None
     lora: bool = False
+    lora_on_head: bool = False  # adapters may change the output layer
     microbatches: bool = False
     vllm_replays: bool = False  # --use-replayssm, for a target whose class replays by itself
     scheduler: object = None  # another class than vLLM's
@@ -212,3 +213,8 @@ def speculative_keys(given: object) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         return {}
     return {str(key).replace("-", "_"): value for key, value in given.items()}
+
+
+def adapts_head(enabled: object, modules: object) -> bool:
+    """Tell whether LoRA adapters may change the output layer; vLLM asks `modules`, if given, by name."""
+    return bool(enabled) and (not isinstance(modules, list) or "lm_head" in modules)

@@ -162,3 +162,33 @@ def test_one_state_block_per_draft_token_where_convolutions_are_not_packed(hybri
         else:
             assert max(gaps, default=0) <= NEAR_TIE_GAP
             assert drafted["counters"]["spec_decode_num_accepted_tokens"] >= 60
+
+
+@pytest.fixture(scope="module")
+def on_v2(prompts, adapters):
+    """Under Triton's interpreter: few tokens, and no adapter of the output layer, whose rows V2 takes
+    for requests (docs/dev/vllm_faults/v2_lora_head_rows.py)."""
+    engine_args = LORA | {"lora_target_modules": list(PROJECTIONS)}
+    texts = [prompt[:16] for prompt in prompts[:2]]
+    batches = [
+        Batch("base", texts, max_tokens=6),
+        Batch("mixed", texts, max_tokens=6, lora=[adapters[0], None]),
+    ]
+    return run_engines(
+        [
+            Engine("plain", batches, engine_args=engine_args),
+            Engine("drafted", batches, eagle3("postnorm", K), engine_args=engine_args),
+        ],
+        "v2",
+    )
+
+
+@pytest.mark.v2
+@pytest.mark.long
+@pytest.mark.shows("LoRA on the target: text")
+@pytest.mark.parametrize("batch", ["base", "mixed"])
+def test_adapted_texts_on_v2(on_v2, batch):
+    plain, drafted = on_v2["plain"], on_v2["drafted"][batch]
+    assert plain["mixed"]["tokens"][0] != plain["base"]["tokens"][0]
+    assert drafted["tokens"] == plain[batch]["tokens"]
+    assert drafted["counters"]["spec_decode_num_accepted_tokens"] > 0

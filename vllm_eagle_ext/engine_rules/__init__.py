@@ -26,6 +26,7 @@ PAIR_RULES = (
     speculative.draft_length_fits,
     speculative.texts_stay_the_targets,
     speculative.one_length_stops_no_drafts,
+    speculative.adapters_meet_their_rows,
     *target.RULES,
     cache_groups.draft_cache_lies_in_one_group,
 )

@@ -69,6 +69,21 @@ def one_length_stops_no_drafts(case: Case) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.WARNING)
+def adapters_meet_their_rows(case: Case) -> Iterable[Problem]:
+    """Warn of adapters of the output layer on V2, which matches them to requests instead of rows."""
+    if case.engine.lora_on_head and case.engine.runner == "v2":
+        yield Problem(
+            field="enable_lora",
+            value=True,
+            allowed="adapters that leave lm_head as it is, on vLLM's V2 runner with a draft: it gives "
+            "rows of drafted tokens the lm_head adapter of another request, or none, and such texts are "
+            "wrong",
+            remedy="name the modules of your adapters without lm_head in --lora-target-modules, or set "
+            "VLLM_USE_V2_MODEL_RUNNER=0",
+        )
+
+
 @rule(Severity.WARNING, error=HybridStateError)
 def one_token_prompts_stay_right(engine: EngineFacts) -> Iterable[Problem]:
     """Warn of another scheduler on a target with recurrent states: see `schedulers.py`.

@@ -20,7 +20,7 @@ from vllm_eagle_ext.checkpoint.quantisation_config import KNOWN_METHODS
 from vllm_eagle_ext.checkpoint.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.cpu_kernels import ForeseenKernels
-from vllm_eagle_ext.engine import ASSUMED_GPU, NEWEST_RELEASE, EngineFacts
+from vllm_eagle_ext.engine import ASSUMED_GPU, NEWEST_RELEASE, EngineFacts, adapts_head
 from vllm_eagle_ext.engine_rules.without_hidden_states import lacks_hidden_states
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.memory.chunked_kernels import STATE_DTYPES
@@ -111,6 +111,7 @@ def _of_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
         "mixes_caches": not any(keywords.get(key) for key in _ONE_CACHE),
         "kv_connector": read_connector(*map(keywords.get, _CONNECTOR)),
         "lora": bool(keywords.get("enable_lora")),
+        "lora_on_head": adapts_head(keywords.get("enable_lora"), keywords.get("lora_target_modules")),
         "microbatches": bool(keywords.get("enable_dbo")) or _ranks(keywords, "ubatch_size") > 1,
         "scheduler": keywords.get("scheduler_cls"),
     }

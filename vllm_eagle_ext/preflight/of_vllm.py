@@ -11,7 +11,7 @@ from vllm_eagle_ext import architectures, compat, model_runner
 from vllm_eagle_ext.checkpoint.quantisation_config import KNOWN_METHODS
 from vllm_eagle_ext.checkpoint.registry import method_drafts_in_parallel, methods
 from vllm_eagle_ext.cpu_kernels import LoadedKernels
-from vllm_eagle_ext.engine import EngineFacts, speculative_keys
+from vllm_eagle_ext.engine import EngineFacts, adapts_head, speculative_keys
 from vllm_eagle_ext.engine_rules.without_hidden_states import lacks_hidden_states
 from vllm_eagle_ext.memory.connectors import read_connector
 from vllm_eagle_ext.memory.geometry import STATE_DTYPE_UNREAD
@@ -126,6 +126,7 @@ def _read_arguments(engine_args: Any) -> dict[str, Any]:
         "mixes_caches": not (args.disable_hybrid_kv_cache_manager or any(offloading)),
         "kv_connector": read_connector(*offloading, args.kv_offloading_backend),
         "lora": bool(args.enable_lora),
+        "lora_on_head": adapts_head(args.enable_lora, args.lora_target_modules),
         "microbatches": model_runner.has_microbatches(args),
         "scheduler": args.scheduler_cls,
     }

@@ -23,6 +23,7 @@ TABLE = {
     "texts_stay_the_targets": ("warning", True, None),
     "target_hands_out_its_states": ("error", False, "UnsupportedTargetError"),
     "one_length_stops_no_drafts": ("warning", True, None),
+    "adapters_meet_their_rows": ("warning", True, None),
     "padding_is_cut_off": ("error", False, "SpeculativeConfigError"),
     "images_are_known_to_v1": ("error", False, "UnsupportedTargetError"),
     "target_hands_out_its_embeddings": ("error", False, "UnsupportedTargetError"),

@@ -34,3 +34,23 @@ def test_the_method_of_0_33_is_named_too(method, count, tmp_path):
     case = inspect(valid_draft("native"), tmp_path).case
     found = problems(texts_stay_the_targets, case, speculative={KEY: method})
     assert [one.value for one in found] == [method] * count
+
+
+@pytest.mark.parametrize(
+    ("keywords", "platform", "count"),
+    [
+        ({"enable_lora": True}, "cuda", 1),
+        ({"enable_lora": True, "lora_target_modules": ["q_proj", "lm_head"]}, "cuda", 1),
+        ({"enable_lora": True, "lora_target_modules": ["q_proj"]}, "cuda", 0),
+        ({"enable_lora": True}, "cpu", 0),
+        ({}, "cuda", 0),
+    ],
+)
+def test_adapters_of_the_output_layer_on_v2(keywords, platform, count):
+    request = CheckRequest(
+        draft=str(DRAFT), target=str(TARGET), k=4, platform=platform, options={}, engine=keywords
+    )
+    result = run_check(request)
+    warned = [f for f in result.inspection.findings if f.rule == "adapters_meet_their_rows"]
+    assert len(warned) == count
+    assert result.exit_code == 0

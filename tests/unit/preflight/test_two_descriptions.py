@@ -62,6 +62,7 @@ KEYWORDS: list[dict[str, Any]] = [
     {"disable_hybrid_kv_cache_manager": True},
     {"kv_offloading_size": 1.0},
     {"enable_lora": True},
+    {"enable_lora": True, "lora_target_modules": ["q_proj"]},
     {"scheduler_cls": "vllm.v1.core.sched.scheduler.Scheduler"},
     {"dtype": "float32"},
     {"dtype": "float16"},
