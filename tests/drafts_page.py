@@ -20,7 +20,7 @@ _BLOCK = re.compile(r"(?<=<!-- architectures:begin -->\n).*?(?=<!-- architecture
 
 def architectures() -> list[str]:
     """The rows, one per drafter class, with a head."""
-    head = ["| served as | families | `method` | architecture in `config.json` | speculators type |"]
+    head = ["|served as|families|`method`|architecture in `config.json`|speculators type|"]
     return [*head, "|---|---|---|---|---|", *(_row(drafter) for drafter in DRAFTERS)]
 
 
@@ -34,7 +34,7 @@ def _row(drafter: Drafter) -> str:
         f"`{drafter.architecture}`", ", ".join(sorted(families)), f"`{drafter.method}`", published,
         types or "-",
     )  # fmt: skip
-    return f"| {' | '.join(cells)} |"
+    return f"|{'|'.join(cells)}|"
 
 
 def written() -> list[str]:

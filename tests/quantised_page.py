@@ -131,13 +131,13 @@ def first_table(text: str) -> list[str]:
         *kept, _, _ = cells = [cell.strip() for cell in row.strip("|").split("|")]
         if size := SIZES.get(cells[0]):
             cells = [*kept, _bits(one, size), _mib(saved(one, cells[0]))]
-        rows.append(f"| {' | '.join(cells)} |" if set(cells[0]) != {"-"} else row)
+        rows.append(f"|{'|'.join(cells)}|" if set(cells[0]) != {"-"} else row)
     return rows
 
 
 def second_table() -> Iterator[str]:
     heads = ["draft", "file", *SHOWN, "stays as it is"]
-    yield f"| {' | '.join(heads)} |"
+    yield f"|{'|'.join(heads)}|"
     yield f"|{'---|' * len(heads)}"
     for slug, kind in DRAFTS.items():
         one = draft(slug)
@@ -145,7 +145,7 @@ def second_table() -> Iterator[str]:
         rest = ", ".join(
             f"{_named(part)} {_mib(size)}" for part, size in plain(one).items() if size > _MIB
         )
-        yield f"| {kind}, `{one.checkpoint}` | {_mib(whole(one))} | {' | '.join(savings)} | {rest} |"
+        yield f"|{kind}, `{one.checkpoint}`|{_mib(whole(one))}|{'|'.join(savings)}|{rest}|"
 
 
 def _named(part: str) -> str:

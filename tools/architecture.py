@@ -170,9 +170,9 @@ def layer_of(module: str) -> Layer | None:
 
 def table() -> str:
     """Compose the page's table; what a layer may import stands only here."""
-    lines = ["| layer | holds | never imports |", "|---|---|---|"]
+    lines = ["|layer|holds|never imports|", "|---|---|---|"]
     for layer in LAYERS:
-        lines.append(f"| {_title(layer)} | {layer.holds} | {', '.join(layer.without) or '-'} |")
+        lines.append(f"|{_title(layer)}|{layer.holds}|{', '.join(layer.without) or '-'}|")
     return "\n".join(lines)
 
 

@@ -24,16 +24,12 @@ KINDS = {
 INTRODUCTION = """\
 # Faults of vLLM that were found
 
-This page lists faults of vLLM that drafts meet. It follows the docstrings in [vllm_faults](vllm_faults),
-which also have causes and workarounds.
+Drafts meet these faults of vLLM 0.32 and, unless marked, 0.33. Causes and workarounds are in the
+docstrings of [vllm_faults](vllm_faults). `python docs/dev/vllm_faults/NAME.py` takes seconds and starts
+no engine. It prints `fault present: ..` (status 0) or `fault gone: ..` (status 1).
 
-`python docs/dev/vllm_faults/NAME.py` takes seconds and starts no engine. It prints `fault present: ..`
-(status 0) or `fault gone: ..` (status 1). To judge another fault, start the same engine with
-`VLLM_PLUGINS=""`: what still happens is vLLM's. For the rest see
-[no start?](../../README.md#few-tokens-accepted-or-no-start) and `vllm-eagle verify`.
-
-Faults are in 0.32 and 0.33, unless marked. The Python files of 0.33 ran over 0.32's compiled CPU
-kernels.
+To judge another fault, start the same engine with `VLLM_PLUGINS=""`: what still happens is vLLM's. For
+the rest see [no start?](../../README.md#few-tokens-accepted-or-no-start) and `vllm-eagle verify`.
 """
 
 

@@ -27,8 +27,8 @@ def parts(data: Data) -> Iterator[tuple[str, str]]:
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    shown = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    return "\n".join(shown + [f"| {' | '.join(map(str, line))} |" for line in lines])
+    shown = [f"|{'|'.join(head)}|", "|" + "---|" * len(head)]
+    return "\n".join(shown + [f"|{'|'.join(map(str, line))}|" for line in lines])
 
 
 def rows_of(data: Data, **wanted: object) -> list[Row]:

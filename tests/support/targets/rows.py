@@ -85,10 +85,10 @@ def own_drafts(found: Mapping[str, Any]) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| " + " | ".join(HEADINGS.values()) + " |", "|---" * len(HEADINGS) + "|"]
+    lines = [f"|{'|'.join(HEADINGS.values())}|", "|---" * len(HEADINGS) + "|"]
     for row in rows:
         cells = {name: row.get(name, "-") for name in HEADINGS}
         if "error" in row:
             cells["served_as"] = f"not started: `{row['error']}`"
-        lines.append("| " + " | ".join(cells.values()) + " |")
+        lines.append(f"|{'|'.join(cells.values())}|")
     return "\n".join(lines)
