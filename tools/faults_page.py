@@ -25,8 +25,8 @@ INTRODUCTION = """\
 # Faults of vLLM that were found
 
 Drafts meet these faults of vLLM 0.32 and, unless marked, 0.33. Causes and workarounds are in the
-docstrings of [vllm_faults](vllm_faults). `python docs/dev/vllm_faults/NAME.py` takes seconds and starts
-no engine. It prints `fault present: ..` (status 0) or `fault gone: ..` (status 1).
+linked files. `python docs/dev/vllm_faults/NAME.py` takes seconds and starts no engine. It prints
+`fault present: ..` (status 0) or `fault gone: ..` (status 1).
 
 To judge another fault, start the same engine with `VLLM_PLUGINS=""`: what still happens is vLLM's. For
 the rest see [no start?](../../README.md#few-tokens-accepted-or-no-start) and `vllm-eagle verify`.
@@ -49,10 +49,10 @@ class Fault:
         releases = re.sub(r" \([^)]*\)", "", self.parts["Releases"]).rstrip(".")
         symptom = re.split(r"(?<=\.) (?=[A-Z])", self.parts["Symptom"])[0]
         remedy = f" *Remedy:* {self.parts['Remedy']}" if "Remedy" in self.parts else ""
-        link = f"[{self.path.stem}]({self.path.relative_to(PAGE.parent)})"
+        link = f"[{self.title}]({self.path.relative_to(PAGE.parent)})"
         in_both = re.fullmatch(r"0\.32(,|;| and) 0\.33", releases)
-        where = link if in_both else f"{releases.removeprefix('0.32; ')}; {link}"
-        return f"- **{self.title}** ({where}). {symptom}{remedy}"
+        where = "" if in_both else f" ({releases.removeprefix('0.32; ')})"
+        return f"- **{link}**{where}. {symptom}{remedy}"
 
 
 def read(path: Path) -> Fault:
