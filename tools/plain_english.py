@@ -21,7 +21,7 @@ INSTEAD = {
 }  # fmt: skip
 _LISTED = re.compile(rf"\b({'|'.join(INSTEAD)})\b(?! apart\b)", re.IGNORECASE)
 # Cells of tables, items of lists and what a colon introduces count for themselves.
-_END = re.compile(r"(?<=[.!?:;])\s+|\n\s*\n|\n(?=\s*(?:[-*|#]|\d+\.) ?)|\s\|\s")
+_END = re.compile(r"(?<=[.!?:;])\s+|\n\s*\n|\n(?=\s*(?:[-*|#]|\d+\.) ?)|\|")
 _FENCED = re.compile(r"^ *```.*?^ *```$|<!--.*?-->", re.DOTALL | re.MULTILINE)
 _LINK, _CODE = re.compile(r"\[([^\]]*)\]\([^)]*\)"), re.compile(r"`[^`]*`")
 # Files in which every line is searched for listed words; this one lists them.

@@ -24,7 +24,7 @@ def test_a_sentence_over_the_bound():
     assert len(list(long_sentences(prose(f"Short. {sentence(MOST_WORDS + 1)} Short.")))) == 1
 
 
-@pytest.mark.parametrize("end", [". ", "\n\n", "\n- ", "\n1. ", " | "])
+@pytest.mark.parametrize("end", [". ", "\n\n", "\n- ", "\n1. ", " | ", "|"])
 def test_what_ends_a_sentence(end):
     half = " ".join(["word"] * 20)
     assert list(long_sentences(prose(half + end + half))) == []
