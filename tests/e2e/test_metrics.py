@@ -8,15 +8,19 @@ import re
 import runpy
 import shutil
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support import queries
-from tests.support.engine import TINY
+from tests.support.engine import ROOT, TINY
 from tests.support.hybrid import TARGET
 from tests.support.processes import takes_connections, tree, wait_for_end
+from tests.support.readme import blocks, commands, split
 from tests.support.server import Server
 from vllm_eagle_ext import metrics
 from vllm_eagle_ext.memory.savings import mib
@@ -174,6 +178,32 @@ def test_panels_and_alerts_ask_for_what_there_is(server):
     for metric, wanted in asked.items():
         assert wanted <= labels[metric] | SCRAPED, metric
     assert {name for name in labels if name.startswith("vllm_eagle_ext:")} <= set(asked)
+
+
+def test_vllm_bench_reads_the_same_acceptance(server, tmp_path):
+    """The command of docs/bench.md, with fewer and shorter requests."""
+    prompts = [json.loads(line) for line in (TINY / "prompts.jsonl").read_text().splitlines()]
+    turns = [{"conversations": [{"value": p["text"]}, {"value": p["text"]}]} for p in prompts]
+    (tmp_path / "prompts.json").write_text(json.dumps(turns))
+    command = next(b for b in blocks("bash", ROOT / "docs/bench.md") if b.startswith("vllm bench serve"))
+    for shown, here in {
+        "--port 8000": f"--port {server.port}", "--num-prompts 200": "--num-prompts 8",
+        "--sharegpt-output-len 256": "--sharegpt-output-len 24", "--num-warmups 8": "--num-warmups 0",
+        "ShareGPT_V3_unfiltered_cleaned_split.json": f"{tmp_path}/prompts.json",
+    }.items():  # fmt: skip
+        assert shown in command
+        command = command.replace(shown, here)
+    before = read(server)
+    words = [str(Path(sys.executable).with_name("vllm")), *split(commands(command)[0])[1][1:]]
+    done = subprocess.run(words, env=server.environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    after = read(server)
+    said = dict(re.findall(r"^(.+):\s+([\d.]+)\s*$", done.stdout, re.MULTILINE))
+    for line, name in (("Drafts", "drafts"), ("Accepted tokens", "accepted_tokens")):
+        (first,), (last,) = count(before, name), count(after, name)
+        assert int(said[line]) == last - first > 0
+    assert float(said["Acceptance length"]) > 1
+    assert {"Output token throughput (tok/s)", "Mean TPOT (ms)", "  Position 0"} <= set(said)
 
 
 def test_no_code_of_the_draft_runs(server, draft):
