@@ -1,7 +1,7 @@
 """Serves the tiny pair with Ray Serve, on a CPU: `python -m examples.ray_serve [llm|plain] [PORT]`.
 
-`llm` is Ray's OpenAI server, `plain` a deployment of one's own around vLLM's AsyncLLM. Install the
-extra `ray` first.
+`llm` is Ray's OpenAI server, `plain` a deployment of one's own around vLLM's AsyncLLM. Install the extra
+`ray` first.
 """
 
 from __future__ import annotations
