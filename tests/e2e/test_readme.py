@@ -39,6 +39,8 @@ RUN_BY = {
     "vllm serve openai/gpt-oss-120b": "tests/unit/test_recipes.py",
     "vllm serve baichuan-inc/Baichuan-M3-235B": "tests/unit/test_recipes.py",
     "vllm serve examples/tiny": "tests/e2e/test_readme.py",
+    "vllm bench serve": "tests/e2e/test_metrics.py",
+    "vllm bench sweep serve": "tests/unit/test_bench_recipes.py",
     "export": "tests/e2e/test_serving_examples.py",
     "ray start": "tests/e2e/test_serving_examples.py",
     "python -m benchmarks.performance": "tests/e2e/test_bench.py",  # `bench`; all of it: 45 minutes

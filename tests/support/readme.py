@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.support.engine import ROOT
+
+if TYPE_CHECKING:
+    from vllm.engine.arg_utils import AsyncEngineArgs
 
 README = ROOT / "README.md"
 USAGE, GATED, ADAPTIVE, SERVING = (
@@ -46,3 +50,18 @@ def split(command: str) -> tuple[dict[str, str], list[str]]:
         name, _, value = words.pop(0).partition("=")
         variables[name] = value
     return variables, words
+
+
+def engine_arguments(words: list[str]) -> AsyncEngineArgs:
+    """Read them as `vllm serve` does."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    try:
+        from vllm.entrypoints.common.cli_args import make_arg_parser
+    except ImportError:  # 0.32
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    given = make_arg_parser(FlexibleArgumentParser()).parse_args(words[2:])
+    given.model = given.model_tag
+    return AsyncEngineArgs.from_cli_args(given)

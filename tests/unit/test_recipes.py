@@ -15,7 +15,17 @@ from typer.testing import CliRunner
 
 from tests.support.engine import ROOT
 from tests.support.published import materialise, published
-from tests.support.readme import ADAPTIVE, GATED, README, SERVING, USAGE, blocks, commands, split
+from tests.support.readme import (
+    ADAPTIVE,
+    GATED,
+    README,
+    SERVING,
+    USAGE,
+    blocks,
+    commands,
+    engine_arguments,
+    split,
+)
 from tests.unit.cli.output import serve_line
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.cli import app
@@ -71,21 +81,6 @@ def target(request, tmp_path, monkeypatch):
 def invoke(words):
     environment = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
     return CliRunner(env=environment).invoke(app, words[1:])
-
-
-def engine_arguments(words):
-    """As `vllm serve` reads them."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
-    try:
-        from vllm.entrypoints.common.cli_args import make_arg_parser
-    except ImportError:  # 0.32
-        from vllm.entrypoints.launchers.cli_args import make_arg_parser
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    given = make_arg_parser(FlexibleArgumentParser()).parse_args(words[2:])
-    given.model = given.model_tag
-    return AsyncEngineArgs.from_cli_args(given)
 
 
 @pytest.mark.parametrize("command", SERVED)

@@ -8,7 +8,7 @@ Cause: `entrypoints/launchers/launcher.py`, `serve_http` returns uvicorn's `serv
 Releases: 0.32 (run) and 0.33 (by reading).
 No script: it needs a server; `pytest tests/e2e/test_faults.py -m long` has
   `test_sigterm_gives_answers_up`.
-Workaround: None: `--shutdown-timeout 60` ends answers first (docs/serving.md).
+Workaround: None: `--shutdown-timeout 60` ends answers first (docs/deploy.md).
 Remedy: `--shutdown-timeout 60` ends answers first.
 Can go when: Open streams are ended when the engine goes.
 """

