@@ -117,7 +117,7 @@ TOUCHED = (
     Touch(
         name="entry point group vllm.general_plugins",
         kind="registry entry",
-        place="setup.py",
+        place="pyproject.toml",
         when="on installation",
         why="vLLM calls `vllm_eagle_ext.register` in each of its processes",
         remove_when="never: vLLM's documented way",

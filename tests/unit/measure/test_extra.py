@@ -20,5 +20,5 @@ def test_verify_without_scipy_starts_no_engine(monkeypatch):
 
 
 def test_the_extra_exists():
-    assert '"measure": [' in (ROOT / "setup.py").read_text()
+    assert "\nmeasure = [" in (ROOT / "pyproject.toml").read_text()
     assert INSTALL == "pip install '.[measure]'"
