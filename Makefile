@@ -32,7 +32,7 @@ ifeq ($(filter auto cpu cuda,$(VLLM))$(filter contract,$(MAKECMDGOALS)),)
 $(error VLLM=$(VLLM): allowed are cpu and cuda)
 endif
 
-.PHONY: venv venv-0.33 demo test test-full test-long test-peers test-0.33 soak bench-guard lint tiny contract build docs
+.PHONY: venv venv-0.33 demo test test-full test-long test-peers test-0.33 promises soak bench-guard lint tiny contract build docs
 
 venv:
 	@$(PYTHON) tools/setup_venv.py --vllm $(KIND) --torch-index "$(TORCH_INDEX)"
@@ -81,14 +81,18 @@ test-peers: venv
 # What vLLM 0.33's Python can change: no server, no other project's library. SHORT=1: each kind of draft on V2.
 BIN_033 := .venv-0.33/bin
 SHORT_033 := $(addprefix tests/e2e/test_,v2.py v2_hybrid.py v2_under_load.py)
-ENGINES_033 := $(SHORT_033) $(addprefix tests/e2e/test_,acceptance.py gated.py hybrid_dflash.py \
-	hybrid_replay.py scheduling.py)
+ENGINES_033 := $(SHORT_033) $(addprefix tests/e2e/test_,acceptance.py draft_window.py gated.py \
+	hybrid_dflash.py hybrid_replay.py one_token_prompts.py scheduling.py)
 test-0.33: venv-0.33
 ifndef SHORT
 	@OMP_NUM_THREADS=1 $(BIN_033)/python -m pytest tests/unit tests/contract -m "$(FAST)" $(UNITS) $(PYTEST)
 endif
 	@$(BIN_033)/python tools/preload.py $(BIN_033)/python -m pytest $(if $(SHORT),$(SHORT_033),$(ENGINES_033)) \
-		-m "not long" $(ENGINES) $(SLOWEST) $(PYTEST)
+		-m "not peers and (v2 or not long)" $(ENGINES) $(SLOWEST) $(PYTEST)
+
+# What README promises: by model runner and release of vLLM, and the test in `make test`.
+promises: venv
+	@$(BIN)/python -m tests.promises
 
 # `make soak TARGET=hybrid MINUTES=5` for another pair or time.
 TARGET ?= tiny

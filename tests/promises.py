@@ -1,7 +1,7 @@
 """python -m tests.promises [--write]: what the README promises, and the tests that prove it.
 
-It prints the test of each promise in `make test`, and with `--write` puts those that need an engine into
-docs/dev/evidence.md, by model runner and release of vLLM.
+It prints the promises that need an engine by model runner and release of vLLM, and the test of each
+promise in `make test`. `--write` puts the first table into docs/dev/evidence.md.
 
 A test says so by `@pytest.mark.promise("..")`, of one set of parameters by `@pytest.mark.promise("..",
 id="..")`. tests/conftest.py refuses a promise that no test of `make test` proves.
@@ -65,7 +65,7 @@ def table(items: Sequence[pytest.Item]) -> str:
 
 def shown_by(items: Sequence[pytest.Item]) -> dict[str, dict[str, str]]:
     """A file of tests by promise and column, of promises that an engine shows."""
-    in_short = _files("SHORT_033")
+    in_short, on_033 = _files("SHORT_033"), _files("SHORT_033") | _files("ENGINES_033")
     found: dict[str, dict[str, set[str]]] = {}
     for item in items:
         if item.get_closest_marker("e2e") is None or item.get_closest_marker("gpu") is not None:
@@ -75,7 +75,7 @@ def shown_by(items: Sequence[pytest.Item]) -> dict[str, dict[str, str]]:
         columns |= {m.args[0]: m.kwargs.get("on", (runner,)) for m in item.iter_markers("shows")}
         for text, runners in columns.items():
             for one in runners:
-                releases = ("0.32", "0.33") if one == "V2" and name in in_short else ("0.32",)
+                releases = ("0.32", "0.33") if one == "V2" and name in on_033 else ("0.32",)
                 for release in releases:
                     found.setdefault(text, {}).setdefault(f"{one}, {release}", set()).add(name)
     return {
@@ -101,9 +101,9 @@ def _files(variable: str) -> set[str]:
     """Names of test files in a variable of the Makefile."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     (listed,) = re.findall(
-        rf"^{variable} := \$\(addprefix tests/e2e/test_,([^)]*)\)", text, re.MULTILINE
+        rf"^{variable} := .*?\$\(addprefix tests/e2e/test_,([^)]*)\)", text, re.MULTILINE
     )
-    return {f"test_{name}" for name in listed.split()}
+    return {f"test_{name}" for name in listed.replace("\\", "").split()}
 
 
 class _Collected:
@@ -134,7 +134,7 @@ def main() -> int:
     items, failed = collect()
     if "--write" in sys.argv[1:] and not failed:
         PAGE.write_text(page_with(by_runner(items)), encoding="utf-8")
-    print(failed or table(items))
+    print(failed or f"{by_runner(items)}\n\n{table(items)}")
     return int(bool(failed))
 
 

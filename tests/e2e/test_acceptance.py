@@ -33,6 +33,7 @@ def test_native_on_v1(v1, target, native_reference, prompts):
 
 
 @pytest.mark.v2
+@pytest.mark.long
 def test_postnorm_on_v2(v2, target, postnorm_reference, prompts):
     comparison = compare(v2[0]["postnorm"], target, postnorm_reference, POSTNORM_AUX_LAYERS, prompts, K)
     assert_same_drafter(comparison, drafts=300, bound=0.05)

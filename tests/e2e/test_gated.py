@@ -26,6 +26,7 @@ def test_on_v1(v1_comparison):
 
 
 @pytest.mark.v2
+@pytest.mark.long
 def test_on_v2(v2, target, gated_reference, prompts):
     comparison = compare(v2[0]["gated"], target, gated_reference, POSTNORM_AUX_LAYERS, prompts, K)
     assert_same_drafter(comparison, drafts=300, bound=0.05)

@@ -14,7 +14,7 @@ from tests.support.engine import EngineFailedError
 from tests.support.hybrid import started, with_log
 from tests.support.replay import compare
 
-pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.long]
 
 K = 3
 TOKENS = 10

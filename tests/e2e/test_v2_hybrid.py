@@ -8,7 +8,7 @@ from tests.support.batches import section
 from tests.support.hybrid import HybridRun, dflash, with_log
 from tests.support.near_ties import assert_only_near_ties
 
-pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.long]
 
 K = 3
 TOKENS = 10

@@ -14,7 +14,7 @@ from tests.support.kinds import COMPACT, SCHEMA, Answer
 from tests.support.replay import compare
 from tests.support.schedules import BLOCK, CHUNK, LENGTH, cut
 
-pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.long]
 
 K = 4
 PLAIN = {
