@@ -1,4 +1,4 @@
-"""Serves the tiny pair with Ray Serve, on a CPU: `python -m examples.ray_serve [llm|plain] [PORT]`.
+"""Serves the tiny pair with Ray Serve, on a CPU: `python -m examples.ray_serve [llm|plain]`.
 
 `llm` is Ray's OpenAI server, `plain` a deployment of one's own around vLLM's AsyncLLM. Install the extra
 `ray` first.
@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ def llm() -> serve.Application:
     return build_openai_app({"llm_configs": [config]})
 
 
+# For a GPU add "num_gpus": 1 to its options.
 @serve.deployment(ray_actor_options={"num_cpus": 2}, health_check_timeout_s=120)
 class Plain:
     def __init__(self) -> None:
@@ -63,12 +64,16 @@ class Plain:
         await self.engine.check_health()
 
 
-def main(kind: str = "llm", port: str = "8000") -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", nargs="?", choices=["llm", "plain"], default="llm")
+    parser.add_argument("--port", type=int, default=8000)
+    asked = parser.parse_args()
     # On a cluster: ray.init() only. Ray's CPUs are logical: two cores do.
     ray.init("local", num_cpus=4, include_dashboard=False, object_store_memory=128 << 20)
-    serve.start(http_options={"host": "127.0.0.1", "port": int(port)})
-    serve.run({"llm": llm, "plain": Plain.bind}[kind](), blocking=True)
+    serve.start(http_options={"host": "127.0.0.1", "port": asked.port})
+    serve.run(llm() if asked.kind == "llm" else Plain.bind(), blocking=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

