@@ -271,7 +271,8 @@ def accept_by_lot() -> None:
 
     Symptom: "Synthetic acceptance not supported with CPU sampling" ends an engine with its first draft.
     Cause: vLLM 0.32's CPU stand-ins for both rejection kernels assert that there are no rates.
-    Seam: `rejection_sample(draft_token_ids [N], .., target_logits [N, vocabulary], ..)` of V1 runs without the rates, on logits that leave only the draft, or anything but it.
+    Seam: `rejection_sample(draft_token_ids [N], .., target_logits [N, vocabulary], ..)` of V1 runs
+        without the rates, on logits that leave the target only the draft, or anything but it.
         REMOVE WHEN the stand-ins (utils/cpu_triton_utils.py) take SYNTHETIC_MODE, or V1 goes.
     """
     from vllm.platforms import current_platform
