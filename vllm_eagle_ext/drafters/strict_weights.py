@@ -90,8 +90,8 @@ class StrictWeights:
         return False
 
     def _forget(self) -> None:
-        """Fill with NaN what the files may hold. Of modules that the target will share, a host's memory is
-        only promised: written to, the whole vocabulary's rows would add to the peak of a start."""
+        """Fill with NaN what the files may hold. Embeddings that the target will share stay unwritten: a
+        host gives memory when it is written to, and those of a whole vocabulary raised a start's peak."""
         held = {*self.loading_plan.required, *self.loading_plan.optional}
         for name, parameter in self.named_parameters():  # type: ignore[attr-defined]
             canonical = canonical_name(name)
