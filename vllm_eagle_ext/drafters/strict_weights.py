@@ -91,7 +91,7 @@ class StrictWeights:
 
     def _forget(self) -> None:
         """Fill with NaN what the files may hold. Embeddings that the target will share stay unwritten: a
-        host gives memory when it is written to, and those of a whole vocabulary raised a start's peak."""
+        host gives memory when it is written to, and a whole vocabulary's raised the peak of a start."""
         held = {*self.loading_plan.required, *self.loading_plan.optional}
         for name, parameter in self.named_parameters():  # type: ignore[attr-defined]
             canonical = canonical_name(name)
