@@ -25,7 +25,7 @@ pytestmark = [
 K = 3
 PROMPTS = [[5, 6, 7, 8, 9, 10], [11, 12, 13, 14, 15, 16]]
 MORE_CALLS = 0.02
-# Of a step. vLLM norms the context's keys of all draft layers by one call, and its kernel for a CPU reads
+# Of a step. vLLM norms the keys of all draft layers by one call, and its kernel for a CPU reads
 # the first layer's weights for all: ours calls it for each of the two layers.
 ADDED = {"dflash": {"_C.rms_norm.default": 1, "aten.select.int": 4, "aten.unbind.int": 1}}
 # Replay on a CPU commits the accepted rows of six layers by small operations, which a GPU does in one
