@@ -60,18 +60,18 @@ def counts(request, postnorm):
         "dflash": ("dflash", TINY / "dflash", TINY / "hybrid_target"),
     }
 
-    def engine(name, **options):
-        method, draft, target = drafts[name]
+    def engine(pair, name=None, **options):
+        method, draft, target = drafts[pair]
         speculative = {"method": method, "model": str(draft), "num_speculative_tokens": K}
         speculative |= {"rejection_sample_method": "synthetic"}
         speculative |= {"synthetic_acceptance_rates": [1.0] * K}
         return Engine(
-            options.pop("name", name), [], speculative, {"disable_log_stats": True}, options, target,
+            name or pair, [], speculative, {"disable_log_stats": True}, options, target,
             None, use="tests.support.step_counts", job={"prompts": PROMPTS},
         )  # fmt: skip
 
     dense = [engine("native"), engine("postnorm")]
-    ours = [engine("dflash", hybrid_state="per_token"), engine("dflash", name="replay")]
+    ours = [engine("dflash", hybrid_state="per_token"), engine("dflash", "replay")]
     return {
         "stock": run_engines([*dense, engine("dflash")], request.param, **STOCK),
         "ours": run_engines([*dense, *ours], request.param),
