@@ -172,23 +172,29 @@ def ratios(result: dict[str, Any], context: int, requests: int, kind: str, k: in
 
 
 def table(result: dict[str, Any]) -> str:
-    """Compose the page's table: the step over no draft's, which is the break-even acceptance."""
+    """Compose the page's table: steps over no draft's, each the break-even acceptance of its K."""
     tokens = {k: 1 + sum(RATES[:k]) for k in KS}
-    heads = [f"{kind}, K={k}" for kind in ("stock", "ours") for k in KS]
-    lines = ["| context | requests | no draft, ms | " + " | ".join(heads) + " |"]
-    lines.append("|---" * (3 + len(heads)) + "|")
-    lines.append("| | | tokens per step | " + " | ".join(f"{tokens[k]:.2f}" for k in KS * 2) + " |")
+    ks, lengths = ("/".join(map(str, KS)), "/".join(f"{tokens[k]:.2f}" for k in KS))
+    lines = [
+        f"| context | requests | no draft, ms | stock, K={ks} | ours, K={ks} |",
+        "|---|---|---|---|---|",
+    ]
+    lines.append(f"| | | tokens per step: | {lengths} | {lengths} |")
     for context, (share, requests) in product(
         result["contexts"], zip(LOADS, result["loads"], strict=True)
     ):
         plain = steps(result, "cpu").get((context, requests, "none", 0))
         cells = [f"{median(plain.values()) * 1e3:.0f}" if plain else NOT_RUN]
-        for kind, k in product(("stock", "ours"), KS):
-            found = ratios(result, context, requests, kind, k)
-            cell = f"{median(found):.2f}" if found else NOT_RUN
-            cells.append(f"**{cell}**" if found and median(found) < tokens[k] else cell)
+        for kind in ("stock", "ours"):
+            found = {k: ratios(result, context, requests, kind, k) for k in KS}
+            each = [_cell(median(of), tokens[k]) if of else NOT_RUN for k, of in found.items()]
+            cells.append("/".join(each) if any(found.values()) else NOT_RUN)
         lines.append(f"| {context:,} | {requests} ({share:g}) | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _cell(ratio: float, tokens: float) -> str:
+    return f"**{ratio:.2f}**" if ratio < tokens else f"{ratio:.2f}"
 
 
 def main(
