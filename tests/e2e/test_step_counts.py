@@ -35,12 +35,12 @@ REPLAYS_MORE = {"calls": 0.15, "operations": 0.33}
 
 @pytest.fixture(scope="module")
 def postnorm(tmp_path_factory):
-    """The draft with its layer ids where stock's runners look for them; V2 fails on the nested ones."""
+    """The draft with its layer ids in both places where stock looks: V2 fails without those on top."""
     folder = tmp_path_factory.mktemp("drafts") / "postnorm"
     shutil.copytree(TINY / "postnorm", folder)
     config = json.loads((folder / "config.json").read_text())
-    del config["eagle_config"]
-    config["eagle_aux_hidden_state_layer_ids"] = list(POSTNORM_AUX_LAYERS)
+    for place in (config, config["eagle_config"]):
+        place["eagle_aux_hidden_state_layer_ids"] = list(POSTNORM_AUX_LAYERS)
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
