@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of docs/performance.md: `vllm-eagle bench` on the tiny pairs, on a CPU.
+"""The gated figure of docs/performance.md: `vllm-eagle bench` on a tiny pair, on a CPU.
 
-    python -m benchmarks.performance            # all of BENCHES
-    python -m benchmarks.performance native     # one of them
+    python -m benchmarks.performance
 
-Each is measured anew in build/performance/<name>/; report.json goes to benchmarks/results/performance/,
-the picture of the gated pair to docs/images/.
+It is measured anew in build/performance/gated/; report.json goes to benchmarks/results/performance/, the
+picture to docs/images/. `benchmarks.guard` runs other pairs with the same settings.
 """
 
 from __future__ import annotations
@@ -32,19 +31,10 @@ ENGINE = {
 _COMMON = "--together --no-chat-template --ignore-eos --max-tokens 48 --prompts"
 DENSE = f"--target examples/tiny/target {_COMMON}"
 HYBRID = f"examples/tiny/dflash --target examples/tiny/hybrid_target {_COMMON}"
-NATIVE, POSTNORM, GATED = (f"examples/tiny/{name}" for name in ("native", "postnorm", "gated"))
+POSTNORM, GATED = (f"examples/tiny/{name}" for name in ("postnorm", "gated"))
 
-# One engine of each kind per pair: one start differs from the next by more than a round from a round.
-_PAIRS = "--variants stock,ours --concurrency 1,8 --repeats 10 --rounds 1 --num-prompts 24"
-
-BENCHES = {
-    # Ours against stock.
-    "native": f"{DENSE} {SHORT} {NATIVE} -k 4 {_PAIRS}",
-    "postnorm": f"{DENSE} {SHORT} {POSTNORM} -k 4 {_PAIRS}",
-    "hybrid_per_token": f'{HYBRID} {SHORT} -k 7 {_PAIRS} --eagle-ext {{"hybrid_state":"per_token"}}',
-    # What stock loads by halves.
-    "gated": f"{DENSE} {SHORT} {GATED} -k 4 --concurrency 1 --repeats 1 --rounds 2 --num-prompts 24",
-}
+# What stock loads by halves.
+GATED_BENCH = f"{DENSE} {SHORT} {GATED} -k 4 --concurrency 1 --repeats 1 --rounds 2 --num-prompts 24"
 
 
 def run(bench: str, out: Path) -> int:
@@ -60,18 +50,13 @@ def run(bench: str, out: Path) -> int:
     return subprocess.run(command, env=os.environ | ENVIRONMENT, check=False).returncode
 
 
-def keep(name: str) -> None:
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    shutil.copy(BUILD / name / "report.json", RESULTS / f"{name}.json")
-    if name == "gated":
-        shutil.copy(BUILD / name / "speedup.png", PICTURES / "gated_speedup.png")
-
-
 def main() -> None:
-    for name in sys.argv[1:] or BENCHES:
-        if status := run(BENCHES[name], BUILD / name):
-            raise SystemExit(f"{name}: exit status {status}")
-        keep(name)
+    out = BUILD / "gated"
+    if status := run(GATED_BENCH, out):
+        raise SystemExit(status)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    shutil.copy(out / "report.json", RESULTS / "gated.json")
+    shutil.copy(out / "speedup.png", PICTURES / "gated_speedup.png")
 
 
 if __name__ == "__main__":

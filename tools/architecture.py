@@ -143,8 +143,8 @@ LAYERS = (
         ("measure",),
         "bench, tune, verify, selftest and their references",
         (
-            "base", "checkpoint", "options", "engine", "memory", "engine_rules", "replay", "preflight",
-            "plan",
+            "base", "checkpoint", "options", "engine", "memory", "compat", "engine_rules", "replay",
+            "preflight", "plan",
         ),  # fmt: skip
     ),
     Layer(

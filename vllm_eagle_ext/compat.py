@@ -264,3 +264,36 @@ def _wrap_sample(module: ModuleType) -> None:
         return original(self, logits, drafts if drafts is not None and drafts.max_spec_len else None)
 
     _wrap(module.GPUModelRunner, "_sample", around)
+
+
+def accept_by_lot() -> None:
+    """Accept drafts at asked rates on the V1 runner of a CPU, in engines that `bench` starts.
+
+    Symptom: "Synthetic acceptance not supported with CPU sampling" ends an engine with its first draft.
+    Cause: vLLM 0.32's CPU stand-ins for both rejection kernels assert that there are no rates.
+    Seam: `rejection_sample(draft_token_ids [N], .., target_logits [N, vocabulary], ..)` of V1 runs
+        without the rates, on logits that leave the target only the draft, or anything but it.
+        REMOVE WHEN the stand-ins (utils/cpu_triton_utils.py) take SYNTHETIC_MODE, or V1 goes.
+    """
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        when_loaded(_REJECTION_SAMPLER, _wrap_rejection)
+
+
+def _wrap_rejection(module: ModuleType) -> None:
+    import torch
+
+    def around(original: Any, drafts: Any, counts: Any, *args: Any, **kwargs: Any) -> Any:
+        rates = kwargs.pop("synthetic_conditional_rates", None)
+        if kwargs.pop("synthetic_mode", False):
+            logits, sampling = args[3], args[5]
+            lots = module.generate_uniform_probs(len(drafts), counts, sampling.generators, drafts.device)
+            of_rows = lots.new_tensor([rate for count in counts for rate in rates[:count].tolist()])
+            taken = ((lots < of_rows) & (drafts >= 0)).unsqueeze(1)  # -1: a place without a draft
+            value = torch.where(taken, 0.0, -torch.inf).to(logits)
+            own = drafts.clamp(min=0).long().unsqueeze(1)
+            logits.masked_fill_(taken, -torch.inf).scatter_(1, own, value)
+        return original(drafts, counts, *args, **kwargs)
+
+    _wrap(module, "rejection_sample", around)

@@ -83,6 +83,14 @@ TOUCHED = (
         remove_when="`_expand_kernel_impl` fills what it is given",
     ),
     Touch(
+        name=f"{_REJECTION}:rejection_sample",
+        kind="name wrapped",
+        place="compat.accept_by_lot",
+        when="in workers that `bench` starts with a synthetic acceptance, on a CPU",
+        why="the CPU's rejection kernels assert that there is none",
+        remove_when="`_rejection_greedy_sample_kernel_impl` takes SYNTHETIC_MODE, or V1 goes",
+    ),
+    Touch(
         name="vllm.model_executor.models.registry:ModelRegistry.models",
         kind="registry entry",
         place="plugin.register",

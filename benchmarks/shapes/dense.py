@@ -115,6 +115,11 @@ LLAMA_8B = {
         width=4096, inner=14336, layers=32, heads=32, kv_heads=8, head_dim=128, vocabulary=128256,
         draft_vocabulary=32000, positions=131072, outputs=(1, 8, 15, 22, 28),
     ),
+    # Qwen3-0.6B's widths, fewer layers and a small vocabulary: three engines fit 16 GiB.
+    "cpu": Dense(
+        width=1024, inner=3072, layers=10, heads=16, kv_heads=8, head_dim=128, vocabulary=32000,
+        draft_vocabulary=8000, positions=16384, outputs=(1, 3, 5, 7, 8),
+    ),
     "tiny": Dense(
         width=192, inner=384, layers=12, heads=6, kv_heads=2, head_dim=32, vocabulary=1536,
         draft_vocabulary=1024, positions=2048, outputs=(1, 3, 5, 7, 9),

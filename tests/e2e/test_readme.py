@@ -43,6 +43,7 @@ RUN_BY = {
     "vllm bench sweep serve": "tests/unit/test_bench_recipes.py",
     "export": "tests/e2e/test_serving_examples.py",
     "ray start": "tests/e2e/test_serving_examples.py",
+    "python -m benchmarks.step_times": "tests/unit/benchmarks/test_step_times.py",  # what it prints
     "python -m benchmarks.performance": "tests/e2e/test_bench.py",  # `bench`; all of it: 45 minutes
     "vllm-eagle status": "tests/unit/cli/test_status.py",
     "vllm-eagle selftest": "tests/unit/measure/selftest/test_selftest.py",

@@ -250,6 +250,12 @@ class TestWhatOnlyTheLoadCanSee:
     def test_nothing_changed(self, drafter):
         self.load(drafter, lambda tensors: None)
 
+    def test_embeddings_that_the_target_shares_are_not_written_to(self, drafter):
+        """A host would pay for rows of the whole vocabulary that nothing reads."""
+        embeddings = drafter.model.embed_tokens.weight.data.fill_(7.0)
+        self.load(drafter, lambda tensors: None)
+        assert (embeddings == 7).all()
+
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
     def test_one_value_that_is_not_finite(self, drafter, value):
         def change(tensors):

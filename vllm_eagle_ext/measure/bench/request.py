@@ -245,7 +245,6 @@ def _synthetic(request: BenchRequest, k: int) -> list[float] | None:
     given = list(request.synthetic_acceptance)
     if not given:
         return None
-    _require_synthetic_kernels(given)
     rates = all(0 <= rate <= 1 for rate in given) and given == sorted(given, reverse=True)
     if (len(given) == 1 and 1 < given[0] <= k + 1) or (len(given) == k and rates):
         return given
@@ -254,14 +253,3 @@ def _synthetic(request: BenchRequest, k: int) -> list[float] | None:
         allowed=f"one acceptance length above 1 and up to {k + 1}, or {k} falling rates of 0 to 1",
         remedy="give one of them; a smaller K uses the first rates",
     )  # fmt: skip
-
-
-def _require_synthetic_kernels(given: list[float]) -> None:
-    from vllm import envs
-    from vllm.platforms import current_platform
-
-    if current_platform.is_cpu() and not envs.VLLM_USE_V2_MODEL_RUNNER:
-        raise SpeculativeConfigError(
-            field="--synthetic-acceptance", value=given, allowed="on a GPU",
-            remedy="leave it out: vLLM's sampler on a CPU has no synthetic acceptance",
-        )  # fmt: skip

@@ -135,6 +135,8 @@ class _Engine:
             stack.enter_context(self.process)
             self.start_s = time.perf_counter() - started
             self.found["facts"] = facts = self.process.rpc("eagle_ext_facts")[0]
+            if self.settings.synthetic_acceptance is not None:
+                self.process.rpc("eagle_ext_accept_by_lot")
             if facts["plugin"] != self.variant.has_plugin:
                 raise EngineFailedError(
                     field=self.variant.name, value=f"this package was loaded: {facts['plugin']}",

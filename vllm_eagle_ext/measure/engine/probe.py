@@ -41,6 +41,12 @@ class StepProbe:
             "plugin": "vllm_eagle_ext.plugin" in sys.modules,
         }
 
+    def eagle_ext_accept_by_lot(self) -> None:
+        """Let a CPU's V1 runner take a synthetic acceptance, as every other runner does by itself."""
+        from vllm_eagle_ext.compat import accept_by_lot
+
+        accept_by_lot()
+
     def eagle_ext_prefix_cache(self) -> dict[str, int] | None:
         """Return the tokens of the largest block; None without prefix caching.
 

@@ -48,7 +48,7 @@ def test_the_same_request_resolves_alike():
         ({"prompts": "nothing.txt"}, "--prompts is 'nothing.txt'"),
         ({"thinking": True}, "no such switch"),
         ({"prompt_tokens": 64}, "only with --dummy"),
-        ({"synthetic_acceptance": [3.0]}, "on a GPU"),
+        ({"synthetic_acceptance": [9.0]}, "--synthetic-acceptance is [9.0]"),
     ],
 )
 def test_what_is_refused(change, said):
