@@ -46,7 +46,24 @@ _ENGINE = (
         "what a step says of a request",
         accepts=("request_id", "outputs", "finished"),
     ),
-    Name("vllm.outputs", "CompletionOutput", "the same", contains=("token_ids:", "logprobs:")),
+    Name(
+        "vllm.outputs",
+        "CompletionOutput",
+        "the same, and drafts of a request",
+        contains=("token_ids:", "logprobs:", "spec_decode_metrics:"),
+    ),
+    Name(
+        "vllm.engine.arg_utils",
+        "EngineArgs",
+        "asks for them",
+        contains=("per_request_spec_decode_metrics:",),
+    ),
+    Name(
+        "vllm.v1.metrics.stats",
+        "RequestSpecDecodeMetrics",
+        "steps by accepted drafts, and drafted tokens",
+        contains=("histogram:", "num_draft_tokens:", "self.histogram[num_accepted] += 1"),
+    ),
     Name("vllm.sampling_params", "RequestOutputKind", "new tokens alone", contains=("DELTA",)),
     Name(
         "vllm.sampling_params",

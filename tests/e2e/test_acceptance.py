@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.dense import NATIVE_AUX_LAYERS, POSTNORM_AUX_LAYERS, K
-from tests.support.hybrid import acceptance
+from tests.support.hybrid import acceptance, assert_requests_add_up
 from tests.support.replay import assert_same_drafter, compare
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
@@ -25,6 +25,16 @@ def test_recorded_drafts_are_those_that_vllm_counts(v1, v1_comparison):
         acceptance(v1[0]["postnorm"]), v1_comparison.engine_acceptance, strict=True
     ):
         assert counted == pytest.approx(replayed, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["postnorm", "native", "gated"])
+def test_requests_add_up_to_what_vllm_counts(v1, name):
+    assert_requests_add_up(v1[0][name])
+
+
+@pytest.mark.v2
+def test_requests_add_up_on_v2(v2):
+    assert_requests_add_up(v2[0]["gated"])
 
 
 def test_native_on_v1(v1, target, native_reference, prompts):

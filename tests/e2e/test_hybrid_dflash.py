@@ -15,6 +15,7 @@ from tests.support.hybrid import (
     DFLASH_AUX_LAYERS,
     HybridRun,
     acceptance,
+    assert_requests_add_up,
     dflash,
     dflash_of_one_layer,
     started,
@@ -47,6 +48,10 @@ def texts(prompts):
 @pytest.fixture(scope="module")
 def v1(texts):
     return started([HybridRun("replay", state="replay", speculative=dflash(K), record=True, **texts)])
+
+
+def test_requests_add_up_to_what_vllm_counts(v1):
+    assert_requests_add_up(v1["replay"])
 
 
 @pytest.fixture(scope="module")

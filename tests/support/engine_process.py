@@ -141,6 +141,12 @@ def ask_oracle(llm: Any, engine: dict[str, Any], oracle: dict[str, Any], results
     llm.collective_rpc("set_oracle", args=(texts, oracle["right"], k, oracle["vocab"]))
 
 
+def statistics_of(output: Any) -> dict[str, Any]:
+    """vLLM's own of a request's drafts."""
+    counted = output.outputs[0].spec_decode_metrics
+    return {} if counted is None else {"drafted": counted.num_draft_tokens, "steps": counted.histogram}
+
+
 def run_batch(llm: Any, batch: dict[str, Any], earlier: dict[str, Any], kind: str | None) -> dict:
     if batch["cold"]:
         assert llm.reset_prefix_cache()
@@ -162,6 +168,7 @@ def run_batch(llm: Any, batch: dict[str, Any], earlier: dict[str, Any], kind: st
         "logprobs": [logprobs_of(output.outputs[0].logprobs) for output in outputs],
         "finish": [output.outputs[0].finish_reason for output in outputs],
         "cached": [output.num_cached_tokens for output in outputs],
+        "histograms": [statistics_of(output) for output in outputs],
         "seconds": seconds,
         "counters": {name: difference(value, before.get(name)) for name, value in after.items()},
         "all_counters": after,

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.batches import RECORDED, Batch, Engine, Oracle, difference, start_engines
 from tests.support.engine import TINY, EngineFailedError
+from vllm_eagle_ext.measure.engine.load import accepted_of
 
 FIRST, SECOND, STATES = "first turn", "second turn", "states"
 TARGET = TINY / "hybrid_target"
@@ -173,6 +174,16 @@ def started(runs: Sequence[HybridRun], runner: str = "v1", **environment: str) -
 
 def per_position(result: dict[str, Any]) -> list[int]:
     return result["counters"]["spec_decode_num_accepted_tokens_per_pos"]
+
+
+def assert_requests_add_up(result: dict[str, Any]) -> None:
+    """vLLM's statistics of single requests are its counters, taken apart."""
+    steps = [one["steps"] for one in result["histograms"]]
+    assert len(steps) == len(result["tokens"])
+    counted = result["counters"]
+    assert sum(map(sum, steps)) == counted["spec_decode_num_drafts"] > len(steps)
+    assert accepted_of(steps) == per_position(result)
+    assert sum(one["drafted"] for one in result["histograms"]) == counted["spec_decode_num_draft_tokens"]
 
 
 def acceptance(result: dict[str, Any]) -> list[float]:

@@ -29,6 +29,7 @@ def build(job: dict[str, Any], worker: str, options: dict[str, Any]) -> Any:
     }
     if job["speculative"] is not None:
         arguments["speculative_config"] = job["speculative"]
+        arguments["per_request_spec_decode_metrics"] = "summary"
     if options:
         arguments["additional_config"] = {"eagle_ext": options}
     return LLM(**arguments)

@@ -9,7 +9,8 @@ from typing import Any
 
 FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 _ALIASES = {"fc_norm": ("fc_norm", "use_aux_norm")}
-_BLOCKS = ("eagle_config", "transformer_layer_config")
+LAYER_BLOCK = "transformer_layer_config"  # of the speculators format
+_BLOCKS = ("eagle_config", LAYER_BLOCK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,11 @@ _OF_HOOKS = ("use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mt
 _SET_OPTION = 'set {"eagle_ext": {"aux_layers": "input" | "output" | [..]}}'
 
 
+def vllm_keys(layers: AuxLayers) -> dict[str, Any]:
+    """Return the keys in which vLLM's runners and its EAGLE-3 classes look for aux layers first."""
+    return {IDS_KEY: list(layers.layer_ids), "num_aux_hidden_states": len(layers.layer_ids)}
+
+
 def default_layer_ids(num_target_layers: int) -> tuple[int, int, int]:
     """Return EAGLE-3's own capture set."""
     return (2, num_target_layers // 2, num_target_layers - 3)

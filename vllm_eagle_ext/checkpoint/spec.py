@@ -95,6 +95,8 @@ class Family:
     omits_mask_token: bool = False  # published configs may lack `mask_token_id`
     # Hooks in other layers of the package.
     config_writer: str  # (SpeculativeConfig, Case): writes into the draft's hf_config
+    # (Case, verifier or None, K): the config.json that vLLM's own class needs; None: not tried.
+    stock_config: str | None = None
     # Model type that only this package reads -> function that registers its config class.
     model_types: Mapping[str, str] = field(default_factory=dict)
     reference: str | None = None  # (DraftSpec, folder, target) -> the plain PyTorch reference

@@ -3,10 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.draft_config import flatten
+from vllm_eagle_ext.checkpoint.flags import LAYER_BLOCK
 from vllm_eagle_ext.checkpoint.layer_ids import ANGELSLIM_KEY, IDS_KEY
+from vllm_eagle_ext.checkpoint.registry import own_model_types
+from vllm_eagle_ext.checkpoint.tensors import COMPUTED
+from vllm_eagle_ext.checkpoint.typed_keys import without_nulls
+
+# Published architectures that vLLM's registry lacks, also with its name for the method in front.
+UNKNOWN = {
+    "CosyVoice3Eagle3LlamaForCausalLM", "LlamaEagle3DraftModel", "GptOssEagle3DraftModel",
+    "PEagleDraftModel", "PeagleLlamaForCausalLM", "PeagleQwen3ForCausalLM", "Qwen3Eagle3Model",
+    "DeepseekV3Eagle3DraftModel", "Qwen3DFlashDraftModel", "QwenDFlashDraftModel",
+    "Qwen3DFlash2DraftModel",
+}  # fmt: skip
 
 
 def stock_gaps(case: Case) -> list[str]:
@@ -15,8 +29,11 @@ def stock_gaps(case: Case) -> list[str]:
     An empty list means that vLLM serves the draft rightly.
     """
     gaps = [*_layer_gaps(case), *_weights(case)]
+    gaps += _names(case) if case.spec.format == "published" else []
+    if without_nulls(_layer_block(case)) != _layer_block(case):
+        gaps.append("nulls stop transformers or vLLM at keys that config.json need not state")
     if case.spec.family.has_flags:
-        gaps += _flags(case)
+        gaps += [*_flags(case), *_tensor_names(case)]
     elif case.spec.family.method == "dflash" and _is_made_causal(case):
         gaps.append("sliding_window_non_causal is taken to mean that every layer is causal")
     return gaps
@@ -32,22 +49,55 @@ def _layer_gaps(case: Case) -> Iterator[str]:
         yield "layers are captured in ascending order, which the blocks of fc do not follow"
     if not case.spec.family.has_flags or layers.published_ids is None:
         return
-    if case.flat.get(ANGELSLIM_KEY) is not None:
+    if top is None and case.flat.get(ANGELSLIM_KEY) is not None:
         yield f"{ANGELSLIM_KEY} is not read"
     elif top is None:
         yield "layer ids nested in eagle_config are read by the V1 runner only, one layer low"
     elif list(layers.layer_ids) != sorted(layers.published_ids):
         yield "layer ids are read as those of inputs"
-    elif len(layers.layer_ids) != 3 and not case.config.num_aux_hidden_states:
+    elif len(layers.layer_ids) != 3 and not _layer_block(case).get("num_aux_hidden_states"):
         yield "the width of fc follows num_aux_hidden_states, which is missing"
 
 
+def _layer_block(case: Case) -> Mapping[str, Any]:
+    """Return the part of config.json that vLLM hands to its class."""
+    config = case.files.config
+    return config if case.spec.format == "published" else config[LAYER_BLOCK]
+
+
+def _names(case: Case) -> Iterator[str]:
+    config, spec = case.files.config, case.spec
+    if spec.architecture in UNKNOWN:
+        yield f"it has no class {spec.architecture}"
+    if config.get("model_type") in own_model_types():
+        yield f"it knows no model type {config['model_type']}"
+    if flatten(config).get("num_hidden_layers") != spec.num_layers:
+        yield "num_hidden_layers is the target's, and layers without weights are built"
+    # transformers drops the window there.
+    drops = config.get("model_type") == "qwen3" and not config.get("use_sliding_window")
+    if drops and any(layer.window for layer in spec.layers):
+        yield "windows are dropped without use_sliding_window"
+
+
 def _flags(case: Case) -> Iterator[str]:
-    for name in ("norm_output", "fc_norm"):
-        if case.spec.flags[name].value != bool(case.files.config.get(name)):
+    config, first = case.files.config, case.files.config.get("eagle_config") or {}
+    for name, flag in case.spec.flags.items():
+        taken = name == "norm_before_residual" and config.get("speculators_model_type") == "eagle3"
+        read = config.get(name, taken)
+        if flag.value != bool(first.get(name, read) if name == "norm_before_fc" else read):
             yield f"{name} is read at top level of config.json only"
+    if not case.spec.fuses_aux_states:
+        yield "the V2 runner of 0.32 hands over aux states, which the draft does not read"
     if case.spec.family.asks_for_parallel_drafting and (case.spec.fc_norm or case.spec.norm_output):
         yield "fc_norm and norm_output of a P-EAGLE draft are dropped"
+
+
+def _tensor_names(case: Case) -> Iterator[str]:
+    for name, header in case.files.tensors.items():
+        known = (name, name.replace("layers.0.", "midlayer."))
+        if header.published not in known and not name.endswith((*COMPUTED, "d2t", "t2d")):
+            yield f"it knows no tensor {header.published}"
+            return
 
 
 def _weights(case: Case) -> Iterator[str]:

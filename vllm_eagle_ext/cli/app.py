@@ -15,6 +15,7 @@ import typer
 from vllm_eagle_ext.cli import parameters
 from vllm_eagle_ext.cli.bench import bench, tune
 from vllm_eagle_ext.cli.check import check
+from vllm_eagle_ext.cli.convert import convert
 from vllm_eagle_ext.cli.plan import plan
 from vllm_eagle_ext.cli.selftest import selftest
 from vllm_eagle_ext.cli.terminal import Group, console
@@ -34,6 +35,7 @@ def _with_example(words: str) -> Any:
 
 # In the order in which they are listed, and used.
 _with_example("check DRAFT --target TARGET -k 4")(check)
+_with_example("convert DRAFT OUT --target TARGET")(convert)
 _with_example("plan DRAFT --target TARGET -k 3,7 --gpu-mem 80")(plan)
 _with_example("verify DRAFT --target TARGET --quick")(verify_draft)
 _with_example("bench DRAFT --target TARGET -k 3,5,7")(bench)

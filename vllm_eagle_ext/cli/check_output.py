@@ -49,6 +49,7 @@ def _plain_json(value: Any) -> Any:
 
 def _parts(result: CheckResult) -> dict[str, Any]:
     """Give the parts; `spec` is null for a draft that is passed through or cannot be made out."""
+    from vllm_eagle_ext.preflight.convert import way_out
     from vllm_eagle_ext.preflight.serve import download_line, not_looked_at, serve_command
 
     inspection, engine = result.inspection, result.engine
@@ -73,6 +74,7 @@ def _parts(result: CheckResult) -> dict[str, Any]:
         "not_looked_at": not_looked_at(result),
         "download": download_line(result) if is_served else None,
         "command": serve_command(result) if is_served else None,
+        "way_out": way_out(result) if is_served else None,
         "exit_code": result.exit_code,
     }
 
@@ -136,10 +138,13 @@ def _print_refusal(result: CheckResult, console: Console, *, everything: bool) -
 
 
 def _print_command(result: CheckResult, console: Console) -> None:
+    from vllm_eagle_ext.preflight.convert import way_out
     from vllm_eagle_ext.preflight.serve import download_line, not_looked_at, serve_command
 
     engine, unseen = result.engine, ", ".join(not_looked_at(result))
     console.print(f"Checked for {engine.platform}: {engine.platform_why}. Not looked at: {unseen}.")
+    if copying := way_out(result):
+        console.print(f"A copy for vLLM without this package: {copying}", markup=False)
     download = download_line(result)
     if download:
         console.print("Would be served, from a folder of its own. Download it and start it with:")

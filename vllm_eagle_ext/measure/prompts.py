@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,19 @@ class PromptSet:
     ids: list[list[int]]
     chat_template: bool
     thinking: bool | None  # None: left to the template
+    categories: list[str | None] = field(default_factory=list)  # of each prompt
 
 
 def read_texts(source: str | None, *, count: int | None = None) -> list[str]:
-    """Read the first `count` prompts, in their order.
+    return [text for text, _ in read_prompts(source, count=count)]
+
+
+def read_prompts(source: str | None, *, count: int | None = None) -> list[tuple[str, str | None]]:
+    """Read the first `count` prompts and their categories, in their order.
 
     Args:
         source: None for the built-in prompts, or a file: one prompt a line, or JSON lines that hold a
-            text or an object with one under `text` or `prompt`.
+            text or an object with one under `text` or `prompt`, and perhaps its `category`.
 
     Raises:
         SpeculativeConfigError: no such file, or no prompt in it.
@@ -40,10 +45,10 @@ def read_texts(source: str | None, *, count: int | None = None) -> list[str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise _no_prompts(source, str(error)) from None
-    texts = [text for text in map(_text, lines) if text]
-    if not texts:
+    prompts = [prompt for prompt in map(_prompt, lines) if prompt[0]]
+    if not prompts:
         raise _no_prompts(source, "it has no prompt")
-    return texts[:count]
+    return prompts[:count]
 
 
 def token_ids(
@@ -135,14 +140,18 @@ def _switches(tokenizer: Any, chat_template: bool, thinking: bool | None) -> dic
     return {name: thinking}
 
 
-def _text(line: str) -> str:
+def _prompt(line: str) -> tuple[str, str | None]:
     try:
-        found = json.loads(line)
+        found: Any = json.loads(line)
     except ValueError:
-        return line
+        return line, None
+    category = None
     if isinstance(found, dict):
+        category = found.get("category")
         found = found.get("text") or found.get("prompt")
-    return found if isinstance(found, str) else line
+    if not isinstance(found, str):
+        return line, None
+    return found, category if isinstance(category, str) else None
 
 
 def _no_prompts(source: object, problem: str) -> SpeculativeConfigError:

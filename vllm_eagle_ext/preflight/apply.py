@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case, DraftSpec
 from vllm_eagle_ext.checkpoint.expected_tensors import belongs_to_quantised
-from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY
+from vllm_eagle_ext.checkpoint.layer_ids import vllm_keys
 from vllm_eagle_ext.checkpoint.quantisation import named_for_vllm
 from vllm_eagle_ext.drafters.gate_rows import GatePlan
 from vllm_eagle_ext.drafters.strict_weights import LoadingPlan
@@ -33,8 +33,8 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
     if getattr(hf_config, "hidden_act", None) is None:  # the speculators config class has no defaults
         hf_config.hidden_act = "silu"
     if spec.fuses_aux_states:
-        setattr(hf_config, IDS_KEY, list(spec.aux_layers.layer_ids))
-        hf_config.num_aux_hidden_states = len(spec.aux_layers.layer_ids)
+        for key, value in vllm_keys(spec.aux_layers).items():
+            setattr(hf_config, key, value)
     _write_depth(hf_config, case)
     _write_windows(hf_config, spec)
     if spec.quantisation is not None:

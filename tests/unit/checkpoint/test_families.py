@@ -28,7 +28,9 @@ def test_rules_of_a_family_keep_their_order(family):
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_the_hooks_of_a_family_are_there(family):
     hooks = [family.config_writer, *family.model_types.values()]
-    assert all(callable(resolve_name(hook)) for hook in (*hooks, family.reference) if hook)
+    assert all(
+        callable(resolve_name(hook)) for hook in (*hooks, family.reference, family.stock_config) if hook
+    )
     assert {drafter.method for drafter in family.drafters} == {family.method}
 
 

@@ -8,9 +8,30 @@ import torch
 from tests.support.checkpoints import VOCAB
 from tests.support.drafts import as_specforge, inspect, valid_draft
 from tests.unit.checkpoint.rules.changes import ANGELSLIM, TOP_IDS, key, more, no_key, tensor
-from vllm_eagle_ext.checkpoint.stock_gaps import stock_gaps
+from vllm_eagle_ext.checkpoint.stock_gaps import UNKNOWN, stock_gaps
+from vllm_eagle_ext.families.names import DRAFTERS
 
 ZEROS = tensor("d2t", lambda _: torch.zeros(VOCAB, dtype=torch.long))
+
+
+def renamed(name, other):
+    return lambda draft: draft.tensors.update({other: draft.tensors.pop(name)})
+
+
+def looked_up(name, method):
+    """What vLLM makes of a published architecture: its name for the method stands in it."""
+    front = {"eagle3": "Eagle3", "dflash": "DFlash", "dspark": ""}[method]
+    shows = name.startswith(front) or name.endswith(front)
+    return name if shows else front + name
+
+
+def test_names_that_vllm_lacks():
+    from vllm.model_executor.models.registry import _VLLM_MODELS
+
+    drafts = {name: drafter.method for drafter in DRAFTERS for name in drafter.published}
+    assert {
+        name for name, method in drafts.items() if looked_up(name, method) not in _VLLM_MODELS
+    } == UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -26,6 +47,13 @@ ZEROS = tensor("d2t", lambda _: torch.zeros(VOCAB, dtype=torch.long))
         pytest.param("native", [no_key("eagle_config"), key(ANGELSLIM, [1, 2, 3])], ANGELSLIM, id="key"),
         pytest.param("native", [], "nested in eagle_config", id="nested"),
         pytest.param("p-eagle", [as_specforge], "nested in eagle_config", id="specforge_p_eagle"),
+        pytest.param(
+            "native", [key("architectures", ["CosyVoice3Eagle3LlamaForCausalLM"])], "no class", id="name"
+        ),
+        pytest.param("speculators", [no_key("norm_before_residual")], "norm_before_residual", id="flag"),
+        pytest.param("native", [key("attention_bias", None)], "nulls", id="null"),
+        pytest.param("no_aux", [], "hands over aux states", id="no_aux"),
+        pytest.param("native", [renamed("fc.weight", "encoder.fc.weight")], "encoder.fc", id="tensor"),
         pytest.param("dflash", [more("d2t", VOCAB), ZEROS], "whole vocabulary", id="d2t"),
         pytest.param("dflash", [key("input_embedding_scale", 8.0)], "input_embedding_scale", id="scale"),
     ],

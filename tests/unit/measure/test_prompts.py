@@ -6,7 +6,13 @@ import pytest
 
 from tests.support.engine import TINY
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.prompts import load_tokenizer, random_ids, read_texts, token_ids
+from vllm_eagle_ext.measure.prompts import (
+    load_tokenizer,
+    random_ids,
+    read_prompts,
+    read_texts,
+    token_ids,
+)
 
 TARGET = str(TINY / "target")
 
@@ -25,6 +31,15 @@ def test_lines_of_a_file(tmp_path):
     assert read_texts(str(file)) == [
         "plain words", "a string", "of text", "of prompt", '{"other": 1}'
     ]  # fmt: skip
+
+
+def test_categories(tmp_path):
+    file = tmp_path / "prompts"
+    file.write_text('plain\n{"text": "of code", "category": "code"}\n{"text": "x", "category": 7}\n')
+    assert [category for _, category in read_prompts(str(file))] == [None, "code", None]
+    assert {category for _, category in read_prompts(None)} == {
+        "code", "mathematics", "questions", "text", "writing"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("content", [None, "", "\n\n"])

@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case
-from vllm_eagle_ext.checkpoint.flags import FLAGS
-from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY
+from vllm_eagle_ext.checkpoint.flags import FLAGS, LAYER_BLOCK
+from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY, vllm_keys
+from vllm_eagle_ext.checkpoint.stock_gaps import UNKNOWN
+from vllm_eagle_ext.checkpoint.typed_keys import without_nulls
+
+_AT_ROOT = ("draft_vocab_size", "target_hidden_size", IDS_KEY, *FLAGS)  # in the speculators format
+_DROPPED = ("architectures", "eagle_config", *_AT_ROOT)  # of the layer's block
 
 
 def write(config: Any, case: Case) -> None:
@@ -44,3 +50,48 @@ def _draft_to_the_end(config: Any) -> None:
     target, draft = config.target_model_config, config.draft_model_config
     if not config.parallel_drafting and draft.max_model_len == target.max_model_len:
         draft.max_model_len += config.num_speculative_tokens
+
+
+def stock_config(case: Case, verifier: Mapping[str, Any] | None, k: int) -> dict[str, Any]:
+    """Return the draft's config with the keys that it lacks for vLLM's class.
+
+    Args:
+        verifier: `name_or_path` and `architectures` of the target; None keeps the draft's own format.
+        k: drafted tokens per step, which only the speculators format states.
+    """
+    spec = case.spec
+    wanted = {**vllm_keys(spec.aux_layers), **{name: flag.value for name, flag in spec.flags.items()}}
+    if spec.target_hidden_size != spec.hidden_size:
+        wanted["target_hidden_size"] = spec.target_hidden_size
+    if spec.format == "speculators":
+        config = without_nulls(case.files.config)
+        return {**config, **wanted, LAYER_BLOCK: config[LAYER_BLOCK] | vllm_keys(spec.aux_layers)}
+    if verifier is not None:
+        return _in_speculators_format({**case.flat, **wanted}, case, verifier, k)
+    if spec.architecture in UNKNOWN:
+        wanted["architectures"] = [spec.drafter.architecture.replace("EagleExt", "")]
+    return {**case.flat, **{key: v for key, v in wanted.items() if case.flat.get(key, False) != v}}
+
+
+def _in_speculators_format(
+    config: Mapping[str, Any], case: Case, verifier: Mapping[str, Any], k: int
+) -> dict[str, Any]:
+    """Return a published config as speculators writes it, so that it names target and K itself."""
+    heads = case.spec.heads
+    # vLLM's class of this format has no defaults of a Llama or Qwen3 layer.
+    layer = {
+        "hidden_act": "silu", "num_key_value_heads": heads.kv, "head_dim": heads.dim,
+        **{key: value for key, value in config.items() if key not in _DROPPED},
+        "model_type": case.spec.drafter.backbone.model_type,
+    }  # fmt: skip
+    method = {"proposal_type": "greedy", "speculative_tokens": k}
+    return {
+        "architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3",
+        **{key: config[key] for key in _AT_ROOT if key in config},
+        "draft_vocab_size": case.spec.vocabulary.size,
+        "speculators_config": {
+            "algorithm": "eagle3", "default_proposal_method": "greedy", "proposal_methods": [method],
+            "verifier": dict(verifier),
+        },
+        LAYER_BLOCK: layer,
+    }  # fmt: skip

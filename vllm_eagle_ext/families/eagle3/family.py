@@ -104,6 +104,7 @@ NATIVE = Family(
     has_flags=True,
     runs_without_aux_states=True,
     config_writer="vllm_eagle_ext.families.eagle3.config_writer:write",
+    stock_config="vllm_eagle_ext.families.eagle3.config_writer:stock_config",
     reference="vllm_eagle_ext.measure.reference.published:load_eagle3",
 )
 _POST_NORM = replace(
@@ -123,6 +124,7 @@ _MLA = replace(
         *_RULES, *_FEEDBACK_RULES, norms.mla_has_no_norm_before_fc, tensors.mla_sizes_are_stated,
     ),
     plain_modules=("embed_tokens.", "lm_head."),
+    stock_config=None,
     reference=None,
 )  # fmt: skip
 _PARALLEL = replace(
@@ -139,6 +141,7 @@ _PARALLEL = replace(
     ),
     drafts_in_parallel=True,
     omits_mask_token=True,
+    stock_config=None,
 )
 
 FAMILIES = (_PARALLEL, _GATED, _POST_NORM, NATIVE, _MLA)

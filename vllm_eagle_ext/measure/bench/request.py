@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vllm_eagle_ext.engine_rules.speculative_keys import speculative_keys_are_vllms
@@ -15,7 +15,7 @@ from vllm_eagle_ext.measure.prompts import (
     BUILT_IN,
     PromptSet,
     random_ids,
-    read_texts,
+    read_prompts,
     token_ids,
     tokenizer_keywords,
 )
@@ -111,6 +111,7 @@ def same_of(
         "prompts_sha256": sha256_of([ids for context in sorted(prompts) for ids in prompts[context]]),
         "chat_template": read.chat_template,
         "thinking": read.thinking,
+        "categories": read.categories,
         "engine": as_decided(request.engine, checked.values()),
         "eagle_ext": dict(request.eagle_ext),
     }
@@ -209,11 +210,13 @@ def _prompts(request: BenchRequest, levels: Sequence[int]) -> PromptSet:
     if request.prompts in (None, BUILT_IN) and count is None:
         # Enough to tell a good from a broken draft; of a file all are taken.
         count = max(_USUAL_PROMPTS, *levels)
-    return token_ids(
-        read_texts(request.prompts, count=count), request.target, source=request.prompts,
+    prompts = read_prompts(request.prompts, count=count)
+    found = token_ids(
+        [text for text, _ in prompts], request.target, source=request.prompts,
         chat_template=request.chat_template, thinking=request.thinking,
         **tokenizer_keywords(request.engine),
     )  # fmt: skip
+    return replace(found, categories=[category for _, category in prompts])
 
 
 def _random_prompts(request: BenchRequest, length: int, usual: int) -> PromptSet:

@@ -110,6 +110,7 @@ class Settings(Record):
     prompts: str  # a file, "built-in" or "random token ids"
     num_prompts: int
     prompts_sha256: str  # of the token ids
+    categories: list[str | None] = []  # of a bench's prompts
     chat_template: bool
     thinking: bool | None  # None: the template's own default
     engine: dict[str, Any]  # further keywords of LLM()
@@ -163,6 +164,8 @@ class Measurement(Record):
     step_s: float | None  # a decoding step of the target
     drafts: int = 0  # requests times steps that verified drafts
     accepted: list[int] = []  # of them, per position
+    # Per whole text with drafts, in the order of the prompts: steps by how many drafts they accepted.
+    histograms: list[list[int]] = []
     ttft_s: list[float] = []  # per whole text
     tpot_s: list[float] = []  # per whole text of two tokens or more
     texts_sha256: str | None = None  # of the token ids of all whole texts, in the order of the prompts
@@ -207,6 +210,8 @@ class Row(Record):
     acceptance: list[float] = []  # per position: accepted / drafts
     drafts: int = 0
     accepted: list[int] = []  # per position
+    requests_by_length: dict[str, float] = {}  # acceptance length, from-to -> whole texts
+    length_by_category: dict[str, float] = {}  # acceptance length
     split: Split | None = None
     draft_share: float | None = None  # of the step
     tpot_ms: Latency | None = None

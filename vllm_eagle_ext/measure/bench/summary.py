@@ -25,6 +25,7 @@ from vllm_eagle_ext.measure.bench.results import (
 )
 from vllm_eagle_ext.measure.engine.load import Measured, TimedSteps
 from vllm_eagle_ext.measure.intervals import Interval, paired
+from vllm_eagle_ext.measure.per_request import spread_of
 
 
 def summarise(
@@ -78,6 +79,11 @@ class _Summary:
             return row
         split = self._split(stage, variant, load)
         row = row.model_copy(update=_metrics(variant, row.runs) | {"split": split})
+        counted = [one for run in row.runs for one in run.histograms]
+        if counted:
+            categories = self.settings.categories * len(row.runs)
+            spread = spread_of(counted, max(self.settings.ks), categories)
+            row = row.model_copy(update=spread)
         row = row.model_copy(update=self._compared(stage, variant, load))
         return row.model_copy(update={"draft_share": _draft_share(row)})
 
@@ -132,6 +138,7 @@ def metrics_of_texts(found: Measured) -> dict[str, Any]:
         "step_s": decode_s / steps if steps else None,
         "drafts": found.drafts,
         "accepted": found.accepted,
+        "histograms": [one for one in found.histograms if one],
         "ttft_s": [answer.ttft_s for answer in answers],
         "tpot_s": [a.decode_s / (len(a.tokens) - 1) for a in answers if len(a.tokens) > 1],
         "texts_sha256": sha256_of(found.texts),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +23,7 @@ from vllm_eagle_ext.measure.intervals import Interval
 TABLE_WIDTH = 110  # characters
 _DRAFT_WIDTH = 18
 _MOST_POSITIONS = 16
+_MOST_NAMES, _NAME_WIDTH = 8, 12  # of a table; the report has all
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -51,6 +53,8 @@ def _tables(report: Report) -> Iterator[tuple[str, Table]]:
         most = max(report.settings.ks, default=0)
         first = f" (the first {_MOST_POSITIONS})" if most > _MOST_POSITIONS else ""
         yield f"acceptance length, and per position{first}, all concurrencies", _acceptance(report)
+        yield "requests by their acceptance length", _spread(report, "requests_by_length")
+        yield "acceptance length by category of prompt", _spread(report, "length_by_category")
         return
     surface = surface_of(report)
     for context in report.settings.contexts:
@@ -96,6 +100,17 @@ def _acceptance(report: Report) -> Table:
         rates = [f"{count / drafts:.2f}" for count in accepted[:most]] if drafts else []
         length = _number(acceptance_length_of(drafts, accepted))
         table.add_row(*_named(report, variant), length, *rates, *[""] * (most - len(rates)))
+    return table
+
+
+def _spread(report: Report, field: Literal["requests_by_length", "length_by_category"]) -> Table:
+    """Make a table of what a row has by name, of as many names as a line has room for."""
+    found = [(row, getattr(row, field)) for row in report.of("texts")]
+    names = list(dict.fromkeys(name for _, own in found for name in own))[:_MOST_NAMES]
+    table = _of_variants("at a time", *(name[:_NAME_WIDTH] for name in names))
+    for row, own in (one for one in found if one[1]):
+        cells = (f"{own[name]:.3g}" if name in own else "" for name in names)
+        table.add_row(*_named(report, row.variant), str(row.concurrency), *cells)
     return table
 
 

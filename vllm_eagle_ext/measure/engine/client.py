@@ -26,7 +26,7 @@ _TAIL = 25  # lines of a log in a message
 # The commands decide these by options of their own, or need them as they are.
 _RESERVED = (
     "model", "speculative_config", "additional_config", "worker_extension_cls", "disable_log_stats",
-    "logprobs_mode",
+    "logprobs_mode", "per_request_spec_decode_metrics",
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -57,15 +58,33 @@ class Answer:
     ttft_s: float  # from submission
     decode_s: float  # from the first token to the last
     cached: int = 0  # prompt tokens that the prefix cache held
+    histogram: list[int] = field(default_factory=list)  # vLLM's: steps with drafts, by those accepted
+
+
+def accepted_of(histograms: Sequence[Sequence[int]]) -> list[int]:
+    """Count accepted tokens per position, from steps by how many they accepted."""
+    longest = max(map(len, histograms), default=0)
+    return [sum(sum(one[place:]) for one in histograms) for place in range(1, longest)]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     seconds: float
     answers: list[Answer]  # in the order of the prompts
-    drafts: int = 0
-    drafted: int = 0  # tokens
-    accepted: list[int] = field(default_factory=list)  # drafted tokens, per position
+
+    @property
+    def histograms(self) -> list[list[int]]:
+        return [answer.histogram for answer in self.answers]
+
+    @property
+    def drafts(self) -> int:
+        """Count the steps of all requests that verified drafts."""
+        return sum(map(sum, self.histograms))
+
+    @property
+    def accepted(self) -> list[int]:
+        """Count the drafted tokens that were accepted, per position."""
+        return accepted_of(self.histograms)
 
     @property
     def texts(self) -> list[list[int]]:
@@ -74,8 +93,7 @@ class Measured:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Measured:
-        answers = [Answer(**answer) for answer in found["answers"]]
-        return cls(**{**found, "answers": answers})
+        return cls(found["seconds"], [Answer(**answer) for answer in found["answers"]])
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

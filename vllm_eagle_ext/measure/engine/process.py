@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import count
@@ -28,6 +28,8 @@ _REPORTS_PER_LOAD = 100
 _TRIES = 20
 _SETTLING = 2  # steps of all requests before the first that counts: K has just changed
 _NUMBERS = count()
+_DRAFTS = "vllm:spec_decode_num_drafts"
+_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_per_pos"
 
 
 def time_steps(llm: Any, load: StepLoad, *, detokenize: bool) -> TimedSteps:
@@ -119,6 +121,8 @@ class Engine:
     def __init__(self, arguments: dict[str, Any], report: Callable[[int], None]) -> None:
         from vllm import LLM
 
+        if "speculative_config" in arguments:  # without it vLLM refuses to count
+            arguments["per_request_spec_decode_metrics"] = "summary"
         self.llm = LLM(disable_log_stats=False, **arguments)
         self.report = report
         self._detokenize = not self.llm.llm_engine.model_config.skip_tokenizer_init
@@ -129,18 +133,18 @@ class Engine:
         wanted = Load(**load)
         if not wanted.keeps_cache:
             self._empty_prefix_cache()
-        before = self._counters()
         started = time.perf_counter()
         answers = self._decode(wanted)
-        seconds = time.perf_counter() - started
-        return Measured(seconds, answers, **self._counted_since(before)).to_json()
+        return Measured(time.perf_counter() - started, answers).to_json()
 
     def steps(self, **load: Any) -> dict[str, Any]:
         """Time the steps of a `StepLoad`, with what the prefix cache holds; return a `TimedSteps`."""
         before = self._counters()
         found = asdict(time_steps(self.llm, StepLoad(**load), detokenize=self._detokenize))
-        counted = self._counted_since(before)
-        return found | {name: counted[name] for name in ("drafts", "accepted")}
+        counted = self._counters()
+        counted.subtract(before)
+        drafts = counted.pop(_DRAFTS, 0)
+        return found | {"drafts": drafts, "accepted": [counted[place] for place in sorted(counted)]}
 
     def logprobs(self, prompts: list[list[int]], top: int) -> list[dict[int, float]]:
         """Return the `top` likeliest next tokens of each prompt at temperature 1, and their logprobs."""
@@ -180,7 +184,10 @@ class Engine:
                 request.add(list(output.outputs[0].token_ids), now)
                 request.cached = output.num_cached_tokens or 0
                 if output.finished:
-                    answers[request.index] = running.pop(output.request_id).answer()
+                    counted = output.outputs[0].spec_decode_metrics  # None without a draft
+                    answers[request.index] = running.pop(output.request_id).answer(
+                        counted.histogram if counted else []
+                    )
                     ended += 1
                     if ended % every == 0:
                         self.report(ended)
@@ -194,24 +201,17 @@ class Engine:
         self.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, params)
         return name
 
-    def _counted_since(self, before: dict[str, Any]) -> dict[str, Any]:
-        after = self._counters()
-        earlier = before["accepted"] or [0] * len(after["accepted"])
-        accepted = [now - then for now, then in zip(after["accepted"], earlier, strict=True)]
-        found = {name: after[name] - before[name] for name in ("drafts", "drafted")}
-        return found | {"accepted": accepted}
+    def _counters(self) -> Counter[Any]:
+        """Count the drafts under _DRAFTS, and the accepted tokens under their position.
 
-    def _counters(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"drafts": 0, "drafted": 0, "accepted": []}
-        names = {"vllm:spec_decode_num_drafts": "drafts"}
-        names["vllm:spec_decode_num_draft_tokens"] = "drafted"
-        for metric in self.llm.get_metrics():
-            if metric.name in names:
-                found[names[metric.name]] += int(metric.value)  # one per engine, where several serve
-            elif metric.name == "vllm:spec_decode_num_accepted_tokens_per_pos":
-                earlier = found["accepted"] or [0] * len(metric.values)
-                pairs = zip(earlier, metric.values, strict=True)
-                found["accepted"] = [a + int(b) for a, b in pairs]
+        Of requests that are ended from outside vLLM reports nothing else.
+        """
+        found: Counter[Any] = Counter()
+        for metric in self.llm.get_metrics():  # one of each name per engine, where several serve
+            if metric.name == _DRAFTS:
+                found[_DRAFTS] += int(metric.value)
+            elif metric.name == _ACCEPTED:
+                found.update(dict(enumerate(map(int, metric.values))))
         return found
 
 
@@ -235,9 +235,9 @@ class _Running:
         self.tokens += tokens
         self.steps.append(len(tokens))
 
-    def answer(self) -> Answer:
+    def answer(self, drafts: list[int]) -> Answer:
         ttft, decode = self.first - self.submitted, self.last - self.first
-        return Answer(self.prompt_tokens, self.tokens, self.steps, ttft, decode, self.cached)
+        return Answer(self.prompt_tokens, self.tokens, self.steps, ttft, decode, self.cached, drafts)
 
 
 def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Engine] = Engine) -> None:

@@ -13,6 +13,7 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
+from vllm_eagle_ext.measure.per_request import spread_of
 from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicable
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ BOUND, CERTAIN = 0.03, 4.0  # the second in standard errors
 # Of the reference's first choice, by which the second is worse: two steps of bf16.
 CLEAR = 2**-7
 UNLIKE = 0.02  # share of the steps that may diverge where the choice is clear; of tiny pairs: 0 to 0.01
+_MOST_COLUMNS, _NAME = 12, 20  # of a line; the figures have all
 _UNDRAFTED_TOKENS = 2  # the prompt's step makes one, the next need not draft for a last one
 _UNDRAFTED = 0.02  # share of the steps that may have gone without drafts
 
@@ -94,7 +96,8 @@ class Paired:
         }  # fmt: skip
 
 
-def judge_worth(measured: Measured) -> Check:
+def judge_worth(measured: Measured, categories: Sequence[str | None] = ()) -> Check:
+    """Judge whether drafting is worth it, and tell acceptance per request and by category of prompt."""
     long = sum(len(answer.tokens) > _UNDRAFTED_TOKENS for answer in measured.answers)
     if not measured.drafts and long:
         said = f"Nothing was drafted for {long} texts of more than {_UNDRAFTED_TOKENS} tokens."
@@ -109,13 +112,17 @@ def judge_worth(measured: Measured) -> Check:
         f"{length:.2f} tokens per step; accepted per position {_row(rates)} of {measured.drafts} drafts."
     )
     found = Verdict.PASSED if enough else Verdict.WARNING
+    spread = spread_of(measured.histograms, len(rates), categories)
     figures = {
         "drafts": measured.drafts,
         "rates": rates,
         "acceptance_length": length,
         "least_rate": LEAST_RATE,
+        **spread,
     }
-    return Check(WORTH, found, said, () if enough else LIKELY, figures)
+    rows = {title: [f"{n[:_NAME]} {v:.3g}" for n, v in row.items()] for title, row in spread.items()}
+    told = [f"{t.replace('_', ' ')}: {', '.join(row[:_MOST_COLUMNS])}" for t, row in rows.items() if row]
+    return Check(WORTH, found, said, (*told, *(() if enough else LIKELY)), figures)
 
 
 def drafted_steps(prompt: Sequence[int], answer: Answer, k: int) -> Iterator[tuple[int, int]]:

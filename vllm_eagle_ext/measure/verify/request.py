@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_eagle_ext.measure.engine.client import refuse_reserved
-from vllm_eagle_ext.measure.prompts import PromptSet, read_texts, token_ids, tokenizer_keywords
+from vllm_eagle_ext.measure.prompts import PromptSet, read_prompts, token_ids, tokenizer_keywords
 from vllm_eagle_ext.measure.verify.texts import TIE_GAP, TIE_GAP_FLOAT32
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import KEY
@@ -78,11 +78,12 @@ def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
         **{name: given[name] for name in ("draft", "target", "k", "method", "revision")},
     )  # fmt: skip
     checked = run_check(check)  # before the tokenizer: a missing folder ends it at once
-    texts = read_texts(source, count=amounts.pop("num_prompts"))
+    texts = read_prompts(source, count=amounts.pop("num_prompts"))
     prompts = token_ids(
-        texts, checked.target_name, source=source, chat_template=given["chat_template"],
-        thinking=given["thinking"], **tokenizer_keywords(engine),
+        [text for text, _ in texts], checked.target_name, source=source,
+        chat_template=given["chat_template"], thinking=given["thinking"], **tokenizer_keywords(engine),
     )  # fmt: skip
+    prompts = replace(prompts, categories=[category for _, category in texts])
     same = ("concurrency", "tie_gap", "reference", "quick")
     return VerifyRequest(
         check=replace(

@@ -98,7 +98,7 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> VerifyRepo
         check_reference(request, checked, drafted.greedy, stage),
         _judge_states(request, drafted, others, plain),
         _judge_turns(request, drafted, plain),
-        acceptance.judge_worth(drafted.greedy),
+        acceptance.judge_worth(drafted.greedy, request.prompts.categories),
     ]
     return _report(request, checked, found)
 

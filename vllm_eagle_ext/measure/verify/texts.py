@@ -138,7 +138,7 @@ def judge_states(
     without = f"with {scheme_name(other_scheme(served))}"
     check = judge_texts(STATES, found, mine.texts, bound=bound, without=without)
     said = f"Served with {scheme_name(served)}: {check.said}"
-    counters = [[one.drafts, one.drafted, *one.accepted] for one in (mine, theirs)]
+    counters = [[one.drafts, *one.accepted] for one in (mine, theirs)]
     figures = {
         **check.figures,
         "served": served,
@@ -148,7 +148,7 @@ def judge_states(
         return replace(check, said=said, figures=figures)
     if counters[0] != counters[1]:
         details = [
-            f"{scheme_name(one)}: drafts, drafted, accepted {row}"
+            f"{scheme_name(one)}: drafts, accepted {row}"
             for one, row in zip((served, other_scheme(served)), counters, strict=True)
         ]
         details.append(

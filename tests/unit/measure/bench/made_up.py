@@ -99,12 +99,15 @@ class MadeUp:
     rest_s: float = 0.001
     stock_extra_s: float = 0.0002
     other_cores: float | None = None
+    categories: tuple[str | None, ...] = ()  # of the prompts, and steps of each by accepted drafts
+    histograms: tuple[list[int], ...] = ()
 
     def settings(self) -> Settings:
         return settings_of(
             drafts=list(self.drafts), ks=list(self.ks), concurrency=list(self.concurrency),
             repeats=self.repeats, rounds=self.rounds, temperature=self.temperature,
             kinds=list(self.kinds), synthetic_acceptance=self.synthetic, max_tokens=TOKENS,
+            categories=list(self.categories),
         )  # fmt: skip
 
     def parts(self, variant: Variant, concurrency: int) -> tuple[float, float]:
@@ -128,6 +131,7 @@ class MadeUp:
             tokens_per_s=concurrency * length / step_s, step_s=step_s, drafts=drafts,
             accepted=accepted, ttft_s=[0.02] * REQUESTS, tpot_s=[step_s / length] * REQUESTS,
             texts_sha256="same", other_cores=self.other_cores,
+            histograms=list(self.histograms) if variant.k else [],
         )  # fmt: skip
 
     def engine(self, variant: Variant, repeat: int) -> EngineRecord:

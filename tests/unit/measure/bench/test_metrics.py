@@ -7,11 +7,15 @@ import pytest
 from vllm_eagle_ext.measure.bench.summary import metrics_of_steps, metrics_of_texts
 from vllm_eagle_ext.measure.engine.load import Answer, Measured, TimedSteps
 
-ANSWER = Answer(prompt_tokens=120, tokens=list(range(11)), steps=[1, 4, 4, 2], ttft_s=0.5, decode_s=2.0)
+ANSWER = Answer(
+    prompt_tokens=120, tokens=list(range(11)), steps=[1, 4, 4, 2], ttft_s=0.5, decode_s=2.0,
+    histogram=[0, 1, 0, 2],
+)  # fmt: skip
 
 
 def test_metrics_of_texts():
-    found = metrics_of_texts(Measured(1.0, [ANSWER], 3, 9, [3, 2, 2]))
+    found = metrics_of_texts(Measured(1.0, [ANSWER]))
+    assert (found["drafts"], found["accepted"], found["histograms"]) == (3, [3, 2, 2], [[0, 1, 0, 2]])
     assert found["tokens_per_s"] == 11
     assert found["tpot_s"] == [pytest.approx(0.2)]
     assert found["step_s"] == pytest.approx(2.0 / 3)  # the prompt's step is none of decoding

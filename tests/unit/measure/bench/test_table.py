@@ -39,6 +39,28 @@ def test_main_table():
     assert ours[9] == "2.95"
 
 
+def test_requests_and_categories():
+    """Each of three measurements has three requests, of 1, 3.5 and 4 tokens a step."""
+    counted = ([8, 0, 0, 0], [0, 0, 4, 4], [0, 0, 0, 8])
+    report = MadeUp(histograms=counted, categories=("code", "prose", None)).report()
+    lines = printed(report)
+    assert section(lines, "requests by")[1:] == [
+        [kind, "fast-draft", "3", "1", "3", "0", "6"] for kind in ("stock", "ours")
+    ]
+    header, _, ours = section(lines, "acceptance length by category")
+    assert header[-3:] == ["code", "prose", "(none)"]
+    assert ours == ["ours", "fast-draft", "3", "1", "1", "3.5", "4"]
+    (row,) = (row for row in report.rows if row.variant == OURS)
+    assert row.requests_by_length == {"1-2": 3, "2-3": 0, "3-4": 6}
+    assert row.length_by_category == {"code": 1.0, "prose": 3.5, "(none)": 4.0}
+
+
+def test_without_categories_there_is_no_table_of_them():
+    lines = printed(MadeUp(histograms=([8, 0, 0, 0],)).report())
+    assert any(line.startswith("requests by") for line in lines)
+    assert not any("by category" in line for line in lines)
+
+
 def test_one_measurement_has_no_spread():
     """Neither 0 % nor an interval."""
     _, none, _, ours = section(printed(MadeUp(repeats=1).report()), "concurrency 1")

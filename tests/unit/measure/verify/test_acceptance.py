@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
+from tests.unit.measure.verify.toy import histogram
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
 from vllm_eagle_ext.measure.verify.acceptance import (
     BOUND,
@@ -142,7 +144,8 @@ def test_overrides_are_named():
 
 
 def measured(rates: list[float], drafts: int = 200) -> Measured:
-    return Measured(1.0, [], drafts, drafts * K, [round(rate * drafts) for rate in rates])
+    counted = histogram(drafts, [round(rate * drafts) for rate in rates])
+    return Measured(1.0, [replace(answer([1]), histogram=counted)])
 
 
 @pytest.mark.parametrize(
@@ -163,13 +166,26 @@ def test_worth_of_few(drafts):
 @pytest.mark.parametrize(("tokens", "expected"), [(3, "FAILED"), (2, "not applicable")])
 def test_nothing_drafted(tokens, expected):
     """A text of two tokens may end before anything could be drafted for it."""
-    check = judge_worth(Measured(1.0, [answer([1] * tokens)], 0, 0, []))
+    check = judge_worth(Measured(1.0, [answer([1] * tokens)]))
     assert check.verdict.value == expected
     assert ("Nothing was drafted" in check.said) == (expected == "FAILED")
 
 
 def test_steps_without_drafts_are_noticed():
     """An engine that does not draft in each step cannot be read by its steps."""
-    answers = [answer([1, 2, 2, 2, 2])] * 10
-    assert undrafted(Measured(1.0, answers, 40, 120, [40])) is None
-    assert undrafted(Measured(1.0, answers, 30, 90, [40])) is not None
+    each, three = (replace(answer([1, 2, 2, 2, 2]), histogram=[0, n, 0, 0]) for n in (4, 3))
+    assert undrafted(Measured(1.0, [each] * 10)) is None
+    assert undrafted(Measured(1.0, [three] * 10)) is not None
+
+
+def test_requests_and_categories_are_told_apart():
+    """Of three requests one accepts nothing, one two of each three, one all."""
+    counted = ([20, 0, 0, 0], [0, 0, 20, 0], [0, 0, 0, 20])
+    answers = [replace(answer([1]), histogram=one) for one in counted]
+    check = judge_worth(Measured(1.0, answers), ["code", "text", "text"])
+    assert check.figures["requests_by_length"] == {"1-2": 1, "2-3": 0, "3-4": 2}
+    assert check.figures["length_by_category"] == {"code": 1.0, "text": 3.5}
+    assert check.details == (
+        "requests by length: 1-2 1, 2-3 0, 3-4 2", "length by category: code 1, text 3.5"
+    )  # fmt: skip
+    assert "length_by_category" not in str(judge_worth(Measured(1.0, answers)).details)

@@ -56,9 +56,9 @@ def serve(asked: VerifyRequest) -> Measured:
             start = len(prompt) - 2 + sum(steps)
             wanted = tokens[start + 2 : start + 2 + K]
             steps.append(1 + accepted_length(reference.draft(start, K, rows).tokens, wanted))
-        answers.append(Answer(len(prompt), tokens[len(prompt) :], steps, 0.1, 1.0))
-    drafts = sum(len(answer.steps) - 1 for answer in answers)
-    return Measured(1.0, answers, drafts, K * drafts, [])
+        counted = [steps[1:].count(1 + accepted) for accepted in range(K + 1)]
+        answers.append(Answer(len(prompt), tokens[len(prompt) :], steps, 0.1, 1.0, histogram=counted))
+    return Measured(1.0, answers)
 
 
 @pytest.fixture(scope="module")

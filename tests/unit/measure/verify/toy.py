@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,11 @@ import numpy as np
 from vllm_eagle_ext.measure.engine.load import Answer, Load, Measured
 
 VOCAB = 12
+
+
+def histogram(drafts: int, accepted: Sequence[int]) -> list[int]:
+    """Steps by how many drafts they accepted, of so many per position."""
+    return [more - fewer for more, fewer in pairwise([drafts, *accepted, 0])]
 
 
 def logits(context: Sequence[int]) -> np.ndarray:
@@ -72,7 +78,8 @@ class ToyEngine:
         answers = [self._answer(prompt, load) for prompt in load.prompts]
         drafts = sum(len(answer.steps) - 1 for answer in answers)
         accepted = [self.accepted, *([] if self.behind is None else [self.behind])]
-        return Measured(1.0, answers, drafts, drafts, accepted)
+        answers[0] = replace(answers[0], histogram=histogram(drafts, accepted))
+        return Measured(1.0, answers)
 
     def _answer(self, prompt: Sequence[int], load: Load) -> Answer:
         text: list[int] = []

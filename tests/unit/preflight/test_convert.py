@@ -1,0 +1,228 @@
+"""Copies of drafts for vLLM without this package."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from tests.support import published
+from tests.support.checkpoints import tiny_draft
+from tests.support.drafts import OURS, valid_draft, write
+from tests.unit.checkpoint.rules.changes import ANGELSLIM, IDS, TOP_IDS, key, no_key
+from tests.unit.preflight.configs import speculative_config
+from vllm_eagle_ext.checkpoint.stock_gaps import stock_gaps
+from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.errors import UnsupportedDraftError
+from vllm_eagle_ext.preflight.check import CheckRequest, run_check
+from vllm_eagle_ext.preflight.convert import convert
+from vllm_eagle_ext.preflight.convert import write as write_copy
+
+FORMATS = ("own", "speculators")
+
+
+def checked(draft: Path, target: Path):
+    return run_check(CheckRequest(draft=str(draft), target=str(target), options={}, platform="cuda"))
+
+
+def told(draft, target, out, *options):
+    given = ["convert", str(draft), str(out), "--target", str(target), *options]
+    return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, given)
+
+
+def five(folder: Path, **changes) -> Path:
+    return tiny_draft(folder, num_aux=5, **changes)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_vllm_reads_of_a_copy_what_this_package_reads_of_the_draft(target, tmp_path, form):
+    """By vLLM's own config classes, with this package switched off."""
+    draft = five(tmp_path / "draft", rope_theta=7.5e5, eagle_config={
+        "eagle_aux_hidden_state_layer_ids": [1, 2, 3, 4, 5], "norm_output": True, "fc_norm": True,
+    }, norm_output=None, fc_norm=None)  # fmt: skip
+    result = told(draft, target, tmp_path / "copy", "--format", form)
+    assert result.exit_code == 0, result.output
+    off = {"options": {"enabled": False}}
+    stock, ours, blind = (
+        speculative_config(target, folder, **given).draft_model_config.hf_config
+        for folder, given in ((tmp_path / "copy", off), (draft, {}), (draft, off))
+    )
+    names = (
+        "eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states", "norm_output", "fc_norm",
+        "norm_before_fc", "norm_before_residual", "rope_parameters", "head_dim", "hidden_act",
+        "num_key_value_heads", "num_attention_heads", "hidden_size", "intermediate_size", "rms_norm_eps",
+        "vocab_size", "draft_vocab_size", "num_hidden_layers",
+    )  # fmt: skip
+    # vLLM takes a flag that is missing for false.
+    assert [getattr(stock, name, False) for name in names] == [getattr(ours, name) for name in names]
+    assert stock.eagle_aux_hidden_state_layer_ids == [2, 3, 4, 5, 6]
+    assert stock.rope_parameters["rope_theta"] == 7.5e5
+    assert not getattr(blind, "eagle_aux_hidden_state_layer_ids", None)
+
+
+@pytest.mark.parametrize("family", OURS)
+def test_each_family(target, tmp_path, family):
+    """A copy is read as the draft, and vLLM gets nothing of it wrong; others need none, or have none."""
+    expected = {
+        "gated": "gate", "quantised": "quantised", "mla": "nested", "bin": "in .bin files",
+        "no_aux": "aux states", "p-eagle": None,
+        "speculators": None, "dflash": None, "dflash-speculators": None,
+    }  # fmt: skip
+    folder = write(valid_draft(family), tmp_path / "draft")
+    result = checked(folder, target)
+    if expected.get(family):
+        with pytest.raises(UnsupportedDraftError, match=expected[family]):
+            convert(result)
+        return
+    found = convert(result)
+    assert (found is None) == (family in expected)
+    if found:
+        write_copy(found, tmp_path / "copy")
+        again = checked(tmp_path / "copy", target)
+        assert stock_gaps(again.inspection.case) == []
+        assert convert(again) is None
+        assert read(again.inspection.spec) == read(result.inspection.spec)
+
+
+def read(spec):
+    """What a copy must have in common with the draft."""
+    names = ("heads", "layers", "rope", "vocabulary", "num_layers", "target_hidden_size")
+    flags = {name: flag.value for name, flag in spec.flags.items()}
+    return flags, spec.aux_layers.layer_ids, [getattr(spec, name) for name in names]
+
+
+@pytest.mark.parametrize("one", published.published(), ids=lambda one: one.slug)
+def test_published_drafts(tmp_path, one):
+    """No copy of a published one is read otherwise than the draft."""
+    draft, target, copy = (tmp_path / name for name in ("draft", "target", "copy"))
+    for folder in (draft, target, copy):
+        folder.mkdir()
+    published.materialise(one, draft)
+    try:
+        result = checked(draft, published.write_target(one, target))
+    except UnsupportedDraftError:
+        return
+    os.link(draft / "model.safetensors", copy / "model.safetensors")
+    for in_speculators_format in (False, True):
+        try:
+            found = convert(result, in_speculators_format=in_speculators_format)
+        except UnsupportedDraftError:
+            continue
+        if found is None:
+            assert stock_gaps(result.inspection.case) == []
+            continue
+        (copy / "config.json").write_text(json.dumps(found.config))
+        assert read(checked(copy, target).inspection.spec) == read(result.inspection.spec)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "words"),
+    [
+        ("native", [key(IDS, [2, 4, 5])], "only acceptance under an option"),
+        ("native", [no_key("eagle_config"), key(ANGELSLIM, [3, 1, 2])], "ascending order"),
+        ("dflash", [key("input_embedding_scale", 8.0)], "input_embedding_scale"),
+    ],
+)
+def test_refused_with_the_reason(target, tmp_path, family, changes, words):
+    draft = valid_draft(family)
+    for change in changes:
+        change(draft)
+    out = tmp_path / "copy"
+    result = told(write(draft, tmp_path / "draft"), target, out)
+    assert (result.exit_code, out.exists()) == (1, False)
+    assert words in result.stdout
+    assert "serve it with this package" in result.stdout
+
+
+def test_what_vllm_serves_as_it_is_stays(target, tmp_path):
+    draft = valid_draft("native")
+    for change in (no_key("eagle_config"), key(TOP_IDS, [2, 3, 4])):
+        change(draft)
+    folder, out = write(draft, tmp_path / "draft"), tmp_path / "copy"
+    result = told(folder, target, out)
+    assert (result.exit_code, out.exists()) == (0, False)
+    assert "nothing was written" in result.stdout
+    named = told(folder, target, out, "--format", "speculators", "-k", "5")  # which it does not yet
+    assert named.stdout.splitlines()[-1] == f"vllm serve {out}"
+    config = json.loads((out / "config.json").read_text())
+    block = config["speculators_config"]
+    assert block["proposal_methods"][0]["speculative_tokens"] == 5
+    assert block["verifier"] == {"name_or_path": str(target), "architectures": ["LlamaForCausalLM"]}
+
+
+def test_weights_are_linked_and_else_copied(target, tmp_path, monkeypatch):
+    draft, copies = five(tmp_path / "draft"), [tmp_path / "linked", tmp_path / "copied"]
+    assert "model.safetensors: a hard link" in told(draft, target, copies[0]).stdout
+
+    def no_links(*_):
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    assert "model.safetensors: copied" in told(draft, target, copies[1]).stdout
+    linked, copied = ((folder / "model.safetensors") for folder in copies)
+    assert linked.samefile(draft / "model.safetensors")
+    assert not copied.samefile(linked)
+    assert copied.read_bytes() == linked.read_bytes()
+
+
+def test_shards_and_their_names(target, tmp_path):
+    """vLLM needs no index where each file of the folder is the draft's."""
+    draft = five(tmp_path / "draft")
+    tensors = load_file(draft / "model.safetensors")
+    (draft / "model.safetensors").unlink()
+    names = sorted(tensors)
+    shards = {
+        "model-00001-of-00002.safetensors": names[::2],
+        "model-00002-of-00002.safetensors": names[1::2],
+    }
+    for shard, own in shards.items():
+        save_file({name: tensors[name] for name in own}, draft / shard, metadata={"format": "pt"})
+    index = {"weight_map": {name: shard for shard, own in shards.items() for name in own}}
+    (draft / "model.safetensors.index.json").write_text(json.dumps(index))
+    for form in FORMATS:
+        result = told(draft, target, tmp_path / form, "--format", form)
+        assert result.exit_code == 0, result.output
+    assert (tmp_path / "own/model.safetensors.index.json").exists()
+    assert {path.name for path in (tmp_path / "speculators").iterdir()} == {*shards, "config.json"}
+    found = {}
+    for shard in shards:
+        found |= load_file(tmp_path / "speculators" / shard)
+    assert sorted(found) == sorted(name.replace("midlayer.", "layers.0.") for name in names)
+    for name, tensor_ in tensors.items():
+        assert found[name.replace("midlayer.", "layers.0.")].equal(tensor_)
+
+
+def test_nothing_is_overwritten(target, tmp_path):
+    draft, out = five(tmp_path / "draft"), tmp_path / "copy"
+    out.mkdir()
+    assert told(draft, target, out).exit_code == 0  # an empty folder
+    before = (out / "config.json").read_text()
+    again = told(draft, target, out, "--format", "speculators")
+    assert again.exit_code == 2
+    assert "Allowed: a new or an empty folder" in again.stderr
+    assert (out / "config.json").read_text() == before
+    assert told(draft, target, draft).exit_code == 2
+    assert told(draft, target, out / "config.json").exit_code == 2
+
+
+def test_a_folder_that_cannot_be_written(target, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.touch()
+    result = told(five(tmp_path / "draft"), target, blocked / "copy")
+    assert result.exit_code == 2
+    assert "OUT cannot be written" in result.stderr
+
+
+def test_check_names_the_way_out(target, tmp_path):
+    def lines(draft):
+        arguments = ["check", str(draft), "--target", str(target), "--platform", "cuda"]
+        return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, arguments).stdout
+
+    draft = five(tmp_path / "draft")
+    assert f"vllm-eagle convert {draft} OUT --target {target}" in lines(draft)
+    assert "convert" not in lines(write(valid_draft("gated"), tmp_path / "gated"))
+    assert "convert" not in lines(write(valid_draft("dflash"), tmp_path / "dflash"))

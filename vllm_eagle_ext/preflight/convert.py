@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A copy of a draft that vLLM without this package serves as it was trained.
+
+Only config.json changes: the weights are the published ones. The speculators format also wants other
+names of tensors, which stand in the headers of their files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+from vllm_eagle_ext.checkpoint import Case, inspect_draft
+from vllm_eagle_ext.checkpoint.headers import header_length, parse_json
+from vllm_eagle_ext.checkpoint.stock_gaps import stock_gaps
+from vllm_eagle_ext.checkpoint.tensors import canonical_name
+from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
+from vllm_eagle_ext.preflight.check import CheckResult
+from vllm_eagle_ext.preflight.foreseen import usual_k
+from vllm_eagle_ext.preflight.serve import serve_command
+from vllm_eagle_ext.printable import shell_line
+
+# Warnings of what only acceptance under an option decides.
+_GUESSES = ("aux_layer_ids_may_be_inputs", "aux_order_is_unambiguous", "norm_output_is_unambiguous")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """Holds a config.json for vLLM without this package."""
+
+    case: Case
+    config: Mapping[str, Any]
+    in_speculators_format: bool  # of a draft that is not published in it
+
+
+def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conversion | None:
+    """Work out a copy of a checked draft.
+
+    Returns:
+        None where vLLM serves the draft as it is published.
+
+    Raises:
+        UnsupportedDraftError: vLLM cannot serve the draft rightly, or nothing shows that it does.
+    """
+    case = result.inspection.case
+    if case is None or result.inspection.errors:
+        raise _refused(result, ["this package does not serve it; `vllm-eagle check` says why"])
+    if reasons := list(_untried(result, case)):
+        raise _refused(result, reasons)
+    gaps = stock_gaps(case)
+    renames = in_speculators_format and case.spec.format == "published"
+    if not gaps and not renames:
+        return None
+    if case.spec.family.stock_config is None:
+        raise _refused(result, gaps or [f"this format was not tried with {case.spec.title} drafts"])
+    name = (
+        os.path.abspath(result.target_name) if os.path.isdir(result.target_name) else result.target_name
+    )
+    verifier = {"name_or_path": name, "architectures": [result.engine.architecture]}
+    make, k = resolve_name(case.spec.family.stock_config), result.request.k or usual_k(case.spec)
+    found = Conversion(case, make(case, verifier if renames else None, k), renames)
+    if left := _left(found):
+        raise _refused(result, left)
+    return found
+
+
+def _untried(result: CheckResult, case: Case) -> Iterator[str]:
+    """Yield why nothing shows that vLLM reads the draft as it was trained."""
+    for finding in result.inspection.findings:
+        if finding.rule in _GUESSES:
+            yield f"{finding.problem.field}: only acceptance under an option tells what is meant"
+    if case.spec.quantisation is not None:
+        yield "quantised drafts were not tried"
+    if not case.has_tensors:
+        yield "weights in .bin files are not looked into; save them as safetensors"
+    if case.files.folder is None:
+        yield "its files are on the hub: fetch them with `hf download`, and name their folder"
+    if case.target.padding:
+        yield "the target's vocabulary has rows that the draft does not know"
+
+
+def _left(found: Conversion) -> list[str]:
+    """Return what vLLM would still get wrong of the copy."""
+    files = replace(found.case.files, config=found.config)
+    if found.in_speculators_format:
+        named = {name: replace(header, published=name) for name, header in files.tensors.items()}
+        files = replace(files, tensors=named)
+    read = inspect_draft(files, found.case.target, found.case.engine)
+    if read.case is None or read.errors:  # keys of the draft contradict what would be added
+        return stock_gaps(found.case) or [str(finding.problem) for finding in read.causes]
+    return stock_gaps(read.case)
+
+
+def _refused(result: CheckResult, reasons: list[str]) -> UnsupportedDraftError:
+    return UnsupportedDraftError(
+        field="DRAFT", value=result.request.draft,
+        allowed="one that vLLM serves rightly by keys of config.json and names of tensors",
+        remedy="serve it with this package, because without it:", more=reasons,
+    )  # fmt: skip
+
+
+def way_out(result: CheckResult) -> str | None:
+    """Compose the command that makes a copy; None where there is none to make, or none is needed."""
+    if result.request.options:
+        return None
+    try:
+        found = convert(result)
+    except UnsupportedDraftError:
+        return None
+    words = ["vllm-eagle", "convert", result.request.draft, "OUT", "--target", result.target_name]
+    return shell_line(words) if found else None
+
+
+def start_command(result: CheckResult, found: Conversion, out: Path) -> str:
+    """Compose the line that serves a copy without this package."""
+    if found.in_speculators_format:
+        return shell_line(["vllm", "serve", str(out)])
+    return serve_command(replace(result, request=replace(result.request, draft=str(out))))
+
+
+def require_new_folder(out: Path) -> None:
+    """Raise a SpeculativeConfigError for a file, or for a folder with content."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise SpeculativeConfigError(
+            field="OUT", value=str(out), allowed="a new or an empty folder",
+            remedy="name another folder: nothing is overwritten",
+        )  # fmt: skip
+
+
+def write(found: Conversion, out: Path) -> dict[str, str]:
+    """Write the copy, config.json last; return how each file of weights came into it."""
+    folder = found.case.files.folder
+    assert folder is not None
+    out.mkdir(parents=True, exist_ok=True)
+    names = sorted({header.file for header in found.case.files.tensors.values()})
+    if not found.in_speculators_format:  # whose names an index does not have; vLLM needs none
+        names += [path.name for path in folder.glob("*.safetensors.index.json")]
+    bring = _copy_renamed if found.in_speculators_format else _link
+    how = {name: bring(folder / name, out / name) for name in names}
+    (out / "config.json").write_text(json.dumps(found.config, indent=2) + "\n")
+    return how
+
+
+def _link(source: Path, copy: Path) -> str:
+    """Make a hard link, which takes no room and outlives the draft's folder; else a copy."""
+    try:
+        os.link(source.resolve(), copy)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(source, copy)
+        return "copied"
+    return "a hard link"
+
+
+def _copy_renamed(source: Path, copy: Path) -> str:
+    """Copy a safetensors file with the canonical names in its header; offsets count from its end."""
+    with source.open("rb") as old, copy.open("wb") as new:
+        length = header_length(old.read(8), source.stat().st_size)
+        header = parse_json(old.read(length), unique_keys=True)  # `__metadata__` keeps its name
+        raw = json.dumps({canonical_name(name): entry for name, entry in header.items()}).encode()
+        raw += b" " * (-len(raw) % 8)  # so that the data begins where safetensors aligns it
+        new.write(len(raw).to_bytes(8, "little") + raw)
+        shutil.copyfileobj(old, new)
+    return "copied with other names of tensors"
