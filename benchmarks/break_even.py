@@ -8,23 +8,20 @@ python -m benchmarks.break_even --write    # and, with the virtual clock's resul
 from __future__ import annotations
 
 import json
-import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.step_times import GPUS, Modelled, pair_of
+from benchmarks.step_model import GPUS, Modelled, pair_of
 from tests.support.published import Published, materialise, published
 from tests.support.virtual_clock import Load
 from tests.unit.memory.configs import config
 from vllm_eagle_ext.plan.request import PlanRequest
 from vllm_eagle_ext.plan.run import DensePlan, Plan, run_plans
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "performance.md"
+RESULT = Path(__file__).parent / "results" / "break_even.json"
 CONTEXT = 1024  # tokens of each request
 REQUESTS, KS = (1, 8, 32, 128), (1, 3, 7)
 
@@ -38,7 +35,7 @@ class Row:
     target: str | None = None  # fixture of a hybrid target
     missing: dict[str, Any] | None = None
     weights_gib: float | None = None  # of experts that `plan` does not count
-    published: tuple[str, ...] = ()  # acceptance length, K, texts, source
+    published: dict[str, str]  # acceptance length and K -> source and texts
 
 
 LLAMA_8B, QWEN_8B = {"intermediate_size": 14336}, {"intermediate_size": 12288}
@@ -52,25 +49,22 @@ def gpt_oss(*, experts: int, layers: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+CI = "vLLM's test_acceptance_length.py, MT-Bench"
 ROWS = (
     Row(title="Llama-3.1-8B,EAGLE-3", draft="yuhuili_llama31_8b", missing=LLAMA_8B,
-        published=("2.79 at K=3, 3.54 at K=7, MT-Bench, vllm#20780",
-                   "2.60 at K=3 (RedHatAI), MT-Bench, vLLM test_acceptance_length.py")),
-    Row(title="Qwen3-8B,EAGLE-3", draft="redhat_qwen3_8b", missing=QWEN_8B,
-        published=("2.26 at K=3, MT-Bench, vLLM test_acceptance_length.py",)),
+        published={"2.79(K=3)": "vllm#20780, MT-Bench", "3.54(K=7)": "vllm#20780, MT-Bench"}),
+    Row(title="Qwen3-8B,EAGLE-3", draft="redhat_qwen3_8b", missing=QWEN_8B, published={"2.26(K=3)": CI}),
     Row(title="Qwen3-8B,DFlash", draft="zlab_qwen3_8b", missing=QWEN_8B,
-        published=("4.24 at K=15, MT-Bench, arXiv 2602.06036", "6.54 at K=15, GSM8K, arXiv 2602.06036")),
+        published={"4.24(K=15)": "arXiv 2602.06036, MT-Bench"}),
     Row(title="gpt-oss-20b,EAGLE-3", draft="redhat_gpt_oss_20b", weights_gib=12.8,
-        missing=gpt_oss(experts=32, layers=24),
-        published=("2.56 at K=3, MT-Bench, vLLM test_acceptance_length.py",)),
+        missing=gpt_oss(experts=32, layers=24), published={"2.56(K=3)": CI}),
     Row(title="gpt-oss-120b,post-norm", draft="specdrift_gpt_oss_120b", weights_gib=60.8,
-        missing=gpt_oss(experts=128, layers=36),
-        published=("2.41 at K=3, MT-Bench, model card",)),
+        missing=gpt_oss(experts=128, layers=36), published={"2.41(K=3)": "model card, MT-Bench"}),
     Row(title="Qwen3.5-4B,DFlash", draft="zlab_qwen3_5_4b", target="qwen3_5_4b",
-        published=("5.60 at K=15, GSM8K, vllm#49730",)),
-    Row(title="Qwen3.6-27B,DFlash", draft="zlab_qwen3_6_27b", target="qwen3_6_27b"),
+        published={"5.60(K=15)": "vllm#49730, GSM8K"}),
+    Row(title="Qwen3.6-27B,DFlash", draft="zlab_qwen3_6_27b", target="qwen3_6_27b", published={}),
     Row(title="Qwen3.6-27B,EAGLE-3", draft="ex0bit_qwen3_6_27b", target="qwen3_6_27b",
-        published=("2.2 to 2.4, model card",)),
+        published={"2.2-2.4": "model card"}),
 )  # fmt: skip
 
 
@@ -121,27 +115,11 @@ def find() -> list[dict[str, Any]]:
     return found
 
 
-def break_even_table(found: Iterable[dict[str, Any]]) -> str:
-    """The needed lengths of each K, by the numbers of requests; on an H100."""
-    lines = ["|target,draft|" + "|".join(f"K={k}" for k in KS) + "|published|", "|---" * 5 + "|"]
-    for row in found:
-        cells = [
-            "/".join("-" if one is None else f"{one:.2f}" for one in cell["needed"].values())
-            for cell in row["cells"]
-            if cell["gpu"] == "H100"
-        ]
-        said = re.findall(r"^([\d.]+(?: to [\d.]+)?)(?: at (K=\d+))?", "\n".join(row["published"]), re.M)
-        short = ";".join(f"{length.replace(' to ', '-')}({k})" if k else length.replace(" to ", "-")
-                         for length, k in said)  # fmt: skip
-        lines.append(f"|{row['pair']}|{'|'.join(cells)}|{short or '-'}|")
-    return "\n".join(lines)
-
-
 def main() -> None:
     found = find()
     written = {"command": "python -m benchmarks.break_even", "context": CONTEXT, "pairs": found}
-    (RESULTS / "break_even.json").write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-    print(break_even_table(found))
+    RESULT.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def build(tmp_path, monkeypatch):
     return Builder(tmp_path, monkeypatch)
 
 
-# Layers of a group, and of padding in all groups, for Qwen3.6-27B: 48 recurrent layers and 16 of attention.
+# Layers of a group, and of padding in all groups, next to 48 recurrent layers and 16 of attention.
 GROUPS = {
     "no draft": ((), 16, 0),
     "z-lab's DFlash": (

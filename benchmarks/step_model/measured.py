@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.step_times.modelled import GPUS, Modelled, Pair, StepTimes, with_measured
+from benchmarks.step_model.modelled import GPUS, Modelled, Pair, StepTimes, with_measured
 from tests.support.virtual_clock import Load
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.measure.bench.results import Report
@@ -68,7 +68,7 @@ class Tuned:
         times = {
             (row.variant.k, row.context, row.concurrency): row.step_ms / 1e3
             for row in report.of("sweep")
-            if row.step_ms and row.variant.kind in ("held", "none")
+            if row.step_ms and row.variant.kind == ("held" if row.variant.k else "none")
         }
         ks = {k for k, _, _ in times}
         if len(ks) < 2 or 0 not in ks:
@@ -103,5 +103,5 @@ def _between(points: list[tuple[float, float]], at: float) -> float:
 def _refused(value: object, allowed: str) -> OptionsError:
     return OptionsError(
         field="--times", value=value, allowed=allowed,
-        remedy="name a report.json of `vllm-eagle tune`, or the --json of `vllm-eagle selftest` on a GPU",
+        remedy="name a report.json of `vllm-eagle tune`, or the JSON of a GPU's `selftest`",
     )  # fmt: skip

@@ -73,7 +73,8 @@ class Pair:
 def pair_of(plan: Plan, draft: Published, config: dict[str, Any]) -> Pair:
     """Take the sizes from a plan, and from the names of the draft's tensors what a pass reads."""
     found = plan.premises.draft
-    assert found is not None and found.head_read is not None
+    assert found is not None
+    assert found.head_read is not None
     read = sum(
         math.prod(shape) * BYTES[dtype]
         for name, (dtype, shape) in draft.tensors.items()
