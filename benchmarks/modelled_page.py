@@ -22,7 +22,7 @@ Cells = Sequence[dict[str, Any]]
 def capacity(cells: Cells) -> str:
     """Tokens/s of the better K, that K, and the mean wait for the first token."""
     rows = [one for one in cells if one["draft"] == DRAFT and one["clients"] in SHOWN]
-    loads = dict.fromkeys((one["gpu"], one["prompt"], one["clients"]) for one in rows)
+    loads = sorted({(one["gpu"], one["prompt"], one["clients"]) for one in rows})
     lines = []
     for gpu, prompt, clients in loads:
         here = [

@@ -153,7 +153,7 @@ def main(
         "digest": digest,
         "cells": found,
     }
-    path = out or RESULTS / f"{release}{'-' if only else ''}{only}.json"
+    path = out or RESULTS / f"{'-'.join([release, *filter(None, only.split(','))])}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     print(f"{path.name}: {len(found)} cells, digest {digest}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.step_model.modelled import GPUS, Modelled, Pair, StepTimes, with_measured
+from benchmarks.step_model.modelled import GPUS, Modelled, Pair, StepTimes
 from tests.support.virtual_clock import Load
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.measure.bench.results import Report
@@ -50,7 +50,7 @@ def _of_selftest(found: dict[str, Any], pair: Pair) -> Modelled:
             by_k[k] = 1e3 * float(row[f"{scheme}_ms"]) / (row["layers"] * row["requests"])
     if len(times["replay"]) < 2:
         raise _refused(name, "times of two K or more")
-    return Modelled(pair, with_measured(gpu, float(bandwidth), times))
+    return Modelled(pair, replace(gpu, bandwidth=float(bandwidth), state_us=times))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from benchmarks.kernel_model.machine import DEVICES
@@ -139,7 +139,3 @@ def _kept(layers: Sequence[Attention], context: float) -> float:
         a.layers * a.token_bytes * (context if a.window is None else min(a.window, context))
         for a in layers
     )
-
-
-def with_measured(gpu: Gpu, bandwidth: float, state_us: dict[str, dict[int, float]]) -> Gpu:
-    return replace(gpu, bandwidth=bandwidth, state_us=state_us)
