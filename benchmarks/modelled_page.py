@@ -38,8 +38,9 @@ def capacity(cells: Cells) -> str:
 
 def _capacity_cell(one: dict[str, Any]) -> str:
     k = f"K={one['k']};" if one["k"] else ""
-    wait = one["first_token_mean"]
-    return f"{one['tokens_per_s']:.0f}({k}{'-' if wait is None else f'{wait:.1f}s'})"
+    is_long_enough = one["answers"] >= one["clients"]  # everyone has queued once
+    wait = f"{one['first_token_mean']:.1f}s" if is_long_enough else "-"
+    return f"{one['tokens_per_s']:.0f}({k}{wait})"
 
 
 def break_even(pairs: Cells) -> str:

@@ -6,7 +6,8 @@ clients, by vLLM's real scheduler on a virtual clock.
     python -m benchmarks.virtual_clock --only H100,1024 --times report.json    # or a selftest's
 
 No GPU, no weights. The same release of vLLM gives the same digits in every run: `digest` covers every
-step. Memory is what `vllm-eagle plan` leaves for the KV cache. Accepted drafts are drawn by RATES.
+step. Tokens per second settle early. Waits settle where `answers` reach `clients`: else take --longer.
+Memory is what `vllm-eagle plan` leaves for the KV cache. Accepted drafts are drawn by RATES.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Runner:
         layers = draft.layers if draft else ()
         return self.measured or Modelled(replace(self.pair, draft_layers=layers), gpu)
 
-    def run(self, cell: Cell, steps: int | None = None) -> dict[str, Any]:
+    def run(self, cell: Cell, steps: int) -> dict[str, Any]:
         plan = plan_of(cell, self.folder)
         share = plan.replay if cell.scheme == "replay" else plan.per_token
         served = Served(
@@ -122,7 +123,7 @@ class Runner:
         times = self.times(GPUS[cell.gpu], plan)
         clients = Clients(number=cell.clients, prompt=cell.prompt, answer=ANSWER, rates=RATES)
         loop = Loop(engine, clients, lambda load: times.seconds(cell.scheme, cell.k, load))
-        figures = loop.figures(steps or STEPS[cell.k])
+        figures = loop.figures(steps)
         groups = {f"{kind} of {n}": count for (kind, n), count in Counter(engine.groups).items()}
         fit = share.fit(plan.premises.budget) if cell.k else None
         return cell._asdict() | asdict(figures) | {"groups": groups, "plan_fits": fit}
@@ -131,6 +132,7 @@ class Runner:
 def main(
     only: Annotated[str, typer.Option(help="Words of the cells to run, such as H100,1024,replay.")] = "",
     times: Annotated[Path | None, typer.Option(help="report.json of tune, or a selftest's.")] = None,
+    longer: Annotated[int, typer.Option(min=1, help="Times as many steps, for long queues.")] = 1,
     out: Annotated[Path | None, typer.Option(help="JSON to write.")] = None,
 ) -> None:
     found = []
@@ -140,7 +142,7 @@ def main(
             try:
                 runner = Runner(folder, Builder(folder, patch), times)
                 for cell in cells(only):
-                    found.append(runner.run(cell))
+                    found.append(runner.run(cell, longer * STEPS[cell.k]))
                     print(json.dumps(found[-1]), flush=True)
             except EagleExtError as error:
                 raise SystemExit(str(error)) from None
