@@ -29,6 +29,13 @@ EXACT = {
         "per_token, five full layers": (491.9615540831603, 12, "7551a9ea53db"),
         "replay, five full layers": (565.7789386199473, 32, "dbd654e52a9d"),
     },
+    (0, 33): {
+        "none, z-lab": (448.3906809633509, 32, "95ce25d080c1"),
+        "per_token, z-lab": (495.279077343515, 13, "4a7a1dded2ad"),
+        "replay, z-lab": (562.5213383477422, 32, "d2e196f07854"),
+        "per_token, five full layers": (488.3621049246685, 12, "d9ce80cfa24b"),
+        "replay, five full layers": (562.5213383477422, 32, "d2e196f07854"),
+    },
 }
 
 
