@@ -108,6 +108,10 @@ def _one(plan: HybridPlan) -> Table:
             "one block of a layer, MiB (attention tokens)",
             lambda f: f"{f.layer_block.padded / MIB:.2f} ({f.layer_block.tokens})",
         ),
+        (
+            "layers of a cache group (padding of all groups)",
+            lambda f: f"{f.group_layers} ({f.padding_layers})",
+        ),
         ("recurrent state, MiB", lambda f: mib(f.state)),
         ("  recorded inputs in it, MiB", lambda f: mib(f.recorded_inputs)),
         (f"keys and values of {length} tokens, MiB", lambda f: mib(f.attention)),
@@ -217,6 +221,8 @@ def _recurrent_json(plan: HybridPlan, cost: Footprint) -> dict[str, Any]:
         "attention_block_tokens": cost.layer_block.tokens,
         "state_bytes": cost.state,
         "records_bytes": cost.recorded_inputs,
+        "layers_per_cache_group": cost.group_layers,
+        "padding_layers": cost.padding_layers,
         **_kv(plan, cost),
         "state_bytes_moved_per_step": cost.moved,
     }

@@ -101,6 +101,8 @@ class Footprint(StateShare):
     layer_block: LayerBlock
     attention: int  # at max_model_len, the draft's included
     moved: int  # of the recurrent state, per step
+    group_layers: int  # of a KV-cache group
+    padding_layers: int  # that groups take up and no layer uses, all together
 
 
 def recorded_bytes(recurrent: Recurrent, k: int) -> int:
@@ -140,7 +142,8 @@ def footprint(
     ).count  # fmt: skip
     blocks = [blocks_of(attention, layer_block, setting) for attention in layers]
     counts = [attention.layers for attention in layers]
-    wide = group_size([recurrent.layers, *counts])
+    every = [recurrent.layers, *counts]
+    wide = group_size(every)
     recorded = recorded_bytes(recurrent, setting.k) if scheme == "replay" else 0
     return Footprint(
         scheme=scheme,
@@ -152,9 +155,10 @@ def footprint(
         moved=moved_per_step(recurrent, scheme, setting.k),
         block_bytes=wide * padded,
         blocks=sum(
-            ceil(count, wide) * taken
-            for count, taken in zip([recurrent.layers, *counts], [states, *blocks], strict=True)
+            ceil(count, wide) * taken for count, taken in zip(every, [states, *blocks], strict=True)
         ),
+        group_layers=wide,
+        padding_layers=sum(round_up(count, wide) - count for count in every),
     )
 
 

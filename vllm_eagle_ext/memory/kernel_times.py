@@ -72,11 +72,11 @@ def kernel_times(
         taken = next((name for name in allowed if name in times), None)
         if taken is None:
             return None
-        shares.append(_at(times[taken], k) / _at(times["per_token"], k))
+        shares.append(time_at(times[taken], k) / time_at(times["per_token"], k))
     return KernelTimes(modelled, taken, min(shares), max(shares)) if taken else None
 
 
-def _at(times: Mapping[int, float], k: int) -> float:
+def time_at(times: Mapping[int, float], k: int) -> float:
     """Return the time at K: in proportion between modelled K, beyond them as between the nearest two."""
     points = sorted(times.items())
     pairs = list(pairwise(points))

@@ -88,17 +88,19 @@ def head_read(head: int, target: Mapping[str, Any], *, at_once: bool) -> HeadRea
         target: the target's config.json, or that of its language model.
         at_once: one read serves a block of tokens.
     """
-    step = bytes_per_token(target)
+    step = bytes_per_step(target)
     return HeadRead(head, head / step, "block" if at_once else "drafted token") if step else None
 
 
-def bytes_per_token(config: Mapping[str, Any], *, model_bytes: int = 2) -> int | None:
-    """Estimate the bytes of weights that a target reads to compute one token.
+def bytes_per_step(config: Mapping[str, Any], *, rows: int = 1, model_bytes: int = 2) -> int | None:
+    """Estimate the bytes of weights that a target reads to compute a step.
 
-    Norms, biases and what images take are left out. Of experts, those of one token are counted.
+    Norms, biases and what images take are left out. Of experts, those are counted that the step's rows
+    choose if each chooses evenly and by itself.
 
     Args:
         config: the target's config.json, or that of its language model.
+        rows: tokens that are computed at once.
         model_bytes: per element of the model's dtype.
 
     Returns:
@@ -107,15 +109,16 @@ def bytes_per_token(config: Mapping[str, Any], *, model_bytes: int = 2) -> int |
     text, plain = text_config(config), 8 * model_bytes
     try:
         mlps = _feed_forward(text)
-        chosen = (
-            size(text, next((key for key in _CHOSEN if text.get(key)), _CHOSEN[0])) if mlps.expert else 0
-        )
+        read = 0.0  # experts of a layer
+        if mlps.expert:
+            chosen = size(text, next((key for key in _CHOSEN if text.get(key)), _CHOSEN[0]))
+            read = mlps.experts * (1 - (1 - chosen / mlps.experts) ** rows)
         others = _mixers(text) + mlps.every_token
         head = size(text, "vocab_size") * size(text, "hidden_size")
     except ValueError:
         return None
     of_experts, of_others = _bits(config, plain)
-    return int((chosen * mlps.expert * of_experts + others * of_others + head * plain) / 8)
+    return int((read * mlps.expert * of_experts + others * of_others + head * plain) / 8)
 
 
 def _mixers(text: Mapping[str, Any]) -> int:

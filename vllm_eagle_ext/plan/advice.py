@@ -42,8 +42,8 @@ def advise(plan: Plan) -> list[str]:
         return [*_about_fit(plan, plan.cost.fit(plan.premises.budget))]
     taken = plan.taken.fit(plan.premises.budget)
     return [
-        *_about_fit(plan, taken), *_about_schemes(plan), *_about_length(plan), *_about_graphs(plan),
-        *_about_options(plan),
+        *_about_fit(plan, taken), *_about_schemes(plan), *_about_worst_case(plan),
+        *_about_length(plan), *_about_graphs(plan), *_about_options(plan),
     ]  # fmt: skip
 
 
@@ -76,6 +76,14 @@ def _about_schemes(plan: HybridPlan) -> Iterator[str]:
             f"K = {plan.setting.k} is small: replay saves memory, but time only from K >= {LEAST_K}; "
             "below, its commit costs about what it saves. The option hybrid_state: replay takes it all "
             "the same."
+        )
+
+
+def _about_worst_case(plan: HybridPlan) -> Iterator[str]:
+    if plan.setting.prefix_caching and not plan.crashes:
+        yield (
+            f"{counted(plan.taken.state_blocks)} are a worst case: what prefix caching adds is held "
+            "only while a text crosses the end of a block."
         )
 
 

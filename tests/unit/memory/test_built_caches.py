@@ -7,14 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 from packaging.version import Version
+from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
 from vllm.version import __version__ as release
 
+from tests.support.planning import kv_cache_planning
+from tests.support.virtual_clock import draft_specs
 from tests.unit.memory.built_model import NAMES, Builder, Case, count
 from tests.unit.memory.configs import config
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
-from vllm_eagle_ext.memory.geometry import read_target
+from vllm_eagle_ext.memory.geometry import Attention, read_target
 from vllm_eagle_ext.memory.savings import MIB
 from vllm_eagle_ext.replay import built_caches
 from vllm_eagle_ext.replay.built_caches import built_specs, per_token_specs, state_share
@@ -45,7 +48,19 @@ def build(tmp_path, monkeypatch):
     return Builder(tmp_path, monkeypatch)
 
 
-def planned(case, scheme):
+# Layers of a group, and of padding in all groups, next to 48 recurrent layers and 16 of attention.
+GROUPS = {
+    "no draft": ((), 16, 0),
+    "z-lab's DFlash": (
+        (Attention(layers=4, kv_heads=8, head_dim=128, window=2048),
+         Attention(layers=1, kv_heads=8, head_dim=128)), 1, 0,
+    ),
+    "five full layers": ((Attention(layers=5, kv_heads=8, head_dim=128),), 5, 6),
+    "five of the target's shape": ((Attention(layers=5, kv_heads=4, head_dim=256),), 21, 15),
+}  # fmt: skip
+
+
+def planned(case, scheme, draft=(), **changes):
     """What a plan for this release says."""
     published = config(NAMES[case.target])
     engine = EngineFacts(
@@ -55,9 +70,9 @@ def planned(case, scheme):
     setting = CacheSetting(
         k=case.k, max_model_len=case.length, prefix_caching=case.prefix_caching,
         attention_alignment=case.attention,
-        prefill_exports=engine.prefill_exports,
+        prefill_exports=engine.prefill_exports, **changes,
     )  # fmt: skip
-    return footprint(target, scheme, setting)
+    return footprint(target, scheme, setting, draft)
 
 
 # State blocks, tokens of an attention block, MiB of state and concurrency of Qwen3.6-27B, K = 15, 32k
@@ -93,6 +108,23 @@ def test_plan_and_start_count_as_vllm(build, case):
             assert ours.pool(BUDGET) == theirs.pool
             assert ours.concurrency(BUDGET) == theirs.concurrency
         assert plan.recorded_inputs == start.recorded_inputs
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_of_the_drafts_layers(build, name, scheme):
+    draft, layers, padding = GROUPS[name]
+    case = Case(k=7, length=8192)
+    built = build(scheme, case)
+    specs = built_specs(built) | draft_specs(built, draft)
+    groups = kv_cache_planning.get_kv_cache_groups(built, dict(specs))
+    wide = max(len(group.layer_names) for group in groups)
+    assert (layers, padding) == (wide, wide * len(groups) - len(specs))
+    plan = planned(case, scheme, draft, in_flight_tokens=built.max_in_flight_tokens)
+    assert (plan.group_layers, plan.padding_layers) == (layers, padding)
+    caches = kv_cache_planning.get_kv_cache_config_from_groups(built, groups, BUDGET)
+    assert plan.pool(BUDGET) == caches.num_blocks
+    assert plan.concurrency(BUDGET) == get_max_concurrency_for_kv_cache_config(built, caches)
 
 
 @pytest.mark.parametrize("case", [*CASES[:4], Case(block_size=256, k=7)], ids=str)

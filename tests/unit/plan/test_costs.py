@@ -20,24 +20,29 @@ def test_table(plan, target):
         "vLLM     0.32 (as given) on sm_90 (assumed); GDN prefill: flashinfer; attention blocks: "
         "multiples of 16 tokens"
     )
-    table = lines[5:16]
+    table = lines[5:17]
     assert all(len(line) <= 100 for line in table)
     cells = [re.split(r"\s{2,}", line.strip()) for line in table]
     rows = {name: found for name, *found in cells}
     assert rows["per request, with hybrid_state"] == ["per_token", "replay"]
     assert rows["state blocks in each layer"] == ["17", "2"]
     assert rows["one block of a layer, MiB (attention tokens)"] == ["3.38 (864)", "3.62 (928)"]
+    assert rows["layers of a cache group (padding of all groups)"] == ["16 (0)", "16 (0)"]
     assert rows["recurrent state, MiB"] == ["2754", "348"]
     assert rows["recorded inputs in it, MiB"] == ["0", "24"]
     assert rows["keys and values of 32768 tokens, MiB"] == ["2052", "2088"]
     assert rows["requests of 32768 tokens that fit"] == ["16", "32"]
     assert rows["recurrent state moved per step, MiB"] == ["2448", "456"]
     assert rows["that a CUDA graph of 512 tokens holds"] == ["32", "32"]
-    assert lines[16] == (
+    assert lines[17] == (
         "Recurrent state: replay, 2 state blocks per request (per_token: 17): 348 MiB instead of 2754 "
         "MiB per request, recorded inputs 24 MiB of it; 32 requests of 32768 tokens fit instead of 16."
     )
-    assert lines[17] == (
+    assert lines[18] == (
+        "- 2 state blocks are a worst case: what prefix caching adds is held only while a text crosses "
+        "the end of a block."
+    )
+    assert lines[19] == (
         "- Shorter requests show it more: of 8192 tokens, 90 run at a time instead of 23."
     )
 
@@ -48,9 +53,11 @@ def test_json(said, plan):
     assert found["per_token"]["state_bytes"] == 2592 * MIB
     assert found["replay"]["pages_per_request"] == 1
     assert found["replay"]["page_bytes"] * 48 == found["replay"]["state_bytes"] == 174 * MIB
-    assert found["line"] == plan(*H200, "--no-prefix-caching").stdout.splitlines()[16]
+    assert found["line"] == plan(*H200, "--no-prefix-caching").stdout.splitlines()[17]
+    assert not any("worst case" in text for text in found["advice"])
     for scheme in ("per_token", "replay"):
         cost = found[scheme]
+        assert (cost["layers_per_cache_group"], cost["padding_layers"]) == (16, 0)
         fit = (cost["pool_blocks"] - 1) // cost["blocks_per_request"]
         assert cost["requests_that_fit"] == cost["requests_that_run"] == fit
 

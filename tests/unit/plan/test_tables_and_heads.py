@@ -10,7 +10,7 @@ from tests.support.drafts import valid_draft, write
 from tests.unit.memory.configs import config
 from tests.unit.plan.inputs import H200, write_config
 from vllm_eagle_ext.memory.geometry import rope_table_bytes
-from vllm_eagle_ext.memory.parameter_count import bytes_per_token, head_read
+from vllm_eagle_ext.memory.parameter_count import bytes_per_step, head_read
 
 GPT_OSS_120B = {
     "num_hidden_layers": 36, "hidden_size": 2880, "num_attention_heads": 64, "num_key_value_heads": 8,
@@ -83,8 +83,8 @@ def test_the_share_of_a_targets_whole_head(target, gigabytes, share):
 
 def test_a_step_of_published_targets():
     """Parameters that a token takes, by their makers' cards."""
-    assert bytes_per_token(GPT_OSS_120B) == pytest.approx(4.97e9, rel=0.02)  # experts in 4.25 bit
-    assert bytes_per_token(config("qwen3_6_27b")) == pytest.approx(2 * 26e9, rel=0.06)
+    assert bytes_per_step(GPT_OSS_120B) == pytest.approx(4.97e9, rel=0.02)  # experts in 4.25 bit
+    assert bytes_per_step(config("qwen3_6_27b")) == pytest.approx(2 * 26e9, rel=0.06)
 
 
 def test_the_head_is_told(plan, said, tmp_path):

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which acceptance length pays, by the step-time model: T(K) over T(0) of published pairs.
+
+python -m benchmarks.break_even            # writes benchmarks/results/break_even.json
+python -m benchmarks.break_even --write    # and, with the virtual clock's results, docs/performance.md
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.step_model import GPUS, Modelled, pair_of
+from tests.support.published import Published, materialise, published
+from tests.support.virtual_clock import Load
+from tests.unit.memory.configs import config
+from vllm_eagle_ext.plan.request import PlanRequest
+from vllm_eagle_ext.plan.run import DensePlan, Plan, run_plans
+
+RESULT = Path(__file__).parent / "results" / "break_even.json"
+CONTEXT = 1024  # tokens of each request
+REQUESTS, KS = (1, 8, 32, 128), (1, 3, 7)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A published pair. `missing` is what the fixture leaves out of the target's config."""
+
+    title: str
+    draft: str  # fixture
+    target: str | None = None  # fixture of a hybrid target
+    missing: dict[str, Any] | None = None
+    weights_gib: float | None = None  # of experts that `plan` does not count
+    published: dict[str, str]  # acceptance length and K -> source and texts
+
+
+LLAMA_8B, QWEN_8B = {"intermediate_size": 14336}, {"intermediate_size": 12288}
+
+
+def gpt_oss(*, experts: int, layers: int) -> dict[str, Any]:
+    return {
+        "intermediate_size": 2880, "num_local_experts": experts, "num_experts_per_tok": 4,
+        "quantization_config": {"quant_method": "mxfp4"},
+        "layer_types": ["sliding_attention", "full_attention"] * (layers // 2),
+    }  # fmt: skip
+
+
+CI = "vLLM's test_acceptance_length.py, MT-Bench"
+ROWS = (
+    Row(title="Llama-3.1-8B,EAGLE-3", draft="yuhuili_llama31_8b", missing=LLAMA_8B,
+        published={"2.79(K=3)": "vllm#20780, MT-Bench", "3.54(K=7)": "vllm#20780, MT-Bench"}),
+    Row(title="Qwen3-8B,EAGLE-3", draft="redhat_qwen3_8b", missing=QWEN_8B, published={"2.26(K=3)": CI}),
+    Row(title="Qwen3-8B,DFlash", draft="zlab_qwen3_8b", missing=QWEN_8B,
+        published={"4.24(K=15)": "arXiv 2602.06036, MT-Bench"}),
+    Row(title="gpt-oss-20b,EAGLE-3", draft="redhat_gpt_oss_20b", weights_gib=12.8,
+        missing=gpt_oss(experts=32, layers=24), published={"2.56(K=3)": CI}),
+    Row(title="gpt-oss-120b,post-norm", draft="specdrift_gpt_oss_120b", weights_gib=60.8,
+        missing=gpt_oss(experts=128, layers=36), published={"2.41(K=3)": "model card, MT-Bench"}),
+    Row(title="Qwen3.5-4B,DFlash", draft="zlab_qwen3_5_4b", target="qwen3_5_4b",
+        published={"5.60(K=15)": "vllm#49730, GSM8K"}),
+    Row(title="Qwen3.6-27B,DFlash", draft="zlab_qwen3_6_27b", target="qwen3_6_27b", published={}),
+    Row(title="Qwen3.6-27B,EAGLE-3", draft="ex0bit_qwen3_6_27b", target="qwen3_6_27b",
+        published={"2.2-2.4": "model card"}),
+)  # fmt: skip
+
+
+def target_of(row: Row, draft: Published) -> dict[str, Any]:
+    if row.target:
+        return config(row.target)
+    return draft.target | {"hidden_act": "silu"} | (row.missing or {})
+
+
+def plans_of(row: Row, draft: Published, gib: int, folder: Path) -> list[Plan]:
+    target = folder / "target.json"
+    target.write_text(json.dumps(target_of(row, draft)), encoding="utf-8")
+    there = folder / draft.slug
+    there.mkdir(exist_ok=True)
+    return run_plans(
+        PlanRequest(
+            target=str(target), draft=str(materialise(draft, there)), gpu_mem=gib, device="sm_90",
+            max_model_len=CONTEXT, weights_gib=row.weights_gib, prefix_caching=False,
+        ),
+        KS,
+    )  # fmt: skip
+
+
+def figures(row: Row, draft: Published, folder: Path) -> Iterator[dict[str, Any]]:
+    """For each GPU and K: needed length by requests; null where they do not fit."""
+    for gpu in GPUS.values():
+        for plan in plans_of(row, draft, gpu.gib, folder):
+            k = plan.setting.k
+            dense = isinstance(plan, DensePlan)
+            scheme, cost = ("dense", plan.cost) if dense else (plan.auto, plan.taken)
+            times = Modelled(pair_of(plan, draft, target_of(row, draft)), gpu)
+            needed = {}
+            for n in REQUESTS:
+                load = Load(n, CONTEXT, 0)
+                ratio = times.seconds(scheme, k, load) / times.seconds("none", 0, load)
+                needed[n] = round(ratio, 3) if cost.fit(plan.premises.budget) >= n else None
+            yield {"gpu": gpu.name, "k": k, "scheme": scheme, "needed": needed}
+
+
+def find() -> list[dict[str, Any]]:
+    drafts = {draft.slug: draft for draft in published()}
+    found = []
+    for row in ROWS:
+        with tempfile.TemporaryDirectory() as folder:
+            cells = list(figures(row, drafts[row.draft], Path(folder)))
+        pair = {"pair": row.title, "draft": drafts[row.draft].checkpoint, "published": row.published}
+        found.append({**pair, "cells": cells})
+    return found
+
+
+def main() -> None:
+    found = find()
+    written = {"command": "python -m benchmarks.break_even", "context": CONTEXT, "pairs": found}
+    RESULT.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

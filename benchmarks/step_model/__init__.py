@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times of a step, from a model or from what a machine measured."""
+
+from benchmarks.step_model.measured import read_times
+from benchmarks.step_model.modelled import GPUS, Gpu, Modelled, Pair, StepTimes, pair_of
+
+__all__ = ["GPUS", "Gpu", "Modelled", "Pair", "StepTimes", "pair_of", "read_times"]

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A roofline of a target and its draft.
+
+The model: each product takes what is longer, reading its weights or computing its rows. Keys, values,
+recurrent states, the draft's passes and 1 ms of the host come on top; nothing overlaps. Recurrent states
+take the times of docs/dev/gpu.md. It leaves out launches, collectives and a prompt's attention, so that
+real steps take longer, those of drafting most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from benchmarks.kernel_model.machine import DEVICES
+from tests.support.published import BYTES, Published
+from tests.support.virtual_clock import Load
+from vllm_eagle_ext.checkpoint.target_facts import text_config
+from vllm_eagle_ext.memory.geometry import Attention, Recurrent
+from vllm_eagle_ext.memory.kernel_times import time_at
+from vllm_eagle_ext.memory.modelled_times import LIKELY_US
+from vllm_eagle_ext.memory.parameter_count import bytes_per_step
+from vllm_eagle_ext.plan.run import HybridPlan, Plan
+
+REACHED_BANDWIDTH, REACHED_PEAK = 0.8, 0.6  # shares of the vendor's figures; assumptions
+HOST_S = 1e-3
+GIB = {"H100": 80, "H200": 140}
+_STATE = 48 * 128 * 128 * 4  # bytes of the modelled layer's, Qwen3.6-27B's in fp32
+_KERNELS = {"per_token": "per_token", "replay": "chunked"}
+_NOT_READ = ("embed_tokens", "lm_head", "d2t", "t2d", "mask_embedding")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    gib: int
+    bandwidth: float  # bytes/s that are reached
+    flops: float  # in bf16 that are reached
+    state_us: dict[str, dict[int, float]]  # scheme -> K -> microseconds per request and layer
+
+
+def _gpu(name: str) -> Gpu:
+    device = next(device for device in DEVICES if device.name == name)
+    peak = 2 * device.multiprocessors * device.clock * device.arch.mma_of_many
+    times = LIKELY_US[device.capability][name][4]
+    return Gpu(
+        name, GIB[name], REACHED_BANDWIDTH * device.bandwidth, REACHED_PEAK * peak,
+        {scheme: times[kernels] for scheme, kernels in _KERNELS.items()},
+    )  # fmt: skip
+
+
+GPUS = {name: _gpu(name) for name in GIB}
+
+
+class StepTimes(Protocol):
+    def seconds(self, scheme: str, k: int, load: Load) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """What of a target and its draft a step's time follows from; layers are those of one GPU."""
+
+    config: dict[str, Any]  # the target's
+    attention: Sequence[Attention]  # the target's layers
+    recurrent: Recurrent | None
+    draft_layers: Sequence[Attention]
+    draft_bytes: int  # that one pass reads, its head included
+    one_pass: bool  # it drafts K tokens at once
+
+
+def pair_of(plan: Plan, draft: Published, config: dict[str, Any]) -> Pair:
+    """Take the sizes from a plan, and from the names of the draft's tensors what a pass reads."""
+    found = plan.premises.draft
+    assert found is not None
+    assert found.head_read is not None
+    read = sum(
+        math.prod(shape) * BYTES[dtype]
+        for name, (dtype, shape) in draft.tensors.items()
+        if not any(part in name for part in _NOT_READ)
+    )
+    hybrid = plan if isinstance(plan, HybridPlan) else None
+    attention = [hybrid.target.attention] if hybrid else list(plan.target.attention)
+    return Pair(
+        config=config, attention=attention, recurrent=hybrid.target.recurrent if hybrid else None,
+        draft_layers=found.layers, draft_bytes=read + found.head_read.size,
+        one_pass=found.head_read.per == "block",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Modelled:
+    pair: Pair
+    gpu: Gpu
+
+    def seconds(self, scheme: str, k: int, load: Load) -> float:
+        n, gpu = load.requests, self.gpu
+        rows = n * (1 + k) + load.prompt_rows
+        read = bytes_per_step(self.pair.config, rows=rows)
+        assert read is not None
+        time = max(read / gpu.bandwidth, self._flops * rows / gpu.flops) + HOST_S
+        time += n * _kept(self.pair.attention, load.context) / gpu.bandwidth
+        time += n * self._states_s(scheme, k)
+        return time + (self._draft_s(k, n, load) if k and n else 0.0)
+
+    @property
+    def _flops(self) -> float:
+        """Of one row: two per parameter that it meets; the config's quantisation stores them smaller."""
+        text = {**text_config(self.pair.config)}
+        text.pop("quantization_config", None)
+        read = bytes_per_step(text)
+        assert read is not None
+        return float(read)  # two bytes per parameter
+
+    def _states_s(self, scheme: str, k: int) -> float:
+        recurrent = self.pair.recurrent
+        if recurrent is None:
+            return 0.0
+        if scheme == "none":
+            return recurrent.layers * 2 * recurrent.ssm_bytes / self.gpu.bandwidth
+        one = time_at(self.gpu.state_us[scheme], k) * 1e-6 * recurrent.ssm_bytes / _STATE
+        return recurrent.layers * max(one, 2 * recurrent.ssm_bytes / self.gpu.bandwidth)
+
+    def _draft_s(self, k: int, n: int, load: Load) -> float:
+        """The first pass also computes the step's rows, in which the accepted ones are."""
+        pair, gpu = self.pair, self.gpu
+        kept = n * _kept(pair.draft_layers, load.context) / gpu.bandwidth
+        passes = [n * (1 + k)] if pair.one_pass else [n * (1 + k), *[n] * (k - 1)]
+        return sum(
+            max(pair.draft_bytes / gpu.bandwidth, pair.draft_bytes * rows / gpu.flops) + kept
+            for rows in passes
+        )
+
+
+def _kept(layers: Sequence[Attention], context: float) -> float:
+    """Bytes of one request's keys and values that a pass reads."""
+    return sum(
+        a.layers * a.token_bytes * (context if a.window is None else min(a.window, context))
+        for a in layers
+    )
