@@ -49,7 +49,6 @@ def _plain_json(value: Any) -> Any:
 
 def _parts(result: CheckResult) -> dict[str, Any]:
     """Give the parts; `spec` is null for a draft that is passed through or cannot be made out."""
-    from vllm_eagle_ext.preflight.convert import way_out
     from vllm_eagle_ext.preflight.serve import download_line, not_looked_at, serve_command
 
     inspection, engine = result.inspection, result.engine
@@ -74,7 +73,6 @@ def _parts(result: CheckResult) -> dict[str, Any]:
         "not_looked_at": not_looked_at(result),
         "download": download_line(result) if is_served else None,
         "command": serve_command(result) if is_served else None,
-        "way_out": way_out(result) if is_served else None,
         "exit_code": result.exit_code,
     }
 
