@@ -40,7 +40,7 @@ def read_texts(source: str | None, *, count: int | None = None) -> list[str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise _no_prompts(source, str(error)) from None
-    texts = [text for text in map(_text, lines) if text]
+    texts = [text for text in map(text_of_line, lines) if text]
     if not texts:
         raise _no_prompts(source, "it has no prompt")
     return texts[:count]
@@ -135,7 +135,8 @@ def _switches(tokenizer: Any, chat_template: bool, thinking: bool | None) -> dic
     return {name: thinking}
 
 
-def _text(line: str) -> str:
+def text_of_line(line: str) -> str:
+    """Return the text of a JSON line, or the line itself."""
     try:
         found = json.loads(line)
     except ValueError:
