@@ -80,6 +80,7 @@ class EngineFacts:
     )
     image_token_id: object = None  # that the config states
     hands_out_states: bool = True  # its class in vLLM gives a draft the states of its layers
+    target_head_is_quantised: bool = False  # as its config states
     # what the engine is started with
     options: Options = field(default_factory=Options)
     max_model_len: int | None = None
@@ -94,6 +95,7 @@ class EngineFacts:
     microbatches: bool = False
     vllm_replays: bool = False  # --use-replayssm, for a target whose class replays by itself
     scheduler: object = None  # another class than vLLM's
+    weight_transfer: str | None = None  # the backend that brings weights while it runs
     load_format: object = None  # of the draft
     # the speculative config
     # As a user gave it, keys spelt as vLLM does.

@@ -52,6 +52,10 @@ class Options(BaseModel):
         description="the number of last tokens that the draft's layers attend to, 2 or more. "
         '"auto": as many as the positions in its config. null: all. Published windows stay as they are',
     )
+    draft_vocabulary: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None,
+        description="the path of a JSON list of ascending token ids. The draft chooses only among these",
+    )
     norm_output: Literal["checkpoint"] | bool = Field(
         default="checkpoint",
         description='"checkpoint" (the flag of its config), or true or false in its place',

@@ -67,6 +67,52 @@ WEIGHTS = (
         contains=("self.shard_indices = ", "self.shard_indices.org_vocab_start_index"),
     ),
     Name(
+        "vllm.model_executor.layers.vocab_parallel_embedding",
+        "UnquantizedEmbeddingMethod.process_weights_after_loading",
+        "packs a head of kept rows anew, and leaves its weight",
+        contains=("dispatch_cpu_unquantized_gemm(layer, remove_weight=False)",),
+    ),
+    Name(
+        "vllm.model_executor.layers.linear",
+        "UnquantizedLinearMethod",
+        "a plain head of a quantised model",
+    ),
+    Name(
+        "vllm.distributed.communication_op",
+        "tensor_model_parallel_all_reduce",
+        "rows that other ranks have",
+    ),
+    Name(
+        "vllm.v1.spec_decode.llm_base_proposer",
+        "SpecDecodeBaseProposer._maybe_share_lm_head",
+        "V1 assigns the target's head, from which rows are kept",
+        contains=("self.model.lm_head = target_language_model.lm_head",),
+    ),
+    Name(
+        "vllm.v1.worker.gpu.spec_decode.eagle.utils",
+        "load_eagle_model",
+        "V2 does for EAGLE-3",
+        contains=("eagle_model.lm_head = ",),
+    ),
+    Name(
+        "vllm.v1.worker.gpu.spec_decode.dflash.utils",
+        "load_dflash_model",
+        "V2 does for DFlash",
+        contains=("dflash_model.lm_head = target_lm_head",),
+    ),
+    Name(
+        "vllm.distributed.weight_transfer.nccl_engine",
+        "NCCLWeightTransferEngine.finish_weight_update",
+        "a layerwise reload, which kept rows follow",
+        contains=("finalize_layerwise_reload(self.model, self.model_config)",),
+    ),
+    Name(
+        "vllm.distributed.weight_transfer.ipc_engine",
+        "IPCWeightTransferEngine.finish_weight_update",
+        "the same",
+        contains=("finalize_layerwise_reload(self.model, self.model_config)",),
+    ),
+    Name(
         "vllm.model_executor.offloader.prefetch",
         "PrefetchOffloader",
         "fills layers from its copies once it has buffers",

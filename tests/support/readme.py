@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
 README = ROOT / "README.md"
-USAGE, GATED, ADAPTIVE, SERVING = (
+USAGE, GATED, ADAPTIVE, VOCABULARY, SERVING = (
     ROOT / page
-    for page in ("docs/usage.md", "docs/gated.md", "docs/adaptive.md", "examples/serving/README.md")
-)
+    for page in (
+        "docs/usage.md", "docs/gated.md", "docs/adaptive.md", "docs/draft_vocabulary.md",
+        "examples/serving/README.md",
+    )
+)  # fmt: skip
 # Everything that shows a user commands.
 GUIDES = (
     README,

@@ -21,6 +21,7 @@ from tests.support.readme import (
     README,
     SERVING,
     USAGE,
+    VOCABULARY,
     blocks,
     commands,
     engine_arguments,
@@ -33,7 +34,7 @@ from vllm_eagle_ext.cli import app
 pytestmark = pytest.mark.promise("recipes as far as they go without a GPU")
 
 FIXTURES = ROOT / "tests/fixtures"
-GUIDES = (README, USAGE, GATED, ADAPTIVE, SERVING)
+GUIDES = (README, USAGE, GATED, ADAPTIVE, VOCABULARY, SERVING)
 SERVED = [
     pytest.param(command, id=split(command)[1][2])
     for guide in GUIDES

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.attention import asked_window
@@ -30,6 +30,7 @@ from vllm_eagle_ext.checkpoint.rules.early import Candidate
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
 from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
 from vllm_eagle_ext.checkpoint.typed_keys import without_nulls
+from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file
 from vllm_eagle_ext.drafter_classes import Drafter
 from vllm_eagle_ext.engine import EngineFacts
 
@@ -97,6 +98,8 @@ def _inspect(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -> Ins
     spec = build_spec(
         files, flat, config, drafter, seen, layers, options.norm_output, options.gate_layout, window
     )
+    if options.draft_vocabulary is not None:
+        spec = replace(spec, kept_ids=read_vocabulary_file(options.draft_vocabulary))
     expected = spec.family.tensors(spec, config, seen.vocab_size)
     case = Case(
         files=files, flat=flat, config=config, spec=spec, expected=expected, target=seen, engine=engine

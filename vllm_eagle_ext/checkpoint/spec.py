@@ -142,12 +142,19 @@ class DraftSpec:
     trained_length: int | None  # positions in its config: at least the length of its training texts
     draft_window: int | None  # the option's, of the layers that were published without one
     quantisation: str | None
+    # The option's, ascending: of a head over the whole vocabulary, the target ids whose rows are kept.
+    kept_ids: tuple[int, ...] | None = field(default=None, repr=False)
+
+    @property
+    def head_rows(self) -> int:
+        """Return the rows of the output head that it drafts with."""
+        return self.vocabulary.size if self.kept_ids is None else len(self.kept_ids)
 
     @property
     def head_bytes(self) -> int:
         """Return the bytes of the output head that it drafts with, plain in 16 bit."""
         width = self.target_hidden_size if self.head == "shared" else self.hidden_size
-        return 2 * self.vocabulary.size * width
+        return 2 * self.head_rows * width
 
     @property
     def fuses_aux_states(self) -> bool:

@@ -20,6 +20,7 @@ from vllm_eagle_ext.cli.plan import plan
 from vllm_eagle_ext.cli.selftest import selftest
 from vllm_eagle_ext.cli.terminal import Group, console
 from vllm_eagle_ext.cli.verify import verify_draft
+from vllm_eagle_ext.cli.vocabulary import vocabulary
 from vllm_eagle_ext.version import __version__
 
 # Plain help: rich's table of options cuts their names at 80 columns.
@@ -40,6 +41,7 @@ _with_example("plan DRAFT --target TARGET -k 3,7 --gpu-mem 80")(plan)
 _with_example("verify DRAFT --target TARGET --quick")(verify_draft)
 _with_example("bench DRAFT --target TARGET -k 3,5,7")(bench)
 _with_example("tune DRAFT --target TARGET")(tune)
+_with_example("vocabulary DRAFT --target TARGET --texts answers.jsonl")(vocabulary)
 _with_example("selftest --json selftest.json")(selftest)
 
 

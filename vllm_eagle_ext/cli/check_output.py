@@ -180,6 +180,8 @@ def _spec_rows(spec: DraftSpec, result: CheckResult) -> Iterator[tuple[str, str]
         yield "block", f"{spec.block_size or 'size not stated'}, mask token {spec.mask_token_id}"
     yield "attention", _attention(spec)
     yield "vocabulary", f"{spec.vocabulary} of {target.vocab_size}"
+    if spec.kept_ids is not None:
+        yield "  drafts", f"{len(spec.kept_ids)} tokens (option draft_vocabulary)"
     yield "embeddings, head", f"{spec.embeddings}, {spec.head}"
     if read:
         yield "head reads", str(read)

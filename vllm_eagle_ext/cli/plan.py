@@ -48,6 +48,9 @@ _Window = Annotated[
     str | None,
     typer.Option(help='Plan for this draft_window of eagle_ext: a number of tokens, or "auto".'),
 ]
+_Vocabulary = Annotated[
+    str | None, typer.Option(help="Plan for this draft_vocabulary of eagle_ext: a file of token ids.")
+]
 _Release = Annotated[
     str | None,
     typer.Option(
@@ -132,6 +135,7 @@ def plan(
     prefix_caching: _Caching = None,
     kv_dtype: _KvDtype = "auto",
     draft_window: _Window = None,
+    draft_vocabulary: _Vocabulary = None,
     weights_gib: _Weights = None,
     reserve_gib: _Reserve = 2.0,
     download_dir: parameters.DownloadDir = None,
@@ -170,7 +174,7 @@ def plan(
             weights_gib=weights_gib, reserve_gib=reserve_gib, cpu=cpu,
             download_dir=download_dir, vllm=vllm, device=device,
             gdn_prefill=gdn_prefill, attention_block=attention_block, mamba_block_size=mamba_block_size,
-            draft_window=_asked_draft_window(draft_window),
+            draft_window=_asked_draft_window(draft_window), draft_vocabulary=draft_vocabulary,
         ), list(dict.fromkeys(numbers(k, "-k"))))  # fmt: skip
     except EagleExtError as error:
         fail(str(error), as_json=as_json)

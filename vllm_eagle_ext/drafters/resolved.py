@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from vllm.lora.layers.base import BaseLayerWithLoRA
 from vllm.model_executor.model_loader.utils import get_draft_load_config
 
 from vllm_eagle_ext import compat
+from vllm_eagle_ext.drafters.kept_rows import KeptRows
 from vllm_eagle_ext.drafters.own_modules import OwnModules
 from vllm_eagle_ext.drafters.strict_weights import LoadingPlan, StrictWeights
 from vllm_eagle_ext.errors import UnsupportedDraftError
@@ -37,10 +38,22 @@ class ResolvedDraft(StrictWeights):
         compat.install_in_worker()
         self.loading_plan = LoadingPlan(**marker["weights"])
         self._own_modules = OwnModules(self, self.loading_plan)
+        ids = self.loading_plan.kept_ids
+        self._kept_rows = None if ids is None else KeptRows(self.lm_head, ids)  # type: ignore[attr-defined]
         self._starts_as_dummy = get_draft_load_config(vllm_config).load_format == "dummy"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keep the built head where vLLM shares the target's, and fill it from that one."""
+        kept = self.__dict__.get("_kept_rows") if name == "lm_head" else None
+        if kept is not None and value is not kept.head:
+            kept.fill_from(value)
+            value = kept.head
+        super().__setattr__(name, value)
 
     def process_weights_after_loading(self) -> None:
         """End the start: vLLM calls this after a load of any kind, and then shares target modules."""
+        if self._kept_rows is not None:  # dummy weights have no map
+            self.draft_id_to_target_id.data.copy_(self._kept_rows.offsets)  # type: ignore[attr-defined]
         if self._starts_as_dummy and not self.has_started:
             self._own_modules.tell_dummies_apart()
             logger.warning(
@@ -48,8 +61,21 @@ class ResolvedDraft(StrictWeights):
             )
         self.has_started = True
 
+    def at_run_time(
+        self, weights: Iterable[tuple[str, torch.Tensor]], seen: set[str]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        arranged = super().at_run_time(weights, seen)
+        return arranged if self._kept_rows is None else self._kept_rows.arranged(arranged, seen)
+
     def is_anothers(self, name: str) -> bool:
-        return self._own_modules.shared(name) is not None
+        return self._shared(name) is not None
+
+    def _shared(self, name: str) -> torch.nn.Module | None:
+        """Return the module with the target's values that a tensor would go to."""
+        kept = self._kept_rows
+        if kept is not None and kept.is_filled and name.startswith("lm_head."):
+            return kept.head
+        return self._own_modules.shared(name)
 
     def for_update(
         self, weights: Iterator[tuple[str, torch.Tensor]]
@@ -62,7 +88,7 @@ class ResolvedDraft(StrictWeights):
                 remedy="start the engine again with the new draft",
             )
         for name, tensor in weights:
-            module = self._own_modules.shared(name)
+            module = self._shared(name)
             if module is None:
                 yield name, tensor
             else:
@@ -71,6 +97,8 @@ class ResolvedDraft(StrictWeights):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the drafter; arguments and shapes are the drafter's own."""
         self._share_plainly()
+        if self._kept_rows is not None and not getattr(self, "has_own_lm_head", False):
+            self._kept_rows.require_filled()
         return super().forward(*args, **kwargs)  # type: ignore[misc]
 
     def _share_plainly(self) -> None:

@@ -42,6 +42,7 @@ class LoadingPlan:
     target_vocab_size: int = 0  # V
     embedding_rows: int = 0  # of the target's embeddings, its padding included
     drop_unexpected: bool = False  # `strict: false`
+    kept_ids: list[int] | None = None  # the option's `draft_vocabulary`, ascending
 
 
 class StrictWeights:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from vllm_eagle_ext.engine_rules import (
     cache_groups,
+    draft_vocabulary,
     parallel,
     speculative,
     speculative_keys,
@@ -23,6 +24,7 @@ ENGINE_RULES = (states.replay_needs_states,)
 PAIR_RULES = (
     *parallel.RULES,
     *weights.RULES,
+    draft_vocabulary.rows_can_be_kept,
     speculative.draft_length_fits,
     speculative.texts_stay_the_targets,
     speculative.one_length_stops_no_drafts,
@@ -32,9 +34,10 @@ PAIR_RULES = (
 )
 # Once vLLM has settled method and K.
 SETTLED_PAIR_RULES = (cache_groups.shorter_drafts_stay_apart,)
+# Of options that are for some engines only.
+OPTION_RULES = (states.adaptive_option_is_used, draft_vocabulary.draft_vocabulary_is_used)
 SETTLED_RULES = (
     speculative.one_token_prompts_stay_right,
-    states.adaptive_option_is_used,
     states.state_can_be_kept,
     states.states_are_saved_in_time,
 )

@@ -126,7 +126,8 @@ def target_hands_out_its_embeddings(case: Case) -> Iterable[Problem]:
 def padding_is_cut_off(case: Case) -> Iterable[Problem]:
     """Refuse the shorter way to the likeliest token for a shared head with padding, which it keeps."""
     key = "use_local_argmax_reduction"
-    if case.target.padding and case.spec.head == "shared" and case.engine.speculative.get(key):
+    keeps = case.spec.head == "shared" and case.spec.kept_ids is None
+    if case.target.padding and keeps and case.engine.speculative.get(key):
         yield Problem(
             field=f"speculative_config.{key}",
             value=True,
@@ -146,11 +147,12 @@ def draft_head_reads_little(case: Case) -> Iterable[Problem]:
         return
     quantise = '"draft_lm_head_quantization": "fp8" in the speculative config (vLLM 0.33, V2 runner)'
     is_shared = spec.head == "shared"
+    shorten = "the option draft_vocabulary (docs/draft_vocabulary.md)"
     yield Problem(
         field="output head that the draft reads",
         value=str(read),
         allowed="up to a tenth for a head that costs little",
-        remedy=f"try {quantise}" if is_shared else "a draft with a reduced vocabulary reads less",
+        remedy=f"try {shorten}, or {quantise}" if is_shared else f"try {shorten}",
     )
 
 

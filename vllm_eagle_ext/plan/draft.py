@@ -17,6 +17,7 @@ from vllm_eagle_ext.checkpoint.registry import drafter_of
 from vllm_eagle_ext.checkpoint.rope_config import read_rope
 from vllm_eagle_ext.checkpoint.rules.layers import too_narrow, window_problems
 from vllm_eagle_ext.checkpoint.target_facts import text_config
+from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file
 from vllm_eagle_ext.drafter_classes import Drafter
 from vllm_eagle_ext.errors import EagleExtError, OptionsError, UnsupportedDraftError
 from vllm_eagle_ext.memory.geometry import Attention, rope_table_bytes
@@ -24,7 +25,7 @@ from vllm_eagle_ext.memory.parameter_count import HeadRead, head_read
 from vllm_eagle_ext.plan.model_files import Model, open_model, size_of
 from vllm_eagle_ext.plan.request import PlanRequest
 
-_WINDOW = "--draft-window"
+_WINDOW, _VOCABULARY = "--draft-window", "--draft-vocabulary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,14 @@ def read_draft(
         EagleExtError: it cannot be read, is not a supported draft, or cannot have the window.
     """
     if request.draft is None:
-        if request.draft_window is None:
-            return None
-        raise OptionsError(
-            field=_WINDOW, value=request.draft_window, allowed="only with a draft",
-            remedy="name the draft, or leave the option out",
-        )  # fmt: skip
+        asked = {_WINDOW: request.draft_window, _VOCABULARY: request.draft_vocabulary}
+        for option, value in asked.items():
+            if value is not None:
+                raise OptionsError(
+                    field=option, value=value, allowed="only with a draft",
+                    remedy="name the draft, or leave the option out",
+                )  # fmt: skip
+        return None
     model = open_model(request.draft, field="DRAFT", download_dir=request.download_dir)
     drafter, flat, config = _read_config(request, model, target)
     family = family_of(flat, drafter)
@@ -74,6 +77,16 @@ def read_draft(
     found = published if window is None or keeps_all else with_window(published, window)
     kept = [None if keeps_all and window is not None else layer.window for layer in found]
     heads, head = read_heads(config, drafter.backbone), config.draft_vocab_size or config.vocab_size
+    added, row = 0, 2 * config.hidden_size
+    if request.draft_vocabulary is not None:
+        added = len(read_vocabulary_file(request.draft_vocabulary, _VOCABULARY))
+        if head < config.vocab_size or added >= head:
+            raise OptionsError(
+                field=_VOCABULARY, value=request.draft_vocabulary,
+                allowed=f"a part of a whole vocabulary; the draft's head has {head} rows",
+                remedy="leave the option out",
+            )  # fmt: skip
+        head = added
     return Draft(
         tuple(
             Attention(
@@ -82,12 +95,12 @@ def read_draft(
             )
             for one in dict.fromkeys(kept)
         ),
-        size_of(model, ".safetensors") or size_of(model, ".bin"),
+        (size_of(model, ".safetensors") or size_of(model, ".bin")) + added * row,
         non_causal=not all(layer.causal for layer in found),
         window=window,
         keeps_all=keeps_all and window is not None,
         tables=rope_table_bytes(flat),
-        head_read=head_read(2 * head * config.hidden_size, target, at_once=family.drafts_in_parallel),
+        head_read=head_read(row * head, target, at_once=family.drafts_in_parallel),
     )  # fmt: skip
 
 

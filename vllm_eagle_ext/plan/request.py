@@ -30,6 +30,7 @@ class PlanRequest:
     kv_dtype: str = "auto"
     draft: str | None = None
     draft_window: WindowOption = None  # as the option of that name
+    draft_vocabulary: str | None = None  # as the option of that name
     weights_gib: float | None = None
     reserve_gib: float = RESERVE_GIB
     cpu: bool = False

@@ -27,7 +27,7 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
     hf_config = config.draft_model_config.hf_config
     spec = case.spec
     hf_config.target_hidden_size = spec.target_hidden_size
-    hf_config.draft_vocab_size = spec.vocabulary.size
+    hf_config.draft_vocab_size = spec.head_rows
     if case.target.padding and not spec.drafter.is_vllms:
         hf_config.vocab_size = case.target.rows  # the width of its logits, on which samplers go by
     if getattr(hf_config, "hidden_act", None) is None:  # the speculators config class has no defaults
@@ -102,6 +102,7 @@ def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
         target_vocab_size=case.target.vocab_size,
         embedding_rows=case.target.rows,
         drop_unexpected=not strict,
+        kept_ids=None if case.spec.kept_ids is None else list(case.spec.kept_ids),
     )
 
 

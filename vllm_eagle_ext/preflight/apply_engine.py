@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -127,15 +128,16 @@ def require_drafts(options: Options) -> None:
 
     Raises:
         HybridStateError: replay is asked for.
-        OptionsError: adaptive verification is.
+        OptionsError: adaptive verification or a draft vocabulary is.
     """
-    if options.adaptive_verification:
-        raise OptionsError(
-            field="additional_config.eagle_ext.adaptive_verification",
-            value=True,
-            allowed="false without a speculative config",
-            remedy="leave the option out, or name a draft",
-        )
+    for name in ("adaptive_verification", "draft_vocabulary"):
+        if value := getattr(options, name):
+            raise OptionsError(
+                field=f"additional_config.eagle_ext.{name}",
+                value=value,
+                allowed=f"{json.dumps(Options.model_fields[name].default)} without a speculative config",
+                remedy="leave the option out, or name a draft",
+            )
     if options.hybrid_state == "replay":
         raise HybridStateError(
             field=OPTION,

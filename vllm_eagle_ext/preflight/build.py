@@ -16,11 +16,11 @@ from vllm_eagle_ext.checkpoint.typed_keys import without_nulls
 from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.engine_rules import (
     ENGINE_RULES,
+    OPTION_RULES,
     SETTLED_PAIR_RULES,
     SETTLED_RULES,
     UNTESTED_RULES,
 )
-from vllm_eagle_ext.engine_rules.states import adaptive_option_is_used
 from vllm_eagle_ext.errors import UnsupportedVllmError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
@@ -105,7 +105,7 @@ def _apply(
     if inspection is not None and config.method in methods():
         _apply_draft(engine_args, target, config, inspection)
     is_ours = case is not None or engine.architecture in REPLAYING_TARGETS
-    judge(SETTLED_RULES if is_ours else (adaptive_option_is_used,), engine)
+    judge((*OPTION_RULES, *(SETTLED_RULES if is_ours else ())), engine)
     if is_ours:
         keep_prompts(engine_args, engine)
     apply_hybrid_state(engine_args, target, config, engine, case)

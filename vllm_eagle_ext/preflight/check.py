@@ -28,6 +28,7 @@ from vllm_eagle_ext.engine import EngineFacts, speculative_keys
 from vllm_eagle_ext.engine_rules import (
     ENGINE_RULES,
     OF_VLLM,
+    OPTION_RULES,
     PAIR_RULES,
     SETTLED_PAIR_RULES,
     SETTLED_RULES,
@@ -163,9 +164,9 @@ def _around(engine: EngineFacts, case: Case | None, *, is_refused: bool) -> list
         found += apply_rules(ENGINE_RULES, engine)
         if case is not None:
             found += apply_rules((*PAIR_RULES, *UNTESTED_RULES, *SETTLED_PAIR_RULES), case)
-        unknown = case is None and is_refused
+        unknown, settled = case is None and is_refused, (*OPTION_RULES, *SETTLED_RULES)
         found += apply_rules(
-            [one for one in SETTLED_RULES if not (unknown and one is state_can_be_kept)], engine
+            [one for one in settled if not (unknown and one is state_can_be_kept)], engine
         )
     return found if engine.options.strict else relax(found)
 

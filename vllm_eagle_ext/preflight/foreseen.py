@@ -21,6 +21,7 @@ from vllm_eagle_ext.checkpoint.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.cpu_kernels import ForeseenKernels
 from vllm_eagle_ext.engine import ASSUMED_GPU, NEWEST_RELEASE, EngineFacts, adapts_head
+from vllm_eagle_ext.engine_rules.draft_vocabulary import quantises_head
 from vllm_eagle_ext.engine_rules.without_hidden_states import lacks_hidden_states
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.memory.chunked_kernels import STATE_DTYPES
@@ -94,6 +95,7 @@ def _of_target(target: Mapping[str, Any], platform: str, keywords: Mapping[str, 
         "state_dtype": _state_dtype(target, keywords, dtype) if is_hybrid else "float32",
         "is_hybrid": is_hybrid,
         "prefix_caching": caches is not False,
+        "target_head_is_quantised": quantises_head(target),
         "hands_out_states": keywords.get("model_impl") == "transformers"
         or not lacks_hidden_states(architecture, _release(), text_config(target).get("architectures")),
         **_images(target, architecture, keywords),
@@ -114,6 +116,7 @@ def _of_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
         "lora_on_head": adapts_head(keywords.get("enable_lora"), keywords.get("lora_target_modules")),
         "microbatches": bool(keywords.get("enable_dbo")) or _ranks(keywords, "ubatch_size") > 1,
         "scheduler": keywords.get("scheduler_cls"),
+        "weight_transfer": _transfer_backend(keywords.get("weight_transfer_config")),
     }
 
 
@@ -150,6 +153,11 @@ def _ranks(keywords: Mapping[str, Any], key: str) -> int:
     """Read a number of ranks; one that is no number is passed through to vLLM."""
     given = keywords.get(key)
     return given if isinstance(given, int) else 1
+
+
+def _transfer_backend(asked: object) -> str | None:
+    """Return the backend that brings weights; vLLM's default where a config names none."""
+    return str(asked.get("backend", "nccl")) if isinstance(asked, Mapping) else None
 
 
 def _state_dtype(target: Mapping[str, Any], keywords: Mapping[str, Any], dtype: str) -> str:

@@ -90,13 +90,17 @@ def describe(spec: DraftSpec, num_target_layers: int) -> str:
         f"Draft {spec.model!r} ({spec.title}, norms: {', '.join(norms) or 'none'}, from "
         f"{_source(spec)}) reads the inputs of target layers {list(layers.layer_ids)} of "
         f"{num_target_layers}; rule: {layers.rule}; {f'gate: {spec.gate}; ' if spec.gate else ''}"
-        f"{_window(spec)}"
+        f"{_window(spec)}{_kept(spec)}"
         f"served by {whose}{spec.drafter.architecture}."
     )
 
 
 def _window(spec: DraftSpec) -> str:
     return f"attends to the last {spec.draft_window} tokens; " if spec.draft_window else ""
+
+
+def _kept(spec: DraftSpec) -> str:
+    return f"drafts {len(spec.kept_ids)} tokens only; " if spec.kept_ids else ""
 
 
 def _source(spec: DraftSpec) -> str:

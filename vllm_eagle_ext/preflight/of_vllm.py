@@ -12,6 +12,7 @@ from vllm_eagle_ext.checkpoint.quantisation_config import KNOWN_METHODS
 from vllm_eagle_ext.checkpoint.registry import method_drafts_in_parallel, methods
 from vllm_eagle_ext.cpu_kernels import LoadedKernels
 from vllm_eagle_ext.engine import EngineFacts, adapts_head, speculative_keys
+from vllm_eagle_ext.engine_rules.draft_vocabulary import quantises_head
 from vllm_eagle_ext.engine_rules.without_hidden_states import lacks_hidden_states
 from vllm_eagle_ext.memory.connectors import read_connector
 from vllm_eagle_ext.memory.geometry import STATE_DTYPE_UNREAD
@@ -108,6 +109,7 @@ def _read_target(engine_args: Any, target: Any) -> dict[str, Any]:
         "state_dtype": _state_dtype(engine_args, target) if replays else "float32",
         "is_hybrid": target.is_hybrid,
         "vllm_replays": bool(engine_args.use_replayssm) and target.supports_replayssm,
+        "target_head_is_quantised": quantises_head(target.hf_config.to_dict()),
         "packs_convolutions": replays and current_platform.is_cpu() and packs_convolutions(),
     }
 
@@ -129,6 +131,7 @@ def _read_arguments(engine_args: Any) -> dict[str, Any]:
         "lora_on_head": adapts_head(args.enable_lora, args.lora_target_modules),
         "microbatches": model_runner.has_microbatches(args),
         "scheduler": args.scheduler_cls,
+        "weight_transfer": getattr(args.weight_transfer_config, "backend", None),
     }
 
 

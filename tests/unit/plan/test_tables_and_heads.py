@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from tests.support.checkpoints import HIDDEN
+from tests.support.draft_vocabularies import whole, write_ids
 from tests.support.drafts import valid_draft, write
 from tests.unit.memory.configs import config
 from tests.unit.plan.inputs import H200, write_config
@@ -143,3 +145,28 @@ def test_sizes_are_finite(plan, option, value):
     result = plan("-k", "3", option, value)
     assert result.exit_code == 2
     assert option in result.stderr
+
+
+def test_a_draft_vocabulary_reads_less_and_is_kept(said, plan, tmp_path):
+    draft = write(whole("dflash"), tmp_path / "draft")
+    before = said(*H200, "--draft", str(draft))
+    file = write_ids(tmp_path / "ids.json", range(70))
+    found = said(*H200, "--draft", str(draft), "--draft-vocabulary", file)
+    rows = 2 * 70 * HIDDEN
+    assert found["draft_head_bytes"] == rows < before["draft_head_bytes"]
+    assert found["draft_weights_bytes"] == before["draft_weights_bytes"] + rows
+    for options, words in (
+        (("--draft-vocabulary", file), "only with a draft"),
+        (("--draft", str(draft), "--draft-vocabulary", "none"), "no such file"),
+    ):
+        result = plan(*H200, *options)
+        assert result.exit_code == 2
+        assert "--draft-vocabulary is" in result.stderr
+        assert words in result.stderr
+
+
+def test_a_draft_vocabulary_is_a_part_of_a_whole_one(plan, tmp_path):
+    file = write_ids(tmp_path / "ids.json", range(70))
+    draft = write(valid_draft("native"), tmp_path / "draft")
+    result = plan(*H200, "--draft", str(draft), "--draft-vocabulary", file)
+    assert "a part of a whole vocabulary; the draft's head has 96 rows" in result.stderr

@@ -32,6 +32,8 @@ TABLE = {
     "shorter_drafts_stay_apart": ("error", False, "SpeculativeConfigError"),
     "one_token_prompts_stay_right": ("warning", True, None),
     "adaptive_option_is_used": ("warning", True, None),
+    "rows_can_be_kept": ("error", False, "OptionsError"),
+    "draft_vocabulary_is_used": ("error", False, "OptionsError"),
     "state_can_be_kept": ("error", False, "HybridStateError"),
     "states_are_saved_in_time": ("warning", True, None),
     "vllm_is_tested": ("error", False, "UnsupportedVllmError"),

@@ -43,6 +43,7 @@ SAME_HERE = {
         "one vLLM on one CPU",
     ),
     "hands_out_states": "the tiny targets do: test_capture.py",
+    "target_head_is_quantised": "the tiny targets' are plain: test_draft_vocabulary.py",
     "vllm_replays": "vLLM refuses the flag for these targets: test_apply_scheme.py",
     "image_class": "the tiny targets take no images: test_multimodal.py",
     "pipeline_parallel_size": "both refuse it",
@@ -76,6 +77,8 @@ KEYWORDS: list[dict[str, Any]] = [
     {"kv_transfer_config": {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}},
     {"hf_overrides": {"image_token_index": 7}},
     {"mamba_ssm_cache_dtype": "bfloat16"},
+    {"weight_transfer_config": {"backend": "ipc"}},
+    {"weight_transfer_config": {}},
 ]
 SPECULATIVE: list[dict[str, Any]] = [
     {"num_speculative_tokens_per_batch_size": [[1, 4, 4], [5, 8, 0]]},
@@ -151,6 +154,7 @@ def test_every_option_is_tried():
     assert {name for asked in OPTIONS for name in asked} >= set(Options.model_fields) - {
         "enabled",  # nothing is described then
         "adaptive_verification",  # vLLM's key for it needs a GPU
+        "draft_vocabulary",  # a file: test_draft_vocabulary.py
     }
 
 

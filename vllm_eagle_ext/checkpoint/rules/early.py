@@ -21,8 +21,10 @@ from vllm_eagle_ext.checkpoint.foreign_drafts import (
     own_architecture,
 )
 from vllm_eagle_ext.checkpoint.target_facts import PLAIN_MODELS
+from vllm_eagle_ext.checkpoint.vocabulary_file import OPTION
 from vllm_eagle_ext.drafter_classes import Drafter
 from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.families.names import DRAFTERS
 
 # Served by vLLM itself, under their own names and rules.
@@ -255,6 +257,18 @@ def method_fits_the_architecture(draft: Candidate) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.ERROR, error=OptionsError)
+def draft_vocabulary_has_a_drafter(draft: Candidate) -> Iterable[Problem]:
+    """Refuse the option for a draft that plain vLLM loads, which would not follow it."""
+    if draft.is_passed_through and draft.engine.options.draft_vocabulary is not None:
+        yield Problem(
+            field=OPTION,
+            value=draft.engine.options.draft_vocabulary,
+            allowed=f"no value with {draft.architecture!r}, which plain vLLM loads",
+            remedy="leave the option out",
+        )
+
+
 RULES = (
     architecture_is_named,
     speculators_type_is_named,
@@ -263,4 +277,5 @@ RULES = (
     model_type_is_readable,
     model_type_is_usual,
     method_fits_the_architecture,
+    draft_vocabulary_has_a_drafter,
 )

@@ -17,34 +17,14 @@ Maths: DFlash (z-lab), block diffusion conditioned on the target's states; X = s
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from vllm import _custom_ops as ops
 from vllm.config import VllmConfig
 from vllm.forward_context import get_forward_context, is_forward_context_available
-from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM, DFlashQwen3Model
 
+from vllm_eagle_ext.drafters.after_reload import AfterReload
 from vllm_eagle_ext.drafters.resolved import ResolvedDraft
-
-
-class _AfterReload(torch.nn.Module, AttentionLayerBase):
-    """Is called when a layerwise reload is over: vLLM calls only what it takes for attention, last."""
-
-    def __init__(self, then: Callable[[], None]) -> None:
-        super().__init__()
-        self._then = then
-
-    def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
-        self._then()
-
-    def get_attn_backend(self) -> None:
-        """Return None. vLLM does not ask: the module is in no register of layers."""
-
-    def get_kv_cache_spec(self, vllm_config: VllmConfig) -> None:
-        """Return None, for the same reason."""
-
 
 _FUSED = ("_fused_kv_weight", "_fused_kv_bias", "_k_norm_weights")
 
@@ -57,7 +37,7 @@ class DFlashEagleExtQwen3Model(DFlashQwen3Model):
         super().__init__(vllm_config=vllm_config, start_layer_id=start_layer_id, prefix=prefix)
         self.embedding_scale = float(self.config.dflash_config["input_embedding_scale"])
         self._is_outdated = False
-        self.after_reload = _AfterReload(self._update_fused_kv_buffers)
+        self.after_reload = AfterReload(self._update_fused_kv_buffers)
 
     def _build_fused_kv_buffers(self) -> None:
         """Build the buffers in place, since captured graphs read them. In a layerwise reload, build them

@@ -81,7 +81,7 @@ def load_eagle3(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Eagle
     }
     if spec.family.drafts_in_parallel:
         read["mask_token"] = spec.mask_token_id
-    return replace(reference, **read)
+    return replace(reference, **read | _kept(spec, reference.lm_head))
 
 
 def load_dflash(
@@ -99,7 +99,16 @@ def load_dflash(
     read["embed_tokens"] = embeddings * spec.embedding_scale
     if spec.vocabulary.map_kind is not None:
         read["target_ids"] = _target_ids(spec, folder, spec.vocabulary.size)
+    read |= _kept(spec, read.get("lm_head", reference.lm_head))
     return DFlashWalk(replace(reference, **read))
+
+
+def _kept(spec: DraftSpec, head: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the head's rows that the option `draft_vocabulary` keeps, and their ids."""
+    if spec.kept_ids is None:
+        return {}
+    ids = torch.tensor(spec.kept_ids)
+    return {"lm_head": head[ids], "target_ids": ids}
 
 
 def load_dflash2(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashWalk:

@@ -21,6 +21,7 @@ TABLE: dict[str, tuple[str, bool]] = {
     "model_type_is_readable": ("error", False),
     "model_type_is_usual": ("warning", True),
     "method_fits_the_architecture": ("error", False),
+    "draft_vocabulary_has_a_drafter": ("error", False),
     "config_is_well_formed": ("error", False),
     "aux_layer_ids_exist": ("error", False),
     "target_is_the_drafts_own": ("error", False),

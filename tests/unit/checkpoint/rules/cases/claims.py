@@ -111,5 +111,10 @@ CASES = [
         "method_fits_the_architecture", "speculators", "speculators", engine={"method": "draft_model"},
         words=("'draft_model'", "'eagle3'"),
     ),
+    case(
+        "draft_vocabulary_has_a_drafter", "left_to_vllm", "native",
+        key("architectures", ["K3DSparkModel"]), options={"draft_vocabulary": "ids.json"},
+        words=("draft_vocabulary", "'ids.json'", "which plain vLLM loads"),
+    ),
 ]
 # fmt: on

@@ -1,0 +1,60 @@
+"""The file of token ids: what it may hold, and what is said of one that cannot be read."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from vllm_eagle_ext.checkpoint import vocabulary_file
+from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file, write_vocabulary_file
+from vllm_eagle_ext.errors import OptionsError
+
+
+def test_what_is_written_is_read(tmp_path):
+    write_vocabulary_file(tmp_path / "ids.json", [7, 0, 3])
+    assert read_vocabulary_file(str(tmp_path / "ids.json")) == (0, 3, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "Expecting value"),
+        ("{}", "it holds no list"),
+        ("[]", "or an empty one"),
+        ("[1, 1]", "1 comes after 1"),
+        ("[2, 1]", "1 comes after 2"),
+        ("[-1, 2]", "'-1' is no token id"),
+        ("[1, true]", "'True' is no token id"),
+        ("[1, 2.0]", "'2.0' is no token id"),
+        ('["\\u001b31m"]', "no token id"),
+        ("[1, [2]]", "lists and objects"),
+        (f"[1, {'9' * 5000}]", "an integer of 5000 digits"),
+        ("[" * 100_000, "lists and objects"),
+        ("\x00\xff", "Expecting value"),
+    ],
+)
+def test_refused(tmp_path, text, words):
+    file = tmp_path / "ids.json"
+    file.write_text(text)
+    with pytest.raises(OptionsError) as refused:
+        read_vocabulary_file(str(file))
+    said = str(refused.value)
+    assert words in said
+    assert "additional_config.eagle_ext.draft_vocabulary is" in said
+    assert "vllm-eagle vocabulary" in said
+    assert said.isprintable()
+
+
+def test_it_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(vocabulary_file, "_LIMIT", 20)
+    (tmp_path / "ids.json").write_text("[1, 2, 3, 4, 5, 6, 7]")
+    with pytest.raises(OptionsError, match="longer than 20 bytes"):
+        read_vocabulary_file(str(tmp_path / "ids.json"))
+
+
+def test_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "none", "."):
+        with pytest.raises(OptionsError, match="no such file"):
+            read_vocabulary_file(str(tmp_path / name))

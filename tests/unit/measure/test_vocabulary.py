@@ -1,0 +1,107 @@
+"""`vllm-eagle vocabulary`: which tokens are chosen, what it prints and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.draft_vocabularies import native_without_a_head
+from tests.support.engine import TINY
+from tests.unit.cli.output import refusal
+from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file
+from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.measure import vocabulary
+from vllm_eagle_ext.measure.prompts import load_tokenizer
+from vllm_eagle_ext.measure.vocabulary import choose, count_tokens
+
+TEXTS = TINY / "prompts.jsonl"
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(draft, *options, texts=TEXTS, target="target"):
+        arguments = ["vocabulary", str(draft), "--target", str(TINY / target), "--texts", str(texts)]
+        arguments += ["--out", str(tmp_path / "ids.json"), *options]
+        return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, arguments)
+
+    return run
+
+
+def test_the_most_frequent_are_chosen():
+    counted = Counter({5: 3, 2: 2, 9: 2, 1: 1})
+    assert choose(counted, 3, 12) == [2, 5, 9]
+    assert choose(counted, 2, 12) == [2, 5]  # of equally frequent ones the lowest
+    assert choose(counted, 2, 12, frozenset({11})) == [5, 11]
+    assert choose(counted, 6, 12) == [0, 1, 2, 3, 5, 9]
+
+
+def test_a_plain_text_is_counted_with_its_line_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(vocabulary, "_PIECE", 1)
+    lines = ["def a():\n", "    return 1\n"]
+    tokenizer = load_tokenizer(str(TINY / "target"))
+    (tmp_path / "text.py").write_text("".join(lines))
+    expected = Counter(token for line in lines for token in tokenizer(line)["input_ids"])
+    assert count_tokens(tmp_path / "text.py", tokenizer) == expected
+    (tmp_path / "text.jsonl").write_text(json.dumps({"text": lines[0]}) + "\n")
+    counted = count_tokens(tmp_path / "text.jsonl", tokenizer)
+    assert counted == Counter(tokenizer(lines[0])["input_ids"])
+
+
+def test_it_prints_and_writes(run, tmp_path):
+    draft = native_without_a_head(tmp_path / "native")
+    found = json.loads(run(draft, "--entries", "768", "--json").stdout)
+    ids = read_vocabulary_file(found["out"])
+    tokenizer = load_tokenizer(str(TINY / "target"))
+    counted = Counter(
+        token
+        for line in TEXTS.read_text().splitlines()
+        for token in tokenizer(json.loads(line)["text"], add_special_tokens=False)["input_ids"]
+    )
+    (size,) = found["sizes"]  # 8192 and more are not below 1536
+    share = sum(counted[token] for token in ids) / counted.total()
+    assert size == {"entries": 768, "share": pytest.approx(share), "saved": 2 * 768 * 192}
+    assert len(ids) == 768
+    assert share > 0.85
+    shown = run(draft, "--entries", "768").stdout
+    assert f"768 entries keep {share:6.1%} of them, and read 0.3 MB less per drafted token" in shown
+    assert "--additional-config" in shown
+
+
+def test_a_block_is_named(run):
+    assert "less per block" in run(TINY / "dflash", "--entries", "800", target="hybrid_target").stdout
+
+
+def test_ends_of_texts_are_kept(run, tmp_path):
+    stated = json.loads((TINY / "target/config.json").read_text())["eos_token_id"]
+    ends = set(stated if isinstance(stated, list) else [stated])
+    draft = native_without_a_head(tmp_path / "native")
+    run(draft, "--entries", "64")
+    assert ends <= set(read_vocabulary_file(str(tmp_path / "ids.json")))
+
+
+@pytest.mark.parametrize(
+    ("draft", "options", "words"),
+    [
+        ("postnorm", ("--entries", "64"), "this one has 1024 of 1536 tokens"),
+        ("native", ("--entries", "1536"), "--entries is 1536. Allowed: 64 to 1535"),
+        ("native", (), "--entries is 32768"),
+    ],
+)
+def test_refused(run, draft, options, words):
+    assert words in refusal(run(TINY / draft, *options))
+
+
+@pytest.mark.parametrize("text", [None, b"", b"\xff\xfe"])
+def test_texts_that_cannot_be_read(run, tmp_path, text):
+    file = tmp_path / "texts.jsonl"
+    if text is not None:
+        file.write_bytes(text)
+    assert "--texts is" in refusal(run(TINY / "native", "--entries", "64", texts=file))
+
+
+def test_a_file_that_cannot_be_written(run, tmp_path):
+    (tmp_path / "ids.json").mkdir()
+    assert "--out cannot be written" in refusal(run(TINY / "native", "--entries", "64"))

@@ -1,0 +1,168 @@
+"""`draft_vocabulary`: what `check` and a start refuse, and with which words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.support.checkpoints import VOCAB, write_target
+from tests.support.described import problems
+from tests.support.draft_vocabularies import whole, write_ids
+from tests.support.drafting import resolve_draft
+from tests.support.drafts import TARGET, inspect, valid_draft, write
+from tests.support.engine import has_gpu
+from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.engine_rules.draft_vocabulary import (
+    draft_vocabulary_is_used,
+    quantises_head,
+    rows_can_be_kept,
+)
+from vllm_eagle_ext.errors import OptionsError
+from vllm_eagle_ext.options import Options
+from vllm_eagle_ext.preflight.apply_engine import require_drafts
+from vllm_eagle_ext.preflight.check import CheckRequest, run_check
+
+pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
+
+
+def said(tmp_path, draft, ids=range(70), **engine):
+    file = write_ids(tmp_path / "ids.json", ids)
+    case = inspect(draft, tmp_path / "draft", draft_vocabulary=file).case
+    return [str(problem) for problem in problems(rows_can_be_kept, case, **engine)]
+
+
+@pytest.mark.parametrize(
+    ("family", "engine", "words"),
+    [
+        ("dflash2", {}, "run in classes of vLLM's"),
+        ("dspark", {}, "run in classes of vLLM's"),
+        ("native", {}, "this one has 96 of 128 tokens"),
+        ("dflash", {"target_head_is_quantised": True}, "a target with a plain head"),
+        ("dflash", {"speculative": {"draft_lm_head_quantization": "fp8"}}, "a quantised head in its"),
+        ("dflash", {"weight_transfer": "nccl_m2n"}, "after one by nccl_m2n the kept rows"),
+    ],
+)
+def test_refused(tmp_path, family, engine, words):
+    found = said(tmp_path, valid_draft(family), **engine)
+    assert len(found) == 1
+    assert words in found[0]
+    assert str(tmp_path / "ids.json") in found[0]
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {}, {"weight_transfer": "ipc"}, {"speculative": {"draft_lm_head_quantization": None}},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("family", ["native", "gated", "speculators", "dflash", "mla"])
+def test_served(tmp_path, family, engine):
+    assert said(tmp_path, whole(family), **engine) == []
+
+
+def test_a_head_of_its_own_does_not_follow_the_target(tmp_path):
+    engine = {"target_head_is_quantised": True, "weight_transfer": "nccl_m2n"}
+    assert said(tmp_path, whole("mla"), **engine) == []
+
+
+def test_a_quantised_head_of_its_own(tmp_path):
+    file = write_ids(tmp_path / "ids.json", range(70))
+    case = inspect(whole("mla"), tmp_path / "draft", draft_vocabulary=file).case
+    header = replace(case.files.tensors["lm_head.weight"], dtype="F8_E4M3")
+    files = replace(case.files, tensors={**case.files.tensors, "lm_head.weight": header})
+    (found,) = problems(rows_can_be_kept, replace(case, files=files))
+    assert "whose own head is plain" in found.allowed
+
+
+@pytest.mark.parametrize(
+    ("ids", "ranks", "refused"),
+    [
+        (range(63), 1, True), (range(64), 1, False), (range(64), 2, True),
+        (range(VOCAB), 1, True), (range(1, VOCAB), 1, False), (range(60, VOCAB + 1), 1, True),
+    ],
+)  # fmt: skip
+def test_ids_are_a_part_of_the_targets(tmp_path, ids, ranks, refused):
+    found = said(tmp_path, whole("dflash"), ids, tensor_parallel_size=ranks)
+    assert len(found) == refused
+    if refused:
+        assert f"{64 * ranks} ids (64 on each rank) to 127, none above 127" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("family", "ids"), [("native", range(70)), ("dflash", range(10)), ("dflash", [1, 1])], ids=str
+)
+def test_a_start_says_what_check_says(tmp_path, family, ids):
+    file = write_ids(tmp_path / "ids.json", ids)
+    with pytest.raises(OptionsError) as refused:
+        resolve_draft(tmp_path, valid_draft(family), draft_vocabulary=file)
+    request = CheckRequest(
+        draft=str(tmp_path / "draft"), target=str(tmp_path / "target"), platform="cpu",
+        options={"draft_vocabulary": file},
+    )  # fmt: skip
+    if ids == [1, 1]:
+        with pytest.raises(OptionsError) as checked:
+            run_check(request)
+        assert str(checked.value) == str(refused.value)
+        return
+    (found,) = run_check(request).inspection.causes
+    assert (found.rule, found.problem.value) == ("rows_can_be_kept", refused.value.value)
+
+
+def test_check_names_the_size(tmp_path):
+    file = write_ids(tmp_path / "ids.json", range(70))
+    draft = write(whole("dflash"), tmp_path / "draft")
+    request = CheckRequest(
+        draft=str(draft), target=str(write_target(tmp_path / "target")), platform="cpu",
+        options={"draft_vocabulary": file},
+    )  # fmt: skip
+    spec = run_check(request).inspection.spec
+    assert spec.head_bytes == 2 * 70 * spec.hidden_size
+
+
+def test_without_a_draft():
+    with pytest.raises(OptionsError, match=r"draft_vocabulary is 'ids\.json'. Allowed: null without"):
+        require_drafts(Options(draft_vocabulary="ids.json"))
+
+
+@pytest.mark.parametrize(("method", "refused"), [("eagle3", False), ("dflash", False), ("mtp", True)])
+def test_another_method(method, refused):
+    engine = EngineFacts(method=method, options=Options(draft_vocabulary="ids.json"))
+    assert len(list(draft_vocabulary_is_used.check(engine))) == refused
+    assert not list(draft_vocabulary_is_used.check(replace(engine, options=Options())))
+
+
+def test_a_draft_that_is_left_to_vllm(tmp_path):
+    draft = valid_draft("native")
+    draft.config["architectures"] = ["K3DSparkModel"]
+    found = inspect(draft, tmp_path, draft_vocabulary="ids.json")
+    assert [error.rule for error in found.errors] == ["draft_vocabulary_has_a_drafter"]
+    assert not inspect(draft, tmp_path).errors
+
+
+@pytest.mark.parametrize(
+    ("found", "quantised"),
+    [
+        (None, False),
+        ({"quant_method": "mxfp4"}, False),
+        ({"quant_method": "gptq", "lm_head": True}, True),
+        ({"quant_method": "gptq", "lm_head": False}, False),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["Linear"]}}}, False),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"a": {"targets": ["re:.*lm_head"]}},
+            },
+            True,
+        ),
+        ({"quant_method": "modelopt", "ignore": ["lm_head"]}, False),
+        ({"quant_method": "modelopt", "quantization": {"exclude_modules": ["*lm_head*"]}}, False),
+        ({"quant_method": "modelopt_fp4", "ignore": []}, True),
+    ],
+    ids=json.dumps,
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_what_a_targets_config_states(found, quantised, nested):
+    config = TARGET | ({} if found is None else {"quantization_config": found})
+    assert quantises_head({"text_config": config} if nested else config) is quantised

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`vllm-eagle vocabulary`: the file of the option `draft_vocabulary`, by the tokens of given texts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vllm_eagle_ext.cli import parameters
+from vllm_eagle_ext.cli.terminal import console, fail
+from vllm_eagle_ext.errors import EagleExtError, OptionsError
+
+if TYPE_CHECKING:
+    from vllm_eagle_ext.checkpoint import Case
+    from vllm_eagle_ext.measure.vocabulary import Coverage
+
+_Texts = Annotated[
+    Path,
+    typer.Option(
+        help="Count the tokens of this file: a plain text, or JSON lines in a file called *.jsonl."
+    ),
+]
+_Entries = Annotated[
+    int, typer.Option(min=64, help="Write this many token ids, fewer than the target has.")
+]
+_File = Annotated[Path, typer.Option(help="Write the token ids to this JSON file.")]
+
+
+def vocabulary(
+    draft: parameters.Draft,
+    texts: _Texts,
+    target: parameters.Target = None,
+    entries: _Entries = 32768,
+    out: _File = Path("draft_vocabulary.json"),
+    revision: parameters.Revision = None,
+    target_revision: parameters.TargetRevision = None,
+    download_dir: parameters.DownloadDir = None,
+    as_json: parameters.AsJson = False,
+) -> None:
+    """Choose the tokens that a draft may propose.
+
+    It takes those that the texts have most often. Use it for a draft whose output head has a row for
+    each token of the target. It needs transformers for the target's tokenizer, and loads no model.
+
+    Exits with 0 once the file is written, and with 2 if something cannot be read or the option is not
+    for this draft.
+    """
+    if find_spec("transformers") is None:
+        fail("This command needs transformers: pip install transformers", as_json=as_json)
+    from vllm_eagle_ext.checkpoint.vocabulary_file import write_vocabulary_file
+    from vllm_eagle_ext.measure.prompts import load_tokenizer
+    from vllm_eagle_ext.measure.vocabulary import SIZES, choose, count_tokens, coverage
+    from vllm_eagle_ext.preflight.check import CheckRequest, run_check
+
+    # Read the draft and the target.
+    engine: dict[str, Any] = {"download_dir": download_dir, "revision": target_revision}
+    try:
+        checked = run_check(
+            CheckRequest(draft=draft, target=target, revision=revision, options={}, engine=engine)
+        )
+        case = _of_whole_head(checked.inspection.case, draft, entries)
+        tokenizer = load_tokenizer(checked.target_name, revision=target_revision)
+        # Count, choose and write.
+        counted = count_tokens(texts, tokenizer)
+        size, ends = case.target.vocab_size, _ends(case)
+        rows = [
+            coverage(counted, choose(counted, count, size, ends), case)
+            for count in sorted({*SIZES, entries})
+            if count < size
+        ]
+        write_vocabulary_file(out, choose(counted, entries, size, ends))
+    except EagleExtError as error:
+        fail(str(error), as_json=as_json)
+    except OSError as error:
+        fail(f"--out cannot be written: {error}", as_json=as_json)
+    # Print.
+    if as_json:
+        found = {"tokens": counted.total(), "entries": entries, "sizes": [asdict(row) for row in rows]}
+        typer.echo(json.dumps(found | {"out": str(out)}, indent=1))
+        return
+    shown = console()
+    shown.print(f"{counted.total():,} tokens, {len(counted):,} different ones of {size:,}")
+    for row in rows:
+        shown.print(_line(row, at_once=case.spec.family.drafts_in_parallel))
+    options = json.dumps({"eagle_ext": {"draft_vocabulary": str(out)}})
+    shown.print(f"{entries:,} ids are in {out}. Serve with: --additional-config '{options}'")
+
+
+def _of_whole_head(case: Case | None, draft: str, entries: int) -> Case:
+    """Return the case of a draft that the option is for.
+
+    Raises:
+        OptionsError: it is not, or has too few rows.
+    """
+    from vllm_eagle_ext.engine_rules.draft_vocabulary import obstacles
+
+    reasons = ["a draft that `vllm-eagle check` understands"] if case is None else [*obstacles(case)]
+    if case is not None and not reasons and entries >= case.target.vocab_size:
+        raise OptionsError(
+            field="--entries", value=entries, allowed=f"64 to {case.target.vocab_size - 1}",
+            remedy="choose fewer than the target has tokens",
+        )  # fmt: skip
+    if reasons or case is None:
+        raise OptionsError(
+            field="DRAFT", value=draft, allowed=reasons[0], remedy="serve it without the option"
+        )
+    return case
+
+
+def _ends(case: Case) -> frozenset[int]:
+    """Return the tokens that end a text, which plain texts lack."""
+    stated = case.engine.text.get("eos_token_id")
+    each = stated if isinstance(stated, list) else [stated]
+    return frozenset(id_ for id_ in each if type(id_) is int and 0 <= id_ < case.target.vocab_size)
+
+
+def _line(row: Coverage, *, at_once: bool) -> str:
+    per = "block" if at_once else "drafted token"
+    saved = f"{row.saved / 1e6:,.1f} MB"
+    return f"{row.entries:>8,} entries keep {row.share:6.1%} of them, and read {saved} less per {per}"

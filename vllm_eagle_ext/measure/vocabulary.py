@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chooses the tokens of a draft vocabulary: those that texts have most often.
+
+Source: FR-Spec, arXiv 2502.14856.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from vllm_eagle_ext.checkpoint import Case
+from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.measure.prompts import text_of_line
+
+SIZES = (8192, 16384, 32768, 65536)
+_PIECE = 2**16  # characters of a plain text that the tokenizer reads at once
+_AT_ONCE = 64  # pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What a draft vocabulary of so many entries keeps."""
+
+    entries: int
+    share: float  # of the counted tokens
+    saved: int  # bytes that the draft no longer reads, per drafted token or block
+
+
+def count_tokens(file: Path, tokenizer: Any) -> Counter[int]:
+    """Count the tokens of a file: JSON lines where it is called so, else one plain text.
+
+    Raises:
+        SpeculativeConfigError: it cannot be read, or holds no token.
+    """
+    counted: Counter[int] = Counter()
+    try:
+        pieces = _pieces(file)
+        while some := list(islice(pieces, _AT_ONCE)):
+            for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"]:
+                counted.update(ids)
+    except (OSError, UnicodeDecodeError) as error:
+        raise _no_texts(file, str(error)) from None
+    if not counted:
+        raise _no_texts(file, "it has no token")
+    return counted
+
+
+def _pieces(file: Path) -> Iterator[str]:
+    """Yield the texts of JSON lines, or a plain text cut at ends of lines."""
+    with file.open(encoding="utf-8") as lines:
+        if file.suffix == ".jsonl":
+            yield from (text_of_line(line) for line in lines)
+            return
+        kept, length = [], 0
+        for line in lines:
+            kept.append(line)
+            length += len(line)
+            if length >= _PIECE:
+                yield "".join(kept)
+                kept, length = [], 0
+        yield "".join(kept)
+
+
+def _no_texts(file: Path, problem: str) -> SpeculativeConfigError:
+    return SpeculativeConfigError(
+        field="--texts",
+        value=str(file),
+        allowed=f"a plain text, or JSON lines in a file called *.jsonl ({problem})",
+        remedy="give texts like those that the target will write, a million tokens or more",
+    )
+
+
+def choose(counted: Counter[int], entries: int, size: int, always: Set[int] = frozenset()) -> list[int]:
+    """Choose the most frequent ids, ascending; of equally frequent ones the lowest.
+
+    Args:
+        size: of the target's vocabulary.
+        always: ids that are kept however often they come.
+    """
+    order = sorted(range(size), key=lambda id_: (id_ not in always, -counted[id_], id_))
+    return sorted(order[:entries])
+
+
+def coverage(counted: Counter[int], ids: list[int], case: Case) -> Coverage:
+    """Compute what a vocabulary of these ids keeps of the counted tokens, and saves of the head."""
+    spec = case.spec
+    row = spec.head_bytes // spec.head_rows
+    share = sum(counted[id_] for id_ in ids) / counted.total()
+    return Coverage(len(ids), share, (spec.head_rows - len(ids)) * row)
