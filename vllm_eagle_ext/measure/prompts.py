@@ -45,13 +45,8 @@ def read_prompts(source: str | None, *, count: int | None = None) -> list[tuple[
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise _no_prompts(source, str(error)) from None
-<<<<<<< HEAD
-    prompts = [prompt for prompt in map(_prompt, lines) if prompt[0]]
+    prompts = [prompt for prompt in map(text_of_line, lines) if prompt[0]]
     if not prompts:
-=======
-    texts = [text for text in map(text_of_line, lines) if text]
-    if not texts:
->>>>>>> vocabulary
         raise _no_prompts(source, "it has no prompt")
     return prompts[:count]
 
@@ -145,12 +140,8 @@ def _switches(tokenizer: Any, chat_template: bool, thinking: bool | None) -> dic
     return {name: thinking}
 
 
-<<<<<<< HEAD
-def _prompt(line: str) -> tuple[str, str | None]:
-=======
-def text_of_line(line: str) -> str:
-    """Return the text of a JSON line, or the line itself."""
->>>>>>> vocabulary
+def text_of_line(line: str) -> tuple[str, str | None]:
+    """Return the text and the category of a JSON line, or the line itself."""
     try:
         found: Any = json.loads(line)
     except ValueError:

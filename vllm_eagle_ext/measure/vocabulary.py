@@ -54,7 +54,7 @@ def _pieces(file: Path) -> Iterator[str]:
     """Yield the texts of JSON lines, or a plain text cut at ends of lines."""
     with file.open(encoding="utf-8") as lines:
         if file.suffix == ".jsonl":
-            yield from (text_of_line(line) for line in lines)
+            yield from (text_of_line(line)[0] for line in lines)
             return
         kept, length = [], 0
         for line in lines:

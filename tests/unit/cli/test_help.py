@@ -57,11 +57,19 @@ def test_required_options_are_marked(shown):
 
 def test_the_commands_are_known():
     names = [" ".join(path) for path in COMMANDS]
-<<<<<<< HEAD
-    assert names == ["", "check", "convert", "plan", "verify", "bench", "tune", "selftest", "status"]
-=======
-    assert names == ["", "check", "plan", "verify", "bench", "tune", "vocabulary", "selftest", "status"]
->>>>>>> vocabulary
+    expected = [
+        "",
+        "check",
+        "convert",
+        "plan",
+        "verify",
+        "bench",
+        "tune",
+        "vocabulary",
+        "selftest",
+        "status",
+    ]
+    assert names == expected
 
 
 def test_every_command_ends_with_an_example(shown):
