@@ -103,7 +103,7 @@ def acceptance(name: str) -> dict[str, Any]:
         other = Load(prompts[:COUNTED], concurrency=10, max_tokens=TOKENS, ignore_eos=True)
         counted = Counter(token for text in engine.load(other).texts for token in text)
         whole = engine.load(asked)
-    rows = [{"entries": size, "share": 1.0, "kept": 1.0, "accepted": _accepted(whole)}]
+    rows = [{"entries": size, "share": 1.0, "kept_of_counted": 1.0, "accepted": _accepted(whole)}]
     for part in PARTS:
         ids = choose(counted, size // part, size)
         write_vocabulary_file(file := BUILD / f"{name}-{part}.json", ids)
@@ -113,7 +113,7 @@ def acceptance(name: str) -> dict[str, Any]:
         rows.append(
             {
                 "entries": len(ids), "share": round(1 / part, 4),
-                "kept": round(sum(counted[token] for token in ids) / counted.total(), 4),
+                "kept_of_counted": round(sum(counted[token] for token in ids) / counted.total(), 4),
                 "accepted": _accepted(measured),
                 "same_texts": sum(a == b for a, b in zip(measured.texts, whole.texts, strict=True)),
             }
