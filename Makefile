@@ -81,14 +81,20 @@ test-peers: venv
 # What vLLM 0.33's Python can change: no server, no other project's library. SHORT=1: each kind of draft on V2.
 BIN_033 := .venv-0.33/bin
 SHORT_033 := $(addprefix tests/e2e/test_,v2.py v2_hybrid.py v2_under_load.py)
-ENGINES_033 := $(SHORT_033) $(addprefix tests/e2e/test_,acceptance.py draft_window.py gated.py \
-	hybrid_dflash.py hybrid_replay.py one_token_prompts.py scheduling.py)
+ENGINES_033 := $(SHORT_033) $(addprefix tests/e2e/test_,acceptance.py gated.py hybrid_dflash.py \
+	hybrid_replay.py scheduling.py)
+# Of these, what runs on V2.
+V2_033 := $(addprefix tests/e2e/test_,adapters.py draft_window.py k_by_batch_size.py one_token_prompts.py \
+	sampling.py second_heads.py)
 test-0.33: venv-0.33
 ifndef SHORT
 	@OMP_NUM_THREADS=1 $(BIN_033)/python -m pytest tests/unit tests/contract -m "$(FAST)" $(UNITS) $(PYTEST)
 endif
 	@$(BIN_033)/python tools/preload.py $(BIN_033)/python -m pytest $(if $(SHORT),$(SHORT_033),$(ENGINES_033)) \
 		-m "not peers and (v2 or not long)" $(ENGINES) $(SLOWEST) $(PYTEST)
+ifndef SHORT
+	@$(BIN_033)/python tools/preload.py $(BIN_033)/python -m pytest $(V2_033) -m v2 $(ENGINES) $(SLOWEST) $(PYTEST)
+endif
 
 # What README promises: by model runner and release of vLLM, and the test in `make test`.
 promises: venv
@@ -124,4 +130,4 @@ docs: venv
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 build: venv
-	@$(BIN)/python -m build --outdir build/dist
+	@rm -rf build/dist && $(BIN)/python -m build --outdir build/dist

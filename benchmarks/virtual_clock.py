@@ -107,6 +107,10 @@ class Runner:
         self.pair = pair_of(drafted, draft_of(DRAFTS[0]), config("qwen3_6_27b"))
         self.measured = read_times(file, self.pair) if file else None
 
+    def has_times_of(self, cell: Cell) -> bool:
+        """Tell whether the file, if one is given, is of the cell's GPU; a tune's may be of any."""
+        return not isinstance(self.measured, Modelled) or self.measured.gpu.name == GPUS[cell.gpu].name
+
     def times(self, gpu: Gpu, plan: HybridPlan) -> StepTimes:
         draft = plan.premises.draft
         layers = draft.layers if draft else ()
@@ -131,7 +135,12 @@ class Runner:
 
 def main(
     only: Annotated[str, typer.Option(help="Words of the cells to run, such as H100,1024,replay.")] = "",
-    times: Annotated[Path | None, typer.Option(help="report.json of tune, or a selftest's.")] = None,
+    times: Annotated[
+        Path | None,
+        typer.Option(
+            help="A selftest's JSON, or report.json of tune: its times are those of both schemes."
+        ),
+    ] = None,
     longer: Annotated[int, typer.Option(min=1, help="Times as many steps, for long queues.")] = 1,
     out: Annotated[Path | None, typer.Option(help="JSON to write.")] = None,
 ) -> None:
@@ -141,7 +150,7 @@ def main(
         with single_process_group(folder):
             try:
                 runner = Runner(folder, Builder(folder, patch), times)
-                for cell in cells(only):
+                for cell in filter(runner.has_times_of, cells(only)):
                     found.append(runner.run(cell, longer * STEPS[cell.k]))
                     print(json.dumps(found[-1]), flush=True)
             except EagleExtError as error:

@@ -26,6 +26,8 @@ ENGINE = {
     "per_request_spec_decode_metrics": "summary",  # acceptance in each answer
 }
 
+CPU = {"VLLM_CPU_KVCACHE_SPACE": "1"}  # GiB; leave it out for GPUs
+
 
 def llm() -> serve.Application:
     from ray.serve.llm import LLMConfig, build_openai_app
@@ -34,14 +36,16 @@ def llm() -> serve.Application:
         model_loading_config={"model_id": "tiny", "model_source": str(TINY / "target")},
         accelerator_config={"kind": "cpu"},  # leave it out for GPUs
         deployment_config={"num_replicas": 1},
-        runtime_env={"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1"}},  # GiB; for CPUs
+        runtime_env={"env_vars": CPU},
         engine_kwargs=ENGINE,
     )
     return build_openai_app({"llm_configs": [config]})
 
 
 # For a GPU add "num_gpus": 1 to its options.
-@serve.deployment(ray_actor_options={"num_cpus": 2}, health_check_timeout_s=120)
+@serve.deployment(
+    ray_actor_options={"num_cpus": 2, "runtime_env": {"env_vars": CPU}}, health_check_timeout_s=120
+)
 class Plain:
     def __init__(self) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs

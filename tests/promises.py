@@ -65,7 +65,8 @@ def table(items: Sequence[pytest.Item]) -> str:
 
 def shown_by(items: Sequence[pytest.Item]) -> dict[str, dict[str, str]]:
     """A file of tests by promise and column, of promises that an engine shows."""
-    in_short, on_033 = _files("SHORT_033"), _files("SHORT_033") | _files("ENGINES_033")
+    in_short = _files("SHORT_033")
+    on_033 = in_short | _files("ENGINES_033") | _files("V2_033")
     found: dict[str, dict[str, set[str]]] = {}
     for item in items:
         if item.get_closest_marker("e2e") is None or item.get_closest_marker("gpu") is not None:

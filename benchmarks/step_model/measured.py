@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +39,7 @@ def read_times(path: Path, pair: Pair) -> StepTimes:
 def _of_selftest(found: dict[str, Any], pair: Pair) -> Modelled:
     """The model, with the bandwidth of a copy and the times of states that this GPU showed."""
     name = str(found["device"]["name"])
-    gpu = next((gpu for gpu in GPUS.values() if gpu.name in name), None)
+    gpu = next((gpu for gpu in GPUS.values() if re.search(rf"\b{gpu.name}\b", name)), None)
     bandwidth = found["copy_bandwidth"]
     if gpu is None or not bandwidth:
         raise _refused(name, f"a self-test with times, on {' or '.join(GPUS)}")

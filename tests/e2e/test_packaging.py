@@ -66,7 +66,7 @@ def test_once_the_project_has_an_address(tmp_path):
     )
     stated = tmp_path / "vllm_eagle_ext/version.py"
     address = "https://forge.example/project"
-    stated.write_text(stated.read_text().replace('PROJECT_URL = ""', f'PROJECT_URL = "{address}"'))
+    stated.write_text(re.sub(r'PROJECT_URL = ".*?"', f'PROJECT_URL = "{address}"', stated.read_text()))
     run("build", "--wheel", "--outdir", str(tmp_path / "dist"), str(tmp_path))
     (built,) = (tmp_path / "dist").iterdir()
     run("twine", "check", "--strict", str(built))

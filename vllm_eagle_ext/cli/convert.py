@@ -28,7 +28,8 @@ def convert(
 ) -> None:
     """Make a copy of a draft that vLLM serves without this package.
 
-    It adds keys to config.json. It links the weights, or copies them where the file system has no links.
+    It adds keys to config.json. The weights are hard links to the draft's files, which you
+    must not edit in place; where the file system has no links they are copied.
     A draft that vLLM serves as it is published is not copied.
 
     Exits with 0 if vLLM serves the draft or its copy, and with 1 if it cannot. Exits with 2 if the draft
@@ -46,7 +47,8 @@ def convert(
         try:
             found = plan(result, in_speculators_format=format_ == "speculators")
         except UnsupportedDraftError as refusal:
-            shown.print(str(refusal))
+            for line in str(refusal).splitlines():
+                shown.print(line)
             raise typer.Exit(1) from None
         if found is None:
             shown.print("vLLM reads this draft as it is meant by itself: nothing was written.")

@@ -29,7 +29,15 @@ def rows_can_be_kept(case: Case) -> Iterable[Problem]:
         return
     for reason in obstacles(case):
         yield Problem(field=OPTION, value=path, allowed=reason, remedy="leave the option out")
-    least = _ROWS * case.engine.tensor_parallel_size
+    ranks = case.engine.tensor_parallel_size
+    least, padded = _ROWS * ranks, -(-len(ids) // _ROWS) * _ROWS
+    if padded % ranks:
+        yield Problem(
+            field=f"length of {OPTION}",
+            value=len(ids),
+            allowed=f"a multiple of {least}, since {ranks} ranks share rows in steps of {_ROWS}",
+            remedy="write the file with other --entries",
+        )
     if not least <= len(ids) < size or ids[-1] >= size:
         yield Problem(
             field=f"length and last id of {OPTION}",

@@ -34,8 +34,9 @@ def spread_of(
         if length:
             bins[list(bins)[min(int((length - 1) / width), len(bins) - 1)]] += 1
     own: dict[str, list[Sequence[int]]] = {}
-    for one, category in zip(histograms, categories if any(categories) else (), strict=False):
-        own.setdefault(category or _NO_CATEGORY, []).append(one)
+    if any(categories):
+        for one, category in zip(histograms, categories, strict=True):
+            own.setdefault(category or _NO_CATEGORY, []).append(one)
     lengths = {name: length_of(some) for name, some in own.items()}
     return {
         "requests_by_length": bins,

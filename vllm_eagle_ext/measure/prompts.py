@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.printable import printable
 
 BUILT_IN = "built-in"
 _FILE = Path(__file__).parent / "builtin_prompts.jsonl"
@@ -152,7 +153,7 @@ def text_of_line(line: str) -> tuple[str, str | None]:
         found = found.get("text") or found.get("prompt")
     if not isinstance(found, str):
         return line, None
-    return found, category if isinstance(category, str) else None
+    return found, printable(category) if isinstance(category, str) else None
 
 
 def _no_prompts(source: object, problem: str) -> SpeculativeConfigError:

@@ -211,7 +211,7 @@ def group_size(counts: Sequence[int]) -> int:
     """Count the layers of a group, as vLLM's `_get_kv_cache_groups_uniform_page_size` chooses it.
 
     From 0.33 on a target's class may group its layers itself (`SupportsKVCacheGrouping`, experimental).
-    Ours do not: without padding replay waits less on a virtual clock, but gains no tokens per second.
+    Ours do not: 0.32 lacks it, and plans count what vLLM does.
     """
     fewest, most = min(counts), max(counts)
     return most if most < fewest * 1.5 else fewest

@@ -75,25 +75,20 @@ def read_draft(
     published = family.read_layers(config, drafter.backbone, format_of(model.config))
     window = _window_to_give(request, drafter, flat, config, published, length, k)
     found = published if window is None or keeps_all else with_window(published, window)
-    kept = [None if keeps_all and window is not None else layer.window for layer in found]
+    windows = [None if keeps_all and window is not None else layer.window for layer in found]
     heads, head = read_heads(config, drafter.backbone), config.draft_vocab_size or config.vocab_size
     added, row = 0, 2 * config.hidden_size
     if request.draft_vocabulary is not None:
-        added = len(read_vocabulary_file(request.draft_vocabulary, _VOCABULARY))
-        if head < config.vocab_size or added >= head:
-            raise OptionsError(
-                field=_VOCABULARY, value=request.draft_vocabulary,
-                allowed=f"a part of a whole vocabulary; the draft's head has {head} rows",
-                remedy="leave the option out",
-            )  # fmt: skip
-        head = added
+        kept = _kept_rows(request.draft_vocabulary, drafter, config, head)
+        added = kept - (head if _has_own_head(request, model) else 0)
+        head = kept
     return Draft(
         tuple(
             Attention(
-                layers=kept.count(one), kv_heads=heads.kv, head_dim=heads.dim, window=one,
+                layers=windows.count(one), kv_heads=heads.kv, head_dim=heads.dim, window=one,
                 element_bytes=kv_bytes, tp=request.tp,
             )
-            for one in dict.fromkeys(kept)
+            for one in dict.fromkeys(windows)
         ),
         (size_of(model, ".safetensors") or size_of(model, ".bin")) + added * row,
         non_causal=not all(layer.causal for layer in found),
@@ -102,6 +97,37 @@ def read_draft(
         tables=rope_table_bytes(flat),
         head_read=head_read(row * head, target, at_once=family.drafts_in_parallel),
     )  # fmt: skip
+
+
+def _kept_rows(file: str, drafter: Drafter, config: DraftConfig, head: int) -> int:
+    """Count the rows of the head that stay.
+
+    Raises:
+        OptionsError: the file cannot be read, or a start would refuse it for this draft.
+    """
+    ids = read_vocabulary_file(file, _VOCABULARY)
+    if drafter.is_vllms:
+        allowed = "no value for a draft that runs in a class of vLLM's"
+    elif head < config.vocab_size or len(ids) >= head:
+        allowed = f"a part of a whole vocabulary; the draft's head has {head} rows"
+    elif ids[-1] >= config.vocab_size:
+        allowed = f"ids up to {config.vocab_size - 1}; the last is {ids[-1]}"
+    else:
+        return len(ids)
+    raise OptionsError(
+        field=_VOCABULARY,
+        value=file,
+        allowed=allowed,
+        remedy="leave the option out, or write another file",
+    )
+
+
+def _has_own_head(request: PlanRequest, model: Model) -> bool:
+    """Tell whether the draft's files have a head; of a config without files none is counted."""
+    with suppress(EagleExtError):
+        files = read_draft_files(model.name, download_dir=request.download_dir, field="DRAFT")
+        return "lm_head.weight" in files.tensors
+    return False
 
 
 def _read_config(

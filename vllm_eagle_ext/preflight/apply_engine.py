@@ -123,6 +123,22 @@ def apply_hybrid_state(
         architectures.use_architecture(target, REPLAYING_TARGETS[architecture])
 
 
+def require_followed(options: Options, model: str) -> None:
+    """Refuse what only this package's drafters follow, for a draft that plain vLLM loads unchecked.
+
+    Raises:
+        OptionsError: a window or a vocabulary of the draft is asked for.
+    """
+    for name in ("draft_vocabulary", "draft_window"):
+        if (value := getattr(options, name)) is not None:
+            raise OptionsError(
+                field=f"additional_config.eagle_ext.{name}",
+                value=value,
+                allowed=f"no value for the draft {model!r}, which plain vLLM loads",
+                remedy="leave the option out, or name a draft that `vllm-eagle check` approves",
+            )
+
+
 def require_drafts(options: Options) -> None:
     """Refuse what is of no use in a run without drafts, which has nothing to replay or verify.
 

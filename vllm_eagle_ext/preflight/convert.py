@@ -20,7 +20,7 @@ from vllm_eagle_ext.checkpoint import Case, inspect_draft
 from vllm_eagle_ext.checkpoint.headers import header_length, parse_json
 from vllm_eagle_ext.checkpoint.stock_gaps import stock_gaps
 from vllm_eagle_ext.checkpoint.tensors import canonical_name
-from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
+from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.preflight.check import CheckResult
 from vllm_eagle_ext.preflight.foreseen import usual_k
 from vllm_eagle_ext.preflight.serve import serve_command
@@ -47,10 +47,15 @@ def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conv
 
     Raises:
         UnsupportedDraftError: vLLM cannot serve the draft rightly, or nothing shows that it does.
+        SpeculativeConfigError: its files are not at hand.
     """
     case = result.inspection.case
     if case is None or result.inspection.errors:
-        raise _refused(result, ["this package does not serve it; `vllm-eagle check` says why"])
+        raise UnsupportedDraftError(
+            field="DRAFT", value=result.request.draft, allowed="one that `vllm-eagle check` approves",
+            remedy="run it, and correct what it names",
+        )  # fmt: skip
+    _require_files(result, case)
     if reasons := list(_untried(result, case)):
         raise _refused(result, reasons)
     gaps = stock_gaps(case)
@@ -70,6 +75,20 @@ def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conv
     return found
 
 
+def _require_files(result: CheckResult, case: Case) -> None:
+    """Raise a SpeculativeConfigError for files that cannot be copied from here."""
+    remedy = None
+    if case.files.folder is None:
+        remedy = "fetch its files with `hf download`, and name their folder"
+    elif not case.has_tensors:
+        remedy = "save its weights as safetensors"
+    if remedy:
+        raise SpeculativeConfigError(
+            field="DRAFT", value=result.request.draft, allowed="a folder with safetensors files",
+            remedy=remedy,
+        )  # fmt: skip
+
+
 def _untried(result: CheckResult, case: Case) -> Iterator[str]:
     """Yield why nothing shows that vLLM reads the draft as it was trained."""
     for finding in result.inspection.findings:
@@ -77,10 +96,6 @@ def _untried(result: CheckResult, case: Case) -> Iterator[str]:
             yield f"{finding.problem.field}: only acceptance under an option tells what is meant"
     if case.spec.quantisation is not None:
         yield "quantised drafts were not tried"
-    if not case.has_tensors:
-        yield "weights in .bin files are not looked into; save them as safetensors"
-    if case.files.folder is None:
-        yield "its files are on the hub: fetch them with `hf download`, and name their folder"
     if case.target.padding:
         yield "the target's vocabulary has rows that the draft does not know"
 
@@ -111,7 +126,7 @@ def way_out(result: CheckResult) -> str | None:
         return None
     try:
         found = convert(result)
-    except UnsupportedDraftError:
+    except EagleExtError:
         return None
     words = ["vllm-eagle", "convert", result.request.draft, "OUT", "--target", result.target_name]
     return shell_line(words) if found else None
@@ -120,7 +135,7 @@ def way_out(result: CheckResult) -> str | None:
 def start_command(result: CheckResult, found: Conversion, out: Path) -> str:
     """Compose the line that serves a copy without this package."""
     if found.in_speculators_format:
-        return shell_line(["vllm", "serve", str(out)])
+        return serve_command(result, in_one=str(out))
     return serve_command(replace(result, request=replace(result.request, draft=str(out))))
 
 
@@ -139,8 +154,6 @@ def write(found: Conversion, out: Path) -> dict[str, str]:
     assert folder is not None
     out.mkdir(parents=True, exist_ok=True)
     names = sorted({header.file for header in found.case.files.tensors.values()})
-    if not found.in_speculators_format:  # whose names an index does not have; vLLM needs none
-        names += [path.name for path in folder.glob("*.safetensors.index.json")]
     bring = _copy_renamed if found.in_speculators_format else _link
     how = {name: bring(folder / name, out / name) for name in names}
     (out / "config.json").write_text(json.dumps(found.config, indent=2) + "\n")

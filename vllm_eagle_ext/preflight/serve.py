@@ -25,14 +25,17 @@ _PASSED_ON = {"revision": "--revision", "model_impl": "--model-impl"}
 _NODES = Path("/sys/devices/system/node")
 
 
-def serve_command(result: CheckResult) -> str:
+def serve_command(result: CheckResult, *, in_one: str | None = None) -> str:
     """Compose the line to paste; K defaults to what the draft was trained for, or 3.
 
     Where only one of vLLM's model runners can draft with it, the line says so.
+
+    Args:
+        in_one: a draft that names target and K itself.
     """
     request, engine = result.request, result.engine
-    draft = json.dumps(speculative_config(result))
-    words = ["vllm", "serve", result.target_name, "--speculative-config", draft]
+    draft = ["--speculative-config", json.dumps(speculative_config(result))]
+    words = ["vllm", "serve", *([in_one] if in_one else [result.target_name, *draft])]
     for key, option in _PASSED_ON.items():
         if request.engine.get(key):
             words += _option(option, str(request.engine[key]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from tests.support.checkpoints import HIDDEN
 from tests.support.draft_vocabularies import whole, write_ids
@@ -163,6 +164,34 @@ def test_a_draft_vocabulary_reads_less_and_is_kept(said, plan, tmp_path):
         assert result.exit_code == 2
         assert "--draft-vocabulary is" in result.stderr
         assert words in result.stderr
+
+
+def test_a_draft_s_own_head_shrinks(said, tmp_path):
+    made = whole("native")
+    made.tensors["lm_head.weight"] = torch.zeros(made.config["vocab_size"], HIDDEN).bfloat16()
+    draft = write(made, tmp_path / "draft")
+    before = said(*H200, "--draft", str(draft))
+    file = write_ids(tmp_path / "ids.json", range(70))
+    found = said(*H200, "--draft", str(draft), "--draft-vocabulary", file)
+    assert found["draft_weights_bytes"] < before["draft_weights_bytes"]
+    rows = before["draft_weights_bytes"] - found["draft_weights_bytes"]
+    assert rows == before["draft_head_bytes"] - found["draft_head_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("family", "ids", "words"),
+    [
+        ("dspark", range(70), "a draft that runs in a class of vLLM's"),
+        ("dflash", [*range(70), 10**6], "the last is 1000000"),
+    ],
+)
+def test_a_draft_vocabulary_that_a_start_refuses(plan, tmp_path, family, ids, words):
+    draft = write(whole(family), tmp_path / "draft")
+    result = plan(
+        *H200, "--draft", str(draft), "--draft-vocabulary", write_ids(tmp_path / "i.json", ids)
+    )
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
 
 
 def test_a_draft_vocabulary_is_a_part_of_a_whole_one(plan, tmp_path):

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
@@ -17,7 +18,7 @@ from tests.unit.checkpoint.rules.changes import ANGELSLIM, IDS, TOP_IDS, key, no
 from tests.unit.preflight.configs import speculative_config
 from vllm_eagle_ext.checkpoint.stock_gaps import stock_gaps
 from vllm_eagle_ext.cli import app
-from vllm_eagle_ext.errors import UnsupportedDraftError
+from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError
 from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 from vllm_eagle_ext.preflight.convert import convert
 from vllm_eagle_ext.preflight.convert import write as write_copy
@@ -68,14 +69,14 @@ def test_vllm_reads_of_a_copy_what_this_package_reads_of_the_draft(target, tmp_p
 def test_each_family(target, tmp_path, family):
     """A copy is read as the draft, and vLLM gets nothing of it wrong; others need none, or have none."""
     expected = {
-        "gated": "gate", "quantised": "quantised", "mla": "nested", "bin": "in .bin files",
+        "gated": "gate", "quantised": "quantised", "mla": "nested", "bin": "as safetensors",
         "no_aux": "aux states", "p-eagle": None,
         "speculators": None, "dflash": None, "dflash-speculators": None,
     }  # fmt: skip
     folder = write(valid_draft(family), tmp_path / "draft")
     result = checked(folder, target)
     if expected.get(family):
-        with pytest.raises(UnsupportedDraftError, match=expected[family]):
+        with pytest.raises(EagleExtError, match=expected[family]):
             convert(result)
         return
     found = convert(result)
@@ -136,6 +137,36 @@ def test_refused_with_the_reason(target, tmp_path, family, changes, words):
     assert (result.exit_code, out.exists()) == (1, False)
     assert words in result.stdout
     assert "serve it with this package" in result.stdout
+    assert "\\n" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "status", "words"),
+    [
+        ("native", key("hidden_size", 200), 1, "run it, and correct what it names"),
+        ("native", None, 2, "save its weights as safetensors"),
+    ],
+)
+def test_what_can_be_mended_is_told(target, tmp_path, family, change, status, words):
+    draft = valid_draft(family)
+    if change:
+        change(draft)
+    folder = write(draft, tmp_path / "draft")
+    if not change:
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+    result = told(folder, target, tmp_path / "copy")
+    assert result.exit_code == status
+    assert words in " ".join(result.output.split())
+    assert "with this package" not in result.output
+
+
+def test_only_files_with_the_draft_s_tensors_are_taken(target, tmp_path):
+    draft, secret = five(tmp_path / "draft"), tmp_path / "secret"
+    secret.write_text("not the draft's")
+    (draft / "x.safetensors.index.json").symlink_to(secret)
+    assert told(draft, target, tmp_path / "copy").exit_code == 0
+    assert {path.name for path in (tmp_path / "copy").iterdir()} == {"config.json", "model.safetensors"}
 
 
 def test_what_vllm_serves_as_it_is_stays(target, tmp_path):
@@ -147,7 +178,9 @@ def test_what_vllm_serves_as_it_is_stays(target, tmp_path):
     assert (result.exit_code, out.exists()) == (0, False)
     assert "nothing was written" in result.stdout
     named = told(folder, target, out, "--format", "speculators", "-k", "5")  # which it does not yet
-    assert named.stdout.splitlines()[-1] == f"vllm serve {out}"
+    words = named.stdout.splitlines()[-1].split()
+    assert words[:3] == ["vllm", "serve", str(out)]
+    assert not {str(target), "--speculative-config"} & set(words)
     config = json.loads((out / "config.json").read_text())
     block = config["speculators_config"]
     assert block["proposal_methods"][0]["speculative_tokens"] == 5
@@ -186,8 +219,7 @@ def test_shards_and_their_names(target, tmp_path):
     for form in FORMATS:
         result = told(draft, target, tmp_path / form, "--format", form)
         assert result.exit_code == 0, result.output
-    assert (tmp_path / "own/model.safetensors.index.json").exists()
-    assert {path.name for path in (tmp_path / "speculators").iterdir()} == {*shards, "config.json"}
+        assert {path.name for path in (tmp_path / form).iterdir()} == {*shards, "config.json"}
     found = {}
     for shard in shards:
         found |= load_file(tmp_path / "speculators" / shard)

@@ -21,7 +21,7 @@ from vllm_eagle_ext.engine_rules.draft_vocabulary import (
 )
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.options import Options
-from vllm_eagle_ext.preflight.apply_engine import require_drafts
+from vllm_eagle_ext.preflight.apply_engine import require_drafts, require_followed
 from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
@@ -124,6 +124,14 @@ def test_check_names_the_size(tmp_path):
 def test_without_a_draft():
     with pytest.raises(OptionsError, match=r"draft_vocabulary is 'ids\.json'. Allowed: null without"):
         require_drafts(Options(draft_vocabulary="ids.json"))
+
+
+@pytest.mark.parametrize("option", [{"draft_vocabulary": "ids.json"}, {"draft_window": 64}])
+def test_a_draft_that_plain_vllm_loads(option):
+    (name,) = option
+    with pytest.raises(OptionsError, match=rf"{name} is .*no value for the draft 's3://bucket/draft'"):
+        require_followed(Options(**option), "s3://bucket/draft")
+    require_followed(Options(), "s3://bucket/draft")
 
 
 @pytest.mark.parametrize(("method", "refused"), [("eagle3", False), ("dflash", False), ("mtp", True)])

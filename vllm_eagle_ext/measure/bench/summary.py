@@ -138,7 +138,7 @@ def metrics_of_texts(found: Measured) -> dict[str, Any]:
         "step_s": decode_s / steps if steps else None,
         "drafts": found.drafts,
         "accepted": found.accepted,
-        "histograms": [one for one in found.histograms if one],
+        "histograms": found.histograms if any(found.histograms) else [],
         "ttft_s": [answer.ttft_s for answer in answers],
         "tpot_s": [a.decode_s / (len(a.tokens) - 1) for a in answers if len(a.tokens) > 1],
         "texts_sha256": sha256_of(found.texts),

@@ -53,8 +53,9 @@ def _tables(report: Report) -> Iterator[tuple[str, Table]]:
         most = max(report.settings.ks, default=0)
         first = f" (the first {_MOST_POSITIONS})" if most > _MOST_POSITIONS else ""
         yield f"acceptance length, and per position{first}, all concurrencies", _acceptance(report)
-        yield "requests by their acceptance length", _spread(report, "requests_by_length")
-        yield "acceptance length by category of prompt", _spread(report, "length_by_category")
+        yield "requests by their acceptance length, of all runs", _spread(report, "requests_by_length")
+        by_category = f"acceptance length by category of prompt (at most {_MOST_NAMES})"
+        yield by_category, _spread(report, "length_by_category")
         return
     surface = surface_of(report)
     for context in report.settings.contexts:
