@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shlex
 import subprocess
@@ -52,15 +51,13 @@ def test_each_place_of_an_error_and_of_a_finding(text):
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=NAMES)
-def test_each_line_of_the_log_is_one(text, caplog):
+def test_each_line_of_the_log_is_one(text, vllm_log):
     logger = get_logger("vllm_eagle_ext.a_test")
     get_logger("vllm_eagle_ext.a_test")  # once more, as two modules of one name would
-    logger.propagate = True
-    with caplog.at_level(logging.WARNING):
-        logger.warning("said: %s", text)
-        logger.warning(text + " 100%")  # noqa: G003 - a text with no arguments
-    assert [record.getMessage().isprintable() for record in caplog.records] == [True, True]
-    assert caplog.records[1].getMessage().endswith(" 100%")
+    logger.warning("said: %s", text)
+    logger.warning(text + " 100%")  # noqa: G003 - a text with no arguments
+    assert [record.getMessage().isprintable() for record in vllm_log.records] == [True, True]
+    assert vllm_log.records[1].getMessage().endswith(" 100%")
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])

@@ -97,7 +97,7 @@ def test_reading_its_record_imports_no_model():
 
 def test_its_row_is_in_the_documents():
     (row,) = (row for row in architectures() if DRAFTER.architecture in row)
-    assert "| toy EAGLE-3 | `eagle3` | `Eagle3ToyForCausalLM` |" in row
+    assert "|toy EAGLE-3|`eagle3`|`Eagle3ToyForCausalLM`|" in row
 
 
 def test_a_name_is_taken_once():

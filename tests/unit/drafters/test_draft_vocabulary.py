@@ -149,7 +149,6 @@ def test_a_head_that_was_never_filled(tmp_path, file):
         draft = construct(pair.config, torch.float32)
         draft.load_weights(iter(pair.draft.tensors.items()))
         draft.process_weights_after_loading()
-    assert draft.lm_head.weight.isnan().all()
     with pytest.raises(UnsupportedTargetError, match="output head that vLLM shares .* is missing"):
         draft(torch.zeros(2, dtype=torch.long), torch.arange(2))
 

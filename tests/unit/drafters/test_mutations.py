@@ -63,6 +63,7 @@ OF_THE_REQUEST = {
     "confidence_head_is_there", "vocabulary_is_widened", "draft_window_is_computed",
     "narrow_vocabulary_is_padded",
     "draft_window_holds_a_step", "draft_window_is_used", "embedding_scale_is_stated",
+    "draft_vocabulary_has_a_drafter",
 }  # fmt: skip
 # Values are read where they are asked for: preflight/check/test_weights.py.
 OF_ALL_VALUES = {"weights_are_finite", "weights_are_not_all_zero", "weights_have_a_usual_scale"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
 import pytest
@@ -179,10 +178,9 @@ def test_p_eagle_is_not_updated(tmp_path):
         started.update([list(case.new.tensors.items())])
 
 
-def test_dummy_weights_are_told(tmp_path, caplog):
+def test_dummy_weights_are_told(tmp_path, vllm_log):
     started = Case(tmp_path, "native")
-    with caplog.at_level(logging.WARNING):
-        started.start("files")
-        assert "dummy weights" not in caplog.text
-        started.start("dummy")
-    assert "drafts noise until an update" in caplog.text
+    started.start("files")
+    assert not vllm_log.containing("dummy weights")
+    started.start("dummy")
+    assert vllm_log.containing("drafts noise until an update")
