@@ -52,6 +52,10 @@ RUN_BY = {
     "vllm-eagle verify": "tests/e2e/test_verify.py",
     "vllm-eagle bench": "tests/e2e/test_bench.py",
     "vllm-eagle tune": "tests/e2e/test_tune.py",
+    "vllm-eagle convert": "tests/e2e/test_convert.py",
+    "vllm-eagle vocabulary": "tests/unit/measure/test_vocabulary.py",
+    "python -m benchmarks.virtual_clock": "tests/unit/memory/test_virtual_clock.py",
+    "python -m benchmarks.modelled_page": "tests/unit/benchmarks/test_modelled_page.py",
 }
 
 
