@@ -93,19 +93,14 @@ _ENGINE = (
     Name(
         "vllm.v1.sample.rejection_sampler",
         "rejection_sample",
-        "synthetic acceptance on a CPU",
-        parameters=(
+        "synthetic acceptance on a CPU; by place, as the next entry shows",
+        accepts=(
             "draft_token_ids",
             "num_draft_tokens",
-            "max_spec_len",
-            "cu_num_draft_tokens",
-            "draft_probs",
             "target_logits",
-            "bonus_token_ids",
             "sampling_metadata",
             "synthetic_mode",
             "synthetic_conditional_rates",
-            "use_fp64_gumbel",
         ),
     ),
     Name(
