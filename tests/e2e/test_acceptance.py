@@ -33,6 +33,7 @@ def test_requests_add_up_to_what_vllm_counts(v1, name):
 
 
 @pytest.mark.v2
+@pytest.mark.long
 def test_requests_add_up_on_v2(v2):
     assert_requests_add_up(v2[0]["gated"])
 
