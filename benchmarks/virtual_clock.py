@@ -26,8 +26,9 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-os.environ.update(VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_STATS="1", VLLM_CPU_KVCACHE_SPACE="1")
-os.environ["HF_HUB_OFFLINE"] = "1"
+if __name__ == "__main__":  # before vLLM is imported; tests, which import this file, keep theirs
+    os.environ.update(VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_STATS="1", VLLM_CPU_KVCACHE_SPACE="1")
+    os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 

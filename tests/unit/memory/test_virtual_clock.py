@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from packaging.version import Version
@@ -121,3 +122,8 @@ def test_times_of_a_tune(runner, tmp_path):
     assert prompt == pytest.approx(2048 * (0.001 + 0.0005 / 16), rel=1e-6)
     with pytest.raises(OptionsError, match="K = 7"):
         times.seconds("replay", 7, Load(1, 64, 0))
+
+
+def test_an_import_sets_no_variable():
+    """Engines of other tests in this process would inherit it, and log nothing."""
+    assert "VLLM_LOGGING_LEVEL" not in os.environ
