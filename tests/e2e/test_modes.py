@@ -24,6 +24,7 @@ def assert_same_acceptance(prompts, eager, runner="v1", **engine_args):
     assert max(abs(a - b) for a, b in zip(left, right, strict=True)) <= BOUND
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not has_compiler(), reason="torch.compile needs a C++ compiler on a CPU")
 def test_compiled_equals_eager(v1, prompts):
     """Stale or not yet visible target features are the classic fault of compiled drafting."""

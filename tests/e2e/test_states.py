@@ -48,6 +48,7 @@ def test_aux_layers_from_embeddings_to_before_the_final_norm(target, prompts):
     assert min(steps) > 3 * BOUND
 
 
+@pytest.mark.long
 @pytest.mark.v2
 def test_v2_captures_the_same_five(v2, target, prompts):
     assert max(errors(v2[0]["postnorm"], target, prompts[0], POSTNORM_AUX_LAYERS)) < BOUND

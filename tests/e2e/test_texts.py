@@ -30,6 +30,7 @@ def test_greedy_text_is_that_without_a_draft(plain, runner, name, request):
     assert len(gaps) <= near_tie_share(0.1) * count
 
 
+@pytest.mark.long
 @pytest.mark.v2
 def test_log_of_v2_names_aux_layers_rule_and_drafter_once(v2):
     """V1's: test_in_float32.py."""
