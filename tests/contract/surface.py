@@ -60,19 +60,6 @@ PACKAGE = (
         parameters=("x", "cu_num_tokens", "num_tokens", "replace_from", "replace_to"),
     ),
     Name(
-        "vllm.v1.worker.gpu_model_runner",
-        "GPUModelRunner._sample",
-        "a step without drafts on a CPU is handed to the plain sampler",
-        parameters=("self", "logits", "spec_decode_metadata"),
-        contains=("if spec_decode_metadata is None:", "return self.sampler("),
-    ),
-    Name(
-        "vllm.v1.spec_decode.metadata",
-        "SpecDecodeMetadata",
-        "how many drafts the longest request of a step has",
-        contains=("self.max_spec_len = max(self.num_draft_tokens)",),
-    ),
-    Name(
         "vllm.engine.arg_utils",
         "EngineArgs",
         "what the preflight reads of the request",

@@ -61,13 +61,7 @@ def read_draft(
         EagleExtError: it cannot be read, is not a supported draft, or cannot have the window.
     """
     if request.draft is None:
-        asked = {_WINDOW: request.draft_window, _VOCABULARY: request.draft_vocabulary}
-        for option, value in asked.items():
-            if value is not None:
-                raise OptionsError(
-                    field=option, value=value, allowed="only with a draft",
-                    remedy="name the draft, or leave the option out",
-                )  # fmt: skip
+        _require_no_options(request)
         return None
     model = open_model(request.draft, field="DRAFT", download_dir=request.download_dir)
     drafter, flat, config = _read_config(request, model, target)
@@ -76,12 +70,8 @@ def read_draft(
     window = _window_to_give(request, drafter, flat, config, published, length, k)
     found = published if window is None or keeps_all else with_window(published, window)
     windows = [None if keeps_all and window is not None else layer.window for layer in found]
-    heads, head = read_heads(config, drafter.backbone), config.draft_vocab_size or config.vocab_size
-    added, row = 0, 2 * config.hidden_size
-    if request.draft_vocabulary is not None:
-        kept = _kept_rows(request.draft_vocabulary, drafter, config, head)
-        added = kept - (head if _has_own_head(request, model) else 0)
-        head = kept
+    heads, row = read_heads(config, drafter.backbone), 2 * config.hidden_size
+    head, added = _head_rows(request, model, drafter, config)
     return Draft(
         tuple(
             Attention(
@@ -97,6 +87,27 @@ def read_draft(
         tables=rope_table_bytes(flat),
         head_read=head_read(row * head, target, at_once=family.drafts_in_parallel),
     )  # fmt: skip
+
+
+def _require_no_options(request: PlanRequest) -> None:
+    """Raise an OptionsError for an option that only a draft follows."""
+    for option, value in ((_WINDOW, request.draft_window), (_VOCABULARY, request.draft_vocabulary)):
+        if value is not None:
+            raise OptionsError(
+                field=option, value=value, allowed="only with a draft",
+                remedy="name the draft, or leave the option out",
+            )  # fmt: skip
+
+
+def _head_rows(
+    request: PlanRequest, model: Model, drafter: Drafter, config: DraftConfig
+) -> tuple[int, int]:
+    """Return the rows of the head that it drafts with, and how many more that is than its files have."""
+    head = config.draft_vocab_size or config.vocab_size
+    if request.draft_vocabulary is None:
+        return head, 0
+    kept = _kept_rows(request.draft_vocabulary, drafter, config, head)
+    return kept, kept - (head if _has_own_head(request, model) else 0)
 
 
 def _kept_rows(file: str, drafter: Drafter, config: DraftConfig, head: int) -> int:
