@@ -31,7 +31,6 @@ from vllm_eagle_ext.preflight.apply_engine import (
     keep_last_block,
     keep_prompts,
     require_drafts,
-    require_followed,
     share_the_targets_group,
     take_back,
 )
@@ -105,8 +104,6 @@ def _apply(
         judge(SETTLED_PAIR_RULES, case)
     if inspection is not None and config.method in methods():
         _apply_draft(engine_args, target, config, inspection)
-    if case is None and config.method in methods():
-        require_followed(engine.options, config.model)
     is_ours = case is not None or engine.architecture in REPLAYING_TARGETS
     judge((*OPTION_RULES, *(SETTLED_RULES if is_ours else ())), engine)
     if is_ours:

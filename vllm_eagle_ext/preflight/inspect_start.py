@@ -26,6 +26,7 @@ from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.engine_rules import PAIR_RULES
 from vllm_eagle_ext.errors import EagleExtError, GgufDraftError, SpeculativeConfigError
 from vllm_eagle_ext.log import get_logger
+from vllm_eagle_ext.preflight.apply_engine import require_followed
 from vllm_eagle_ext.preflight.messages import judge, raise_errors
 from vllm_eagle_ext.preflight.of_vllm import MISTAKABLE
 
@@ -65,6 +66,7 @@ def inspect_asked(engine_args: Any, target: Any, engine: EngineFacts) -> Inspect
     if engine.method in methods():
         _check_request(model, engine.speculative.get("num_speculative_tokens"))
     if "://" in model:
+        require_followed(engine.options, model)
         logger.warning(
             "Draft %r lies neither in a folder nor on the hub: not checked; plain vLLM loads it.", model
         )
@@ -74,6 +76,7 @@ def inspect_asked(engine_args: Any, target: Any, engine: EngineFacts) -> Inspect
     except GgufDraftError:
         if not gguf_plugin_is_active():
             raise
+        require_followed(engine.options, model)
         logger.warning("Draft %r is a GGUF: not checked; left to vllm-gguf-plugin.", model)
         return None
     if hook := own_model_types().get(str(files.config.get("model_type"))):

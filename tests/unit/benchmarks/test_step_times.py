@@ -44,6 +44,8 @@ def test_a_cell_that_was_not_run_says_so(result):
 def test_what_pays_is_bold(result):
     result["visits"][-2]["cpu"] = [0.4]
     assert "| **1.25**/not run" in table(result)
+    result["visits"][-2]["cpu"] = [0.72]  # 1.8 in one round of two
+    assert "| 1.65/not run" in table(result)
 
 
 def test_stock_is_timed_next_to_ours():

@@ -37,6 +37,10 @@ def test_categories(tmp_path):
     file = tmp_path / "prompts"
     file.write_text('plain\n{"text": "of code", "category": "code"}\n{"text": "x", "category": 7}\n')
     assert [category for _, category in read_prompts(str(file))] == [None, "code", None]
+    file.write_text('{"text": "x", "category": "\\ud800\\u001b[2J"}\n')
+    ((_, hostile),) = read_prompts(str(file))
+    assert hostile.encode()  # a report can be written
+    assert hostile.isprintable()
     assert {category for _, category in read_prompts(None)} == {
         "code", "mathematics", "questions", "text", "writing"
     }  # fmt: skip

@@ -87,6 +87,18 @@ def test_times_of_a_selftest(runner, tmp_path):
     assert difference == pytest.approx(32 * 48 * 10e-6)
 
 
+def test_a_selftest_gives_times_of_its_gpu_only(runner, tmp_path):
+    file = tmp_path / "selftest.json"
+    cells = [Cell(gpu, 1024, 8, "z-lab", "replay", 3) for gpu in ("H100", "H200")]
+    assert [runner.has_times_of(cell) for cell in cells] == [True, True]
+    file.write_text(json.dumps(selftest()))
+    runner.measured = read_times(file, runner.pair)
+    assert [runner.has_times_of(cell) for cell in cells] == [True, False]
+    file.write_text(json.dumps(selftest(device={"name": "NVIDIA GH200 480GB"})))
+    with pytest.raises(OptionsError, match="on H100 or H200"):
+        read_times(file, runner.pair)
+
+
 @pytest.mark.parametrize(
     "found",
     [[], {}, selftest(times=[]), selftest(copy_bandwidth=None), selftest(device={"name": "\x1b[2J"})],

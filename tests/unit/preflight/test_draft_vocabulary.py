@@ -21,7 +21,7 @@ from vllm_eagle_ext.engine_rules.draft_vocabulary import (
 )
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.options import Options
-from vllm_eagle_ext.preflight.apply_engine import require_drafts, require_followed
+from vllm_eagle_ext.preflight.apply_engine import require_drafts
 from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
@@ -90,6 +90,12 @@ def test_ids_are_a_part_of_the_targets(tmp_path, ids, ranks, refused):
         assert f"{64 * ranks} ids (64 on each rank) to 127, none above 127" in found[0]
 
 
+def test_ranks_share_the_rows(tmp_path):
+    """vLLM pads them to a multiple of 64, and three ranks take as many each."""
+    found = said(tmp_path, whole("dflash"), range(128), tensor_parallel_size=3)
+    assert "a multiple of 192, since 3 ranks share rows in steps of 64" in found[0]
+
+
 @pytest.mark.parametrize(
     ("family", "ids"), [("native", range(70)), ("dflash", range(10)), ("dflash", [1, 1])], ids=str
 )
@@ -124,14 +130,6 @@ def test_check_names_the_size(tmp_path):
 def test_without_a_draft():
     with pytest.raises(OptionsError, match=r"draft_vocabulary is 'ids\.json'. Allowed: null without"):
         require_drafts(Options(draft_vocabulary="ids.json"))
-
-
-@pytest.mark.parametrize("option", [{"draft_vocabulary": "ids.json"}, {"draft_window": 64}])
-def test_a_draft_that_plain_vllm_loads(option):
-    (name,) = option
-    with pytest.raises(OptionsError, match=rf"{name} is .*no value for the draft 's3://bucket/draft'"):
-        require_followed(Options(**option), "s3://bucket/draft")
-    require_followed(Options(), "s3://bucket/draft")
 
 
 @pytest.mark.parametrize(("method", "refused"), [("eagle3", False), ("dflash", False), ("mtp", True)])

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.checkpoints import draft_config, write_draft, write_target
 from tests.support.described import inspected
-from vllm_eagle_ext.errors import GgufDraftError, UnsupportedDraftError
+from vllm_eagle_ext.errors import GgufDraftError, OptionsError, UnsupportedDraftError
 from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 ENTRY = "[vllm.general_plugins]\ngguf = vllm_gguf_plugin:register\n"
@@ -38,11 +38,14 @@ def draft(request, tmp_path):
     return write_draft(folder, draft_config(num_aux=3, post_norm=True), None)
 
 
-def start(target, draft):
+def start(target, draft, **options):
     from vllm.engine.arg_utils import EngineArgs
 
     given = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": 4}
-    args = EngineArgs(model=str(target), skip_tokenizer_init=True, speculative_config=given)
+    args = EngineArgs(
+        model=str(target), skip_tokenizer_init=True, speculative_config=given,
+        additional_config={"eagle_ext": options},
+    )  # fmt: skip
     return inspected(args)
 
 
@@ -50,6 +53,11 @@ def test_it_is_left_to_the_plugin(plugin, draft, target, vllm_log):
     assert start(target, draft) is None
     assert vllm_log.containing("not checked; left to vllm-gguf-plugin")
     assert "vllm_gguf_plugin" not in sys.modules
+
+
+def test_it_follows_no_option(plugin, draft, target):
+    with pytest.raises(OptionsError, match="draft_window is 64.*which plain vLLM loads"):
+        start(target, draft, draft_window=64)
 
 
 @pytest.mark.parametrize("place", ["owner/draft", "folder"])

@@ -14,6 +14,8 @@ from tests.support.drafts import OURS, valid_draft, write
 from tests.unit.preflight.configs import DRAFTER, speculative_config
 from vllm_eagle_ext import __version__
 from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.errors import OptionsError
+from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.preflight.inspect_start import inspect_asked
 
 
@@ -129,6 +131,16 @@ def test_other_storage_is_passed_through_to_vllm_with_a_warning(vllm_log):
     arguments = SimpleNamespace(hf_token=None, download_dir=None)
     assert inspect_asked(arguments, None, engine) is None
     assert vllm_log.containing("not checked")
+
+
+@pytest.mark.parametrize("option", [{"draft_vocabulary": "ids.json"}, {"draft_window": 64}])
+def test_other_storage_follows_no_option(option):
+    (name,) = option
+    asked = {"method": "eagle3", "model": "s3://bucket/draft"}
+    engine = EngineFacts(method="eagle3", speculative=asked, options=Options(**option))
+    arguments = SimpleNamespace(hf_token=None, download_dir=None)
+    with pytest.raises(OptionsError, match=rf"{name} is .*no value for the draft 's3://bucket/draft'"):
+        inspect_asked(arguments, None, engine)
 
 
 def test_peagle_keeps_the_norms_that_vllms_converter_drops(target, tmp_path):
