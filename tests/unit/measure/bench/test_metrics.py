@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from vllm_eagle_ext.measure.bench.summary import metrics_of_steps, metrics_of_texts
@@ -19,6 +21,13 @@ def test_metrics_of_texts():
     assert found["tokens_per_s"] == 11
     assert found["tpot_s"] == [pytest.approx(0.2)]
     assert found["step_s"] == pytest.approx(2.0 / 3)  # the prompt's step is none of decoding
+
+
+def test_a_request_without_drafts_keeps_its_place():
+    """Categories go by place."""
+    undrafted = replace(ANSWER, histogram=[])
+    assert metrics_of_texts(Measured(1.0, [undrafted, ANSWER]))["histograms"] == [[], [0, 1, 0, 2]]
+    assert metrics_of_texts(Measured(1.0, [undrafted]))["histograms"] == []
 
 
 @pytest.mark.parametrize(
