@@ -33,11 +33,13 @@ RAY = {
 def served(request, tmp_path):
     """URL and log of one kind of server; all of it ends with the test."""
     mark, port, log = uuid.uuid4().hex, free_port(), tmp_path / "log"
+    environment = engine_environment("v1") | RAY | {MARK: mark}
+    del environment["VLLM_CPU_KVCACHE_SPACE"]  # the example must set what a CPU needs
     with tempfile.TemporaryDirectory(prefix="ray") as folder, log.open("w") as stream:  # a short path
         program = subprocess.Popen(
             [sys.executable, "-m", "examples.ray_serve", request.param, f"--port={port}"],
             cwd=ROOT,
-            env=engine_environment("v1") | RAY | {MARK: mark, "RAY_TMPDIR": folder},
+            env=environment | {"RAY_TMPDIR": folder},
             stdout=stream,
             stderr=subprocess.STDOUT,
         )
