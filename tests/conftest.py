@@ -10,6 +10,7 @@ import pytest
 
 from tests.promises import unproven
 from tests.support.lifetime import end_children_with_us
+from vllm_eagle_ext.log import log_once
 
 end_children_with_us()
 os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
@@ -53,8 +54,12 @@ def _configure_logging() -> None:
 
 @pytest.fixture
 def vllm_log():
-    """What is logged under `vllm`, whose messages do not reach pytest's own capture."""
+    """What is logged under `vllm`, whose messages do not reach pytest's own capture.
+
+    Whatever an earlier test had said once is said again.
+    """
     _configure_logging()
+    log_once.cache_clear()
     handler, logger = _Messages(), logging.getLogger("vllm")
     level = logger.level
     logger.addHandler(handler)

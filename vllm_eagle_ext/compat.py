@@ -60,18 +60,6 @@ def _is_in(releases: str, version: str) -> bool:
         return False
 
 
-def v2_runner_needs_aux_states() -> bool:
-    """Tell whether the V2 runner wants aux states whatever the draft's config says, as 0.32's does."""
-    return _is_before("0.33")
-
-
-def _is_before(release: str) -> bool:
-    try:
-        return Version(vllm_version()) < Version(release)
-    except InvalidVersion:
-        return False
-
-
 def warn_outside_tested_range() -> None:
     """Warn once per start: vLLM's child processes register too, but stay silent."""
     version = vllm_version()

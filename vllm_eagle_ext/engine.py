@@ -64,7 +64,6 @@ class EngineFacts:
     cpu_kernels: CpuKernels | None = None  # None: it runs elsewhere
     packs_convolutions: bool = True  # vLLM's, of bfloat16 weights on a CPU; True where it is not known
     runner: Runner | None = None
-    v2_runner_needs_aux_states: bool = True
     registered: frozenset[str] = frozenset()  # other architectures that this vLLM knows
     model_types: frozenset[str] | None = None  # that this vLLM can read the config of
     # Methods of quantised weights; None: another plugin may add to those that are known.
@@ -125,6 +124,14 @@ class EngineFacts:
     def value_dim(self) -> int:
         """Return the width of a value head of the gated delta nets; 0: there are none."""
         return _width(self.text, "linear_value_head_dim")
+
+    @property
+    def v2_needs_aux_states(self) -> bool:
+        """Tell whether the V2 runner wants aux states whatever the draft's config says, as 0.32's does.
+
+        It is taken to, where another release may serve.
+        """
+        return not (self.release_is_known and is_from(self.release, "0.33"))
 
     @property
     def short_drafts_crash(self) -> bool:

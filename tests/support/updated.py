@@ -13,6 +13,7 @@ from tests.support.in_process import counters, sampling_params
 from tests.support.weight_updates import Items, bring, buckets
 
 BUCKET = 4  # tensors
+ANSWER = 32  # tokens
 
 
 def target_weights(worker: Any) -> list[torch.Tensor]:
@@ -43,7 +44,7 @@ def ask(llm: Any, prompts: list[list[int]]) -> dict[str, Any]:
     before = counters(llm)
     outputs = llm.generate(
         [{"prompt_token_ids": prompt} for prompt in prompts],
-        sampling_params({"max_tokens": 32, "detokenize": False}),
+        sampling_params({"max_tokens": ANSWER, "detokenize": False}),
         use_tqdm=False,
     )
     after = counters(llm)

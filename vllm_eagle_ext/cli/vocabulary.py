@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm-eagle vocabulary`: the file of the option `draft_vocabulary`, by the tokens of given texts."""
+"""`vllm-eagle vocabulary`: writes the file of `draft_vocabulary`, by what texts or answers have most."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.terminal import console, fail
+from vllm_eagle_ext.cli.terminal import console, fail, json_object, require_engine
 from vllm_eagle_ext.errors import EagleExtError, OptionsError
 
 if TYPE_CHECKING:
@@ -20,9 +22,16 @@ if TYPE_CHECKING:
     from vllm_eagle_ext.measure.vocabulary import Coverage
 
 _Texts = Annotated[
-    Path,
+    Path | None,
     typer.Option(
         help="Count the tokens of this file: a plain text, or JSON lines in a file called *.jsonl."
+    ),
+]
+_Prompts = Annotated[
+    Path | None,
+    typer.Option(
+        help="Count the tokens of the target's answers to the prompts in this file: one per line, or "
+        "JSON lines. This starts the target, without the draft."
     ),
 ]
 _Entries = Annotated[
@@ -33,10 +42,13 @@ _File = Annotated[Path, typer.Option(help="Write the token ids to this JSON file
 
 def vocabulary(
     draft: parameters.Draft,
-    texts: _Texts,
+    texts: _Texts = None,
+    prompts: _Prompts = None,
     target: parameters.Target = None,
     entries: _Entries = 32768,
     out: _File = Path("draft_vocabulary.json"),
+    max_tokens: parameters.MaxTokens = 256,
+    engine: parameters.Engine = "{}",
     revision: parameters.Revision = None,
     target_revision: parameters.TargetRevision = None,
     download_dir: parameters.DownloadDir = None,
@@ -44,29 +56,31 @@ def vocabulary(
 ) -> None:
     """Choose the tokens that a draft may propose.
 
-    It takes those that the texts have most often. Use it for a draft whose output head has a row for
-    each token of the target. It needs transformers for the target's tokenizer, and loads no model.
+    It takes those that texts of yours, or answers of the target, have most often. Use it for a draft
+    whose output head has a row for each token of the target. With --texts it needs transformers for the
+    target's tokenizer, and loads no model.
 
     Exits with 0 once the file is written, and with 2 if something cannot be read or the option is not
     for this draft.
     """
     if find_spec("transformers") is None:
         fail("This command needs transformers: pip install transformers", as_json=as_json)
+    if prompts is not None:
+        require_engine(as_json=as_json)
     from vllm_eagle_ext.checkpoint.vocabulary_file import write_vocabulary_file
-    from vllm_eagle_ext.measure.prompts import load_tokenizer
-    from vllm_eagle_ext.measure.vocabulary import SIZES, choose, count_tokens, coverage
+    from vllm_eagle_ext.measure.vocabulary import SIZES, choose, coverage
     from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
     # Read the draft and the target.
-    engine: dict[str, Any] = {"download_dir": download_dir, "revision": target_revision}
+    where = {"download_dir": download_dir, "revision": target_revision}
+    given = where | json_object(engine, "--engine")
     try:
         checked = run_check(
-            CheckRequest(draft=draft, target=target, revision=revision, options={}, engine=engine)
+            CheckRequest(draft=draft, target=target, revision=revision, options={}, engine=given)
         )
         case = _of_whole_head(checked.inspection.case, draft, entries)
-        tokenizer = load_tokenizer(checked.target_name, revision=target_revision)
         # Count, choose and write.
-        counted = count_tokens(texts, tokenizer)
+        counted = _count(checked.target_name, texts, prompts, given, max_tokens)
         size, ends = case.target.vocab_size, _ends(case)
         rows = [
             coverage(counted, choose(counted, count, size, ends), case)
@@ -89,6 +103,28 @@ def vocabulary(
         shown.print(_line(row, at_once=case.spec.family.drafts_in_parallel))
     options = json.dumps({"eagle_ext": {"draft_vocabulary": str(out)}})
     shown.print(f"{entries:,} ids are in {out}. Serve with: --additional-config '{options}'")
+
+
+def _count(
+    target: str, texts: Path | None, prompts: Path | None, engine: Mapping[str, Any], max_tokens: int
+) -> Counter[int]:
+    """Count the tokens of the texts, or of the target's answers to the prompts.
+
+    Raises:
+        EagleExtError: both files or none are given, one cannot be read, or the target does not start.
+    """
+    from vllm_eagle_ext.measure.prompts import load_tokenizer, tokenizer_keywords
+    from vllm_eagle_ext.measure.vocabulary import count_answers, count_tokens
+
+    if (texts is None) == (prompts is None):
+        raise OptionsError(
+            field="--texts and --prompts", value="neither" if texts is None else "both",
+            allowed="one of them", remedy="give --prompts to count the target's own answers",
+        )  # fmt: skip
+    if texts is not None:
+        return count_tokens(texts, load_tokenizer(target, **tokenizer_keywords(engine)))
+    set_ = {name: value for name, value in engine.items() if value is not None}
+    return count_answers(target, str(prompts), set_, max_tokens)
 
 
 def _of_whole_head(case: Case | None, draft: str, entries: int) -> Case:

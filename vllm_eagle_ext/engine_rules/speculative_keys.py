@@ -11,23 +11,28 @@ from pydantic import TypeAdapter, ValidationError
 
 from vllm_eagle_ext.checkpoint.class_types import attention_backends, speculative_fields
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.compat import was_run
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.compat import is_tested, was_run
+from vllm_eagle_ext.engine import EngineFacts, is_from
 from vllm_eagle_ext.errors import SpeculativeConfigError
 
 _TEXT, _NUMBER, _TRUTH, _SHARE = str, int, bool, float
-# Those of vLLM 0.32's SpeculativeConfig that a user gives. None: vLLM judges the value.
+# Those of SpeculativeConfig, in vLLM 0.32 or 0.33, that a user gives. None: vLLM judges the value.
 KEYS: Mapping[str, Any] = {
     "attention_backend": None,
     "code_revision": _TEXT,
     "disable_eagle_block_drop": _TRUTH,
+    "disable_lookahead_block_hashes": _TRUTH,
     "disable_padded_drafter_batch": _TRUTH,
+    "draft_lm_head_quantization": _TEXT,
     "draft_load_config": None,
     "draft_sample_method": _TEXT,
     "draft_tensor_parallel_size": _NUMBER,
     "dspark_draft_topk": _NUMBER,
     "enable_adaptive_verification": _TRUTH,
     "enforce_eager": _TRUTH,
+    "fly_entropy_threshold": _SHARE,
+    "fly_entropy_top_k": _NUMBER,
+    "fly_window_size": _NUMBER,
     "index_share_for_mtp_iteration": _TRUTH,
     "kv_cache_dtype": _TEXT,
     "max_model_len": _NUMBER,
@@ -50,7 +55,14 @@ KEYS: Mapping[str, Any] = {
     "synthetic_acceptance_rates": list[float],
     "use_heterogeneous_vocab": _TRUTH,
     "use_local_argmax_reduction": _TRUTH,
+    "xpress_topc": _NUMBER,
 }
+SINCE_033 = frozenset(
+    {
+        "disable_lookahead_block_hashes", "draft_lm_head_quantization", "fly_entropy_threshold",
+        "fly_entropy_top_k", "fly_window_size", "xpress_topc",
+    }
+)  # fmt: skip
 # vLLM fills these in itself.
 INNER = frozenset(
     {"draft_model_config", "draft_parallel_config", "target_model_config", "target_parallel_config"}
@@ -63,7 +75,8 @@ _NAMES = {
     list[tuple[int, int, int]]: "a list of lists of three whole numbers",
 }  # fmt: skip
 AT_LEAST_ONE = (
-    "draft_tensor_parallel_size", "dspark_draft_topk", "max_model_len", "num_speculative_tokens",
+    "draft_tensor_parallel_size", "dspark_draft_topk", "fly_entropy_top_k", "fly_window_size",
+    "max_model_len", "num_speculative_tokens",
     "prompt_lookup_max", "prompt_lookup_min",
 )  # fmt: skip
 CHOICES: Mapping[str, frozenset[str]] = {
@@ -87,10 +100,19 @@ CHOICES: Mapping[str, frozenset[str]] = {
     ),
     "rejection_sample_method": frozenset({"standard", "synthetic", "block"}),
 }  # fmt: skip
+# What 0.33 takes in their place. None: platforms may add to them.
+CHOICES_033: Mapping[str, frozenset[str] | None] = {
+    **CHOICES,
+    "draft_lm_head_quantization": frozenset({"fp8", "nvfp4"}),
+    "kv_cache_dtype": None,
+    "moe_backend": CHOICES["moe_backend"] | {"aiter_triton_mxfp4_mxfp4"},
+    "rejection_sample_method": CHOICES["rejection_sample_method"] | {"fly"},
+}
 NO_NULL = frozenset(
     {
-        "disable_eagle_block_drop", "disable_padded_drafter_batch", "draft_sample_method",
-        "enable_adaptive_verification", "parallel_drafting",
+        "disable_eagle_block_drop", "disable_lookahead_block_hashes", "disable_padded_drafter_batch",
+        "draft_sample_method", "enable_adaptive_verification", "fly_entropy_threshold",
+        "fly_entropy_top_k", "parallel_drafting",
         "rejection_sample_method", "suffix_decoding_max_cached_requests",
         "suffix_decoding_max_spec_factor", "suffix_decoding_max_tree_depth",
         "suffix_decoding_min_token_prob", "use_heterogeneous_vocab", "use_local_argmax_reduction",
@@ -181,7 +203,7 @@ def _keys(engine: EngineFacts) -> frozenset[str] | None:
     found = speculative_fields() if engine.release_is_known else frozenset(KEYS)
     if found is not None:
         return found - {MISTAKEN, *INNER}
-    return frozenset(KEYS) if was_run(engine.release) else None
+    return frozenset(KEYS) - SINCE_033 if was_run(engine.release) else None
 
 
 def _unknown(key: str, value: object, keys: frozenset[str]) -> Problem:
@@ -201,7 +223,7 @@ def _unknown(key: str, value: object, keys: frozenset[str]) -> Problem:
 
 def _refused(key: str, value: object, engine: EngineFacts) -> str | None:
     """Say what vLLM takes, of a value that it refuses; None: it may be taken."""
-    kind, choices, methods = KEYS.get(key), CHOICES.get(key), engine.quantisations
+    kind, choices, methods = KEYS.get(key), choices_of(engine.release).get(key), engine.quantisations
     backends = attention_backends() if key == "attention_backend" and value is not None else None
     if backends and str(value).upper() not in {*backends, "AUTO"}:
         return ", ".join(sorted(backends))
@@ -213,11 +235,18 @@ def _refused(key: str, value: object, engine: EngineFacts) -> str | None:
         return _NAMES[kind]
     if key in AT_LEAST_ONE and int(value) < 1:  # type: ignore[call-overload]
         return "a whole number of at least 1"
-    if choices and str(value) not in choices and was_run(engine.release):  # a later one has more
+    if choices and str(value) not in choices:
         return ", ".join(sorted(choices))
     if key == "quantization" and methods is not None and str(value) not in methods:
         return ", ".join(sorted(methods))
     return None
+
+
+def choices_of(release: str) -> Mapping[str, frozenset[str] | None]:
+    """Return the values that a release takes, by key; a later one may have more, so none is refused."""
+    if not is_tested(release):
+        return {}
+    return CHOICES_033 if is_from(release, "0.33") else CHOICES
 
 
 def fits(kind: Any, value: object) -> bool:

@@ -122,7 +122,7 @@ def _of_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_draft(engine: EngineFacts, spec: DraftSpec | None, keywords: Mapping[str, Any]) -> EngineFacts:
     """Add what the command decides for a draft: runner, K, and what vLLM makes of them."""
-    wanted = wanted_runner(spec) if spec else None
+    wanted = wanted_runner(spec, v2_needs_aux_states=engine.v2_needs_aux_states) if spec else None
     runner = engine.runner or (wanted[0] if wanted else "v2")
     # With data parallelism vLLM follows no schedule.
     follows = _ranks(keywords, "data_parallel_size") <= 1

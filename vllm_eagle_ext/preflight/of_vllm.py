@@ -59,7 +59,6 @@ def asked_engine(engine_args: Any, target: Any, options: Options) -> EngineFacts
         is_foreseen=False,
         release=compat.vllm_version(),
         runner=model_runner.model_runner(drafts_in_parallel=parallel, engine_args=engine_args),
-        v2_runner_needs_aux_states=compat.v2_runner_needs_aux_states(),
         registered=architectures.registered_architectures(),
         model_types=architectures.readable_model_types(),
         quantisations=KNOWN_METHODS | architectures.known_quantisations(),

@@ -66,7 +66,7 @@ def _environment(result: CheckResult) -> list[str]:
         return (
             ["VLLM_CPU_OMP_THREADS_BIND=nobind"] if engine.tensor_parallel_size > _numa_nodes() else []
         )
-    runner = wanted_runner(spec) if spec else None
+    runner = wanted_runner(spec, v2_needs_aux_states=engine.v2_needs_aux_states) if spec else None
     return [f"VLLM_USE_V2_MODEL_RUNNER={int(runner[0] == 'v2')}"] if runner else []
 
 

@@ -23,7 +23,8 @@ TEXTS = TINY / "prompts.jsonl"
 @pytest.fixture
 def run(tmp_path):
     def run(draft, *options, texts=TEXTS, target="target"):
-        arguments = ["vocabulary", str(draft), "--target", str(TINY / target), "--texts", str(texts)]
+        arguments = ["vocabulary", str(draft), "--target", str(TINY / target)]
+        arguments += ["--texts", str(texts)] if texts else []
         arguments += ["--out", str(tmp_path / "ids.json"), *options]
         return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, arguments)
 
@@ -105,3 +106,16 @@ def test_texts_that_cannot_be_read(run, tmp_path, text):
 def test_a_file_that_cannot_be_written(run, tmp_path):
     (tmp_path / "ids.json").mkdir()
     assert "--out cannot be written" in refusal(run(TINY / "native", "--entries", "64"))
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "words"),
+    [
+        (None, (), "--texts and --prompts are 'neither'. Allowed: one of them"),
+        (TEXTS, ("--prompts", str(TEXTS)), "--texts and --prompts are 'both'. Allowed: one of them"),
+        (None, ("--prompts", "missing.txt"), "--prompts is 'missing.txt'"),
+        (None, ("--prompts", str(TEXTS), "--engine", '{"model": "x"}'), "--engine is ['model']"),
+    ],
+)
+def test_what_is_counted_is_said_before_an_engine_starts(run, texts, options, words):
+    assert words in refusal(run(TINY / "native", "--entries", "64", *options, texts=texts))

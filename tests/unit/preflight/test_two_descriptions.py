@@ -38,7 +38,6 @@ SAME_HERE = {
     **dict.fromkeys(
         (
             "release", "release_is_known", "platform", "capability", "has_triton", "runner",
-            "v2_runner_needs_aux_states",
         ),
         "one vLLM on one CPU",
     ),

@@ -151,7 +151,7 @@ def runner_serves_it(case: Case) -> Iterable[Problem]:
     wanted = wanted_runner(
         case.spec,
         parallel_drafting=bool(engine.parallel_drafting),
-        v2_needs_aux_states=engine.v2_runner_needs_aux_states,
+        v2_needs_aux_states=engine.v2_needs_aux_states,
     )
     if wanted and engine.runner and engine.runner != wanted[0]:
         yield Problem(
@@ -165,7 +165,8 @@ def runner_serves_it(case: Case) -> Iterable[Problem]:
 @rule(Severity.NOTE)
 def runner_is_particular(case: Case) -> Iterable[Problem]:
     """Note the runner that the draft needs, where it is not known which one vLLM will choose."""
-    if case.engine.runner is None and (wanted := wanted_runner(case.spec)):
+    wanted = wanted_runner(case.spec, v2_needs_aux_states=case.engine.v2_needs_aux_states)
+    if case.engine.runner is None and wanted:
         yield Problem(
             field="model runner",
             value="chosen by vLLM",

@@ -11,18 +11,21 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from vllm.config import SpeculativeConfig
 
+from tests.support.releases import is_release
 from vllm_eagle_ext.checkpoint import class_types
 from vllm_eagle_ext.checkpoint.findings import Problem
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.compat import vllm_version
+from vllm_eagle_ext.engine import NEWEST_RELEASE, EngineFacts
 from vllm_eagle_ext.engine_rules import speculative_keys
 from vllm_eagle_ext.engine_rules.speculative_keys import (
     AT_LEAST_ONE,
-    CHOICES,
     INNER,
     KEYS,
     MISTAKEN,
     NO_NULL,
     SAMPLING,
+    SINCE_033,
+    choices_of,
     speculative_keys_are_vllms,
 )
 
@@ -31,7 +34,7 @@ VALUES = ("x", "5", "true", "", 5, 0, 1, 0.5, 1.0, True, [5], {"a": 5}, 2**31, 1
 
 
 def refusals(given, **engine) -> list[Problem]:
-    described = EngineFacts(release="0.32.0", speculative=given, **engine)
+    described = EngineFacts(**{"release": vllm_version(), "speculative": given} | engine)
     return list(speculative_keys_are_vllms.check(described))
 
 
@@ -49,11 +52,18 @@ def field_takes(key, value):
 
 
 def test_the_keys_are_vllms():
-    assert set(KEYS) | INNER | {MISTAKEN} == set(FIELDS)
+    later = SINCE_033 if is_release("0.32") else set()
+    assert (set(KEYS) | INNER | {MISTAKEN}) - later == set(FIELDS)
     assert class_types.speculative_fields() == set(FIELDS)
 
 
-@pytest.mark.parametrize("key", [key for key, kinds in KEYS.items() if kinds])
+def test_keys_of_the_newest_release_are_taken_where_another_machine_may_serve():
+    elsewhere = {"release": NEWEST_RELEASE, "release_is_known": False}
+    assert not refusals({"fly_window_size": 2}, **elsewhere)
+    assert refusals({"fly_window_size": 0}, **elsewhere)
+
+
+@pytest.mark.parametrize("key", [key for key, kinds in KEYS.items() if kinds and key in FIELDS])
 def test_what_vllm_refuses_by_type_is_refused_and_nothing_else(key):
     # A method is judged by the draft that is named with it; no K is what --spec-tokens leaves.
     values = {"method": (5, {"a": 5}), "num_speculative_tokens": VALUES}.get(key, (*VALUES, None))
@@ -64,7 +74,10 @@ def test_what_vllm_refuses_by_type_is_refused_and_nothing_else(key):
 
 
 def test_the_choices_are_vllms():
-    for key, choices in CHOICES.items():
+    for key, choices in choices_of(vllm_version()).items():
+        if choices is None:
+            assert field_takes(key, "of a platform")
+            continue
         assert all(field_takes(key, choice) for choice in choices)
         assert not field_takes(key, "another")
     assert set(AT_LEAST_ONE) | NO_NULL < set(KEYS)
@@ -89,8 +102,8 @@ def test_a_later_release_is_judged_by_its_own_keys(monkeypatch):
     assert not refusals({"of_tomorrow": 1})
     assert refusals({"x": 1})
     monkeypatch.setattr(speculative_keys, "speculative_fields", lambda: None)
-    assert refusals({"of_tomorrow": 1})
-    engine = EngineFacts(release="0.33.0", speculative={"x": 1})
+    assert refusals({"of_tomorrow": 1}, release="0.32.0")
+    engine = EngineFacts(release="0.34.0", speculative={"x": 1, "moe_backend": "x"})
     assert not list(speculative_keys_are_vllms.check(engine))
 
 
@@ -104,7 +117,7 @@ def test_a_later_release_is_judged_by_its_own_keys(monkeypatch):
         ({"draft_model": "x"}, ('write "model"',)),
         ({"draft_tensor_parallel_size": "x"}, ("a whole number",)),
         ({"draft_tensor_parallel_size": 0}, ("a whole number of at least 1",)),
-        ({"rejection_sample_method": "x"}, ("block, standard, synthetic",)),
+        ({"rejection_sample_method": "x"}, ("block", "standard, synthetic")),
         ({"parallel_drafting": None}, ("true or false", "leave the key out")),
         ({"quantization": 5}, ("speculative_config.quantization", "5", "text")),
         ({"max_model_len": "1k"}, ("max_model_len", "a whole number")),
