@@ -22,9 +22,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/dev/evidence.md"
 BEGIN, END = "<!-- runners:begin -->", "<!-- runners:end -->"
 # By a word of what is shown: why a column is empty.
-NOT_SHOWN = {
-    "`vllm serve`": "alike", "a server": "alike", "metrics": "alike", "two ranks": "too slow",
-}  # fmt: skip
+NOT_SHOWN = {"`vllm serve`": "alike", "a server": "alike", "metrics": "alike"}
 COLUMNS = ("V1, 0.32", "V2, 0.32", "V2, 0.33")
 LONGER = ("full", "long", "peers")  # markers that take a test out of `make test`
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ pytestmark = [
 
 W8A8, W4A16, ONLINE = "compressed-tensors W8A8", "compressed-tensors W4A16", "fp8_per_channel"
 REPLAY = {"hybrid_state": "replay"}
-V2 = "W4A16 draft on V2"
 # An engine with a draft -> the one without, and the one whose draft or target is plain.
 PAIRS = {
     "W8A8 draft": ("none", "plain"),
@@ -43,7 +41,6 @@ PAIRS = {
     "draft quantised online": ("none", "plain"),
     "W8A8 target": ("W8A8 target, none", "plain"),
     "hybrid, W4A16 draft": ("hybrid, none", "hybrid, plain"),
-    V2: ("none on V2", "plain on V2"),
 }
 
 
@@ -77,12 +74,11 @@ def results(prompts, tmp_path_factory):
 
     target = as_quantised(TINY / "target", W8A8, folder / "target")
     hybrid = {"model": quantised_draft("dflash", W4A16)}
-    w4a16 = quantised_draft("postnorm", W4A16)
     engines = [
         Engine("none", texts),
         Engine("plain", texts, draft),
         Engine("W8A8 draft", texts, draft | {"model": quantised_draft("postnorm", W8A8)}),
-        Engine("W4A16 draft", texts, draft | {"model": w4a16}),
+        Engine("W4A16 draft", texts, draft | {"model": quantised_draft("postnorm", W4A16)}),
         Engine("draft quantised online", texts, draft | {"quantization": ONLINE}),
         Engine("W8A8 target, none", texts, target=target),
         Engine("W8A8 target", texts, draft, target=target),
@@ -90,14 +86,19 @@ def results(prompts, tmp_path_factory):
         Engine("hybrid, plain", texts, dflash(7), {}, REPLAY, HYBRID),
         Engine("hybrid, W4A16 draft", texts, dflash(7) | hybrid, {}, REPLAY, HYBRID),
     ]
-    few = [replace(texts[0], prompts=prompts[:4])]
-    on_v2 = [
-        Engine("none on V2", few),
-        Engine("plain on V2", few, draft),
-        Engine(V2, few, draft | {"model": w4a16}),
-    ]
-    found = run_engines(engines) | run_engines(on_v2, "v2")
-    return {name: batches["texts"] for name, batches in found.items()}
+    return {name: batches["texts"] for name, batches in run_engines(engines).items()}
+
+
+@pytest.fixture(scope="module")
+def on_v2(prompts, tmp_path_factory):
+    """Four texts: Triton's interpreter is slow."""
+    texts = [Batch("texts", prompts[:4], max_tokens=40, logprobs=5)]
+    draft, folder = eagle3("postnorm", 4), tmp_path_factory.mktemp("v2") / "postnorm"
+    w4a16 = {"model": str(as_quantised(TINY / "postnorm", W4A16, folder))}
+    engines = [
+        Engine("none", texts), Engine("plain", texts, draft), Engine("W4A16", texts, draft | w4a16),
+    ]  # fmt: skip
+    return {name: batches["texts"] for name, batches in run_engines(engines, "v2").items()}
 
 
 def acceptance_length(result: Any) -> float:
@@ -105,7 +106,7 @@ def acceptance_length(result: Any) -> float:
     return 1 + counters["spec_decode_num_accepted_tokens"] / counters["spec_decode_num_drafts"]
 
 
-@pytest.mark.shows("quantised drafts: text", on=("V1", "V2"))
+@pytest.mark.shows("quantised drafts: text")
 @pytest.mark.parametrize("name", PAIRS)
 def test_texts_are_those_without_a_draft(results, name):
     plain = results[PAIRS[name][0]]
@@ -114,7 +115,18 @@ def test_texts_are_those_without_a_draft(results, name):
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_about_as_much_is_accepted(results, name):
-    plain, found = (acceptance_length(results[one]) for one in (PAIRS[name][1], name))
-    print(f"\n{name}: {found:.2f} tokens a step, {plain:.2f} with plain weights")
-    assert found > 0.9 * plain
-    assert results[name]["placed"] != results[PAIRS[name][1]]["placed"]
+    assert_as_much_is_accepted(results[name], results[PAIRS[name][1]])
+
+
+def assert_as_much_is_accepted(quantised: Any, plain: Any) -> None:
+    found, whole = acceptance_length(quantised), acceptance_length(plain)
+    print(f"\n{found:.2f} tokens a step, {whole:.2f} with plain weights")
+    assert found > 0.9 * whole
+    assert quantised["placed"] != plain["placed"]
+
+
+@pytest.mark.v2
+@pytest.mark.shows("quantised drafts: text")
+def test_a_quantised_draft_on_v2(on_v2):
+    assert_only_near_ties(on_v2["none"], on_v2["W4A16"]["tokens"], "W4A16 on V2")
+    assert_as_much_is_accepted(on_v2["W4A16"], on_v2["plain"])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import vllm_eagle_ext
+from tests.support.batches import Batch, Engine, compare_drafts, eagle3, run_engines
 from tests.support.engine import ROOT, TINY, engine_environment
 from tests.support.hybrid import TARGET, HybridRun, run_all
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
@@ -86,6 +87,24 @@ def results(some):
 @pytest.mark.parametrize("ranks", ["mp", "ray"])
 def test_two_ranks_draft_what_one_does(results, ranks):
     assert_same(results["postnorm one"], results[f"postnorm {ranks}"])
+
+
+@pytest.mark.long
+@pytest.mark.v2
+@pytest.mark.shows("two ranks draft what one does")
+def test_two_ranks_on_v2(prompts):
+    """Two short texts: Triton's interpreter is slow."""
+    texts = [Batch("texts", [prompt[:24] for prompt in prompts[:2]], max_tokens=12)]
+    engines = [
+        Engine(name, texts, eagle3("postnorm", K), RANKS[name] | {"dtype": "float32"})
+        for name in ("one", "mp")
+    ]
+    found = run_engines(engines, "v2", VLLM_CPU_OMP_THREADS_BIND="0|1")
+    one, two = (found[name]["texts"] for name in ("one", "mp"))
+    assert two["tokens"] == one["tokens"]
+    assert two["counters"] == one["counters"]
+    assert compare_drafts(one, two)[0] >= 8
+    assert compare_drafts(one, two)[1] == 0
 
 
 def assert_same(one, two):

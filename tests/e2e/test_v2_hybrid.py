@@ -5,20 +5,27 @@ from __future__ import annotations
 import pytest
 
 from tests.support.batches import section
-from tests.support.hybrid import HybridRun, dflash, with_log
+from tests.support.hybrid import DFLASH_AUX_LAYERS, HybridRun, dflash, with_log
 from tests.support.near_ties import assert_only_near_ties
+from tests.support.replay import compare
 
 pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.long]
 
 K = 3
-TOKENS = 10
+TOKENS = 12
+EQUAL_IDS = 0.95  # in bfloat16, of a few drafts
+
+
+def short(prompts: list[list[int]]) -> list[list[int]]:
+    return [prompt[:24] for prompt in prompts[:6]]
 
 
 @pytest.fixture(scope="module")
 def hybrid_on_v2(prompts):
-    few = {"prompts": prompts[:2], "max_tokens": TOKENS, "logprobs": 5}
+    few = {"prompts": short(prompts), "max_tokens": TOKENS, "logprobs": 5}
     runs = [
-        HybridRun(state, state=state, speculative=dflash(K), **few) for state in ("per_token", "replay")
+        HybridRun("per_token", state="per_token", speculative=dflash(K), **few),
+        HybridRun("replay", state="replay", speculative=dflash(K), record=True, **few),
     ]
     runs += [HybridRun("auto", speculative=dflash(K), **few)]
     return with_log([HybridRun("plain", **few), *runs], "v2")
@@ -35,6 +42,15 @@ def test_replay_is_one_state_block_per_token(hybrid_on_v2):
         one["state_blocks"]["groups"][0]["blocks_per_request"] for one in (replay, per_token)
     )
     assert (kept, others) == (2, 1 + K)
+
+
+@pytest.mark.promise("DFlash drafts as it was trained to")
+def test_drafts_are_those_of_the_reference(hybrid_on_v2, hybrid_target, dflash_walk, prompts):
+    result = hybrid_on_v2[0]["replay"]
+    texts = short(prompts)
+    found = compare(result, hybrid_target, dflash_walk, DFLASH_AUX_LAYERS, texts, K, chained=False)
+    assert found.drafts >= 20
+    assert min(found.equal_share) >= EQUAL_IDS
 
 
 @pytest.mark.promise("DFlash on a hybrid target: the text is that without a draft")
