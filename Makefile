@@ -84,8 +84,8 @@ SHORT_033 := $(addprefix tests/e2e/test_,v2.py v2_hybrid.py v2_under_load.py)
 ENGINES_033 := $(SHORT_033) $(addprefix tests/e2e/test_,acceptance.py gated.py hybrid_dflash.py \
 	hybrid_replay.py scheduling.py)
 # Of these, what runs on V2.
-V2_033 := $(addprefix tests/e2e/test_,adapters.py draft_vocabulary.py draft_window.py k_by_batch_size.py \
-	one_token_prompts.py quantised_drafts.py ray.py sampling.py second_heads.py)
+V2_033 := $(addprefix tests/e2e/test_,adapters.py adaptive_verification.py draft_vocabulary.py draft_window.py \
+	families.py k_by_batch_size.py one_token_prompts.py quantised_drafts.py ray.py sampling.py second_heads.py)
 test-0.33: venv-0.33
 ifndef SHORT
 	@OMP_NUM_THREADS=1 $(BIN_033)/python -m pytest tests/unit tests/contract -m "$(FAST)" $(UNITS) $(PYTEST)

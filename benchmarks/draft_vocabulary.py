@@ -50,9 +50,9 @@ SHAPES = {
         layers=8, vocabulary=201088, draft_vocabulary=201088, **_SMALL
     ),
 }
-ENTRIES = (65536, 32768, 16384, 8192)
-K, ROUNDS, STEPS, PROMPT = 3, 5, 8, 200
+K, ROUNDS, STEPS, PROMPT = 3, 16, 8, 200
 REQUESTS = (1,)
+_ROWS = 64  # vLLM pads heads to a multiple
 
 
 class HeadSwapper:
@@ -153,13 +153,14 @@ def step_times(name: str, shape: Dense) -> dict[str, Any]:
         },
         "worker_extension_cls": "benchmarks.draft_vocabulary.HeadSwapper",
     }  # fmt: skip
+    entries = [shape.vocabulary // part // _ROWS * _ROWS for part in PARTS]
     seconds: dict[tuple[int, int], list[float]] = {}
     with EngineProcess(arguments, BUILD / "engine.log", name=name) as engine:
-        engine.rpc("build_heads", list(ENTRIES))
+        engine.rpc("build_heads", entries)
         for turn in range(ROUNDS + 1):  # the first is not counted
             for requests in REQUESTS:
                 prompts = random_ids(requests, PROMPT, shape.vocabulary, seed=turn).ids
-                for count in (0, *ENTRIES):
+                for count in (0, *entries):
                     engine.rpc("use_head", count)
                     found = engine.steps(StepLoad(prompts, STEPS))
                     if turn:
@@ -168,17 +169,17 @@ def step_times(name: str, shape: Dense) -> dict[str, Any]:
                         )
     return {
         "dtype": dtype, "k": K, "width": shape.width, "layers": shape.layers,
-        "rows": [_ratio(requests, count, seconds) for requests in REQUESTS for count in ENTRIES],
+        "rows": [_ratio(requests, count, seconds) for requests in REQUESTS for count in entries],
         "whole_ms": {n: round(1e3 * statistics.median(seconds[n, 0]), 1) for n in REQUESTS},
     }  # fmt: skip
 
 
 def _ratio(requests: int, count: int, seconds: dict[tuple[int, int], list[float]]) -> dict[str, Any]:
     pairs = zip(seconds[requests, 0], seconds[requests, count], strict=True)
-    ratios = sorted(whole / kept for whole, kept in pairs)
+    quarter, median, three_quarters = statistics.quantiles(whole / kept for whole, kept in pairs)
     return {
-        "requests": requests, "entries": count, "times_faster": round(statistics.median(ratios), 3),
-        "lowest": round(ratios[0], 3), "highest": round(ratios[-1], 3),
+        "requests": requests, "entries": count, "times_faster": round(median, 3),
+        "half_lie_between": [round(quarter, 3), round(three_quarters, 3)],
     }  # fmt: skip
 
 

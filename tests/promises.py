@@ -22,8 +22,13 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/dev/evidence.md"
 BEGIN, END = "<!-- runners:begin -->", "<!-- runners:end -->"
 # By a word of what is shown: why a column is empty.
-NOT_SHOWN = {"`vllm serve`": "alike", "a server": "alike", "metrics": "alike"}
-COLUMNS = ("V1, 0.32", "V2, 0.32", "V2, 0.33")
+NOT_SHOWN = {
+    "`vllm serve`": "alike", "a server": "alike", "metrics": "alike", "sampled drafts": "no kernel",
+    "P-EAGLE": "refused", "no target layers": "refused",
+}  # fmt: skip
+COLUMNS = ("V1, 0.32", "V2, 0.32", "V2, 0.33", "a GPU")
+ON_CPUS = COLUMNS[:-1]
+NOWHERE = ("pipeline stages: text",)  # README says that these work, too
 LONGER = ("full", "long", "peers")  # markers that take a test out of `make test`
 
 
@@ -70,13 +75,12 @@ def shown_by(items: Sequence[pytest.Item]) -> dict[str, dict[str, str]]:
         if item.get_closest_marker("e2e") is None or item.get_closest_marker("gpu") is not None:
             continue
         runner, name = "V2" if item.get_closest_marker("v2") else "V1", item.path.name
-        columns = {promise: (runner,) for promise, _ in promises_of(item)}
-        columns |= {m.args[0]: m.kwargs.get("on", (runner,)) for m in item.iter_markers("shows")}
-        for text, runners in columns.items():
-            for one in runners:
-                releases = ("0.32", "0.33") if one == "V2" and name in on_033 else ("0.32",)
-                for release in releases:
-                    found.setdefault(text, {}).setdefault(f"{one}, {release}", set()).add(name)
+        releases = ("0.32", "0.33") if runner == "V2" and name in on_033 else ("0.32",)
+        columns = {promise: releases for promise, _ in promises_of(item)}
+        columns |= {m.args[0]: m.kwargs.get("releases", releases) for m in _shows(item)}
+        for text, run in columns.items():
+            for release in run:
+                found.setdefault(text, {}).setdefault(f"{runner}, {release}", set()).add(name)
     return {
         promise: {
             column: min(names, key=lambda name: (name not in in_short, name))
@@ -86,12 +90,20 @@ def shown_by(items: Sequence[pytest.Item]) -> dict[str, dict[str, str]]:
     }
 
 
+def _shows(item: pytest.Item) -> Iterator[pytest.Mark]:
+    """Its markers, those of one set of parameters only if it has these."""
+    parameters = getattr(item, "callspec", None)
+    for marker in item.iter_markers("shows"):
+        if "id" not in marker.kwargs or (parameters and marker.kwargs["id"] == parameters.id):
+            yield marker
+
+
 def by_runner(items: Sequence[pytest.Item]) -> str:
     """The table of docs/dev/evidence.md, without spaces that nobody reads."""
     rows = [f"|promise|{'|'.join(COLUMNS)}|", "|" + "---|" * (1 + len(COLUMNS))]
-    for promise, shown in sorted(shown_by(items).items()):
+    for promise, shown in sorted((dict.fromkeys(NOWHERE, {}) | shown_by(items)).items()):
         why = next((why for word, why in NOT_SHOWN.items() if word in promise), "-")
-        cells = (f"`{shown[column]}`" if column in shown else why for column in COLUMNS)
+        cells = [f"`{shown[column]}`" if column in shown else why for column in ON_CPUS] + ["-"]
         rows.append(f"|{promise}|{'|'.join(cells)}|")
     return "\n".join(rows)
 

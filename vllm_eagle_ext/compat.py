@@ -53,6 +53,23 @@ def was_run(version: str) -> bool:
     return _is_in(RUN_VLLM, version)
 
 
+def is_before(release: str) -> bool:
+    """Say whether the vLLM that runs is older; a development build such as "dev" is not."""
+    try:
+        return Version(vllm_version()) < Version(release)
+    except InvalidVersion:
+        return False
+
+
+def how_tested(version: str) -> str:
+    """Say how a release was tested, in the words of README, `status`, `check` and the log."""
+    if was_run(version):
+        return f"run: the tests ran with {RUN_VLLM} on CPUs"
+    if is_tested(version):
+        return f"run in parts: its Python files ran on CPUs, over compiled parts of {RUN_VLLM}"
+    return f"not run: outside {TESTED_VLLM}"
+
+
 def _is_in(releases: str, version: str) -> bool:
     try:
         return SpecifierSet(releases).contains(Version(version), prereleases=True)

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-_METHODS_ON_V1 = ("suffix", "custom_class", "medusa", "mlp_speculator")
+from vllm_eagle_ext import compat
+
+_METHODS_ON_V1 = ("suffix", "custom_class")
+_METHODS_ON_V1_IN_032 = ("medusa", "mlp_speculator")
+_SPARSE_CONNECTOR = "HiSparseConnector"  # with it vLLM sets up HiSparse
 
 
 def model_runner(
@@ -26,32 +30,47 @@ def model_runner(
     from vllm import envs
     from vllm.triton_utils import HAS_TRITON
 
-    if _only_v2_has(engine_args):
+    if only_v2_has(engine_args):
         return "v2"
     if envs.VLLM_USE_V2_MODEL_RUNNER is not None:
         return "v2" if envs.VLLM_USE_V2_MODEL_RUNNER else "v1"
-    on_v1 = drafts_in_parallel or other_vocabulary or method in _METHODS_ON_V1
-    return "v2" if HAS_TRITON and not (on_v1 or _only_v1_has(engine_args)) else "v1"
+    on_v1 = drafts_in_parallel or other_vocabulary or _is_on_v1(method)
+    return "v2" if HAS_TRITON and not (on_v1 or only_v1_has(engine_args)) else "v1"
 
 
-def _only_v2_has(engine_args: Any) -> bool:
+def _is_on_v1(method: str | None) -> bool:
+    return method in _METHODS_ON_V1 or (method in _METHODS_ON_V1_IN_032 and compat.is_before("0.33"))
+
+
+def only_v2_has(engine_args: Any) -> bool:
     """Tell whether an engine has watermarks or HiSparse, for which vLLM overrides the environment."""
-    attention = getattr(engine_args, "attention_config", None)
-    if isinstance(attention, dict):
-        sparse = attention.get("hisparse_config")
-    else:
-        sparse = getattr(attention, "hisparse_config", None)
-    return sparse is not None or getattr(engine_args, "watermark_config", None) is not None
+    sparse = _of(_of(engine_args, "attention_config"), "hisparse_config")
+    connector = _of(_of(engine_args, "kv_transfer_config"), "kv_connector")
+    has_sparse = sparse is not None or connector == _SPARSE_CONNECTOR
+    return has_sparse or _of(engine_args, "watermark_config") is not None
 
 
-def _only_v1_has(engine_args: Any) -> bool:
+def _of(config: Any, field: str) -> Any:
+    """Read a field of a config, which may be a dict as typed; None: it is not there."""
+    return config.get(field) if isinstance(config, dict) else getattr(config, field, None)
+
+
+def only_v1_has(engine_args: Any) -> bool:
     """Tell whether an engine cuts steps in micro-batches, or has pipeline stages under torchrun."""
     if engine_args is None:
         return False
-    launched = engine_args.distributed_executor_backend == "external_launcher"
-    return has_microbatches(engine_args) or (launched and engine_args.pipeline_parallel_size > 1)
+    launched = _of(engine_args, "distributed_executor_backend") == "external_launcher"
+    return has_microbatches(engine_args) or (
+        launched and _count(engine_args, "pipeline_parallel_size") > 1
+    )
 
 
 def has_microbatches(engine_args: Any) -> bool:
     """Tell whether each step is cut in parts, as vLLM's ParallelConfig.use_ubatching does."""
-    return bool(engine_args.enable_dbo) or engine_args.ubatch_size > 1
+    return bool(_of(engine_args, "enable_dbo")) or _count(engine_args, "ubatch_size") > 1
+
+
+def _count(config: Any, field: str) -> int:
+    """Read a number; one that is no number is for vLLM to refuse."""
+    found = _of(config, field)
+    return found if isinstance(found, int) else 1

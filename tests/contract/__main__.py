@@ -1,6 +1,7 @@
-"""`python -m tests.contract [--release 0.33.0 | --source DIR]`: what we lean on, in a vLLM.
+"""`python -m tests.contract [--release 0.33.0] [--source DIR]`: what we lean on, in a vLLM.
 
-The vLLM is the installed one, a release read from its wheel, or a source tree.
+The vLLM is the installed one, a release read from its wheel, or a source tree. A tree that does not say
+its release is judged as the newest that is known, unless --release says another.
 """
 
 from __future__ import annotations
@@ -12,8 +13,15 @@ from typing import Annotated
 
 import typer
 
-from tests.contract.changes import changed_fields, faults_to_look_at
-from tests.contract.check import ReadModule, failures, folder_source, installed_source, wheel_source
+from tests.contract.changes import changed_fields, faults_to_look_at, fixed_faults
+from tests.contract.check import (
+    ReadModule,
+    failures,
+    folder_source,
+    installed_source,
+    stated_release,
+    wheel_source,
+)
 from tests.contract.hidden_states import Release
 from tests.contract.surface import SURFACE
 from vllm_eagle_ext.engine import NEWEST_RELEASE
@@ -35,8 +43,13 @@ def download(release: str) -> Path:
 
 
 def main(
-    release: Annotated[str, typer.Option(help="Read the wheel of this release.")] = "",
-    source: Annotated[Path | None, typer.Option(help="Read this source tree of vLLM.")] = None,
+    release: Annotated[
+        str,
+        typer.Option(help="Read the wheel of this release; with --source, judge the tree as this one."),
+    ] = "",
+    source: Annotated[
+        Path | None, typer.Option(help="Read this source tree: the folder that holds vllm/.")
+    ] = None,
 ) -> None:
     """Check every vLLM name, signature and behaviour that the package leans on."""
     read, name = _opened(release, source)
@@ -47,14 +60,18 @@ def main(
     print(f"vLLM {name}: {asked - len({p.split(' ')[0] for p in problems})} of {asked} hold.")
     differs = _tell_targets(Release(read), name)
     if read is not installed_source:
-        _tell_changes(read)
+        _tell_changes(read, name)
     raise SystemExit(1 if problems or differs else 0)
 
 
 def _opened(release: str, source: Path | None) -> tuple[ReadModule, str]:
-    """Return how modules are read, and the release that they are of: a tree counts as the newest."""
+    """Return how modules are read, and the release that they are of."""
     if source is not None:
-        return folder_source(source), release or NEWEST_RELEASE
+        read = folder_source(source)
+        found = release or stated_release(read)
+        if not found:
+            print(f"The tree does not say its release: judged as {NEWEST_RELEASE}, or say --release.")
+        return read, found or NEWEST_RELEASE
     if release:
         return wheel_source(download(release)), release
     import vllm
@@ -62,14 +79,18 @@ def _opened(release: str, source: Path | None) -> tuple[ReadModule, str]:
     return installed_source, vllm.__version__
 
 
-def _tell_changes(read: ReadModule) -> None:
+def _tell_changes(read: ReadModule, name: str) -> None:
     """Say what differs from the installed vLLM; none of it is a failure."""
     print("Fields of configs, against the installed vLLM:")
     for text in changed_fields(installed_source, read):
         print(f"  {text}")
-    print("Faults to look at again, whose workaround may no longer be needed:")
+    print(f"Faults that the pages call fixed by {name}, whose workarounds it no longer needs:")
+    for fault in fixed_faults(name):
+        print(f"  {fault}")
+    print("Other faults to look at again, since a place of their cause was changed:")
     for text in faults_to_look_at(installed_source, read):
-        print(f"  {text}")
+        if text.partition(":")[0] not in fixed_faults(name):
+            print(f"  {text}")
 
 
 def _tell_targets(found: Release, name: str) -> bool:

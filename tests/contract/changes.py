@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from packaging.version import Version
+
 from tests.contract.check import ReadModule, find
 
 FAULTS = Path(__file__).parents[2] / "docs/dev/vllm_faults"
@@ -15,6 +17,10 @@ CONFIGS = (
     ("vllm.config.speculative", "SpeculativeConfig"),
     ("vllm.config.cache", "CacheConfig"),
     ("vllm.config.parallel", "ParallelConfig"),
+    ("vllm.config.model", "ModelConfig"),
+    ("vllm.config.scheduler", "SchedulerConfig"),
+    ("vllm.config.attention", "AttentionConfig"),
+    ("vllm.config.vllm", "VllmConfig"),
     ("vllm.engine.arg_utils", "EngineArgs"),
 )
 _PLACE = re.compile(r"`(?:vllm/)?([\w/]+)\.py`,\s+`([\w.]+)`")
@@ -29,6 +35,16 @@ def faults() -> dict[str, list[tuple[str, list[str]]]]:
         ]
         for script in sorted(FAULTS.rglob("*.py"))
     }
+
+
+def fixed_faults(release: str) -> list[str]:
+    """The faults whose page says that they are fixed by this release."""
+    found = []
+    for script in sorted(FAULTS.rglob("*.py")):
+        fixed = re.search(r"fixed in ([\d.]+\d)", ast.get_docstring(ast.parse(script.read_text())) or "")
+        if fixed and Version(fixed[1]) <= Version(release):
+            found.append(script.stem)
+    return found
 
 
 def _cause(script: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import zipfile
 from collections.abc import Callable
 from functools import lru_cache
@@ -23,6 +24,8 @@ def installed_source(module: str) -> str:
 def folder_source(folder: Path) -> ReadModule:
     """Modules of a source tree: the folder that holds `vllm/`, or `vllm/` itself."""
     root = folder.parent if folder.name == "vllm" and not (folder / "vllm").is_dir() else folder
+    if not (root / "vllm/__init__.py").is_file():
+        raise SystemExit(f"{folder} is no source tree of vLLM: it holds no vllm/__init__.py.")
 
     def read(module: str) -> str:
         base = root.joinpath(*module.split("."))
@@ -30,6 +33,15 @@ def folder_source(folder: Path) -> ReadModule:
         return path.read_text(encoding="utf-8")
 
     return read
+
+
+def stated_release(read: ReadModule) -> str:
+    """The version that a built tree states; "": it does not, as one fresh from version control."""
+    try:
+        found = re.search(r"""^(?:__version__ = )?version = ['"]([^'"]+)""", read("vllm._version"), re.M)
+    except FileNotFoundError:
+        return ""
+    return found[1] if found else ""
 
 
 def wheel_source(wheel: Path) -> ReadModule:

@@ -17,6 +17,7 @@ class Name:
     contains: tuple[str, ...] = ()  # in its body, as `ast.unparse` writes it
     optional: bool = False  # every parameter may be left out
     until: str | None = None  # from this release on it is otherwise, and what leans on it does without
+    since: str | None = None  # an earlier release has it not, or otherwise
     moved_to: str | None = None  # module of a later release, which only tests import
 
     @property
@@ -29,4 +30,7 @@ class Name:
         return (self.module, self.moved_to) if self.moved_to else (self.module,)
 
     def holds_in(self, release: str) -> bool:
-        return self.until is None or Version(release) < Version(self.until)
+        asked = Version(release)
+        return not (
+            (self.until and asked >= Version(self.until)) or (self.since and asked < Version(self.since))
+        )

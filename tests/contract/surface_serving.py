@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.contract.name import Name
-from vllm_eagle_ext.engine_rules.speculative_keys import KEYS, MISTAKEN
+from vllm_eagle_ext.engine_rules.speculative_keys import KEYS, MISTAKEN, SINCE_033
 from vllm_eagle_ext.engine_rules.target import NAMED
 
 _PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
@@ -82,7 +82,61 @@ SERVING = (
         "vllm.config.speculative",
         "SpeculativeConfig",
         "the keys that a user may give, and the one that it has only to refuse it",
-        contains=tuple(f"{key}:" for key in (*sorted(KEYS), MISTAKEN)),
+        contains=tuple(f"{key}:" for key in (*sorted(set(KEYS) - SINCE_033), MISTAKEN)),
+    ),
+    Name(
+        "vllm.config.speculative",
+        "SpeculativeConfig",
+        "the keys that 0.33 added",
+        contains=tuple(f"{key}:" for key in sorted(SINCE_033)),
+        since="0.33",
+    ),
+    Name(
+        "vllm.engine.arg_utils",
+        "EngineArgs",
+        "what decides the model runner, and whether vLLM replays states itself",
+        contains=tuple(
+            f"{field}:"
+            for field in (
+                "attention_config",
+                "distributed_executor_backend",
+                "enable_dbo",
+                "ubatch_size",
+                "use_replayssm",
+                "watermark_config",
+            )
+        ),
+    ),  # fmt: skip
+    Name(
+        "vllm.config.model",
+        "ModelConfig.supports_replayssm",
+        "whether vLLM can replay a target's states",
+    ),
+    Name(
+        "vllm.config.attention",
+        "AttentionConfig",
+        "HiSparse, which only V2 has",
+        contains=("hisparse_config:",),
+    ),
+    Name(
+        "vllm.config.vllm",
+        "VllmConfig._get_v2_model_runner_unsupported_features",
+        "what only V1 has",
+        contains=(
+            "distributed_executor_backend == 'external_launcher'",
+            "'suffix'",
+            "'custom_class'",
+            "parallel_drafting",
+            "'use_heterogeneous_vocab'",
+            "use_ubatching",
+        ),
+    ),  # fmt: skip
+    Name(
+        "vllm.config.vllm",
+        "VllmConfig._get_v2_model_runner_unsupported_features",
+        "what only V1 of 0.32 has",
+        contains=("'medusa'", "'mlp_speculator'"),
+        until="0.33",
     ),
     Name(
         "vllm.config.speculative",

@@ -19,6 +19,7 @@ from tests.support.draft_vocabularies import native_without_a_head, write_ids
 from tests.support.engine import TINY
 from tests.support.hybrid import TARGET as HYBRID
 from tests.support.hybrid import dflash
+from tests.support.near_ties import assert_only_near_ties
 from tests.support.updated import ANSWER
 from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file
 from vllm_eagle_ext.cli import app
@@ -87,7 +88,10 @@ class TestOthers:
         folder = tmp_path_factory.mktemp("others")
         native, asked = native_without_a_head(folder / "native"), prompts[-6:]
         few = ids_of(prompts[:80], 192, 1536)
-        hybrid = {"target": HYBRID, "options": {"hybrid_state": "per_token"}}
+        hybrid = {
+            "target": HYBRID, "options": {"hybrid_state": "per_token"},
+            "engine_args": {"dtype": "bfloat16"},  # vLLM's CPU kernels of gated delta nets take no other
+        }  # fmt: skip
         return run_engines(
             [
                 engine("whole", folder, asked, speculative=eagle3(native)),
@@ -116,7 +120,10 @@ class TestOthers:
     def test_texts(self, found, pair, reduced):
         whole, kept = found[pair]["answer"], found[reduced]["answer"]
         print(f"\n{reduced}: {kept['tau']:.3f} of {whole['tau']:.3f} accepted a step")
-        assert kept["tokens"] == whole["tokens"]
+        if pair == "dflash":
+            assert_only_near_ties(whole, kept["tokens"], reduced)
+        else:
+            assert kept["tokens"] == whole["tokens"]
         assert 0.5 * whole["tau"] < kept["tau"]
 
     def test_rows_follow_a_reload_of_the_target(self, found):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from tests.support.in_process import counters, sampling_params
+from tests.support.in_process import counters, logprobs_of, sampling_params
 from tests.support.weight_updates import Items, bring, buckets
 
 BUCKET = 4  # tensors
@@ -44,7 +44,7 @@ def ask(llm: Any, prompts: list[list[int]]) -> dict[str, Any]:
     before = counters(llm)
     outputs = llm.generate(
         [{"prompt_token_ids": prompt} for prompt in prompts],
-        sampling_params({"max_tokens": ANSWER, "detokenize": False}),
+        sampling_params({"max_tokens": ANSWER, "logprobs": 5, "detokenize": False}),
         use_tqdm=False,
     )
     after = counters(llm)
@@ -54,6 +54,7 @@ def ask(llm: Any, prompts: list[list[int]]) -> dict[str, Any]:
     )
     return {
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
+        "logprobs": [logprobs_of(output.outputs[0].logprobs) for output in outputs],
         "tau": accepted / drafts,
     }
 

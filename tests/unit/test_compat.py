@@ -11,6 +11,7 @@ import torch
 
 from vllm_eagle_ext import after_import, compat
 from vllm_eagle_ext.model_runner import model_runner
+from vllm_eagle_ext.preflight.foreseen import foresee_engine
 
 
 @pytest.mark.parametrize(
@@ -206,6 +207,23 @@ def test_workarounds_are_installed_on_a_cpu_alone(monkeypatch, cpu, replaced):
     assert len(wrapped) == replaced
 
 
+@pytest.mark.parametrize(
+    ("keywords", "runner"),
+    [
+        ({}, None),
+        ({"enable_dbo": True}, "v1"),
+        ({"ubatch_size": "x"}, None),
+        ({"distributed_executor_backend": "external_launcher", "pipeline_parallel_size": 2}, "v1"),
+        ({"watermark_config": {}, "enable_dbo": True}, "v2"),
+        ({"kv_transfer_config": {"kv_connector": "HiSparseConnector"}, "enable_dbo": True}, "v2"),
+    ],
+    ids=str,
+)
+def test_the_one_runner_of_such_an_engine_is_foreseen(keywords, runner):
+    assert foresee_engine({}, platform="cuda", keywords=keywords).runner == runner
+    assert foresee_engine({}, platform="cpu", keywords=keywords).runner == "v1"
+
+
 @pytest.mark.parametrize("asked", [None, False, True], ids=["V unset", "V=0", "V=1"])
 @pytest.mark.parametrize(
     ("arguments", "others"),
@@ -221,6 +239,9 @@ def test_workarounds_are_installed_on_a_cpu_alone(monkeypatch, cpu, replaced):
         ({"attention_config": {"hisparse_config": {}}, "enable_dbo": True}, {}),
         ({"watermark_config": {}, "enable_dbo": True}, {}),
         ({}, {"method": "suffix"}),
+        ({}, {"method": "custom_class"}),
+        ({}, {"method": "medusa"}),
+        ({}, {"method": "mlp_speculator"}),
         ({}, {"parallel_drafting": True}),
         ({}, {"use_heterogeneous_vocab": True}),
     ],

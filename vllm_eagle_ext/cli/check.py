@@ -33,6 +33,10 @@ _Implementation = Annotated[
     Literal["auto", "vllm", "transformers"] | None,
     typer.Option(help="Check for this --model-impl of vllm serve."),
 ]
+_Release = Annotated[
+    str | None,
+    typer.Option(help="Check for this release of vLLM, such as 0.33. Default: the one installed here."),
+]
 _Options = Annotated[
     str, typer.Option(help='Check for these options of eagle_ext: \'{"aux_layers": "input"}\'.')
 ]
@@ -52,6 +56,7 @@ def check(
     target_revision: parameters.TargetRevision = None,
     download_dir: parameters.DownloadDir = None,
     platform: _Platform = "auto",
+    vllm: _Release = None,
     tp: _Ranks = 1,
     prefix_caching: _Caching = None,
     model_impl: _Implementation = None,
@@ -80,7 +85,7 @@ def check(
     }  # fmt: skip
     request = CheckRequest(
         draft=draft, target=target, k=k, method=method, revision=revision, options=ours,
-        platform=platform, subfolders=True, speculative=further, engine=engine,
+        platform=platform, release=vllm, subfolders=True, speculative=further, engine=engine,
     )  # fmt: skip
     # Read the files, and apply the rules.
     try:

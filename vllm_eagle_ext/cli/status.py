@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 
 from vllm_eagle_ext.cli.terminal import cannot_import
-from vllm_eagle_ext.compat import RUN_VLLM, TESTED_VLLM, is_tested, vllm_version, was_run
+from vllm_eagle_ext.compat import how_tested, is_tested, vllm_version
 from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.log import NAME as LOGGED
 from vllm_eagle_ext.model_runner import model_runner
@@ -39,15 +39,7 @@ def read_status() -> list[StatusLine]:
 
 
 def _release(release: str) -> StatusLine:
-    if was_run(release):
-        return StatusLine(True, f"vLLM {release}, a release that the tests were run with ({RUN_VLLM})")
-    if is_tested(release):
-        how = f"whose Python files the tests were run with, over compiled parts of {RUN_VLLM}"
-        return StatusLine(True, f"vLLM {release}, a release {how}")
-    return StatusLine(
-        False,
-        f"vLLM {release}, outside the tested range {TESTED_VLLM} (run as published: {RUN_VLLM})",
-    )
+    return StatusLine(is_tested(release), f"vLLM {release}, {how_tested(release)}")
 
 
 def _command() -> Iterator[StatusLine]:

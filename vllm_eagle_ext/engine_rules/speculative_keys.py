@@ -11,9 +11,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from vllm_eagle_ext.checkpoint.class_types import attention_backends, speculative_fields
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.compat import is_tested, was_run
+from vllm_eagle_ext.compat import is_tested
 from vllm_eagle_ext.engine import EngineFacts, is_from
 from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.version import installed_vllm
 
 _TEXT, _NUMBER, _TRUTH, _SHARE = str, int, bool, float
 # Those of SpeculativeConfig, in vLLM 0.32 or 0.33, that a user gives. None: vLLM judges the value.
@@ -200,10 +201,17 @@ def _falls(rates: list[float], k: int) -> bool:
 
 def _keys(engine: EngineFacts) -> frozenset[str] | None:
     """Return the keys of the release that serves; None: it is not known."""
-    found = speculative_fields() if engine.release_is_known else frozenset(KEYS)
-    if found is not None:
+    if not engine.release_is_known:
+        return frozenset(KEYS)
+    if _is_here(engine.release) and (found := speculative_fields()) is not None:
         return found - {MISTAKEN, *INNER}
-    return frozenset(KEYS) - SINCE_033 if was_run(engine.release) else None
+    if not is_tested(engine.release):
+        return None
+    return frozenset(KEYS) if is_from(engine.release, "0.33") else frozenset(KEYS) - SINCE_033
+
+
+def _is_here(release: str) -> bool:
+    return release.partition("+")[0] == (installed_vllm() or "").partition("+")[0]
 
 
 def _unknown(key: str, value: object, keys: frozenset[str]) -> Problem:

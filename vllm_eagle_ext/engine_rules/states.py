@@ -101,6 +101,8 @@ def _state_problems(engine: EngineFacts) -> Iterator[Problem]:
             allowed=f"{first.allowed}, with {OPTION} 'replay'",
             remedy="; ".join([f"{first.remedy}; or hybrid_state 'auto' or 'per_token'", *also]),
         )
+    if engine.vllm_replays:
+        return
     choice = choose(engine)
     yield from _uneven_drafts(engine, choice)
     if choice.replays and engine.on_cpu and engine.options.replay_kernels == "chunked":

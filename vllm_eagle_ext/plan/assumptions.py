@@ -8,12 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
 from vllm_eagle_ext.engine import (
     ASSUMED_GPU,
     NEWEST_RELEASE,
-    OLDEST_RELEASE,
     PREFILLS,
     EngineFacts,
     Prefill,
@@ -23,7 +20,7 @@ from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.memory.footprint import CPU_BLOCK, GPU_BLOCK
 from vllm_eagle_ext.memory.geometry import Attention
 from vllm_eagle_ext.plan.device import Memory
-from vllm_eagle_ext.preflight.foreseen import foresee_engine
+from vllm_eagle_ext.preflight.foreseen import foresee_engine, read_release
 from vllm_eagle_ext.version import installed_vllm
 
 _DEVICE = re.compile(r"sm_?(\d{1,2})(\d)[af]?")
@@ -80,8 +77,8 @@ def assume(
     if memory.cuda is not None and device is None:
         known["cuda"] = memory.cuda
     engine = foresee_engine(
-        config, platform="cpu" if cpu else "cuda", release=vllm, capability=capability,
-        gdn_prefill=gdn_prefill, runner="v1" if cpu else "v2", **known,
+        config, platform="cpu" if cpu else "cuda", release=vllm, release_is_known=False,
+        capability=capability, gdn_prefill=gdn_prefill, runner="v1" if cpu else "v2", **known,
     )  # fmt: skip
     alignment = attention_block or engine.attention_alignment(
         attention.head_dim, element_bytes=attention.element_bytes, non_causal_draft=non_causal_draft
@@ -98,16 +95,7 @@ def _release(asked: str | None) -> tuple[str, str]:
     if asked is None:
         found = installed_vllm()
         return (NEWEST_RELEASE, "assumed") if found is None else (found.partition("+")[0], "installed")
-    try:
-        is_known = Version(asked) >= Version(OLDEST_RELEASE)
-    except InvalidVersion:
-        is_known = False
-    if not is_known:
-        raise OptionsError(
-            field="--vllm", value=asked, allowed=f"a release from {OLDEST_RELEASE} on, such as "
-            f"{NEWEST_RELEASE}", remedy="leave it out for the release that is installed",
-        )  # fmt: skip
-    return asked, "as given"
+    return read_release(asked), "as given"
 
 
 def _capability(asked: str | None, memory: Memory, *, cpu: bool) -> tuple[tuple[int, int] | None, str]:

@@ -33,6 +33,7 @@ _ONE_GROUP = (
     "It would also cut the target's layers into groups as small as the draft. "
     "--no-disable-hybrid-kv-cache-manager keeps them apart."
 )
+_LEFT_TO_VLLM = "left to vLLM, which replays it (--use-replayssm)."
 _OUR_SCHEDULER = (
     "Scheduler: vLLM's own, but a prompt of one token gets no placeholder drafts, with which its text "
     "would be wrong. vLLM's warning of a custom scheduler class means this one."
@@ -103,6 +104,9 @@ def apply_hybrid_state(
     that does it. A target without gated delta nets stays as it is."""
     architecture = target.architecture
     if architecture not in REPLAYING_TARGETS:
+        return
+    if engine.vllm_replays:  # replay of this package was refused
+        log_once(logger, logging.INFO, f"Recurrent state of {architecture}: {_LEFT_TO_VLLM}")
         return
     choice = choose(engine)
     log_once(logger, logging.INFO, f"Recurrent state of {architecture}: {choice}.")

@@ -39,7 +39,7 @@ from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.memory.state_scheme import choose, planned_prefix_caching
 from vllm_eagle_ext.options import KEY, parse_options
-from vllm_eagle_ext.preflight.foreseen import foresee_engine, with_draft
+from vllm_eagle_ext.preflight.foreseen import foresee_engine, read_release, with_draft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,7 @@ class CheckRequest:
     token: str | None = None
     options: Mapping[str, Any]  # as in additional_config.eagle_ext
     platform: str = "auto"
+    release: str | None = None  # of the vLLM that will serve; None: the one that is here
     subfolders: bool = False  # read a folder of a repository, which vLLM does not take
     speculative: Mapping[str, Any] = field(default_factory=dict)  # further keys of speculative_config
     engine: Mapping[str, Any] = field(default_factory=dict)  # keywords of LLM()
@@ -103,6 +104,7 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     engine = foresee_engine(
         config, platform=request.platform, options=options, k=request.k, method=request.method,
         speculative=speculative_keys(request.speculative), keywords=request.engine,
+        release=request.release and read_release(request.release),
     )  # fmt: skip
     refuse_a_draft(config, name)
     folder = Path(os.path.expanduser(name))

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 from vllm_eagle_ext.checkpoint import DraftSpec
 from vllm_eagle_ext.checkpoint.class_types import readable_model_types
 from vllm_eagle_ext.checkpoint.draft_config import published_architecture
@@ -19,16 +21,25 @@ from vllm_eagle_ext.checkpoint.origins import other_plugins
 from vllm_eagle_ext.checkpoint.quantisation_config import KNOWN_METHODS
 from vllm_eagle_ext.checkpoint.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.checkpoint.target_facts import text_config
+from vllm_eagle_ext.compat import how_tested
 from vllm_eagle_ext.cpu_kernels import ForeseenKernels
-from vllm_eagle_ext.engine import ASSUMED_GPU, NEWEST_RELEASE, EngineFacts, adapts_head
+from vllm_eagle_ext.engine import (
+    ASSUMED_GPU,
+    NEWEST_RELEASE,
+    OLDEST_RELEASE,
+    EngineFacts,
+    Runner,
+    adapts_head,
+)
 from vllm_eagle_ext.engine_rules.draft_vocabulary import quantises_head
 from vllm_eagle_ext.engine_rules.without_hidden_states import lacks_hidden_states
-from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError
 from vllm_eagle_ext.memory.chunked_kernels import STATE_DTYPES
 from vllm_eagle_ext.memory.connectors import read_connector
 from vllm_eagle_ext.memory.geometry import served_dtype, stated_state_dtype
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.memory.state_scheme import planned_prefix_caching
+from vllm_eagle_ext.model_runner import has_microbatches, only_v1_has, only_v2_has
 from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.version import installed_vllm
 
@@ -45,7 +56,7 @@ def foresee_engine(
     *,
     platform: str, options: Options | None = None, k: int | None = None, method: str | None = None,
     speculative: Mapping[str, Any] | None = None, keywords: Mapping[str, Any] | None = None,
-    **known: Any,
+    release: str | None = None, **known: Any,
 ) -> EngineFacts:  # fmt: skip
     """Foresee an engine before its draft is known.
 
@@ -54,25 +65,29 @@ def foresee_engine(
         platform: one of PLATFORMS.
         speculative: further keys of the speculative config, spelt as vLLM does.
         keywords: of LLM().
+        release: of the vLLM that will serve; None: the one that is here, else the newest.
         known: fields of EngineFacts that the caller knows better.
 
     Raises:
         SpeculativeConfigError: another platform.
     """
     name, why = find_platform(platform)
+    if release is not None:
+        why = f"{why}; for vLLM {release} ({how_tested(release)})"
+    serving = release or _installed_release()
     if name == "cuda" and "capability" not in known:
         known["capability"] = _driver_capability() or ASSUMED_GPU
     asked, given = dict(keywords or {}), dict(speculative or {})
     read = _of_keywords(asked)
     found = EngineFacts(
-        release=_release(),
-        release_is_known=platform == "auto" and installed_vllm() is not None,
+        release=serving,
+        release_is_known=bool(release) or (platform == "auto" and installed_vllm() is not None),
         platform=name, platform_why=why,
         has_triton=name != "cpu",
-        cpu_kernels=find_cpu_kernels(name),
+        cpu_kernels=find_cpu_kernels(name, serving),
         model_types=readable_model_types(), quantisations=_known_quantisations(),
-        runner="v1" if name == "cpu" or read["microbatches"] else None,  # V2 needs Triton
-        **_of_target(target, name, asked),
+        runner=_only_runner(name, asked),
+        **_of_target(target, name, asked, serving),
         **read,
         options=options or Options(),
         load_format=_load_format(asked, given),
@@ -82,7 +97,9 @@ def foresee_engine(
     return replace(found, **known)
 
 
-def _of_target(target: Mapping[str, Any], platform: str, keywords: Mapping[str, Any]) -> dict[str, Any]:
+def _of_target(
+    target: Mapping[str, Any], platform: str, keywords: Mapping[str, Any], release: str
+) -> dict[str, Any]:
     """Return the fields that follow from the target's config.json."""
     architecture, asked = published_architecture(target), keywords.get("dtype", "auto")
     is_hybrid = architecture in REPLAYING_TARGETS
@@ -97,9 +114,17 @@ def _of_target(target: Mapping[str, Any], platform: str, keywords: Mapping[str, 
         "prefix_caching": caches is not False,
         "target_head_is_quantised": quantises_head(target),
         "hands_out_states": keywords.get("model_impl") == "transformers"
-        or not lacks_hidden_states(architecture, _release(), text_config(target).get("architectures")),
+        or not lacks_hidden_states(architecture, release, text_config(target).get("architectures")),
         **_images(target, architecture, keywords),
     }
+
+
+def _only_runner(platform: str, keywords: Mapping[str, Any]) -> Runner | None:
+    """Return the one runner that such an engine can have; None: the draft decides."""
+    given = dict(keywords)
+    if platform != "cpu" and only_v2_has(given):
+        return "v2"
+    return "v1" if platform == "cpu" or only_v1_has(given) else None  # V2 needs Triton
 
 
 def _of_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +139,7 @@ def _of_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
         "kv_connector": read_connector(*map(keywords.get, _CONNECTOR)),
         "lora": bool(keywords.get("enable_lora")),
         "lora_on_head": adapts_head(keywords.get("enable_lora"), keywords.get("lora_target_modules")),
-        "microbatches": bool(keywords.get("enable_dbo")) or _ranks(keywords, "ubatch_size") > 1,
+        "microbatches": has_microbatches(dict(keywords)),
         "scheduler": keywords.get("scheduler_cls"),
         "weight_transfer": _transfer_backend(keywords.get("weight_transfer_config")),
     }
@@ -213,10 +238,28 @@ def _installed() -> tuple[str, str]:
     build = next((build for build in _BUILDS if build in found.partition("+")[2]), "cuda")
     if os.environ.get("VLLM_TARGET_DEVICE") == "cpu" or sys.platform == "darwin":
         build = "cpu"
-    return build, f"vLLM {found} is installed here"
+    return build, f"vLLM {found} is installed here ({how_tested(found)})"
 
 
-def _release() -> str:
+def read_release(asked: str) -> str:
+    """Return a release that is given by --vllm.
+
+    Raises:
+        OptionsError: it is none, or older than those that are known.
+    """
+    try:
+        is_known = Version(asked) >= Version(OLDEST_RELEASE)
+    except InvalidVersion:
+        is_known = False
+    if not is_known:
+        raise OptionsError(
+            field="--vllm", value=asked, allowed=f"a release from {OLDEST_RELEASE} on, such as "
+            f"{NEWEST_RELEASE}", remedy="leave it out for the release that is installed",
+        )  # fmt: skip
+    return asked
+
+
+def _installed_release() -> str:
     """Return the release that is here, else the newest."""
     return (installed_vllm() or NEWEST_RELEASE).partition("+")[0]
 
@@ -226,14 +269,15 @@ def _known_quantisations() -> frozenset[str] | None:
     return KNOWN_METHODS if installed_vllm() and not other_plugins() else None
 
 
-def find_cpu_kernels(platform: str | None = None) -> ForeseenKernels | None:
+def find_cpu_kernels(platform: str | None = None, release: str | None = None) -> ForeseenKernels | None:
     """Foresee what vLLM's kernels for this machine's CPU can compute; None: it would run elsewhere.
 
     Args:
         platform: None: of the vLLM that is installed.
+        release: of vLLM; None: the one that is here, else the newest.
     """
     name = platform or _installed()[0]
-    return ForeseenKernels(_release()) if name == "cpu" else None
+    return ForeseenKernels(release or _installed_release()) if name == "cpu" else None
 
 
 def _driver_capability() -> tuple[int, int] | None:

@@ -5,7 +5,7 @@ Met by: hybrid targets with any draft.
 Symptom: A prompt of one token that joins running requests gets a wrong text.
 Cause: `v1/core/sched/scheduler.py`, `Scheduler.schedule` pads it to 1 + K rows, though it has no state.
   V1 starts from the state that the block's last owner left; V2 takes the placeholders into the state.
-Releases: 0.32 (run), 0.33 (by reading).
+Releases: 0.32 and 0.33 (run).
 Also shown by: `tests/e2e/test_one_token_prompts.py`.
 Workaround: `schedulers.py`, `build_scheduler`.
 Remedy: a schedule of K.

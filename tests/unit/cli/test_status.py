@@ -61,11 +61,8 @@ def test_vllm_plugins_that_keeps_us_out(monkeypatch):
 @pytest.mark.parametrize(
     ("version", "said"),
     [
-        ("0.32.1", "a release that the tests were run with (>=0.32,<0.33)"),
-        (
-            "0.33.0",
-            "a release whose Python files the tests were run with, over compiled parts of >=0.32,<0.33",
-        ),
+        ("0.32.1", "run: the tests ran with >=0.32,<0.33 on CPUs"),
+        ("0.33.0", "run in parts: its Python files ran on CPUs, over compiled parts of >=0.32,<0.33"),
     ],
 )
 def test_what_the_release_was_tested_by(monkeypatch, version, said):
@@ -79,7 +76,7 @@ def test_outside_the_tested_range(monkeypatch):
     monkeypatch.setattr("vllm_eagle_ext.cli.status.vllm_version", lambda: "0.99.0")
     result = runner.invoke(app, ["status"])
     assert result.exit_code == 1
-    assert "NO  vLLM 0.99.0, outside the tested range >=0.32,<0.34" in result.stdout
+    assert "NO  vLLM 0.99.0, not run: outside >=0.32,<0.34" in result.stdout
 
 
 def test_no_vllm(monkeypatch):

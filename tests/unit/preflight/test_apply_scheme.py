@@ -11,7 +11,7 @@ from vllm.platforms import CpuArchEnum, current_platform
 from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
 from tests.support.releases import is_release
-from vllm_eagle_ext import model_runner
+from vllm_eagle_ext import metrics, model_runner
 from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.log import log_once
 from vllm_eagle_ext.preflight.of_vllm import packs_convolutions
@@ -140,11 +140,15 @@ def test_a_target_that_vllm_replays_is_left_to_it(replaying_class, vllm_log, mon
         arguments.create_speculative_config(target, ParallelConfig())
         return target.architecture
 
+    published: list[str] = []
+    monkeypatch.setattr(metrics, "publish_state", lambda *rest, **_: published.append(rest[3]))
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
     log_once.cache_clear()
     assert served_by(True, "auto") == "Qwen3_5ForCausalLM"
     (record,) = vllm_log.containing("Recurrent state of")
-    assert "replay is not possible: use_replayssm is True" in record.getMessage()
+    assert "left to vLLM, which replays it (--use-replayssm)" in record.getMessage()
+    assert "state block" not in record.getMessage()
+    assert not published
     with pytest.raises(HybridStateError, match="vLLM replays this target's states"):
         served_by(True, "replay")
     assert served_by(False, "auto") == "Qwen3_5EagleExtForCausalLM"

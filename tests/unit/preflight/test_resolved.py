@@ -12,7 +12,7 @@ from tests.support.checkpoints import draft_config, draft_tensors, tiny_draft, w
 from tests.support.drafting import skipping_without_a_kernel
 from tests.support.drafts import OURS, valid_draft, write
 from tests.unit.preflight.configs import DRAFTER, speculative_config
-from vllm_eagle_ext import __version__
+from vllm_eagle_ext import __version__, compat
 from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.options import Options
@@ -86,6 +86,12 @@ def test_one_line_says_aux_layers_rule_and_drafter(target, tmp_path, vllm_log):
         "fc_norm, norm_output",
     ):
         assert word in record.getMessage()
+
+
+def test_the_log_says_how_the_release_was_tested(target, tmp_path, vllm_log):
+    speculative_config(target, tiny_draft(tmp_path, num_aux=5))
+    release = compat.vllm_version()
+    assert vllm_log.containing(f"vLLM {release}, {compat.how_tested(release)}.")
 
 
 def test_default_aux_layers_are_a_warning(target, tmp_path, vllm_log):
