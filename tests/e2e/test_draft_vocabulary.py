@@ -23,8 +23,10 @@ from tests.support.near_ties import assert_only_near_ties
 from tests.support.updated import ANSWER
 from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file
 from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.measure.prompts import read_texts, token_ids
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
+TEXTS = TINY / "prompts.jsonl"
 FLOAT32 = {"dtype": "float32"}  # in which texts are equal, and kernels of every CPU pack the head
 
 
@@ -86,7 +88,8 @@ class TestOthers:
     @pytest.fixture(scope="class")
     def found(self, prompts, tmp_path_factory):
         folder = tmp_path_factory.mktemp("others")
-        native, asked = native_without_a_head(folder / "native"), prompts[-6:]
+        native = native_without_a_head(folder / "native")
+        asked = token_ids(read_texts(str(TEXTS))[-6:], str(TINY / "target")).ids
         few = ids_of(prompts[:80], 192, 1536)
         hybrid = {
             "target": HYBRID, "options": {"hybrid_state": "per_token"},
@@ -133,7 +136,7 @@ class TestOthers:
         assert before["tokens"] == forgotten["tokens"] == after["tokens"]
 
     def test_the_command_counts_the_targets_answers(self, found, tmp_path):
-        asked = (TINY / "prompts.jsonl").read_text().splitlines()[-6:]
+        asked = TEXTS.read_text().splitlines()[-6:]
         (tmp_path / "asked.jsonl").write_text("\n".join(asked))
         draft = native_without_a_head(tmp_path / "native")
         command = [

@@ -136,6 +136,8 @@ class EngineProcess:
         finally:
             self._signal(signal.SIGKILL)  # whatever is left of its session
             self.process.wait()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
