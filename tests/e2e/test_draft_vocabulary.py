@@ -178,17 +178,27 @@ def test_two_ranks(prompts, tmp_path, keys):
 @pytest.mark.long
 @pytest.mark.v2
 @pytest.mark.shows("draft_vocabulary: texts and drafts")
-def test_on_v2(prompts, tmp_path):
+@pytest.mark.parametrize("name", ["eagle3", "dflash"])
+def test_on_v2(prompts, tmp_path, name):
     """V2 shares the head in another function; Triton's interpreter is slow."""
-    draft, asked = native_without_a_head(tmp_path / "native"), prompts[-2:]
+    rest: dict[str, Any] = {"speculative": eagle3(native_without_a_head(tmp_path / "native"))}
+    if name == "dflash":
+        rest = {
+            "speculative": dflash(7), "target": HYBRID, "options": {"hybrid_state": "replay"},
+            "engine_args": {"dtype": "bfloat16"},
+        }  # fmt: skip
+    asked = [prompt[:24] for prompt in prompts[-2:]]
     ids = ids_of(prompts[:80], 768, 1536)
     found = run_engines(
         [
-            engine("whole", tmp_path, asked, speculative=eagle3(draft)),
-            engine("kept", tmp_path, asked, ids, speculative=eagle3(draft)),
+            engine("whole", tmp_path, asked, **dict(rest)),
+            engine("kept", tmp_path, asked, ids, **dict(rest)),
         ],
         "v2",
     )
-    assert found["kept"]["answer"]["tokens"] == found["whole"]["answer"]["tokens"]
+    whole, kept = (found[engine]["answer"] for engine in ("whole", "kept"))
+    gaps = assert_only_near_ties(whole, kept["tokens"], name)
+    assert name == "dflash" or not gaps  # in float32 there are no near-ties
     for counted in found["kept"]["ranks"]:
+        print(f"\n{counted}")
         assert counted["same"] == counted["inside"] > 20
