@@ -56,7 +56,7 @@ def was_run(version: str) -> bool:
 def is_before(release: str) -> bool:
     """Say whether the vLLM that runs is older; a development build such as "dev" is not."""
     try:
-        return Version(vllm_version()) < Version(release)
+        return Version(Version(vllm_version()).base_version) < Version(release)
     except InvalidVersion:
         return False
 

@@ -210,9 +210,12 @@ def device_name(capability: tuple[int, int] | None) -> str:
 
 
 def is_from(release: str, first: str) -> bool:
-    """Tell whether a release is `first` or later; a development build such as "dev" counts as later."""
+    """Tell whether a release is `first` or later.
+
+    A candidate such as "0.33.0rc1" counts as its release, a development build such as "dev" as later.
+    """
     try:
-        return Version(release) >= Version(first)
+        return Version(Version(release).base_version) >= Version(first)
     except InvalidVersion:
         return True
 

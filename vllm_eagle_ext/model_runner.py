@@ -45,9 +45,15 @@ def _is_on_v1(method: str | None) -> bool:
 def only_v2_has(engine_args: Any) -> bool:
     """Tell whether an engine has watermarks or HiSparse, for which vLLM overrides the environment."""
     sparse = _of(_of(engine_args, "attention_config"), "hisparse_config")
-    connector = _of(_of(engine_args, "kv_transfer_config"), "kv_connector")
-    has_sparse = sparse is not None or connector == _SPARSE_CONNECTOR
+    has_sparse = sparse is not None or _is_sparse(_of(engine_args, "kv_transfer_config"))
     return has_sparse or _of(engine_args, "watermark_config") is not None
+
+
+def _is_sparse(connector: Any) -> bool:
+    """Tell whether a KV connector, or one within vLLM's MultiConnector, is HiSparse's."""
+    within = _of(_of(connector, "kv_connector_extra_config"), "connectors")
+    several = within if isinstance(within, list) else []
+    return any(_of(one, "kv_connector") == _SPARSE_CONNECTOR for one in (connector, *several))
 
 
 def _of(config: Any, field: str) -> Any:

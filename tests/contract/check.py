@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
 from tests.contract.name import Name
 from tests.contract.surface import SURFACE
 
@@ -41,7 +43,10 @@ def stated_release(read: ReadModule) -> str:
         found = re.search(r"""^(?:__version__ = )?version = ['"]([^'"]+)""", read("vllm._version"), re.M)
     except FileNotFoundError:
         return ""
-    return found[1] if found else ""
+    try:
+        return str(Version(found[1])) if found else ""
+    except InvalidVersion:
+        return ""
 
 
 def wheel_source(wheel: Path) -> ReadModule:

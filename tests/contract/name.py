@@ -30,7 +30,7 @@ class Name:
         return (self.module, self.moved_to) if self.moved_to else (self.module,)
 
     def holds_in(self, release: str) -> bool:
-        asked = Version(release)
+        asked = Version(Version(release).base_version)  # a candidate counts as its release
         return not (
             (self.until and asked >= Version(self.until)) or (self.since and asked < Version(self.since))
         )

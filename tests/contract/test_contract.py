@@ -156,6 +156,7 @@ def test_a_source_tree_is_read_as_the_installed_one(tmp_path):
     ("text", "release"),
     [
         (None, ""),
+        ("__version__ = version = 'dev'\n", ""),
         ("__version__ = version = '0.34.1'\n", "0.34.1"),
         ("TYPE_CHECKING = False\nversion = '0.34.0rc2.dev1'\n", "0.34.0rc2.dev1"),
     ],

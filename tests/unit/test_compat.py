@@ -207,6 +207,10 @@ def test_workarounds_are_installed_on_a_cpu_alone(monkeypatch, cpu, replaced):
     assert len(wrapped) == replaced
 
 
+SPARSE = {"kv_connector": "HiSparseConnector"}
+SEVERAL = {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": [SPARSE]}}
+
+
 @pytest.mark.parametrize(
     ("keywords", "runner"),
     [
@@ -215,7 +219,8 @@ def test_workarounds_are_installed_on_a_cpu_alone(monkeypatch, cpu, replaced):
         ({"ubatch_size": "x"}, None),
         ({"distributed_executor_backend": "external_launcher", "pipeline_parallel_size": 2}, "v1"),
         ({"watermark_config": {}, "enable_dbo": True}, "v2"),
-        ({"kv_transfer_config": {"kv_connector": "HiSparseConnector"}, "enable_dbo": True}, "v2"),
+        ({"kv_transfer_config": SPARSE, "enable_dbo": True}, "v2"),
+        ({"kv_transfer_config": SEVERAL, "enable_dbo": True}, "v2"),
     ],
     ids=str,
 )

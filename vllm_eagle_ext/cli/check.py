@@ -35,7 +35,9 @@ _Implementation = Annotated[
 ]
 _Release = Annotated[
     str | None,
-    typer.Option(help="Check for this release of vLLM, such as 0.33. Default: the one installed here."),
+    typer.Option(
+        help="Check for this vLLM release, such as 0.33. Default: the installed one, else 0.33."
+    ),
 ]
 _Options = Annotated[
     str, typer.Option(help='Check for these options of eagle_ext: \'{"aux_layers": "input"}\'.')

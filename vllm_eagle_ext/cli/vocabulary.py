@@ -34,6 +34,10 @@ _Prompts = Annotated[
         "JSON lines. This starts the target, without the draft."
     ),
 ]
+_Tokens = Annotated[int, typer.Option(min=8, help="With --prompts, generate this many tokens for each.")]
+_Engine = Annotated[
+    str, typer.Option(help="With --prompts, pass these further arguments to LLM(), as JSON.")
+]
 _Entries = Annotated[
     int, typer.Option(min=64, help="Write this many token ids, fewer than the target has.")
 ]
@@ -47,8 +51,8 @@ def vocabulary(
     target: parameters.Target = None,
     entries: _Entries = 32768,
     out: _File = Path("draft_vocabulary.json"),
-    max_tokens: parameters.MaxTokens = 256,
-    engine: parameters.Engine = "{}",
+    max_tokens: _Tokens = 256,
+    engine: _Engine = "{}",
     revision: parameters.Revision = None,
     target_revision: parameters.TargetRevision = None,
     download_dir: parameters.DownloadDir = None,
@@ -113,6 +117,7 @@ def _count(
     Raises:
         EagleExtError: both files or none are given, one cannot be read, or the target does not start.
     """
+    from vllm_eagle_ext.measure.engine.client import refuse_reserved
     from vllm_eagle_ext.measure.prompts import load_tokenizer, tokenizer_keywords
     from vllm_eagle_ext.measure.vocabulary import count_answers, count_tokens
 
@@ -121,6 +126,7 @@ def _count(
             field="--texts and --prompts", value="neither" if texts is None else "both",
             allowed="one of them", remedy="give --prompts to count the target's own answers",
         )  # fmt: skip
+    refuse_reserved(engine)
     if texts is not None:
         return count_tokens(texts, load_tokenizer(target, **tokenizer_keywords(engine)))
     set_ = {name: value for name, value in engine.items() if value is not None}

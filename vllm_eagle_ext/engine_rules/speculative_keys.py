@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from vllm_eagle_ext.checkpoint.class_types import attention_backends, speculative_fields
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.compat import is_tested
-from vllm_eagle_ext.engine import EngineFacts, is_from
+from vllm_eagle_ext.engine import NEWEST_RELEASE, EngineFacts, is_from
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.version import installed_vllm
 
@@ -80,6 +80,7 @@ AT_LEAST_ONE = (
     "max_model_len", "num_speculative_tokens",
     "prompt_lookup_max", "prompt_lookup_min",
 )  # fmt: skip
+AT_LEAST_ZERO = ("fly_entropy_threshold", "xpress_topc")
 CHOICES: Mapping[str, frozenset[str]] = {
     "draft_sample_method": frozenset({"greedy", "probabilistic"}),
     "kv_cache_dtype": frozenset(
@@ -159,6 +160,7 @@ def speculative_keys_are_vllms(engine: EngineFacts) -> Iterable[Problem]:
             place = f"speculative_config.{key}"
             yield Problem(field=place, value=value, allowed=allowed, remedy="leave the key out")
     yield from _synthetic(engine)
+    yield from _fly(engine)
 
 
 def _misplaced(key: str, value: object, engine: EngineFacts) -> str | None:
@@ -193,6 +195,22 @@ def _synthetic(engine: EngineFacts) -> Iterable[Problem]:
         key, value, allowed = fault
         remedy = f'give one of the two as it is allowed, or leave out "{SAMPLING}": "synthetic"'
         yield Problem(field=f"speculative_config.{key}", value=value, allowed=allowed, remedy=remedy)
+
+
+def _fly(engine: EngineFacts) -> Iterable[Problem]:
+    """Find a K that is too small for FLy, 0.33's verification by a window of later tokens."""
+    given, k = engine.speculative, engine.k
+    window: Any = given.get("fly_window_size")
+    if given.get(SAMPLING) != "fly" or not k:
+        return
+    least = int(window) + 1 if fits(int, window) else 2
+    if k < least:
+        yield Problem(
+            field="num_speculative_tokens",
+            value=k,
+            allowed=f'at least {least} with "{SAMPLING}": "fly" and this fly_window_size',
+            remedy=f'raise K, or leave out "{SAMPLING}": "fly"',
+        )
 
 
 def _falls(rates: list[float], k: int) -> bool:
@@ -231,8 +249,11 @@ def _unknown(key: str, value: object, keys: frozenset[str]) -> Problem:
 
 def _refused(key: str, value: object, engine: EngineFacts) -> str | None:
     """Say what vLLM takes, of a value that it refuses; None: it may be taken."""
-    kind, choices, methods = KEYS.get(key), choices_of(engine.release).get(key), engine.quantisations
-    backends = attention_backends() if key == "attention_backend" and value is not None else None
+    # Where another machine may serve, the newest release takes most.
+    release = engine.release if engine.release_is_known else NEWEST_RELEASE
+    kind, choices, methods = KEYS.get(key), choices_of(release).get(key), engine.quantisations
+    is_judged = value is not None and engine.release_is_known and _is_here(engine.release)
+    backends = attention_backends() if key == "attention_backend" and is_judged else None
     if backends and str(value).upper() not in {*backends, "AUTO"}:
         return ", ".join(sorted(backends))
     if key == "draft_load_config" and value is not None and not isinstance(value, Mapping):
@@ -243,6 +264,8 @@ def _refused(key: str, value: object, engine: EngineFacts) -> str | None:
         return _NAMES[kind]
     if key in AT_LEAST_ONE and int(value) < 1:  # type: ignore[call-overload]
         return "a whole number of at least 1"
+    if key in AT_LEAST_ZERO and float(value) < 0:  # type: ignore[arg-type]
+        return "a number of at least 0"
     if choices and str(value) not in choices:
         return ", ".join(sorted(choices))
     if key == "quantization" and methods is not None and str(value) not in methods:

@@ -161,5 +161,5 @@ def _no_prompts(source: object, problem: str) -> SpeculativeConfigError:
         field="--prompts",
         value=str(source),
         allowed="a text file with one prompt a line, or JSON lines",
-        remedy=f"check it ({problem}), or leave the option out for built-in prompts",
+        remedy=f'check it ({problem}), or write "{BUILT_IN}" for the prompts of this package',
     )

@@ -15,7 +15,6 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.engine.client import refuse_reserved
 from vllm_eagle_ext.measure.engine.load import Load
 from vllm_eagle_ext.measure.engine.machine import with_memory
 from vllm_eagle_ext.measure.prompts import read_texts, text_of_line, token_ids, tokenizer_keywords
@@ -91,7 +90,6 @@ def count_answers(target: str, prompts: str, engine: Mapping[str, Any], max_toke
     Raises:
         EagleExtError: the prompts or the tokenizer cannot be read, or the engine does not start.
     """
-    refuse_reserved(engine)
     ids = token_ids(read_texts(prompts), target, source=prompts, **tokenizer_keywords(engine)).ids
     arguments, share = with_memory(engine, [target])
     arguments["model"] = target

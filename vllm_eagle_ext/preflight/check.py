@@ -98,13 +98,13 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
         EagleExtError: draft, target or options cannot be read.
     """
     options = parse_options({KEY: request.options})
-    _refuse_no_ranks(request.engine)
+    _refuse_no_counts(request.engine)
     request = _with_speculative(request)
     name, config = _read_target(request)
     engine = foresee_engine(
         config, platform=request.platform, options=options, k=request.k, method=request.method,
         speculative=speculative_keys(request.speculative), keywords=request.engine,
-        release=request.release and read_release(request.release),
+        release=None if request.release is None else read_release(request.release),
     )  # fmt: skip
     refuse_a_draft(config, name)
     folder = Path(os.path.expanduser(name))
@@ -179,13 +179,17 @@ def _state(engine: EngineFacts, around: list[Finding]) -> str | None:
     return str(choose(engine)) if is_chosen else None
 
 
-def _refuse_no_ranks(engine: Mapping[str, Any]) -> None:
-    ranks = engine.get("tensor_parallel_size", 1)
-    if type(ranks) is not int or ranks < 1:
-        raise SpeculativeConfigError(
-            field="--engine: tensor_parallel_size", value=ranks, allowed="a whole number above 0",
-            remedy="give the number of devices, or leave it out for one",
-        )  # fmt: skip
+def _refuse_no_counts(engine: Mapping[str, Any]) -> None:
+    for name, unit in (
+        ("tensor_parallel_size", "devices"), ("pipeline_parallel_size", "stages"),
+        ("max_model_len", "tokens"),
+    ):  # fmt: skip
+        count = engine.get(name)
+        if count is not None and (type(count) is not int or count < 1):
+            raise SpeculativeConfigError(
+                field=f"--engine: {name}", value=count, allowed="a whole number above 0",
+                remedy=f"give the number of {unit}, or leave it out",
+            )  # fmt: skip
 
 
 def _look_at_weights(target: str, folder: Path) -> None:

@@ -85,7 +85,8 @@ def foresee_engine(
         platform=name, platform_why=why,
         has_triton=name != "cpu",
         cpu_kernels=find_cpu_kernels(name, serving),
-        model_types=readable_model_types(), quantisations=_known_quantisations(),
+        model_types=readable_model_types() if serving == _installed_release() else None,
+        quantisations=_known_quantisations(),
         runner=_only_runner(name, asked),
         **_of_target(target, name, asked, serving),
         **read,
@@ -248,7 +249,8 @@ def read_release(asked: str) -> str:
         OptionsError: it is none, or older than those that are known.
     """
     try:
-        is_known = Version(asked) >= Version(OLDEST_RELEASE)
+        release = Version(asked)
+        is_known = release >= Version(OLDEST_RELEASE)
     except InvalidVersion:
         is_known = False
     if not is_known:
@@ -256,7 +258,7 @@ def read_release(asked: str) -> str:
             field="--vllm", value=asked, allowed=f"a release from {OLDEST_RELEASE} on, such as "
             f"{NEWEST_RELEASE}", remedy="leave it out for the release that is installed",
         )  # fmt: skip
-    return asked
+    return release.public
 
 
 def _installed_release() -> str:

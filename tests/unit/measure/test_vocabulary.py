@@ -114,6 +114,10 @@ def test_a_file_that_cannot_be_written(run, tmp_path):
         (None, (), "--texts and --prompts are 'neither'. Allowed: one of them"),
         (TEXTS, ("--prompts", str(TEXTS)), "--texts and --prompts are 'both'. Allowed: one of them"),
         (None, ("--prompts", "missing.txt"), "--prompts is 'missing.txt'"),
+        (None, ("--prompts", "missing.txt"), 'write "built-in" for the prompts of this package'),
+        (TEXTS, ("--engine", '{"model": "x"}'), "--engine is ['model']"),
+        (TEXTS, ("--engine", '{"max_model_len": "4k"}'), "--engine: max_model_len is '4k'"),
+        (TEXTS, ("--engine", '{"pipeline_parallel_size": "x"}'), "pipeline_parallel_size is 'x'"),
         (None, ("--prompts", str(TEXTS), "--engine", '{"model": "x"}'), "--engine is ['model']"),
     ],
 )

@@ -171,7 +171,7 @@ def runner_is_particular(case: Case) -> Iterable[Problem]:
             field="model runner",
             value="chosen by vLLM",
             allowed=f"{wanted[0]} for this draft: {wanted[1]}",
-            remedy=f"start vLLM 0.32 with {_forcing(wanted[0])}",
+            remedy=f"start vLLM with {_forcing(wanted[0])}",
         )
 
 

@@ -15,7 +15,7 @@ from tests.support.releases import is_release
 from vllm_eagle_ext.checkpoint import class_types
 from vllm_eagle_ext.checkpoint.findings import Problem
 from vllm_eagle_ext.compat import vllm_version
-from vllm_eagle_ext.engine import NEWEST_RELEASE, EngineFacts
+from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.engine_rules import speculative_keys
 from vllm_eagle_ext.engine_rules.speculative_keys import (
     AT_LEAST_ONE,
@@ -30,7 +30,7 @@ from vllm_eagle_ext.engine_rules.speculative_keys import (
 )
 
 FIELDS = {field.name: field for field in dataclasses.fields(SpeculativeConfig)}
-VALUES = ("x", "5", "true", "", 5, 0, 1, 0.5, 1.0, True, [5], {"a": 5}, 2**31, 10**30)
+VALUES = ("x", "5", "true", "", 5, 0, -1, -1.0, 1, 0.5, 1.0, True, [5], {"a": 5}, 2**31, 10**30)
 
 
 def refusals(given, **engine) -> list[Problem]:
@@ -58,9 +58,23 @@ def test_the_keys_are_vllms():
 
 
 def test_keys_of_the_newest_release_are_taken_where_another_machine_may_serve():
-    elsewhere = {"release": NEWEST_RELEASE, "release_is_known": False}
-    assert not refusals({"fly_window_size": 2}, **elsewhere)
+    elsewhere = {"release": "0.32.0", "release_is_known": False}
+    assert not refusals({SAMPLING: "fly", "fly_window_size": 2}, **elsewhere)
     assert refusals({"fly_window_size": 0}, **elsewhere)
+
+
+@pytest.mark.parametrize(("k", "keys", "least"), [(1, {}, 2), (3, {"fly_window_size": 3}, 4)])
+def test_fly_needs_later_tokens(k, keys, least):
+    given, newest = {SAMPLING: "fly"} | keys, {"release": "0.33.0"}
+    (found,) = refusals(given, k=k, **newest)
+    assert f"at least {least} with" in found.allowed
+    assert not refusals(given, k=least, **newest)
+
+
+def test_backends_are_those_of_the_installed_vllm_only():
+    new = {"attention_backend": "OF_TOMORROW"}
+    assert refusals(new)
+    assert not refusals(new, release="0.99.0")
 
 
 @pytest.mark.parametrize("key", [key for key, kinds in KEYS.items() if kinds and key in FIELDS])

@@ -272,7 +272,11 @@ def test_another_release_is_judged_by_its_own_keys_and_runners(check, draft, tmp
     assert forced in check(without, "--vllm", "0.32").stdout
     assert forced not in check(without, "--vllm", "0.33").stdout
     assert "error vllm_is_tested" in check(draft, "--vllm", "0.99").stdout
-    assert "--vllm is '0.1'. Allowed: a release from 0.32 on" in refusal(check(draft, "--vllm", "0.1"))
+    assert "for vLLM 0.32 (run: " in check(draft, "--vllm", "v0.32+cpu").stdout
+    for wrong in ("0.1", "", "dev"):
+        assert f"--vllm is {wrong!r}. Allowed: a release from 0.32 on" in refusal(
+            check(draft, "--vllm", wrong)
+        )
 
 
 def test_an_unknown_platform(check, draft):
