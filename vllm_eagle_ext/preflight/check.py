@@ -180,16 +180,19 @@ def _state(engine: EngineFacts, around: list[Finding]) -> str | None:
 
 
 def _refuse_no_counts(engine: Mapping[str, Any]) -> None:
-    for name, unit in (
-        ("tensor_parallel_size", "devices"), ("pipeline_parallel_size", "stages"),
-        ("max_model_len", "tokens"),
-    ):  # fmt: skip
-        count = engine.get(name)
-        if count is not None and (type(count) is not int or count < 1):
+    for name, unit in (("tensor_parallel_size", "devices"), ("pipeline_parallel_size", "stages")):
+        count = engine.get(name, 1)
+        if type(count) is not int or count < 1:
             raise SpeculativeConfigError(
                 field=f"--engine: {name}", value=count, allowed="a whole number above 0",
-                remedy=f"give the number of {unit}, or leave it out",
+                remedy=f"give the number of {unit}, or leave it out for one",
             )  # fmt: skip
+    length = engine.get("max_model_len")
+    if length is not None and type(length) is not int:  # which numbers, is for vLLM
+        raise SpeculativeConfigError(
+            field="--engine: max_model_len", value=length, allowed="a whole number",
+            remedy="give the number of tokens, or leave it out for the target's own",
+        )  # fmt: skip
 
 
 def _look_at_weights(target: str, folder: Path) -> None:
