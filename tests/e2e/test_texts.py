@@ -20,7 +20,7 @@ DRAFTER = "Eagle3EagleExtLlamaForCausalLM"
     [
         pytest.param("v1", "postnorm", marks=pytest.mark.long),
         pytest.param("v1", "native", marks=pytest.mark.long),
-        pytest.param("v2", "postnorm", marks=pytest.mark.v2),
+        pytest.param("v2", "postnorm", marks=[pytest.mark.v2, pytest.mark.long]),
     ],
 )
 def test_greedy_text_is_that_without_a_draft(plain, runner, name, request):

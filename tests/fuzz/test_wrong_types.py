@@ -75,8 +75,11 @@ def approved(folder: Path, target: Path, k: int) -> CheckResult | None:
 @pytest.mark.parametrize(
     "family",
     [
-        "native", "mla", "quantised",
-        *(pytest.param(family, marks=pytest.mark.long) for family in ("qwen3", "speculators")),
+        "native",
+        *(
+            pytest.param(family, marks=pytest.mark.long)
+            for family in ("mla", "quantised", "qwen3", "speculators")
+        ),
     ],
 )  # fmt: skip
 def test_what_is_approved_is_built(family, tmp_path):
