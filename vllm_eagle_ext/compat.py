@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only module that replaces names of vLLM's, and which releases the package is tested with.
+"""The only module that replaces names of vLLM's.
 
 `touched.py` lists all that is touched, with the condition under which each can go. Facts of single
 releases also stand where they matter, each next to the code that they explain.
@@ -15,18 +15,12 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
-
 from vllm_eagle_ext.after_import import when_loaded
 from vllm_eagle_ext.log import get_logger, log_once
+from vllm_eagle_ext.releases import TESTED_VLLM, is_tested
 
 logger = get_logger(__name__)
 
-# Of 0.33 the Python files were run, with 0.32's compiled parts (tools/overlay.py), and its source read.
-TESTED_VLLM = ">=0.32,<0.34"
-RUN_VLLM = ">=0.32,<0.33"  # as published
-_COMPILED = "0.32"
 _ENGINE_ARGS = "vllm.engine.arg_utils"
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
 _REJECTION_SAMPLER = "vllm.v1.sample.rejection_sampler"
@@ -43,39 +37,6 @@ def vllm_version() -> str:
     from vllm.version import __version__
 
     return str(__version__)
-
-
-def is_tested(version: str) -> bool:
-    return _is_in(TESTED_VLLM, version)
-
-
-def was_run(version: str) -> bool:
-    """Say whether the tests were run with this release as it is published, compiled parts included."""
-    return _is_in(RUN_VLLM, version)
-
-
-def is_before(release: str) -> bool:
-    """Say whether the vLLM that runs is older; a development build such as "dev" is not."""
-    try:
-        return Version(Version(vllm_version()).base_version) < Version(release)
-    except InvalidVersion:
-        return False
-
-
-def how_tested(version: str) -> str:
-    """Say how a release was tested, in the words of README, `status`, `check` and the log."""
-    if was_run(version):
-        return "run: all tests, on CPUs"
-    if is_tested(version):
-        return f"run in parts: its Python files, over {_COMPILED}'s compiled parts, on CPUs"
-    return f"not run: outside {TESTED_VLLM}"
-
-
-def _is_in(releases: str, version: str) -> bool:
-    try:
-        return SpecifierSet(releases).contains(Version(version), prereleases=True)
-    except InvalidVersion:  # a development build such as "dev"
-        return False
 
 
 def warn_outside_tested_range() -> None:

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
 
-from packaging.version import InvalidVersion, Version
-
 from vllm_eagle_ext.options import Options
+from vllm_eagle_ext.releases import is_from
 
 Runner = Literal["v1", "v2"]
 Prefill = Literal["triton", "flashinfer", "cutedsl"]
@@ -207,17 +206,6 @@ def _width(text: Mapping[str, Any], key: str) -> int:
 
 def device_name(capability: tuple[int, int] | None) -> str:
     return "CPU" if capability is None else f"sm_{capability[0]}{capability[1]}"
-
-
-def is_from(release: str, first: str) -> bool:
-    """Tell whether a release is `first` or later.
-
-    A candidate such as "0.33.0rc1" counts as its release, a development build such as "dev" as later.
-    """
-    try:
-        return Version(Version(release).base_version) >= Version(first)
-    except InvalidVersion:
-        return True
 
 
 def speculative_keys(given: object) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from vllm_eagle_ext import compat
+from vllm_eagle_ext.releases import is_from
 
 _METHODS_ON_V1 = ("suffix", "custom_class")
 _METHODS_ON_V1_IN_032 = ("medusa", "mlp_speculator")
@@ -39,7 +40,9 @@ def model_runner(
 
 
 def _is_on_v1(method: str | None) -> bool:
-    return method in _METHODS_ON_V1 or (method in _METHODS_ON_V1_IN_032 and compat.is_before("0.33"))
+    return method in _METHODS_ON_V1 or (
+        method in _METHODS_ON_V1_IN_032 and not is_from(compat.vllm_version(), "0.33")
+    )
 
 
 def only_v2_has(engine_args: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from vllm_eagle_ext import compat, failed_start
 from vllm_eagle_ext.families.names import DRAFTERS
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
+from vllm_eagle_ext.releases import is_tested
 
 # Targets with replaying layers: the class keeps the name of vLLM's.
 TARGETS = {
@@ -56,7 +57,7 @@ def build_speculative_config(
     """
     from vllm_eagle_ext.preflight import build as preflight
 
-    if compat.is_tested(compat.vllm_version()):
+    if is_tested(compat.vllm_version()):
         return preflight.build_speculative_config(engine_args, target_model_config, build)
     return preflight.build_on_untested_vllm(engine_args, target_model_config, build)
 

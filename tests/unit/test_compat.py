@@ -12,6 +12,7 @@ import torch
 from vllm_eagle_ext import after_import, compat
 from vllm_eagle_ext.model_runner import model_runner
 from vllm_eagle_ext.preflight.foreseen import foresee_engine
+from vllm_eagle_ext.releases import is_tested
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ from vllm_eagle_ext.preflight.foreseen import foresee_engine
     ],
 )
 def test_tested_range(version, tested):
-    assert compat.is_tested(version) is tested
+    assert is_tested(version) is tested
 
 
 def test_one_warning_outside_the_range(monkeypatch, vllm_log):

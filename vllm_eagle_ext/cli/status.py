@@ -10,11 +10,12 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 
 from vllm_eagle_ext.cli.terminal import cannot_import
-from vllm_eagle_ext.compat import how_tested, is_tested, vllm_version
+from vllm_eagle_ext.compat import vllm_version
 from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.log import NAME as LOGGED
 from vllm_eagle_ext.model_runner import model_runner
 from vllm_eagle_ext.preflight.foreseen import find_cpu_kernels
+from vllm_eagle_ext.releases import how_tested, is_tested
 from vllm_eagle_ext.version import INSTALL_VLLM, __version__
 
 GROUP, NAME = "vllm.general_plugins", "eagle_ext"

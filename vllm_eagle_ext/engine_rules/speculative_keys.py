@@ -11,9 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from vllm_eagle_ext.checkpoint.class_types import attention_backends, speculative_fields
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.compat import is_tested
-from vllm_eagle_ext.engine import NEWEST_RELEASE, EngineFacts, is_from
+from vllm_eagle_ext.engine import NEWEST_RELEASE, EngineFacts
 from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.releases import is_from, is_tested
 from vllm_eagle_ext.version import installed_vllm
 
 _TEXT, _NUMBER, _TRUTH, _SHARE = str, int, bool, float

@@ -10,8 +10,8 @@ from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import quantised_weights
 from vllm_eagle_ext.checkpoint.stock_gaps import stock_gaps
-from vllm_eagle_ext.compat import TESTED_VLLM, is_tested
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedVllmError
+from vllm_eagle_ext.releases import TESTED_VLLM, is_tested
 
 BF16_FALLBACK = (
     "This CPU has no AVX-512, so that vLLM multiplies bfloat16 by a fallback. The fallback takes K + 1 "

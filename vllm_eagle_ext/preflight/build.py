@@ -43,6 +43,7 @@ from vllm_eagle_ext.preflight.of_vllm import (
     settled,
     with_method,
 )
+from vllm_eagle_ext.releases import how_tested
 
 logger = get_logger(__name__)
 
@@ -115,7 +116,7 @@ def _apply(
             "metrics) and in /metrics (vllm:spec_decode_num_accepted_tokens_total).",
             config.num_speculative_tokens, config.model,
         )  # fmt: skip
-        logger.info("vLLM %s, %s.", engine.release, compat.how_tested(engine.release))
+        logger.info("vLLM %s, %s.", engine.release, how_tested(engine.release))
 
 
 def _apply_draft(engine_args: Any, target: Any, config: Any, inspection: Inspection) -> None:

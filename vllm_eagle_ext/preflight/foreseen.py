@@ -21,7 +21,6 @@ from vllm_eagle_ext.checkpoint.origins import other_plugins
 from vllm_eagle_ext.checkpoint.quantisation_config import KNOWN_METHODS
 from vllm_eagle_ext.checkpoint.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.checkpoint.target_facts import text_config
-from vllm_eagle_ext.compat import how_tested
 from vllm_eagle_ext.cpu_kernels import ForeseenKernels
 from vllm_eagle_ext.engine import (
     ASSUMED_GPU,
@@ -41,6 +40,7 @@ from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.memory.state_scheme import planned_prefix_caching
 from vllm_eagle_ext.model_runner import has_microbatches, only_v1_has, only_v2_has
 from vllm_eagle_ext.options import Options
+from vllm_eagle_ext.releases import how_tested
 from vllm_eagle_ext.version import installed_vllm
 
 PLATFORMS = ("auto", "cpu", "cuda")

@@ -17,6 +17,7 @@ from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.preflight.inspect_start import inspect_asked
+from vllm_eagle_ext.releases import how_tested
 
 
 def test_aux_layers_and_flags_where_both_runners_read_them(target, tmp_path):
@@ -91,7 +92,7 @@ def test_one_line_says_aux_layers_rule_and_drafter(target, tmp_path, vllm_log):
 def test_the_log_says_how_the_release_was_tested(target, tmp_path, vllm_log):
     speculative_config(target, tiny_draft(tmp_path, num_aux=5))
     release = compat.vllm_version()
-    assert vllm_log.containing(f"vLLM {release}, {compat.how_tested(release)}.")
+    assert vllm_log.containing(f"vLLM {release}, {how_tested(release)}.")
 
 
 def test_default_aux_layers_are_a_warning(target, tmp_path, vllm_log):

@@ -19,6 +19,7 @@ from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.engine_rules import speculative_keys
 from vllm_eagle_ext.engine_rules.speculative_keys import (
     AT_LEAST_ONE,
+    AT_LEAST_ZERO,
     INNER,
     KEYS,
     MISTAKEN,
@@ -61,6 +62,12 @@ def test_keys_of_the_newest_release_are_taken_where_another_machine_may_serve():
     elsewhere = {"release": "0.32.0", "release_is_known": False}
     assert not refusals({SAMPLING: "fly", "fly_window_size": 2}, **elsewhere)
     assert refusals({"fly_window_size": 0}, **elsewhere)
+
+
+@pytest.mark.parametrize("key", [*AT_LEAST_ZERO, "fly_window_size", "fly_entropy_top_k"])
+def test_bounds_of_keys_of_the_newest_release(key):
+    assert refusals({key: -1}, release="0.33.0")
+    assert not refusals({key: 1}, release="0.33.0")
 
 
 @pytest.mark.parametrize(("k", "keys", "least"), [(1, {}, 2), (3, {"fly_window_size": 3}, 4)])
