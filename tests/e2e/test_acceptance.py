@@ -58,7 +58,7 @@ class TestNegativeControls:
     """Each would pass for the engine's drafter if this proof could not fail."""
 
     def falls(self, v1, target, reference, layer_ids, prompts):
-        comparison = compare(v1[0]["postnorm"], target, reference, layer_ids, prompts[:30], K)
+        comparison = compare(v1[0]["postnorm"], target, reference, layer_ids, prompts[:60], K)
         assert min(comparison.equal_share) < 0.90
 
     def test_pre_norm_feedback(self, v1, target, postnorm_reference, prompts):
