@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.contract.name import Name
 from tests.contract.surface_bench import BENCH
+from tests.contract.surface_described import DESCRIBED, DESCRIBED_CUDA
 from tests.contract.surface_hybrid import HYBRID
 from tests.contract.surface_k_by_step import K_BY_STEP
 from tests.contract.surface_metrics import METRICS
@@ -287,4 +288,16 @@ TESTS = (
     ),
 )
 
-SURFACE = PACKAGE + SECOND_HEADS + K_BY_STEP + HYBRID + METRICS + SERVING + WEIGHTS + BENCH + TESTS
+SURFACE = (
+    PACKAGE
+    + SECOND_HEADS
+    + K_BY_STEP
+    + HYBRID
+    + METRICS
+    + SERVING
+    + WEIGHTS
+    + BENCH
+    + DESCRIBED
+    + DESCRIBED_CUDA
+    + TESTS
+)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm-eagle check`: what a draft is, and whether it will be served rightly; no vLLM starts."""
+"""`vllm-eagle check`: what a draft is, and whether it will be served rightly; no engine starts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,23 +16,19 @@ from vllm_eagle_ext.errors import EagleExtError
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint.draft_files import OnValues
     from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult
+    from vllm_eagle_ext.preflight.dry import Answer
 
 _Length = Annotated[
     int | None, typer.Option(min=1, help="Check for this --max-model-len of vllm serve.")
 ]
-_Platform = Annotated[str, typer.Option(help="Check for cpu or cuda. Default: as the installed vLLM.")]
-_Ranks = Annotated[int, typer.Option("--tp", min=1, help="Check for this tensor parallel size.")]
-_Caching = Annotated[
-    bool | None,
+_Platform = Annotated[
+    str,
     typer.Option(
-        "--prefix-caching/--no-prefix-caching",
-        help="Check for this setting of prefix caching. Default: as vLLM decides.",
+        help="Check for cpu, cuda, cuda:h200 or cuda:b200. Default: as the installed vLLM. Without a "
+        "GPU cuda is a described H100."
     ),
 ]
-_Implementation = Annotated[
-    Literal["auto", "vllm", "transformers"] | None,
-    typer.Option(help="Check for this --model-impl of vllm serve."),
-]
+_Ranks = Annotated[int, typer.Option("--tp", min=1, help="Check for this tensor parallel size.")]
 _Release = Annotated[
     str | None,
     typer.Option(
@@ -42,6 +38,16 @@ _Release = Annotated[
 _Options = Annotated[
     str, typer.Option(help='Check for these options of eagle_ext: \'{"aux_layers": "input"}\'.')
 ]
+_Quick = Annotated[
+    bool, typer.Option("--quick", help="Check the files only: vLLM is not asked, which takes 10 s.")
+]
+_Further = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[-- VLLM_OPTIONS]", show_default=False,
+        help="After --: further options of vllm serve, such as --kv-cache-dtype fp8.",
+    ),
+]  # fmt: skip
 _Weights = Annotated[bool, typer.Option("--weights", help="Read the values of every tensor too.")]
 _All = Annotated[bool, typer.Option("--all", help="Show also the errors that follow from others.")]
 
@@ -50,6 +56,7 @@ def check(
     draft: Annotated[
         str, typer.Argument(help="Name the folder or hub repository of the draft, or OWNER/NAME/FOLDER.")
     ],
+    further: _Further = None,
     target: parameters.Target = None,
     k: parameters.K = None,
     method: parameters.Method = None,
@@ -60,46 +67,67 @@ def check(
     platform: _Platform = "auto",
     vllm: _Release = None,
     tp: _Ranks = 1,
-    prefix_caching: _Caching = None,
-    model_impl: _Implementation = None,
     speculative: parameters.Speculative = "{}",
     eagle_ext: _Options = "{}",
     weights: _Weights = False,
+    quick: _Quick = False,
     everything: _All = False,
     as_json: parameters.AsJson = False,
 ) -> None:
     """Tell whether a draft will be served, and with which command.
 
-    It reads the files of the draft and the target, and loads no model.
+    It reads the files of the draft and the target, and lets the installed vLLM make its config for the
+    command. No model is loaded.
 
-    Exits with 0 if the draft will be served, with 1 if it would be refused, and with 2 if it cannot be
-    read.
+    Exits with 0 if the draft will be served, with 1 if it would be refused, and with 2 if that cannot
+    be told. It exits with 3 if the files allow the draft, and the engine was not asked.
     """
-    from vllm_eagle_ext.cli.check_output import print_check, to_json
+    from vllm_eagle_ext.cli.check_output import print_files, print_verdict, to_json
     from vllm_eagle_ext.preflight.check import CheckRequest
+    from vllm_eagle_ext.preflight.dry import Answer, Final, refuse_named_twice
 
     # What was typed becomes a request.
     ours = json_object(eagle_ext, "--eagle-ext")
-    further = json_object(speculative, "--speculative")
+    more = json_object(speculative, "--speculative")
+    words = further or []
     engine: dict[str, Any] = {
         "max_model_len": max_model_len, "download_dir": download_dir, "tensor_parallel_size": tp,
-        "enable_prefix_caching": prefix_caching, "model_impl": model_impl, "revision": target_revision,
+        "revision": target_revision,
     }  # fmt: skip
     request = CheckRequest(
         draft=draft, target=target, k=k, method=method, revision=revision, options=ours,
-        platform=platform, release=vllm, subfolders=True, speculative=further, engine=engine,
+        platform=platform, release=vllm, subfolders=True, speculative=more, engine=engine,
     )  # fmt: skip
-    # Read the files, and apply the rules.
     try:
+        refuse_named_twice(request, words)
+        # Read the files, and apply the rules.
         result = _run(request, weights=weights)
+        if not as_json:
+            print_files(result, console(), everything=everything)
+        # Ask the engine, whose word is the last.
+        skipped = Answer(verdict="not asked", why="--quick")
+        answer = skipped if quick else _ask(result, words)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
     # Print what was found.
+    final = Final(result, answer, words)
     if as_json:
-        typer.echo(to_json(result))
+        typer.echo(to_json(final))
     else:
-        print_check(result, console(), everything=everything)
-    raise typer.Exit(result.exit_code)
+        print_verdict(final, console(), everything=everything)
+    raise typer.Exit(final.exit_code)
+
+
+def _ask(result: CheckResult, words: list[str]) -> Answer:
+    from rich.console import Console
+
+    from vllm_eagle_ext.preflight.dry import ask_engine
+
+    shown = Console(stderr=True)
+    if not shown.is_terminal:
+        return ask_engine(result, words)
+    with shown.status("asking vLLM, which takes some 10 s"):
+        return ask_engine(result, words)
 
 
 def _run(request: CheckRequest, *, weights: bool) -> CheckResult:

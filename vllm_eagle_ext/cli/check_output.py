@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,9 @@ from vllm_eagle_ext.errors import sentence
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint import DraftSpec, Finding
     from vllm_eagle_ext.preflight.check import CheckResult
+    from vllm_eagle_ext.preflight.dry import Final
 
+SCHEMA_VERSION = 1  # of the JSON
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}  # by severity, the worst first
 
 
@@ -31,9 +33,9 @@ _OF_SPEC = (
 )  # fmt: skip
 
 
-def to_json(result: CheckResult) -> str:
+def to_json(final: Final) -> str:
     """Write valid JSON whatever the config held: values that JSON has no word for become text."""
-    return json.dumps(_plain_json(_parts(result)), indent=1)
+    return json.dumps(_plain_json(_parts(final)), indent=1)
 
 
 def _plain_json(value: Any) -> Any:
@@ -47,33 +49,45 @@ def _plain_json(value: Any) -> Any:
     return value if is_plain or (isinstance(value, float) and isfinite(value)) else str(value)
 
 
-def _parts(result: CheckResult) -> dict[str, Any]:
+def _parts(final: Final) -> dict[str, Any]:
     """Give the parts; `spec` is null for a draft that is passed through or cannot be made out."""
     from vllm_eagle_ext.preflight.serve import download_line, not_looked_at, serve_command
 
+    result, answer = final.files, final.answer
     inspection, engine = result.inspection, result.engine
-    is_served = inspection.spec is not None and not result.exit_code
+    is_served = inspection.spec is not None and final.verdict != "refused"
     return {
+        "schema_version": SCHEMA_VERSION,
         "draft": result.request.draft,
         "target": result.target_name,
         "spec": spec_as_json(inspection.spec) if inspection.spec else None,
         "left_to_vllm": inspection.is_passed_through,
-        "findings": [
-            {
-                "rule": f.rule,
-                "severity": f.severity,
-                "can_run": f.can_run,
-                "follows_from": f.follows_from,
-                **asdict(f.problem),
-            }
-            for f in inspection.findings
-        ],
+        "verdict": final.verdict,
+        "findings": [_finding_as_json(finding) for finding in final.findings],
+        "files": {"findings": [_finding_as_json(finding) for finding in result.of_files]},
+        "engine": {
+            "verdict": answer.verdict,
+            "why": answer.why or None,
+            "described": answer.device,
+            "findings": [_finding_as_json(finding) for finding in answer.findings],
+            "settled": answer.settled or None,
+        },
         "platform": {"name": engine.platform, "why": engine.platform_why},
         "recurrent_state": result.state,
-        "not_looked_at": not_looked_at(result),
+        "not_looked_at": not_looked_at(result, asked=answer.is_asked),
         "download": download_line(result) if is_served else None,
-        "command": serve_command(result) if is_served else None,
-        "exit_code": result.exit_code,
+        "command": serve_command(result, further=final.further) if is_served else None,
+        "exit_code": final.exit_code,
+    }
+
+
+def _finding_as_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity,
+        "can_run": finding.can_run,
+        "follows_from": finding.follows_from,
+        **asdict(finding.problem),
     }
 
 
@@ -89,27 +103,48 @@ def spec_as_json(spec: DraftSpec) -> dict[str, Any]:
     return {key: names[key] if key in names else getattr(spec, key) for key in _OF_SPEC}
 
 
-def print_check(result: CheckResult, console: Console, *, everything: bool = False) -> None:
-    """Print a check.
+def print_files(result: CheckResult, console: Console, *, everything: bool = False) -> None:
+    """Print what the files say, before the engine is asked.
 
     Args:
         everything: print errors that follow from others too.
     """
-    inspection, worst_first = result.inspection, list(_STYLES)
+    inspection = result.inspection
     if inspection.spec is not None:
         console.print(_spec_table(inspection.spec, result))
     elif inspection.is_passed_through:
         is_off = result.request.options.get("enabled") is False
         why = "Switched off by the option enabled" if is_off else "Not a supported draft"
         console.print(f"{why}: not checked; plain vLLM loads it.")
-    for finding in sorted(inspection.findings, key=lambda f: worst_first.index(f.severity)):
+    _print_findings(result.of_files, console, everything=everything)
+
+
+def print_verdict(final: Final, console: Console, *, everything: bool = False) -> None:
+    """Print what the engine adds, and the command or the refusal."""
+    result, printed = final.files, [_key(finding) for finding in final.files.of_files]
+    news = [finding for finding in final.findings if _key(finding) not in printed]
+    _print_findings(news, console, everything=everything)
+    if final.answer.is_asked:
+        kept = [_key(finding) for finding in final.findings]
+        for finding in result.of_files:
+            if finding.severity == "error" and _key(finding) not in kept:
+                console.print(f"The engine was asked, and finds no fault of {finding.rule}.")
+    console.print()
+    if final.verdict == "refused":
+        _print_refusal(final, console, everything=everything)
+    else:
+        _print_command(final, console)
+
+
+def _key(finding: Finding) -> tuple[object, ...]:
+    return finding.rule, finding.severity, finding.problem.field
+
+
+def _print_findings(findings: Iterable[Finding], console: Console, *, everything: bool) -> None:
+    worst_first = list(_STYLES)
+    for finding in sorted(findings, key=lambda f: worst_first.index(f.severity)):
         if everything or finding.follows_from is None:
             _print_finding(finding, console)
-    console.print()
-    if result.exit_code:
-        _print_refusal(result, console, everything=everything)
-    elif inspection.spec is not None:
-        _print_command(result, console)
 
 
 def _print_finding(finding: Finding, console: Console) -> None:
@@ -120,36 +155,57 @@ def _print_finding(finding: Finding, console: Console) -> None:
         console.print(f"  {line}", markup=False)
 
 
-def _print_refusal(result: CheckResult, console: Console, *, everything: bool) -> None:
+def _print_refusal(final: Final, console: Console, *, everything: bool) -> None:
     from vllm_eagle_ext.checkpoint.consequences import consequences
 
-    inspection, engine = result.inspection, result.engine
+    result, engine = final.files, final.files.engine
     may_be_meant = result.request.platform == "auto" and engine.platform != "cuda"
     other = " For a GPU add --platform cuda." if may_be_meant else ""
-    console.print(f"Checked for {engine.platform}: {engine.platform_why}.{other}")
-    count = len(inspection.causes)
-    follow = consequences(inspection.errors)
+    console.print(f"{_asked(final)}{other}")
+    errors = [finding for finding in final.findings if finding.severity == "error"]
+    count = sum(finding.follows_from is None for finding in errors)
+    follow = consequences(errors)
     more = f", {follow}{'' if everything else ' (--all shows them)'}" if follow else ""
     console.print(f"Would be refused: {count} error{'s' if count > 1 else ''}{more}.")
-    if all(finding.can_run for finding in inspection.errors):
+    if all(finding.can_run for finding in errors):
         console.print('It would run with {"eagle_ext": {"strict": false}}, worse.', markup=False)
 
 
-def _print_command(result: CheckResult, console: Console) -> None:
+def _asked(final: Final) -> str:
+    """Say who was asked, for what."""
+    result, answer = final.files, final.answer
+    said = f"Checked for {result.engine.platform}: {result.engine.platform_why}."
+    if not answer.is_asked:
+        return f"{said} The draft's files were checked; the engine was not asked: {answer.why}."
+    from vllm_eagle_ext.preflight.described import DEVICES
+    from vllm_eagle_ext.version import installed_vllm
+
+    device = f" for a described {DEVICES[answer.device].name}" if answer.device else ""
+    by = ", by what is installed here" if answer.device else ""
+    return f"{said} vLLM {installed_vllm()} was asked{device}{by}."
+
+
+def _print_command(final: Final, console: Console) -> None:
     from vllm_eagle_ext.preflight.convert import way_out
     from vllm_eagle_ext.preflight.serve import download_line, not_looked_at, serve_command
 
-    engine, unseen = result.engine, ", ".join(not_looked_at(result))
-    console.print(f"Checked for {engine.platform}: {engine.platform_why}. Not looked at: {unseen}.")
+    result, answer = final.files, final.answer
+    if result.inspection.spec is None:
+        console.print(_asked(final))
+        console.print("Would be served by plain vLLM." * answer.is_asked)
+        return
+    unseen = ", ".join(not_looked_at(result, asked=answer.is_asked))
+    console.print(f"{_asked(final)} Not looked at: {unseen}.")
     if copying := way_out(result):
         console.print(f"A copy for vLLM without this package: {copying}", markup=False)
+    served = "Would be served" if answer.is_asked else "Would be served, by its files"
     download = download_line(result)
     if download:
-        console.print("Would be served, from a folder of its own. Download it and start it with:")
+        console.print(f"{served}, from a folder of its own. Download it and start it with:")
         console.print(download, markup=False)
     else:
-        console.print("Would be served. Start it with:")
-    console.print(serve_command(result), markup=False)
+        console.print(f"{served}. Start it with:")
+    console.print(serve_command(result, further=final.further), markup=False)
 
 
 def _spec_table(spec: DraftSpec, result: CheckResult) -> Table:

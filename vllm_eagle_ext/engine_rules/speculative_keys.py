@@ -128,7 +128,7 @@ _OF_ONE_METHOD = {
 }
 _RATES, _LENGTH = "synthetic_acceptance_rates", "synthetic_acceptance_length"
 # Of other engines and of vLLM's flags, where letters do not tell.
-_ALSO_CALLED = {
+ALSO_CALLED = {
     "num_steps": "num_speculative_tokens",
     "k": "num_speculative_tokens",
     "draft_model": "model",
@@ -234,8 +234,8 @@ def _is_here(release: str) -> bool:
 
 def _unknown(key: str, value: object, keys: frozenset[str]) -> Problem:
     close = (
-        [_ALSO_CALLED[key]]
-        if key in _ALSO_CALLED
+        [ALSO_CALLED[key]]
+        if key in ALSO_CALLED
         else get_close_matches(key, sorted(keys), n=1, cutoff=0.75)
     )
     hint = f'write "{close[0]}", if that is meant, or ' if close else ""

@@ -82,6 +82,7 @@ class CheckResult:
     engine: EngineFacts
     prefix_caching: bool | None  # that the command asks for; None: vLLM's default
     state: str | None = None  # how a hybrid target's recurrent states are kept
+    of_files: tuple[Finding, ...] = ()  # what the draft's files tell
 
     @property
     def exit_code(self) -> int:
@@ -118,14 +119,15 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     if case is not None:
         case = replace(case, engine=engine)
     around = _around(engine, case, is_refused=bool(inspection.errors))
-    inspection = replace(inspection, findings=(*inspection.findings, *around))
+    of_files = inspection.findings
+    inspection = replace(inspection, findings=(*of_files, *around))
     drafter = drafter_of(files.config, None)
     natural = spec.family.method if spec else drafter.method if drafter else "eagle3"
     asked = request.engine.get("enable_prefix_caching")
     return CheckResult(
         request, name, target, inspection, request.method or natural, files, engine,
         planned_prefix_caching(engine.architecture, engine.platform, asked),
-        _state(engine, around) if case is not None else None,
+        _state(engine, around) if case is not None else None, of_files,
     )  # fmt: skip
 
 

@@ -40,10 +40,11 @@ from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.memory.state_scheme import planned_prefix_caching
 from vllm_eagle_ext.model_runner import has_microbatches, only_v1_has, only_v2_has
 from vllm_eagle_ext.options import Options
+from vllm_eagle_ext.preflight.described import DEVICES
 from vllm_eagle_ext.releases import how_tested
 from vllm_eagle_ext.version import installed_vllm
 
-PLATFORMS = ("auto", "cpu", "cuda")
+PLATFORMS = ("auto", "cpu", "cuda", *(f"cuda:{name}" for name in DEVICES))
 _BUILDS = ("cpu", "rocm", "xpu", "tpu")  # in the local part of a version; CUDA's has a number or none
 _CONTEXT_PARALLEL = ("decode_context_parallel_size", "prefill_context_parallel_size")
 # vLLM may switch its manager of mixed caches off for a connector.
@@ -76,7 +77,8 @@ def foresee_engine(
         why = f"{why}; for vLLM {release} ({how_tested(release)})"
     serving = release or _installed_release()
     if name == "cuda" and "capability" not in known:
-        known["capability"] = _driver_capability() or ASSUMED_GPU
+        described = DEVICES.get(platform.partition(":")[2])
+        known["capability"] = described.capability if described else _driver_capability() or ASSUMED_GPU
     asked, given = dict(keywords or {}), dict(speculative or {})
     read = _of_keywords(asked)
     found = EngineFacts(
@@ -227,7 +229,7 @@ def find_platform(asked: str) -> tuple[str, str]:
             field="--platform", value=asked, allowed=", ".join(PLATFORMS),
             remedy="leave it out for the platform of the vLLM that is installed",
         )  # fmt: skip
-    return _installed() if asked == "auto" else (asked, "as --platform says")
+    return _installed() if asked == "auto" else (asked.partition(":")[0], "as --platform says")
 
 
 def _installed() -> tuple[str, str]:

@@ -8,6 +8,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import (
+    DraftFiles,
     Inspection,
     TargetFacts,
     inspect_draft,
@@ -31,6 +32,9 @@ from vllm_eagle_ext.preflight.messages import judge, raise_errors
 from vllm_eagle_ext.preflight.of_vllm import MISTAKABLE
 
 logger = get_logger(__name__)
+
+# By name. A dry start is given here what its parent has read, and reads no draft itself.
+READ: dict[str, DraftFiles] = {}
 
 
 def inspect_start(engine_args: Any, target: Any, engine: EngineFacts) -> Inspection | None:
@@ -72,7 +76,7 @@ def inspect_asked(engine_args: Any, target: Any, engine: EngineFacts) -> Inspect
         )
         return None
     try:
-        files = read_draft_files(model, **place)
+        files = READ.get(model) or read_draft_files(model, **place)
     except GgufDraftError:
         if not gguf_plugin_is_active():
             raise

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells the user of an engine what was found: one error before it starts, or warnings in its log."""
+"""Tells the user of an engine what was found: one error before it starts, or warnings in its log.
+
+A dry start collects instead: it lists everything that a start would stumble over.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from vllm_eagle_ext.checkpoint import Case, DraftSpec, Finding, Inspection, Severity
 from vllm_eagle_ext.checkpoint.consequences import consequences
@@ -20,6 +25,34 @@ _LEVELS = {
 }  # fmt: skip
 
 
+@dataclass(slots=True)
+class Collected:
+    """What a start would have said, in its order."""
+
+    findings: list[Finding] = field(default_factory=list)
+    inspected: bool = False  # the draft's files were reached
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Add what is new: a start may look at a draft twice."""
+        for finding in findings:
+            if finding not in self.findings:
+                self.findings.append(finding)
+
+
+_collected: Collected | None = None  # None: a start that raises its first error
+
+
+@contextmanager
+def collecting() -> Iterator[Collected]:
+    """Keep in this process what rules find, errors too, and let the start go on."""
+    global _collected
+    before, _collected = _collected, Collected()
+    try:
+        yield _collected
+    finally:
+        _collected = before
+
+
 def judge(rules: Iterable[Rule], subject: Case | EngineFacts) -> None:
     """Apply rules of the engine in turn: raise the first error, and log the rest once.
 
@@ -29,7 +62,11 @@ def judge(rules: Iterable[Rule], subject: Case | EngineFacts) -> None:
     engine = subject.engine if isinstance(subject, Case) else subject
     for rule in rules:
         found = apply_rules((rule,), subject)
-        for finding in found if engine.options.strict else relax(found):
+        found = found if engine.options.strict else relax(found)
+        if _collected is not None:
+            _collected.add(found)
+            continue
+        for finding in found:
             if finding.severity == Severity.ERROR:
                 raise _error(finding, ())
             log_once(logger, _LEVELS[finding.severity], f"{finding.problem}.")
@@ -56,7 +93,10 @@ def raise_errors(inspection: Inspection, model: str) -> None:
         UnsupportedDraftError: an error of the checkpoint comes first.
         SpeculativeConfigError: an error of the request comes first.
     """
-    if inspection.errors:
+    if _collected is not None:
+        _collected.inspected = True
+        _collected.add(inspection.findings)
+    elif inspection.errors:
         raise _error(inspection.causes[0], _the_others(inspection, model))
 
 

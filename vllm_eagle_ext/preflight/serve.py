@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.checkpoint.origins import download_command, split_subfolder
+from vllm_eagle_ext.checkpoint.registry import drafter_of
 from vllm_eagle_ext.checkpoint.rules.request import wanted_runner
+from vllm_eagle_ext.engine import speculative_keys
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.preflight.foreseen import usual_k
 from vllm_eagle_ext.printable import shell_line
@@ -22,20 +25,30 @@ if TYPE_CHECKING:
 CPU_MEMORY = 0.3
 # Keywords of LLM() that the command repeats.
 _PASSED_ON = {"revision": "--revision", "model_impl": "--model-impl"}
+_CACHING, _MEMORY = "enable-prefix-caching", "gpu-memory-utilization"
 _NODES = Path("/sys/devices/system/node")
 
 
-def serve_command(result: CheckResult, *, in_one: str | None = None) -> str:
+def serve_command(result: CheckResult, *, in_one: str | None = None, further: Sequence[str] = ()) -> str:
     """Compose the line to paste; K defaults to what the draft was trained for, or 3.
 
     Where only one of vLLM's model runners can draft with it, the line says so.
 
     Args:
         in_one: a draft that names target and K itself.
+        further: words of `vllm serve` that the user gave.
     """
+    settings = "".join(f"{name}={value} " for name, value in serve_environment(result).items())
+    return settings + shell_line(["vllm", "serve", *serve_words(result, in_one=in_one, further=further)])
+
+
+def serve_words(
+    result: CheckResult, *, in_one: str | None = None, further: Sequence[str] = ()
+) -> list[str]:
+    """Compose the words after `vllm serve`; what the user's own words decide is not decided here."""
     request, engine = result.request, result.engine
     draft = ["--speculative-config", json.dumps(speculative_config(result))]
-    words = ["vllm", "serve", *([in_one] if in_one else [result.target_name, *draft])]
+    words = [in_one] if in_one else [result.target_name, *draft]
     for key, option in _PASSED_ON.items():
         if request.engine.get(key):
             words += _option(option, str(request.engine[key]))
@@ -45,13 +58,26 @@ def serve_command(result: CheckResult, *, in_one: str | None = None) -> str:
         words += _option("--download-dir", request.download_dir)
     if engine.tensor_parallel_size > 1:
         words += ["--tensor-parallel-size", str(engine.tensor_parallel_size)]
-    if result.prefix_caching is not None:
-        words.append(f"--{'' if result.prefix_caching else 'no-'}enable-prefix-caching")
-    if engine.on_cpu:
-        words += ["--gpu-memory-utilization", str(CPU_MEMORY)]
+    if result.prefix_caching is not None and not is_named(_CACHING, further):
+        words.append(f"--{'' if result.prefix_caching else 'no-'}{_CACHING}")
+    if engine.on_cpu and not is_named(_MEMORY, further):
+        words += [f"--{_MEMORY}", str(CPU_MEMORY)]
     if request.options:
         words += ["--additional-config", json.dumps({KEY: dict(request.options)})]
-    return "".join(f"{setting} " for setting in _environment(result)) + shell_line(words)
+    return [*words, *further]
+
+
+def is_named(option: str, words: Iterable[str]) -> bool:
+    """Tell whether words of `vllm serve` name an option, as its parser reads them.
+
+    It takes beginnings of names, underscores, and a key of an object after a dot.
+    """
+    given = [
+        re.split(r"[=.]", word.removeprefix("--"))[0].replace("_", "-").removeprefix("no-")
+        for word in words
+        if word.startswith("--") and len(word) > 2
+    ]
+    return any(name and option.startswith(name) for name in given)
 
 
 def _option(name: str, value: str) -> list[str]:
@@ -59,15 +85,15 @@ def _option(name: str, value: str) -> list[str]:
     return [f"{name}={value}"] if value.startswith("-") else [name, value]
 
 
-def _environment(result: CheckResult) -> list[str]:
+def serve_environment(result: CheckResult) -> dict[str, str]:
+    """Return the variables that the command sets."""
     engine, spec = result.engine, result.inspection.spec
     if engine.on_cpu:
         # vLLM binds each rank to a NUMA node of its own.
-        return (
-            ["VLLM_CPU_OMP_THREADS_BIND=nobind"] if engine.tensor_parallel_size > _numa_nodes() else []
-        )
+        crowded = engine.tensor_parallel_size > _numa_nodes()
+        return {"VLLM_CPU_OMP_THREADS_BIND": "nobind"} if crowded else {}
     runner = wanted_runner(spec, v2_needs_aux_states=engine.v2_needs_aux_states) if spec else None
-    return [f"VLLM_USE_V2_MODEL_RUNNER={int(runner[0] == 'v2')}"] if runner else []
+    return {"VLLM_USE_V2_MODEL_RUNNER": str(int(runner[0] == "v2"))} if runner else {}
 
 
 def _numa_nodes() -> int:
@@ -78,8 +104,12 @@ def _numa_nodes() -> int:
 def speculative_config(result: CheckResult) -> dict[str, Any]:
     """Make the speculative config that the draft is served with."""
     request, spec = result.request, result.inspection.spec
-    found: dict[str, Any] = {"method": result.method, "model": served_from(result)}
-    found["num_speculative_tokens"] = request.k or usual_k(spec)
+    is_known = spec or request.method or drafter_of(result.files.config, None)
+    # Else vLLM finds the method by itself.
+    found: dict[str, Any] = {"method": result.method} if is_known else {}
+    found["model"] = served_from(result)
+    given = speculative_keys(request.speculative).get("num_speculative_tokens")
+    found["num_speculative_tokens"] = request.k or (usual_k(spec) if given is None else given)
     if request.revision and not _is_inside(request):
         found["revision"] = request.revision
     if spec and spec.family.asks_for_parallel_drafting:
@@ -123,11 +153,20 @@ def _is_inside(request: CheckRequest) -> bool:
     return not is_folder and split_subfolder(request.draft) is not None
 
 
-def not_looked_at(result: CheckResult) -> list[str]:
-    """List what an engine's start, or the engine, may still stumble over."""
+def not_looked_at(result: CheckResult, *, asked: bool = False) -> list[str]:
+    """List what an engine's start, or the engine, may still stumble over.
+
+    Args:
+        asked: vLLM was, with its options.
+    """
     files, found = result.files, []
     if files.weights == "bin":
         found.append("the content of the .bin weights")
     elif not files.surveys:
         found.append("values of large tensors (--weights reads them)")
-    return [*found, "the target's weights", "free memory", "other options of vllm serve"]
+    return [
+        *found,
+        "the target's weights",
+        "free memory",
+        *["other options of vllm serve"] * (not asked),
+    ]

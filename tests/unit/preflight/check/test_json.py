@@ -11,7 +11,7 @@ from tests.support.checkpoints import tiny_draft
 
 KEYS = {
     "draft", "target", "spec", "left_to_vllm", "findings", "command", "exit_code", "platform",
-    "recurrent_state", "not_looked_at", "download",
+    "recurrent_state", "not_looked_at", "download", "schema_version", "verdict", "files", "engine",
 }  # fmt: skip
 
 
@@ -49,7 +49,10 @@ def test_json_of_a_draft_that_cannot_be_made_out(check, tmp_path):
     assert result.exit_code == said["exit_code"] == 1
     assert said.keys() == KEYS
     assert said["spec"] is None
-    assert [finding["rule"] for finding in said["findings"]] == ["config_is_well_formed"]
+    assert [finding["rule"] for finding in said["findings"]] == [
+        "config_is_well_formed",
+        "vllm_says",
+    ]
 
 
 def test_json_of_a_draft_that_is_passed_through(check, tmp_path):

@@ -18,9 +18,8 @@ SCRIPT = Path(sys.executable).with_name("vllm-eagle")
 def test_help_names_the_exit_codes():
     result = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, ["check", "--help"])
     assert result.exit_code == 0
-    assert "with 1 if it would be refused, and with 2 if it cannot be read" in (
-        " ".join(result.stdout.split())
-    )
+    said = " ".join(result.stdout.split())
+    assert "with 1 if it would be refused, and with 2 if that cannot be told. It exits with 3 if" in said
     assert all(option in result.stdout for option in ("--target", "-k", "--eagle-ext", "--json"))
 
 
@@ -35,8 +34,8 @@ def run_script(*arguments):
 
 
 def test_script(draft, target, tmp_path):
-    result = run_script("check", draft, "--target", target)
-    assert result.returncode == 0, result.stderr
+    result = run_script("check", draft, "--target", target, "--quick")
+    assert result.returncode == 3, result.stderr
     assert serve_line(result)[0] == str(target)
     result = run_script("check", tmp_path / "nothing", "--target", target)
     assert (result.returncode, result.stdout) == (2, "")
@@ -44,7 +43,7 @@ def test_script(draft, target, tmp_path):
 
 
 def test_script_into_a_pipe_writes_plain_text(without_norms, target):
-    result = run_script("check", without_norms, "--target", target)
+    result = run_script("check", without_norms, "--target", target, "--quick")
     assert result.returncode == 1
     assert "\x1b" not in result.stdout
 
@@ -56,10 +55,10 @@ def test_little_is_imported(draft, target, options):
         "import sys\n"
         "from vllm_eagle_ext.cli import app\n"
         "try:\n"
-        f"    app({['check', str(draft), '--target', str(target), *options]!r})\n"
+        f"    app({['check', str(draft), '--target', str(target), '--quick', *options]!r})\n"
         "except SystemExit as exit:\n"
         "    heavy = {'torch', 'vllm', 'transformers', 'numpy', 'safetensors', 'huggingface_hub'}\n"
         "    print(exit.code, sorted(heavy & sys.modules.keys()), file=sys.stderr)\n"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert result.stderr == "0 []\n"
+    assert result.stderr == "3 []\n"

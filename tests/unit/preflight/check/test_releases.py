@@ -22,8 +22,8 @@ def test_how_the_release_was_tested(check, draft, release, said):
 
 def test_another_release_is_judged_by_its_own_keys_and_runners(check, draft, tmp_path):
     key = ("--speculative", '{"fly_window_size": 2}')
-    assert check(draft, "-k", "3", *key, "--vllm", "0.33").exit_code == 0
-    refused = check(draft, "-k", "3", *key, "--vllm", "0.32")
+    assert check(draft, "-k", "3", *key, "--vllm", "0.33", "--quick").exit_code == 3
+    refused = check(draft, "-k", "3", *key, "--vllm", "0.32", "--quick")
     assert "speculative_config.fly_window_size is 2" in refused.stdout
     without = write(valid_draft("no_aux"), tmp_path / "no_aux")
     forced = "VLLM_USE_V2_MODEL_RUNNER=0"
@@ -40,11 +40,11 @@ def test_another_release_is_judged_by_its_own_keys_and_runners(check, draft, tmp
 def test_an_untested_vllm(check, draft, monkeypatch):
     """The draft's nested ids are read by this package alone."""
     monkeypatch.setattr(foreseen, "installed_vllm", lambda: "0.99.0")
-    result = check(draft, "--platform", "auto")
+    result = check(draft, "--platform", "auto", "--quick")
     assert result.exit_code == 1
     assert "error vllm_is_tested: vLLM version is '0.99.0'" in result.stdout
     permitted = ("--eagle-ext", '{"untested_vllm": true}')
-    assert check(draft, "--platform", "auto", *permitted).exit_code == 0
+    assert check(draft, "--platform", "auto", "--quick", *permitted).exit_code == 3
 
 
 def test_types_that_the_installed_vllm_reads_are_not_those_of_another_release():

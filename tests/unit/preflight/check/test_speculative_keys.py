@@ -179,7 +179,7 @@ def test_keys_that_vllm_refuses_together(given, field):
 def test_check_and_start_agree(check, draft):
     result = check(draft, "-k", "4", "--speculative", '{"x": 1}')
     assert result.exit_code == 1
-    assert "error speculative_keys_are_vllms: speculative_config.x is 1" in result.stdout
+    assert "error vllm_says: speculative_config.x is 1" in result.stdout
     assert check(draft, "-k", "4", "--speculative", '{"max-model-len": "64"}').exit_code == 0
 
 

@@ -1,0 +1,124 @@
+"""Dry starts for tests, each in a fork of one warm process: some hundredths of a second for one.
+
+`python -P -m tests.support.warm_child [DEVICE]` reads a request's path and settings, a line of JSON,
+and answers with what the process of a dry start would have written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tests.support.engine import TINY
+from vllm_eagle_ext.checkpoint import read_draft_files
+from vllm_eagle_ext.preflight import dry_child, dry_process
+
+_LIMIT_S = 60
+_FIRST = (("postnorm", "target", "eagle3"), ("dflash", "hybrid_target", "dflash"))
+
+
+class WarmChild:
+    """Stands for `dry.start_child`; the process ends with its pipe."""
+
+    def __init__(self, device: str | None) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        environment = dry_process._environment(Path(self._folder.name), {})
+        environment.pop("VLLM_USE_V2_MODEL_RUNNER", None)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "tests.support.warm_child", *([device] if device else [])],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+
+    def __call__(
+        self, request: dry_child.DryRequest, folder: Path, settings: Mapping[str, str]
+    ) -> Mapping[str, Any]:
+        path = folder / "request"
+        path.write_bytes(pickle.dumps(request))
+        line = {"request": str(path), "settings": dict(settings), "folder": os.getcwd()}
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(line) + "\n")
+        self._process.stdin.flush()
+        found: Mapping[str, Any] = json.loads(self._process.stdout.readline())
+        return found
+
+    def close(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(timeout=_LIMIT_S)
+        self._folder.cleanup()
+
+
+_warm: dict[str | None, WarmChild] = {}
+
+
+def start_warmly(
+    request: dry_child.DryRequest, folder: Path, settings: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """As `dry.start_child`, by the warm process of the request's device."""
+    if request.device not in _warm:
+        _warm[request.device] = WarmChild(request.device)
+    return _warm[request.device](request, folder, settings)
+
+
+def close_all() -> None:
+    while _warm:
+        _warm.popitem()[1].close()
+
+
+def main() -> None:
+    device = sys.argv[1] if len(sys.argv) > 1 else None
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what vLLM prints
+    dry_child.warm(device)
+    from vllm.plugins import load_general_plugins
+    from vllm.transformers_utils import repo_utils
+
+    load_general_plugins()
+    repo_utils.time = SimpleNamespace(sleep=lambda seconds: None)  # before a config is read again
+    for draft, target, method in _FIRST:  # what vLLM imports with a start
+        words = {"method": method, "model": str(TINY / draft), "num_speculative_tokens": 3}
+        request = dry_child.DryRequest(
+            words=[str(TINY / target), "--speculative-config", json.dumps(words)],
+            draft=str(TINY / draft), files=read_draft_files(str(TINY / draft)), device=device,
+        )  # fmt: skip
+        dry_child.answer(request)
+    gc.collect()
+    gc.freeze()
+    for line in sys.stdin:
+        answers.write(_forked(json.loads(line)) + "\n")
+        answers.flush()
+
+
+def _forked(asked: Mapping[str, Any]) -> str:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(_LIMIT_S)
+        with contextlib.suppress(BaseException), os.fdopen(writer, "w") as pipe:
+            os.environ.update(asked["settings"])
+            os.chdir(asked["folder"])
+            request = pickle.loads(Path(asked["request"]).read_bytes())
+            pipe.write(json.dumps(dry_child.answer(request)))
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(child, 0)
+    return text or json.dumps({"failed": f"the fork ended with {status}"})
+
+
+if __name__ == "__main__":
+    main()
