@@ -16,12 +16,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from tests.support.engine import TINY
 from vllm_eagle_ext.checkpoint import read_draft_files
+from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.preflight import dry_child, dry_process
 
 _LIMIT_S = 60
@@ -46,7 +48,13 @@ class WarmChild:
     ) -> Mapping[str, Any]:
         path = folder / "request"
         path.write_bytes(pickle.dumps(request))
-        line = {"request": str(path), "settings": dict(settings), "folder": os.getcwd()}
+        return self._ask({"request": str(path), "settings": dict(settings), "folder": os.getcwd()})
+
+    def start(self, keywords: Mapping[str, Any], settings: Mapping[str, str]) -> Mapping[str, Any]:
+        """What a start itself says of keywords of EngineArgs: nothing is collected."""
+        return self._ask({"start": dict(keywords), "settings": dict(settings), "folder": os.getcwd()})
+
+    def _ask(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(json.dumps(line) + "\n")
@@ -68,9 +76,13 @@ def start_warmly(
     request: dry_child.DryRequest, folder: Path, settings: Mapping[str, str]
 ) -> Mapping[str, Any]:
     """As `dry.start_child`, by the warm process of the request's device."""
-    if request.device not in _warm:
-        _warm[request.device] = WarmChild(request.device)
-    return _warm[request.device](request, folder, settings)
+    return of_device(request.device)(request, folder, settings)
+
+
+def of_device(device: str | None) -> WarmChild:
+    if device not in _warm:
+        _warm[device] = WarmChild(device)
+    return _warm[device]
 
 
 def close_all() -> None:
@@ -102,6 +114,21 @@ def main() -> None:
         answers.flush()
 
 
+def _started(keywords: dict[str, Any]) -> dict[str, Any]:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    from vllm_eagle_ext.preflight import described
+
+    ranks = (keywords.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline"))
+    described.give_devices(prod(ranks))
+    try:
+        AsyncEngineArgs(**keywords).create_engine_config(UsageContext.OPENAI_API_SERVER)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever ends a start is its answer
+        return {"served": False, "ours": isinstance(error, EagleExtError), "error": str(error)}
+    return {"served": True, "ours": False, "error": ""}
+
+
 def _forked(asked: Mapping[str, Any]) -> str:
     reader, writer = os.pipe()
     child = os.fork()
@@ -110,8 +137,11 @@ def _forked(asked: Mapping[str, Any]) -> str:
         with contextlib.suppress(BaseException), os.fdopen(writer, "w") as pipe:
             os.environ.update(asked["settings"])
             os.chdir(asked["folder"])
-            request = pickle.loads(Path(asked["request"]).read_bytes())
-            pipe.write(json.dumps(dry_child.answer(request)))
+            if "start" in asked:
+                pipe.write(json.dumps(_started(asked["start"])))
+            else:
+                request = pickle.loads(Path(asked["request"]).read_bytes())
+                pipe.write(json.dumps(dry_child.answer(request)))
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:

@@ -223,7 +223,7 @@ def _describe_platform(device: Device) -> None:
 
     Symptom: `current_platform` is a CPU's, or the first question ends with NVMLError_LibraryNotFound.
     Seam: `platforms._current_platform`, and `vllm_version_matches_substr`, by which a CPU build switches
-        Triton off. REMOVE WHEN vLLM has a CUDA platform that is told its device.
+        Triton off. REMOVE WHEN vLLM can describe a CUDA device by itself.
     """
     import vllm.platforms as platforms
 

@@ -19,7 +19,7 @@ from vllm_eagle_ext.checkpoint.findings import Problem
 from vllm_eagle_ext.errors import EagleExtError, OptionsError
 from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult
 from vllm_eagle_ext.preflight.described import DEVICES, lacks_packages
-from vllm_eagle_ext.preflight.dry_child import DryRequest
+from vllm_eagle_ext.preflight.dry_child import TUPLE, DryRequest
 from vllm_eagle_ext.preflight.dry_process import fetch, start_child
 from vllm_eagle_ext.preflight.foreseen import find_platform, read_release
 from vllm_eagle_ext.preflight.serve import is_named, serve_environment, serve_words, served_from
@@ -180,8 +180,12 @@ def read_answer(found: Mapping[str, Any], device: str | None = None) -> Answer:
 
 
 def _finding(one: Mapping[str, Any]) -> Finding:
+    problem = dict(one["problem"])
+    value = problem["value"]
+    if isinstance(value, dict) and value.keys() == {TUPLE}:
+        problem["value"] = tuple(value[TUPLE])
     return Finding(
-        str(one["rule"]), Severity(one["severity"]), Problem(**one["problem"]), bool(one["can_run"]),
+        str(one["rule"]), Severity(one["severity"]), Problem(**problem), bool(one["can_run"]),
         one["follows_from"],
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.printable import printable
 
 CPU_S = 60
+TUPLE = "tuple"  # JSON has none, and a shape is shown as one
 _MOST_FINDINGS = 500
 _REMOTE = "it needs code of the checkpoint (--trust-remote-code), which a dry start does not run"
 _BRIEF = 400
@@ -196,6 +197,8 @@ def _as_json(finding: Finding, places: Mapping[str, str]) -> dict[str, Any]:
         return value if value is None or isinstance(value, bool | int | float) else str(value)
 
     problem = named(asdict(finding.problem))
+    if isinstance(finding.problem.value, tuple):
+        problem["value"] = {TUPLE: problem["value"]}
     parts = {"rule": finding.rule, "severity": str(finding.severity), "can_run": finding.can_run}
     return {**parts, "follows_from": finding.follows_from, "problem": problem}
 

@@ -108,8 +108,12 @@ def speculative_config(result: CheckResult) -> dict[str, Any]:
     # Else vLLM finds the method by itself.
     found: dict[str, Any] = {"method": result.method} if is_known else {}
     found["model"] = served_from(result)
-    given = speculative_keys(request.speculative).get("num_speculative_tokens")
-    found["num_speculative_tokens"] = request.k or (usual_k(spec) if given is None else given)
+    # What no option and no draft decides stays as it was given: vLLM judges it.
+    given = speculative_keys(request.speculative)
+    if request.method is None and given.get("method") is not None:
+        found["method"] = given["method"]
+    k = given.get("num_speculative_tokens")
+    found["num_speculative_tokens"] = request.k or (usual_k(spec) if k is None else k)
     if request.revision and not _is_inside(request):
         found["revision"] = request.revision
     if spec and spec.family.asks_for_parallel_drafting:
