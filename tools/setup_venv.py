@@ -69,11 +69,11 @@ def pip(*args: str, index: str | None = None) -> bool:
 
 
 def install_torch(given: str | None) -> str | None:
-    """Install the CPU build, from `given` alone if it is. Return the index to ask next to pip's own."""
+    """Install the CPU build, only from `given` if it is. Return the index to ask next to pip's own."""
     say(f"Installing {CPU_TORCH} {'from TORCH_INDEX ' if given else ''}...")
     asked, index = ("TORCH_INDEX", given) if given else ("pip's own index", None)
-    alone = ["--no-deps", "--index-url", given] if given else []
-    done = run_pip("install", *alone, CPU_TORCH)
+    options = ["--no-deps", "--index-url", given] if given else []
+    done = run_pip("install", *options, CPU_TORCH)
     if done.returncode and NOT_THERE in done.stdout and not given:
         say(f"pip's own index has no {CPU_TORCH}: asking PyTorch's public one, {PYTORCH_INDEX} ...")
         asked, index = f"{asked}, {PYTORCH_INDEX}", PYTORCH_INDEX
@@ -108,7 +108,7 @@ def make_torchvision_importable(site: Path) -> None:
     """vLLM and transformers import torchvision: which build there is depends on the index.
 
     PyTorch's own index has a CPU build. It is used as it is, for it declares its operators itself and
-    would abort on the stub's. The public package index has a CUDA build alone: with CPU torch its import
+    would abort on the stub's. The public package index has only a CUDA build: with CPU torch its import
     fails, and the stub stays.
     """
     files = [site / f"torchvision_schemas.{suffix}" for suffix in ("py", "pth")]
