@@ -85,9 +85,9 @@ def short_rows_are_served(engine: EngineFacts) -> Iterable[Problem]:
     yield Problem(
         field=OPTION,
         value=engine.options.hybrid_state,
-        allowed=f"replay for {engine.architecture} on a CPU with vLLM 0.32, whose kernels misplace steps "
-        "of fewer than K drafts: with structured output, at the end of max_model_len or of a token "
-        f"budget the engine ends, or texts are wrong. One state block per draft token was chosen "
+        allowed=f"replay for {engine.architecture} on a CPU with vLLM 0.32, whose kernels misplace "
+        "steps of fewer than K drafts: with structured output, at the end of max_model_len or a token "
+        "budget the engine ends, or texts are wrong. One state block per draft token was chosen "
         f"because: {choice.reason}",
         remedy="; ".join(remedies),
     )
