@@ -62,8 +62,9 @@ class Options(BaseModel):
     )
     hybrid_state: Literal["auto", "replay", "per_token"] = Field(
         default="auto",
-        description='"auto": replay where it is possible and pays. "replay": one state per request, and '
-        'accepted tokens are recomputed. "per_token": one state block per draft token, as in vLLM',
+        description='"auto": replay where it is possible, on a GPU from K = 3. "replay": one state per '
+        'request, and accepted tokens are recomputed. "per_token": one state block per draft token, as '
+        "in vLLM",
     )
     replay_kernels: Literal["auto", "sequential", "chunked"] = Field(
         default="auto",

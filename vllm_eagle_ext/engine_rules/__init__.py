@@ -39,6 +39,7 @@ OPTION_RULES = (states.adaptive_option_is_used, draft_vocabulary.draft_vocabular
 SETTLED_RULES = (
     speculative.one_token_prompts_stay_right,
     states.state_can_be_kept,
+    states.short_rows_are_served,
     states.states_are_saved_in_time,
 )
 # Of a vLLM outside the tested range.

@@ -33,9 +33,8 @@ from vllm_eagle_ext.engine import (
 from vllm_eagle_ext.engine_rules.draft_vocabulary import quantises_head
 from vllm_eagle_ext.engine_rules.without_hidden_states import lacks_hidden_states
 from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError
-from vllm_eagle_ext.memory.chunked_kernels import STATE_DTYPES
 from vllm_eagle_ext.memory.connectors import read_connector
-from vllm_eagle_ext.memory.geometry import served_dtype, stated_state_dtype
+from vllm_eagle_ext.memory.geometry import served_dtype
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.memory.state_scheme import planned_prefix_caching
 from vllm_eagle_ext.model_runner import has_microbatches, only_v1_has, only_v2_has
@@ -110,7 +109,6 @@ def _of_target(
         "architecture": architecture,
         "text": text_config(target),
         "dtype": dtype,
-        "state_dtype": _state_dtype(target, keywords, dtype) if is_hybrid else "float32",
         "is_hybrid": is_hybrid,
         "prefix_caching": caches is not False,
         "target_head_is_quantised": quantises_head(target),
@@ -184,14 +182,6 @@ def _ranks(keywords: Mapping[str, Any], key: str) -> int:
 def _transfer_backend(asked: object) -> str | None:
     """Return the backend that brings weights; vLLM's default where a config names none."""
     return str(asked.get("backend", "nccl")) if isinstance(asked, Mapping) else None
-
-
-def _state_dtype(target: Mapping[str, Any], keywords: Mapping[str, Any], dtype: str) -> str:
-    """Return the dtype of recurrent states, as vLLM picks it; what is no dtype counts as the model's."""
-    asked = keywords.get("mamba_ssm_cache_dtype", "auto")
-    if asked == "auto":
-        asked = stated_state_dtype(target)
-    return str(asked) if asked in STATE_DTYPES else dtype
 
 
 def _load_format(keywords: Mapping[str, Any], speculative: Mapping[str, Any]) -> object:
