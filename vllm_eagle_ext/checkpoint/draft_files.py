@@ -87,7 +87,10 @@ def read_draft_files(
     )  # fmt: skip
     files = source.files()
     refuse_pattern(source, field)
-    config = _draft_config(source, files, field)
+    config = read_json(source, files, "config.json")
+    if config is None:
+        refuse_gguf(model, files, field)
+        raise without_config(model, files, field)
     folder = source.folder if isinstance(source, FolderSource) else None
     shards = _draft_shards(source, files, field)
     if not shards:
@@ -102,17 +105,15 @@ def read_draft_files(
     return DraftFiles(model, config, "safetensors", tensors, values, folder, surveys)
 
 
-def _draft_config(source: Source, files: Mapping[str, int], field: str) -> dict[str, Any]:
-    config = read_json(source, files, "config.json")
-    if config is not None:
-        return config
-    refuse_gguf(source.model, files, field)
-    raise UnsupportedDraftError(
-        field=field,
-        value=source.model,
-        allowed="a draft checkpoint with a config.json",
-        remedy="point it at the folder that holds the draft's config.json and weights",
+def without_config(model: str, files: Mapping[str, int], field: str) -> UnsupportedDraftError:
+    allowed, remedy = (
+        "a folder or repository with a config.json",
+        "name the one with the model's config.json and weights",
     )
+    if "params.json" in files:
+        allowed += "; Mistral's own format, with params.json, is left to plain vLLM"
+        remedy = 'serve such a draft with "method": "eagle", or name an export with a config.json'
+    return UnsupportedDraftError(field=field, value=model, allowed=allowed, remedy=remedy)
 
 
 def read_config(
@@ -129,12 +130,10 @@ def read_config(
         UnsupportedDraftError: there is none, or it is damaged.
     """
     source = open_source(model, revision=revision, token=token, download_dir=download_dir, field=field)
-    config = read_json(source, source.files(), "config.json")
+    files = source.files()
+    config = read_json(source, files, "config.json")
     if config is None:
-        raise UnsupportedDraftError(
-            field=field, value=model, allowed="a folder or repository with a config.json",
-            remedy="name it as for `vllm serve`",
-        )  # fmt: skip
+        raise without_config(model, files, field)
     return config
 
 
@@ -197,32 +196,35 @@ def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[
         UnsupportedDraftError: no weights at all, an index that names none, or a missing shard of it.
     """
     found = {name: size for name, size in sorted(files.items()) if _is_weights(name)}
-    index_name = _INDEX
     if consolidated := fnmatch_filter(found, _CONSOLIDATED):
-        found, index_name = {name: found[name] for name in consolidated}, _CONSOLIDATED_INDEX
+        found = {name: found[name] for name in consolidated}
     elif isinstance(source, FolderSource):
         refuse_nested(source.folder, _CONSOLIDATED)
-    index = read_json(source, files, index_name)
+    its_name = index_name(found)
+    index = read_json(source, files, its_name)
     if index is not None:
         named = index.get("weight_map")
         is_map = isinstance(named, dict) and all(isinstance(name, str) for name in named.values())
         if not named or not is_map:
-            raise _damaged(source, index_name, "an index with a weight_map", "weight_map maps no names")
+            raise _damaged(source, its_name, "an index with a weight_map", "weight_map maps no names")
         wanted = sorted(set(named.values()))
         missing = [name for name in wanted if name not in found]
         if missing:
             names = ", ".join(missing[:5])[:_CLIP]
             others = ", ".join(name for name in found if name not in wanted)[:_CLIP]
-            stale = (
-                f"; if {others} holds the whole draft, remove {index_name}, which is of another export"
-            )
-            why = f"without {names}, which {index_name} names"
+            stale = f"; if {others} holds the whole draft, remove {its_name}, which is of another export"
+            why = f"without {names}, which {its_name} names"
             raise _incomplete(source, why, "finish the download" + stale * bool(others))
         return {name: found[name] for name in wanted}
     if found or any(name.endswith((".bin", ".pt")) and name != "mask_embedding.pt" for name in files):
         return found
     refuse_gguf(source.model, files, field)
     raise _incomplete(source, "without any *.safetensors")
+
+
+def index_name(shards: Iterable[str]) -> str:
+    """Return the name of the index that vLLM reads next to these files."""
+    return _CONSOLIDATED_INDEX if fnmatch_filter(shards, _CONSOLIDATED) else _INDEX
 
 
 def _is_weights(name: str) -> bool:

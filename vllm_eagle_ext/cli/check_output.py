@@ -14,13 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from vllm_eagle_ext.errors import sentence
+from vllm_eagle_ext.printable import shown
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint import DraftSpec, Finding
     from vllm_eagle_ext.preflight.check import CheckResult
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}  # by severity, the worst first
-
+_MOST = 2**15  # characters of a value in JSON
 
 _OF_SPEC = (
     "model", "architecture", "format", "family", "backbone", "method", "drafter", "weights",
@@ -64,7 +65,7 @@ def _parts(result: CheckResult) -> dict[str, Any]:
                 "severity": f.severity,
                 "can_run": f.can_run,
                 "follows_from": f.follows_from,
-                **asdict(f.problem),
+                **{name: _bounded(part) for name, part in asdict(f.problem).items()},
             }
             for f in inspection.findings
         ],
@@ -86,7 +87,13 @@ def spec_as_json(spec: DraftSpec) -> dict[str, Any]:
         "method": drafter.method,
         "drafter": drafter.architecture,
     }
-    return {key: names[key] if key in names else getattr(spec, key) for key in _OF_SPEC}
+    return {key: names[key] if key in names else _bounded(getattr(spec, key)) for key in _OF_SPEC}
+
+
+def _bounded(value: Any) -> Any:
+    """Cut what a file states, of any length."""
+    text = value if isinstance(value, str) else repr(value)
+    return value if len(text) <= _MOST else shown(text)
 
 
 def print_check(result: CheckResult, console: Console, *, everything: bool = False) -> None:

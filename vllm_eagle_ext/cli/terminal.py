@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 from importlib.util import find_spec
 from typing import Any, NoReturn
@@ -25,6 +26,15 @@ _BRIEF = 400  # characters of another library's error
 
 class Group(TyperGroup):
     """Ends a command whose output has no room, as on a full disk, with one line."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for place, given in enumerate(args):  # "" is the working folder for a path
+            if re.fullmatch(r"(--[\w-]+=)?", given):
+                before = " ".join(args[:place])
+                raise typer.BadParameter(
+                    f"{given or 'what follows'} {before!r} is empty: give it a value"
+                )
+        return super().parse_args(ctx, args)
 
     def main(self, *args: Any, **given: Any) -> Any:
         try:

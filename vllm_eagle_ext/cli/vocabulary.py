@@ -84,8 +84,8 @@ def vocabulary(
         )
         case = _of_whole_head(checked.inspection.case, draft, entries)
         # Count, choose and write.
-        counted = _count(checked.target_name, texts, prompts, given, max_tokens)
-        size, ends = case.target.vocab_size, _ends(case)
+        counted, named = _count(checked.target_name, texts, prompts, given, max_tokens)
+        size, ends = case.target.vocab_size, _ends(case) | named
         rows = [
             coverage(counted, choose(counted, count, size, ends), case)
             for count in sorted({*SIZES, entries})
@@ -111,15 +111,18 @@ def vocabulary(
 
 def _count(
     target: str, texts: Path | None, prompts: Path | None, engine: Mapping[str, Any], max_tokens: int
-) -> Counter[int]:
+) -> tuple[Counter[int], frozenset[int]]:
     """Count the tokens of the texts, or of the target's answers to the prompts.
+
+    Returns:
+        Also the tokens of chats, which plain texts lack.
 
     Raises:
         EagleExtError: both files or none are given, one cannot be read, or the target does not start.
     """
     from vllm_eagle_ext.measure.engine.client import refuse_reserved
     from vllm_eagle_ext.measure.prompts import load_tokenizer, tokenizer_keywords
-    from vllm_eagle_ext.measure.vocabulary import count_answers, count_tokens
+    from vllm_eagle_ext.measure.vocabulary import count_answers, count_tokens, tokens_of_chats
 
     if (texts is None) == (prompts is None):
         raise OptionsError(
@@ -128,9 +131,10 @@ def _count(
         )  # fmt: skip
     refuse_reserved(engine)
     if texts is not None:
-        return count_tokens(texts, load_tokenizer(target, **tokenizer_keywords(engine)))
+        tokenizer = load_tokenizer(target, **tokenizer_keywords(engine))
+        return count_tokens(texts, tokenizer), tokens_of_chats(tokenizer)
     set_ = {name: value for name, value in engine.items() if value is not None}
-    return count_answers(target, str(prompts), set_, max_tokens)
+    return count_answers(target, str(prompts), set_, max_tokens), frozenset()
 
 
 def _of_whole_head(case: Case | None, draft: str, entries: int) -> Case:

@@ -55,6 +55,13 @@ def count_tokens(file: Path, tokenizer: Any) -> Counter[int]:
     return counted
 
 
+def tokens_of_chats(tokenizer: Any) -> frozenset[int]:
+    """Return the added tokens that are special, such as ends of turns, or stand in the chat template."""
+    template = str(getattr(tokenizer, "chat_template", ""))
+    added = getattr(tokenizer, "added_tokens_decoder", {}).items()
+    return frozenset(id_ for id_, token in added if token.special or token.content in template)
+
+
 def _pieces(file: Path) -> Iterator[str]:
     """Yield the texts of JSON lines, or a plain text cut at ends of lines."""
     with file.open(encoding="utf-8") as lines:

@@ -52,11 +52,11 @@ class PlanInputs:
 
     def graphs(self, k: int, fit: int) -> FullGraphs | None:
         """Return where full CUDA graphs end, and what the requests that fit would ask; None on a CPU."""
-        capability = self.assumptions.engine.capability
-        if capability is None:
+        engine, most = self.assumptions.engine, self.request.max_num_seqs
+        if engine.capability is None:
             return None
-        most = self.request.max_num_seqs
-        return default_graphs(k=k, max_num_seqs=most, fit=fit, capability=capability)
+        given: dict[str, Any] = {"capability": engine.capability, "architecture": engine.architecture}
+        return default_graphs(k=k, max_num_seqs=most, fit=fit, **given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
