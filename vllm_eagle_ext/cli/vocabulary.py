@@ -72,6 +72,7 @@ def vocabulary(
     if prompts is not None:
         require_engine(as_json=as_json)
     from vllm_eagle_ext.checkpoint.vocabulary_file import write_vocabulary_file
+    from vllm_eagle_ext.measure.engine.client import refuse_reserved
     from vllm_eagle_ext.measure.vocabulary import SIZES, choose, coverage
     from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
@@ -79,6 +80,7 @@ def vocabulary(
     where = {"download_dir": download_dir, "revision": target_revision}
     given = where | json_object(engine, "--engine")
     try:
+        refuse_reserved(given)
         checked = run_check(
             CheckRequest(draft=draft, target=target, revision=revision, options={}, engine=given)
         )
@@ -120,19 +122,18 @@ def _count(
     Raises:
         EagleExtError: both files or none are given, one cannot be read, or the target does not start.
     """
-    from vllm_eagle_ext.measure.engine.client import refuse_reserved
-    from vllm_eagle_ext.measure.prompts import load_tokenizer, tokenizer_keywords
-    from vllm_eagle_ext.measure.vocabulary import count_answers, count_tokens, tokens_of_chats
+    from vllm_eagle_ext.measure.prompts import tokenizer_keywords
+    from vllm_eagle_ext.measure.tokenizer import Tokenizer
+    from vllm_eagle_ext.measure.vocabulary import count_answers, count_tokens
 
     if (texts is None) == (prompts is None):
         raise OptionsError(
             field="--texts and --prompts", value="neither" if texts is None else "both",
             allowed="one of them", remedy="give --prompts to count the target's own answers",
         )  # fmt: skip
-    refuse_reserved(engine)
     if texts is not None:
-        tokenizer = load_tokenizer(target, **tokenizer_keywords(engine))
-        return count_tokens(texts, tokenizer), tokens_of_chats(tokenizer)
+        with Tokenizer(target, **tokenizer_keywords(engine)) as tokenizer:
+            return count_tokens(texts, tokenizer), tokenizer.chat_tokens
     set_ = {name: value for name, value in engine.items() if value is not None}
     return count_answers(target, str(prompts), set_, max_tokens), frozenset()
 

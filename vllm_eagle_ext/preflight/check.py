@@ -187,12 +187,6 @@ def _refuse_no_counts(engine: Mapping[str, Any]) -> None:
                 field=f"--engine: {name}", value=count, allowed="a whole number above 0",
                 remedy=f"give the number of {unit}, or leave it out for one",
             )  # fmt: skip
-    length = engine.get("max_model_len")
-    if length is not None and type(length) is not int:  # which numbers, is for vLLM
-        raise SpeculativeConfigError(
-            field="--engine: max_model_len", value=length, allowed="a whole number",
-            remedy="give the number of tokens, or leave it out for the target's own",
-        )  # fmt: skip
 
 
 def _look_at_weights(target: str, folder: Path) -> None:

@@ -14,7 +14,7 @@ from tests.unit.cli.output import refusal
 from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.measure import vocabulary
-from vllm_eagle_ext.measure.prompts import load_tokenizer
+from vllm_eagle_ext.measure.tokenizer import Tokenizer, load_tokenizer
 from vllm_eagle_ext.measure.vocabulary import choose, count_tokens
 
 TEXTS = TINY / "prompts.jsonl"
@@ -40,15 +40,26 @@ def test_the_most_frequent_are_chosen():
 
 
 def test_a_plain_text_is_counted_with_its_line_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary, "_PIECE", 1)
-    lines = ["def a():\n", "    return 1\n"]
+    monkeypatch.setattr(vocabulary, "_PIECE", 9)
+    lines = ["def a():\n", "return 1\n"]
     tokenizer = load_tokenizer(str(TINY / "target"))
     (tmp_path / "text.py").write_text("".join(lines))
     expected = Counter(token for line in lines for token in tokenizer(line)["input_ids"])
-    assert count_tokens(tmp_path / "text.py", tokenizer) == expected
     (tmp_path / "text.jsonl").write_text(json.dumps({"text": lines[0]}) + "\n")
-    counted = count_tokens(tmp_path / "text.jsonl", tokenizer)
+    with Tokenizer(str(TINY / "target")) as bounded:
+        assert count_tokens(tmp_path / "text.py", bounded) == expected
+        counted = count_tokens(tmp_path / "text.jsonl", bounded)
     assert counted == Counter(tokenizer(lines[0])["input_ids"])
+
+
+@pytest.mark.parametrize("name", ["text.txt", "text.jsonl"])
+def test_a_long_line_is_read_in_pieces(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(vocabulary, "_PIECE", 100)
+    text = "word " * 999
+    (tmp_path / name).write_text(json.dumps(text) if name.endswith("l") else text)
+    pieces = list(vocabulary._pieces(tmp_path / name))
+    assert "".join(pieces) == text
+    assert max(map(len, pieces)) <= 100
 
 
 def test_it_prints_and_writes(run, tmp_path):
@@ -117,6 +128,7 @@ def test_a_file_that_cannot_be_written(run, tmp_path):
         (None, ("--prompts", "missing.txt"), 'write "built-in" for the prompts of this package'),
         (TEXTS, ("--engine", '{"model": "x"}'), "--engine is ['model']"),
         (TEXTS, ("--engine", '{"max_model_len": "4k"}'), "--engine: max_model_len is '4k'"),
+        (TEXTS, ("--engine", '{"trust_remote_code": "false"}'), "trust_remote_code is 'false'"),
         (TEXTS, ("--engine", '{"pipeline_parallel_size": "x"}'), "pipeline_parallel_size is 'x'"),
         (None, ("--prompts", str(TEXTS), "--engine", '{"model": "x"}'), "--engine is ['model']"),
     ],

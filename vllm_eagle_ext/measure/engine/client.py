@@ -29,6 +29,16 @@ _RESERVED = (
     "logprobs_mode", "per_request_spec_decode_metrics",
 )  # fmt: skip
 
+# Keywords of LLM() that this package, too, reads or judges the truth of; which numbers, is for vLLM.
+_TYPES: Mapping[type, tuple[str, tuple[str, ...]]] = {
+    bool: ("true or false", (
+        "trust_remote_code", "enable_lora", "enable_dbo", "enforce_eager", "enable_prefix_caching",
+        "disable_hybrid_kv_cache_manager",
+    )),
+    int: ("a whole number", ("max_model_len", "max_num_seqs", "kv_cache_memory_bytes")),
+    str: ("text", ("revision", "tokenizer_revision", "download_dir")),
+}  # fmt: skip
+
 
 class EngineFailedError(EagleExtError):
     """An engine did not start, or not reach the end of what was asked of it."""
@@ -163,7 +173,7 @@ def without_plugin(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_reserved(engine: Mapping[str, Any]) -> None:
-    """Refuse keywords in the value of --engine that are not the user's to give there.
+    """Refuse keywords in the value of --engine that are not the user's to give there, and other types.
 
     Raises:
         SpeculativeConfigError: there are some; the message names them.
@@ -174,3 +184,10 @@ def refuse_reserved(engine: Mapping[str, Any]) -> None:
             allowed="other arguments of LLM() than " + ", ".join(_RESERVED),
             remedy="use the command's options for target, draft, K, method and --eagle-ext",
         )  # fmt: skip
+    for kind, (allowed, names) in _TYPES.items():
+        for name in names:
+            if type(value := engine.get(name)) not in (kind, type(None)):
+                raise SpeculativeConfigError(
+                    field=f"--engine: {name}", value=value, allowed=allowed,
+                    remedy="write it so, or leave it out for vLLM's default",
+                )  # fmt: skip
