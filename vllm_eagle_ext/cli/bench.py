@@ -132,8 +132,7 @@ def tune(
     except KeyboardInterrupt:
         fail(f"Interrupted. {_left_in(path)}", as_json=as_json)
     # Print, and end as the choice says.
-    code = report.choice.exit_code if report.choice else 0
-    code = code if _is_left_in(path) else 2
+    code = (report.choice.exit_code if report.choice else 0) if _is_left_in(path) else 2
     if as_json:
         typer.echo(json_text(report.model_dump(), code))
     raise typer.Exit(code)

@@ -11,14 +11,15 @@ from vllm_eagle_ext.errors import SpeculativeConfigError
 
 def write_whole(path: Path, text: str) -> None:
     """Write a text under another name, and rename it; a link, pipe or device is written to as it is."""
-    is_plain = not path.is_symlink() and (path.is_file() or not path.exists())
-    part = path.with_name(f".{os.getpid()}.part") if is_plain else path
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        path.write_text(text + "\n")
+        return
+    part = path.with_name(f".{os.getpid()}.part")
     try:
         part.write_text(text + "\n")
         part.replace(path)
     finally:
-        if is_plain:
-            part.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 def require_writable(path: Path, option: str = "--out") -> None:

@@ -160,19 +160,16 @@ def publish(report: Report, path: Path, console: Console) -> None:
             write_whole(path / REPORT, json.dumps(report.model_dump(), indent=1))
         except OSError as error:
             written = f"no {REPORT}: it cannot be written ({error.strerror})"
-    console.print(f"{path}: {written}, {_drawn(report, path)}", markup=False)
+    drawn = f"no picture: matplotlib is missing, {INSTALL}"
+    if find_spec("matplotlib") is not None:
+        from vllm_eagle_ext.measure.bench.picture import draw
 
-
-def _drawn(report: Report, path: Path) -> str:
-    if find_spec("matplotlib") is None:
-        return f"no picture: matplotlib is missing, {INSTALL}"
-    from vllm_eagle_ext.measure.bench.picture import draw
-
-    try:
-        picture = draw(report, path)
-    except Exception as error:  # noqa: BLE001 - names are a stranger's, and what they raise differs
-        return f"no picture: it cannot be drawn ({type(error).__name__}: {error})"
-    return picture.name if picture else "no picture"
+        try:
+            picture = draw(report, path)
+            drawn = picture.name if picture else "no picture"
+        except Exception as error:  # noqa: BLE001 - of a stranger's names, or a broken matplotlib
+            drawn = f"no picture: it cannot be drawn ({type(error).__name__}: {error})"
+    console.print(f"{path}: {written}, {drawn}", markup=False)
 
 
 def run_context(arguments: Sequence[str]) -> Context:

@@ -180,14 +180,13 @@ def with_memory(
     weights = folder_bytes(models)
     node = min(found, key=lambda node: node.free / node.total)
     workers, others = engines * math.ceil(ranks / len(found)), (engines - 1) * _OTHERS
-    given = _given(engine, node)
-    if given is None:
-        weights = None if weights is None else weights // ranks
-        share = share_of(node, workers=workers, weights=weights, others=others)
-        return {**engine, UTILIZATION: share.utilization}, share
-    if engines > 1 and (needed := workers * given + others) > node.free:  # of one, vLLM says so itself
-        raise _too_little(node, workers, given, needed)
-    return dict(engine), None
+    if (given := _given(engine, node)) is not None:
+        if engines > 1 and (needed := workers * given + others) > node.free:  # of one, vLLM says it
+            raise _too_little(node, workers, given, needed)
+        return dict(engine), None
+    weights = None if weights is None else weights // ranks
+    share = share_of(node, workers=workers, weights=weights, others=others)
+    return {**engine, UTILIZATION: share.utilization}, share
 
 
 def _given(engine: Mapping[str, Any], node: Node) -> float | None:
