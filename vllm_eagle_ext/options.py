@@ -100,7 +100,9 @@ def parse_options(additional_config: object) -> Options:
     try:
         return Options.model_validate(given)
     except ValidationError as error:
-        raise _options_error(given, error.errors()[0]["loc"][0]) from None
+        place = error.errors()[0]["loc"]  # none: a key that is no text of Unicode
+        unknown = next((key for key in given if key not in Options.model_fields), "")
+        raise _options_error(given, place[0] if place else unknown) from None
 
 
 def _refuse_outside(additional_config: Mapping[Any, Any]) -> None:

@@ -34,7 +34,7 @@ from vllm_eagle_ext.checkpoint.sources import (
     read_exactly,
     refuse_pattern,
 )
-from vllm_eagle_ext.checkpoint.tensors import Survey, canonical_name
+from vllm_eagle_ext.checkpoint.tensors import COMPUTED, Survey, canonical_name
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
 OnValues = Callable[[int, int], None]  # bytes read so far, of how many
@@ -101,7 +101,8 @@ def read_draft_files(
     if on_values is not None:
         from vllm_eagle_ext.checkpoint.survey import survey_tensors
 
-        surveys = survey_tensors(source, tensors, on_values)
+        read = {name: one for name, one in tensors.items() if not name.endswith(COMPUTED)}
+        surveys = survey_tensors(source, read, on_values)
     return DraftFiles(model, config, "safetensors", tensors, values, folder, surveys)
 
 
@@ -147,7 +148,7 @@ def read_json(source: Source, files: Mapping[str, int], name: str) -> dict[str, 
         return None
     problem = f"it has {files[name]} bytes, more than the {JSON_LIMIT} that are read"
     if files[name] <= JSON_LIMIT:
-        raw = source.read(name, 0, JSON_LIMIT)
+        raw = source.read(name, 0, files[name])
         try:
             found = parse_json(raw)
         except ValueError as error:

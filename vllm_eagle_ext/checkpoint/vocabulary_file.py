@@ -33,7 +33,8 @@ def read_vocabulary_file(path: str, field: str = OPTION) -> tuple[int, ...]:
         if not file.is_file():
             raise ValueError("no such file")
         with file.open("rb") as opened:
-            raw = opened.read(_LIMIT + 1)
+            # A file of the kernel's, which may wait for ever, has no size.
+            raw = opened.read(min(_LIMIT + 1, file.stat().st_size))
         if len(raw) > _LIMIT:
             raise ValueError(f"longer than {_LIMIT} bytes")
         found = parse_json(raw, containers=1)

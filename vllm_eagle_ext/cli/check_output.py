@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from math import isfinite
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vllm_eagle_ext.cli.terminal import json_text
 from vllm_eagle_ext.errors import sentence
 from vllm_eagle_ext.printable import shown
 
@@ -34,7 +34,7 @@ _OF_SPEC = (
 
 def to_json(result: CheckResult) -> str:
     """Write valid JSON whatever the config held: values that JSON has no word for become text."""
-    return json.dumps(_plain_json(_parts(result)), indent=1)
+    return json_text(_plain_json(_parts(result)), result.exit_code)
 
 
 def _plain_json(value: Any) -> Any:
@@ -74,7 +74,6 @@ def _parts(result: CheckResult) -> dict[str, Any]:
         "not_looked_at": not_looked_at(result),
         "download": download_line(result) if is_served else None,
         "command": serve_command(result) if is_served else None,
-        "exit_code": result.exit_code,
     }
 
 

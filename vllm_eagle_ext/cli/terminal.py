@@ -7,7 +7,11 @@ import errno
 import json
 import os
 import re
+import signal
 import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
@@ -20,26 +24,43 @@ from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.version import INSTALL_VLLM
 
 CANNOT_READ = 2
+MOST = 2**31 - 1  # of any number of things
+SCHEMA = 1  # of what --json prints; a key that goes or changes its meaning raises it
+_ENDS = (signal.SIGTERM, signal.SIGHUP)  # of `timeout`, `docker stop` and a closed terminal
+_UsageError: Any = typer.BadParameter.__mro__[1]  # typer exports it under no name
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 _BRIEF = 400  # characters of another library's error
 
 
 class Group(TyperGroup):
-    """Ends a command whose output has no room, as on a full disk, with one line."""
+    """Ends a command as it should: where it is stopped, typed wrongly, or its output has no room."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        for place, given in enumerate(args):  # "" is the working folder for a path
+    def resolve_command(self, context: Any, words: list[str]) -> Any:
+        context.meta["words"] = tuple(words)
+        for place, given in enumerate(words):  # "" is the working folder for a path
             if re.fullmatch(r"(--[\w-]+=)?", given):
-                before = " ".join(args[:place])
+                before = " ".join(words[:place])
                 raise typer.BadParameter(
                     f"{given or 'what follows'} {before!r} is empty: give it a value"
                 )
-        return super().parse_args(ctx, args)
+        return super().resolve_command(context, words)
+
+    def invoke(self, context: Any) -> Any:
+        try:
+            return super().invoke(context)
+        except _UsageError as error:
+            words = context.meta.get("words", ())
+            if "--json" not in words or words[0] == "selftest":  # whose --json names a file
+                raise
+            fail(error.format_message(), as_json=True)
 
     def main(self, *args: Any, **given: Any) -> Any:
+        if not os.environ.get("COLUMNS", "80").strip("0"):
+            del os.environ["COLUMNS"]  # on no columns rich prints nothing
         try:
             try:
-                return super().main(*args, **given)
+                with _interrupted_by_signals():
+                    return super().main(*args, **given)
             finally:
                 sys.stdout.flush()
         except OSError as error:
@@ -47,13 +68,40 @@ class Group(TyperGroup):
                 raise
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, sys.stdout.fileno())  # what is left there is written at the exit
-            sys.stderr.write(f"vllm-eagle-ext: the output cannot be written: {printable(str(error))}\n")
+            said = f"vllm-eagle-ext: the output cannot be written: {printable(str(error))}\n"
+            with suppress(OSError):  # of a terminal that has been closed
+                sys.stderr.write(said)
             sys.exit(CANNOT_READ)
+
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """End a command on these signals as on Ctrl-C; its end shall not be cut short by more of them."""
+
+    def interrupt(*_: object) -> None:
+        while ours:
+            signal.signal(ours.pop(), signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()
+    ours = [one for one in _ENDS if is_main and signal.getsignal(one) is signal.SIG_DFL]  # no nohup
+    for number in ours:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def json_text(found: Mapping[str, Any], exit_code: int, indent: int | None = 1) -> str:
+    """Write what --json prints."""
+    return json.dumps({"schema_version": SCHEMA, **found, "exit_code": exit_code}, indent=indent)
 
 
 def fail(message: str, *, as_json: bool = False) -> NoReturn:
     if as_json:
-        typer.echo(json.dumps({"error": message, "exit_code": CANNOT_READ}))
+        typer.echo(json_text({"error": message}, CANNOT_READ, indent=None))
     else:
         shown = console(stderr=True)
         for line in message.split("\n"):
@@ -93,7 +141,7 @@ def numbers(text: str, hint: str) -> list[int]:
         found = [int(part) for part in text.split(",")]
     except ValueError:
         found = []
-    if not found or min(found) < 1:
+    if not found or min(found) < 1 or max(found) > MOST:
         raise typer.BadParameter("whole numbers above 0 with commas between", param_hint=hint)
     return found
 

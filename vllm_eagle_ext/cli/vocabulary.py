@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.terminal import console, fail, json_object, require_engine
+from vllm_eagle_ext.cli.terminal import console, fail, json_object, json_text, require_engine
 from vllm_eagle_ext.errors import EagleExtError, OptionsError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def vocabulary(
     # Print.
     if as_json:
         found = {"tokens": counted.total(), "entries": entries, "sizes": [asdict(row) for row in rows]}
-        typer.echo(json.dumps(found | {"out": str(out)}, indent=1))
+        typer.echo(json_text(found | {"out": str(out)}, 0))
         return
     shown = console()
     shown.print(f"{counted.total():,} tokens, {len(counted):,} different ones of {size:,}")

@@ -102,5 +102,5 @@ def _token_sizes(limit: int) -> list[int]:
 
 
 def _request_sizes(limit: int, rows: int, max_num_seqs: int) -> list[int]:
-    counts = {*_token_sizes(max_num_seqs), max_num_seqs}
+    counts = {*_token_sizes(min(max_num_seqs, limit // rows)), max_num_seqs}
     return [count * rows for count in counts if count * rows <= limit]

@@ -22,6 +22,7 @@ from vllm_eagle_ext.checkpoint import (
 from vllm_eagle_ext.checkpoint.draft_files import OnValues, refuse_disguised
 from vllm_eagle_ext.checkpoint.findings import Severity, apply_rules, relax
 from vllm_eagle_ext.checkpoint.registry import drafter_of
+from vllm_eagle_ext.checkpoint.rules.tensors import tensors_are_expected
 from vllm_eagle_ext.checkpoint.sources import FolderSource
 from vllm_eagle_ext.checkpoint.target_facts import read_named_target, refuse_a_draft
 from vllm_eagle_ext.engine import EngineFacts, speculative_keys
@@ -92,11 +93,18 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     """Check a draft and its target by the rules of a start.
 
     Args:
-        on_values: is called with bytes read and their total; with it every tensor's values are read.
+        on_values: is called with bytes read and their total; with it every tensor's values are read,
+            of a draft that has none but its family's: a header may claim a terabyte.
 
     Raises:
         EagleExtError: draft, target or options cannot be read.
     """
+    if on_values is not None:
+        found = run_check(request)
+        if found.exit_code or tensors_are_expected.name in {
+            one.rule for one in found.inspection.findings
+        }:
+            return found
     options = parse_options({KEY: request.options})
     _refuse_no_counts(request.engine)
     request = _with_speculative(request)

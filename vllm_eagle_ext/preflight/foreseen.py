@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from vllm_eagle_ext.checkpoint import DraftSpec
 from vllm_eagle_ext.checkpoint.class_types import readable_model_types
@@ -241,7 +241,7 @@ def read_release(asked: str) -> str:
     try:
         release = Version(asked)
         is_known = release >= Version(OLDEST_RELEASE)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion is one, and what Python says of thousands of digits
         is_known = False
     if not is_known:
         raise OptionsError(

@@ -122,7 +122,8 @@ def test_the_release_that_is_installed(target, monkeypatch, installed, release, 
     found = json.loads(
         CliRunner().invoke(app, ["plan", "--target", str(target), *H200, "--json"]).stdout
     )
-    assert (found["assumptions"]["vllm"], found["assumptions"]["vllm_from"]) == (release, origin)
+    assumed = found["plans"][0]["assumptions"]
+    assert (assumed["vllm"], assumed["vllm_from"]) == (release, origin)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ It ends when its input does.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import sys
 import time
@@ -19,6 +20,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import count
+from multiprocessing.process import BaseProcess
 from typing import Any, ClassVar, TextIO
 
 from vllm_eagle_ext.measure.engine.held_length import ASKED
@@ -241,12 +243,13 @@ class _Running:
 
 
 def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Engine] = Engine) -> None:
-    engine = None
+    engine, children = None, list[BaseProcess]()
     for line in lines:
         asked = json.loads(line)
         try:
             if engine is None:
                 engine = kind(asked, lambda ended: say({"progress": ended}))
+                children = multiprocessing.active_children()
                 say({"result": None})
                 continue
             name = asked.pop("do")
@@ -255,6 +258,8 @@ def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Engin
             say({"result": getattr(engine, name)(**asked)})
         except Exception as error:  # noqa: BLE001 (the parent tells the user)
             traceback.print_exc()
+            for child in children:  # vLLM says that its core has died, but not how
+                sys.stderr.write(f"process {child.name} (exit code: {child.exitcode})\n")
             say({"error": f"{type(error).__name__}: {error}"})
             if engine is None:
                 sys.exit(1)

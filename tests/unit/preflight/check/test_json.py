@@ -11,7 +11,7 @@ from tests.support.checkpoints import tiny_draft
 
 KEYS = {
     "draft", "target", "spec", "left_to_vllm", "findings", "command", "exit_code", "platform",
-    "recurrent_state", "not_looked_at", "download",
+    "recurrent_state", "not_looked_at", "download", "schema_version",
 }  # fmt: skip
 
 
@@ -76,6 +76,6 @@ def test_json_of_what_cannot_be_read(check, tmp_path, draft):
     ):
         said = json.loads(result.stdout)
         assert result.exit_code == said["exit_code"] == 2
-        assert said.keys() == {"error", "exit_code"}
+        assert said.keys() == {"schema_version", "error", "exit_code"}
         assert "What to do: " in said["error"]
         assert result.stderr == ""
