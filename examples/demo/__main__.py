@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 # Two continuations whose log-probabilities differ by less are a tie in bf16: which one greedy decoding
 # takes depends on how many rows the target verifies at once.
 TIE_GAP = 0.1
+
+# vLLM's processes poll for a second after a message, and would take a core from the next engine.
+IDLE_S = 1.1
 
 Arguments = Callable[[str | None], dict[str, Any]]  # a draft -> keywords of LLM()
 console = Console()
@@ -103,12 +107,14 @@ def measure(
     order = list(engines)
     for number in range(passes):
         for prompt in prompts:
-            for name in order:
+            for place, name in enumerate(order):
+                if place:
+                    time.sleep(IDLE_S)
                 found = engines[name].load(Load([prompt], max_tokens=max_tokens, ignore_eos=True))
                 rows[name].add(number, found)
                 if number == 0:
                     texts[name] += found.texts
-            order = order[1:] + order[:1]  # each is first, second and third equally often
+            order.reverse()  # who ended goes on
             advance()
     return rows, texts
 
