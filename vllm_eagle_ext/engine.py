@@ -86,6 +86,8 @@ class EngineFacts:
     prefix_caching: bool = True
     mixes_caches: bool = True  # layers of several kinds get KV-cache groups of their own
     kv_connector: str | None = None
+    prompt_embeds: bool = False  # requests may bring embeddings in place of tokens
+    default_min_p: object = None  # of requests that name none, by the target's generation_config.json
     lora: bool = False
     lora_on_head: bool = False  # adapters may change the output layer
     microbatches: bool = False

@@ -29,6 +29,8 @@ PAIR_RULES = (
     speculative.texts_stay_the_targets,
     speculative.one_length_stops_no_drafts,
     speculative.adapters_meet_their_rows,
+    speculative.default_requests_are_served,
+    speculative.prompts_have_tokens,
     *target.RULES,
     cache_groups.draft_cache_lies_in_one_group,
 )

@@ -136,6 +136,7 @@ def _of_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
         "context_parallel_size": max(_ranks(keywords, key) for key in _CONTEXT_PARALLEL),
         "mixes_caches": not any(keywords.get(key) for key in _ONE_CACHE),
         "kv_connector": read_connector(*map(keywords.get, _CONNECTOR)),
+        "prompt_embeds": bool(keywords.get("enable_prompt_embeds")),
         "lora": bool(keywords.get("enable_lora")),
         "lora_on_head": adapts_head(keywords.get("enable_lora"), keywords.get("lora_target_modules")),
         "microbatches": has_microbatches(dict(keywords)),

@@ -105,6 +105,7 @@ def _read_target(engine_args: Any, target: Any) -> dict[str, Any]:
     return {
         "dtype": str(target.dtype).removeprefix("torch."),
         "is_hybrid": target.is_hybrid,
+        "default_min_p": target.get_diff_sampling_param().get("min_p"),
         "vllm_replays": bool(engine_args.use_replayssm) and target.supports_replayssm,
         "target_head_is_quantised": quantises_head(target.hf_config.to_dict()),
         "packs_convolutions": replays and current_platform.is_cpu() and packs_convolutions(),
@@ -124,6 +125,7 @@ def _read_arguments(engine_args: Any) -> dict[str, Any]:
         # vLLM may switch its manager of mixed caches off for a connector.
         "mixes_caches": not (args.disable_hybrid_kv_cache_manager or any(offloading)),
         "kv_connector": read_connector(*offloading, args.kv_offloading_backend),
+        "prompt_embeds": bool(args.enable_prompt_embeds),
         "lora": bool(args.enable_lora),
         "lora_on_head": adapts_head(args.enable_lora, args.lora_target_modules),
         "microbatches": model_runner.has_microbatches(args),
