@@ -61,4 +61,11 @@ def _checked(found: object) -> tuple[int, ...]:
 
 
 def write_vocabulary_file(path: Path, ids: Sequence[int]) -> None:
-    path.write_text(json.dumps(sorted(ids)) + "\n")
+    """Write a whole file under another name first; it takes the place of a file, or of a link."""
+    begun = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with begun.open("x") as file:
+            file.write(json.dumps(sorted(ids)) + "\n")
+        begun.replace(path)
+    finally:
+        begun.unlink(missing_ok=True)

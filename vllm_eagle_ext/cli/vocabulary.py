@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -41,7 +42,8 @@ _Engine = Annotated[
 _Entries = Annotated[
     int, typer.Option(min=64, help="Write this many token ids, fewer than the target has.")
 ]
-_File = Annotated[Path, typer.Option(help="Write the token ids to this JSON file.")]
+_File = Annotated[Path, typer.Option(help="Write the token ids to this new JSON file.")]
+_Force = Annotated[bool, typer.Option("--force", help="Replace the file that --out names.")]
 
 
 def vocabulary(
@@ -51,6 +53,7 @@ def vocabulary(
     target: parameters.Target = None,
     entries: _Entries = 32768,
     out: _File = Path("draft_vocabulary.json"),
+    force: _Force = False,
     max_tokens: _Tokens = 256,
     engine: _Engine = "{}",
     revision: parameters.Revision = None,
@@ -76,6 +79,8 @@ def vocabulary(
     from vllm_eagle_ext.measure.vocabulary import SIZES, choose, coverage
     from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
+    if os.path.lexists(out) and not force:
+        fail(f"--out cannot be written: {out} exists, and only --force replaces it", as_json=as_json)
     # Read the draft and the target.
     where = {"download_dir": download_dir, "revision": target_revision}
     given = where | json_object(engine, "--engine")

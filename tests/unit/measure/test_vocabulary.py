@@ -77,7 +77,7 @@ def test_it_prints_and_writes(run, tmp_path):
     assert size == {"entries": 768, "share": pytest.approx(share), "saved": 2 * 768 * 192}
     assert len(ids) == 768
     assert share > 0.85
-    shown = run(draft, "--entries", "768").stdout
+    shown = run(draft, "--entries", "768", "--force").stdout
     assert f"768 entries keep {share:6.1%} of them, and read 0.3 MB less per drafted token" in shown
     assert "--additional-config" in shown
 
@@ -117,6 +117,19 @@ def test_texts_that_cannot_be_read(run, tmp_path, text):
 def test_a_file_that_cannot_be_written(run, tmp_path):
     (tmp_path / "ids.json").mkdir()
     assert "--out cannot be written" in refusal(run(TINY / "native", "--entries", "64"))
+
+
+def test_an_existing_file_is_replaced_only_by_force(run, tmp_path):
+    """By rename: what a link leads to stays as it is."""
+    (tmp_path / "config.json").write_text("kept")
+    (tmp_path / "ids.json").symlink_to(tmp_path / "config.json")
+    draft = native_without_a_head(tmp_path / "native")
+    assert "only --force replaces it" in refusal(run(draft, "--entries", "64"))
+    assert run(draft, "--entries", "64", "--force").exit_code == 0
+    assert len(read_vocabulary_file(str(tmp_path / "ids.json"))) == 64
+    assert not (tmp_path / "ids.json").is_symlink()
+    assert (tmp_path / "config.json").read_text() == "kept"
+    assert not list(tmp_path.glob(".ids*"))
 
 
 @pytest.mark.parametrize(

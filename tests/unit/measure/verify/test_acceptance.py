@@ -158,6 +158,41 @@ def test_worth(first, expected):
     assert ("Likely causes" in " ".join(check.details)) == (expected == "warning")
 
 
+def of_texts(tokens: list[int], accepted: int, drafts: int) -> Measured:
+    counted = histogram(drafts, [accepted])
+    return Measured(1.0, [Answer(4, tokens, [1] * len(tokens), 0.1, 1.0, histogram=counted)])
+
+
+@pytest.mark.parametrize(
+    ("accepted", "drafts", "expected"),
+    [
+        (0, 188, "FAILED"),
+        (9, 188, "warning"),
+        (5, 188, "warning"),
+        (0, 40, "warning"),
+        (1, 400, "FAILED"),
+    ],
+)
+def test_less_than_the_commonest_token_fails(accepted, drafts, expected):
+    """Of 0 in 188 the bound is 0.024; one of 20 tokens is always the same."""
+    check = judge_worth(of_texts([*range(20)] * 50, accepted, drafts))
+    assert check.verdict.value == expected
+    assert ("Below chance" in str(check.details)) == (expected == "FAILED")
+
+
+@pytest.mark.parametrize(("off", "named"), [(0, False), (1, True), (-1, True), (2, False)])
+def test_a_map_that_is_off_by_one_is_named(off, named):
+    tokens = [*range(100, 400, 5)] * 20  # no neighbours among them
+    check = judge_worth(of_texts(tokens, 150, 200), ids=[token + off for token in range(100, 400, 5)])
+    assert f"map has {0 if off else 100:.1f}% of the tokens" in str(check.details)
+    assert (f"each target id {-off:+} it would have 100.0%" in str(check.details)) == named
+    assert check.verdict.value == ("warning" if named else "passed")
+
+
+def test_a_whole_vocabulary_has_no_map():
+    assert "map" not in str(judge_worth(of_texts([1, 2] * 50, 150, 200)).details)
+
+
 @pytest.mark.parametrize("drafts", [0, 29])
 def test_worth_of_few(drafts):
     assert judge_worth(measured([0.5], drafts)).verdict is Verdict.NOT_APPLICABLE

@@ -131,10 +131,19 @@ def test_another_temperature_fails(engines, tmp_path, heat):
 
 
 def test_low_acceptance_warns(engines, tmp_path):
-    engines["the engine with the draft"].accepted = 3
+    engines["the engine with the draft"].accepted = 15
     report = run.run_verify(request(), tmp_path, stage)
     assert verdicts(report)["acceptance"] == "warning"
     assert report.exit_code == 0
+    assert "the draft's map has" in str(report.checks[-1].details)
+
+
+def test_acceptance_below_chance_fails(engines, tmp_path):
+    engines["the engine with the draft"].accepted = 0
+    report = run.run_verify(request(), tmp_path, stage)
+    assert verdicts(report)["acceptance"] == "FAILED"
+    assert "Below chance" in str(report.checks[-1].details)
+    assert report.exit_code == 1
 
 
 def test_another_text_behind_a_hit_fails(engines, tmp_path):
@@ -218,7 +227,7 @@ def test_what_is_shown_and_written(engines, tmp_path):
 
 
 def test_a_warning_is_no_plain_success(engines, tmp_path):
-    engines["the engine with the draft"].accepted = 3
+    engines["the engine with the draft"].accepted = 15
     shown = Console(width=100, record=True, soft_wrap=True)
     print_verification(run.run_verify(request(), tmp_path, stage), shown)
     assert "Worth a look: acceptance." in shown.export_text()
