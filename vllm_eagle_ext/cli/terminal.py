@@ -28,12 +28,10 @@ class Group(TyperGroup):
     """Ends a command whose output has no room, as on a full disk, with one line."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        for place, given in enumerate(args):  # "" is the working folder for a path
+        for place, given in enumerate(args):  # a path of no letters is the working folder
             if re.fullmatch(r"(--[\w-]+=)?", given):
-                before = " ".join(args[:place])
-                raise typer.BadParameter(
-                    f"{given or 'what follows'} {before!r} is empty: give it a value"
-                )
+                what = f"the argument {given!r} after {' '.join(args[:place])!r} is empty"
+                raise typer.BadParameter(f"{what}: give it a value")
         return super().parse_args(ctx, args)
 
     def main(self, *args: Any, **given: Any) -> Any:
