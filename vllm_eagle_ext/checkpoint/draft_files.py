@@ -42,6 +42,7 @@ JSON_LIMIT = 4 * 2**20  # bytes of config.json or of an index
 _VALUE_LIMIT = 2**20  # numbers of a tensor that is read by value
 _VALUES_LIMIT = 16 * 2**20  # bytes of all of them; real drafts have up to 4
 _CLIP = 300  # characters of a file that go into a message
+_WITH_CONFIG = "a folder or repository with a config.json"
 _WHOLE = "a complete safetensors file"
 _INDEX = "model.safetensors.index.json"
 # Where there is one, vLLM loads the files of this name, by an index of their own, and no others.
@@ -106,11 +107,11 @@ def read_draft_files(
     return DraftFiles(model, config, "safetensors", tensors, values, folder, surveys)
 
 
-def without_config(model: str, files: Mapping[str, int], field: str) -> UnsupportedDraftError:
-    allowed, remedy = (
-        "a folder or repository with a config.json",
-        "name the one with the model's config.json and weights",
-    )
+def without_config(
+    model: str, files: Mapping[str, int], field: str, allowed: str = _WITH_CONFIG
+) -> UnsupportedDraftError:
+    """Return the refusal of a place with such files."""
+    remedy = "name the one with the model's config.json and weights"
     if "params.json" in files:
         allowed += "; Mistral's own format, with params.json, is left to plain vLLM"
         remedy = 'serve such a draft with "method": "eagle", or name an export with a config.json'
@@ -197,35 +198,32 @@ def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[
         UnsupportedDraftError: no weights at all, an index that names none, or a missing shard of it.
     """
     found = {name: size for name, size in sorted(files.items()) if _is_weights(name)}
+    index_name = _INDEX
     if consolidated := fnmatch_filter(found, _CONSOLIDATED):
-        found = {name: found[name] for name in consolidated}
+        found, index_name = {name: found[name] for name in consolidated}, _CONSOLIDATED_INDEX
     elif isinstance(source, FolderSource):
         refuse_nested(source.folder, _CONSOLIDATED)
-    its_name = index_name(found)
-    index = read_json(source, files, its_name)
+    index = read_json(source, files, index_name)
     if index is not None:
         named = index.get("weight_map")
         is_map = isinstance(named, dict) and all(isinstance(name, str) for name in named.values())
         if not named or not is_map:
-            raise _damaged(source, its_name, "an index with a weight_map", "weight_map maps no names")
+            raise _damaged(source, index_name, "an index with a weight_map", "weight_map maps no names")
         wanted = sorted(set(named.values()))
         missing = [name for name in wanted if name not in found]
         if missing:
             names = ", ".join(missing[:5])[:_CLIP]
             others = ", ".join(name for name in found if name not in wanted)[:_CLIP]
-            stale = f"; if {others} holds the whole draft, remove {its_name}, which is of another export"
-            why = f"without {names}, which {its_name} names"
+            stale = (
+                f"; if {others} holds the whole draft, remove {index_name}, which is of another export"
+            )
+            why = f"without {names}, which {index_name} names"
             raise _incomplete(source, why, "finish the download" + stale * bool(others))
         return {name: found[name] for name in wanted}
     if found or any(name.endswith((".bin", ".pt")) and name != "mask_embedding.pt" for name in files):
         return found
     refuse_gguf(source.model, files, field)
     raise _incomplete(source, "without any *.safetensors")
-
-
-def index_name(shards: Iterable[str]) -> str:
-    """Return the name of the index that vLLM reads next to these files."""
-    return _CONSOLIDATED_INDEX if fnmatch_filter(shards, _CONSOLIDATED) else _INDEX
 
 
 def _is_weights(name: str) -> bool:

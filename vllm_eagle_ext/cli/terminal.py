@@ -37,12 +37,10 @@ class Group(TyperGroup):
 
     def resolve_command(self, context: Any, words: list[str]) -> Any:
         context.meta["words"] = tuple(words)
-        for place, given in enumerate(words):  # "" is the working folder for a path
+        for place, given in enumerate(words):  # a path of no letters is the working folder
             if re.fullmatch(r"(--[\w-]+=)?", given):
-                before = " ".join(words[:place])
-                raise typer.BadParameter(
-                    f"{given or 'what follows'} {before!r} is empty: give it a value"
-                )
+                what = f"the argument {given!r} after {' '.join(words[:place])!r} is empty"
+                raise typer.BadParameter(f"{what}: give it a value")
         return super().resolve_command(context, words)
 
     def invoke(self, context: Any) -> Any:

@@ -119,10 +119,7 @@ def vocabulary(
 def _count(
     target: str, texts: Path | None, prompts: Path | None, engine: Mapping[str, Any], max_tokens: int
 ) -> tuple[Counter[int], frozenset[int]]:
-    """Count the tokens of the texts, or of the target's answers to the prompts.
-
-    Returns:
-        Also the tokens of chats, which plain texts lack.
+    """Count the tokens of the texts, and name those of chats, or count the target's answers.
 
     Raises:
         EagleExtError: both files or none are given, one cannot be read, or the target does not start.

@@ -58,7 +58,7 @@ def open_model(
     files = source.files()
     config = read_json(source, files, config_name)
     if config is None:
-        raise without_config(name, files, field)
+        raise without_config(name, files, field, "a config.json, or a folder or repository with one")
     # A config under another name says nothing about the files next to it.
     return Model(name, config, source, files if config_name == "config.json" else {})
 

@@ -17,7 +17,6 @@ from pkgutil import resolve_name
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case, inspect_draft
-from vllm_eagle_ext.checkpoint.draft_files import index_name
 from vllm_eagle_ext.checkpoint.headers import header_length, parse_json
 from vllm_eagle_ext.checkpoint.stock_gaps import stock_gaps, unread_names
 from vllm_eagle_ext.checkpoint.tensors import canonical_name
@@ -29,6 +28,7 @@ from vllm_eagle_ext.printable import shell_line
 
 # Warnings of what only acceptance under an option decides.
 _GUESSES = ("aux_layer_ids_may_be_inputs", "aux_order_is_unambiguous", "norm_output_is_unambiguous")
+_SERVE = "serve it with this package, because without it:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +120,11 @@ def _left(found: Conversion) -> list[str]:
     return stock_gaps(read.case)
 
 
-def _refused(
-    result: CheckResult, reasons: list[str], remedy: str | None = None
-) -> UnsupportedDraftError:
+def _refused(result: CheckResult, reasons: list[str], remedy: str = _SERVE) -> UnsupportedDraftError:
     return UnsupportedDraftError(
         field="DRAFT", value=result.request.draft,
         allowed="one that vLLM serves rightly by keys of config.json and names of tensors",
-        remedy=remedy or "serve it with this package, because without it:", more=reasons,
+        remedy=remedy, more=reasons,
     )  # fmt: skip
 
 
@@ -172,7 +170,8 @@ def write(found: Conversion, out: Path) -> dict[str, str]:
             total = {"total_size": sum(header.size for header in tensors.values())}
             map_ = {name if found.renames else one.published: one.file for name, one in tensors.items()}
             index = json.dumps({"metadata": total, "weight_map": map_}, indent=2) + "\n"
-            (out / index_name(shards)).write_text(index)
+            front = "consolidated" if shards[0].startswith("consolidated") else "model"
+            (out / f"{front}.safetensors.index.json").write_text(index)
         (out / "config.json").write_text(json.dumps(found.config, indent=2) + "\n")
         begun.pop_all()
     return how

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 
 import pytest
@@ -92,6 +93,29 @@ def test_ends_of_texts_are_kept(run, tmp_path):
     draft = native_without_a_head(tmp_path / "native")
     run(draft, "--entries", "64")
     assert ends <= set(read_vocabulary_file(str(tmp_path / "ids.json")))
+
+
+def test_tokens_of_chats_are_kept(run, tmp_path):
+    """Ends of turns and marks of thinking: plain texts lack them, and config.json need not name them."""
+    target = tmp_path / "target"
+    shutil.copytree(TINY / "target", target)
+    stated = json.loads((target / "tokenizer.json").read_text())
+    named = {id_: token for token, id_ in stated["model"]["vocab"].items()}
+    of_a_turn, of_thought, unused = [id_ for id_ in range(1400, 1536) if named[id_].isalpha()][:3]
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    for id_ in (of_a_turn, of_thought, unused):
+        added = {"id": id_, "content": named[id_], "special": id_ == of_a_turn, **plain}
+        stated["added_tokens"].append(added)
+    (target / "tokenizer.json").write_text(json.dumps(stated))
+    (target / "chat_template.jinja").write_text("{{ messages[0].content }}" + named[of_thought])
+    texts = tmp_path / "texts.txt"
+    texts.write_text(" ".join(map(str, range(2000))))
+    draft = native_without_a_head(tmp_path / "native")
+    result = run(draft, "--entries", "64", texts=texts, target=target)
+    assert result.exit_code == 0, result.output
+    ids = set(read_vocabulary_file(str(tmp_path / "ids.json")))
+    assert {of_a_turn, of_thought} <= ids
+    assert unused not in ids
 
 
 @pytest.mark.parametrize(

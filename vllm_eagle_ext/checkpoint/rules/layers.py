@@ -48,7 +48,7 @@ def window_problems(
     if not drafter.backbone.has_kv_heads:
         yield _refused(asked, "none for a draft with latent attention, for which vLLM has no windows")
     if drafter.is_vllms:
-        why = "vLLM's own class computes it, and was tried with the windows of its config.json only"
+        why = "vLLM's own classes, which compute it, were tried with the windows of its config.json only"
         yield _refused(asked, f"none for {drafter.published[0]}: {why}")
     length, served = _rope_table(rope), max_model_len
     if length is not None and served is not None and length < served:

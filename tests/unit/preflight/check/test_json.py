@@ -52,6 +52,23 @@ def test_json_of_a_draft_that_cannot_be_made_out(check, tmp_path):
     assert [finding["rule"] for finding in said["findings"]] == ["config_is_well_formed"]
 
 
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"x" * 3_000_000: 1},
+        {"hidden_size": "x" * 3_000_000},
+        {"hidden_size": [1] * 1_000_000},
+        {"rope_parameters": {"rope_type": "x" * 3_000_000}},
+        {"architectures": ["x" * 3_000_000]},
+    ],
+    ids=["key", "text", "list", "rope", "name"],
+)
+def test_what_a_stranger_states_is_bounded(check, tmp_path, stated):
+    result = check(tiny_draft(tmp_path / "draft", **stated), "--json")
+    assert json.loads(result.stdout)["findings"]
+    assert len(result.stdout) < 50_000
+
+
 def test_json_of_a_draft_that_is_passed_through(check, tmp_path):
     draft = tiny_draft(tmp_path / "draft", architectures=["K3DSparkModel"])
     said = json.loads(check(draft, "--json").stdout)
