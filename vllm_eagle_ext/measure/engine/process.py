@@ -270,6 +270,7 @@ def _end_with_killed() -> None:
     children = {child.sentinel: child for child in multiprocessing.active_children()}
     for sentinel in connection.wait(children):
         child = children[sentinel]  # type: ignore[index]
+        child.join()
         if child.exitcode == -signal.SIGKILL:
             sys.stderr.write(f"process {child.name} died (exit code: {child.exitcode})\n")
             os._exit(1)
