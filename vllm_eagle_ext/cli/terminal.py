@@ -10,8 +10,8 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
@@ -55,11 +55,13 @@ class Group(TyperGroup):
     def main(self, *args: Any, **given: Any) -> Any:
         if not os.environ.get("COLUMNS", "80").strip("0"):
             del os.environ["COLUMNS"]  # on no columns rich prints nothing
+        ours = _interrupt_on_signals()
         try:
             try:
-                with _interrupted_by_signals():
-                    return super().main(*args, **given)
+                return super().main(*args, **given)
             finally:
+                for number in ours:
+                    signal.signal(number, signal.SIG_DFL)
                 sys.stdout.flush()
         except OSError as error:
             if error.errno not in _NO_ROOM or error.filename is not None:  # not of the output
@@ -72,9 +74,8 @@ class Group(TyperGroup):
             sys.exit(CANNOT_READ)
 
 
-@contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
-    """End a command on these signals as on Ctrl-C; its end shall not be cut short by more of them."""
+def _interrupt_on_signals() -> list[signal.Signals]:
+    """End on these signals as on Ctrl-C, and ignore further ones meanwhile; return those that do it."""
 
     def interrupt(*_: object) -> None:
         while ours:
@@ -85,11 +86,7 @@ def _interrupted_by_signals() -> Iterator[None]:
     ours = [one for one in _ENDS if is_main and signal.getsignal(one) is signal.SIG_DFL]  # no nohup
     for number in ours:
         signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+    return ours
 
 
 def json_text(found: Mapping[str, Any], exit_code: int, indent: int | None = 1) -> str:

@@ -13,14 +13,16 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import count
-from multiprocessing.process import BaseProcess
+from multiprocessing import connection
 from typing import Any, ClassVar, TextIO
 
 from vllm_eagle_ext.measure.engine.held_length import ASKED
@@ -243,13 +245,13 @@ class _Running:
 
 
 def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Engine] = Engine) -> None:
-    engine, children = None, list[BaseProcess]()
+    engine = None
     for line in lines:
         asked = json.loads(line)
         try:
             if engine is None:
                 engine = kind(asked, lambda ended: say({"progress": ended}))
-                children = multiprocessing.active_children()
+                threading.Thread(target=_end_with_killed, daemon=True).start()
                 say({"result": None})
                 continue
             name = asked.pop("do")
@@ -258,11 +260,20 @@ def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Engin
             say({"result": getattr(engine, name)(**asked)})
         except Exception as error:  # noqa: BLE001 (the parent tells the user)
             traceback.print_exc()
-            for child in children:  # vLLM says that its core has died, but not how
-                sys.stderr.write(f"process {child.name} (exit code: {child.exitcode})\n")
             say({"error": f"{type(error).__name__}: {error}"})
             if engine is None:
                 sys.exit(1)
+
+
+def _end_with_killed() -> None:
+    """End this process with a child that is killed: vLLM would wait for its answers for ever."""
+    children = {child.sentinel: child for child in multiprocessing.active_children()}
+    for sentinel in connection.wait(children):
+        child = children[sentinel]  # type: ignore[index]
+        child.join()
+        if child.exitcode == -signal.SIGKILL:
+            sys.stderr.write(f"process {child.name} died (exit code: {child.exitcode})\n")
+            os._exit(1)
 
 
 def main(kind: type[Engine] = Engine) -> None:

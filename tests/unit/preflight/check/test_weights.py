@@ -169,6 +169,16 @@ def test_nothing_is_read_unasked(draft):
     assert read_draft_files(str(draft)).surveys == {}
 
 
+def test_of_a_draft_that_is_passed_through_nothing_is_read(check, changed, monkeypatch):
+    """No rule looks at its values."""
+    draft = changed(FC, entry(0.1))
+    config = json.loads((draft / "config.json").read_text()) | {"architectures": ["K3DSparkModel"]}
+    (draft / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(survey, "read_exactly", lambda *_: pytest.fail("a value was read"))
+    found = json.loads(check(with_a_terabyte(draft, "extra.weight"), "--weights", "--json").stdout)
+    assert (found["left_to_vllm"], found["exit_code"]) == (True, 0)
+
+
 TERABYTE = 2**40
 
 
