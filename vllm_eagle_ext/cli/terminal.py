@@ -6,9 +6,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import sys
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import typer
@@ -20,6 +20,7 @@ from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.version import INSTALL_VLLM
 
 CANNOT_READ = 2
+_NAMING = ("--target", "--draft", "--out", "--texts", "--prompts")  # "" would be the working folder
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 _BRIEF = 400  # characters of another library's error
 
@@ -28,10 +29,10 @@ class Group(TyperGroup):
     """Ends a command whose output has no room, as on a full disk, with one line."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        for place, given in enumerate(args):  # a path of no letters is the working folder
-            if re.fullmatch(r"(--[\w-]+=)?", given):
-                what = f"the argument {given!r} after {' '.join(args[:place])!r} is empty"
-                raise typer.BadParameter(f"{what}: give it a value")
+        words = [word for arg in args for word in (arg.split("=", 1) if arg[:2] == "--" else [arg])]
+        for before, given in pairwise(["", *words]):
+            if not given and (before in _NAMING or before[:1] != "-"):
+                raise typer.BadParameter(f"what follows {before!r} is empty: give it a name")
         return super().parse_args(ctx, args)
 
     def main(self, *args: Any, **given: Any) -> Any:
