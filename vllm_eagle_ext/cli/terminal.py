@@ -6,13 +6,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import signal
 import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import typer
@@ -28,6 +28,7 @@ MOST = 2**31 - 1  # of any number of things
 SCHEMA = 1  # of what --json prints; a key that goes or changes its meaning raises it
 _ENDS = (signal.SIGTERM, signal.SIGHUP)  # of `timeout`, `docker stop` and a closed terminal
 _UsageError: Any = typer.BadParameter.__mro__[1]  # typer exports it under no name
+_NAMING = ("--target", "--draft", "--out", "--texts", "--prompts")  # "" would be the working folder
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 _BRIEF = 400  # characters of another library's error
 
@@ -37,10 +38,12 @@ class Group(TyperGroup):
 
     def resolve_command(self, context: Any, words: list[str]) -> Any:
         context.meta["words"] = tuple(words)
-        for place, given in enumerate(words):  # a path of no letters is the working folder
-            if re.fullmatch(r"(--[\w-]+=)?", given):
-                what = f"the argument {given!r} after {' '.join(words[:place])!r} is empty"
-                raise typer.BadParameter(f"{what}: give it a value")
+        apart = [
+            word for given in words for word in (given.split("=", 1) if given[:2] == "--" else [given])
+        ]
+        for before, given in pairwise(["", *apart]):
+            if not given and (before in _NAMING or before[:1] != "-"):
+                raise typer.BadParameter(f"what follows {before!r} is empty: give it a name")
         return super().resolve_command(context, words)
 
     def invoke(self, context: Any) -> Any:

@@ -12,16 +12,16 @@ from vllm_eagle_ext.cli import app
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["check", ""], "the argument '' after 'check'"),
-        (["check", "draft", "--target", ""], "the argument '' after 'check draft --target'"),
-        (["check", "draft", "--target="], "the argument '--target=' after 'check draft'"),
-        (["convert", "draft", "", "--target", "target"], "the argument '' after 'convert draft'"),
-        (["plan", "--target", "", "--gpu-mem", "80"], "the argument '' after 'plan --target'"),
-        (["plan", "", "--target", "target"], "the argument '' after 'plan'"),
-        (["verify", "draft", "", "--target", "target"], "the argument '' after 'verify draft'"),
-        (["bench", "draft", "--target", "target", "--out", ""], "--out'"),
-        (["tune", "", "--target", "target"], "the argument '' after 'tune'"),
-        (["vocabulary", "draft", "--target", "target", "--out", ""], "--out'"),
+        (["check", ""], "check"),
+        (["check", "draft", "--target", ""], "--target"),
+        (["check", "draft", "--target="], "--target"),
+        (["convert", "draft", "", "--target", "target"], "draft"),
+        (["plan", "--target", "", "--gpu-mem", "80"], "--target"),
+        (["plan", "", "--target", "target"], "plan"),
+        (["verify", "draft", "", "--target", "target"], "draft"),
+        (["bench", "draft", "--target", "target", "--out", ""], "--out"),
+        (["tune", "", "--target", "target"], "tune"),
+        (["vocabulary", "draft", "--target", "target", "--out", ""], "--out"),
     ],
 )
 def test_refused(tmp_path, monkeypatch, words, named):
@@ -31,5 +31,5 @@ def test_refused(tmp_path, monkeypatch, words, named):
     before = sorted(tmp_path.rglob("*"))
     result = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, words)
     assert result.exit_code == 2
-    assert f"{named} is empty: give it a value" in result.stderr
+    assert f"what follows '{named}' is empty: give it a name" in result.stderr
     assert sorted(tmp_path.rglob("*")) == before
