@@ -45,11 +45,9 @@ class Tokenizer:
         self.target, self._asked = target, {**asked, "trusted": trust_remote_code is True}
 
     def __enter__(self) -> Tokenizer:
-        command = [sys.executable, "-m", __name__, json.dumps(self._asked)]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
-        )
+        command, pipe = [sys.executable, "-m", __name__, json.dumps(self._asked)], subprocess.PIPE
+        streams: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(command, text=True, **streams)
         try:
             remedy = "add its tokenizer files; bench also takes --dummy and --prompt-tokens"
             self.has_template, self.switch = self._answer("tokenizer", remedy)
@@ -111,16 +109,8 @@ def _ids(
     return [tokenizer.apply_chat_template(turn, **how)["input_ids"] for turn in turns]
 
 
-def _bound_time(seconds: int) -> None:
-    limit = math.ceil(time.process_time()) + seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
-
-
-def _bound_memory(gib: float) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(OSError, ValueError):  # no Linux, or a limit that is lower already
-        used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_DATA, (used + int(gib * 2**30),) * 2)
+def _bound(kind: int, limit: int) -> None:
+    resource.setrlimit(kind, (limit, resource.getrlimit(kind)[1]))
 
 
 def _results(seconds: int, gib: float, trusted: bool, **which: Any) -> Iterator[Any]:
@@ -128,13 +118,16 @@ def _results(seconds: int, gib: float, trusted: bool, **which: Any) -> Iterator[
         sys.modules["torch"] = None  # type: ignore[assignment]  # takes seconds to import
     import transformers  # noqa: F401
 
-    _bound_memory(gib)
-    _bound_time(seconds)
+    _bound(resource.RLIMIT_CORE, 0)
+    with suppress(OSError):  # no Linux
+        used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        _bound(resource.RLIMIT_DATA, used + int(gib * 2**30))
+    _bound(resource.RLIMIT_CPU, math.ceil(time.process_time()) + seconds)
     tokenizer = load_tokenizer(**which, trusted=trusted)
     template = getattr(tokenizer, "chat_template", None)
     yield [template is not None, next((s for s in SWITCHES if s in json.dumps(template)), None)]
     for line in sys.stdin:
-        _bound_time(seconds)
+        _bound(resource.RLIMIT_CPU, math.ceil(time.process_time()) + seconds)
         yield _ids(tokenizer, **json.loads(line))
 
 
