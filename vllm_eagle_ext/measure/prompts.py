@@ -92,28 +92,24 @@ def _text_of(line: str, *, must_be_json: bool) -> tuple[str, str | None]:
         if must_be_json:
             raise
         return line, None
-    category = None
-    if is_object := isinstance(found, dict):
-        keys, category = ", ".join(map(repr, found)), found.get("category")
-        found = _text_in(found)
-    if isinstance(found, str):
-        return found, printable(category) if isinstance(category, str) else None
-    if is_object:
-        raise ValueError(
-            "an object needs a text under 'text' or 'prompt', or 'messages' of one user turn; it has "
-            f"{keys or 'no key'}"
-        )
-    if must_be_json:
+    if isinstance(found, dict):
+        category = found.get("category")
+        return _text_in(found), printable(category) if isinstance(category, str) else None
+    if must_be_json and not isinstance(found, str):
         raise ValueError("neither a text nor an object with one")
-    return line, None
+    return found if isinstance(found, str) else line, None
 
 
-def _text_in(found: Mapping[str, Any]) -> object:
-    named = (found[name] for name in ("text", "prompt") if found.get(name) is not None)
-    match found.get("messages"):
-        case [{"role": "user", "content": content}]:
-            return next(named, content)
-    return next(named, None)
+def _text_in(found: Mapping[str, Any]) -> str:
+    match {key: value for key, value in found.items() if value is not None}:
+        case {"text": str(text)} | {"prompt": str(text)}:
+            return text
+        case {"messages": [{"role": "user", "content": str(text)}]}:
+            return text
+    raise ValueError(
+        "an object needs a text under 'text' or 'prompt', or 'messages' of one user turn; it has "
+        + (", ".join(map(repr, found)) or "no key")
+    )
 
 
 def token_ids(

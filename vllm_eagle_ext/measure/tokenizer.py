@@ -46,11 +46,9 @@ class Tokenizer:
         self.target, self._asked = target, {**asked, "trusted": trust_remote_code is True}
 
     def __enter__(self) -> Tokenizer:
-        command = [sys.executable, "-m", __name__, json.dumps(self._asked)]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
-        )
+        command, pipe = [sys.executable, "-m", __name__, json.dumps(self._asked)], subprocess.PIPE
+        streams: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(command, text=True, **streams)
         try:
             remedy = "add its tokenizer files; bench also takes --dummy and --prompt-tokens"
             self.has_template, self.switch, marks = self._answer("tokenizer", remedy)
@@ -119,16 +117,8 @@ def _chat_tokens(tokenizer: Any, template: str) -> list[int]:
     return [id_ for id_, token in added if token.special or token.content in template]
 
 
-def _bound_time(seconds: int) -> None:
-    limit = math.ceil(time.process_time()) + seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
-
-
-def _bound_memory(gib: float) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(OSError, ValueError):  # no Linux, or a limit that is lower already
-        used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_DATA, (used + int(gib * 2**30),) * 2)
+def _bound(kind: int, limit: int) -> None:
+    resource.setrlimit(kind, (limit, resource.getrlimit(kind)[1]))
 
 
 def _results(seconds: int, gib: float, trusted: bool, **which: Any) -> Iterator[Any]:
@@ -136,14 +126,17 @@ def _results(seconds: int, gib: float, trusted: bool, **which: Any) -> Iterator[
         sys.modules["torch"] = None  # type: ignore[assignment]  # takes seconds to import
     import transformers  # noqa: F401
 
-    _bound_memory(gib)
-    _bound_time(seconds)
+    _bound(resource.RLIMIT_CORE, 0)
+    with suppress(OSError):  # no Linux
+        used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        _bound(resource.RLIMIT_DATA, used + int(gib * 2**30))
+    _bound(resource.RLIMIT_CPU, math.ceil(time.process_time()) + seconds)
     tokenizer = load_tokenizer(**which, trusted=trusted)
     template = getattr(tokenizer, "chat_template", None)
     switch = next((s for s in SWITCHES if s in json.dumps(template)), None)
     yield [template is not None, switch, _chat_tokens(tokenizer, str(template))]
     for line in sys.stdin:
-        _bound_time(seconds)
+        _bound(resource.RLIMIT_CPU, math.ceil(time.process_time()) + seconds)
         yield _ids(tokenizer, **json.loads(line))
 
 
