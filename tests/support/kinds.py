@@ -38,9 +38,9 @@ class Answer(BaseModel):
     parts: list[str] = Field(max_length=3)
 
 
-# Marks of thinking: the first never comes from the models of examples/tiny, so that a budget counts from
-# a prompt that ends with it. A mark inside an accepted draft is found late on V1: docs/serving.md.
-THINKING = {"reasoning_start_str": "§", "reasoning_end_str": "return"}
+# Marks of thinking that the models of examples/tiny hardly write, so that a budget counts from a prompt
+# that ends with the first. V1 has faults with others: docs/dev/vllm_faults/v1_thinking_budget.py.
+THINKING = {"reasoning_start_str": "§", "reasoning_end_str": "~"}
 BUDGET, THINKS = 3, "thinking_token_budget"
 DEFAULT_SAMPLING = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}  # as Qwen3's generation_config.json
 # Of an engine; or a small model writes spaces for ever.
