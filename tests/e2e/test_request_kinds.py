@@ -13,7 +13,7 @@ import pytest
 from tests.support.dense import K
 from tests.support.engine import TINY
 from tests.support.kinds import (
-    BUDGET,
+    BUDGETS,
     THINKS,
     Answer,
     DraftedEngine,
@@ -39,9 +39,9 @@ ENGINES = [
     DraftedEngine("oracle drafts", DRAFT, right="always", kinds=ENDS),
 ]
 NAMES = [engine.name for engine in ENGINES]
-BUDGETS = [f"{THINKS}={budget}" for budget in (0, BUDGET)]
+THINKING = [f"{THINKS}={budget}" for budget in BUDGETS]
 DEFAULTS = "default sampling of one token"  # which leaves nothing to chance
-GREEDY = [("own drafts", kind) for kind in [*ENDS, *ACTING, *BUDGETS, DEFAULTS, "prompt_logprobs"]]
+GREEDY = [("own drafts", kind) for kind in [*ENDS, *ACTING, *THINKING, DEFAULTS, "prompt_logprobs"]]
 GREEDY += [("oracle drafts", kind) for kind in ENDS]
 LOGPROB_ERROR = 1e-3  # float32, batches of other shapes
 
@@ -128,9 +128,9 @@ def test_setting_acts(kinds, kind):
     assert different >= len(greedy) / 2
 
 
-@pytest.mark.parametrize("budget", [0, BUDGET])
+@pytest.mark.parametrize("budget", BUDGETS)
 def test_thinking_ends_with_its_budget(kinds, budget):
-    """Whatever requests are beside. From 1 on vLLM counts one token more, without a draft too."""
+    """Whatever requests are beside. vLLM counts one token more, without a draft too."""
     end = kinds["end of thinking"]
     found = [text["tokens"] for text in texts(kinds, "own drafts", f"{THINKS}={budget}")]
     assert len(found) == 8

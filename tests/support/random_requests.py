@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.batches import Batch, Engine, run_engines
-from tests.support.kinds import COMPACT, SCHEMA, THINKING, THINKS, with_eos
+from tests.support.kinds import COMPACT, SCHEMA, THINKING, THINKS, UNREACHED, with_eos
 
 LENGTH = 160  # max_model_len
 NARROW = {
@@ -65,10 +65,10 @@ def _drawn(
     to_the_end = "length" in kind
     room = chance.randint(2, most)
     prompt = flat[: LENGTH - room if to_the_end else chance.randint(2, 90)]
-    params: dict[str, Any] = {"max_tokens": room, "logprobs": 5}
+    params: dict[str, Any] = {"max_tokens": room, "logprobs": 5, THINKS: UNREACHED}
     if "budget" in kind:
         prompt = prompt[: -len(think)] + think if len(prompt) > len(think) else think
-        params[THINKS] = chance.choice([0, 1, 2, 3, 5, 8])
+        params[THINKS] = chance.choice([1, 2, 3, 5, 8])
     if "default" in kind:
         params |= {"defaults": True} | ({} if kind == BY_CHANCE else {"top_k": 1})
     if kind == "json":

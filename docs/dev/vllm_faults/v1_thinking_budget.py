@@ -3,7 +3,8 @@
 Kind: explains an observation.
 Met by: requests with `thinking_token_budget` and any draft on the V1 runner.
 Symptom: Thinking ends up to K tokens late where its start mark lies in an accepted draft. An end mark
-  of several tokens may be cut after the first; `</think>` is one token for most models.
+  of several tokens may be cut after the first; `</think>` is one token for most models. A budget of 0
+  ends a token late after a prompt in chunks.
 Cause: `v1/sample/thinking_budget_state.py`, `ThinkingBudgetStateHolder._update_think_state` sees a start
   mark in the step after it. Of an end mark it forces no token that the draft proposes, though the target
   may reject it.
