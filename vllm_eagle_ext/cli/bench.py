@@ -140,7 +140,7 @@ def tune(
 
 def _left_in(path: Path) -> str:
     """Say where an interrupted command left what it measured."""
-    return f"What was measured is in {path}." if _is_left_in(path) else "Nothing was measured yet."
+    return f"What was measured is in {path}." if _is_left_in(path) else "No report was written yet."
 
 
 def _is_left_in(path: Path) -> bool:

@@ -93,6 +93,11 @@ def vocabulary(
         # Count, choose and write.
         counted, named = _count(checked.target_name, texts, prompts, given, max_tokens)
         size, ends = case.target.vocab_size, _ends(case) | named
+        if entries <= len(ends):
+            raise OptionsError(
+                field="--entries", value=entries, allowed=f"more than the {len(ends)} tokens of chats",
+                remedy="give more entries: these are kept whatever the texts have",
+            )  # fmt: skip
         rows = [
             coverage(counted, choose(counted, count, size, ends), case)
             for count in sorted({*SIZES, entries})

@@ -74,7 +74,7 @@ def read_lines(file: Path) -> Iterator[tuple[str, str | None]]:
                 if len(raw) > _LONGEST:
                     raise ValueError(f"longer than {_LONGEST} bytes")
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n")
-                found = _text_of(line.removesuffix("\r"), must_be_json=file.suffix == ".jsonl")
+                found = _text_of(line.removesuffix("\r"), must_be_json=file.suffix.lower() == ".jsonl")
                 found[0].encode()
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from None
@@ -95,7 +95,8 @@ def _text_of(line: str, *, must_be_json: bool) -> tuple[str, str | None]:
     if isinstance(found, dict):
         category = found.get("category")
         return _text_in(found), printable(category) if isinstance(category, str) else None
-    if must_be_json and not isinstance(found, str):
+    has_objects = isinstance(found, list) and any(isinstance(entry, dict) for entry in found)
+    if has_objects or (must_be_json and not isinstance(found, str)):
         raise ValueError("neither a text nor an object with one")
     return found if isinstance(found, str) else line, None
 

@@ -46,7 +46,7 @@ class Tokenizer:
         self.target, self._asked = target, {**asked, "trusted": trust_remote_code is True}
 
     def __enter__(self) -> Tokenizer:
-        command, pipe = [sys.executable, "-m", __name__, json.dumps(self._asked)], subprocess.PIPE
+        command, pipe = [sys.executable, "-P", "-m", __name__, json.dumps(self._asked)], subprocess.PIPE
         streams: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen(command, text=True, **streams)
         try:
@@ -76,8 +76,8 @@ class Tokenizer:
         with suppress(BrokenPipeError):  # the answer finds the end
             print(json.dumps({"texts": texts, **how}), file=self._process.stdin, flush=True)
         if how.get("switches") is None:
-            return self._answer("tokenizer", "use another target")
-        return self._answer("chat template", "use another target, or --no-chat-template")
+            return self._answer("tokenizer", "use shorter texts or another target")
+        return self._answer("chat template", "use shorter texts, another target, or --no-chat-template")
 
     def _answer(self, field: str, remedy: str) -> Any:
         assert self._process.stdout is not None

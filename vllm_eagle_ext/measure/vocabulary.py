@@ -56,7 +56,9 @@ def count_tokens(file: Path, tokenizer: Tokenizer) -> Counter[int]:
 
 def _pieces(file: Path) -> Iterator[str]:
     """Yield the texts of JSON lines, or a plain text cut at ends of lines, in bounded pieces."""
-    if file.suffix == ".jsonl":
+    with file.open("rb") as opened:
+        begins = opened.read(4).removeprefix(b"\xef\xbb\xbf")
+    if file.suffix.lower() == ".jsonl" or begins.startswith(b"{"):
         for text, _ in read_lines(file):
             yield from (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
         return

@@ -92,7 +92,7 @@ def foresee_engine(
         options=options or Options(),
         load_format=_load_format(asked, given),
         speculative=given, method=method, k=k,
-        adaptive_verification=bool(given.get("enable_adaptive_verification")),
+        adaptive_verification=given.get("enable_adaptive_verification") is True,
     )  # fmt: skip
     return replace(found, **known)
 
@@ -136,8 +136,8 @@ def _of_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
         "context_parallel_size": max(_ranks(keywords, key) for key in _CONTEXT_PARALLEL),
         "mixes_caches": not any(keywords.get(key) for key in _ONE_CACHE),
         "kv_connector": read_connector(*map(keywords.get, _CONNECTOR)),
-        "prompt_embeds": bool(keywords.get("enable_prompt_embeds")),
-        "lora": bool(keywords.get("enable_lora")),
+        "prompt_embeds": keywords.get("enable_prompt_embeds") is True,
+        "lora": keywords.get("enable_lora") is True,
         "lora_on_head": adapts_head(keywords.get("enable_lora"), keywords.get("lora_target_modules")),
         "microbatches": has_microbatches(dict(keywords)),
         "scheduler": keywords.get("scheduler_cls"),
@@ -158,7 +158,8 @@ def with_draft(engine: EngineFacts, spec: DraftSpec | None, keywords: Mapping[st
         k=engine.k or usual_k(spec),
         schedule=engine.speculative.get("num_speculative_tokens_per_batch_size") if follows else None,
         parallel_drafting=bool(
-            engine.speculative.get("parallel_drafting") or (spec and spec.family.drafts_in_parallel)
+            engine.speculative.get("parallel_drafting") is True
+            or (spec and spec.family.drafts_in_parallel)
         ),
     )
 

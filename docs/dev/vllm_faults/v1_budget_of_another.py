@@ -1,9 +1,8 @@
 """A request gets the thinking budget of another.
 
 Kind: explains an observation.
-Met by: requests without `thinking_token_budget` beside some with it, on V1, also without a draft.
-Symptom: An end mark stands in a text that has no budget, where the budget of a request that ended before
-  would have run out.
+Met by: requests with and without `thinking_token_budget` together, on V1, also without a draft.
+Symptom: A text without a budget gets the end mark of a request that ended before.
 Cause: `v1/sample/thinking_budget_state.py`, `ThinkingBudgetStateHolder.sync_batch` moves a request into
   the row of one that ended, and leaves the ended one's state there if the moved one has none.
 Releases: 0.32 (run).

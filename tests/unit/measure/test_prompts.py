@@ -51,6 +51,7 @@ TURNS = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}
     ("line", "words"),
     [
         ({"question": "q", "answer": "a"}, "line 2: .* it has 'question', 'answer'"),
+        ([{"text": "x"}], "line 2: neither a text nor an object"),
         ({"messages": TURNS}, "'messages' of one user turn; it has 'messages'"),
         ({"messages": TURNS[1:]}, "'messages' of one user turn"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "of one user turn"),

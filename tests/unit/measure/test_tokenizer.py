@@ -88,6 +88,13 @@ def test_only_true_runs_code_of_the_target(target, trusted, runs):
     assert (target / "ran").exists() == runs
 
 
+def test_no_module_of_the_working_folder_is_run(target, monkeypatch):
+    """A user may stand in the target's folder."""
+    (target / "transformers.py").write_text("raise SystemExit('this file was run')")
+    monkeypatch.chdir(target)
+    assert token_ids(["Hello"], ".").ids
+
+
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
@@ -95,6 +102,7 @@ def test_only_true_runs_code_of_the_target(target, trusted, runs):
         ("trust_remote_code", 1, "true or false"),
         ("enforce_eager", "no", "true or false"),
         ("enable_lora", [], "true or false"),
+        ("enable_prompt_embeds", "false", "true or false"),
         ("enable_prefix_caching", "False", "true or false"),
         ("max_num_seqs", "4", "a whole number"),
         ("max_num_seqs", True, "a whole number"),

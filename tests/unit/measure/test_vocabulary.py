@@ -14,6 +14,7 @@ from tests.support.engine import TINY
 from tests.unit.cli.output import refusal
 from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file
 from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.cli import vocabulary as vocabulary_command
 from vllm_eagle_ext.measure import vocabulary
 from vllm_eagle_ext.measure.tokenizer import Tokenizer, load_tokenizer
 from vllm_eagle_ext.measure.vocabulary import choose, count_tokens
@@ -53,6 +54,12 @@ def test_a_plain_text_is_counted_with_its_line_ends(tmp_path, monkeypatch):
     assert counted == Counter(tokenizer(lines[0])["input_ids"])
 
 
+@pytest.mark.parametrize("name", ["text.txt", "text.JSONL"])
+def test_json_lines_are_read_as_such_by_any_name(tmp_path, name):
+    (tmp_path / name).write_text('{"text": "first"}\n{"prompt": "second"}\n')
+    assert list(vocabulary._pieces(tmp_path / name)) == ["first", "second"]
+
+
 @pytest.mark.parametrize("name", ["text.txt", "text.jsonl"])
 def test_a_long_line_is_read_in_pieces(tmp_path, monkeypatch, name):
     monkeypatch.setattr(vocabulary, "_PIECE", 100)
@@ -81,6 +88,13 @@ def test_it_prints_and_writes(run, tmp_path):
     shown = run(draft, "--entries", "768", "--force").stdout
     assert f"768 entries keep {share:6.1%} of them, and read 0.3 MB less per drafted token" in shown
     assert "--additional-config" in shown
+
+
+def test_fewer_entries_than_tokens_of_chats(run, monkeypatch):
+    monkeypatch.setattr(vocabulary_command, "_ends", lambda case: frozenset(range(64)))
+    refused = run(TINY / "dflash", "--entries", "64", target="hybrid_target")
+    assert refused.exit_code == 2
+    assert "--entries is 64. Allowed: more than the 65 tokens of chats" in refused.stderr
 
 
 def test_a_block_is_named(run):

@@ -292,7 +292,8 @@ def test_nothing_stays_of_a_copy_that_cannot_be_finished(target, tmp_path, is_th
         failed = told(draft, target, out, "--format", "speculators")
     assert failed.exit_code == 2
     assert "OUT cannot be written" in failed.stderr
-    assert not out.exists() or not any(out.iterdir())
+    assert out.exists() == is_there
+    assert not is_there or not any(out.iterdir())
     assert told(draft, target, out, "--format", "speculators").exit_code == 0
 
 

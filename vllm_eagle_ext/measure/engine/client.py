@@ -21,7 +21,7 @@ from vllm_eagle_ext.measure.engine.load import Load, Measured, StepLoad, TimedSt
 
 OURS = "eagle_ext"  # this package's entry point
 PROBE = "vllm_eagle_ext.measure.engine.probe.StepProbe"  # for worker_extension_cls
-_STOP_S, _STOP_AT_ONCE_S = 60, 10
+_STOP_S, _STOP_AT_ONCE_S = 60, 5  # `docker stop` waits 10
 _TAIL = 25  # lines of a log in a message
 # The commands decide these by options of their own, or need them as they are.
 _RESERVED = (
@@ -33,7 +33,7 @@ _RESERVED = (
 _TYPES: Mapping[type, tuple[str, tuple[str, ...]]] = {
     bool: ("true or false", (
         "trust_remote_code", "enable_lora", "enable_dbo", "enforce_eager", "enable_prefix_caching",
-        "disable_hybrid_kv_cache_manager",
+        "disable_hybrid_kv_cache_manager", "enable_prompt_embeds",
     )),
     int: ("a whole number", ("max_model_len", "max_num_seqs", "kv_cache_memory_bytes")),
     str: ("text", ("revision", "tokenizer_revision", "download_dir")),
@@ -68,7 +68,7 @@ class EngineProcess:
     def __enter__(self) -> EngineProcess:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", self.PROGRAM],
+                [sys.executable, "-P", "-m", self.PROGRAM],
                 env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                 text=True, bufsize=1, start_new_session=True,
             )  # fmt: skip

@@ -268,12 +268,13 @@ def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Engin
 def _end_with_killed() -> None:
     """End this process with a child that is killed: vLLM would wait for its answers for ever."""
     children = {child.sentinel: child for child in multiprocessing.active_children()}
-    for sentinel in connection.wait(children):
-        child = children[sentinel]  # type: ignore[index]
-        child.join()
-        if child.exitcode == -signal.SIGKILL:
-            sys.stderr.write(f"process {child.name} died (exit code: {child.exitcode})\n")
-            os._exit(1)
+    while children:
+        for sentinel in connection.wait(children):
+            child = children.pop(sentinel)  # type: ignore[arg-type]
+            child.join()
+            if child.exitcode == -signal.SIGKILL:
+                sys.stderr.write(f"process {child.name} died (exit code: {child.exitcode})\n")
+                os._exit(1)
 
 
 def main(kind: type[Engine] = Engine) -> None:

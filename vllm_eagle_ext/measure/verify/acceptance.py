@@ -30,7 +30,7 @@ BOUND, CERTAIN = 0.03, 4.0  # the second in standard errors
 # Of the reference's first choice, by which the second is worse: two steps of bf16.
 CLEAR = 2**-7
 UNLIKE = 0.02  # share of the steps that may diverge where the choice is clear; of tiny pairs: 0 to 0.01
-_MAPPED = 0.95  # of the texts' tokens; what a map of the target's frequent tokens has
+_CHANCE = 0.025  # of the first position: less than the commonest token of any language
 _SURE = 0.99  # one-sided, of the first position's rate
 _MOST_COLUMNS, _NAME = 12, 20  # of a line; the figures have all
 _UNDRAFTED_TOKENS = 2  # the prompt's step makes one, the next need not draft for a last one
@@ -123,7 +123,7 @@ def judge_worth(
         f"{length:.2f} tokens per step; accepted per position {_row(rates)} of {measured.drafts} drafts."
     )
     counted = Counter(token for answer in measured.answers for token in answer.tokens)
-    below = _below_chance(measured, counted)
+    below = () if enough else _below_chance(measured, counted)
     mapped, off = _judge_map(counted, ids)
     found = Verdict.FAILED if below else Verdict.PASSED if enough and not off else Verdict.WARNING
     spread = spread_of(measured.histograms, len(rates), categories)
@@ -145,7 +145,8 @@ def _below_chance(measured: Measured, counted: Counter[int]) -> tuple[str, ...]:
 
     if counted.total() < LEAST_DRAFTS:
         return ()
-    accepted, chance = measured.accepted[0], counted.most_common(1)[0][1] / counted.total()
+    accepted = measured.accepted[0]
+    chance = max(counted.most_common(1)[0][1] / counted.total(), _CHANCE)
     most = float(beta.ppf(_SURE, accepted + 1, measured.drafts - accepted))
     said = (
         f"Below chance: the first position is at most {most:.3f}, one token at all places {chance:.3f}."
@@ -163,8 +164,10 @@ def _judge_map(counted: Counter[int], ids: Collection[int]) -> tuple[list[str], 
     for shift, others in by_shift.items():
         more, less = (sum(counted[i] for i in one) for one in (others - kept, kept - others))
         share = sum(counted[i] for i in others) / counted.total()
-        if share >= _MAPPED and more - less > CERTAIN * sqrt(more + less):
-            said.append(f"with each target id {shift:+} it would have {share:.1%}: d2t is off by one")
+        if more - less > CERTAIN * sqrt(more + less):
+            said.append(
+                f"with each target id {shift:+} it would have {share:.1%}: the map is off by one"
+            )
     return said, len(said) > 1
 
 

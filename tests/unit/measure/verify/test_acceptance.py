@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+import torch
 
 from tests.unit.measure.verify.toy import histogram
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
@@ -187,6 +188,27 @@ def test_a_map_that_is_off_by_one_is_named(off, named):
     assert f"map has {0 if off else 100:.1f}% of the tokens" in str(check.details)
     assert (f"each target id {-off:+} it would have 100.0%" in str(check.details)) == named
     assert check.verdict.value == ("warning" if named else "passed")
+
+
+def test_a_map_of_frequent_tokens_that_is_off_by_one_is_named():
+    """Of a large vocabulary such a map has far from all tokens, and its neighbours some too."""
+    draws = torch.distributions.Categorical(1 / torch.arange(1, 100_001) ** 0.9).sample((20_000,))
+    names = torch.randperm(100_000, generator=torch.Generator().manual_seed(1))
+    tokens, kept = names[draws].tolist(), names[:8192].tolist()
+    for off, verdict in ((0, "passed"), (1, "warning")):
+        check = judge_worth(of_texts(tokens, 150, 200), ids=[token + off for token in kept])
+        assert check.verdict.value == verdict
+        assert ("the map is off by one" in str(check.details)) == bool(off)
+
+
+def test_a_useful_draft_of_looping_texts_is_not_below_chance():
+    check = judge_worth(of_texts([7] * 39 + [8], 180, 200))
+    assert check.verdict.value == "passed"
+
+
+def test_nothing_accepted_of_varied_texts_is_below_chance():
+    check = judge_worth(of_texts([*range(300)], 0, 188))
+    assert check.verdict.value is Verdict.FAILED
 
 
 def test_a_whole_vocabulary_has_no_map():
