@@ -208,7 +208,7 @@ def test_a_useful_draft_of_looping_texts_is_not_below_chance():
 
 def test_nothing_accepted_of_varied_texts_is_below_chance():
     check = judge_worth(of_texts([*range(300)], 0, 188))
-    assert check.verdict.value is Verdict.FAILED
+    assert check.verdict is Verdict.FAILED
 
 
 def test_a_whole_vocabulary_has_no_map():
