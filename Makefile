@@ -32,7 +32,7 @@ ifeq ($(filter auto cpu cuda,$(VLLM))$(filter contract,$(MAKECMDGOALS)),)
 $(error VLLM=$(VLLM): allowed are cpu and cuda)
 endif
 
-.PHONY: venv venv-0.33 demo test test-full test-long test-peers test-0.33 promises soak bench-guard lint tiny contract build docs
+.PHONY: venv venv-0.33 demo serve test test-full test-long test-peers test-0.33 promises soak bench-guard lint tiny contract build docs
 
 venv:
 	@$(PYTHON) tools/setup_venv.py --vllm $(KIND) --torch-index "$(TORCH_INDEX)"
@@ -43,6 +43,15 @@ venv-0.33: venv
 
 demo: venv
 	@$(RUN) $(BIN)/python -m examples.demo
+
+# The demo's pair for one user, on the loopback interface. Eager, because a CPU compiles it for minutes, and
+# then vLLM's log has tracebacks of CPUDNNLGEMMHandler.__del__: an old handler is freed while torch traces,
+# which takes no real tensor. ARGS is for further options of `vllm serve`.
+PORT ?= 8000
+serve: venv
+	@$(RUN) $(BIN)/vllm serve examples/tiny/target --host 127.0.0.1 --port $(PORT) --served-model-name tiny \
+		--max-model-len 1024 --gpu-memory-utilization 0.3 --enforce-eager --speculative-config \
+		'{"method": "eagle3", "model": "examples/tiny/postnorm", "num_speculative_tokens": 4}' $(ARGS)
 
 # One thread for the unit tests: their tensors are tiny, and threads that wait for each other cost more.
 test: venv

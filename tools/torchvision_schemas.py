@@ -2,7 +2,8 @@
 
 Its import registers fake kernels for two operators that its compiled library would have declared, and
 fails because that library cannot be loaded. Declaring the two is enough for what vLLM and transformers
-use. Installed into the development environment by tools/setup_venv.py, never by the package.
+use. tools/setup_venv.py installs it into the development environment where no CPU build of torchvision
+could be had. With such a build it must go: two libraries would declare the same operators.
 """
 
 import sys

@@ -221,14 +221,25 @@ def _sample_plainly() -> None:
         replace rejected tokens whether there are any or not, and whose top-k takes no empty batch.
     Seam: `GPUModelRunner._sample(self, logits, spec_decode_metadata)` runs unchanged, without the
         metadata where they hold no draft: then vLLM takes its plain sampler, for the same rows in the
-        same order. REMOVE WHEN V1 makes no such metadata for a step without drafts, or V1 goes.
+        same order. Budgets of thinking tokens then count one row for each request, as without a draft;
+        by the drafts, of which there are none, they would force all ends in the first row.
+        REMOVE WHEN V1 makes no such metadata for a step without drafts, or V1 goes.
     """
     when_loaded(_RUNNER, _wrap_sample)
 
 
 def _wrap_sample(module: ModuleType) -> None:
     def around(original: Any, self: Any, logits: Any, drafts: Any) -> Any:
-        return original(self, logits, drafts if drafts is not None and drafts.max_spec_len else None)
+        if drafts is not None and drafts.max_spec_len:
+            return original(self, logits, drafts)
+        budgets = self.input_batch.thinking_budget_state_holder
+        if budgets is None:
+            return original(self, logits, None)
+        counted, budgets.in_spec_mode = budgets.in_spec_mode, False
+        try:
+            return original(self, logits, None)
+        finally:
+            budgets.in_spec_mode = counted
 
     _wrap(module.GPUModelRunner, "_sample", around)
 

@@ -8,7 +8,6 @@ restated here, so that they can be asked without vLLM; unit tests hold them to v
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
@@ -71,7 +70,6 @@ class EngineFacts:
     architecture: str = ""
     text: Mapping[str, Any] = field(default_factory=dict)  # config of its language model
     dtype: str = "bfloat16"  # as it is served
-    state_dtype: str = "float32"  # of recurrent states
     is_hybrid: bool = False  # keeps recurrent states
     image_class: str | None = (
         None  # the class that takes images and does not name their token; None: none
@@ -88,6 +86,8 @@ class EngineFacts:
     prefix_caching: bool = True
     mixes_caches: bool = True  # layers of several kinds get KV-cache groups of their own
     kv_connector: str | None = None
+    prompt_embeds: bool = False  # requests may bring embeddings in place of tokens
+    default_min_p: object = None  # of requests that name none, by the target's generation_config.json
     lora: bool = False
     lora_on_head: bool = False  # adapters may change the output layer
     microbatches: bool = False
@@ -109,20 +109,10 @@ class EngineFacts:
         return self.platform == "cpu"
 
     @property
-    def state_width(self) -> int:
-        """Return the bytes of an element of a recurrent state."""
-        bits = re.search(r"\d+", self.state_dtype)
-        return int(bits[0]) // 8 if bits else 2
-
-    @property
     def key_dim(self) -> int:
         """Return the width of a key head of the gated delta nets; 0: there are none."""
-        return _width(self.text, "linear_key_head_dim")
-
-    @property
-    def value_dim(self) -> int:
-        """Return the width of a value head of the gated delta nets; 0: there are none."""
-        return _width(self.text, "linear_value_head_dim")
+        width = self.text.get("linear_key_head_dim")
+        return width if type(width) is int else 0
 
     @property
     def v2_needs_aux_states(self) -> bool:
@@ -197,11 +187,6 @@ class EngineFacts:
         if is_fa4 and non_causal_draft and head_dim == _FA4_HEAD_DIM and element_bytes > 1:
             return _FA4_PAGE
         return None
-
-
-def _width(text: Mapping[str, Any], key: str) -> int:
-    width = text.get(key)
-    return width if type(width) is int else 0
 
 
 def device_name(capability: tuple[int, int] | None) -> str:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from vllm_eagle_ext.printable import printable, shown
+from vllm_eagle_ext.printable import shown
 
 __all__ = [
     "EagleExtError",
@@ -57,7 +57,7 @@ class EagleExtError(ValueError):
         self.remedy = remedy
         self.more = tuple(more)
         first = f"{sentence(field, value)}. Allowed: {shown(allowed)}. What to do: {shown(remedy)}"
-        super().__init__("\n  ".join([f"vllm-eagle-ext: {first}", *map(printable, self.more)]))
+        super().__init__("\n  ".join([f"vllm-eagle-ext: {first}", *map(shown, self.more)]))
 
     def __reduce__(self) -> tuple[object, ...]:
         parts = {name: getattr(self, name) for name in ("field", "value", "allowed", "remedy", "more")}

@@ -23,6 +23,8 @@ _POINTERS = (  # of messages whose cause stands elsewhere
     "validation error for",
     "validation errors for",
 )
+# By SIGKILL, as vLLM and `measure` tell the ends of their processes.
+_KILLED = re.compile(r"proc(?:ess)? (\S+) .*exit code:? -9\b|'([^']+)': -9\b|\bexit status -9\b")
 _LOGGED = re.compile(r"\((?P<process>[^()]* pid=\d+)\) ERROR ")  # vLLM's prefix of a line
 
 
@@ -53,8 +55,14 @@ def earliest(said: Sequence[tuple[str, str]]) -> int | None:
 def cause_of(error: str, log: Sequence[str]) -> tuple[str, int]:
     """Find what tells the cause, and the number of log lines up to it.
 
-    It is the error itself, or where that only points elsewhere the line of the log that does not.
+    It is the error itself, or where that only points elsewhere the line of the log that does not. A
+    process that was killed comes before both: all others follow from it.
     """
+    for number, line in enumerate([*log, error], start=1):
+        if dead := _KILLED.search(line):
+            name = dead[1] or dead[2] or "its process"
+            said = f"Error: {name} was killed (SIGKILL), as the kernel does where memory runs out"
+            return said, min(number, len(log))
     if telling(error) is None:
         logged = [
             (at, match["process"], line)

@@ -62,8 +62,9 @@ class Options(BaseModel):
     )
     hybrid_state: Literal["auto", "replay", "per_token"] = Field(
         default="auto",
-        description='"auto": replay where it is possible and pays. "replay": one state per request, and '
-        'accepted tokens are recomputed. "per_token": one state block per draft token, as in vLLM',
+        description='"auto": replay where it is possible, on a GPU from K = 3. "replay": one state per '
+        'request, and accepted tokens are recomputed. "per_token": one state block per draft token, as '
+        "in vLLM",
     )
     replay_kernels: Literal["auto", "sequential", "chunked"] = Field(
         default="auto",
@@ -99,7 +100,9 @@ def parse_options(additional_config: object) -> Options:
     try:
         return Options.model_validate(given)
     except ValidationError as error:
-        raise _options_error(given, error.errors()[0]["loc"][0]) from None
+        place = error.errors()[0]["loc"]  # none: a key that is no text of Unicode
+        unknown = next((key for key in given if key not in Options.model_fields), "")
+        raise _options_error(given, place[0] if place else unknown) from None
 
 
 def _refuse_outside(additional_config: Mapping[Any, Any]) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 
 from benchmarks.kernel_model import ROOT
 from benchmarks.kernel_model.case import TARGETS
+from benchmarks.kernel_model.kernel_times import shares_of_vllms
 from benchmarks.kernel_model.machine import ARCHS, DEVICES
 from benchmarks.kernel_model.results import Data
-from vllm_eagle_ext.memory.kernel_times import kernel_times
 
 PAGE = ROOT / "docs/dev/gpu.md"
 Row = dict[str, Any]
 MOST_K, MANY, ONE = 15, "32", "1"
+EVEN = 1.1  # within the model's own error
 SHORT = {"shuffles and memory": "MIO"}  # NVIDIA's name of the pipe
 
 
@@ -23,7 +24,7 @@ def parts(data: Data) -> Iterator[tuple[str, str]]:
     """Name of the markers in the page, and what stands between them."""
     yield "times", times(data, "fp32")
     yield "bf16", times(data, "bf16", ks=(MOST_K,))
-    yield "choice", choice()
+    yield "shares", shares()
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
@@ -66,25 +67,25 @@ def time_cell(row: Row, scheme: str) -> str:
     return f"{many['us']:.2f} ({share:.2f}x, {SHORT.get(binds, binds)}), {found[ONE]['us']:.1f}"
 
 
-def choice() -> str:
-    """What `hybrid_state` auto takes, by the plugin's own table."""
+def shares() -> str:
+    """Replay's time over vLLM's."""
     ks = (1, 2, 3, 5, 7, 8, 15)
     head = ["GPU", "state", *(f"K={k}" for k in ks)]
     lines = [
-        [f"sm_{capability}", state, *(choice_cell(capability, k, width) for k in ks)]
+        [f"sm_{capability}", state, *(share_cell(capability, k, width) for k in ks)]
         for capability in ARCHS
         for state, width in (("fp32", 4), ("bf16", 2))
     ]
     return table(head, lines)
 
 
-def choice_cell(capability: int, k: int, width: int) -> str:
-    found = kernel_times(divmod(capability, 10), k=k, state_width=width)
+def share_cell(capability: int, k: int, width: int) -> str:
+    found = shares_of_vllms(capability, k=k, state_width=width)
     if found is None:
         return "-"
-    low, high = f"{found.least:.2f}", f"{found.most:.2f}"
-    shares = low if low == high else f"{low}-{high}"
-    return f"**{shares}**" if found.pays else shares
+    low, high = (f"{share:.2f}" for share in found)
+    both = low if low == high else f"{low}-{high}"
+    return f"**{both}**" if found[1] <= EVEN else both
 
 
 def written(name: str) -> str:

@@ -21,9 +21,9 @@ from benchmarks.kernel_model.facts import ANY_ROWS, FUSED, facts_of
 from benchmarks.kernel_model.fused import MOST_ROWS, FusedKernels, library
 from benchmarks.kernel_model.launches import launches, schemes
 from benchmarks.kernel_model.machine import DEVICES, Arch, Device
-from benchmarks.kernel_model.plugin_table import write_module
 from benchmarks.kernel_model.profile import Profile
 from benchmarks.kernel_model.results import REQUESTS, RESULTS, Results, read_results
+from benchmarks.kernel_model.short_table import write_module
 from benchmarks.kernel_model.table import kernel_table, time_table
 from benchmarks.kernel_model.times import scheme_time
 

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from benchmarks.kernel_model.kernel_times import time_at
 from benchmarks.kernel_model.machine import DEVICES
+from benchmarks.kernel_model.modelled_times import LIKELY_US
 from tests.support.published import BYTES, Published
 from tests.support.virtual_clock import Load
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.memory.geometry import Attention, Recurrent
-from vllm_eagle_ext.memory.kernel_times import time_at
-from vllm_eagle_ext.memory.modelled_times import LIKELY_US
 from vllm_eagle_ext.memory.parameter_count import bytes_per_step
 from vllm_eagle_ext.plan.run import HybridPlan, Plan
 

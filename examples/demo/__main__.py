@@ -1,30 +1,43 @@
-"""Serves the tiny target in three variants, one request at a time, and compares them."""
+"""Serves the tiny target in three variants, one request at a time, and compares them.
+
+All three engines run at the same time, and each prompt goes through them in turn, several passes long:
+what else the machine does then meets them alike, and what is left of it shows between the passes.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
 import shutil
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from tokenizers import Tokenizer
 
 from vllm_eagle_ext.measure.bench.progress import fallback_warning
 from vllm_eagle_ext.measure.engine.client import EngineFailedError, EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load
+from vllm_eagle_ext.measure.engine.machine import OtherWork, cores
 from vllm_eagle_ext.measure.prompts import read_texts, token_ids
 
-from .report import Row, picture, table
+from .report import Row, over_the_passes, picture, table
 
 TINY = Path("examples/tiny")
+VARIANTS = {"no draft": None, "native": "native", "post-norm": "postnorm"}  # name -> draft
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 # Two continuations whose log-probabilities differ by less are a tie in bf16: which one greedy decoding
 # takes depends on how many rows the target verifies at once.
 TIE_GAP = 0.1
+
+# vLLM's processes poll for a second after a message, and would take a core from the next engine.
+IDLE_S = 1.1
 
 Arguments = Callable[[str | None], dict[str, Any]]  # a draft -> keywords of LLM()
 console = Console()
@@ -80,13 +93,30 @@ def read_prompts(count: int) -> list[list[int]]:
 
 
 def measure(
-    engine: EngineProcess, name: str, prompts: list[list[int]], max_tokens: int, advance: Any
-) -> tuple[Row, list[list[int]]]:
-    engine.load(Load(prompts[:2], max_tokens=max_tokens, ignore_eos=True))  # warm-up
-    found = engine.load(Load(prompts, max_tokens=max_tokens, ignore_eos=True), advance)
-    texts = [answer.tokens for answer in found.answers]
-    tokens = sum(len(text) for text in texts)
-    return Row(name, tokens, found.seconds, found.drafts, found.accepted), texts
+    engines: dict[str, EngineProcess],
+    prompts: list[list[int]],
+    passes: int,
+    max_tokens: int,
+    advance: Callable[[], None],
+) -> tuple[dict[str, Row], dict[str, list[list[int]]]]:
+    """Rows and texts by the engines' names."""
+    rows = {name: Row(name) for name in engines}
+    texts: dict[str, list[list[int]]] = {name: [] for name in engines}
+    for engine in engines.values():  # warm-up
+        engine.load(Load(prompts[:2], max_tokens=max_tokens, ignore_eos=True))
+    order = list(engines)
+    for number in range(passes):
+        for prompt in prompts:
+            for place, name in enumerate(order):
+                if place:
+                    time.sleep(IDLE_S)
+                found = engines[name].load(Load([prompt], max_tokens=max_tokens, ignore_eos=True))
+                rows[name].add(number, found)
+                if number == 0:
+                    texts[name] += found.texts
+            order.reverse()  # who ended goes on
+            advance()
+    return rows, texts
 
 
 def first_difference(left: list[int], right: list[int]) -> int | None:
@@ -124,6 +154,7 @@ def main(
     k: Annotated[int, typer.Option(help="Drafted tokens per step.", min=1)] = 4,
     prompts: Annotated[int, typer.Option(help="How many prompts.", min=1, max=120)] = 20,
     max_tokens: Annotated[int, typer.Option(help="Tokens per prompt.", min=8)] = 128,
+    passes: Annotated[int, typer.Option(help="How often.", min=1)] = 3,
     out: Annotated[Path, typer.Option(help="Where table, picture and logs go.")] = Path("build/demo"),
     eager: Annotated[
         bool | None, typer.Option(help="Run without torch.compile; on a CPU by default.")
@@ -133,43 +164,61 @@ def main(
     eager, dtype = choose_eager(eager), choose_dtype()
     out.mkdir(parents=True, exist_ok=True)
     console.print(
-        f"Decoding {prompts} prompts in three variants, {max_tokens} tokens each, K={k}; each starts "
-        "an engine of its own, which takes up to a minute."
+        f"Decoding {prompts} prompts in three variants, {max_tokens} tokens each, K={k}, {passes} "
+        "times. Each variant has an engine of its own, which takes up to a minute to start."
     )
     arguments = functools.partial(engine_arguments, k=k, eager=eager, dtype=dtype)
-    rows, agreements = decode_variants(read_prompts(prompts), max_tokens, arguments, out)
-    ordered = [rows["no draft"], rows["native"], rows["post-norm"]]
-    console.print(table(ordered, f"tiny target, greedy, K={k}, one request at a time"))
-    for name, (same, gaps) in agreements.items():
+    ids = read_prompts(prompts)
+    found = decode_variants(ids, passes, max_tokens, arguments, out)
+    rows = [found.rows[name] for name in VARIANTS]
+    console.print(table(rows, f"tiny target, greedy, K={k}, one request at a time"))
+    for line in over_the_passes(rows, found.other_cores, cores()):
+        console.print(line, markup=False)
+    for name, (same, gaps) in found.agreements.items():
         say_agreement(name, same, gaps)
-    picture(ordered, out / "demo.png")
+    picture(rows, out / "demo.png")
     console.print(f"Picture: {out / 'demo.png'}; engine logs are next to it.")
+    say_text(ids[0], found.texts["post-norm"][0])
+    console.print("Next, serve the same pair: make serve")
+
+
+@dataclass(frozen=True)
+class Found:
+    rows: dict[str, Row]
+    texts: dict[str, list[list[int]]]
+    agreements: dict[str, tuple[int, list[float]]]
+    other_cores: float  # that other work kept busy meanwhile
 
 
 def decode_variants(
-    prompts: list[list[int]], max_tokens: int, arguments: Arguments, out: Path
-) -> tuple[dict[str, Row], dict[str, tuple[int, list[float]]]]:
-    rows: dict[str, Row] = {}
-    texts: dict[str, list[list[int]]] = {}
-    agreements: dict[str, tuple[int, list[float]]] = {}
+    prompts: list[list[int]], passes: int, max_tokens: int, arguments: Arguments, out: Path
+) -> Found:
     columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console) as progress:
-        # Without a draft last: that engine then judges where texts differ.
-        for name, draft in (("native", "native"), ("post-norm", "postnorm"), ("no draft", None)):
-            task = progress.add_task(f"{name}: starting the engine", total=len(prompts))
+    with Progress(*columns, console=console) as progress, ExitStack() as running:
+        task = progress.add_task("", total=passes * len(prompts))
+        engines = {}
+        for name, draft in VARIANTS.items():
+            progress.update(task, description=f"{name}: starting the engine")
             log = out / f"{name.replace(' ', '_')}.log"
-            with EngineProcess(arguments(draft), log, name=name) as engine:
-                progress.update(task, description=name)
-                advance = functools.partial(_advance, progress, task)
-                rows[name], texts[name] = measure(engine, name, prompts, max_tokens, advance)
-                if draft is None:
-                    for other in ("native", "post-norm"):
-                        agreements[other] = agreement(engine, prompts, texts[name], texts[other])
-    return rows, agreements
+            engines[name] = running.enter_context(EngineProcess(arguments(draft), log, name=name))
+        progress.update(task, description="decoding")
+        advance = functools.partial(progress.advance, task)
+        with OtherWork().during() as others:
+            rows, texts = measure(engines, prompts, passes, max_tokens, advance)
+        judge = engines["no draft"]
+        agreements = {
+            name: agreement(judge, prompts, texts["no draft"], texts[name])
+            for name, draft in VARIANTS.items()
+            if draft is not None
+        }
+    return Found(rows, texts, agreements, others.cores)
 
 
-def _advance(progress: Progress, task: TaskID, ended: int) -> None:
-    progress.update(task, completed=ended)
+def say_text(prompt: list[int], answer: list[int]) -> None:
+    tokenizer = Tokenizer.from_file(str(TINY / "target/tokenizer.json"))
+    console.print("The first prompt, and after the bar what came with the post-norm draft:")
+    text = f"{tokenizer.decode(prompt)}|{tokenizer.decode(answer)}"
+    console.print(text, markup=False, highlight=False)
 
 
 if __name__ == "__main__":

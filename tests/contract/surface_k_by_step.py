@@ -78,6 +78,12 @@ K_BY_STEP = (
         contains=("if spec_decode_metadata is None:", "return self.sampler("),
     ),
     Name(
+        "vllm.v1.sample.thinking_budget_state",
+        "ThinkingBudgetStateHolder._apply_forcing_to_logits",
+        "one row for each request in a step without drafts",
+        contains=("if self.in_spec_mode:", "cumulative_total += 1"),
+    ),
+    Name(
         "vllm.v1.spec_decode.metadata",
         "SpecDecodeMetadata",
         "how many drafts the longest request of a step has",

@@ -83,8 +83,11 @@ def test_no_draft_and_ours_side_by_side(tmp_path):
     assert rows(out) == found
 
 
-def test_what_was_measured_is_reported_when_it_is_interrupted(tmp_path):
-    """The second engine is interrupted as it starts, as by a user's Ctrl-C."""
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)], ids=lambda n: n.name
+)
+def test_what_was_measured_is_reported_when_it_is_interrupted(tmp_path, number):
+    """The second engine is interrupted as it starts, as by a user's Ctrl-C, or by `timeout`."""
     out = tmp_path / "bench"
     command, environment = started(out, "--num-prompts", "8")
     with subprocess.Popen(
@@ -94,8 +97,10 @@ def test_what_was_measured_is_reported_when_it_is_interrupted(tmp_path):
         second, end = out / "logs" / "stock_draft1_k4_1.log", time.monotonic() + 300
         while not second.exists() and process.poll() is None and time.monotonic() < end:
             time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        process.send_signal(number)
         output, errors = process.communicate(timeout=120)
+    print(f"It ended in {time.monotonic() - began:.1f} s.")
     assert process.returncode == 2, output + errors
     assert f"Interrupted. What was measured is in {out}." in errors
     assert set(rows(out)) == {("none", 1)}

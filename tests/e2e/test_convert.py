@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.support.dense import FLOAT32, STOCK, dense
 from tests.support.engine import ROOT, TINY
@@ -17,14 +19,23 @@ pytestmark = pytest.mark.full
 COUNTED = 4  # drafted tokens
 
 
-def converted(name: str, folder: Path, form: str) -> Path:
+def converted(draft: Path, folder: Path, form: str) -> Path:
     program = Path(sys.executable).parent / "vllm-eagle"
-    command = [program, "convert", TINY / name, folder, "--target", TINY / "target", "-k", str(COUNTED)]
+    command = [program, "convert", draft, folder, "--target", TINY / "target", "-k", str(COUNTED)]
     found = subprocess.run(
         [*map(str, command), "--format", form], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert found.returncode == 0, found.stdout + found.stderr
     print(found.stdout)
+    return folder
+
+
+def with_a_map_of_another_name(folder: Path) -> Path:
+    """The post-norm draft with a map that stock would leave out without a word."""
+    shutil.copytree(TINY / "postnorm", folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["draft_id_to_target_id"] = tensors.pop("d2t")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
@@ -36,7 +47,8 @@ def of(model: Path) -> dict[str, object]:
 def served(tmp_path_factory, prompts):
     """Results of the post-norm pair by name, in float32, where no near-ties hide a difference."""
     folder = tmp_path_factory.mktemp("converted")
-    own, named = (converted("postnorm", folder / form, form) for form in ("own", "speculators"))
+    own, named = (converted(TINY / "postnorm", folder / form, form) for form in ("own", "speculators"))
+    mapped = converted(with_a_map_of_another_name(folder / "mapped"), folder / "renamed", "own")
     asked = {"prompts": prompts[:12], "max_tokens": 48, "engine_args": FLOAT32, "record": True}
     published = of(TINY / "postnorm")
     ours = started([dense("ours", speculative=published, **asked)])
@@ -44,6 +56,7 @@ def served(tmp_path_factory, prompts):
         [
             dense("published", speculative=published, **asked),
             dense("own", speculative=of(own), **asked),
+            dense("renamed", speculative=of(mapped), **asked),
             # The draft names target and K; no key of speculative_config is given.
             dense("speculators", speculative={}, **asked | {"target": named}),
         ],
@@ -52,7 +65,7 @@ def served(tmp_path_factory, prompts):
     return ours | stock
 
 
-@pytest.mark.parametrize("form", ["own", "speculators"])
+@pytest.mark.parametrize("form", ["own", "speculators", "renamed"])
 def test_stock_drafts_the_same_tokens(served, form):
     ours, stock = served["ours"], served[form]
     assert stock["drafts"] == ours["drafts"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 
 import pytest
 
-from tests.support.engine import ROOT, engine_environment
+from tests.support.engine import ROOT, TINY, engine_environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.long]
 
@@ -35,10 +36,16 @@ def speed_up(output: str, name: str) -> float:
 
 
 def test_demo_prints_a_table_and_draws_a_picture(tmp_path):
-    output = run_demo(tmp_path, "--eager", "--prompts", "3", "--max-tokens", "48")
+    output = run_demo(tmp_path, "--eager", "--prompts", "3", "--max-tokens", "48", "--passes", "2")
     for name in ("no draft", "native", "post-norm"):
         assert speed_up(output, name) > 0
+    for name in ("native", "post-norm"):
+        assert re.search(rf"^{name}: [\d.]+x, [\d.]+x to [\d.]+x over 2 passes\.$", output, re.MULTILINE)
     assert "texts equal those without a draft" in output
+    written, last = output.rstrip().rpartition("with the post-norm draft:\n")[2].rsplit("\n", 1)
+    assert written.startswith(json.loads((TINY / "prompts.jsonl").open().readline())["text"])
+    assert len(written.partition("|")[2]) > 48  # characters of as many tokens
+    assert last == "Next, serve the same pair: make serve"
     assert (tmp_path / "demo.png").read_bytes()[:4] == b"\x89PNG"
 
 

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.e2e
 
 K, FEW_K = 7, 2
 BLOCKS = "state blocks per request (committed state"
-FEW_SAVE_LITTLE = f"{FEW_K} draft tokens save little; replay pays from 3."
 PROMPTS, MAX_TOKENS = 20, 72
 EQUAL_IDS = 0.99
 
@@ -81,12 +80,12 @@ def test_drafts_are_those_of_the_reference(v1, hybrid_target, dflash_walk, promp
     assert min(found.equal_share) >= EQUAL_IDS
 
 
-@pytest.mark.promise("it is chosen by itself where it pays, and the log says so")
+@pytest.mark.promise("it is chosen by itself where it is possible, and the log says so")
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [
-        ("auto", f"replay, 2 {BLOCKS}, CPU scratch); {K} draft tokens."),
-        ("few", f"per_token, {1 + FEW_K} {BLOCKS}, {FEW_K} draft tokens); {FEW_SAVE_LITTLE}"),
+        ("auto", f"replay, 2 {BLOCKS}, CPU scratch); {K} draft tokens, on a CPU."),
+        ("few", f"replay, 2 {BLOCKS}, CPU scratch); {FEW_K} draft tokens, on a CPU."),
     ],
     ids=["auto", "few"],
 )
@@ -94,6 +93,5 @@ def test_auto_says_what_it_chose(v1, name, chosen):
     results, log = v1
     said = " ".join(section(log, name).split())
     assert f"Recurrent state of Qwen3_5ForCausalLM: {chosen}" in said
-    blocks = {"auto": 2, "few": 1 + FEW_K}[name]  # replay's second block is the CPU's scratch
     groups = results[name]["state_blocks"]["groups"]
-    assert {group["blocks_per_request"] for group in groups} == {blocks}
+    assert {group["blocks_per_request"] for group in groups} == {2}  # one is the CPU's scratch

@@ -15,12 +15,19 @@ import pytest
 from tests.support.engine import ROOT, TIMEOUT_S, engine_environment, has_gpu
 from tests.support.memory import most_memory_taken
 from tests.support.readme import GUIDES, USAGE, blocks, commands, split
-from tests.support.server import STOP_TIMEOUT_S, free_port, wait_until_ready
+from tests.support.server import (
+    STOP_TIMEOUT_S,
+    assert_first_log,
+    free_port,
+    recipe,
+    wait_until_ready,
+)
 from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 
 # Command -> the test that runs it, or what CI runs.
 RUN_BY = {
     "make demo": "tests/e2e/test_readme.py",
+    "make serve": "tests/e2e/test_server.py",
     "make test": ".ci/run",
     "make test-full": ".ci/run",
     "make test-peers": ".ci/run",
@@ -38,7 +45,9 @@ RUN_BY = {
     "vllm serve Qwen/Qwen3.6-27B": "tests/unit/test_recipes.py",
     "vllm serve openai/gpt-oss-120b": "tests/unit/test_recipes.py",
     "vllm serve baichuan-inc/Baichuan-M3-235B": "tests/unit/test_recipes.py",
-    "vllm serve examples/tiny": "tests/e2e/test_readme.py",
+    "vllm serve examples/tiny": "tests/e2e/test_serving_examples.py",
+    ". .venv/bin/activate": "tests/e2e/test_readme.py",
+    "python tools/preload.py vllm serve": "tests/e2e/test_readme.py",
     "vllm bench serve": "tests/e2e/test_metrics.py",
     "vllm bench sweep serve": "tests/unit/test_bench_recipes.py",
     "export": "tests/e2e/test_serving_examples.py",
@@ -119,28 +128,48 @@ def test_check_block():
     assert " ".join(shown.split()) == printed.replace(without_avx512, "")
 
 
+def test_make_serve_runs_what_is_shown():
+    shown = [split(one)[1] for one in commands(blocks("bash", USAGE)[2])][-1]
+    made = split(recipe("serve"))[1]
+    assert shown[2:4] == ["vllm", "serve"]
+    assert made[1:4] == ["tools/preload.py", ".venv/bin/vllm", "serve"]
+    assert values(shown) == values(made)
+
+
+def values(words: list[str]) -> list[object]:
+    """Words, those that are JSON without their blanks."""
+    return [json.loads(word) if word.startswith("{") else word for word in words[4:]]
+
+
 @pytest.mark.e2e
 @pytest.mark.long
-def test_vllm_serve_block(shared_machine):
-    block = next(b for b in blocks("bash", USAGE) if b.startswith("vllm serve"))
-    port = free_port()
-    assert "--port 8000" in block
-    command = block.replace("--port 8000", f"--port {port}")
-    process = subprocess.Popen(
-        ["bash", "-c", f"exec {command}"], cwd=ROOT, env=shared_machine, start_new_session=True
-    )
+@pytest.mark.parametrize("number", [1, 2], ids=["make serve", "what it runs"])
+def test_serve_blocks(number, shared_machine, tmp_path):
+    """As pasted into a terminal, but for the port and the set-up, which has been run."""
+    port, block = free_port(), blocks("bash", USAGE)[number]
+    environment = shared_machine | {"PORT": str(port), "PYTHON": "true"}
+    for name in ("LD_PRELOAD", "MAKEFLAGS", "PATH"):  # the block has to see to them
+        environment.pop(name, None)
+    log = tmp_path / "log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            ["bash", "-c", block.replace("--port 8000", f"--port {port}")],
+            cwd=ROOT, env=environment | {"PATH": os.defpath}, start_new_session=True,
+            stdout=stream, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     try:
-        wait_until_ready(process, f"http://127.0.0.1:{port}", TIMEOUT_S)  # the block compiles
+        wait_until_ready(process, f"http://127.0.0.1:{port}", TIMEOUT_S)
         body = {"model": "tiny", "prompt": "import os\n", "max_tokens": 8}
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=60)
         assert answer.json()["usage"]["completion_tokens"] == 8
     finally:
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
         try:
             process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+    assert_first_log(log.read_text())
 
 
 @pytest.mark.e2e

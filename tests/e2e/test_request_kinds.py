@@ -13,6 +13,8 @@ import pytest
 from tests.support.dense import K
 from tests.support.engine import TINY
 from tests.support.kinds import (
+    BUDGETS,
+    THINKS,
     Answer,
     DraftedEngine,
     KindsRun,
@@ -37,7 +39,9 @@ ENGINES = [
     DraftedEngine("oracle drafts", DRAFT, right="always", kinds=ENDS),
 ]
 NAMES = [engine.name for engine in ENGINES]
-GREEDY = [("own drafts", kind) for kind in [*ENDS, *ACTING, "prompt_logprobs"]]
+THINKING = [f"{THINKS}={budget}" for budget in BUDGETS]
+DEFAULTS = "default sampling of one token"  # which leaves nothing to chance
+GREEDY = [("own drafts", kind) for kind in [*ENDS, *ACTING, *THINKING, DEFAULTS, "prompt_logprobs"]]
 GREEDY += [("oracle drafts", kind) for kind in ENDS]
 LOGPROB_ERROR = 1e-3  # float32, batches of other shapes
 
@@ -122,6 +126,24 @@ def test_setting_acts(kinds, kind):
     different = sum(a["tokens"] != b["tokens"] for a, b in zip(greedy, changed, strict=True))
     print(f"\n{kind}: {different} of {len(greedy)} texts are others than without it")
     assert different >= len(greedy) / 2
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_thinking_ends_with_its_budget(kinds, budget):
+    """Whatever requests are beside. vLLM counts one token more, without a draft too."""
+    end = kinds["end of thinking"]
+    found = [text["tokens"] for text in texts(kinds, "own drafts", f"{THINKS}={budget}")]
+    assert len(found) == 8
+    for tokens in found:
+        ends = [i for i in range(budget + 2) if tokens[i : i + len(end)] == end]
+        assert ends, tokens
+
+
+def test_default_sampling_is_the_targets(kinds):
+    """Its texts are not the greedy ones: generation_config.json was read."""
+    greedy, sampled = (texts(kinds, "own drafts", kind) for kind in ("greedy", "default sampling"))
+    assert [text["tokens"] for text in greedy] != [text["tokens"] for text in sampled]
+    assert {len(text["tokens"]) for text in sampled} == {48}
 
 
 @pytest.mark.parametrize("engine", NAMES)

@@ -10,7 +10,14 @@ import pytest
 
 from tests.support.engine import TINY
 from tests.support.hybrid import TARGET
-from tests.support.kinds import DraftedEngine, KindsRun, ends_within_a_draft, run_kinds
+from tests.support.kinds import (
+    BUDGETS,
+    THINKS,
+    DraftedEngine,
+    KindsRun,
+    ends_within_a_draft,
+    run_kinds,
+)
 from tests.support.near_ties import NEAR_TIE_GAP
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -26,6 +33,7 @@ NAMES = [engine.name for engine in ENGINES]
 GREEDY = [
     "greedy", "eos", "max_tokens=1", "max_tokens=2", "max_tokens=3", "stop_token_ids", "min_tokens",
     "stop", "presence_penalty", "frequency_penalty", "repetition_penalty", "json",
+    *(f"{THINKS}={budget}" for budget in BUDGETS), "default sampling of one token",
 ]  # fmt: skip
 
 
@@ -36,7 +44,7 @@ def kinds(prompts):
         [prompt[:64] for prompt in prompts[:8]],
         ENGINES,
         EOS,
-        kinds=[*GREEDY, "sampled"],
+        kinds=[*GREEDY, "sampled", "default sampling"],
         logprobs=5,
         engine_args={"logprobs_mode": "processed_logprobs"},
     )

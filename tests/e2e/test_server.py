@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import socket
 
 import httpx
@@ -11,7 +12,7 @@ import pytest
 
 from tests.support.dense import MAX_TOKENS, K
 from tests.support.engine import TINY
-from tests.support.server import Server
+from tests.support.server import Server, assert_first_log, recipe
 
 pytestmark = pytest.mark.e2e
 
@@ -20,10 +21,17 @@ CHUNK = 256  # of prefill, so that the long prompt needs three
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
+    """`make serve`, with options for these tests."""
     log = tmp_path_factory.mktemp("server") / "server.log"
-    arguments = [f"--max-num-batched-tokens={CHUNK}", "--max-num-seqs=8", "--dtype=float32"]
-    with Server(draft=TINY / "postnorm", k=K, log=log, arguments=arguments) as running:
+    server = Server(draft=TINY / "postnorm", k=K, log=log)
+    arguments = f"--max-num-batched-tokens={CHUNK} --max-num-seqs=8 --dtype=float32"
+    server.command = shlex.split(recipe("serve", PORT=server.port, ARGS=arguments))
+    with server as running:
         yield running
+
+
+def test_the_first_log_of_make_serve(server):
+    assert_first_log(server.log.read_text())
 
 
 @pytest.fixture(scope="module")

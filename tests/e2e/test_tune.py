@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.engine import IN_PROCESS, ROOT, TINY, engine_environment
 from tests.support.readme import ADAPTIVE, blocks
+from vllm_eagle_ext.cli.terminal import SCHEMA
 from vllm_eagle_ext.measure.bench.results import PLAIN, REPORT, Report
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -93,7 +94,9 @@ def test_what_is_printed_is_what_was_measured(measured):
 def test_json(tmp_path):
     """Of step times alone, which is quickest."""
     result = tune(tmp_path / "out", "--surface-only", "--json")
-    report = Report.model_validate_json(result.stdout)
+    found = json.loads(result.stdout)
+    assert (found.pop("schema_version"), found.pop("exit_code")) == (SCHEMA, 0)
+    report = Report.model_validate(found)
     assert (result.returncode, report.choice, report.of("closing")) == (0, None, [])
     assert report == report_in(tmp_path / "out")
 

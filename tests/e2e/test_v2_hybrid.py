@@ -59,7 +59,7 @@ def test_replay_changes_no_text(hybrid_on_v2):
     assert_only_near_ties(results["plain"], results["replay"]["tokens"], "replay on V2")
 
 
-@pytest.mark.promise("it is chosen by itself where it pays, and the log says so")
+@pytest.mark.promise("it is chosen by itself where it is possible, and the log says so")
 def test_replay_is_chosen_by_itself(hybrid_on_v2):
     results, log = hybrid_on_v2
     assert results["auto"]["tokens"] == results["replay"]["tokens"]

@@ -52,12 +52,20 @@ def as_input(prompt: Any) -> Any:
     return {"prompt": prompt["prompt"], "multi_modal_data": {"image": picture(prompt["image"])}}
 
 
-def params_of(batch: dict[str, Any], count: int) -> list[Any]:
+def params_of(llm: Any, batch: dict[str, Any], count: int) -> list[Any]:
+    """`defaults` of a request: those of the target's generation_config.json, where it names no other."""
     lengths = batch["max_tokens"]
     lengths = lengths if isinstance(lengths, list) else [lengths] * count
     common = {"detokenize": batch["whole"], "logprobs": batch["logprobs"]}
+    default = llm.get_default_sampling_params()
+    defaults = {name: getattr(default, name) for name in ("temperature", "top_k", "top_p")}
     return [
-        sampling_params(common | {"max_tokens": length} | own)
+        sampling_params(
+            common
+            | {"max_tokens": length}
+            | (defaults if own.get("defaults") else {})
+            | {name: value for name, value in own.items() if name != "defaults"}
+        )
         for length, own in zip(lengths, batch["asked"] or [{}] * count, strict=True)
     ]
 
@@ -66,7 +74,7 @@ def generate(
     llm: Any, batch: dict[str, Any], prompts: list[Any]
 ) -> tuple[list[Any], list[dict[str, Any]]]:
     """Answers, and the steps of requests that join at steps of their own."""
-    params = params_of(batch, len(prompts))
+    params = params_of(llm, batch, len(prompts))
     if batch["joins"]:
         return joining.generate(llm, prompts, params, batch["joins"])
     adapters = adapters_of(batch["lora"])

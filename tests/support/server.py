@@ -29,6 +29,24 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def recipe(target: str, **variables: object) -> str:
+    """The last command of a target of the Makefile, which `make` would run after the set-up."""
+    given = [f"{name}={value}" for name, value in variables.items()]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "--dry-run", "--no-print-directory", target, *given]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.replace("\\\n", " ").splitlines()[-1]
+
+
+def assert_first_log(text: str) -> None:
+    """A user's first log ends in a server, and has no tracebacks and no missing library on the way."""
+    assert "Application startup complete" in text
+    before = text.partition("Application startup complete")[0]
+    assert "Traceback" not in before
+    assert "Exception ignored" not in before
+    assert "without Intel OpenMP in LD_PRELOAD" not in before
+
+
 def wait_until_ready(
     process: subprocess.Popen[bytes], root_url: str, timeout_s: float = START_TIMEOUT_S
 ) -> None:

@@ -62,9 +62,14 @@ class WarmChild:
         found: Mapping[str, Any] = json.loads(self._process.stdout.readline())
         return found
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def close(self) -> None:
         assert self._process.stdin
-        self._process.stdin.close()
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
         self._process.wait(timeout=_LIMIT_S)
         self._folder.cleanup()
 
@@ -80,7 +85,7 @@ def start_warmly(
 
 
 def of_device(device: str | None) -> WarmChild:
-    if device not in _warm:
+    if device not in _warm or _warm[device].has_ended:
         _warm[device] = WarmChild(device)
     return _warm[device]
 

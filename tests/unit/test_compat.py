@@ -148,10 +148,17 @@ def test_v1_makes_draft_metadata_for_every_step():
     )
 
 
+@pytest.mark.parametrize("budgets", [None, types.SimpleNamespace(in_spec_mode=True)], ids=str)
 @pytest.mark.parametrize(("longest", "handed_over"), [(None, False), (0, False), (1, True), (4, True)])
-def test_steps_without_drafts_are_sampled_plainly(longest, handed_over):
+def test_steps_without_drafts_are_sampled_plainly(longest, handed_over, budgets):
+    """Budgets of thinking tokens count one row for each request in them."""
+
     class Runner:
+        input_batch = types.SimpleNamespace(thinking_budget_state_holder=budgets)
+
         def _sample(self, logits, spec_decode_metadata):
+            if budgets is not None:
+                assert budgets.in_spec_mode is handed_over
             return logits, spec_decode_metadata
 
     module = types.ModuleType("runner")
@@ -160,6 +167,40 @@ def test_steps_without_drafts_are_sampled_plainly(longest, handed_over):
         compat._wrap_sample(module)
     metadata = None if longest is None else types.SimpleNamespace(max_spec_len=longest)
     assert Runner()._sample("logits", metadata) == ("logits", metadata if handed_over else None)
+    assert budgets is None or budgets.in_spec_mode
+
+
+END = 7  # of thinking
+BEGIN = 5
+
+
+@pytest.mark.parametrize("budgeted", [(0,), (1,), (2,), (0, 2), (0, 1, 2)])
+def test_thinking_ends_in_the_row_of_its_request(budgeted):
+    """vLLM's own holder, in a step without drafts of an engine with some."""
+    from vllm.v1.sample.logits_processor.interface import BatchUpdate
+    from vllm.v1.sample.thinking_budget_state import ThinkingBudgetStateHolder
+
+    config = types.SimpleNamespace(reasoning_start_token_ids=[BEGIN], reasoning_end_token_ids=[END])
+    holder = ThinkingBudgetStateHolder(config, 8, 4, torch.device("cpu"), False)
+    added = [
+        (i, types.SimpleNamespace(thinking_token_budget=0 if i in budgeted else None), [1, BEGIN], [])
+        for i in range(3)
+    ]
+    holder.sync_batch(BatchUpdate(batch_size=3, removed=[], added=added, moved=[]))
+
+    class Runner:
+        input_batch = types.SimpleNamespace(thinking_budget_state_holder=holder)
+
+        def _sample(self, logits, _):
+            holder.update_state([[]] * 3, [[]] * 3)
+            return holder.apply_to_logits(logits, False, [[]] * 3)
+
+    module = types.ModuleType("runner")
+    module.GPUModelRunner = Runner
+    compat._wrap_sample(module)
+    logits = Runner()._sample(torch.zeros(3, 9), types.SimpleNamespace(max_spec_len=0))
+    assert [row for row in range(3) if logits[row, END] > 0] == list(budgeted)
+    assert int((logits > 0).sum()) == len(budgeted)
 
 
 def test_v1_still_takes_the_last_token_of_a_prompt_at_the_end_of_a_chunk():

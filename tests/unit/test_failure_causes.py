@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vllm_eagle_ext.failure_causes import cause_of, earliest, is_pointer
+from vllm_eagle_ext.measure.bench.notes import reason
 from vllm_eagle_ext.measure.engine.client import EngineProcess
 
 POINTER = (
@@ -80,9 +81,48 @@ def test_what_points_elsewhere_in_vllm(text):
     assert cause_of(text, LOG)[0] == "ValueError: less memory than asked for"
 
 
-@pytest.mark.parametrize("error", [POINTER, "exit status -9"])
+@pytest.mark.parametrize("error", [POINTER, "exit status -6"])
 def test_without_a_telling_line_it_is_what_there_is(error):
     assert cause_of(error, ["INFO all is well"]) == (error, 1)
+
+
+KILLED = "was killed (SIGKILL), as the kernel does where memory runs out"
+DIED = "(exit code: -9), shutting down executor."
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "name"),
+    [
+        (
+            "EngineDeadError: EngineCore encountered an issue. See stack trace for the root cause.",
+            f"{CORE}Worker proc VllmWorker-1 died unexpectedly {DIED}",
+            "VllmWorker-1",
+        ),
+        ("RuntimeError: Executor failed.", f"{CORE}Worker proc VllmWorker-0 died unexpectedly {DIED}",
+         "VllmWorker-0"),
+        ("EngineDeadError: EngineCore encountered an issue.", "process EngineCore (exit code: -9)",
+         "EngineCore"),
+        (POINTER.replace("{}", "{'EngineCore_DP0': -9}"), "INFO all is well", "EngineCore_DP0"),
+        ("exit status -9", "INFO all is well", "its process"),
+    ],
+)  # fmt: skip
+def test_a_killed_process_is_the_cause(tmp_path, error, line, name):
+    """As vLLM 0.32 logs it; the errors of those that waited for it follow."""
+    log = ["INFO 01-01 loading", line, CORE + "RuntimeError: Executor failed."]
+    said, _ = cause_of(error, log)
+    assert said == f"Error: {name} {KILLED}"
+    (tmp_path / "log").write_text("\n".join(log))
+    failed = EngineProcess({}, tmp_path / "log")._failed(error)
+    told = "\n".join([f"{failed.value}", failed.remedy, *failed.more])  # as a report keeps it
+    assert reason(told) == said
+
+
+@pytest.mark.parametrize("code", [1, -6, -15, -90])
+def test_another_end_is_no_kill(code):
+    line = (
+        f"{CORE}Worker proc VllmWorker-0 died unexpectedly (exit code: {code}), shutting down executor."
+    )
+    assert "SIGKILL" not in cause_of(POINTER, [line])[0]
 
 
 def test_an_exit_is_explained_by_the_log():

@@ -28,6 +28,9 @@ def test_values():
         pytest.param(
             {"aux_layer": "auto"}, ["aux_layer is 'auto'", "aux_layers", "enabled"], id="unknown_key"
         ),
+        pytest.param({"\ud800": 1}, [r"eagle_ext.\ud800 is 1", "the keys adaptive"], id="no_unicode"),
+        pytest.param({"strict": True, "\ud800": 1}, [r"\ud800 is 1"], id="no_unicode_later"),
+        pytest.param({"\ud800": 1, "strict": "x"}, [r"\ud800 is 1"], id="no_unicode_first"),
         pytest.param({"aux_layers": "outputs"}, ["'outputs'", '"input"', "'auto'"], id="unknown_word"),
         pytest.param(
             {"aux_layers": [-1]}, ["[-1]", "list of layers whose input is read"], id="negative"

@@ -150,7 +150,7 @@ def test_the_first_screen_s_figures_are_the_plan_s(target):
     page = " ".join(README.read_text().split())
     words = ["--target", target, "--draft", RECIPES[target][2], "-k", "15", "--gpu-mem", "80"]
     words += ["--max-model-len", "32768", "--vllm", "0.33", "--device", "sm_90", "--json"]
-    found = json.loads(invoke(["vllm-eagle", "plan", *words]).stdout)
+    (found,) = json.loads(invoke(["vllm-eagle", "plan", *words]).stdout)["plans"]
     fit = {name: found[name]["requests_that_fit"] for name in ("replay", "per_token")}
     said = "{replay} requests of 32,768 tokens fit instead of {per_token} in plain vLLM"
     assert said.format(**fit) in page

@@ -57,7 +57,7 @@ _TABLE: Mapping[str, Mapping[str, str]] = {
     },
 }
 _DIVIDING = ("llama",)
-# Methods and settings of the base class, which a key of the same name takes the place of.
+# Methods and properties of the base class, which a key of the same name takes the place of.
 OF_THE_CLASS = frozenset(
     {
         "_check_received_keys", "_decode_special_floats", "_dict_from_json_file",
@@ -69,12 +69,11 @@ OF_THE_CLASS = frozenset(
         "_validate_default_rope_parameters", "_validate_dynamic_rope_parameters",
         "_validate_linear_rope_parameters", "_validate_llama3_rope_parameters",
         "_validate_longrope_rope_parameters", "_validate_proportional_rope_parameters",
-        "_validate_yarn_rope_parameters", "attribute_map", "convert_rope_params_to_dict",
+        "_validate_yarn_rope_parameters", "convert_rope_params_to_dict",
         "dict_dtype_to_str", "from_dict", "from_json_file", "from_pretrained", "get_config_dict",
-        "get_mtp_config", "get_text_config", "has_no_defaults_at_init",
-        "ignore_keys_at_rope_validation", "is_custom_code", "is_heterogeneous", "is_remote_code",
-        "nested_rope_parameter_keys", "per_layer_attributes", "per_layer_config", "push_to_hub",
-        "register_for_auto_class", "save_pretrained", "standardize_rope_params", "sub_configs",
+        "get_mtp_config", "get_text_config", "is_custom_code", "is_heterogeneous", "is_remote_code",
+        "nested_rope_parameter_keys", "per_layer_attributes", "push_to_hub",
+        "register_for_auto_class", "save_pretrained", "standardize_rope_params",
         "to_dict", "to_diff_dict", "to_json_file", "to_json_string", "update", "update_from_string",
         "use_return_dict", "validate", "validate_architecture", "validate_layer_type",
         "validate_output_attentions", "validate_rope", "validate_token_ids",

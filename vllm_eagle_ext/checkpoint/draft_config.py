@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from vllm_eagle_ext.checkpoint.findings import Problem
 from vllm_eagle_ext.checkpoint.quantisation_config import normalised
 from vllm_eagle_ext.checkpoint.typed_keys import (
+    SHADOWING,
     edit,
     mistyped,
     unreadable_format,
@@ -27,8 +28,6 @@ Count = Annotated[int, Field(gt=0, lt=2**31)]
 Positive = Annotated[float, Field(gt=0)]
 TokenId = int
 MOST_LAYERS = 64  # a draft with more would cost more than it saves
-
-
 # Of a list of any length, one problem is enough.
 LayerTypes = Annotated[
     list[Literal["full_attention", "sliding_attention"]], Field(max_length=MOST_LAYERS, fail_fast=True)
@@ -226,12 +225,14 @@ def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
     speculators keeps the layer's shape in a block of its own. Keys at the root win over the block's.
 
-    `model_type` and `architectures` of the root name the training class, not the layer.
+    `model_type` and `architectures` of the root name the training class, not the layer, and no key there
+    reaches transformers' class.
     """
     layer = config.get("transformer_layer_config")
     if format_of(config) != "speculators" or not isinstance(layer, Mapping):
         return config
-    root = {key: value for key, value in config.items() if key not in ("model_type", "architectures")}
+    unread = {"model_type", "architectures", *SHADOWING}
+    root = {key: value for key, value in config.items() if key not in unread}
     return {**layer, **{key: value for key, value in root.items() if value is not None}}
 
 

@@ -34,7 +34,7 @@ from vllm_eagle_ext.checkpoint.sources import (
     read_exactly,
     refuse_pattern,
 )
-from vllm_eagle_ext.checkpoint.tensors import Survey, canonical_name
+from vllm_eagle_ext.checkpoint.tensors import COMPUTED, Survey, canonical_name
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
 OnValues = Callable[[int, int], None]  # bytes read so far, of how many
@@ -42,6 +42,7 @@ JSON_LIMIT = 4 * 2**20  # bytes of config.json or of an index
 _VALUE_LIMIT = 2**20  # numbers of a tensor that is read by value
 _VALUES_LIMIT = 16 * 2**20  # bytes of all of them; real drafts have up to 4
 _CLIP = 300  # characters of a file that go into a message
+_WITH_CONFIG = "a folder or repository with a config.json"
 _WHOLE = "a complete safetensors file"
 _INDEX = "model.safetensors.index.json"
 # Where there is one, vLLM loads the files of this name, by an index of their own, and no others.
@@ -87,7 +88,10 @@ def read_draft_files(
     )  # fmt: skip
     files = source.files()
     refuse_pattern(source, field)
-    config = _draft_config(source, files, field)
+    config = read_json(source, files, "config.json")
+    if config is None:
+        refuse_gguf(model, files, field)
+        raise without_config(model, files, field)
     folder = source.folder if isinstance(source, FolderSource) else None
     shards = _draft_shards(source, files, field)
     if not shards:
@@ -98,21 +102,20 @@ def read_draft_files(
     if on_values is not None:
         from vllm_eagle_ext.checkpoint.survey import survey_tensors
 
-        surveys = survey_tensors(source, tensors, on_values)
+        read = {name: one for name, one in tensors.items() if not name.endswith(COMPUTED)}
+        surveys = survey_tensors(source, read, on_values)
     return DraftFiles(model, config, "safetensors", tensors, values, folder, surveys)
 
 
-def _draft_config(source: Source, files: Mapping[str, int], field: str) -> dict[str, Any]:
-    config = read_json(source, files, "config.json")
-    if config is not None:
-        return config
-    refuse_gguf(source.model, files, field)
-    raise UnsupportedDraftError(
-        field=field,
-        value=source.model,
-        allowed="a draft checkpoint with a config.json",
-        remedy="point it at the folder that holds the draft's config.json and weights",
-    )
+def without_config(
+    model: str, files: Mapping[str, int], field: str, allowed: str = _WITH_CONFIG
+) -> UnsupportedDraftError:
+    """Return the refusal of a place with such files."""
+    remedy = "name the one with the model's config.json and weights"
+    if "params.json" in files:
+        allowed += "; Mistral's own format, with params.json, is left to plain vLLM"
+        remedy = 'serve such a draft with "method": "eagle", or name an export with a config.json'
+    return UnsupportedDraftError(field=field, value=model, allowed=allowed, remedy=remedy)
 
 
 def read_config(
@@ -129,12 +132,10 @@ def read_config(
         UnsupportedDraftError: there is none, or it is damaged.
     """
     source = open_source(model, revision=revision, token=token, download_dir=download_dir, field=field)
-    config = read_json(source, source.files(), "config.json")
+    files = source.files()
+    config = read_json(source, files, "config.json")
     if config is None:
-        raise UnsupportedDraftError(
-            field=field, value=model, allowed="a folder or repository with a config.json",
-            remedy="name it as for `vllm serve`",
-        )  # fmt: skip
+        raise without_config(model, files, field)
     return config
 
 
@@ -148,7 +149,7 @@ def read_json(source: Source, files: Mapping[str, int], name: str) -> dict[str, 
         return None
     problem = f"it has {files[name]} bytes, more than the {JSON_LIMIT} that are read"
     if files[name] <= JSON_LIMIT:
-        raw = source.read(name, 0, JSON_LIMIT)
+        raw = source.read(name, 0, files[name])
         try:
             found = parse_json(raw)
         except ValueError as error:

@@ -19,6 +19,8 @@ _EAGLE_1 = (
     "it is an EAGLE-1 draft, whose first layer norms its input and whose output is normed; vLLM's class "
     "for EAGLE-1 does neither"
 )
+EAGLE_1_OF_VLLM = 'it is an EAGLE-1 or EAGLE-2 draft, which plain vLLM serves: write "method": "eagle"'
+EAGLE_1 = f'{EAGLE_1_OF_VLLM} and, in config.json, "architectures": ["LlamaForCausalLM"]'
 _IMAGES = f"it is an EAGLE-1 draft that condenses images, {_NONE}"
 _MEDUSA = 'it has Medusa heads, which vLLM serves by a class of its own: write "method": "medusa"'
 _MTP = (
@@ -45,7 +47,7 @@ REFUSED: Mapping[str, str] = {
     "LlamaEagleDraftModel": _EAGLE_1,
     "VispecDraftModel": _IMAGES,
     "MultimodalEagleDraftModel": _IMAGES,
-    "LlamaForCausalLMEagle": "it is an EAGLE-1 draft, and only EAGLE-3's are served here",
+    "LlamaForCausalLMEagle": EAGLE_1,
     "MedusaModel": _MEDUSA,
     "MedusaForCausalLM": _MEDUSA,
     "MedusaLlamaForCausalLM": _MEDUSA,
@@ -106,6 +108,15 @@ def foreign_part(names: Iterable[str]) -> str | None:
         return "they are an adapter of the draft: merge it into the draft's weights"
     what = next((what for pattern, what in _PARTS if any(map(pattern.search, found))), None)
     return what and f"no drafter of vLLM computes {what} in such a draft: {ANOTHER}"
+
+
+def is_eagle_1(files: DraftFiles) -> bool:
+    """Tell an EAGLE-1 or EAGLE-2 draft: fc reads the embedding and one state, and nothing norms them."""
+    names = ("fc.weight", "layers.0.self_attn.q_proj.weight")
+    fc, query = (files.tensors[name].shape if name in files.tensors else () for name in names)
+    fuses = len(fc) == len(query) == 2 and fc == (query[1], 2 * query[1])
+    norms = ("hidden_norm.weight", "layers.0.input_layernorm.weight")
+    return fuses and not any(name.endswith(norms) for name in files.tensors)
 
 
 def own_architecture(files: DraftFiles) -> str | None:

@@ -135,7 +135,8 @@ def open_source(
         UnsupportedDraftError: none of them has it.
     """
     folder = Path(os.path.expanduser(model))
-    if os.path.isdir(folder):  # pathlib's raises for names that are too long
+    # An empty name is no working folder. pathlib's raises for names that are too long.
+    if model and os.path.isdir(folder):
         return FolderSource(model, folder)
     if os.path.isfile(folder):
         raise UnsupportedDraftError(
@@ -216,6 +217,8 @@ def _open_hub(
         )
     except LocalEntryNotFoundError:
         raise _not_found(field, model, f"no such folder, not in the cache, and {problem}") from None
+    except (OSError, ValueError) as error:
+        raise _not_found(field, model, f"the hub's cache cannot be read: {_brief(error)}") from None
     folder = Path(cached) / model.removeprefix(repository).lstrip("/")
     if not folder.is_dir():
         raise _not_found(field, model, f"the cache has the repository without it, and {problem}")
@@ -256,7 +259,7 @@ def _close_to(model: str) -> str | None:
     parent, name = os.path.split(os.path.expanduser(model).rstrip("/"))
     try:
         found = [entry.name for entry in os.scandir(parent or ".") if entry.is_dir()]
-    except OSError:
+    except (OSError, ValueError):
         return None
     close = difflib.get_close_matches(name, found, n=1)
     return os.path.join(parent, close[0]) if close else None

@@ -29,11 +29,12 @@ def stock_gaps(case: Case) -> list[str]:
     An empty list means that vLLM serves the draft rightly.
     """
     gaps = [*_layer_gaps(case), *_weights(case)]
+    gaps += [f"it knows no tensor {name}" for name in unread_names(case)[:1]]
     gaps += _names(case) if case.spec.format == "published" else []
     if without_nulls(_layer_block(case)) != _layer_block(case):
         gaps.append("nulls stop transformers or vLLM at keys that config.json need not state")
     if case.spec.family.has_flags:
-        gaps += [*_flags(case), *_tensor_names(case)]
+        gaps += _flags(case)
     elif case.spec.family.method == "dflash" and _is_made_causal(case):
         gaps.append("sliding_window_non_causal is taken to mean that every layer is causal")
     return gaps
@@ -92,12 +93,19 @@ def _flags(case: Case) -> Iterator[str]:
         yield "fc_norm and norm_output of a P-EAGLE draft are dropped"
 
 
-def _tensor_names(case: Case) -> Iterator[str]:
-    for name, header in case.files.tensors.items():
-        known = (name, name.replace("layers.0.", "midlayer."))
-        if header.published not in known and not name.endswith((*COMPUTED, "d2t", "t2d")):
-            yield f"it knows no tensor {header.published}"
-            return
+def unread_names(case: Case) -> list[str]:
+    """Return the published names that vLLM's loaders do not take for what they are.
+
+    A t2d is dropped, whatever stands before it; a map that is not called `d2t` may be, without a word.
+    """
+    renamed = ("midlayer.",) if case.spec.family.has_flags else ("midlayer.", "encoder.")
+    return [
+        header.published
+        for name, header in case.files.tensors.items()
+        if header.published != name
+        and not header.published.startswith(renamed)
+        and not name.endswith((*COMPUTED, "t2d"))
+    ]
 
 
 def _weights(case: Case) -> Iterator[str]:

@@ -86,6 +86,13 @@ _NAME = _Kind(
     lambda value: False, "no such key",
     "a part of transformers' config class has this name", "remove the key",
 )  # fmt: skip
+_NOTHING = _Kind(lambda value: value == {}, "empty, or no such key", edit="remove the key")
+# Names that transformers' base class has itself.
+SHADOWING: Mapping[str, _Kind] = {
+    **dict.fromkeys(OF_THE_CLASS, _NAME),
+    **dict.fromkeys(("attribute_map", "per_layer_config", "sub_configs"), _NOTHING),
+    "ignore_keys_at_rope_validation": _Kind(lambda value: type(value) is list, "a list"),
+}
 # What the base class and vLLM do with a key, whatever the class.
 _IN_BASE: Mapping[str, _Kind] = {
     "dtype": _DTYPE,
@@ -104,7 +111,7 @@ _IN_BASE: Mapping[str, _Kind] = {
         _is_null, "null, or no such key", "vLLM takes it for the quantization_config",
         'rename the key to "quantization_config"',
     ),
-    **dict.fromkeys(OF_THE_CLASS, _NAME),
+    **SHADOWING,
     **dict.fromkeys(("text_config", "decoder", "generator", "text_encoder"), _PART),
     **dict.fromkeys(
         (

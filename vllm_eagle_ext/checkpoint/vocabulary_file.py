@@ -33,7 +33,8 @@ def read_vocabulary_file(path: str, field: str = OPTION) -> tuple[int, ...]:
         if not file.is_file():
             raise ValueError("no such file")
         with file.open("rb") as opened:
-            raw = opened.read(_LIMIT + 1)
+            # A file of the kernel's, which may wait for ever, has no size.
+            raw = opened.read(min(_LIMIT + 1, file.stat().st_size))
         if len(raw) > _LIMIT:
             raise ValueError(f"longer than {_LIMIT} bytes")
         found = parse_json(raw, containers=1)
@@ -60,4 +61,11 @@ def _checked(found: object) -> tuple[int, ...]:
 
 
 def write_vocabulary_file(path: Path, ids: Sequence[int]) -> None:
-    path.write_text(json.dumps(sorted(ids)) + "\n")
+    """Write a whole file under another name first; it takes the place of a file, or of a link."""
+    begun = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with begun.open("x") as file:
+            file.write(json.dumps(sorted(ids)) + "\n")
+        begun.replace(path)
+    finally:
+        begun.unlink(missing_ok=True)

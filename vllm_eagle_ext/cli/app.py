@@ -6,7 +6,6 @@ What measures is imported when a command that needs it runs, so that the others 
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -18,7 +17,7 @@ from vllm_eagle_ext.cli.check import check
 from vllm_eagle_ext.cli.convert import convert
 from vllm_eagle_ext.cli.plan import plan
 from vllm_eagle_ext.cli.selftest import selftest
-from vllm_eagle_ext.cli.terminal import Group, console
+from vllm_eagle_ext.cli.terminal import Group, console, json_text
 from vllm_eagle_ext.cli.verify import verify_draft
 from vllm_eagle_ext.cli.vocabulary import vocabulary
 from vllm_eagle_ext.version import __version__
@@ -75,7 +74,8 @@ def status(as_json: parameters.AsJson = False) -> None:
     lines, shown = read_status(), console()
     is_well = all(line.ok for line in lines)
     if as_json:
-        typer.echo(json.dumps({"ok": is_well, "lines": [asdict(line) for line in lines]}))
+        found = {"ok": is_well, "lines": [asdict(line) for line in lines]}
+        typer.echo(json_text(found, 0 if is_well else 1))
     else:
         for line in lines:
             shown.print(f"{'ok ' if line.ok else 'NO '} {line.text}")

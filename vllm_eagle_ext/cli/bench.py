@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.terminal import console, fail, json_object, numbers, require_engine
+from vllm_eagle_ext.cli.terminal import console, fail, json_object, json_text, numbers, require_engine
 from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
@@ -70,11 +69,12 @@ def bench(
     # Measure, and end with what was found.
     path = out or Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}")
     try:
-        raise typer.Exit(run_bench(asked, path, sys.argv[1:], console()))
+        code = run_bench(asked, path, sys.argv[1:], console())
     except EagleExtError as error:
         fail(str(error))
     except KeyboardInterrupt:
         fail(f"Interrupted. {_left_in(path)}")
+    raise typer.Exit(code if _is_left_in(path) else 2)
 
 
 def tune(
@@ -132,18 +132,21 @@ def tune(
     except KeyboardInterrupt:
         fail(f"Interrupted. {_left_in(path)}", as_json=as_json)
     # Print, and end as the choice says.
+    code = (report.choice.exit_code if report.choice else 0) if _is_left_in(path) else 2
     if as_json:
-        typer.echo(json.dumps(report.model_dump(mode="json")))
-    raise typer.Exit(report.choice.exit_code if report.choice else 0)
+        typer.echo(json_text(report.model_dump(), code))
+    raise typer.Exit(code)
 
 
 def _left_in(path: Path) -> str:
     """Say where an interrupted command left what it measured."""
+    return f"What was measured is in {path}." if _is_left_in(path) else "No report was written yet."
+
+
+def _is_left_in(path: Path) -> bool:
     from vllm_eagle_ext.measure.bench.results import REPORT
 
-    return (
-        f"What was measured is in {path}." if (path / REPORT).exists() else "Nothing was measured yet."
-    )
+    return (path / REPORT).exists()
 
 
 def _typed_request(given: dict[str, Any], **read: Any) -> BenchRequest:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from math import isfinite
@@ -13,16 +12,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vllm_eagle_ext.cli.terminal import json_text
 from vllm_eagle_ext.errors import sentence
+from vllm_eagle_ext.printable import shown
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint import DraftSpec, Finding
     from vllm_eagle_ext.preflight.check import CheckResult
     from vllm_eagle_ext.preflight.dry import Final
 
-SCHEMA_VERSION = 1  # of the JSON
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}  # by severity, the worst first
-
+_MOST = 2**15  # characters of a value in JSON
 
 _OF_SPEC = (
     "model", "architecture", "format", "family", "backbone", "method", "drafter", "weights",
@@ -35,7 +35,7 @@ _OF_SPEC = (
 
 def to_json(final: Final) -> str:
     """Write valid JSON whatever the config held: values that JSON has no word for become text."""
-    return json.dumps(_plain_json(_parts(final)), indent=1)
+    return json_text(_plain_json(_parts(final)), final.exit_code)
 
 
 def _plain_json(value: Any) -> Any:
@@ -57,19 +57,18 @@ def _parts(final: Final) -> dict[str, Any]:
     inspection, engine = result.inspection, result.engine
     is_served = inspection.spec is not None and final.verdict != "refused"
     return {
-        "schema_version": SCHEMA_VERSION,
         "draft": result.request.draft,
         "target": result.target_name,
         "spec": spec_as_json(inspection.spec) if inspection.spec else None,
         "left_to_vllm": inspection.is_passed_through,
         "verdict": final.verdict,
         "findings": [_finding_as_json(finding) for finding in final.findings],
-        "files": {"findings": [_finding_as_json(finding) for finding in result.of_files]},
+        "files": {"findings": _named(result.of_files)},
         "engine": {
             "verdict": answer.verdict,
             "why": answer.why or None,
             "described": answer.device,
-            "findings": [_finding_as_json(finding) for finding in answer.findings],
+            "findings": _named(answer.findings),
             "settled": answer.settled or None,
         },
         "platform": {"name": engine.platform, "why": engine.platform_why},
@@ -77,8 +76,15 @@ def _parts(final: Final) -> dict[str, Any]:
         "not_looked_at": not_looked_at(result, asked=answer.is_asked),
         "download": download_line(result) if is_served else None,
         "command": serve_command(result, further=final.further) if is_served else None,
-        "exit_code": final.exit_code,
     }
+
+
+def _named(findings: Iterable[Finding]) -> list[dict[str, str]]:
+    """Name what one stage found; `findings` has the parts of what holds."""
+    return [
+        {"rule": one.rule, "severity": one.severity, "field": shown(one.problem.field)}
+        for one in findings
+    ]
 
 
 def _finding_as_json(finding: Finding) -> dict[str, Any]:
@@ -87,7 +93,7 @@ def _finding_as_json(finding: Finding) -> dict[str, Any]:
         "severity": finding.severity,
         "can_run": finding.can_run,
         "follows_from": finding.follows_from,
-        **asdict(finding.problem),
+        **{name: _bounded(part) for name, part in asdict(finding.problem).items()},
     }
 
 
@@ -100,7 +106,13 @@ def spec_as_json(spec: DraftSpec) -> dict[str, Any]:
         "method": drafter.method,
         "drafter": drafter.architecture,
     }
-    return {key: names[key] if key in names else getattr(spec, key) for key in _OF_SPEC}
+    return {key: names[key] if key in names else _bounded(getattr(spec, key)) for key in _OF_SPEC}
+
+
+def _bounded(value: Any) -> Any:
+    """Cut what a file states, of any length."""
+    text = value if isinstance(value, str) else repr(value)
+    return value if len(text) <= _MOST else shown(text)
 
 
 def print_files(result: CheckResult, console: Console, *, everything: bool = False) -> None:

@@ -3,22 +3,25 @@
 
 from __future__ import annotations
 
-from math import isfinite
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.terminal import console, fail, numbers
+from vllm_eagle_ext.cli.terminal import MOST, console, fail, numbers
 from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint.attention import WindowOption
 
 
+def _count(*names: str, least: int = 1, about: str) -> Any:
+    return typer.Option(*names, min=least, max=MOST, help=about)
+
+
 def _finite(value: float | None) -> float | None:
-    """Refuse infinity and NaN, which pass every bound or none."""
-    if value is not None and not isfinite(value):
+    """Refuse NaN, which passes every bound or none, and what no machine has."""
+    if value is not None and not abs(value) < MOST:
         raise typer.BadParameter(f"{value} is no size")
     return value
 
@@ -71,15 +74,14 @@ _Prefill = Annotated[
 ]
 _Block = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Round attention blocks to multiples of this many tokens. Default: 16; 128 on a CPU and on "
-        "sm_100 with a DFlash draft.",
+    _count(
+        about="Round attention blocks to multiples of this many tokens. Default: 16; 128 on a CPU and "
+        "on sm_100 with a DFlash draft.",
     ),
 ]
 _StateBlock = Annotated[
     int | None,
-    typer.Option("--mamba-block-size", min=8, help="Say what vLLM makes of its option of this name."),
+    _count("--mamba-block-size", least=8, about="Say what vLLM makes of its option of this name."),
 ]
 _Share = Annotated[
     float,
@@ -100,14 +102,12 @@ _Draft = Annotated[
 ]
 # The name of the argument before it was one.
 _DraftOption = Annotated[str | None, typer.Option("--draft", hidden=True)]
-_Ranks = Annotated[int, typer.Option("--tp", min=1, help="Plan for this tensor parallel size.")]
+_Ranks = Annotated[int, _count("--tp", about="Plan for this tensor parallel size.")]
 _Length = Annotated[
     int | None,
-    typer.Option(min=1, help="Plan for requests of this many tokens. Default: the target's limit."),
+    _count(about="Plan for requests of this many tokens. Default: the target's limit."),
 ]
-_Requests = Annotated[
-    int, typer.Option(min=1, help="Run at most this many requests at a time, as vllm serve does.")
-]
+_Requests = Annotated[int, _count(about="Run at most this many requests at a time, as vllm serve does.")]
 _KvDtype = Annotated[str, typer.Option(help="Plan for this --kv-cache-dtype of vllm serve.")]
 _Weights = Annotated[
     float | None,
@@ -191,6 +191,6 @@ def _asked_draft_window(text: str | None) -> WindowOption:
         return None
     if text == "auto":
         return "auto"
-    if not text.isdecimal() or int(text) < 2:
+    if not text.isdecimal() or len(text) > 9 or int(text) < 2:
         raise typer.BadParameter("a whole number above 1, or auto", param_hint="--draft-window")
     return int(text)

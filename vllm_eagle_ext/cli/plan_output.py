@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vllm_eagle_ext.cli.terminal import json_text
 from vllm_eagle_ext.memory.cuda_graphs import FullGraphs
 from vllm_eagle_ext.memory.footprint import Footprint
 from vllm_eagle_ext.memory.savings import MIB, mib
@@ -174,13 +174,11 @@ def _plan_table(premises: PlanInputs, more: str = "") -> Table:
 def to_json(plans: Sequence[Plan]) -> str:
     """Write sizes in bytes, of one rank and one request unless the name says otherwise.
 
-    Plans of several K stand in a list under `plans`. A page is vLLM's: one layer's part of a KV-cache
-    block, which holds a state in recurrent layers; records are the recorded inputs.
+    A page is vLLM's: one layer's part of a KV-cache block, which holds a state in recurrent layers;
+    records are the recorded inputs.
     """
-    if len(plans) == 1:
-        return json.dumps(_plan_json(plans[0]), indent=1)
     code = max(plan.exit_code for plan in plans)
-    return json.dumps({"plans": [_plan_json(plan) for plan in plans], "exit_code": code}, indent=1)
+    return json_text({"plans": [_plan_json(plan) for plan in plans]}, code)
 
 
 def _plan_json(plan: Plan) -> dict[str, Any]:

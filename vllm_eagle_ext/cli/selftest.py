@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from vllm_eagle_ext.cli.terminal import console, fail, require_engine
+from vllm_eagle_ext.cli.terminal import SCHEMA, console, fail, require_engine
 from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
@@ -42,19 +42,22 @@ def selftest(
     checked.
     """
     require_engine()
+    from vllm_eagle_ext.measure.outputs import require_writable, write_whole
     from vllm_eagle_ext.measure.selftest.run import run_selftest
 
     try:
+        if json_file is not None:
+            require_writable(json_file, "--json")
         with watching() as watch:
             found = run_selftest(quick=quick, watch=watch)
     except EagleExtError as error:
         fail(str(error))
+    print_selftest(found, console())
     if json_file is not None:
         try:
-            json_file.write_text(json.dumps(found.to_json(), indent=1) + "\n")
+            write_whole(json_file, json.dumps({"schema_version": SCHEMA, **found.to_json()}, indent=1))
         except OSError as error:
             fail(f"--json {json_file} cannot be written: {error.strerror}. Name another file.")
-    print_selftest(found, console())
     raise typer.Exit(found.exit_code)
 
 

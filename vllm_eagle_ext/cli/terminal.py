@@ -6,8 +6,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import typer
@@ -19,31 +24,82 @@ from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.version import INSTALL_VLLM
 
 CANNOT_READ = 2
+MOST = 2**31 - 1  # of any number of things
+SCHEMA = 1  # of what --json prints; a key that goes or changes its meaning raises it
+_ENDS = (signal.SIGTERM, signal.SIGHUP)  # of `timeout`, `docker stop` and a closed terminal
+_UsageError: Any = typer.BadParameter.__mro__[1]  # typer exports it under no name
+_NAMING = ("--target", "--draft", "--out", "--texts", "--prompts")  # "" would be the working folder
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 _BRIEF = 400  # characters of another library's error
 
 
 class Group(TyperGroup):
-    """Ends a command whose output has no room, as on a full disk, with one line."""
+    """Ends a command as it should: where it is stopped, typed wrongly, or its output has no room."""
+
+    def resolve_command(self, context: Any, words: list[str]) -> Any:
+        context.meta["words"] = tuple(words)
+        apart = [
+            word for given in words for word in (given.split("=", 1) if given[:2] == "--" else [given])
+        ]
+        for before, given in pairwise(["", *apart]):
+            if not given and (before in _NAMING or before[:1] != "-"):
+                raise typer.BadParameter(f"what follows {before!r} is empty: give it a name")
+        return super().resolve_command(context, words)
+
+    def invoke(self, context: Any) -> Any:
+        try:
+            return super().invoke(context)
+        except _UsageError as error:
+            words = context.meta.get("words", ())
+            if "--json" not in words or words[0] == "selftest":  # whose --json names a file
+                raise
+            fail(error.format_message(), as_json=True)
 
     def main(self, *args: Any, **given: Any) -> Any:
+        if not os.environ.get("COLUMNS", "80").strip("0"):
+            del os.environ["COLUMNS"]  # on no columns rich prints nothing
+        ours = _interrupt_on_signals()
         try:
             try:
                 return super().main(*args, **given)
             finally:
+                for number in ours:
+                    signal.signal(number, signal.SIG_DFL)
                 sys.stdout.flush()
         except OSError as error:
             if error.errno not in _NO_ROOM or error.filename is not None:  # not of the output
                 raise
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, sys.stdout.fileno())  # what is left there is written at the exit
-            sys.stderr.write(f"vllm-eagle-ext: the output cannot be written: {printable(str(error))}\n")
+            said = f"vllm-eagle-ext: the output cannot be written: {printable(str(error))}\n"
+            with suppress(OSError):  # of a terminal that has been closed
+                sys.stderr.write(said)
             sys.exit(CANNOT_READ)
+
+
+def _interrupt_on_signals() -> list[signal.Signals]:
+    """End on these signals as on Ctrl-C, and ignore further ones meanwhile; return those that do it."""
+
+    def interrupt(*_: object) -> None:
+        while ours:
+            signal.signal(ours.pop(), signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()
+    ours = [one for one in _ENDS if is_main and signal.getsignal(one) is signal.SIG_DFL]  # no nohup
+    for number in ours:
+        signal.signal(number, interrupt)
+    return ours
+
+
+def json_text(found: Mapping[str, Any], exit_code: int, indent: int | None = 1) -> str:
+    """Write what --json prints."""
+    return json.dumps({"schema_version": SCHEMA, **found, "exit_code": exit_code}, indent=indent)
 
 
 def fail(message: str, *, as_json: bool = False) -> NoReturn:
     if as_json:
-        typer.echo(json.dumps({"error": message, "exit_code": CANNOT_READ}))
+        typer.echo(json_text({"error": message}, CANNOT_READ, indent=None))
     else:
         shown = console(stderr=True)
         for line in message.split("\n"):
@@ -83,7 +139,7 @@ def numbers(text: str, hint: str) -> list[int]:
         found = [int(part) for part in text.split(",")]
     except ValueError:
         found = []
-    if not found or min(found) < 1:
+    if not found or min(found) < 1 or max(found) > MOST:
         raise typer.BadParameter("whole numbers above 0 with commas between", param_hint=hint)
     return found
 

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.terminal import console, fail, json_object, require_engine
+from vllm_eagle_ext.cli.terminal import console, fail, json_object, json_text, require_engine
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
 
 if TYPE_CHECKING:
@@ -54,26 +53,27 @@ def verify_draft(
     """
     # Refuse what cannot be done, before an engine starts.
     require_engine(as_json=as_json)
+    from vllm_eagle_ext.measure.outputs import require_writable, write_whole
+
     try:
-        _require_folder(out)
+        if out is not None:
+            require_writable(out)
         # Run the checks, or only the comparison that was asked for.
         answer = _task(gate_layouts=gate_layouts, feedback=feedback)
         code, text = answer(_verify_request(context.params), quiet=as_json)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
-    # Write the results.
-    _put(text, out, shown=as_json)
-    raise typer.Exit(code)
-
-
-def _put(text: str, out: Path | None, *, shown: bool) -> None:
-    if shown:
+    except KeyboardInterrupt:
+        fail("Interrupted.", as_json=as_json)
+    # Print the results, then write them.
+    if as_json:
         typer.echo(text)
     try:
         if out is not None:
-            out.write_text(text + "\n")
+            write_whole(out, text)
     except OSError as error:
         fail(f"--out cannot be written: {error}")
+    raise typer.Exit(code)
 
 
 def _task(*, gate_layouts: bool, feedback: bool) -> Callable[..., tuple[int, str]]:
@@ -111,7 +111,7 @@ def _run_checks(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
         kept.passed = report.exit_code == 0
         if not quiet:
             print_verification(report, console())
-    return report.exit_code, report.to_json()
+    return report.exit_code, json_text(asdict(report), report.exit_code)
 
 
 def _compare_readings(question: Question, request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
@@ -127,13 +127,5 @@ def _compare_readings(question: Question, request: VerifyRequest, *, quiet: bool
         kept.passed = answer.best is not None
     if not quiet:
         print_answer(answer, console())
-    return 0 if answer.best else 1, json.dumps(answer.to_json(), indent=1)
-
-
-def _require_folder(out: Path | None) -> None:
-    """Refuse an --out that cannot be written, before engines start."""
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        raise SpeculativeConfigError(
-            field="--out", value=str(out), allowed="a file in a folder that exists",
-            remedy=f"create {out.parent}" if not out.is_dir() else "name a file in it",
-        )  # fmt: skip
+    code = 0 if answer.best else 1
+    return code, json_text(answer.to_json(), code)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.terminal import console, fail, json_object, require_engine
+from vllm_eagle_ext.cli.terminal import console, fail, json_object, json_text, require_engine
 from vllm_eagle_ext.errors import EagleExtError, OptionsError
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ _Engine = Annotated[
 _Entries = Annotated[
     int, typer.Option(min=64, help="Write this many token ids, fewer than the target has.")
 ]
-_File = Annotated[Path, typer.Option(help="Write the token ids to this JSON file.")]
+_File = Annotated[Path, typer.Option(help="Write the token ids to this new JSON file.")]
+_Force = Annotated[bool, typer.Option("--force", help="Replace the file that --out names.")]
 
 
 def vocabulary(
@@ -51,6 +53,7 @@ def vocabulary(
     target: parameters.Target = None,
     entries: _Entries = 32768,
     out: _File = Path("draft_vocabulary.json"),
+    force: _Force = False,
     max_tokens: _Tokens = 256,
     engine: _Engine = "{}",
     revision: parameters.Revision = None,
@@ -72,20 +75,29 @@ def vocabulary(
     if prompts is not None:
         require_engine(as_json=as_json)
     from vllm_eagle_ext.checkpoint.vocabulary_file import write_vocabulary_file
+    from vllm_eagle_ext.measure.engine.client import refuse_reserved
     from vllm_eagle_ext.measure.vocabulary import SIZES, choose, coverage
     from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
+    if os.path.lexists(out) and not force:
+        fail(f"--out cannot be written: {out} exists, and only --force replaces it", as_json=as_json)
     # Read the draft and the target.
     where = {"download_dir": download_dir, "revision": target_revision}
     given = where | json_object(engine, "--engine")
     try:
+        refuse_reserved(given)
         checked = run_check(
             CheckRequest(draft=draft, target=target, revision=revision, options={}, engine=given)
         )
         case = _of_whole_head(checked.inspection.case, draft, entries)
         # Count, choose and write.
-        counted = _count(checked.target_name, texts, prompts, given, max_tokens)
-        size, ends = case.target.vocab_size, _ends(case)
+        counted, named = _count(checked.target_name, texts, prompts, given, max_tokens)
+        size, ends = case.target.vocab_size, _ends(case) | named
+        if entries <= len(ends):
+            raise OptionsError(
+                field="--entries", value=entries, allowed=f"more than the {len(ends)} tokens of chats",
+                remedy="give more entries: these are kept whatever the texts have",
+            )  # fmt: skip
         rows = [
             coverage(counted, choose(counted, count, size, ends), case)
             for count in sorted({*SIZES, entries})
@@ -99,7 +111,7 @@ def vocabulary(
     # Print.
     if as_json:
         found = {"tokens": counted.total(), "entries": entries, "sizes": [asdict(row) for row in rows]}
-        typer.echo(json.dumps(found | {"out": str(out)}, indent=1))
+        typer.echo(json_text(found | {"out": str(out)}, 0))
         return
     shown = console()
     shown.print(f"{counted.total():,} tokens, {len(counted):,} different ones of {size:,}")
@@ -111,14 +123,14 @@ def vocabulary(
 
 def _count(
     target: str, texts: Path | None, prompts: Path | None, engine: Mapping[str, Any], max_tokens: int
-) -> Counter[int]:
-    """Count the tokens of the texts, or of the target's answers to the prompts.
+) -> tuple[Counter[int], frozenset[int]]:
+    """Count the tokens of the texts, and name those of chats, or count the target's answers.
 
     Raises:
         EagleExtError: both files or none are given, one cannot be read, or the target does not start.
     """
-    from vllm_eagle_ext.measure.engine.client import refuse_reserved
-    from vllm_eagle_ext.measure.prompts import load_tokenizer, tokenizer_keywords
+    from vllm_eagle_ext.measure.prompts import tokenizer_keywords
+    from vllm_eagle_ext.measure.tokenizer import Tokenizer
     from vllm_eagle_ext.measure.vocabulary import count_answers, count_tokens
 
     if (texts is None) == (prompts is None):
@@ -126,11 +138,11 @@ def _count(
             field="--texts and --prompts", value="neither" if texts is None else "both",
             allowed="one of them", remedy="give --prompts to count the target's own answers",
         )  # fmt: skip
-    refuse_reserved(engine)
     if texts is not None:
-        return count_tokens(texts, load_tokenizer(target, **tokenizer_keywords(engine)))
+        with Tokenizer(target, **tokenizer_keywords(engine)) as tokenizer:
+            return count_tokens(texts, tokenizer), tokenizer.chat_tokens
     set_ = {name: value for name, value in engine.items() if value is not None}
-    return count_answers(target, str(prompts), set_, max_tokens)
+    return count_answers(target, str(prompts), set_, max_tokens), frozenset()
 
 
 def _of_whole_head(case: Case | None, draft: str, entries: int) -> Case:

@@ -29,6 +29,8 @@ PAIR_RULES = (
     speculative.texts_stay_the_targets,
     speculative.one_length_stops_no_drafts,
     speculative.adapters_meet_their_rows,
+    speculative.default_requests_are_served,
+    speculative.prompts_have_tokens,
     *target.RULES,
     cache_groups.draft_cache_lies_in_one_group,
 )
@@ -39,6 +41,7 @@ OPTION_RULES = (states.adaptive_option_is_used, draft_vocabulary.draft_vocabular
 SETTLED_RULES = (
     speculative.one_token_prompts_stay_right,
     states.state_can_be_kept,
+    states.short_rows_are_served,
     states.states_are_saved_in_time,
 )
 # Of a vLLM outside the tested range.

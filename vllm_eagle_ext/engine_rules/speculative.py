@@ -11,6 +11,7 @@ from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.engine_rules.speculative_keys import SAMPLING, fits
 from vllm_eagle_ext.errors import HybridStateError, SpeculativeConfigError
 
+_SAMPLING_EPS = 1e-5  # vLLM's: what is not above counts as none
 _LOSSY = ("fly", "synthetic")  # "fly": since 0.33
 SCHEDULER = "vllm_eagle_ext.schedulers.build_scheduler"  # which vLLM resolves and calls
 
@@ -81,6 +82,34 @@ def adapters_meet_their_rows(case: Case) -> Iterable[Problem]:
             "wrong",
             remedy="name the modules of your adapters without lm_head in --lora-target-modules, or set "
             "VLLM_USE_V2_MODEL_RUNNER=0",
+        )
+
+
+@rule(Severity.WARNING)
+def default_requests_are_served(case: Case) -> Iterable[Problem]:
+    """Warn of a min_p in the target's default sampling, which vLLM refuses with drafts."""
+    default = case.engine.default_min_p
+    if isinstance(default, int | float) and default > _SAMPLING_EPS:
+        yield Problem(
+            field="min_p of the target's generation_config.json",
+            value=default,
+            allowed="none with a draft, with which vLLM refuses min_p: each request that leaves it to "
+            "this default gets status 400",
+            remedy="--override-generation-config '{\"min_p\": 0}', or --generation-config vllm, which "
+            "leaves out all sampling of that file",
+        )
+
+
+@rule(Severity.ERROR, error=SpeculativeConfigError)
+def prompts_have_tokens(case: Case) -> Iterable[Problem]:
+    """Refuse prompts of embeddings on V1, which looks up a token after each of their chunks."""
+    if case.engine.prompt_embeds and case.engine.runner == "v1":
+        yield Problem(
+            field="enable_prompt_embeds",
+            value=True,
+            allowed="false with a draft on vLLM's V1 runner, where the first such prompt ends the "
+            "engine: V1 looks for its tokens to draft from",
+            remedy="leave --enable-prompt-embeds out, or serve the target without a draft",
         )
 
 

@@ -73,6 +73,26 @@ def states_are_saved_in_time(engine: EngineFacts) -> Iterable[Problem]:
         )
 
 
+@rule(Severity.WARNING, error=HybridStateError)
+def short_rows_are_served(engine: EngineFacts) -> Iterable[Problem]:
+    """Warn of one state block per draft token on a CPU whose kernels misplace steps of few drafts."""
+    is_ours = engine.architecture in REPLAYING_TARGETS and not engine.vllm_replays
+    if not (is_ours and engine.short_drafts_crash) or (choice := choose(engine)).replays:
+        return
+    remedies = [problem.remedy for problem in state_scheme.unsupported_by_replay(engine)]
+    if engine.options.hybrid_state != "auto":
+        remedies.insert(0, "leave the option out")
+    yield Problem(
+        field=OPTION,
+        value=engine.options.hybrid_state,
+        allowed=f"replay for {engine.architecture} on a CPU with vLLM 0.32, whose kernels misplace "
+        "steps of fewer than K drafts: with structured output, at the end of max_model_len or a token "
+        "budget the engine ends, or texts are wrong. One state block per draft token was chosen "
+        f"because: {choice.reason}",
+        remedy="; ".join(remedies),
+    )
+
+
 @rule(Severity.ERROR, error=HybridStateError)
 def state_can_be_kept(engine: EngineFacts) -> Iterable[Problem]:
     """Refuse what crashes vLLM, replay that cannot be had, and what the chosen scheme cannot serve."""

@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count as numbers
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from vllm_eagle_ext.checkpoint.headers import parse_json
 from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.measure.tokenizer import SWITCHES, Tokenizer
 from vllm_eagle_ext.printable import printable
 
 BUILT_IN = "built-in"
 _FILE = Path(__file__).parent / "builtin_prompts.jsonl"
-_SWITCHES = ("enable_thinking", "thinking")  # names that chat templates give it
+_LONGEST = 2**23  # bytes of a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +38,79 @@ def read_prompts(source: str | None, *, count: int | None = None) -> list[tuple[
     """Read the first `count` prompts and their categories, in their order.
 
     Args:
-        source: None for the built-in prompts, or a file: one prompt a line, or JSON lines that hold a
-            text or an object with one under `text` or `prompt`, and perhaps its `category`.
+        source: None for the built-in prompts, or a file as `read_lines` takes it.
 
     Raises:
-        SpeculativeConfigError: no such file, or no prompt in it.
+        SpeculativeConfigError: no such file, no prompt in it, or a line that is none.
     """
-    path = _FILE if source in (None, BUILT_IN) else Path(str(source))
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_lines(_FILE if source in (None, BUILT_IN) else Path(str(source)))
+        prompts = list(islice(lines, count))
+    except (OSError, ValueError) as error:
         raise _no_prompts(source, str(error)) from None
-    prompts = [prompt for prompt in map(text_of_line, lines) if prompt[0]]
     if not prompts:
         raise _no_prompts(source, "it has no prompt")
-    return prompts[:count]
+    return prompts
+
+
+def read_lines(file: Path) -> Iterator[tuple[str, str | None]]:
+    r"""Yield the text and the category of each line that has some; lines end at \n only.
+
+    Args:
+        file: one text a line, or JSON lines that hold a text or an object with one under `text` or
+            `prompt`, or in `messages` of one user turn, and perhaps its `category`. In a file called
+            *.jsonl each line must be one of these.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: a line is too long or no Unicode, or its JSON has no text.
+    """
+    with file.open("rb") as opened:
+        for number in numbers(1):
+            raw = opened.readline(_LONGEST + 1)
+            if not raw:
+                return
+            try:
+                if len(raw) > _LONGEST:
+                    raise ValueError(f"longer than {_LONGEST} bytes")
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n")
+                found = _text_of(line.removesuffix("\r"), must_be_json=file.suffix.lower() == ".jsonl")
+                found[0].encode()
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
+            if found[0]:
+                yield found
+
+
+def _text_of(line: str, *, must_be_json: bool) -> tuple[str, str | None]:
+    """Return the text and the category of a JSON line, or the line itself."""
+    if not line.strip():
+        return "", None
+    try:
+        found: Any = parse_json(line.encode(), containers=_LONGEST)
+    except ValueError:
+        if must_be_json:
+            raise
+        return line, None
+    if isinstance(found, dict):
+        category = found.get("category")
+        return _text_in(found), printable(category) if isinstance(category, str) else None
+    has_objects = isinstance(found, list) and any(isinstance(entry, dict) for entry in found)
+    if has_objects or (must_be_json and not isinstance(found, str)):
+        raise ValueError("neither a text nor an object with one")
+    return found if isinstance(found, str) else line, None
+
+
+def _text_in(found: Mapping[str, Any]) -> str:
+    match {key: value for key, value in found.items() if value is not None}:
+        case {"text": str(text)} | {"prompt": str(text)}:
+            return text
+        case {"messages": [{"role": "user", "content": str(text)}]}:
+            return text
+    raise ValueError(
+        "an object needs a text under 'text' or 'prompt', or 'messages' of one user turn; it has "
+        + (", ".join(map(repr, found)) or "no key")
+    )
 
 
 def token_ids(
@@ -59,59 +120,29 @@ def token_ids(
     source: str | None = None,
     chat_template: bool | None = None,
     thinking: bool | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
+    **keywords: Any,
 ) -> PromptSet:
     """Return the prompts as the target's tokenizer reads them, each as a user's turn of a chat.
 
     Args:
         chat_template: None applies one where the tokenizer has one.
+        keywords: of `Tokenizer`.
 
     Raises:
         SpeculativeConfigError: the tokenizer cannot be read, or has no template or switch of that kind.
     """
-    tokenizer = load_tokenizer(target, revision=revision, trust_remote_code=trust_remote_code)
-    if chat_template is None:
-        chat_template = getattr(tokenizer, "chat_template", None) is not None
-    switches = _switches(tokenizer, chat_template, thinking)
-    if not chat_template:
-        return PromptSet(source or BUILT_IN, [tokenizer(t)["input_ids"] for t in texts], False, None)
-    ids = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}],
-            add_generation_prompt=True,
-            return_dict=True,
-            **switches,
-        )["input_ids"]
-        for text in texts
-    ]
-    return PromptSet(source or BUILT_IN, ids, True, thinking)
+    with Tokenizer(target, **keywords) as tokenizer:
+        if chat_template is None:
+            chat_template = tokenizer.has_template
+        switches = _switches(tokenizer, chat_template, thinking)
+        ids = list(tokenizer.ids(texts, switches=switches))
+    return PromptSet(source or BUILT_IN, ids, chat_template, thinking if chat_template else None)
 
 
 def tokenizer_keywords(engine: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an engine's tokenizer follows from, of the keywords of LLM()."""
     revision = engine.get("tokenizer_revision") or engine.get("revision")
-    return {"revision": revision, "trust_remote_code": bool(engine.get("trust_remote_code"))}
-
-
-def load_tokenizer(target: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
-    """Return the target's tokenizer.
-
-    Raises:
-        SpeculativeConfigError: it cannot be read.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(
-            target, revision=revision or "main", trust_remote_code=trust_remote_code
-        )
-    except (OSError, ValueError, ImportError, TypeError, KeyError) as error:
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        raise SpeculativeConfigError(
-            field="tokenizer of the target", value=target, allowed="a tokenizer next to its config.json",
-            remedy=f"add its tokenizer files; bench also takes --dummy and --prompt-tokens ({first})",
-        ) from None  # fmt: skip
+    return {"revision": revision, "trust_remote_code": engine.get("trust_remote_code")}
 
 
 def random_ids(count: int, length: int, vocabulary: int, seed: int) -> PromptSet:
@@ -121,39 +152,24 @@ def random_ids(count: int, length: int, vocabulary: int, seed: int) -> PromptSet
     return PromptSet("random token ids", ids, False, None)
 
 
-def _switches(tokenizer: Any, chat_template: bool, thinking: bool | None) -> dict[str, bool]:
-    template = getattr(tokenizer, "chat_template", None)
-    if chat_template and template is None:
+def _switches(
+    tokenizer: Tokenizer, chat_template: bool, thinking: bool | None
+) -> dict[str, bool] | None:
+    """Return what the chat template is given; None: none is applied."""
+    if chat_template and not tokenizer.has_template:
         raise SpeculativeConfigError(
             field="--chat-template", value=True, allowed="a tokenizer that has one",
             remedy="use --no-chat-template; the draft's acceptance is then that of plain text",
         )  # fmt: skip
     if thinking is None:
-        return {}
-    written = json.dumps(template)
-    name = next((switch for switch in _SWITCHES if switch in written), None)
-    if not chat_template or name is None:
+        return {} if chat_template else None
+    if not chat_template or tokenizer.switch is None:
         raise SpeculativeConfigError(
             field="--thinking/--no-thinking", value=thinking,
-            allowed=f"a chat template that reads one of {', '.join(_SWITCHES)}",
+            allowed=f"a chat template that reads one of {', '.join(SWITCHES)}",
             remedy="leave it out: this target has no such switch",
         )  # fmt: skip
-    return {name: thinking}
-
-
-def text_of_line(line: str) -> tuple[str, str | None]:
-    """Return the text and the category of a JSON line, or the line itself."""
-    try:
-        found: Any = json.loads(line)
-    except ValueError:
-        return line, None
-    category = None
-    if isinstance(found, dict):
-        category = found.get("category")
-        found = found.get("text") or found.get("prompt")
-    if not isinstance(found, str):
-        return line, None
-    return found, printable(category) if isinstance(category, str) else None
+    return {tokenizer.switch: thinking}
 
 
 def _no_prompts(source: object, problem: str) -> SpeculativeConfigError:

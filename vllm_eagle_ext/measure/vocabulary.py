@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,13 @@ from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.engine.load import Load
 from vllm_eagle_ext.measure.engine.machine import with_memory
-from vllm_eagle_ext.measure.prompts import read_texts, text_of_line, token_ids, tokenizer_keywords
+from vllm_eagle_ext.measure.prompts import read_lines, read_texts, token_ids, tokenizer_keywords
+from vllm_eagle_ext.measure.tokenizer import Tokenizer
 from vllm_eagle_ext.measure.verify.run import load_in, start
 from vllm_eagle_ext.measure.verify.table import Logs, Stages
 
 SIZES = (8192, 16384, 32768, 65536)
-_PIECE = 2**16  # characters of a plain text that the tokenizer reads at once
-_AT_ONCE = 64  # pieces
+_PIECE = 2**16  # characters of a text that the tokenizer reads at once
 _REQUESTS = 32  # answered at a time
 
 
@@ -36,7 +35,7 @@ class Coverage:
     saved: int  # bytes that the draft no longer reads, per drafted token or block
 
 
-def count_tokens(file: Path, tokenizer: Any) -> Counter[int]:
+def count_tokens(file: Path, tokenizer: Tokenizer) -> Counter[int]:
     """Count the tokens of a file: JSON lines where it is called so, else one plain text.
 
     Raises:
@@ -44,11 +43,11 @@ def count_tokens(file: Path, tokenizer: Any) -> Counter[int]:
     """
     counted: Counter[int] = Counter()
     try:
-        pieces = _pieces(file)
-        while some := list(islice(pieces, _AT_ONCE)):
-            for ids in tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"]:
-                counted.update(ids)
-    except (OSError, UnicodeDecodeError) as error:
+        for ids in tokenizer.ids(_pieces(file), special=False):
+            counted.update(ids)
+    except (OSError, ValueError) as error:
+        if isinstance(error, SpeculativeConfigError):
+            raise
         raise _no_texts(file, str(error)) from None
     if not counted:
         raise _no_texts(file, "it has no token")
@@ -56,13 +55,16 @@ def count_tokens(file: Path, tokenizer: Any) -> Counter[int]:
 
 
 def _pieces(file: Path) -> Iterator[str]:
-    """Yield the texts of JSON lines, or a plain text cut at ends of lines."""
-    with file.open(encoding="utf-8") as lines:
-        if file.suffix == ".jsonl":
-            yield from (text_of_line(line)[0] for line in lines)
-            return
+    """Yield the texts of JSON lines, or a plain text cut at ends of lines, in bounded pieces."""
+    with file.open("rb") as opened:
+        begins = opened.read(4).removeprefix(b"\xef\xbb\xbf")
+    if file.suffix.lower() == ".jsonl" or begins.startswith(b"{"):
+        for text, _ in read_lines(file):
+            yield from (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
+        return
+    with file.open(encoding="utf-8-sig") as lines:
         kept, length = [], 0
-        for line in lines:
+        while line := lines.readline(_PIECE):
             kept.append(line)
             length += len(line)
             if length >= _PIECE:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says which layers the chunked kernels of replay can run; whoever compares their times must know."""
+"""Says which layers the chunked kernels of replay can run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ LEAST_WIDTH = 16  # rows and columns of a tensor core's product
 MOST_ROWS = 64
 DTYPES = ("bfloat16", "float16")  # of rows; sums of three bf16 parts hold either exactly
 STATE_DTYPES = ("float32", *DTYPES)
-
-
-def dtype_of_width(width: int) -> str:
-    """Name a dtype of states by its bytes: these kernels take both of 16 bits alike."""
-    return {2: "bfloat16", 4: "float32"}.get(width, f"{8 * width} bits wide")
 
 
 def unsupported_reason(

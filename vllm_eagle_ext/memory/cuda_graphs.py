@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from vllm_eagle_ext.memory.footprint import GPU_BATCH, round_up
 
 _LIMIT, _LIMIT_SM_10X = 512, 1024  # tokens, unless max_cudagraph_capture_size says another
+# What vLLM's `MODELS_CONFIG_MAP` sets it to, by the target's architecture.
+_SET_BY_VLLM = {"GptOssForCausalLM": 1024}
 _STEP, _FINE_STEP, _FINE_BELOW = 16, 8, 256
 
 
@@ -42,8 +44,9 @@ def beyond_graphs(graphs: FullGraphs) -> str:
 
 
 def default_graphs(
-    *, k: int, max_num_seqs: int, fit: int, capability: tuple[int, int], batch_tokens: int = GPU_BATCH
-) -> FullGraphs:
+    *, k: int, max_num_seqs: int, fit: int, capability: tuple[int, int], architecture: str = "",
+    batch_tokens: int = GPU_BATCH,
+) -> FullGraphs:  # fmt: skip
     """Compute where graphs end when no size is set.
 
     Args:
@@ -55,6 +58,8 @@ def default_graphs(
     limit = min(2 * max_num_seqs * rows, _LIMIT_SM_10X if capability[0] == 10 else _LIMIT)
     limit = min(limit, batch_tokens)
     sizes = {*_token_sizes(limit), *_request_sizes(limit, rows, max_num_seqs)}
+    if set_ := _SET_BY_VLLM.get(architecture):
+        sizes = {*_token_sizes(min(set_, batch_tokens))}
     return graphs_of(sorted(sizes), k=k, max_num_seqs=max_num_seqs, fit=fit, batch_tokens=batch_tokens)
 
 
@@ -97,5 +102,5 @@ def _token_sizes(limit: int) -> list[int]:
 
 
 def _request_sizes(limit: int, rows: int, max_num_seqs: int) -> list[int]:
-    counts = {*_token_sizes(max_num_seqs), max_num_seqs}
+    counts = {*_token_sizes(min(max_num_seqs, limit // rows)), max_num_seqs}
     return [count * rows for count in counts if count * rows <= limit]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses replay or one state block per draft token, by what is asked for, possible and worth it."""
+"""Chooses replay or one state block per draft token, by what is asked for and possible."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ from dataclasses import dataclass
 
 from vllm_eagle_ext.checkpoint.findings import Problem
 from vllm_eagle_ext.engine import EngineFacts
-from vllm_eagle_ext.memory.chunked_kernels import unsupported_reason
-from vllm_eagle_ext.memory.kernel_times import kernel_times
-from vllm_eagle_ext.memory.state_blocks import (
-    REPLAYING_TARGETS,
-    Scheme,
-    StateBlocks,
-    counted,
-    state_blocks,
-)
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS, Scheme, StateBlocks, state_blocks
 
-# Where no GPU's times are known. Below, 1 + K state blocks are few, and a commit costs what it saves.
+# On a GPU. Below, 1 + K state blocks are few, and a commit costs what it saves.
 LEAST_K = 3
 OPTION = "additional_config.eagle_ext.hybrid_state"
 
@@ -99,45 +91,11 @@ def _scheme(engine: EngineFacts) -> tuple[Scheme, str]:
     if found := list(unsupported_by_replay(engine)):
         reasons = (f"{problem.field} is {problem.value!r}" for problem in found)
         return "per_token", "replay is not possible: " + "; ".join(reasons)
-    if engine.per_token_crashes or engine.per_token_misreads:
-        return "replay", "vLLM's CPU kernels cannot serve one state block per draft token here"
-    return _by_model(engine) or _by_k(engine.k or 0)
-
-
-def _by_k(k: int) -> tuple[Scheme, str]:
-    if k < LEAST_K:
-        few = "1 draft token saves" if k == 1 else f"{k} draft tokens save"
-        return "per_token", f"{few} little; replay pays from {LEAST_K}"
-    return "replay", f"{k} draft tokens"
-
-
-def _by_model(engine: EngineFacts) -> tuple[Scheme, str] | None:
-    """Choose by the kernels' times on this GPU, and by the state blocks where these are about even."""
-    if engine.platform != "cuda" or engine.capability is None:
-        return None
-    k, kernels = engine.k or 0, engine.options.replay_kernels
-    not_chunked = unsupported_reason(
-        engine.key_dim, engine.value_dim, 1 + k, engine.dtype, engine.state_dtype
-    )
-    times = kernel_times(
-        engine.capability,
-        k=k,
-        state_width=engine.state_width,
-        kernels=kernels,
-        chunked_run=not_chunked is None,
-    )
-    if times is None:
-        return None
+    k = engine.k or 0
     drafts = "1 draft token" if k == 1 else f"{k} draft tokens"
-    if not_chunked and kernels == "auto":
-        drafts += f", no chunked kernels ({not_chunked})"
-    replay, per_token = (_blocks(engine, scheme).count for scheme in ("replay", "per_token"))
-    fewer = f"{counted(replay)} instead of {per_token}"
-    if not times.pays:
-        return "per_token", (
-            f"{drafts}: {times}. Replay would take {fewer}: ask for it with {OPTION} 'replay' if "
-            "requests wait for memory"
-        )
-    if times.even:
-        return "replay", f"{drafts}: {times}, about even, and {fewer} decide"
-    return "replay", f"{drafts}: {times}, and {fewer} are kept"
+    if engine.on_cpu:
+        return "replay", f"{drafts}, on a CPU"
+    if k < LEAST_K:
+        few = f"{drafts} save{'s' * (k == 1)} little"
+        return "per_token", f"{few}; on a GPU replay pays from {LEAST_K}"
+    return "replay", drafts

@@ -71,7 +71,7 @@ def _about_schemes(plan: HybridPlan) -> Iterator[str]:
         yield "With one state block per draft token vLLM would not start here; with replay it does."
     elif replay and not per_token:
         yield "With replay a request would fit."
-    if plan.setting.k < LEAST_K:
+    if plan.setting.k < LEAST_K and plan.auto == "per_token":
         yield (
             f"K = {plan.setting.k} is small: replay saves memory, but time only from K >= {LEAST_K}; "
             "below, its commit costs about what it saves. The option hybrid_state: replay takes it all "

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.draft_files import JSON_LIMIT, read_header, read_json, refuse_disguised
+from vllm_eagle_ext.checkpoint.draft_files import (
+    JSON_LIMIT,
+    read_header,
+    read_json,
+    refuse_disguised,
+    without_config,
+)
 from vllm_eagle_ext.checkpoint.headers import LargeHeaderError
 from vllm_eagle_ext.checkpoint.sources import FolderSource, Source, open_source
 from vllm_eagle_ext.errors import UnsupportedTargetError
@@ -52,10 +58,7 @@ def open_model(
     files = source.files()
     config = read_json(source, files, config_name)
     if config is None:
-        raise UnsupportedTargetError(
-            field=field, value=name, allowed="a config.json, or a folder or repository with one",
-            remedy="name it as for `vllm serve`",
-        )  # fmt: skip
+        raise without_config(name, files, field, "a config.json, or a folder or repository with one")
     # A config under another name says nothing about the files next to it.
     return Model(name, config, source, files if config_name == "config.json" else {})
 

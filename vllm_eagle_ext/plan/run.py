@@ -10,7 +10,6 @@ from typing import Any
 from vllm_eagle_ext.checkpoint.draft_config import published_architecture
 from vllm_eagle_ext.checkpoint.target_facts import read_named_target, refuse_a_draft
 from vllm_eagle_ext.errors import OptionsError
-from vllm_eagle_ext.memory.chunked_kernels import dtype_of_width
 from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, default_graphs
 from vllm_eagle_ext.memory.footprint import CacheSetting, Footprint, footprint
 from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target, read_target, rope_table_bytes
@@ -53,11 +52,11 @@ class PlanInputs:
 
     def graphs(self, k: int, fit: int) -> FullGraphs | None:
         """Return where full CUDA graphs end, and what the requests that fit would ask; None on a CPU."""
-        capability = self.assumptions.engine.capability
-        if capability is None:
+        engine, most = self.assumptions.engine, self.request.max_num_seqs
+        if engine.capability is None:
             return None
-        most = self.request.max_num_seqs
-        return default_graphs(k=k, max_num_seqs=most, fit=fit, capability=capability)
+        given: dict[str, Any] = {"capability": engine.capability, "architecture": engine.architecture}
+        return default_graphs(k=k, max_num_seqs=most, fit=fit, **given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +236,6 @@ def _premises(
         k=max(ks),
         keeps_all=keeps_all,
     )
-    states = {"state_dtype": dtype_of_width(recurrent.state_bytes)} if recurrent else {}
     given = request.gpu_mem
     memory = read_memory(cpu=request.cpu) if given is None else Memory(given, "")
     total = memory.gib * request.gpu_memory_utilization * GIB
@@ -250,7 +248,7 @@ def _premises(
             model.config, release=request.vllm, device=request.device, cpu=request.cpu,
             gdn_prefill=request.gdn_prefill, attention_block=request.attention_block, memory=memory,
             attention=attention[0], is_hybrid=recurrent is not None,
-            non_causal_draft=bool(draft and draft.non_causal), **states,
+            non_causal_draft=bool(draft and draft.non_causal),
         ),
     )  # fmt: skip
 

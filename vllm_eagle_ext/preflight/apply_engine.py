@@ -48,7 +48,12 @@ def take_back(engine_args: Any) -> None:
 
 
 def _set_for_a_start(engine_args: Any, field: str, value: object) -> None:
-    """Set a field, which vLLM reads after it has built the SpeculativeConfig."""
+    """Set a field, which vLLM reads after it has built the SpeculativeConfig.
+
+    A start may run the preflight twice: a second wrapper, of another plugin, hides the first.
+    """
+    if getattr(engine_args, field) == value:
+        return
     was = {**getattr(engine_args, _MARK, {}), field: (getattr(engine_args, field), value)}
     setattr(engine_args, _MARK, was)
     setattr(engine_args, field, value)

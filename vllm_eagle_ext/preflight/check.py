@@ -19,10 +19,11 @@ from vllm_eagle_ext.checkpoint import (
     read_config,
     read_draft_files,
 )
-from vllm_eagle_ext.checkpoint.draft_files import OnValues, refuse_disguised
+from vllm_eagle_ext.checkpoint.draft_files import OnValues, read_json, refuse_disguised
 from vllm_eagle_ext.checkpoint.findings import Severity, apply_rules, relax
 from vllm_eagle_ext.checkpoint.registry import drafter_of
-from vllm_eagle_ext.checkpoint.sources import FolderSource
+from vllm_eagle_ext.checkpoint.rules.tensors import tensors_are_expected
+from vllm_eagle_ext.checkpoint.sources import FolderSource, open_source
 from vllm_eagle_ext.checkpoint.target_facts import read_named_target, refuse_a_draft
 from vllm_eagle_ext.engine import EngineFacts, speculative_keys
 from vllm_eagle_ext.engine_rules import (
@@ -35,7 +36,7 @@ from vllm_eagle_ext.engine_rules import (
     UNTESTED_RULES,
 )
 from vllm_eagle_ext.engine_rules.states import state_can_be_kept
-from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.memory.state_scheme import choose, planned_prefix_caching
 from vllm_eagle_ext.options import KEY, parse_options
@@ -93,11 +94,17 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     """Check a draft and its target by the rules of a start.
 
     Args:
-        on_values: is called with bytes read and their total; with it every tensor's values are read.
+        on_values: is called with bytes read and their total; with it every tensor's values are read,
+            of a draft that has none but its family's: a header may claim a terabyte.
 
     Raises:
         EagleExtError: draft, target or options cannot be read.
     """
+    if on_values is not None:
+        found = run_check(request)
+        rules = {one.rule for one in found.inspection.findings}
+        if found.exit_code or not found.inspection.case or tensors_are_expected.name in rules:
+            return found
     options = parse_options({KEY: request.options})
     _refuse_no_counts(request.engine)
     request = _with_speculative(request)
@@ -106,6 +113,7 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
         config, platform=request.platform, options=options, k=request.k, method=request.method,
         speculative=speculative_keys(request.speculative), keywords=request.engine,
         release=None if request.release is None else read_release(request.release),
+        default_min_p=_default_min_p(request, name),
     )  # fmt: skip
     refuse_a_draft(config, name)
     folder = Path(os.path.expanduser(name))
@@ -138,6 +146,24 @@ def _read_target(request: CheckRequest) -> tuple[str, Mapping[str, Any]]:
         request.draft, field=request.draft_field, revision=request.revision, **place
     )
     return name, read_config(name, revision=request.target_revision, **place)
+
+
+def _default_min_p(request: CheckRequest, name: str) -> object:
+    """Return min_p of requests that name none. A file that cannot be read has none for vLLM, too."""
+    asked = request.engine.get("override_generation_config")
+    given = asked if isinstance(asked, Mapping) else {}
+    source = request.engine.get("generation_config", "auto")
+    if "min_p" in given or not isinstance(source, str) or source == "vllm":
+        return given.get("min_p")
+    model, revision = (name, request.target_revision) if source == "auto" else (source, None)
+    try:
+        place = open_source(
+            model, revision=revision, token=request.token, download_dir=request.download_dir,
+            field="generation_config",
+        )  # fmt: skip
+        return (read_json(place, place.files(), "generation_config.json") or {}).get("min_p")
+    except UnsupportedDraftError:
+        return None
 
 
 def _with_speculative(request: CheckRequest) -> CheckRequest:
@@ -189,12 +215,6 @@ def _refuse_no_counts(engine: Mapping[str, Any]) -> None:
                 field=f"--engine: {name}", value=count, allowed="a whole number above 0",
                 remedy=f"give the number of {unit}, or leave it out for one",
             )  # fmt: skip
-    length = engine.get("max_model_len")
-    if length is not None and type(length) is not int:  # which numbers, is for vLLM
-        raise SpeculativeConfigError(
-            field="--engine: max_model_len", value=length, allowed="a whole number",
-            remedy="give the number of tokens, or leave it out for the target's own",
-        )  # fmt: skip
 
 
 def _look_at_weights(target: str, folder: Path) -> None:

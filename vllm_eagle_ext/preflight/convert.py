@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A copy of a draft that vLLM without this package serves as it was trained.
 
-Only config.json changes: the weights are the published ones. The speculators format also wants other
-names of tensors, which stand in the headers of their files.
+Only config.json changes, and names of tensors, which stand in the headers of their files.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -18,7 +18,7 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case, inspect_draft
 from vllm_eagle_ext.checkpoint.headers import header_length, parse_json
-from vllm_eagle_ext.checkpoint.stock_gaps import stock_gaps
+from vllm_eagle_ext.checkpoint.stock_gaps import stock_gaps, unread_names
 from vllm_eagle_ext.checkpoint.tensors import canonical_name
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.preflight.check import CheckResult
@@ -28,6 +28,7 @@ from vllm_eagle_ext.printable import shell_line
 
 # Warnings of what only acceptance under an option decides.
 _GUESSES = ("aux_layer_ids_may_be_inputs", "aux_order_is_unambiguous", "norm_output_is_unambiguous")
+_SERVE = "serve it with this package, because without it:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,10 @@ class Conversion:
     case: Case
     config: Mapping[str, Any]
     in_speculators_format: bool  # of a draft that is not published in it
+
+    @property
+    def renames(self) -> bool:
+        return self.in_speculators_format or bool(unread_names(self.case))
 
 
 def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conversion | None:
@@ -59,8 +64,8 @@ def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conv
     if reasons := list(_untried(result, case)):
         raise _refused(result, reasons)
     gaps = stock_gaps(case)
-    renames = in_speculators_format and case.spec.format == "published"
-    if not gaps and not renames:
+    other = in_speculators_format and case.spec.format == "published"
+    if not gaps and not other:
         return None
     if case.spec.family.stock_config is None:
         raise _refused(result, gaps or [f"this format was not tried with {case.spec.title} drafts"])
@@ -69,9 +74,12 @@ def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conv
     )
     verifier = {"name_or_path": name, "architectures": [result.engine.architecture]}
     make, k = resolve_name(case.spec.family.stock_config), result.request.k or usual_k(case.spec)
-    found = Conversion(case, make(case, verifier if renames else None, k), renames)
+    found = Conversion(case, make(case, verifier if other else None, k), other)
     if left := _left(found):
-        raise _refused(result, left)
+        if other or case.spec.format != "published":
+            raise _refused(result, left)
+        convert(result, in_speculators_format=True)  # unless that has no copy either:
+        raise _refused(result, left, "add --format speculators, which can say what this one cannot:")
     return found
 
 
@@ -103,7 +111,7 @@ def _untried(result: CheckResult, case: Case) -> Iterator[str]:
 def _left(found: Conversion) -> list[str]:
     """Return what vLLM would still get wrong of the copy."""
     files = replace(found.case.files, config=found.config)
-    if found.in_speculators_format:
+    if found.renames:
         named = {name: replace(header, published=name) for name, header in files.tensors.items()}
         files = replace(files, tensors=named)
     read = inspect_draft(files, found.case.target, found.case.engine)
@@ -112,11 +120,11 @@ def _left(found: Conversion) -> list[str]:
     return stock_gaps(read.case)
 
 
-def _refused(result: CheckResult, reasons: list[str]) -> UnsupportedDraftError:
+def _refused(result: CheckResult, reasons: list[str], remedy: str = _SERVE) -> UnsupportedDraftError:
     return UnsupportedDraftError(
         field="DRAFT", value=result.request.draft,
         allowed="one that vLLM serves rightly by keys of config.json and names of tensors",
-        remedy="serve it with this package, because without it:", more=reasons,
+        remedy=remedy, more=reasons,
     )  # fmt: skip
 
 
@@ -150,14 +158,30 @@ def require_new_folder(out: Path) -> None:
 
 def write(found: Conversion, out: Path) -> dict[str, str]:
     """Write the copy, config.json last; return how each file of weights came into it."""
-    folder = found.case.files.folder
+    folder, tensors = found.case.files.folder, found.case.files.tensors
     assert folder is not None
-    out.mkdir(parents=True, exist_ok=True)
-    names = sorted({header.file for header in found.case.files.tensors.values()})
-    bring = _copy_renamed if found.in_speculators_format else _link
-    how = {name: bring(folder / name, out / name) for name in names}
-    (out / "config.json").write_text(json.dumps(found.config, indent=2) + "\n")
+    shards = sorted({header.file for header in tensors.values()})
+    bring = _copy_renamed if found.renames else _link
+    with ExitStack() as begun:  # what cannot be finished goes again
+        begun.callback(_remove_begun, out, keep=out.is_dir())
+        out.mkdir(parents=True, exist_ok=True)
+        how = {name: bring(folder / name, out / name) for name in shards}
+        if len(shards) > 1:
+            total = {"total_size": sum(header.size for header in tensors.values())}
+            map_ = {name if found.renames else one.published: one.file for name, one in tensors.items()}
+            index = json.dumps({"metadata": total, "weight_map": map_}, indent=2) + "\n"
+            front = "consolidated" if shards[0].startswith("consolidated") else "model"
+            (out / f"{front}.safetensors.index.json").write_text(index)
+        (out / "config.json").write_text(json.dumps(found.config, indent=2) + "\n")
+        begun.pop_all()
     return how
+
+
+def _remove_begun(out: Path, *, keep: bool) -> None:
+    for file in out.glob("*"):
+        file.unlink(missing_ok=True)
+    if not keep:
+        shutil.rmtree(out, ignore_errors=True)
 
 
 def _link(source: Path, copy: Path) -> str:

@@ -20,13 +20,14 @@ from typing import Any, NoReturn
 
 from vllm_eagle_ext.checkpoint import DraftFiles, Finding, Severity
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.printable import printable
+from vllm_eagle_ext.printable import printable, shown
 
 CPU_S = 60
 TUPLE = "tuple"  # JSON has none, and a shape is shown as one
 _MOST_FINDINGS = 500
 _REMOTE = "it needs code of the checkpoint (--trust-remote-code), which a dry start does not run"
 _BRIEF = 400
+_MOST_STATED = 2**15  # characters of a value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,11 +197,17 @@ def _as_json(finding: Finding, places: Mapping[str, str]) -> dict[str, Any]:
             return [named(inner) for inner in value]
         return value if value is None or isinstance(value, bool | int | float) else str(value)
 
-    problem = named(asdict(finding.problem))
-    if isinstance(finding.problem.value, tuple):
+    problem = {name: _bounded(named(part)) for name, part in asdict(finding.problem).items()}
+    if isinstance(finding.problem.value, tuple) and isinstance(problem["value"], list):
         problem["value"] = {TUPLE: problem["value"]}
     parts = {"rule": finding.rule, "severity": str(finding.severity), "can_run": finding.can_run}
     return {**parts, "follows_from": finding.follows_from, "problem": problem}
+
+
+def _bounded(value: Any) -> Any:
+    """Cut what a file states, of any length."""
+    text = value if isinstance(value, str) else repr(value)
+    return value if len(text) <= _MOST_STATED else shown(text)
 
 
 def _brief(error: BaseException, most: int = _BRIEF) -> str:

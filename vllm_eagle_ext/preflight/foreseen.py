@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from vllm_eagle_ext.checkpoint import DraftSpec
 from vllm_eagle_ext.checkpoint.class_types import readable_model_types
@@ -33,9 +33,8 @@ from vllm_eagle_ext.engine import (
 from vllm_eagle_ext.engine_rules.draft_vocabulary import quantises_head
 from vllm_eagle_ext.engine_rules.without_hidden_states import lacks_hidden_states
 from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError
-from vllm_eagle_ext.memory.chunked_kernels import STATE_DTYPES
 from vllm_eagle_ext.memory.connectors import read_connector
-from vllm_eagle_ext.memory.geometry import served_dtype, stated_state_dtype
+from vllm_eagle_ext.memory.geometry import served_dtype
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.memory.state_scheme import planned_prefix_caching
 from vllm_eagle_ext.model_runner import has_microbatches, only_v1_has, only_v2_has
@@ -95,7 +94,7 @@ def foresee_engine(
         options=options or Options(),
         load_format=_load_format(asked, given),
         speculative=given, method=method, k=k,
-        adaptive_verification=bool(given.get("enable_adaptive_verification")),
+        adaptive_verification=given.get("enable_adaptive_verification") is True,
     )  # fmt: skip
     return replace(found, **known)
 
@@ -112,7 +111,6 @@ def _of_target(
         "architecture": architecture,
         "text": text_config(target),
         "dtype": dtype,
-        "state_dtype": _state_dtype(target, keywords, dtype) if is_hybrid else "float32",
         "is_hybrid": is_hybrid,
         "prefix_caching": caches is not False,
         "target_head_is_quantised": quantises_head(target),
@@ -140,7 +138,8 @@ def _of_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
         "context_parallel_size": max(_ranks(keywords, key) for key in _CONTEXT_PARALLEL),
         "mixes_caches": not any(keywords.get(key) for key in _ONE_CACHE),
         "kv_connector": read_connector(*map(keywords.get, _CONNECTOR)),
-        "lora": bool(keywords.get("enable_lora")),
+        "prompt_embeds": keywords.get("enable_prompt_embeds") is True,
+        "lora": keywords.get("enable_lora") is True,
         "lora_on_head": adapts_head(keywords.get("enable_lora"), keywords.get("lora_target_modules")),
         "microbatches": has_microbatches(dict(keywords)),
         "scheduler": keywords.get("scheduler_cls"),
@@ -161,7 +160,8 @@ def with_draft(engine: EngineFacts, spec: DraftSpec | None, keywords: Mapping[st
         k=engine.k or usual_k(spec),
         schedule=engine.speculative.get("num_speculative_tokens_per_batch_size") if follows else None,
         parallel_drafting=bool(
-            engine.speculative.get("parallel_drafting") or (spec and spec.family.drafts_in_parallel)
+            engine.speculative.get("parallel_drafting") is True
+            or (spec and spec.family.drafts_in_parallel)
         ),
     )
 
@@ -186,14 +186,6 @@ def _ranks(keywords: Mapping[str, Any], key: str) -> int:
 def _transfer_backend(asked: object) -> str | None:
     """Return the backend that brings weights; vLLM's default where a config names none."""
     return str(asked.get("backend", "nccl")) if isinstance(asked, Mapping) else None
-
-
-def _state_dtype(target: Mapping[str, Any], keywords: Mapping[str, Any], dtype: str) -> str:
-    """Return the dtype of recurrent states, as vLLM picks it; what is no dtype counts as the model's."""
-    asked = keywords.get("mamba_ssm_cache_dtype", "auto")
-    if asked == "auto":
-        asked = stated_state_dtype(target)
-    return str(asked) if asked in STATE_DTYPES else dtype
 
 
 def _load_format(keywords: Mapping[str, Any], speculative: Mapping[str, Any]) -> object:
@@ -253,7 +245,7 @@ def read_release(asked: str) -> str:
     try:
         release = Version(asked)
         is_known = release >= Version(OLDEST_RELEASE)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion is one, and what Python says of thousands of digits
         is_known = False
     if not is_known:
         raise OptionsError(

@@ -15,7 +15,6 @@ from vllm_eagle_ext.engine import EngineFacts, adapts_head, speculative_keys
 from vllm_eagle_ext.engine_rules.draft_vocabulary import quantises_head
 from vllm_eagle_ext.engine_rules.without_hidden_states import lacks_hidden_states
 from vllm_eagle_ext.memory.connectors import read_connector
-from vllm_eagle_ext.memory.geometry import STATE_DTYPE_UNREAD
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import Options
 
@@ -105,8 +104,8 @@ def _read_target(engine_args: Any, target: Any) -> dict[str, Any]:
     replays = target.architecture in REPLAYING_TARGETS
     return {
         "dtype": str(target.dtype).removeprefix("torch."),
-        "state_dtype": _state_dtype(engine_args, target) if replays else "float32",
         "is_hybrid": target.is_hybrid,
+        "default_min_p": target.get_diff_sampling_param().get("min_p"),
         "vllm_replays": bool(engine_args.use_replayssm) and target.supports_replayssm,
         "target_head_is_quantised": quantises_head(target.hf_config.to_dict()),
         "packs_convolutions": replays and current_platform.is_cpu() and packs_convolutions(),
@@ -126,6 +125,7 @@ def _read_arguments(engine_args: Any) -> dict[str, Any]:
         # vLLM may switch its manager of mixed caches off for a connector.
         "mixes_caches": not (args.disable_hybrid_kv_cache_manager or any(offloading)),
         "kv_connector": read_connector(*offloading, args.kv_offloading_backend),
+        "prompt_embeds": bool(args.enable_prompt_embeds),
         "lora": bool(args.enable_lora),
         "lora_on_head": adapts_head(args.enable_lora, args.lora_target_modules),
         "microbatches": model_runner.has_microbatches(args),
@@ -224,14 +224,3 @@ def packs_convolutions() -> bool:
     from vllm.model_executor.layers.mamba.ops.cpu.gdn_attention import is_arm_bf16
 
     return torch.cpu._is_avx512_bf16_supported() or is_arm_bf16()
-
-
-def _state_dtype(engine_args: Any, target: Any) -> str:
-    """Return the dtype that vLLM picks for recurrent states on a GPU."""
-    from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
-
-    asked = engine_args.mamba_ssm_cache_dtype
-    if asked == "auto" and target.architecture not in STATE_DTYPE_UNREAD:
-        asked = target.hf_text_config.to_dict().get("mamba_ssm_dtype") or "auto"
-    found = target.dtype if asked == "auto" else STR_DTYPE_TO_TORCH_DTYPE[asked]
-    return str(found).removeprefix("torch.")

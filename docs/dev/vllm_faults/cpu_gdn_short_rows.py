@@ -9,8 +9,8 @@ Cause: `model_executor/layers/mamba/ops/cpu/gdn_attention.py`, `_spec_forward` m
   if each row of the batch had 1 + K tokens.
 Releases: 0.32 (run); fixed in 0.33 (run).
 Workaround: `replay/on_cpu.py`, `CpuOps.convolve` pads the rows. With one state block per draft token
-  the target is vLLM's own, and the fault stays; a schedule of K, whose steps are short by design, is
-  refused there (`engine_rules/states.py`, `state_can_be_kept`).
+  the target is vLLM's own, and the fault stays: a start warns, and refuses a schedule of K
+  (`engine_rules/states.py`, `short_rows_are_served` and `state_can_be_kept`).
 Remedy: replay.
 Can go when: 0.32 is no longer supported.
 """

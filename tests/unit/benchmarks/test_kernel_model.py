@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.kernel_model import page, plugin_table
+from benchmarks.kernel_model import page, short_table
 from benchmarks.kernel_model.case import TARGETS, cases, share
 from benchmarks.kernel_model.facts import facts_of
 from benchmarks.kernel_model.latency import warp_clocks
@@ -170,8 +170,8 @@ def test_the_page_is_written_from_the_results(data):
         assert page.written(name) == text, "python -m benchmarks.kernel_model --write"
 
 
-def test_the_plugins_table_is_written_from_the_results(data):
-    assert plugin_table.MODULE.read_text(encoding="utf-8") == plugin_table.module_text(data)
+def test_the_short_table_is_written_from_the_results(data):
+    assert short_table.MODULE.read_text(encoding="utf-8") == short_table.module_text(data)
 
 
 def test_the_page_says_what_is_assumed_of_the_second_level_cache(data):

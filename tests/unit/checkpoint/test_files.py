@@ -282,6 +282,34 @@ def test_target_without_a_config(tmp_path):
         read_config(str(tmp_path))
 
 
+@pytest.mark.parametrize("read", [read_config, read_draft_files])
+def test_mistrals_own_format_is_named(tmp_path, read):
+    (tmp_path / "params.json").write_text('{"dim": 64}')
+    (tmp_path / "consolidated.safetensors").write_bytes(b"")
+    with pytest.raises(
+        UnsupportedDraftError, match=r"Mistral's own format, with params\.json"
+    ) as refusal:
+        read(str(tmp_path))
+    assert '"method": "eagle"' in refusal.value.remedy
+
+
+@pytest.mark.parametrize("read", [read_config, read_draft_files])
+@pytest.mark.parametrize("name", ["", "a\0/b\0"])
+def test_a_name_that_is_none(offline, tmp_path, monkeypatch, read, name):
+    """An empty one is not the working folder, whatever lies there."""
+    monkeypatch.chdir(write_target(tmp_path))
+    with pytest.raises(UnsupportedDraftError, match="no name that the hub would take"):
+        read(name)
+
+
+@pytest.mark.parametrize("download_dir", ["cache", "a\0b"])
+def test_a_cache_that_cannot_be_read(offline, tmp_path, download_dir):
+    in_hub_cache(tmp_path / "cache", tiny_draft(tmp_path / "draft"))
+    (tmp_path / "cache/models--owner--draft/refs/main").write_bytes(b"\xff\xfe")
+    with pytest.raises(UnsupportedDraftError, match="the hub's cache cannot be read"):
+        read_draft_files("owner/draft", download_dir=str(tmp_path / download_dir))
+
+
 def test_target_in_the_hub_cache(offline, tmp_path):
     in_hub_cache(tmp_path, write_target(tmp_path / "target"))
     assert read_config("owner/draft", download_dir=str(tmp_path))["num_hidden_layers"] == 8

@@ -167,7 +167,7 @@ def test_weights_that_cannot_be_had(hub, read, status):
 
 def test_repository_without_a_config(hub, read):
     (hub.folder / "config.json").unlink()
-    assert "a draft checkpoint with a config.json" in read(hub.url)["error"]
+    assert "a folder or repository with a config.json" in read(hub.url)["error"]
 
 
 def test_hostile_repository(hub, read):

@@ -14,6 +14,16 @@ from vllm_eagle_ext.families.names import DRAFTERS
 ZEROS = tensor("d2t", lambda _: torch.zeros(VOCAB, dtype=torch.long))
 
 
+def reduced(draft):
+    """A vocabulary of some of the target's tokens, and its map."""
+    of = valid_draft("native")
+    draft.config["draft_vocab_size"] = of.config["draft_vocab_size"]
+    draft.tensors |= {name: of.tensors[name] for name in ("lm_head.weight", "d2t")}
+
+
+MAPPED = {"speculators": [], "p-eagle": [], "dflash": [reduced]}  # which plain vLLM serves
+
+
 def renamed(name, other):
     return lambda draft: draft.tensors.update({other: draft.tensors.pop(name)})
 
@@ -41,6 +51,7 @@ def test_names_that_vllm_lacks():
         pytest.param("speculators", [key(TOP_IDS, [5, 2, 4])], None, id="captured_by_layer"),
         pytest.param("p-eagle", [], None, id="p_eagle"),
         pytest.param("dflash", [], None, id="dflash"),
+        pytest.param("dflash", [reduced], None, id="dflash_reduced"),
         pytest.param(
             "dflash", [key("dflash_config.target_layer_ids", [5, 1, 3])], "ascending order", id="list"
         ),
@@ -54,6 +65,16 @@ def test_names_that_vllm_lacks():
         pytest.param("native", [key("attention_bias", None)], "nulls", id="null"),
         pytest.param("no_aux", [], "hands over aux states", id="no_aux"),
         pytest.param("native", [renamed("fc.weight", "encoder.fc.weight")], "encoder.fc", id="tensor"),
+        *(
+            pytest.param(family, [*changes, renamed("d2t", name)], name, id=f"{family}_{name}")
+            for family, changes in MAPPED.items()
+            for name in ("draft_id_to_target_id", "model.d2t", "model.draft_id_to_target_id")
+        ),
+        pytest.param("speculators", [renamed("t2d", "model.t2d")], None, id="t2d_is_dropped"),
+        pytest.param(
+            "dflash", [renamed("fc.weight", "model.fc.weight")], "model.fc", id="dflash_tensor"
+        ),
+        pytest.param("dflash", [renamed("fc.weight", "encoder.fc.weight")], None, id="dflash_encoder"),
         pytest.param("dflash", [more("d2t", VOCAB), ZEROS], "whole vocabulary", id="d2t"),
         pytest.param("dflash", [key("input_embedding_scale", 8.0)], "input_embedding_scale", id="scale"),
     ],

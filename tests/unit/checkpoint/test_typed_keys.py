@@ -15,10 +15,10 @@ VALUES = [True, 0, 1, 3, 0.5, 3.5, "", "x", [], [3], [True], ["x"], [3.5], [None
 NAMES = ["auto", "bfloat16", "float", "float16", "fp16", "torch.float32"]
 CLASSES = {"LlamaConfig": "llama", "Qwen3Config": "qwen3", "DeepseekV3Config": "kimi_k2"}
 OTHER_CLASSES = {"GptOssConfig": "gpt_oss", "Glm4MoeConfig": "glm4_moe", "MistralConfig": "mistral"}
-# Settings of the class without a field, which configs do not state.
+# Settings of the class that a saved config may state, and a value with which vLLM goes on.
 SETTINGS = {
-    "attribute_map", "has_no_defaults_at_init", "ignore_keys_at_rope_validation", "per_layer_config",
-    "sub_configs",
+    "attribute_map": {}, "has_no_defaults_at_init": False, "ignore_keys_at_rope_validation": ["x"],
+    "per_layer_config": {}, "sub_configs": {},
 }  # fmt: skip
 
 
@@ -95,14 +95,44 @@ def test_dtypes_are_those_of_torch(key):
 def test_names_of_the_class_are_no_keys():
     base = config_class("PreTrainedConfig")
     stated = {field.name for field in fields(base)}
-    found = set(SETTINGS)
-    for name in set(dir(base)) - stated:
+    found = set()
+    for name in set(dir(base)) - stated - set(SETTINGS):
         held = python.getattr_static(base, name)
         is_read_only = isinstance(held, property) and held.fset is None
         is_method = callable(held) or isinstance(held, classmethod | staticmethod)
         if not name.startswith("__") and (is_read_only or is_method):
             found.add(name)
     assert found == class_types.OF_THE_CLASS
+
+
+def test_settings_of_the_class_are_data(tmp_path):
+    """A trainer's library that saves them breaks nothing."""
+    base = config_class("PreTrainedConfig")
+    assert not any(callable(python.getattr_static(base, name)) for name in SETTINGS)
+    draft = valid_draft("native")
+    draft.config |= SETTINGS
+    assert not inspect(draft, tmp_path).errors
+
+
+@pytest.mark.parametrize("name", ["attribute_map", "per_layer_config", "sub_configs"])
+def test_a_setting_that_redirects_keys_is_refused(tmp_path, name):
+    draft = valid_draft("native")
+    draft.config[name] = {"hidden_size": "n_embd"}
+    (error,) = inspect(draft, tmp_path).errors
+    assert error.problem.field == f"{name} of the draft's config.json"
+    assert error.problem.remedy == "remove the key"
+
+
+@pytest.mark.parametrize(
+    "name", ["has_no_defaults_at_init", "is_heterogeneous", "to_dict", "sub_configs"]
+)
+def test_the_root_of_a_speculators_config_shadows_nothing(tmp_path, name):
+    draft = valid_draft("speculators")
+    draft.config[name] = {"a": 1}
+    assert not inspect(draft, tmp_path / "root").errors
+    draft.config[LAYER][name] = draft.config.pop(name)
+    errors = inspect(draft, tmp_path / "layer").errors
+    assert [error.rule for error in errors] == ["config_is_well_formed"] * (name[0] != "h")
 
 
 def test_model_types_are_those_that_vllm_can_read():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -51,6 +53,19 @@ def test_it_is_bounded(tmp_path, monkeypatch):
     (tmp_path / "ids.json").write_text("[1, 2, 3, 4, 5, 6, 7]")
     with pytest.raises(OptionsError, match="longer than 20 bytes"):
         read_vocabulary_file(str(tmp_path / "ids.json"))
+
+
+@pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="the kernel's log is root's")
+def test_a_file_of_the_kernel_is_not_waited_for():
+    """It is a regular file, and a read of it waits for the next line of the log."""
+    command = (
+        "from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file as read;"
+        "read('/proc/kmsg')"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "OptionsError: vllm-eagle-ext: additional_config.eagle_ext.draft_vocabulary" in result.stderr
 
 
 def test_no_file(tmp_path):

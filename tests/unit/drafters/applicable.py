@@ -99,7 +99,6 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("d2t_is_a_map", "vocabulary map"): REDUCED,
     ("d2t_is_a_map", "reshape tensor"): REDUCED,
     ("d2t_is_a_map", "retype tensor"): REDUCED,
-    ("d2t_is_converted", "vocabulary map"): REDUCED,
     ("d2t_agrees_with_t2d", "vocabulary map"): REDUCED,
     ("d2t_agrees_with_t2d", "reshape tensor"): REDUCED,
     ("d2t_agrees_with_t2d", "retype tensor"): REDUCED,
@@ -107,7 +106,6 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("head_is_present", "rename tensor"): REDUCED,
     ("embeddings_can_be_shared", "surroundings"): PUBLISHED,
     ("shared_parts_are_usual", "drop tensor"): SHAREABLE,
-    ("tied_embeddings_are_ignored", "other keys"): EAGLE3,
     ("tokenizers_agree", "surroundings"): ALL,
     ("target_width_fits", "number"): ALL,
     ("target_width_fits", "other keys"): ALL,
@@ -117,7 +115,6 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("rope_is_stated", "drop key"): ALL,
     ("rope_matches_the_target", "number"): ALL,
     ("rope_matches_the_target", "surroundings"): ALL,
-    ("head_dim_is_stated", "drop key"): FUSED_QKV,
     ("heads_divide", "drop key"): ("qwen3", *DFLASH),  # whose default is 32
     ("heads_divide", "number"): ("mla",),
     ("layer_types_are_complete", "other keys"): ALL,

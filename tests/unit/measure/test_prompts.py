@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.support.engine import TINY
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.prompts import (
-    load_tokenizer,
     random_ids,
     read_prompts,
     read_texts,
     token_ids,
 )
+from vllm_eagle_ext.measure.tokenizer import load_tokenizer
 
 TARGET = str(TINY / "target")
 
@@ -26,11 +28,65 @@ def test_built_in_prompts_are_distinct():
 def test_lines_of_a_file(tmp_path):
     file = tmp_path / "prompts"
     file.write_text(
-        'plain words\n\n"a string"\n{"text": "of text"}\n{"prompt": "of prompt"}\n{"other": 1}\n'
+        'plain words\n\n"a string"\n{"text": "of text"}\n{"prompt": "of prompt"}\n[1]\n{broken\n'
+        '{"text": ""}\n{"messages": [{"role": "user", "content": "of a turn"}]}\r\n' + "[" * 10**5
     )
     assert read_texts(str(file)) == [
-        "plain words", "a string", "of text", "of prompt", '{"other": 1}'
+        "plain words", "a string", "of text", "of prompt", "[1]", "{broken", "of a turn", "[" * 10**5
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["prompts.txt", "prompts.jsonl"])
+def test_lines_end_at_line_feeds_only(tmp_path, name):
+    texts = ["a\u2028b", "c\x85d", "e\x0cf", "g"]
+    written = "\n".join(json.dumps({"text": text}, ensure_ascii=False) for text in texts)
+    (tmp_path / name).write_text("\ufeff" + written, encoding="utf-8")
+    assert read_texts(str(tmp_path / name)) == texts
+
+
+TURNS = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"question": "q", "answer": "a"}, "line 2: .* it has 'question', 'answer'"),
+        ([{"text": "x"}], "line 2: neither a text nor an object"),
+        ({"messages": TURNS}, "'messages' of one user turn; it has 'messages'"),
+        ({"messages": TURNS[1:]}, "'messages' of one user turn"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "of one user turn"),
+        ({"text": 0}, "it has 'text'"),
+        ({"text": ["x"]}, "it has 'text'"),
+        ({}, "it has no key"),
+        ({"\x1b[2J\n": 1}, r"it has '\\x1b\[2J\\n'"),
+        ({"text": "\ud800 x"}, "line 2: .*surrogates not allowed"),
+    ],
+)
+@pytest.mark.parametrize("name", ["prompts", "prompts.jsonl"])
+def test_an_object_without_a_text_is_refused(tmp_path, name, line, words):
+    (tmp_path / name).write_text(f'"first"\n{json.dumps(line)}\n')
+    with pytest.raises(SpeculativeConfigError, match=words) as raised:
+        read_texts(str(tmp_path / name))
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("plain words", "line 2: Expecting value"),
+        ('{"text": "cut', "line 2: "),
+        ("[1]", "neither a text nor an object"),
+        ("[" * 10**5, "nested too deeply"),
+        ('{"text": ' * 10**5, "nested too deeply"),
+        ("x" * (2**23 + 1), "longer than"),
+    ],
+)
+def test_each_line_of_json_lines_is_json(tmp_path, line, words):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(f'"first"\n{line}\n')
+    with pytest.raises(SpeculativeConfigError, match=words):
+        read_texts(str(file))
+    assert read_texts(str(file), count=1) == ["first"]
 
 
 def test_categories(tmp_path):

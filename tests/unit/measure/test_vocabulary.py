@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 
 import pytest
@@ -13,8 +14,9 @@ from tests.support.engine import TINY
 from tests.unit.cli.output import refusal
 from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file
 from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.cli import vocabulary as vocabulary_command
 from vllm_eagle_ext.measure import vocabulary
-from vllm_eagle_ext.measure.prompts import load_tokenizer
+from vllm_eagle_ext.measure.tokenizer import Tokenizer, load_tokenizer
 from vllm_eagle_ext.measure.vocabulary import choose, count_tokens
 
 TEXTS = TINY / "prompts.jsonl"
@@ -40,15 +42,32 @@ def test_the_most_frequent_are_chosen():
 
 
 def test_a_plain_text_is_counted_with_its_line_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary, "_PIECE", 1)
-    lines = ["def a():\n", "    return 1\n"]
+    monkeypatch.setattr(vocabulary, "_PIECE", 9)
+    lines = ["def a():\n", "return 1\n"]
     tokenizer = load_tokenizer(str(TINY / "target"))
     (tmp_path / "text.py").write_text("".join(lines))
     expected = Counter(token for line in lines for token in tokenizer(line)["input_ids"])
-    assert count_tokens(tmp_path / "text.py", tokenizer) == expected
     (tmp_path / "text.jsonl").write_text(json.dumps({"text": lines[0]}) + "\n")
-    counted = count_tokens(tmp_path / "text.jsonl", tokenizer)
+    with Tokenizer(str(TINY / "target")) as bounded:
+        assert count_tokens(tmp_path / "text.py", bounded) == expected
+        counted = count_tokens(tmp_path / "text.jsonl", bounded)
     assert counted == Counter(tokenizer(lines[0])["input_ids"])
+
+
+@pytest.mark.parametrize("name", ["text.txt", "text.JSONL"])
+def test_json_lines_are_read_as_such_by_any_name(tmp_path, name):
+    (tmp_path / name).write_text('{"text": "first"}\n{"prompt": "second"}\n')
+    assert list(vocabulary._pieces(tmp_path / name)) == ["first", "second"]
+
+
+@pytest.mark.parametrize("name", ["text.txt", "text.jsonl"])
+def test_a_long_line_is_read_in_pieces(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(vocabulary, "_PIECE", 100)
+    text = "word " * 999
+    (tmp_path / name).write_text(json.dumps(text) if name.endswith("l") else text)
+    pieces = list(vocabulary._pieces(tmp_path / name))
+    assert "".join(pieces) == text
+    assert max(map(len, pieces)) <= 100
 
 
 def test_it_prints_and_writes(run, tmp_path):
@@ -66,9 +85,16 @@ def test_it_prints_and_writes(run, tmp_path):
     assert size == {"entries": 768, "share": pytest.approx(share), "saved": 2 * 768 * 192}
     assert len(ids) == 768
     assert share > 0.85
-    shown = run(draft, "--entries", "768").stdout
+    shown = run(draft, "--entries", "768", "--force").stdout
     assert f"768 entries keep {share:6.1%} of them, and read 0.3 MB less per drafted token" in shown
     assert "--additional-config" in shown
+
+
+def test_fewer_entries_than_tokens_of_chats(run, monkeypatch):
+    monkeypatch.setattr(vocabulary_command, "_ends", lambda case: frozenset(range(64)))
+    refused = run(TINY / "dflash", "--entries", "64", target="hybrid_target")
+    assert refused.exit_code == 2
+    assert "--entries is 64. Allowed: more than the 65 tokens of chats" in refused.stderr
 
 
 def test_a_block_is_named(run):
@@ -81,6 +107,29 @@ def test_ends_of_texts_are_kept(run, tmp_path):
     draft = native_without_a_head(tmp_path / "native")
     run(draft, "--entries", "64")
     assert ends <= set(read_vocabulary_file(str(tmp_path / "ids.json")))
+
+
+def test_tokens_of_chats_are_kept(run, tmp_path):
+    """Ends of turns and marks of thinking: plain texts lack them, and config.json need not name them."""
+    target = tmp_path / "target"
+    shutil.copytree(TINY / "target", target)
+    stated = json.loads((target / "tokenizer.json").read_text())
+    named = {id_: token for token, id_ in stated["model"]["vocab"].items()}
+    of_a_turn, of_thought, unused = [id_ for id_ in range(1400, 1536) if named[id_].isalpha()][:3]
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    for id_ in (of_a_turn, of_thought, unused):
+        added = {"id": id_, "content": named[id_], "special": id_ == of_a_turn, **plain}
+        stated["added_tokens"].append(added)
+    (target / "tokenizer.json").write_text(json.dumps(stated))
+    (target / "chat_template.jinja").write_text("{{ messages[0].content }}" + named[of_thought])
+    texts = tmp_path / "texts.txt"
+    texts.write_text(" ".join(map(str, range(2000))))
+    draft = native_without_a_head(tmp_path / "native")
+    result = run(draft, "--entries", "64", texts=texts, target=target)
+    assert result.exit_code == 0, result.output
+    ids = set(read_vocabulary_file(str(tmp_path / "ids.json")))
+    assert {of_a_turn, of_thought} <= ids
+    assert unused not in ids
 
 
 @pytest.mark.parametrize(
@@ -108,6 +157,19 @@ def test_a_file_that_cannot_be_written(run, tmp_path):
     assert "--out cannot be written" in refusal(run(TINY / "native", "--entries", "64"))
 
 
+def test_an_existing_file_is_replaced_only_by_force(run, tmp_path):
+    """By rename: what a link leads to stays as it is."""
+    (tmp_path / "config.json").write_text("kept")
+    (tmp_path / "ids.json").symlink_to(tmp_path / "config.json")
+    draft = native_without_a_head(tmp_path / "native")
+    assert "only --force replaces it" in refusal(run(draft, "--entries", "64"))
+    assert run(draft, "--entries", "64", "--force").exit_code == 0
+    assert len(read_vocabulary_file(str(tmp_path / "ids.json"))) == 64
+    assert not (tmp_path / "ids.json").is_symlink()
+    assert (tmp_path / "config.json").read_text() == "kept"
+    assert not list(tmp_path.glob(".ids*"))
+
+
 @pytest.mark.parametrize(
     ("texts", "options", "words"),
     [
@@ -117,6 +179,7 @@ def test_a_file_that_cannot_be_written(run, tmp_path):
         (None, ("--prompts", "missing.txt"), 'write "built-in" for the prompts of this package'),
         (TEXTS, ("--engine", '{"model": "x"}'), "--engine is ['model']"),
         (TEXTS, ("--engine", '{"max_model_len": "4k"}'), "--engine: max_model_len is '4k'"),
+        (TEXTS, ("--engine", '{"trust_remote_code": "false"}'), "trust_remote_code is 'false'"),
         (TEXTS, ("--engine", '{"pipeline_parallel_size": "x"}'), "pipeline_parallel_size is 'x'"),
         (None, ("--prompts", str(TEXTS), "--engine", '{"model": "x"}'), "--engine is ['model']"),
     ],

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from types import SimpleNamespace
 
 import pytest
 from vllm import platforms
 from vllm.config import CompilationConfig, CUDAGraphMode, VllmConfig
+from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
 
+from vllm_eagle_ext.memory import cuda_graphs
 from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, beyond_graphs, default_graphs, graphs_of
 
 pytestmark = pytest.mark.promise("`plan` says where full CUDA graphs end, and which size captures all")
@@ -16,7 +20,7 @@ pytestmark = pytest.mark.promise("`plan` says where full CUDA graphs end, and wh
 BATCH = 8192
 
 
-def sizes_of(monkeypatch, k, max_num_seqs, capability=(9, 0), limit=None):
+def sizes_of(monkeypatch, k, max_num_seqs, capability=(9, 0), limit=None, batch=BATCH):
     """The sizes that vLLM captures, by its own function."""
     family = SimpleNamespace(is_device_capability_family=lambda asked: capability[0] == asked // 10)
     monkeypatch.setattr(platforms, "current_platform", family)
@@ -27,7 +31,7 @@ def sizes_of(monkeypatch, k, max_num_seqs, capability=(9, 0), limit=None):
     config = SimpleNamespace(
         model_config=SimpleNamespace(enforce_eager=False),
         compilation_config=compilation,
-        scheduler_config=SimpleNamespace(max_num_seqs=max_num_seqs, max_num_batched_tokens=BATCH),
+        scheduler_config=SimpleNamespace(max_num_seqs=max_num_seqs, max_num_batched_tokens=batch),
         speculative_config=None,
         uniform_decode_query_len=1 + k,
         num_speculative_tokens=k,
@@ -83,6 +87,35 @@ def test_the_size_that_is_advised_captures_all(monkeypatch, k, fit):
         compilation.cudagraph_capture_sizes, k=k, max_num_seqs=1024, fit=fit, batch_tokens=BATCH
     )
     assert started.enough
+
+
+@pytest.mark.parametrize("batch", [BATCH, 512])
+@pytest.mark.parametrize("max_num_seqs", [8, 256, 1024])
+@pytest.mark.parametrize("k", [3, 7])
+def test_a_target_whose_limit_vllm_sets(monkeypatch, k, max_num_seqs, batch):
+    (architecture,) = cuda_graphs._SET_BY_VLLM
+    set_ = SimpleNamespace(cudagraph_capture_sizes=None, max_cudagraph_capture_size=None)
+    config = SimpleNamespace(
+        structured_outputs_config=SimpleNamespace(reasoning_parser="x"), compilation_config=set_
+    )
+    MODELS_CONFIG_MAP[architecture].verify_and_update_config(config)
+    limit = set_.max_cudagraph_capture_size
+    compilation = sizes_of(monkeypatch, k, max_num_seqs, limit=limit, batch=batch)
+    found = default_graphs(
+        k=k, max_num_seqs=max_num_seqs, fit=300, capability=(9, 0), architecture=architecture,
+        batch_tokens=batch,
+    )  # fmt: skip
+    assert found.tokens == compilation.max_cudagraph_capture_size
+    assert found.requests == largest_on_v2(compilation, 1 + k, max_num_seqs)
+
+
+def test_no_other_target_has_a_limit_of_its_own():
+    source = inspect.getsource(sys.modules[MODELS_CONFIG_MAP["GptOssForCausalLM"].__module__])
+    assert source.count("max_cudagraph_capture_size = ") == len(cuda_graphs._SET_BY_VLLM)
+    wanted = MODELS_CONFIG_MAP["GptOssForCausalLM"]
+    assert {name for name, one in MODELS_CONFIG_MAP.items() if one is wanted} == set(
+        cuda_graphs._SET_BY_VLLM
+    )
 
 
 def test_a_step_holds_no_more_than_a_batch():

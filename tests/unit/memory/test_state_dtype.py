@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_eagle_ext.memory.geometry import STATE_DTYPE_UNREAD
+from tests.unit.memory.configs import config
+from vllm_eagle_ext.memory.geometry import STATE_DTYPE_UNREAD, read_target
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
-from vllm_eagle_ext.preflight.foreseen import foresee_engine
 
 
 def test_those_that_are_unread_have_no_config_hook_of_vllms():
@@ -20,6 +20,7 @@ def test_those_that_are_unread_have_no_config_hook_of_vllms():
     [("Qwen3_5ForConditionalGeneration", 4), *((name, 2) for name in STATE_DTYPE_UNREAD)],
 )
 def test_bytes_of_a_state(architecture, size):
-    text = {"mamba_ssm_dtype": "float32"}
-    config = {"architectures": [architecture], "text_config": text}
-    assert foresee_engine(config, platform="cuda").state_width == size
+    read = read_target(
+        config("qwen3_6_27b", mamba_ssm_dtype="float32") | {"architectures": [architecture]}
+    )
+    assert read.recurrent.state_bytes == size

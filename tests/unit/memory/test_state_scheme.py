@@ -6,15 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from vllm_eagle_ext.checkpoint.findings import Problem
+from vllm_eagle_ext.checkpoint.findings import Problem, Severity
 from vllm_eagle_ext.engine import EngineFacts
-from vllm_eagle_ext.engine_rules.states import state_can_be_kept
+from vllm_eagle_ext.engine_rules.states import short_rows_are_served, state_can_be_kept
 from vllm_eagle_ext.errors import HybridStateError
-from vllm_eagle_ext.memory import kernel_times
-from vllm_eagle_ext.memory.chunked_kernels import unsupported_reason
-from vllm_eagle_ext.memory.modelled_times import LIKELY_US
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
-from vllm_eagle_ext.memory.state_scheme import choose, unsupported_by_replay
+from vllm_eagle_ext.memory.state_scheme import OPTION, choose, unsupported_by_replay
 from vllm_eagle_ext.options import Options
 
 PLAIN = EngineFacts(
@@ -25,6 +22,7 @@ PLAIN = EngineFacts(
     platform="cuda",
     prefix_caching=True,
 )
+ON_CPU = {"runner": "v1", "platform": "cpu", "prefix_caching": False}
 IMPOSSIBLE = {
     "platform": {"platform": "rocm"},
     "model runner": {"runner": "v1", "prefix_caching": False},
@@ -66,7 +64,7 @@ def test_auto_takes_replay_where_it_saves(k, replays):
         ({"k": 1}, "per_token, 3 state blocks per request (committed state, 1 draft token, block "),
         (
             {"runner": "v1", "platform": "cpu", "prefix_caching": False},
-            "replay, 2 state blocks per request (committed state, CPU scratch); 15 draft tokens",
+            "replay, 2 state blocks per request (committed state, CPU scratch); 15 draft tokens, ",
         ),
     ],
     ids=str,
@@ -75,100 +73,56 @@ def test_what_is_kept_is_counted_as_vllm_counts(changes, said):
     assert str(choose(asking(replace(PLAIN, **changes), "auto"))).startswith(said)
 
 
-# Replay takes 4 us at K = 3 and 1 us more per draft token, vLLM 4 and 2; the second device's state
-# is read twice as fast.
-MODELLED = {
-    90: {
-        "H1": {4: {"sequential": {3: 4.0, 7: 8.0}, "per_token": {3: 4.0, 7: 12.0, 15: 28.0}}},
-        "H2": {4: {"sequential": {3: 4.0, 7: 8.0}, "per_token": {3: 3.75, 7: 7.75, 15: 15.75}}},
-    },
-    120: {"R": {4: {"chunked": {3: 2.0, 7: 2.0}, "sequential": {3: 9.0, 7: 9.0},
-                    "per_token": {3: 4.0, 7: 8.0}}}},
-}  # fmt: skip
+@pytest.mark.parametrize("capability", [None, (8, 0), (9, 0), (10, 0), (12, 0)])
+@pytest.mark.parametrize("k", [1, 2, 3, 15])
+def test_a_gpu_is_judged_by_k(capability, k):
+    """Whatever GPU, kernels and states there are: no modelled time decides."""
+    for changes in ({}, {"text": {"linear_key_head_dim": 20}}):
+        choice = choose(replace(PLAIN, capability=capability, k=k, **changes))
+        assert choice == choose(replace(PLAIN, k=k))
+        assert choice.replays is (k >= 3)
+        assert ("on a GPU replay pays from 3" in choice.reason) is not choice.replays
 
 
-@pytest.fixture
-def modelled(monkeypatch):
-    monkeypatch.setattr(kernel_times, "LIKELY_US", MODELLED)
+@pytest.mark.parametrize("release", ["0.32.0", "0.33.0"])
+@pytest.mark.parametrize("k", [1, 2, 3, 15])
+def test_a_cpu_replays_wherever_it_can(k, release):
+    drafts = "1 draft token" if k == 1 else f"{k} draft tokens"
+    choice = choose(replace(PLAIN, **ON_CPU | {"k": k, "release": release}))
+    assert (choice.scheme, choice.reason) == ("replay", f"{drafts}, on a CPU")
 
 
-AT = "sequential verify and commit are modelled at"
-OF_VLLMS = "of the time of vLLM's own kernel"
-BY_MODEL = [
-    ((9, 0), 7, "replay", f"7 draft tokens: on sm_90 {AT} 0.67 to 1.03 {OF_VLLMS}, about even, and "),
-    ((9, 0), 7, "replay", "about even, and 2 state blocks instead of 9 decide"),
-    ((9, 0), 3, "replay", f"3 draft tokens: on sm_90 {AT} 1.00 to 1.07 {OF_VLLMS}"),
-    ((9, 0), 2, "per_token", f"2 draft tokens: on sm_90 {AT} 1.09 to 1.50 {OF_VLLMS}. Replay would "),
-    ((9, 0), 2, "per_token", "Replay would take 2 state blocks instead of 4: ask for it with "),
-    ((9, 0), 2, "per_token", "hybrid_state 'replay' if requests wait for memory"),
-    ((10, 3), 7, "replay", "on sm_90 "),  # the nearest below
-    (
-        (12, 1),
-        3,
-        "replay",
-        f"on sm_120 chunked verify and commit are modelled at 0.50 {OF_VLLMS}, and ",
-    ),
-    ((12, 1), 3, "replay", "own kernel, and 2 state blocks instead of 5 are kept"),
-    ((8, 0), 2, "per_token", "2 draft tokens save little; replay pays from 3"),  # none below
-    (None, 2, "per_token", "2 draft tokens save little; replay pays from 3"),
-    (None, 3, "replay", "3 draft tokens"),
+SHORT_ROWS = [
+    ({}, "per_token", ["leave the option out"]),
+    ({"dtype": "float16"}, "auto", ["--dtype bfloat16"]),
+    ({"dtype": "float16"}, "per_token", ["leave the option out", "--dtype bfloat16"]),
+    ({"prefix_caching": True}, "auto", ["--no-enable-prefix-caching"]),
 ]
 
 
-@pytest.mark.usefixtures("modelled")
-@pytest.mark.parametrize(("capability", "k", "scheme", "said"), BY_MODEL)
-def test_a_gpu_is_judged_by_its_modelled_times(capability, k, scheme, said):
-    choice = choose(asking(replace(PLAIN, capability=capability, k=k), "auto"))
-    assert choice.scheme == scheme
-    assert said in choice.reason
+@pytest.mark.parametrize("k", [1, 2, 7])
+@pytest.mark.parametrize(("changes", "asked", "remedies"), SHORT_ROWS, ids=str)
+def test_rows_that_a_cpu_misplaces_are_warned_of(changes, asked, remedies, k):
+    engine = asking(replace(PLAIN, **ON_CPU | changes | {"k": k}), asked)
+    assert short_rows_are_served.severity is Severity.WARNING
+    (found,) = short_rows_are_served.check(engine)
+    assert (found.field, found.value) == (OPTION, asked)
+    assert choose(engine).reason in found.allowed
+    assert all(remedy in found.remedy for remedy in remedies)
 
 
-@pytest.mark.usefixtures("modelled")
-def test_kernels_that_are_asked_for_are_judged():
-    choice = choose(asking(replace(PLAIN, capability=(12, 0), k=3), "auto", replay_kernels="sequential"))
-    assert not choice.replays
-    assert f"on sm_120 {AT} 2.25 {OF_VLLMS}" in choice.reason
-
-
-@pytest.mark.usefixtures("modelled")
-def test_layers_that_chunked_kernels_cannot_run_are_judged_by_the_sequential_ones():
-    """On sm_120 their times alone speak for replay."""
-    widths = {"linear_key_head_dim": 20, "linear_value_head_dim": 16}
-    reason = unsupported_reason(20, 16, 4, "torch.bfloat16", "torch.float32")
-    choice = choose(replace(PLAIN, capability=(12, 0), k=3, text=widths))
-    assert not choice.replays
-    assert f"3 draft tokens, no chunked kernels ({reason}): on sm_120 {AT} 2.25" in choice.reason
-
-
-@pytest.mark.usefixtures("modelled")
-def test_a_width_of_states_that_was_not_modelled_is_judged_by_k():
-    assert (
-        choose(asking(replace(PLAIN, capability=(9, 0), state_dtype="bfloat16"), "auto")).reason
-        == "15 draft tokens"
-    )
-
-
-@pytest.mark.usefixtures("modelled")
-def test_beyond_the_modelled_k_times_go_on_as_between_the_last_two():
-    found = kernel_times.kernel_times((9, 0), k=15, state_width=4)
-    assert found is not None
-    assert (found.least, found.most) == (pytest.approx(16 / 28), pytest.approx(16 / 15.75))
-
-
-def test_a_cpu_is_judged_by_k():
-    on_cpu = replace(PLAIN, runner="v1", platform="cpu", prefix_caching=False)
-    assert choose(replace(on_cpu, capability=(9, 0))).reason == "15 draft tokens"
-
-
-@pytest.mark.parametrize("capability", sorted(LIKELY_US))
-@pytest.mark.parametrize("width", [2, 4])
-def test_many_drafts_replay_on_every_modelled_gpu(capability, width):
-    engine = replace(
-        PLAIN, capability=divmod(capability, 10), state_dtype={2: "bfloat16", 4: "float32"}[width]
-    )
-    choice = choose(asking(engine, "auto"))
-    assert choice.replays
-    assert f"on sm_{capability} chunked verify and commit are modelled at 0." in choice.reason
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},  # replay
+        {"release": "0.33.0", "dtype": "float16"},
+        {"platform": "cuda", "runner": "v2", "k": 1},
+        {"architecture": "Qwen3ForCausalLM", "dtype": "float16"},
+    ],
+    ids=str,
+)
+def test_rows_that_are_placed_right_need_no_warning(changes):
+    assert not list(short_rows_are_served.check(replace(PLAIN, **ON_CPU | changes)))
 
 
 def test_what_is_asked_for_is_done():
@@ -204,7 +158,6 @@ def test_prefix_caching_on_v1_without_triton_is_refused():
         assert not refusals(other)
 
 
-ON_CPU = {"runner": "v1", "platform": "cpu", "prefix_caching": False}
 SCHEDULE = {"schedule": [[1, 4, 15], [5, 8, 0]]}
 KEY = "num_speculative_tokens_per_batch_size"
 
@@ -234,7 +187,7 @@ def test_a_schedule_on_a_cpu_needs_replay(changes):
     [
         ({}, "replay", True),
         ({}, "auto", True),
-        ({"k": 2}, "auto", True),  # replay pays from 3 on; here nothing else serves
+        ({"k": 2}, "auto", True),
         ({"schedule": None}, "per_token", False),
         ({"release": "0.33.0"}, "per_token", False),
         ({"platform": "cuda", "runner": "v2"}, "per_token", False),

@@ -53,10 +53,8 @@ def test_few_drafts_are_planned_as_auto_takes_them(said):
     found = said("-k", "1", "--gpu-mem", "140", "--max-model-len", "32768")
     assert found["hybrid_state"]["auto"] == "per_token"
     assert found["line"] == (
-        "Recurrent state: per_token, 3 state blocks per request, 450 MiB: 1 draft token: on sm_90 "
-        "chunked verify and commit are modelled at 1.12 to 1.59 of the time of vLLM's own kernel. "
-        "Replay would take 2 state blocks instead of 3: ask for it with "
-        "additional_config.eagle_ext.hybrid_state 'replay' if requests wait for memory. "
+        "Recurrent state: per_token, 3 state blocks per request, 450 MiB: 1 draft token saves "
+        "little; on a GPU replay pays from 3. "
         "Replay would take 2 state blocks, 300 MiB. "
         "31 requests of 32768 tokens fit, with replay 33."
     )

@@ -79,8 +79,8 @@ def test_on_a_cpu(said):
 @pytest.mark.parametrize(
     ("published_in", "auto", "why"),
     [
-        ("bfloat16", "replay", "15 draft tokens"),
-        ("float32", "replay", "15 draft tokens"),  # vLLM's `auto` serves it in bfloat16
+        ("bfloat16", "replay", "15 draft tokens, on a CPU"),
+        ("float32", "replay", "15 draft tokens, on a CPU"),  # vLLM's `auto` serves it in bfloat16
         ("float16", "per_token", "replay is not possible: dtype is 'float16'"),
     ],
 )
@@ -95,9 +95,10 @@ def test_the_dtype_that_a_cpu_serves(said, tmp_path, published_in, auto, why):
 
 
 @pytest.mark.parametrize(("release", "replay", "per_token"), [("0.32", 2, 3), ("0.33", 3, 4)])
-def test_the_reason_counts_the_blocks_of_the_table(said, release, replay, per_token):
+def test_the_line_counts_the_blocks_of_the_table(said, release, replay, per_token):
     found = said("-k", "1", "--gpu-mem", "140", "--vllm", release, "--device", "sm_90")
-    assert f"{replay} state blocks instead of {per_token}" in found["hybrid_state"]["why"]
+    assert f"per_token, {per_token} state blocks" in found["line"]
+    assert f"Replay would take {replay} state blocks" in found["line"]
     assert found["replay"]["pages_per_request"] == replay
     assert found["per_token"]["pages_per_request"] == per_token
 
@@ -121,7 +122,8 @@ def test_the_release_that_is_installed(target, monkeypatch, installed, release, 
     found = json.loads(
         CliRunner().invoke(app, ["plan", "--target", str(target), *H200, "--json"]).stdout
     )
-    assert (found["assumptions"]["vllm"], found["assumptions"]["vllm_from"]) == (release, origin)
+    assumed = found["plans"][0]["assumptions"]
+    assert (assumed["vllm"], assumed["vllm_from"]) == (release, origin)
 
 
 @pytest.mark.parametrize(
@@ -191,10 +193,3 @@ def test_where_full_graphs_end(said, plan, options, ends, wanted):
     assert graphs["max_cudagraph_capture_size"] == wanted
     advice = f"--max-cudagraph-capture-size {wanted} captures all"
     assert (advice in plan(*H200, *options).stdout) is (wanted is not None)
-
-
-def test_heads_that_chunked_kernels_cannot_run_are_planned_by_the_sequential_ones(tmp_path, said):
-    """As a start counts, which knows the same widths."""
-    target = write_config(tmp_path / "other", config("qwen3_6_27b", linear_key_head_dim=120))
-    found = said("-k", "3", "--gpu-mem", "140", "--device", "sm_90", of=target)
-    assert "no chunked kernels (heads are 120 and 128 wide" in found["hybrid_state"]["why"]

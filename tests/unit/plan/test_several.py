@@ -11,7 +11,7 @@ REST = H200[2:]
 
 def test_each_is_the_plan_of_its_own(plan, said):
     found = json.loads(plan("-k", "1,7,15", *REST, "--json").stdout)
-    assert found.keys() == {"plans", "exit_code"}
+    assert found.keys() == {"schema_version", "plans", "exit_code"}
     assert found["plans"] == [said("-k", k, *REST) for k in ("1", "7", "15")]
     assert [one["request"]["k"] for one in found["plans"]] == [1, 7, 15]
 
@@ -43,4 +43,4 @@ def test_the_worst_exit_code(plan):
 
 
 def test_a_k_that_is_named_twice_is_planned_once(said, plan):
-    assert json.loads(plan("-k", "3,3", *REST, "--json").stdout) == said("-k", "3", *REST)
+    assert json.loads(plan("-k", "3,3", *REST, "--json").stdout)["plans"] == [said("-k", "3", *REST)]

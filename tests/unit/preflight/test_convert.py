@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from typer.testing import CliRunner
 from tests.support import published
 from tests.support.checkpoints import tiny_draft
 from tests.support.drafts import OURS, valid_draft, write
-from tests.unit.checkpoint.rules.changes import ANGELSLIM, IDS, TOP_IDS, key, no_key
+from tests.unit.checkpoint.rules.changes import ANGELSLIM, IDS, TOP_IDS, as_qwen3, key, no_key
 from tests.unit.preflight.configs import speculative_config
 from vllm_eagle_ext.checkpoint.stock_gaps import stock_gaps
 from vllm_eagle_ext.cli import app
@@ -202,24 +204,42 @@ def test_weights_are_linked_and_else_copied(target, tmp_path, monkeypatch):
     assert copied.read_bytes() == linked.read_bytes()
 
 
-def test_shards_and_their_names(target, tmp_path):
-    """vLLM needs no index where each file of the folder is the draft's."""
-    draft = five(tmp_path / "draft")
+def sharded(draft: Path, front: str = "model") -> dict[str, list[str]]:
+    """Write the draft's weights to two files; return the names of tensors in each."""
     tensors = load_file(draft / "model.safetensors")
     (draft / "model.safetensors").unlink()
     names = sorted(tensors)
     shards = {
-        "model-00001-of-00002.safetensors": names[::2],
-        "model-00002-of-00002.safetensors": names[1::2],
+        f"{front}-00001-of-00002.safetensors": names[::2],
+        f"{front}-00002-of-00002.safetensors": names[1::2],
     }
     for shard, own in shards.items():
         save_file({name: tensors[name] for name in own}, draft / shard, metadata={"format": "pt"})
     index = {"weight_map": {name: shard for shard, own in shards.items() for name in own}}
-    (draft / "model.safetensors.index.json").write_text(json.dumps(index))
+    (draft / f"{front}.safetensors.index.json").write_text(json.dumps(index))
+    return shards
+
+
+@pytest.mark.parametrize("front", ["model", "consolidated"])
+def test_shards_have_an_index(target, tmp_path, front):
+    draft = five(tmp_path / "draft")
+    shards, index_name = sharded(draft, front), f"{front}.safetensors.index.json"
     for form in FORMATS:
-        result = told(draft, target, tmp_path / form, "--format", form)
-        assert result.exit_code == 0, result.output
-        assert {path.name for path in (tmp_path / form).iterdir()} == {*shards, "config.json"}
+        out = tmp_path / form
+        assert told(draft, target, out, "--format", form).exit_code == 0
+        assert {path.name for path in out.iterdir()} == {*shards, "config.json", index_name}
+        index = json.loads((out / index_name).read_text())
+        held = {shard: load_file(out / shard) for shard in shards}
+        assert index["weight_map"] == {name: shard for shard, own in held.items() for name in own}
+        size = sum(t.numel() * t.element_size() for own in held.values() for t in own.values())
+        assert index["metadata"]["total_size"] == size
+
+
+def test_shards_and_their_names(target, tmp_path):
+    draft = five(tmp_path / "draft")
+    tensors = load_file(draft / "model.safetensors")
+    shards, names = sharded(draft), sorted(tensors)
+    assert told(draft, target, tmp_path / "speculators", "--format", "speculators").exit_code == 0
     found = {}
     for shard in shards:
         found |= load_file(tmp_path / "speculators" / shard)
@@ -247,6 +267,72 @@ def test_a_folder_that_cannot_be_written(target, tmp_path):
     result = told(five(tmp_path / "draft"), target, blocked / "copy")
     assert result.exit_code == 2
     assert "OUT cannot be written" in result.stderr
+
+
+@contextmanager
+def room_of(size: int):
+    """Let no file become longer, as where a disk is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_nothing_stays_of_a_copy_that_cannot_be_finished(target, tmp_path, is_there):
+    draft, out = five(tmp_path / "draft"), tmp_path / "copy"
+    shards = sharded(draft)
+    if is_there:
+        out.mkdir()
+    sizes = [(draft / shard).stat().st_size for shard in shards]
+    assert sizes[0] < sizes[1]
+    with room_of(sizes[1] - 1):  # the first shard is written whole
+        failed = told(draft, target, out, "--format", "speculators")
+    assert failed.exit_code == 2
+    assert "OUT cannot be written" in failed.stderr
+    assert out.exists() == is_there
+    assert not is_there or not any(out.iterdir())
+    assert told(draft, target, out, "--format", "speculators").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["draft_id_to_target_id", "model.d2t"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_map_of_another_name_gets_vllms(target, tmp_path, name, form):
+    """Stock drops the first without a word, and stops at the second."""
+    draft, out = five(tmp_path / "draft"), tmp_path / "copy"
+    tensors = load_file(draft / "model.safetensors")
+    published = {**tensors, name: tensors["d2t"]}
+    del published["d2t"]
+    save_file(published, draft / "model.safetensors", metadata={"format": "pt"})
+    result = told(draft, target, out, "--format", form)
+    assert result.exit_code == 0, result.output
+    assert "copied with other names of tensors" in result.stdout
+    found = load_file(out / "model.safetensors")
+    assert found.keys() == {key.replace("midlayer.", "layers.0.") for key in tensors}
+    assert found["d2t"].equal(tensors["d2t"])
+    assert stock_gaps(checked(out, target).inspection.case) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [key(IDS, [4, 1, 2]), key("eagle_config.use_last_layernorm", True)],
+        [as_qwen3, key("layer_types", ["sliding_attention"]), key("sliding_window", 64)],
+    ],
+    ids=["order", "windows"],
+)
+def test_a_refusal_names_the_format_that_has_a_copy(target, tmp_path, changes):
+    draft = valid_draft("native")
+    for change in changes:
+        change(draft)
+    folder = write(draft, tmp_path / "draft")
+    refused = told(folder, target, tmp_path / "own")
+    assert refused.exit_code == 1
+    assert "add --format speculators" in refused.stdout
+    assert told(folder, target, tmp_path / "other", "--format", "speculators").exit_code == 0
+    assert stock_gaps(checked(tmp_path / "other", target).inspection.case) == []
 
 
 def test_check_names_the_way_out(target, tmp_path):

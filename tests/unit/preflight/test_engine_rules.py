@@ -24,6 +24,8 @@ TABLE = {
     "target_hands_out_its_states": ("error", False, "UnsupportedTargetError"),
     "one_length_stops_no_drafts": ("warning", True, None),
     "adapters_meet_their_rows": ("warning", True, None),
+    "default_requests_are_served": ("warning", True, None),
+    "prompts_have_tokens": ("error", False, "SpeculativeConfigError"),
     "padding_is_cut_off": ("error", False, "SpeculativeConfigError"),
     "images_are_known_to_v1": ("error", False, "UnsupportedTargetError"),
     "target_hands_out_its_embeddings": ("error", False, "UnsupportedTargetError"),
@@ -35,6 +37,7 @@ TABLE = {
     "rows_can_be_kept": ("error", False, "OptionsError"),
     "draft_vocabulary_is_used": ("error", False, "OptionsError"),
     "state_can_be_kept": ("error", False, "HybridStateError"),
+    "short_rows_are_served": ("warning", True, None),
     "states_are_saved_in_time": ("warning", True, None),
     "vllm_is_tested": ("error", False, "UnsupportedVllmError"),
 }

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.checkpoints import tiny_draft
 from tests.support.drafts import LAYER, valid_draft, write
+from tests.unit.checkpoint.test_typed_keys import SETTINGS
 from tests.unit.preflight.configs import speculative_config
 
 NULLS = (
@@ -29,6 +30,25 @@ def test_nulls_are_no_keys(target, tmp_path):
     folder = tiny_draft(tmp_path / "draft", **dict.fromkeys(NULLS), rope_scaling={"factor": None})
     assert config_of(target, folder) == plain
     assert PreTrainedConfig.__dict__["get_config_dict"] is reader
+
+
+@pytest.mark.parametrize(
+    ("family", "stated"),
+    [
+        ("speculators", {"has_no_defaults_at_init": False, "to_dict": 1, "sub_configs": {"a": {}}}),
+        ("native", SETTINGS),
+    ],
+)
+def test_what_a_library_saved_of_its_class_stops_nothing(target, tmp_path, family, stated):
+    """Neither here nor in vLLM, whose start these are."""
+    plain, draft = valid_draft(family), valid_draft(family)
+    draft.config |= stated
+    for options in ({}, {"enabled": False}):
+        found, wanted = (
+            config_of(target, write(one, tmp_path / "draft"), options=options) for one in (draft, plain)
+        )
+        for key in wanted.keys() - {"model"}:  # the config as it was published
+            assert found[key] == wanted[key]
 
 
 def test_transformers_still_stops_at_a_null():

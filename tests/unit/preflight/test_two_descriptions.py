@@ -46,6 +46,7 @@ SAME_HERE = {
     "vllm_replays": "vLLM refuses the flag for these targets: test_apply_scheme.py",
     "image_class": "the tiny targets take no images: test_multimodal.py",
     "pipeline_parallel_size": "both refuse it",
+    "prompt_embeds": "both refuse them on V1",
     "context_parallel_size": "vLLM refuses it on a CPU",
     "microbatches": "vLLM refuses them on a CPU",
 }  # fmt: skip
@@ -57,6 +58,8 @@ PAIRS = {
 KEYWORDS: list[dict[str, Any]] = [
     {},
     {"max_model_len": 128},
+    {"override_generation_config": {"min_p": 0.1}},
+    {"enable_prompt_embeds": True},
     {"tensor_parallel_size": 2},
     {"enable_prefix_caching": False},
     {"disable_hybrid_kv_cache_manager": True},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.support.checkpoints import tiny_draft
 from tests.unit.preflight.configs import DRAFTER, speculative_config
@@ -28,6 +29,14 @@ class TestOutsideTheTestedRange:
             speculative_config(target, tiny_draft(tmp_path, num_aux=5))
         for word in ("0.99.0", ">=0.32,<0.34", "nested in eagle_config", "untested_vllm"):
             assert word in str(caught.value)
+
+    def test_a_draft_whose_map_vllm_would_drop_is_refused(self, target, tmp_path):
+        draft = tiny_draft(tmp_path, num_aux=3, post_norm=False, eagle_config=None)
+        tensors = load_file(draft / "model.safetensors")
+        tensors["draft_id_to_target_id"] = tensors.pop("d2t")
+        save_file(tensors, draft / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(UnsupportedVllmError, match="knows no tensor draft_id_to_target_id"):
+            speculative_config(target, draft)
 
     def test_a_draft_that_vllm_serves_rightly_is_left_to_it(self, target, tmp_path):
         draft = tiny_draft(tmp_path, num_aux=3, post_norm=False, eagle_config=None)

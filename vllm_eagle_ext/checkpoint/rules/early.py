@@ -13,10 +13,13 @@ from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.foreign_drafts import (
     ANOTHER,
+    EAGLE_1,
+    EAGLE_1_OF_VLLM,
     REFUSED,
     SPECULATORS_CLASSES,
     UNREAD_TYPES,
     foreign_part,
+    is_eagle_1,
     name_edit,
     own_architecture,
 )
@@ -67,6 +70,12 @@ class Candidate:
     @property
     def speculators_type(self) -> object:
         return self.files.config.get("speculators_model_type")
+
+    @property
+    def is_eagle_1(self) -> bool:
+        """Tell whether it is such a draft under a name or a method that makes another of it."""
+        is_named = self.architecture in PLAIN_MODELS and self.engine.method == "eagle"
+        return not is_named and self.drafter is not None and is_eagle_1(self.files)
 
     @property
     def is_passed_through(self) -> bool:
@@ -132,7 +141,10 @@ def _any_of(names: Iterable[str]) -> str:
 
 @rule(Severity.ERROR)
 def architecture_is_served(draft: Candidate) -> Iterable[Problem]:
-    if draft.drafter or draft.is_passed_through:
+    if draft.is_eagle_1:
+        field, allowed = "architectures of the draft's config.json", "what its tensors are"
+        yield Problem(field=field, value=draft.architecture, allowed=allowed, remedy=EAGLE_1)
+    if draft.is_eagle_1 or draft.drafter or draft.is_passed_through:
         return
     if draft.speculators_type is not None:
         layer = draft.flat.get("model_type")
@@ -160,7 +172,8 @@ def _why_not_this_type(type_: object) -> str:
 
 def _why_not_this_name(name: str, files: DraftFiles) -> str:
     """Say what keeps a draft from being served: its kind, or only its name."""
-    if reason := REFUSED.get(name):
+    is_vllms = name.startswith("Eagle") and not name.startswith("Eagle3")
+    if reason := EAGLE_1_OF_VLLM if is_vllms else REFUSED.get(name):
         joined = ", or" if '"method"' in reason else ";"
         return f"{reason}{joined} {ANOTHER}"
     if type_ := SPECULATORS_CLASSES.get(name):
@@ -245,7 +258,7 @@ def method_fits_the_architecture(draft: Candidate) -> Iterable[Problem]:
     Without a method vLLM goes by words in the draft's path, and falls back to draft_model.
     """
     wanted, given = draft.drafter and draft.drafter.method, draft.engine.method
-    if wanted is None or given is None or given == wanted:
+    if wanted is None or given is None or given == wanted or draft.is_eagle_1:
         return
     is_a_draft = draft.architecture not in PLAIN_MODELS or draft.speculators_type is not None
     if is_a_draft or given in registry.methods():

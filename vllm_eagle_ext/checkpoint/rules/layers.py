@@ -48,7 +48,8 @@ def window_problems(
     if not drafter.backbone.has_kv_heads:
         yield _refused(asked, "none for a draft with latent attention, for which vLLM has no windows")
     if drafter.is_vllms:
-        yield _refused(asked, "none for a draft that vLLM's own classes serve")
+        why = "vLLM's own classes, which compute it, were tried with the windows of its config.json only"
+        yield _refused(asked, f"none for {drafter.published[0]}: {why}")
     length, served = _rope_table(rope), max_model_len
     if length is not None and served is not None and length < served:
         yield _refused(

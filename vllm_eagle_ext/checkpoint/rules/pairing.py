@@ -211,17 +211,6 @@ def trainer_rotates_the_same_part(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.NOTE)
-def head_dim_is_stated(case: Case) -> Iterable[Problem]:
-    if case.config.head_dim is None and case.spec.drafter.backbone.has_kv_heads:
-        yield Problem(
-            field="head_dim of the draft's config.json",
-            value=None,
-            message=f"{case.spec.heads.dim} is taken for the size of one head: compare it with the size "
-            "that the draft was trained with",
-        )
-
-
 @rule(Severity.ERROR)
 def heads_divide(case: Case) -> Iterable[Problem]:
     heads = case.spec.heads
@@ -269,7 +258,6 @@ RULES = (
     rope_table_is_bounded,
     rope_matches_the_target,
     trainer_rotates_the_same_part,
-    head_dim_is_stated,
     heads_divide,
     layer_types_are_complete,
 )

@@ -149,16 +149,6 @@ def d2t_ascends(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.NOTE)
-def d2t_is_converted(case: Case) -> Iterable[Problem]:
-    if case.spec.vocabulary.map_kind == "absolute":
-        yield Problem(
-            field="d2t of the draft",
-            value="target ids",
-            message="It is converted while it is loaded: vLLM reads offsets (target id minus draft id)",
-        )
-
-
 @rule(Severity.ERROR, can_run=True)
 def d2t_agrees_with_t2d(case: Case) -> Iterable[Problem]:
     kind, d2t = case.spec.vocabulary.map_kind, tensor_integers(case.files, "d2t")
@@ -235,16 +225,6 @@ def shared_parts_are_usual(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.NOTE)
-def tied_embeddings_are_ignored(case: Case) -> Iterable[Problem]:
-    if case.config.tie_word_embeddings and case.spec.head == "own":
-        yield Problem(
-            field="tie_word_embeddings of the draft's config.json",
-            value=True,
-            message="It changes nothing: a drafter uses the lm_head of its file",
-        )
-
-
 @rule(Severity.ERROR, can_run=True)
 def tokenizers_agree(case: Case) -> Iterable[Problem]:
     difference = compare_tokenizers(case.files.folder, case.target.folder)
@@ -264,11 +244,9 @@ RULES = (
     t2d_marks_a_whole_vocabulary,
     d2t_is_a_map,
     d2t_ascends,
-    d2t_is_converted,
     d2t_agrees_with_t2d,
     head_is_present,
     embeddings_can_be_shared,
     shared_parts_are_usual,
-    tied_embeddings_are_ignored,
     tokenizers_agree,
 )

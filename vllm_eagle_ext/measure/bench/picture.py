@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.measure.bench.results import Report, Row, ServedLoad, Variant, labels
 from vllm_eagle_ext.measure.bench.surface import Point, Surface, surface_of
+from vllm_eagle_ext.printable import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +23,7 @@ GREY = "#777777"  # no draft
 STYLE: Any = {  # of rcParams
     "axes.grid": True, "grid.color": "#E4E4E4", "axes.axisbelow": True, "axes.spines.top": False,
     "axes.spines.right": False, "font.size": 10, "axes.titlesize": 11, "legend.frameon": False,
-    "legend.fontsize": 9, "figure.dpi": 110,
+    "legend.fontsize": 9, "figure.dpi": 110, "text.parse_math": False,
 }  # fmt: skip
 _LETTERS = 10  # of a title, per inch
 _WHOSE = {"ours": "this package", "stock": "plain vLLM"}
@@ -55,7 +56,8 @@ def _new_plot(title: str, device: str, *, width: float, height: float) -> Figure
 
     plot = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(plot)
-    plot.suptitle(f"{title}\n{textwrap.fill(device, int(_LETTERS * width))}", fontsize=12)
+    device = textwrap.fill(printable(device), int(_LETTERS * width))
+    plot.suptitle(f"{printable(title)}\n{device}", fontsize=12)
     return plot
 
 
@@ -75,7 +77,7 @@ def _bench_plot(report: Report) -> Figure | None:
     for panel, draft in zip(panels, drafts, strict=True):
         _draw_speedups(report, panel, [row for row in rows if row.variant.draft == draft])
         if len(drafts) > 1:
-            panel.set_title(shown[draft])
+            panel.set_title(printable(shown[draft]))
     panels[0].set_ylim(0, 1.06 * panels[0].get_ylim()[1])
     return plot
 

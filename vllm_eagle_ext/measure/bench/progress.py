@@ -14,6 +14,7 @@ from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.measure.bench.results import Settings, Stage, Variant
 from vllm_eagle_ext.measure.engine.machine import BUSY, Share, cores, load_average
 from vllm_eagle_ext.preflight.foreseen import find_cpu_kernels
+from vllm_eagle_ext.printable import printable
 
 _STAGES = {"texts": "measurements", "sweep": "each K", "closing": "what may be served"}
 _TELL_AFTER = 0.1  # of a stage
@@ -51,7 +52,7 @@ class ProgressDisplay:
 
     def __init__(self, console: Console) -> None:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -71,7 +72,7 @@ class ProgressDisplay:
         self._task = self.progress.add_task(self._name, total=measurements)
 
     def show(self, text: str) -> None:
-        self.progress.update(self._task, description=f"{self._name}: {text}")
+        self.progress.update(self._task, description=printable(f"{self._name}: {text}"))
 
     def done(self) -> None:
         self.progress.advance(self._task)

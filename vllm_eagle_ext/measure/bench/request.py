@@ -123,7 +123,7 @@ def _require_drafts(request: BenchRequest) -> None:
             field="DRAFT", value=None, allowed="at least one, for the variants stock and ours",
             remedy="name a draft, or measure the target without one with --variants none",
         )  # fmt: skip
-    if not request.eagle_ext.get("enabled", True):
+    if request.eagle_ext.get("enabled") is False:
         raise SpeculativeConfigError(
             field="--eagle-ext: enabled", value=False, allowed="true: ours is with this package",
             remedy="use --variants none,stock to measure vLLM without it",

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 
-from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
+from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.bench.advice import bench_advice
 from vllm_eagle_ext.measure.bench.engines import batches, batches_s, swept, variants
 from vllm_eagle_ext.measure.bench.progress import ProgressDisplay, announced, described
@@ -30,6 +32,7 @@ from vllm_eagle_ext.measure.engine.machine import (
     processor,
     versions,
 )
+from vllm_eagle_ext.measure.outputs import require_writable, write_whole
 from vllm_eagle_ext.printable import shell_line
 
 _PREFIXES = ("VLLM_", "OMP_", "TRITON_", "CUDA_VISIBLE_DEVICES")
@@ -97,7 +100,9 @@ class _Run:
                 field="--out", value=str(path), allowed=f"a folder without a {REPORT}",
                 remedy="name another folder, or remove it",
             )  # fmt: skip
-        path.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # what cannot be made cannot be written to
+            path.mkdir(parents=True, exist_ok=True)
+        require_writable(path / REPORT)
         self.settings, self.prompts, self.path = settings, prompts, path
         self.context, self.console = context, console
 
@@ -111,8 +116,9 @@ class _Run:
             runner = Runner(settings, self.prompts, self.path / "logs", display)
             try:
                 stages(runner)
-            except (KeyboardInterrupt, EagleExtError):
-                display.progress.stop()
+            except BaseException:
+                with suppress(OSError):  # of a terminal that has been closed
+                    display.progress.stop()
                 if runner.measurements:
                     publish(self.summary(runner), self.path, console)
                 raise
@@ -142,16 +148,28 @@ class _Run:
 
 
 def publish(report: Report, path: Path, console: Console) -> None:
-    """Write report.json and the picture into the folder, and print tables and what follows."""
-    (path / REPORT).write_text(report.model_dump_json(indent=1) + "\n")
-    print_report(report, console)
+    """Print tables and what follows, then write report.json and the picture into the folder.
+
+    Each is tried, whatever becomes of the others.
+    """
+    written = REPORT
+    try:
+        print_report(report, console)
+    finally:
+        try:
+            write_whole(path / REPORT, json.dumps(report.model_dump(), indent=1))
+        except OSError as error:
+            written = f"no {REPORT}: it cannot be written ({error.strerror})"
     drawn = f"no picture: matplotlib is missing, {INSTALL}"
     if find_spec("matplotlib") is not None:
         from vllm_eagle_ext.measure.bench.picture import draw
 
-        picture = draw(report, path)
-        drawn = picture.name if picture else "no picture"
-    console.print(f"{path}: {REPORT}, {drawn}", markup=False)
+        try:
+            picture = draw(report, path)
+            drawn = picture.name if picture else "no picture"
+        except Exception as error:  # noqa: BLE001 - of a stranger's names, or a broken matplotlib
+            drawn = f"no picture: it cannot be drawn ({type(error).__name__}: {error})"
+    console.print(f"{path}: {written}, {drawn}", markup=False)
 
 
 def run_context(arguments: Sequence[str]) -> Context:

@@ -13,13 +13,8 @@ from vllm_eagle_ext.measure.bench.request import BenchRequest, Prompts, require_
 from vllm_eagle_ext.measure.bench.results import ADAPTIVE_KEY, SCHEDULE_KEY, Settings
 from vllm_eagle_ext.measure.engine.client import refuse_reserved
 from vllm_eagle_ext.measure.engine.held_length import schedule_of
-from vllm_eagle_ext.measure.prompts import (
-    PromptSet,
-    load_tokenizer,
-    read_texts,
-    token_ids,
-    tokenizer_keywords,
-)
+from vllm_eagle_ext.measure.prompts import PromptSet, read_texts, token_ids, tokenizer_keywords
+from vllm_eagle_ext.measure.tokenizer import Tokenizer
 from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
 from vllm_eagle_ext.preflight.foreseen import usual_k
 
@@ -134,7 +129,7 @@ def _refuse_chosen(request: BenchRequest) -> None:
             remedy="leave them out: this command finds the schedule, and --adaptive measures vLLM's "
             "adaptive verification",
         )  # fmt: skip
-    if not request.eagle_ext.get("enabled", True):
+    if request.eagle_ext.get("enabled") is False:
         raise SpeculativeConfigError(
             field="--eagle-ext: enabled", value=False, allowed="true",
             remedy="leave it out: what is measured is this package",
@@ -197,8 +192,8 @@ def _prompts_by_context(request: BenchRequest, most: int) -> tuple[Prompts, Prom
             remedy="give more --prompts: repeated ones would be found in the prefix cache",
         )  # fmt: skip
     keywords = tokenizer_keywords(request.engine)
-    tokenizer = load_tokenizer(request.target, **keywords)
-    tokens = [len(tokenizer(text)["input_ids"]) for text in texts]
+    with Tokenizer(request.target, **keywords) as tokenizer:
+        tokens = [len(ids) for ids in tokenizer.ids(texts)]
     found = {}
     for context in sorted(set(request.contexts)):
         read = token_ids(

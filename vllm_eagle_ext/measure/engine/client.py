@@ -21,13 +21,23 @@ from vllm_eagle_ext.measure.engine.load import Load, Measured, StepLoad, TimedSt
 
 OURS = "eagle_ext"  # this package's entry point
 PROBE = "vllm_eagle_ext.measure.engine.probe.StepProbe"  # for worker_extension_cls
-_STOP_S, _STOP_AT_ONCE_S = 60, 10
+_STOP_S, _STOP_AT_ONCE_S = 60, 5  # `docker stop` waits 10
 _TAIL = 25  # lines of a log in a message
 # The commands decide these by options of their own, or need them as they are.
 _RESERVED = (
     "model", "speculative_config", "additional_config", "worker_extension_cls", "disable_log_stats",
     "logprobs_mode", "per_request_spec_decode_metrics",
 )  # fmt: skip
+
+# Keywords of LLM() that this package, too, reads or judges the truth of; which numbers, is for vLLM.
+_TYPES: Mapping[type, tuple[str, tuple[str, ...]]] = {
+    bool: ("true or false", (
+        "trust_remote_code", "enable_lora", "enable_dbo", "enforce_eager", "enable_prefix_caching",
+        "disable_hybrid_kv_cache_manager", "enable_prompt_embeds",
+    )),
+    int: ("a whole number", ("max_model_len", "max_num_seqs", "kv_cache_memory_bytes")),
+    str: ("text", ("revision", "tokenizer_revision", "download_dir")),
+}  # fmt: skip
 
 
 class EngineFailedError(EagleExtError):
@@ -58,7 +68,7 @@ class EngineProcess:
     def __enter__(self) -> EngineProcess:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", self.PROGRAM],
+                [sys.executable, "-P", "-m", self.PROGRAM],
                 env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                 text=True, bufsize=1, start_new_session=True,
             )  # fmt: skip
@@ -163,7 +173,7 @@ def without_plugin(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_reserved(engine: Mapping[str, Any]) -> None:
-    """Refuse keywords in the value of --engine that are not the user's to give there.
+    """Refuse keywords in the value of --engine that are not the user's to give there, and other types.
 
     Raises:
         SpeculativeConfigError: there are some; the message names them.
@@ -174,3 +184,10 @@ def refuse_reserved(engine: Mapping[str, Any]) -> None:
             allowed="other arguments of LLM() than " + ", ".join(_RESERVED),
             remedy="use the command's options for target, draft, K, method and --eagle-ext",
         )  # fmt: skip
+    for kind, (allowed, names) in _TYPES.items():
+        for name in names:
+            if type(value := engine.get(name)) not in (kind, type(None)):
+                raise SpeculativeConfigError(
+                    field=f"--engine: {name}", value=value, allowed=allowed,
+                    remedy="write it so, or leave it out for vLLM's default",
+                )  # fmt: skip

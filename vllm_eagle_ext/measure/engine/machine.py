@@ -36,6 +36,7 @@ _MOST = 0.8  # of what is free: it is measured anew when a worker starts
 _WORKER = 3 * GIB // 2  # of one without weights
 _CACHE = 2 * GIB  # at least: an engine writes all of it before it starts, about a GiB a second
 _COPIES = 1.5  # of the weights, while they are loaded
+_OTHERS = GIB  # of an engine's two other processes, which its share leaves out
 _STEP = 0.01
 
 
@@ -172,32 +173,45 @@ def with_memory(
     Raises:
         EngineFailedError: what is free is not enough.
     """
-    if UTILIZATION in engine or engine.get("kv_cache_memory_bytes") or os.environ.get(_CACHE_SPACE):
-        return dict(engine), None
     found = nodes()
     if not found:
         return dict(engine), None
     ranks = int(engine.get("tensor_parallel_size", 1)) * int(engine.get("pipeline_parallel_size", 1))
     weights = folder_bytes(models)
-    share = share_of(
-        min(found, key=lambda node: node.free / node.total),
-        workers=engines * math.ceil(ranks / len(found)),
-        weights=None if weights is None else weights // ranks,
-    )
+    node = min(found, key=lambda node: node.free / node.total)
+    workers, others = engines * math.ceil(ranks / len(found)), (engines - 1) * _OTHERS
+    if (given := _given(engine, node)) is not None:
+        if engines > 1 and (needed := workers * given + others) > node.free:  # of one, vLLM says it
+            raise _too_little(node, workers, given, needed)
+        return dict(engine), None
+    weights = None if weights is None else weights // ranks
+    share = share_of(node, workers=workers, weights=weights, others=others)
     return {**engine, UTILIZATION: share.utilization}, share
 
 
-def share_of(node: Node, *, workers: int = 1, weights: int | None = None) -> Share:
+def _given(engine: Mapping[str, Any], node: Node) -> float | None:
+    """Return the bytes of a worker by what the user set, 0 of what vLLM refuses; None: nothing is."""
+    space = os.environ.get(_CACHE_SPACE, "")
+    cache = engine.get("kv_cache_memory_bytes") or (int(space) * GIB if space.isdecimal() else space)
+    if not cache and UTILIZATION not in engine:
+        return None
+    if not isinstance(given := cache or engine[UTILIZATION], int | float):
+        return 0
+    return _WORKER + given if cache else given * node.total
+
+
+def share_of(node: Node, *, workers: int = 1, weights: int | None = None, others: int = 0) -> Share:
     """Return the share that each worker is given.
 
     Args:
         workers: that share the node.
         weights: bytes of one worker's files; None where they are not on this machine.
+        others: bytes for processes that are no workers.
 
     Raises:
         EngineFailedError: what is free is not enough.
     """
-    free = node.free / workers
+    free = max(0, node.free - others) / workers
     most, wanted = _MOST * free, _MOST * free
     least = float(_WORKER)
     if weights is not None:
@@ -206,14 +220,18 @@ def share_of(node: Node, *, workers: int = 1, weights: int | None = None) -> Sha
     steps = math.ceil(wanted / node.total / _STEP)
     utilization = min(steps, math.floor(most / node.total / _STEP)) * _STEP
     if most < least or not utilization:
-        raise EngineFailedError(
-            field="free memory of this machine", value=f"{_gib(node.free)} of {_gib(node.total)} GiB",
-            allowed=f"at least {_gib(workers * least / _MOST)} GiB, for {workers} "
-            f"worker{'s' * (workers > 1)} that take{'s' * (workers == 1)} {_gib(least)} GiB and more",
-            remedy="end what else uses it, run fewer engines at a time, or set the share with --engine "
-            f"'{{\"{UTILIZATION}\": 0.3}}'",
-        )  # fmt: skip
+        raise _too_little(node, workers, least, workers * least / _MOST + others)
     return Share(round(utilization, 2), node, workers)
+
+
+def _too_little(node: Node, workers: int, least: float, needed: float) -> EngineFailedError:
+    return EngineFailedError(
+        field="free memory of this machine", value=f"{_gib(node.free)} of {_gib(node.total)} GiB",
+        allowed=f"at least {_gib(needed)} GiB, for {workers} "
+        f"worker{'s' * (workers > 1)} that take{'s' * (workers == 1)} {_gib(least)} GiB and more",
+        remedy="end what else uses it, run fewer engines at a time, or set the share with --engine "
+        f"'{{\"{UTILIZATION}\": 0.3}}'",
+    )  # fmt: skip
 
 
 def nodes() -> list[Node]:

@@ -11,14 +11,18 @@ It ends when its input does.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import count
+from multiprocessing import connection
 from typing import Any, ClassVar, TextIO
 
 from vllm_eagle_ext.measure.engine.held_length import ASKED
@@ -247,6 +251,7 @@ def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Engin
         try:
             if engine is None:
                 engine = kind(asked, lambda ended: say({"progress": ended}))
+                threading.Thread(target=_end_with_killed, daemon=True).start()
                 say({"result": None})
                 continue
             name = asked.pop("do")
@@ -258,6 +263,18 @@ def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Engin
             say({"error": f"{type(error).__name__}: {error}"})
             if engine is None:
                 sys.exit(1)
+
+
+def _end_with_killed() -> None:
+    """End this process with a child that is killed: vLLM would wait for its answers for ever."""
+    children = {child.sentinel: child for child in multiprocessing.active_children()}
+    while children:
+        for sentinel in connection.wait(children):
+            child = children.pop(sentinel)  # type: ignore[arg-type]
+            child.join()
+            if child.exitcode == -signal.SIGKILL:
+                sys.stderr.write(f"process {child.name} died (exit code: {child.exitcode})\n")
+                os._exit(1)
 
 
 def main(kind: type[Engine] = Engine) -> None:

@@ -87,10 +87,10 @@ def accepted_length(draft: Sequence[int], wanted: Sequence[int]) -> int:
 
 def load_target(folder: Path | str) -> PreTrainedModel:
     """Load the bf16 weights in fp32. Some models with images have no class for only text."""
-    config = AutoConfig.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)  # and asks nobody
     has_text_class = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
     auto = AutoModelForCausalLM if has_text_class else AutoModelForImageTextToText
-    return auto.from_pretrained(folder, dtype=torch.float32).eval()
+    return auto.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
 
 
 def layers_of(model: PreTrainedModel) -> Sequence[torch.nn.Module]:

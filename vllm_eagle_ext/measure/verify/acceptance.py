@@ -7,7 +7,8 @@ cannot diverge.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ BOUND, CERTAIN = 0.03, 4.0  # the second in standard errors
 # Of the reference's first choice, by which the second is worse: two steps of bf16.
 CLEAR = 2**-7
 UNLIKE = 0.02  # share of the steps that may diverge where the choice is clear; of tiny pairs: 0 to 0.01
+_CHANCE = 0.025  # of the first position: less than the commonest token of any language
+_SURE = 0.99  # one-sided, of the first position's rate
 _MOST_COLUMNS, _NAME = 12, 20  # of a line; the figures have all
 _UNDRAFTED_TOKENS = 2  # the prompt's step makes one, the next need not draft for a last one
 _UNDRAFTED = 0.02  # share of the steps that may have gone without drafts
@@ -96,8 +99,16 @@ class Paired:
         }  # fmt: skip
 
 
-def judge_worth(measured: Measured, categories: Sequence[str | None] = ()) -> Check:
-    """Judge whether drafting is worth it, and tell acceptance per request and by category of prompt."""
+def judge_worth(
+    measured: Measured,
+    categories: Sequence[str | None] = (),
+    ids: Collection[int] = (),
+) -> Check:
+    """Judge whether drafting is worth it, and tell acceptance per request and by category of prompt.
+
+    Args:
+        ids: the target's, that the draft can say; none: all.
+    """
     long = sum(len(answer.tokens) > _UNDRAFTED_TOKENS for answer in measured.answers)
     if not measured.drafts and long:
         said = f"Nothing was drafted for {long} texts of more than {_UNDRAFTED_TOKENS} tokens."
@@ -111,7 +122,10 @@ def judge_worth(measured: Measured, categories: Sequence[str | None] = ()) -> Ch
     said = (
         f"{length:.2f} tokens per step; accepted per position {_row(rates)} of {measured.drafts} drafts."
     )
-    found = Verdict.PASSED if enough else Verdict.WARNING
+    counted = Counter(token for answer in measured.answers for token in answer.tokens)
+    below = () if enough else _below_chance(measured, counted)
+    mapped, off = _judge_map(counted, ids)
+    found = Verdict.FAILED if below else Verdict.PASSED if enough and not off else Verdict.WARNING
     spread = spread_of(measured.histograms, len(rates), categories)
     figures = {
         "drafts": measured.drafts,
@@ -122,7 +136,39 @@ def judge_worth(measured: Measured, categories: Sequence[str | None] = ()) -> Ch
     }
     rows = {title: [f"{n[:_NAME]} {v:.3g}" for n, v in row.items()] for title, row in spread.items()}
     told = [f"{t.replace('_', ' ')}: {', '.join(row[:_MOST_COLUMNS])}" for t, row in rows.items() if row]
-    return Check(WORTH, found, said, (*told, *(() if enough else LIKELY)), figures)
+    return Check(WORTH, found, said, (*told, *mapped, *below, *(() if enough else LIKELY)), figures)
+
+
+def _below_chance(measured: Measured, counted: Counter[int]) -> tuple[str, ...]:
+    """Tell of a first position that is right less often than the commonest token would be."""
+    from scipy.stats import beta
+
+    if counted.total() < LEAST_DRAFTS:
+        return ()
+    accepted = measured.accepted[0]
+    chance = max(counted.most_common(1)[0][1] / counted.total(), _CHANCE)
+    most = float(beta.ppf(_SURE, accepted + 1, measured.drafts - accepted))
+    said = (
+        f"Below chance: the first position is at most {most:.3f}, one token at all places {chance:.3f}."
+    )
+    return (said,) if most < chance else ()
+
+
+def _judge_map(counted: Counter[int], ids: Collection[int]) -> tuple[list[str], bool]:
+    """Tell what the vocabulary map can say of the texts, and whether its neighbours could say more."""
+    if not ids or not counted:
+        return [], False
+    kept = set(ids)
+    by_shift = {shift: {id_ + shift for id_ in kept} for shift in (-1, 1)}
+    said = [f"the draft's map has {sum(counted[i] for i in kept) / counted.total():.1%} of the tokens"]
+    for shift, others in by_shift.items():
+        more, less = (sum(counted[i] for i in one) for one in (others - kept, kept - others))
+        share = sum(counted[i] for i in others) / counted.total()
+        if more - less > CERTAIN * sqrt(more + less):
+            said.append(
+                f"with each target id {shift:+} it would have {share:.1%}: the map is off by one"
+            )
+    return said, len(said) > 1
 
 
 def drafted_steps(prompt: Sequence[int], answer: Answer, k: int) -> Iterator[tuple[int, int]]:

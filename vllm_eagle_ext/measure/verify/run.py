@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import read_config
+from vllm_eagle_ext.checkpoint.read_spec import tensor_integers
+from vllm_eagle_ext.checkpoint.vocabulary import target_ids
 from vllm_eagle_ext.measure.engine.client import PROBE, EngineFailedError, EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load, Measured
 from vllm_eagle_ext.measure.engine.machine import versions, with_memory
@@ -98,9 +100,16 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> VerifyRepo
         check_reference(request, checked, drafted.greedy, stage),
         _judge_states(request, drafted, others, plain),
         _judge_turns(request, drafted, plain),
-        acceptance.judge_worth(drafted.greedy, request.prompts.categories),
+        acceptance.judge_worth(drafted.greedy, request.prompts.categories, _ids_of_map(checked)),
     ]
     return _report(request, checked, found)
+
+
+def _ids_of_map(checked: CheckResult) -> Sequence[int]:
+    case = checked.inspection.case
+    d2t = tensor_integers(case.files, "d2t") if case else None
+    kind = case and case.spec.vocabulary.map_kind
+    return target_ids(d2t, kind) if d2t and kind else (case and case.spec.kept_ids) or ()
 
 
 def _run_drafted(request: VerifyRequest, checked: CheckResult, folder: Path, stage: Stage) -> Drafted:

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -45,9 +44,6 @@ class VerifyReport:
     @property
     def exit_code(self) -> int:
         return int(any(check.verdict is Verdict.FAILED for check in self.checks))
-
-    def to_json(self) -> str:
-        return json.dumps({**asdict(self), "exit_code": self.exit_code}, indent=1)
 
 
 def verdict(passed: bool) -> Verdict:

@@ -69,6 +69,20 @@ def twice(name: str, dim: int = 0) -> Change:
     return tensor(name, lambda found: torch.cat([found, found], dim))
 
 
+def as_eagle_1(draft: Draft) -> None:
+    """A published EAGLE-1 draft: fc reads the embedding and one state, and no norm follows."""
+    width = draft.config["hidden_size"]
+    parts = ("norm", "fc", "hidden_norm", "input_layernorm")
+    for name in [name for name in draft.tensors if {*parts} & {*name.split(".")}]:
+        del draft.tensors[name]
+    for name in ("lm_head.weight", "d2t", "t2d"):
+        del draft.tensors[name]
+    for name in "qkv":
+        tensor(f"{ATTENTION}.{name}_proj.weight", lambda found: found[:, :width])(draft)
+    draft.tensors |= {"fc.weight": torch.ones(width, 2 * width), "fc.bias": torch.ones(width)}
+    draft.tensors["embed_tokens.weight"] = torch.ones(draft.config["vocab_size"], width)
+
+
 def reads_a_wider_target(draft: Draft) -> None:
     draft.config["target_hidden_size"] = 2 * HIDDEN
     twice("fc.weight", 1)(draft)

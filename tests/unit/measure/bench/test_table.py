@@ -178,7 +178,7 @@ class TestNotes:
     ("error", "line"),
     [
         pytest.param(STOCK_ERROR, "ValueError: stock cannot read five aux layers", id="root cause"),
-        pytest.param("exit status -9\nsee its log:\nb\n", "exit status -9", id="a log without an error"),
+        pytest.param("exit status -6\nsee its log:\nb\n", "exit status -6", id="a log without an error"),
         pytest.param("exit status 1\nsee its log:\nOSError: b\n", "OSError: b", id="the log's error"),
         pytest.param("ValueError: a\nsee its log:\nOSError: b\n", "ValueError: a", id="its own error"),
         pytest.param(

@@ -96,7 +96,7 @@ def test_on_a_gpu_the_default_stays(on_cpu):
 @pytest.mark.parametrize(
     ("engine", "engines", "count", "expected"),
     [
-        ({}, 3, 1, 0.25),
+        ({}, 3, 1, 0.24),  # less what their other processes take
         ({"tensor_parallel_size": 2}, 1, 1, 0.37),
         ({"tensor_parallel_size": 2}, 1, 2, 0.75),  # a node for each worker
         ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, 1, 2, 0.37),
@@ -105,6 +105,36 @@ def test_on_a_gpu_the_default_stays(on_cpu):
 def test_workers_beside_each_other_share(on_cpu, engine, engines, count, expected):
     on_cpu[:] = [LARGE] * count
     assert with_memory(engine, ["org/a"], engines=engines)[1].utilization == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "space", "engines"),
+    [
+        ({"gpu_memory_utilization": 0.3}, "", 3),  # 57.6 GiB, and 2 of other processes: just fits
+        ({"gpu_memory_utilization": 0.9}, "", 1),  # one engine's, which vLLM looks at
+        ({"kv_cache_memory_bytes": 9 * GIB}, "", 5),
+        ({}, "9", 5),
+        ({"gpu_memory_utilization": "0.9"}, "", 9),  # for vLLM to refuse
+        ({"gpu_memory_utilization": None}, "", 9),
+        ({}, "much", 9),
+    ],
+)
+def test_engines_beside_each_other_are_added_up(on_cpu, monkeypatch, given, space, engines):
+    """The kernel would end one of them in mid-measurement."""
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", space)
+    assert with_memory(given, ["org/a"], engines=engines) == (given, None)
+    if engines in (3, 5):
+        with pytest.raises(EngineFailedError, match="free memory of this machine") as refused:
+            with_memory(given, ["org/a"], engines=engines + 1)
+        assert f"for {engines + 1} workers that take" in refused.value.allowed
+
+
+def test_engines_beside_each_other_leave_room_for_their_other_processes(on_cpu):
+    """Each has two next to its worker: five of 4 GiB on 24 GiB were ended by the kernel."""
+    node = Node(24 * GIB, 24 * GIB)
+    on_cpu[:] = [node]
+    share = with_memory({}, ["org/a"], engines=5)[1]
+    assert 5 * share.utilization * node.total + 4 * GIB <= 0.8 * node.free + 0.8 * GIB
 
 
 def test_the_fullest_node_decides(on_cpu):

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+import torch
 
 from tests.unit.measure.verify.toy import histogram
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
@@ -156,6 +157,62 @@ def test_worth(first, expected):
     assert check.verdict.value == expected
     assert check.figures["acceptance_length"] == pytest.approx(1 + first * 1.5, abs=0.01)
     assert ("Likely causes" in " ".join(check.details)) == (expected == "warning")
+
+
+def of_texts(tokens: list[int], accepted: int, drafts: int) -> Measured:
+    counted = histogram(drafts, [accepted])
+    return Measured(1.0, [Answer(4, tokens, [1] * len(tokens), 0.1, 1.0, histogram=counted)])
+
+
+@pytest.mark.parametrize(
+    ("accepted", "drafts", "expected"),
+    [
+        (0, 188, "FAILED"),
+        (9, 188, "warning"),
+        (5, 188, "warning"),
+        (0, 40, "warning"),
+        (1, 400, "FAILED"),
+    ],
+)
+def test_less_than_the_commonest_token_fails(accepted, drafts, expected):
+    """Of 0 in 188 the bound is 0.024; one of 20 tokens is always the same."""
+    check = judge_worth(of_texts([*range(20)] * 50, accepted, drafts))
+    assert check.verdict.value == expected
+    assert ("Below chance" in str(check.details)) == (expected == "FAILED")
+
+
+@pytest.mark.parametrize(("off", "named"), [(0, False), (1, True), (-1, True), (2, False)])
+def test_a_map_that_is_off_by_one_is_named(off, named):
+    tokens = [*range(100, 400, 5)] * 20  # no neighbours among them
+    check = judge_worth(of_texts(tokens, 150, 200), ids=[token + off for token in range(100, 400, 5)])
+    assert f"map has {0 if off else 100:.1f}% of the tokens" in str(check.details)
+    assert (f"each target id {-off:+} it would have 100.0%" in str(check.details)) == named
+    assert check.verdict.value == ("warning" if named else "passed")
+
+
+def test_a_map_of_frequent_tokens_that_is_off_by_one_is_named():
+    """Of a large vocabulary such a map has far from all tokens, and its neighbours some too."""
+    draws = torch.distributions.Categorical(1 / torch.arange(1, 100_001) ** 0.9).sample((20_000,))
+    names = torch.randperm(100_000, generator=torch.Generator().manual_seed(1))
+    tokens, kept = names[draws].tolist(), names[:8192].tolist()
+    for off, verdict in ((0, "passed"), (1, "warning")):
+        check = judge_worth(of_texts(tokens, 150, 200), ids=[token + off for token in kept])
+        assert check.verdict.value == verdict
+        assert ("the map is off by one" in str(check.details)) == bool(off)
+
+
+def test_a_useful_draft_of_looping_texts_is_not_below_chance():
+    check = judge_worth(of_texts([7] * 39 + [8], 180, 200))
+    assert check.verdict.value == "passed"
+
+
+def test_nothing_accepted_of_varied_texts_is_below_chance():
+    check = judge_worth(of_texts([*range(300)], 0, 188))
+    assert check.verdict is Verdict.FAILED
+
+
+def test_a_whole_vocabulary_has_no_map():
+    assert "map" not in str(judge_worth(of_texts([1, 2] * 50, 150, 200)).details)
 
 
 @pytest.mark.parametrize("drafts", [0, 29])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -142,3 +145,21 @@ def test_what_was_found_is_printed_before_it_is_written(tmp_path, monkeypatch):
     assert result.exit_code == 2
     assert json.loads(result.stdout)["exit_code"] == 0
     assert "disk full" in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+def test_a_signal_ends_it_as_ctrl_c(monkeypatch, number):
+    def run_verify(_request, folder, _stage):
+        (folder / "log").write_text("x")
+        os.kill(os.getpid(), number)
+        time.sleep(10)
+
+    monkeypatch.setattr(run, "run_verify", run_verify)
+    try:
+        result = verify()
+    finally:
+        for one in (signal.SIGTERM, signal.SIGHUP):  # ignored from then on, as a process that ends
+            signal.signal(one, signal.SIG_DFL)
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["error"] == "Interrupted."
+    assert "The engines' logs: " in result.stderr

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from rich.console import Console
 
 from tests.support.engine import TINY
 from tests.unit.measure.verify.toy import VOCAB, ToyEngine
+from vllm_eagle_ext.cli.terminal import json_text
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.measure.prompts import PromptSet
 from vllm_eagle_ext.measure.verify import run
@@ -109,7 +110,7 @@ def test_ranks_that_cannot_share_the_heads_start_no_engine(engines, tmp_path):
     )
     report = run.run_verify(replace(asked, check=check), tmp_path, stage)
     assert (report.exit_code, engines["started"]) == (1, [])
-    assert "tensor_parallel_size" in json.dumps(report.to_json())
+    assert "tensor_parallel_size" in json_text(asdict(report), report.exit_code)
 
 
 @pytest.mark.parametrize("wrong_at", [0, 9])
@@ -130,10 +131,19 @@ def test_another_temperature_fails(engines, tmp_path, heat):
 
 
 def test_low_acceptance_warns(engines, tmp_path):
-    engines["the engine with the draft"].accepted = 3
+    engines["the engine with the draft"].accepted = 15
     report = run.run_verify(request(), tmp_path, stage)
     assert verdicts(report)["acceptance"] == "warning"
     assert report.exit_code == 0
+    assert "the draft's map has" in str(report.checks[-1].details)
+
+
+def test_acceptance_below_chance_fails(engines, tmp_path):
+    engines["the engine with the draft"].accepted = 0
+    report = run.run_verify(request(), tmp_path, stage)
+    assert verdicts(report)["acceptance"] == "FAILED"
+    assert "Below chance" in str(report.checks[-1].details)
+    assert report.exit_code == 1
 
 
 def test_another_text_behind_a_hit_fails(engines, tmp_path):
@@ -208,7 +218,7 @@ def test_what_is_shown_and_written(engines, tmp_path):
     assert max(map(len, text.splitlines()[1:])) <= 100
     for check in report.checks:
         assert check.name in text
-    written = json.loads(report.to_json())
+    written = json.loads(json_text(asdict(report), report.exit_code))
     assert written["exit_code"] == 1
     assert [check["verdict"] for check in written["checks"]] == list(verdicts(report).values())
     settings = written["settings"]
@@ -217,7 +227,7 @@ def test_what_is_shown_and_written(engines, tmp_path):
 
 
 def test_a_warning_is_no_plain_success(engines, tmp_path):
-    engines["the engine with the draft"].accepted = 3
+    engines["the engine with the draft"].accepted = 15
     shown = Console(width=100, record=True, soft_wrap=True)
     print_verification(run.run_verify(request(), tmp_path, stage), shown)
     assert "Worth a look: acceptance." in shown.export_text()

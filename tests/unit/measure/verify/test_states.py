@@ -75,8 +75,8 @@ def test_a_crash_says_nothing_about_the_draft():
 
 
 def test_a_crash_without_a_word():
-    check = judge_failure(failure("exit status -9"), "per_token")
-    assert (check.verdict, check.said[-14:]) == (Verdict.NOT_APPLICABLE, "exit status -9")
+    check = judge_failure(failure("exit status -6"), "per_token")
+    assert (check.verdict, check.said[-14:]) == (Verdict.NOT_APPLICABLE, "exit status -6")
 
 
 def test_other():

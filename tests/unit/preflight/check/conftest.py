@@ -22,7 +22,7 @@ def check(target):
     """`vllm-eagle check` against the tiny target."""
 
     def run(draft, *options, columns=200):
-        given = options if "--platform" in options else (*options, "--platform", "cuda")
+        given = options if "--platform" in options else ("--platform", "cuda", *options)
         arguments = ["check", str(draft), "--target", str(target), *given]
         environment = {"COLUMNS": str(columns), "TERM": "dumb", "NO_COLOR": "1"}
         return CliRunner(env=environment).invoke(app, arguments)

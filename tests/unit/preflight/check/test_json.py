@@ -55,6 +55,23 @@ def test_json_of_a_draft_that_cannot_be_made_out(check, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"x" * 3_000_000: 1},
+        {"hidden_size": "x" * 3_000_000},
+        {"hidden_size": [1] * 1_000_000},
+        {"rope_parameters": {"rope_type": "x" * 3_000_000}},
+        {"architectures": ["x" * 3_000_000]},
+    ],
+    ids=["key", "text", "list", "rope", "name"],
+)
+def test_what_a_stranger_states_is_bounded(check, tmp_path, stated):
+    result = check(tiny_draft(tmp_path / "draft", **stated), "--json")
+    assert json.loads(result.stdout)["findings"]
+    assert len(result.stdout) < 50_000
+
+
 def test_json_of_a_draft_that_is_passed_through(check, tmp_path):
     draft = tiny_draft(tmp_path / "draft", architectures=["K3DSparkModel"])
     said = json.loads(check(draft, "--json").stdout)
@@ -79,6 +96,6 @@ def test_json_of_what_cannot_be_read(check, tmp_path, draft):
     ):
         said = json.loads(result.stdout)
         assert result.exit_code == said["exit_code"] == 2
-        assert said.keys() == {"error", "exit_code"}
+        assert said.keys() == {"schema_version", "error", "exit_code"}
         assert "What to do: " in said["error"]
         assert result.stderr == ""

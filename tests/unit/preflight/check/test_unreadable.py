@@ -26,7 +26,7 @@ def test_damaged_draft(check, draft):
 
 def test_draft_without_a_config(check, draft):
     (draft / "config.json").unlink()
-    assert "a draft checkpoint with a config.json" in refusal(check(draft))
+    assert "a folder or repository with a config.json" in refusal(check(draft))
 
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"

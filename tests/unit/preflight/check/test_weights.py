@@ -167,3 +167,54 @@ def test_eight_bits(tmp_path, dtype):
 
 def test_nothing_is_read_unasked(draft):
     assert read_draft_files(str(draft)).surveys == {}
+
+
+def test_of_a_draft_that_is_passed_through_nothing_is_read(check, changed, monkeypatch):
+    """No rule looks at its values."""
+    draft = changed(FC, entry(0.1))
+    config = json.loads((draft / "config.json").read_text()) | {"architectures": ["K3DSparkModel"]}
+    (draft / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(survey, "read_exactly", lambda *_: pytest.fail("a value was read"))
+    found = json.loads(check(with_a_terabyte(draft, "extra.weight"), "--weights", "--json").stdout)
+    assert (found["left_to_vllm"], found["exit_code"]) == (True, 0)
+
+
+TERABYTE = 2**40
+
+
+def with_a_terabyte(draft, name):
+    """A draft with a tensor that its file claims, and that takes no room on the disk."""
+    path = draft / "model.safetensors"
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header, end = json.loads(raw[8 : 8 + length]), len(raw) - 8 - length
+    header[name] = {"dtype": "U8", "shape": [TERABYTE], "data_offsets": [end, end + TERABYTE]}
+    written = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(written).to_bytes(8, "little") + written + raw[8 + length :])
+        file.truncate(8 + len(written) + end + TERABYTE)
+    return draft
+
+
+@pytest.mark.parametrize("options", ["{}", '{"strict": false}'])
+@pytest.mark.parametrize(
+    "name",
+    ["extra.weight", "fc.more", "rotary_emb.inv_freq", "fc_norm.7.weight", "input_norm.weight", "t2d"],
+)
+def test_what_the_family_has_not_is_not_read(check, changed, monkeypatch, name, options):
+    """A header may claim any size; without --weights it is refused at once."""
+    draft = with_a_terabyte(changed(FC, entry(0.1)), name)
+    read = []
+
+    def counting(source, file, start, size):
+        read.append(size)
+        assert sum(read) < 2**30
+        return read_exactly(source, file, start, size)
+
+    read_exactly = survey.read_exactly
+    monkeypatch.setattr(survey, "read_exactly", counting)
+    blind = check(draft, "--json", "--eagle-ext", options)
+    seen = check(draft, "--json", "--eagle-ext", options, "--weights")
+    assert seen.exception is None or isinstance(seen.exception, SystemExit)
+    assert seen.exit_code == blind.exit_code
+    assert json.loads(seen.stdout).get("findings") == json.loads(blind.stdout).get("findings")

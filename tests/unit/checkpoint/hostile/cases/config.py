@@ -60,18 +60,18 @@ def config_in_utf16(folder):
     (folder / "config.json").write_bytes("{}".encode("utf-16"))
 
 
-@refused("a draft checkpoint with a config.json")
+@refused("a folder or repository with a config.json")
 def config_is_a_folder(folder):
     (folder / "config.json").unlink()
     (folder / "config.json").mkdir()
 
 
-@refused("a draft checkpoint with a config.json")
+@refused("a folder or repository with a config.json")
 def config_is_a_pipe(folder):
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
 
 
-@refused("a draft checkpoint with a config.json")
+@refused("a folder or repository with a config.json")
 def config_is_a_device(folder):
     relink(folder / "config.json", "/dev/zero")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tests.support.drafts import LAYER
 from tests.unit.checkpoint.rules.broken import case
-from tests.unit.checkpoint.rules.changes import key, more, no_key, no_tensor
+from tests.unit.checkpoint.rules.changes import as_eagle_1, key, more, no_key, no_tensor
+
+EAGLE_1 = ["EAGLE-1 or EAGLE-2", 'write "method": "eagle"', '"architectures": ["LlamaForCausalLM"]']
 
 # fmt: off
 CASES = [
@@ -60,6 +62,11 @@ CASES = [
             ("QwenDFlareDraftModel", "dflash", [], ["DFlare", "use another draft"]),
             ("KimiK3Eagle3DraftModel", "mla", [], ["gated latent attention", "use another draft"]),
             ("LlamaEagleDraftModel", "native", [], ["EAGLE-1", "use another draft"]),
+            ("LlamaForCausalLMEagle", "native", [], ["EAGLE-2", '"method": "eagle"', "plain vLLM"]),
+            ("EagleMistralForCausalLM", "native", [], ["EAGLE-2", '"method": "eagle"', "plain vLLM"]),
+            ("LlamaForCausalLMEagle3", "native", [as_eagle_1], EAGLE_1),
+            ("LlamaForCausalLM", "native", [as_eagle_1], EAGLE_1),
+            ("DFlashDraftModel", "native", [as_eagle_1], EAGLE_1),
             ("MedusaModel", "native", [], ["Medusa heads", '"method": "medusa"']),
         ]
     ),
@@ -93,6 +100,10 @@ CASES = [
     case(
         "model_type_is_usual", "where_vllm_cannot_be_asked", "native", key("model_type", "olmo2"),
         words=("model_type", "'olmo2'", "such as dflash, glm4_moe"),
+    ),
+    case(
+        "architecture_is_served", "eagle_1_by_its_method", "native", as_eagle_1,
+        engine={"method": "eagle"}, words=("'LlamaForCausalLMEagle3'", *EAGLE_1),
     ),
     case(
         "method_fits_the_architecture", "eagle", "native", engine={"method": "eagle"},

@@ -93,10 +93,6 @@ CASES = [
         words=("is_causal", "False", "autoregressive"),
     ),
     case(
-        "head_dim_is_stated", "missing", "native", no_key("head_dim"),
-        words=("head_dim", "missing", "32 is taken"),
-    ),
-    case(
         "heads_divide", "three_of_two", "native", key("num_key_value_heads", 3),
         *(tensor(f"{ATTENTION}.{n}_proj.weight", lambda t: torch.cat([t] * 3)) for n in "kv"),
         words=("num_key_value_heads", "3", "a divisor of num_attention_heads, 2"),

@@ -103,10 +103,6 @@ CASES = [
         words=("'not ascending'", "export d2t and lm_head again"),
     ),
     case(
-        "d2t_is_converted", "absolute", "native", tensor("d2t", lambda t: t + torch.arange(len(t))),
-        words=("d2t", "target ids", "converted while it is loaded"),
-    ),
-    case(
         "d2t_agrees_with_t2d", "one_unmarked", "native",
         tensor("t2d", lambda t: t.index_fill(0, t.nonzero()[0], False)),
         words=("t2d", "differs from d2t in 1 target ids", "128 target ids"),
@@ -136,10 +132,6 @@ CASES = [
     case(
         "shared_parts_are_usual", "embeddings", "speculators", no_tensor("embed_tokens.weight"),
         words=("embed_tokens.weight", "missing", "the target's is used"),
-    ),
-    case(
-        "tied_embeddings_are_ignored", "tied", "native", key("tie_word_embeddings", True),
-        words=("tie_word_embeddings", "True", "lm_head"),
     ),
     case(
         "tokenizers_agree", "another_token", "native", words=("tokenizer.json", "1 tokens, such as 'b'"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the part of the figures that the plugin chooses by: vllm_eagle_ext/memory/modelled_times.py."""
+"""Writes the part of the figures that models of whole steps read: modelled_times.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.kernel_model.case import TARGETS
 from benchmarks.kernel_model.machine import DEVICES
 from benchmarks.kernel_model.results import Data
 
-MODULE = ROOT / "vllm_eagle_ext/memory/modelled_times.py"
+MODULE = ROOT / "benchmarks/kernel_model/modelled_times.py"
 REQUESTS = "32"
 _SCHEMES = {"per_token, fused": "per_token"}  # what vLLM runs where it has it
 _HEAD = '''# SPDX-License-Identifier: Apache-2.0
