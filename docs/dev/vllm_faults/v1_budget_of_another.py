@@ -1,7 +1,7 @@
 """A request gets the thinking budget of another.
 
 Kind: explains an observation.
-Met by: requests without `thinking_token_budget` beside some with it, on V1, also without a draft.
+Met by: requests without `thinking_token_budget` next to some with it, on V1, also without a draft.
 Symptom: An end mark stands in a text that has no budget, where the budget of a request that ended before
   would have run out.
 Cause: `v1/sample/thinking_budget_state.py`, `ThinkingBudgetStateHolder.sync_batch` moves a request into
