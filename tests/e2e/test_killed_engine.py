@@ -27,7 +27,12 @@ def victims(process):
 
 
 @pytest.mark.parametrize(
-    ("victim", "name"), [("worker", "VllmWorker"), ("core", "EngineCore"), ("first", "its process")]
+    ("victim", "name"),
+    [
+        ("worker", "VllmWorker"),
+        pytest.param("core", "EngineCore", marks=pytest.mark.long),
+        pytest.param("first", "its process", marks=pytest.mark.long),
+    ],
 )
 def test_a_killed_process_is_named(tmp_path, victim, name):
     arguments, _ = with_memory(ARGUMENTS, [str(TINY / "target")])
