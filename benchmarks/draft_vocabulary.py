@@ -27,7 +27,6 @@ from benchmarks.gpu_shapes import write
 from benchmarks.machine import machine
 from benchmarks.performance import ENVIRONMENT
 from benchmarks.shapes.dense import Dense
-from vllm_eagle_ext.checkpoint.vocabulary_file import write_vocabulary_file
 from vllm_eagle_ext.measure.engine.client import EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load, StepLoad
 from vllm_eagle_ext.measure.prompts import random_ids, read_texts, token_ids
@@ -106,7 +105,7 @@ def acceptance(name: str) -> dict[str, Any]:
     rows = [{"entries": size, "share": 1.0, "kept_of_counted": 1.0, "accepted": _accepted(whole)}]
     for part in PARTS:
         ids = choose(counted, size // part, size)
-        write_vocabulary_file(file := BUILD / f"{name}-{part}.json", ids)
+        (file := BUILD / f"{name}-{part}.json").write_text(json.dumps(ids))
         options = {"additional_config": {"eagle_ext": {"draft_vocabulary": str(file)}}}
         with EngineProcess(arguments | options, BUILD / "engine.log", name=name) as engine:
             measured = engine.load(asked)

@@ -23,8 +23,10 @@ _POINTERS = (  # of messages whose cause stands elsewhere
     "validation error for",
     "validation errors for",
 )
-# By SIGKILL, as vLLM and `measure` tell the ends of their processes.
-_KILLED = re.compile(r"proc(?:ess)? (\S+) .*exit code:? -9\b|'([^']+)': -9\b|\bexit status -9\b")
+# By SIGKILL, as vLLM and `measure` tell the ends of their processes. None: vLLM asked too early.
+_KILLED = re.compile(
+    r"proc(?:ess)? (\S+) .*exit code:? (?:-9|None)\b|'([^']+)': -9\b|\bexit status -9\b"
+)
 _LOGGED = re.compile(r"\((?P<process>[^()]* pid=\d+)\) ERROR ")  # vLLM's prefix of a line
 
 
@@ -59,7 +61,8 @@ def cause_of(error: str, log: Sequence[str]) -> tuple[str, int]:
     process that was killed comes before both: all others follow from it.
     """
     for number, line in enumerate([*log, error], start=1):
-        if dead := _KILLED.search(line):
+        dead = _KILLED.search(line)
+        if dead and not ("None" in line and any("(Worker" in one and " ERROR " in one for one in log)):
             name = dead[1] or dead[2] or "its process"
             said = f"Error: {name} was killed (SIGKILL), as the kernel does where memory runs out"
             return said, min(number, len(log))

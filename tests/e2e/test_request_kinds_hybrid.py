@@ -33,7 +33,7 @@ NAMES = [engine.name for engine in ENGINES]
 GREEDY = [
     "greedy", "eos", "max_tokens=1", "max_tokens=2", "max_tokens=3", "stop_token_ids", "min_tokens",
     "stop", "presence_penalty", "frequency_penalty", "repetition_penalty", "json",
-    *(f"{THINKS}={budget}" for budget in BUDGETS), "default sampling of one token",
+    *(f"{THINKS}={budget}" for budget in BUDGETS),
 ]  # fmt: skip
 
 

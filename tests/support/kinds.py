@@ -42,7 +42,7 @@ class Answer(BaseModel):
 # that ends with the first. V1 has faults with others: docs/dev/vllm_faults/v1_thinking_budget.py.
 # Nor does V1 clear the row of a budget that ended (v1_budget_of_another.py): each request has one.
 THINKING = {"reasoning_start_str": "§", "reasoning_end_str": "~"}
-BUDGETS, THINKS = (1, 3), "thinking_token_budget"
+BUDGETS, THINKS = (0, 1, 3), "thinking_token_budget"
 UNREACHED = 10_000
 DEFAULT_SAMPLING = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}  # as Qwen3's generation_config.json
 # Of an engine; or a small model writes spaces for ever.
@@ -177,6 +177,8 @@ def run_kinds(run: KindsRun, runner: str = "v1") -> dict[str, Any]:
         arguments = run.engine_args | {
             "structured_outputs_config": COMPACT,
             "reasoning_config": THINKING,
+            # No prompt in chunks: a seeded one ends the engine, a budget of 0 ends late behind it.
+            "max_num_batched_tokens": 1 << 14,
         }
         greedy = [Batch("greedy", run.prompts, max_tokens=2 * MAX_TOKENS)]
         plain = Engine("plain", greedy, None, arguments, target=target)

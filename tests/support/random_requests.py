@@ -25,16 +25,23 @@ NARROW = {
     "reasoning_config": THINKING,
 }
 BY_CHANCE = "default sampling"  # its texts are not compared: drafts change what is drawn
+ONE_TOKEN = "default sampling of one token"  # nothing is left to chance
 KINDS = (
     "greedy",
     "budget",
-    "default sampling of one token",
+    ONE_TOKEN,
     BY_CHANCE,
     "json",
     "length",
     "budget, length",
 )
 EOS = "("
+# Triton's interpreter has no kernel of vLLM's for top-k and top-p.
+NO_KERNEL = {"v1": {}, "v2": {"top_k": 0, "top_p": 1.0}}
+
+
+def kinds_on(runner: str) -> list[str]:
+    return [kind for kind in KINDS if runner == "v1" or kind != ONE_TOKEN]
 
 
 @dataclass(frozen=True)
@@ -46,11 +53,15 @@ class Drawn:
 
 
 def drawn(
-    seed: int, count: int, prompts: Sequence[list[int]], think: list[int], most: int
+    seed: int, count: int, prompts: Sequence[list[int]], think: list[int], runner: str, most: int
 ) -> list[Drawn]:
     """`most` tokens of an answer, but for those that go on to the end of the context."""
-    chance = random.Random(seed)
-    return [_drawn(chance, KINDS[i % len(KINDS)], count, prompts, think, most) for i in range(count)]
+    chance, kinds = random.Random(seed), kinds_on(runner)
+    found = [_drawn(chance, kinds[i % len(kinds)], count, prompts, think, most) for i in range(count)]
+    for one in found:
+        if one.kind == BY_CHANCE:
+            one.params.update(NO_KERNEL[runner])
+    return found
 
 
 def _drawn(
@@ -70,7 +81,7 @@ def _drawn(
         prompt = prompt[: -len(think)] + think if len(prompt) > len(think) else think
         params[THINKS] = chance.choice([1, 2, 3, 5, 8])
     if "default" in kind:
-        params |= {"defaults": True} | ({} if kind == BY_CHANCE else {"top_k": 1})
+        params |= {"defaults": True} | ({"top_k": 1} if kind == ONE_TOKEN else {})
     if kind == "json":
         params |= {"json": SCHEMA, "max_tokens": 2 * most, "ignore_eos": False}
     return Drawn(kind, prompt, params, chance.randint(0, 3 * count))
@@ -95,7 +106,7 @@ def run_drawn(
         target = with_eos(pair.target, EOS, Path(folder, "target"))
         encode = AutoTokenizer.from_pretrained(target).encode
         think, end = (encode(mark, add_special_tokens=False) for mark in THINKING.values())
-        asked = {name: drawn(seeds[name], count, prompts, think, most) for name in pair.drafts}
+        asked = {name: drawn(seeds[name], count, prompts, think, runner, most) for name in pair.drafts}
         batches = {
             name: Batch(
                 name, [one.prompt for one in own], asked=[one.params for one in own],
@@ -111,6 +122,12 @@ def run_drawn(
         ]
         found = run_engines([plain, *engines], runner)
     return {
-        name: {"asked": own, "plain": found["plain"][name], "drafted": found[name][name], "end": end}
+        name: {
+            "runner": runner,
+            "asked": own,
+            "end": end,
+            "plain": found["plain"][name],
+            "drafted": found[name][name],
+        }
         for name, own in asked.items()
     }

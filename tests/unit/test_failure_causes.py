@@ -117,6 +117,15 @@ def test_a_killed_process_is_the_cause(tmp_path, error, line, name):
     assert reason(told) == said
 
 
+def test_an_end_that_vllm_read_too_early():
+    """The end of a process is seen a moment before its status can be read."""
+    line = f"{CORE}Worker proc VllmWorker-0 died unexpectedly (exit code: None), shutting down executor."
+    said, _ = cause_of("RuntimeError: cancelled", [line, CORE + "RuntimeError: cancelled"])
+    assert said == f"Error: VllmWorker-0 {KILLED}"
+    raised = "(Worker_TP0 pid=7) ERROR 01-01 [x.py:1] ValueError: no memory for states"
+    assert "SIGKILL" not in cause_of("RuntimeError: cancelled", [raised, line])[0]
+
+
 @pytest.mark.parametrize("code", [1, -6, -15, -90])
 def test_another_end_is_no_kill(code):
     line = (

@@ -6,9 +6,7 @@ Ascending, so that the first of equal logits has the lowest id, as with the whol
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -58,14 +56,3 @@ def _checked(found: object) -> tuple[int, ...]:
         if after <= before:
             raise ValueError(f"{after} comes after {before}")
     return tuple(found)
-
-
-def write_vocabulary_file(path: Path, ids: Sequence[int]) -> None:
-    """Write a whole file under another name first; it takes the place of a file, or of a link."""
-    begun = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with begun.open("x") as file:
-            file.write(json.dumps(sorted(ids)) + "\n")
-        begun.replace(path)
-    finally:
-        begun.unlink(missing_ok=True)

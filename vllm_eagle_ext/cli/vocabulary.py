@@ -74,8 +74,8 @@ def vocabulary(
         fail("This command needs transformers: pip install transformers", as_json=as_json)
     if prompts is not None:
         require_engine(as_json=as_json)
-    from vllm_eagle_ext.checkpoint.vocabulary_file import write_vocabulary_file
     from vllm_eagle_ext.measure.engine.client import refuse_reserved
+    from vllm_eagle_ext.measure.outputs import write_whole
     from vllm_eagle_ext.measure.vocabulary import SIZES, choose, coverage
     from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
@@ -103,7 +103,7 @@ def vocabulary(
             for count in sorted({*SIZES, entries})
             if count < size
         ]
-        write_vocabulary_file(out, choose(counted, entries, size, ends))
+        write_whole(out, json.dumps(choose(counted, entries, size, ends)), replaces_links=True)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
     except OSError as error:
@@ -112,9 +112,15 @@ def vocabulary(
     if as_json:
         found = {"tokens": counted.total(), "entries": entries, "sizes": [asdict(row) for row in rows]}
         typer.echo(json_text(found | {"out": str(out)}, 0))
-        return
+    else:
+        _print(counted, rows, case, entries, out)
+
+
+def _print(counted: Counter[int], rows: list[Coverage], case: Case, entries: int, out: Path) -> None:
     shown = console()
-    shown.print(f"{counted.total():,} tokens, {len(counted):,} different ones of {size:,}")
+    shown.print(
+        f"{counted.total():,} tokens, {len(counted):,} different ones of {case.target.vocab_size:,}"
+    )
     for row in rows:
         shown.print(_line(row, at_once=case.spec.family.drafts_in_parallel))
     options = json.dumps({"eagle_ext": {"draft_vocabulary": str(out)}})

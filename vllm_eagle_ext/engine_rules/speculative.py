@@ -11,7 +11,6 @@ from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.engine_rules.speculative_keys import SAMPLING, fits
 from vllm_eagle_ext.errors import HybridStateError, SpeculativeConfigError
 
-_SAMPLING_EPS = 1e-5  # vLLM's: what is not above counts as none
 _LOSSY = ("fly", "synthetic")  # "fly": since 0.33
 SCHEDULER = "vllm_eagle_ext.schedulers.build_scheduler"  # which vLLM resolves and calls
 
@@ -89,7 +88,7 @@ def adapters_meet_their_rows(case: Case) -> Iterable[Problem]:
 def default_requests_are_served(case: Case) -> Iterable[Problem]:
     """Warn of a min_p in the target's default sampling, which vLLM refuses with drafts."""
     default = case.engine.default_min_p
-    if isinstance(default, int | float) and default > _SAMPLING_EPS:
+    if isinstance(default, int | float) and default > 0:
         yield Problem(
             field="min_p of the target's generation_config.json",
             value=default,

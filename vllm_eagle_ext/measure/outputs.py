@@ -9,14 +9,19 @@ from pathlib import Path
 from vllm_eagle_ext.errors import SpeculativeConfigError
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text under another name, and rename it; a link, pipe or device is written to as it is."""
-    if path.is_symlink() or (path.exists() and not path.is_file()):
+def write_whole(path: Path, text: str, *, replaces_links: bool = False) -> None:
+    """Write a text under another name, and rename it; a pipe or device is written to as it is.
+
+    Args:
+        replaces_links: put the file in a link's place; else what the link names is written to.
+    """
+    if (path.is_symlink() and not replaces_links) or (path.exists() and not path.is_file()):
         path.write_text(text + "\n")
         return
-    part = path.with_name(f".{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        part.write_text(text + "\n")
+        with part.open("x") as file:  # through no link
+            file.write(text + "\n")
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -163,8 +163,10 @@ def write(found: Conversion, out: Path) -> dict[str, str]:
     shards = sorted({header.file for header in tensors.values()})
     bring = _copy_renamed if found.renames else _link
     with ExitStack() as begun:  # what cannot be finished goes again
-        begun.callback(_remove_begun, out, keep=out.is_dir())
+        if out.is_dir():
+            begun.callback(out.mkdir)  # the last to run
         out.mkdir(parents=True, exist_ok=True)
+        begun.callback(shutil.rmtree, out, ignore_errors=True)
         how = {name: bring(folder / name, out / name) for name in shards}
         if len(shards) > 1:
             total = {"total_size": sum(header.size for header in tensors.values())}
@@ -175,13 +177,6 @@ def write(found: Conversion, out: Path) -> dict[str, str]:
         (out / "config.json").write_text(json.dumps(found.config, indent=2) + "\n")
         begun.pop_all()
     return how
-
-
-def _remove_begun(out: Path, *, keep: bool) -> None:
-    for file in out.glob("*"):
-        file.unlink(missing_ok=True)
-    if not keep:
-        shutil.rmtree(out, ignore_errors=True)
 
 
 def _link(source: Path, copy: Path) -> str:

@@ -153,16 +153,14 @@ def with_draft(engine: EngineFacts, spec: DraftSpec | None, keywords: Mapping[st
     runner = engine.runner or (wanted[0] if wanted else "v2")
     # With data parallelism vLLM follows no schedule.
     follows = _ranks(keywords, "data_parallel_size") <= 1
+    is_asked = engine.speculative.get("parallel_drafting") is True
     return replace(
         engine,
         runner=runner,
         method=spec.family.method if spec else engine.method,
         k=engine.k or usual_k(spec),
         schedule=engine.speculative.get("num_speculative_tokens_per_batch_size") if follows else None,
-        parallel_drafting=bool(
-            engine.speculative.get("parallel_drafting") is True
-            or (spec and spec.family.drafts_in_parallel)
-        ),
+        parallel_drafting=is_asked or bool(spec and spec.family.drafts_in_parallel),
     )
 
 

@@ -32,6 +32,7 @@ CLEAR = 2**-7
 UNLIKE = 0.02  # share of the steps that may diverge where the choice is clear; of tiny pairs: 0 to 0.01
 _CHANCE = 0.025  # of the first position: less than the commonest token of any language
 _SURE = 0.99  # one-sided, of the first position's rate
+_OF_IDS = 2.5  # as CERTAIN, of different ids: a text may repeat one of them
 _MOST_COLUMNS, _NAME = 12, 20  # of a line; the figures have all
 _UNDRAFTED_TOKENS = 2  # the prompt's step makes one, the next need not draft for a last one
 _UNDRAFTED = 0.02  # share of the steps that may have gone without drafts
@@ -148,9 +149,7 @@ def _below_chance(measured: Measured, counted: Counter[int]) -> tuple[str, ...]:
     accepted = measured.accepted[0]
     chance = max(counted.most_common(1)[0][1] / counted.total(), _CHANCE)
     most = float(beta.ppf(_SURE, accepted + 1, measured.drafts - accepted))
-    said = (
-        f"Below chance: the first position is at most {most:.3f}, one token at all places {chance:.3f}."
-    )
+    said = f"Below chance: at most {most:.3f} of the first tokens are right, by chance {chance:.3f}."
     return (said,) if most < chance else ()
 
 
@@ -162,9 +161,12 @@ def _judge_map(counted: Counter[int], ids: Collection[int]) -> tuple[list[str], 
     by_shift = {shift: {id_ + shift for id_ in kept} for shift in (-1, 1)}
     said = [f"the draft's map has {sum(counted[i] for i in kept) / counted.total():.1%} of the tokens"]
     for shift, others in by_shift.items():
-        more, less = (sum(counted[i] for i in one) for one in (others - kept, kept - others))
+        gained, lost = (
+            [counted[i] for i in one & counted.keys()] for one in (others - kept, kept - others)
+        )
         share = sum(counted[i] for i in others) / counted.total()
-        if more - less > CERTAIN * sqrt(more + less):
+        is_likely = len(gained) - len(lost) > _OF_IDS * sqrt(len(gained) + len(lost))
+        if is_likely and sum(gained) - sum(lost) > CERTAIN * sqrt(sum(gained) + sum(lost)):
             said.append(
                 f"with each target id {shift:+} it would have {share:.1%}: the map is off by one"
             )

@@ -246,3 +246,9 @@ def test_requests_and_categories_are_told_apart():
         "requests by length: 1-2 1, 2-3 0, 3-4 2", "length by category: code 1, text 3.5"
     )  # fmt: skip
     assert "length_by_category" not in str(judge_worth(Measured(1.0, answers)).details)
+
+
+def test_a_token_that_fills_a_text_says_nothing_of_the_map():
+    check = judge_worth(of_texts([5] * 380 + [6] * 20, 150, 200), ids=[6, 8])
+    assert "off by one" not in str(check.details)
+    assert check.verdict.value == "passed"

@@ -136,10 +136,10 @@ def test_a_file_that_cannot_be_written_starts_no_engine(report, tmp_path, name):
 
 
 def test_what_was_found_is_printed_before_it_is_written(tmp_path, monkeypatch):
-    def write_text(*_):
+    def replace(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(type(tmp_path), "write_text", write_text)
+    monkeypatch.setattr(type(tmp_path), "replace", replace)
     monkeypatch.setattr(run, "run_verify", lambda request, *_: VerifyReport("d", "t", request.k, ()))
     result = verify("--out", str(tmp_path / "found.json"))
     assert result.exit_code == 2
