@@ -26,8 +26,9 @@ _RUNNER = "vllm.v1.worker.gpu_model_runner"
 _REJECTION_SAMPLER = "vllm.v1.sample.rejection_sampler"
 _WRAPPED = "_eagle_ext_wraps"
 
-# EngineArgs, the target's ModelConfig, vLLM's own builder -> what that builder returned.
-BuildSpeculativeConfig = Callable[[Any, Any, Callable[[], Any]], Any]
+# EngineArgs, the target's ModelConfig and ParallelConfig, vLLM's own builder -> what that returned.
+BuildSpeculativeConfig = Callable[[Any, Any, Any, Callable[[], Any]], Any]
+JudgeEngine = Callable[[Any, Any], None]  # EngineArgs, VllmConfig
 # The V1 runner, sampled token ids [requests, K + 1].
 CommitOnV1 = Callable[[Any, Any], None]
 
@@ -53,25 +54,38 @@ def warn_outside_tested_range() -> None:
     )
 
 
-def install_preflight(build: BuildSpeculativeConfig) -> None:
-    """Let `build` see each draft between the command line and vLLM's SpeculativeConfig.
+def install_preflight(build: BuildSpeculativeConfig, judge: JudgeEngine) -> None:
+    """Let `build` see each draft between the command line and vLLM's SpeculativeConfig, and `judge` the
+    VllmConfig that follows.
 
     Symptom: a five-layer draft with nested ids crashes the V2 runner, a three-layer one reads the
         wrong layers on both runners without a word.
     Cause: three resolvers of `eagle_aux_hidden_state_layer_ids` in vLLM that disagree (V1 runner, V2
         runner, drafter classes); none sees the target's depth or the plugin's options.
     Seam: `EngineArgs.create_speculative_config(self, target_model_config, target_parallel_config)`
-        is wrapped; the original is always the one that builds the SpeculativeConfig.
+        is wrapped; the original is always the one that builds the SpeculativeConfig. So is
+        `EngineArgs.create_engine_config(self, ..)`, whose result is read and returned as it is.
     """
     when_loaded(_ENGINE_ARGS, _wrap_create_speculative_config, build)
+    when_loaded(_ENGINE_ARGS, _wrap_create_engine_config, judge)
 
 
 def _wrap_create_speculative_config(module: ModuleType, build: BuildSpeculativeConfig) -> None:
     def around(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        target = kwargs.get("target_model_config", args[0] if args else None)
-        return build(self, target, functools.partial(original, self, *args, **kwargs))
+        given = dict(zip(("target_model_config", "target_parallel_config"), args, strict=False)) | kwargs
+        configs = (given.get("target_model_config"), given.get("target_parallel_config"))
+        return build(self, *configs, functools.partial(original, self, *args, **kwargs))
 
     _wrap(module.EngineArgs, "create_speculative_config", around)
+
+
+def _wrap_create_engine_config(module: ModuleType, judge: JudgeEngine) -> None:
+    def around(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        config = original(self, *args, **kwargs)
+        judge(self, config)
+        return config
+
+    _wrap(module.EngineArgs, "create_engine_config", around)
 
 
 @contextmanager

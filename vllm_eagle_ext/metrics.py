@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.device import Device
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.footprint import (
     CPU_KERNEL_BLOCK,
@@ -64,12 +64,12 @@ def publish_draft(engine_args: Any, target_model_config: Any, spec: DraftSpec, k
 
 def publish_state(
     engine_args: Any, target_model_config: Any, speculative_config: Any, scheme: Scheme,
-    engine: EngineFacts, *, non_causal_draft: bool = False,
+    device: Device, *, non_causal_draft: bool = False,
 ) -> None:  # fmt: skip
     """Publish what a request's recurrent state takes. Never raises."""
     try:
         found = state_footprint(
-            engine_args, target_model_config, speculative_config, scheme, engine,
+            engine_args, target_model_config, speculative_config, scheme, device,
             non_causal_draft=non_causal_draft,
         )  # fmt: skip
         values = {STATE_BYTES: found.state, STATE_BLOCKS: found.state_blocks}
@@ -106,24 +106,24 @@ def withdraw() -> None:
 
 def state_footprint(
     engine_args: Any, target_model_config: Any, speculative_config: Any, scheme: Scheme,
-    engine: EngineFacts, *, non_causal_draft: bool = False,
+    device: Device, *, non_causal_draft: bool = False,
 ) -> Footprint:  # fmt: skip
     """Compute it as a plan does, with the dtypes of this run: vLLM's front end knows no block's size."""
-    target = _target(engine_args, target_model_config, cpu=engine.on_cpu)
+    target = _target(engine_args, target_model_config, cpu=device.on_cpu)
     size = target.attention.element_bytes
-    alignment = engine.attention_alignment(
+    alignment = device.attention_alignment(
         target.attention.head_dim, element_bytes=size, non_causal_draft=non_causal_draft
     )
     if asked := engine_args.block_size:
-        smallest = CPU_KERNEL_BLOCK if engine.on_cpu else GPU_BLOCK
+        smallest = CPU_KERNEL_BLOCK if device.on_cpu else GPU_BLOCK
         alignment = max(asked, alignment or smallest)
     setting = CacheSetting(
         k=speculative_config.num_speculative_tokens,
         max_model_len=target_model_config.max_model_len,
         prefix_caching=bool(engine_args.enable_prefix_caching),
-        cpu=engine.on_cpu,
+        cpu=device.on_cpu,
         attention_alignment=alignment,
-        prefill_exports=engine.prefill_exports,
+        prefill_exports=device.prefill_exports,
     )
     # A draft's wider heads widen every block.
     draft = speculative_config.draft_model_config or target_model_config

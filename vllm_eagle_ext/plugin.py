@@ -45,11 +45,11 @@ def register() -> None:
     failed_start.join()
     compat.warn_outside_tested_range()
     _register_models()
-    compat.install_preflight(build_speculative_config)
+    compat.install_preflight(build_speculative_config, judge_engine)
 
 
 def build_speculative_config(
-    engine_args: Any, target_model_config: Any, build: Callable[[], Any]
+    engine_args: Any, target_model_config: Any, parallel_config: Any, build: Callable[[], Any]
 ) -> Any:
     """Run our part of vLLM's `EngineArgs.create_speculative_config`.
 
@@ -58,8 +58,17 @@ def build_speculative_config(
     from vllm_eagle_ext.preflight import build as preflight
 
     if is_tested(compat.vllm_version()):
-        return preflight.build_speculative_config(engine_args, target_model_config, build)
-    return preflight.build_on_untested_vllm(engine_args, target_model_config, build)
+        return preflight.build_speculative_config(
+            engine_args, target_model_config, parallel_config, build
+        )
+    return preflight.build_on_untested_vllm(engine_args, target_model_config, parallel_config, build)
+
+
+def judge_engine(engine_args: Any, vllm_config: Any) -> None:
+    """Run our part of vLLM's `EngineArgs.create_engine_config`."""
+    from vllm_eagle_ext.preflight import build as preflight
+
+    preflight.judge_engine(engine_args, vllm_config)
 
 
 def _register_models() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One draft with its target and the engine that serves it: what the rules look at."""
+"""One draft with its target and what is asked of it: what the rules look at."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
+from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.checkpoint.spec import DraftSpec, Expected
 from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
-from vllm_eagle_ext.engine import EngineFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Case:
     spec: DraftSpec
     expected: Mapping[str, Expected]  # by canonical name, as the draft's family says
     target: TargetFacts  # without rows that the draft does not know, which are its padding
-    engine: EngineFacts
+    request: DraftRequest
 
     @property
     def is_reduced(self) -> bool:

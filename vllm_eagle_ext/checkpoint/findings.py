@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError, sentence
@@ -53,60 +55,63 @@ class Finding:
     error: type[EagleExtError] = UnsupportedDraftError  # that a start raises
 
 
-Check = Callable[[Any], Iterable[Problem]]
+Check = Callable[..., Iterable[Problem]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rule:
     name: str
     severity: Severity
     can_run: bool
     for_all: bool  # False: for the families whose records list it
-    is_guess: bool  # of a foreseen engine: then an error is a warning
     error: type[EagleExtError]
-    check: Check  # of a Candidate, a Case or an EngineFacts
+    check: Check
+
+    @cached_property
+    def needs(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Name the subjects that its function takes: those without which it does not apply, and all."""
+        taken = inspect.signature(self.check).parameters
+        needed = (name for name, each in taken.items() if each.default is each.empty)
+        return frozenset(needed), frozenset(taken)
 
 
-def apply_rules(rules: Iterable[Rule], subject: Any) -> list[Finding]:
-    """Apply rules to a draft, a case or an engine, in their order.
+def apply_rules(rules: Iterable[Rule], **subjects: Any) -> list[Finding]:
+    """Apply rules in their order, each to those of the subjects that its function names.
 
-    Findings of one rule beyond a number become one: a file may hold any number.
+    A rule applies where none of the subjects that it needs is None. Findings of one rule beyond a number
+    become one: a file may hold any number.
     """
-    found: list[Finding] = []
-    engine = getattr(subject, "engine", subject)
+    findings: list[Finding] = []
+    known = {name for name, subject in subjects.items() if subject is not None}
     for rule in rules:
-        is_guess = rule.is_guess and engine.is_foreseen
-        severity, can_run = (Severity.WARNING, True) if is_guess else (rule.severity, rule.can_run)
-        shown = 0
-        for problem in rule.check(subject):
-            shown += 1
-            if shown > _MOST:
-                continue
-            found.append(Finding(rule.name, severity, problem, can_run, error=rule.error))
-        if shown > _MOST:
-            problem = Problem(
-                field="number of further findings of this rule", value=shown - _MOST, message="Not shown"
-            )
-            found.append(Finding(rule.name, severity, problem, can_run, error=rule.error))
-    return found
+        needed, taken = rule.needs
+        if not needed <= known:
+            continue
+        problems = list(rule.check(**{name: subjects[name] for name in taken & known}))
+        if (more := len(problems) - _MOST) > 0:
+            rest = "number of further findings of this rule"
+            problems[_MOST:] = [Problem(field=rest, value=more, message="Not shown")]
+        findings += (
+            Finding(rule.name, rule.severity, p, rule.can_run, error=rule.error) for p in problems
+        )
+    return findings
 
 
 def rule(
-    severity: Severity, *, can_run: bool = False, for_all: bool = True, is_guess: bool = False,
+    severity: Severity, *, can_run: bool = False, for_all: bool = True,
     error: type[EagleExtError] = UnsupportedDraftError,
 ) -> Callable[[Check], Rule]:  # fmt: skip
-    """Make a rule of a function `(subject) -> problems`; its name is the function's.
+    """Make a rule of a function `(subjects) -> problems`; its name is the function's.
 
     Args:
         can_run: an engine would start in spite of the error.
         for_all: False where the records of some families list it.
-        is_guess: what it asks of an engine is only known once vLLM has read the target.
         error: that a start raises.
     """
 
     def make(check: Check) -> Rule:
         runs = can_run or severity != Severity.ERROR
-        return Rule(check.__name__, severity, runs, for_all, is_guess, error, check)
+        return Rule(check.__name__, severity, runs, for_all, error, check)
 
     return make
 

@@ -24,6 +24,7 @@ from vllm_eagle_ext.checkpoint.read_spec import (
     without_padding,
 )
 from vllm_eagle_ext.checkpoint.registry import drafter_of
+from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.checkpoint.rope_config import rope_problems
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, rules_for
 from vllm_eagle_ext.checkpoint.rules.early import Candidate
@@ -32,7 +33,6 @@ from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
 from vllm_eagle_ext.checkpoint.typed_keys import without_nulls
 from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file
 from vllm_eagle_ext.drafter_classes import Drafter
-from vllm_eagle_ext.engine import EngineFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +67,22 @@ class Inspection:
         return self.case is None and not self.errors
 
 
-def inspect_draft(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -> Inspection:
+def inspect_draft(files: DraftFiles, target: TargetFacts, request: DraftRequest) -> Inspection:
     """Apply the rules of drafts. `strict: false` makes warnings of errors that an engine starts with."""
-    inspection = _inspect(files, target, engine)
-    if engine.options.strict:
+    inspection = _inspect(files, target, request)
+    if request.options.strict:
         return inspection
     return Inspection(inspection.case, tuple(relax(inspection.findings)))
 
 
-def _inspect(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -> Inspection:
-    flat, options = flatten(without_nulls(files.config)), engine.options
+def _inspect(files: DraftFiles, target: TargetFacts, request: DraftRequest) -> Inspection:
+    flat, options = flatten(without_nulls(files.config)), request.options
     drafter = drafter_of(files.config, flat.get("model_type"))
     flat = own_depth(files, flat, drafter, target.num_layers)
-    candidate = Candidate(files=files, flat=flat, engine=engine, drafter=drafter)
-    early = tuple(apply_rules(EARLY_RULES, candidate))
+    candidate = Candidate(files=files, flat=flat, request=request, drafter=drafter)
+    early = tuple(apply_rules(EARLY_RULES, draft=candidate))
     refused = any(finding.severity == Severity.ERROR for finding in early)
-    if refused or drafter is None or engine.method not in (None, drafter.method):
+    if refused or drafter is None or request.method not in (None, drafter.method):
         return Inspection(None, early)
     config = parse_config(flat if format_of(files.config) == "published" else files.config)
     problems = [*(config if isinstance(config, list) else ()), *rope_problems(flat)]
@@ -94,7 +94,7 @@ def _inspect(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -> Ins
         told = mark_consequences(found, files.model, config, target, _layer_ids(layers[0]))
         return Inspection(None, told)
     seen = without_padding(files, config, target)
-    window = asked_window(options.draft_window, trained_length(flat, config), engine.max_model_len)
+    window = asked_window(options.draft_window, trained_length(flat, config), request.max_model_len)
     spec = build_spec(
         files, flat, config, drafter, seen, layers, options.norm_output, options.gate_layout, window
     )
@@ -102,9 +102,9 @@ def _inspect(files: DraftFiles, target: TargetFacts, engine: EngineFacts) -> Ins
         spec = replace(spec, kept_ids=read_vocabulary_file(options.draft_vocabulary))
     expected = spec.family.tensors(spec, config, seen.vocab_size)
     case = Case(
-        files=files, flat=flat, config=config, spec=spec, expected=expected, target=seen, engine=engine
+        files=files, flat=flat, config=config, spec=spec, expected=expected, target=seen, request=request
     )  # fmt: skip
-    late = apply_rules(rules_for(spec.family), case)
+    late = apply_rules(rules_for(spec.family), case=case)
     read = spec.aux_layers.layer_ids
     return Inspection(case, mark_consequences([*early, *late], files.model, config, target, read))
 

@@ -54,7 +54,7 @@ def _parts(final: Final) -> dict[str, Any]:
     from vllm_eagle_ext.preflight.serve import download_line, not_looked_at, serve_command
 
     result, answer = final.files, final.answer
-    inspection, engine = result.inspection, result.engine
+    inspection = result.inspection
     is_served = inspection.spec is not None and final.verdict != "refused"
     return {
         "draft": result.request.draft,
@@ -63,7 +63,7 @@ def _parts(final: Final) -> dict[str, Any]:
         "left_to_vllm": inspection.is_passed_through,
         "verdict": final.verdict,
         "findings": [_finding_as_json(finding) for finding in final.findings],
-        "files": {"findings": _named(result.of_files)},
+        "files": {"findings": _named(inspection.findings)},
         "engine": {
             "verdict": answer.verdict,
             "why": answer.why or None,
@@ -71,8 +71,8 @@ def _parts(final: Final) -> dict[str, Any]:
             "findings": _named(answer.findings),
             "settled": answer.settled or None,
         },
-        "platform": {"name": engine.platform, "why": engine.platform_why},
-        "recurrent_state": result.state,
+        "platform": {"name": result.platform, "why": result.platform_why},
+        "recurrent_state": answer.settled.get("recurrent_state"),
         "not_looked_at": not_looked_at(result, asked=answer.is_asked),
         "download": download_line(result) if is_served else None,
         "command": serve_command(result, further=final.further) if is_served else None,
@@ -128,17 +128,19 @@ def print_files(result: CheckResult, console: Console, *, everything: bool = Fal
         is_off = result.request.options.get("enabled") is False
         why = "Switched off by the option enabled" if is_off else "Not a supported draft"
         console.print(f"{why}: not checked; plain vLLM loads it.")
-    _print_findings(result.of_files, console, everything=everything)
+    _print_findings(inspection.findings, console, everything=everything)
 
 
 def print_verdict(final: Final, console: Console, *, everything: bool = False) -> None:
     """Print what the engine adds, and the command or the refusal."""
-    result, printed = final.files, [_key(finding) for finding in final.files.of_files]
+    result, printed = final.files, [_key(finding) for finding in final.files.inspection.findings]
     news = [finding for finding in final.findings if _key(finding) not in printed]
     _print_findings(news, console, everything=everything)
+    if state := final.answer.settled.get("recurrent_state"):
+        console.print(f"recurrent state   {state}", markup=False)
     if final.answer.is_asked:
         kept = [_key(finding) for finding in final.findings]
-        for finding in result.of_files:
+        for finding in result.inspection.findings:
             if finding.severity == "error" and _key(finding) not in kept:
                 console.print(f"The engine was asked, and finds no fault of {finding.rule}.")
     console.print()
@@ -170,8 +172,8 @@ def _print_finding(finding: Finding, console: Console) -> None:
 def _print_refusal(final: Final, console: Console, *, everything: bool) -> None:
     from vllm_eagle_ext.checkpoint.consequences import consequences
 
-    result, engine = final.files, final.files.engine
-    may_be_meant = result.request.platform == "auto" and engine.platform != "cuda"
+    result = final.files
+    may_be_meant = result.request.platform == "auto" and result.platform != "cuda"
     other = " For a GPU add --platform cuda." if may_be_meant else ""
     console.print(f"{_asked(final)}{other}")
     errors = [finding for finding in final.findings if finding.severity == "error"]
@@ -186,7 +188,7 @@ def _print_refusal(final: Final, console: Console, *, everything: bool) -> None:
 def _asked(final: Final) -> str:
     """Say who was asked, for what."""
     result, answer = final.files, final.answer
-    said = f"Checked for {result.engine.platform}: {result.engine.platform_why}."
+    said = f"Checked for {result.platform}: {result.platform_why}."
     if not answer.is_asked:
         return f"{said} The draft's files were checked; the engine was not asked: {answer.why}."
     from vllm_eagle_ext.preflight.described import DEVICES
@@ -233,7 +235,7 @@ def _spec_rows(spec: DraftSpec, result: CheckResult) -> Iterator[tuple[str, str]
     from vllm_eagle_ext.memory.parameter_count import head_read
 
     target, at_once = result.target, spec.family.drafts_in_parallel
-    read = head_read(spec.head_bytes, result.engine.text, at_once=at_once)
+    read = head_read(spec.head_bytes, result.text, at_once=at_once)
     layers = "layer" if spec.num_layers == 1 else "layers"
     layers = f"{spec.num_layers} {spec.drafter.backbone.name} {layers}"
     yield "family", f"{spec.title}, {layers}, {spec.format} format"
@@ -258,8 +260,6 @@ def _spec_rows(spec: DraftSpec, result: CheckResult) -> Iterator[tuple[str, str]
         yield "positions", f"{spec.trained_length} in its config.json"
     if spec.quantisation:
         yield "quantisation", spec.quantisation
-    if result.state:
-        yield "recurrent state", result.state
 
 
 def _attention(spec: DraftSpec) -> str:

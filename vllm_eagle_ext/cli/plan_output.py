@@ -241,7 +241,7 @@ def _kv(plan: Plan, cost: Footprint | KvCost) -> dict[str, Any]:
 def _assumptions(plan: Plan) -> dict[str, Any]:
     assumed = plan.premises.assumptions
     return {
-        "vllm": assumed.engine.release,
+        "vllm": assumed.serves.release,
         "vllm_from": assumed.release_from,
         "device": assumed.device,
         "device_from": assumed.device_from,

@@ -11,10 +11,10 @@ from importlib.util import find_spec
 
 from vllm_eagle_ext.cli.terminal import cannot_import
 from vllm_eagle_ext.compat import vllm_version
+from vllm_eagle_ext.cpu_kernels import loaded_kernels
 from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.log import NAME as LOGGED
-from vllm_eagle_ext.model_runner import model_runner
-from vllm_eagle_ext.preflight.foreseen import find_cpu_kernels
+from vllm_eagle_ext.preflight.ask import usual_runner
 from vllm_eagle_ext.releases import how_tested, is_tested
 from vllm_eagle_ext.version import INSTALL_VLLM, __version__
 
@@ -75,7 +75,7 @@ def _allowed() -> StatusLine:
 
 def _cpu() -> Iterator[StatusLine]:
     """Say what this CPU lacks, where vLLM runs on it."""
-    kernels = find_cpu_kernels()
+    kernels = loaded_kernels()
     if kernels is None:
         return
     if not kernels.bf16:
@@ -115,7 +115,7 @@ def _loaded() -> Iterator[StatusLine]:
 
 def _runner_and_replay(device: str) -> Iterator[StatusLine]:
     """Foresee both by the rules of a start; a model and its options have their word too."""
-    runner, forced = model_runner(drafts_in_parallel=False), os.environ.get("VLLM_USE_V2_MODEL_RUNNER")
+    runner, forced = usual_runner(), os.environ.get("VLLM_USE_V2_MODEL_RUNNER")
     if forced is not None:
         why = f"VLLM_USE_V2_MODEL_RUNNER={forced}"
     elif runner == "v2":

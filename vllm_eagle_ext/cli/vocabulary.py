@@ -21,6 +21,7 @@ from vllm_eagle_ext.errors import EagleExtError, OptionsError
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint import Case
     from vllm_eagle_ext.measure.vocabulary import Coverage
+    from vllm_eagle_ext.preflight.check import CheckResult
 
 _Texts = Annotated[
     Path | None,
@@ -89,10 +90,10 @@ def vocabulary(
         checked = run_check(
             CheckRequest(draft=draft, target=target, revision=revision, options={}, engine=given)
         )
-        case = _of_whole_head(checked.inspection.case, draft, entries)
+        case = _of_whole_head(checked, draft, entries)
         # Count, choose and write.
         counted, named = _count(checked.target_name, texts, prompts, given, max_tokens)
-        size, ends = case.target.vocab_size, _ends(case) | named
+        size, ends = case.target.vocab_size, _ends(checked.text, case) | named
         if entries <= len(ends):
             raise OptionsError(
                 field="--entries", value=entries, allowed=f"more than the {len(ends)} tokens of chats",
@@ -151,7 +152,7 @@ def _count(
     return count_answers(target, str(prompts), set_, max_tokens), frozenset()
 
 
-def _of_whole_head(case: Case | None, draft: str, entries: int) -> Case:
+def _of_whole_head(checked: CheckResult, draft: str, entries: int) -> Case:
     """Return the case of a draft that the option is for.
 
     Raises:
@@ -159,7 +160,9 @@ def _of_whole_head(case: Case | None, draft: str, entries: int) -> Case:
     """
     from vllm_eagle_ext.engine_rules.draft_vocabulary import obstacles
 
-    reasons = ["a draft that `vllm-eagle check` understands"] if case is None else [*obstacles(case)]
+    case, reasons = checked.inspection.case, ["a draft that `vllm-eagle check` understands"]
+    if case is not None:
+        reasons = [*obstacles(case, checked.target_config)]
     if case is not None and not reasons and entries >= case.target.vocab_size:
         raise OptionsError(
             field="--entries", value=entries, allowed=f"64 to {case.target.vocab_size - 1}",
@@ -172,9 +175,9 @@ def _of_whole_head(case: Case | None, draft: str, entries: int) -> Case:
     return case
 
 
-def _ends(case: Case) -> frozenset[int]:
+def _ends(text: Mapping[str, Any], case: Case) -> frozenset[int]:
     """Return the tokens that end a text, which plain texts lack."""
-    stated = case.engine.text.get("eos_token_id")
+    stated = text.get("eos_token_id")
     each = stated if isinstance(stated, list) else [stated]
     return frozenset(id_ for id_ in each if type(id_) is int and 0 <= id_ < case.target.vocab_size)
 

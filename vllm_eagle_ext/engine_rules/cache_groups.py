@@ -4,28 +4,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case, DraftSpec
 from vllm_eagle_ext.checkpoint.attention import WINDOW_OPTION
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.engine_rules.vllm_config import runner_of, schedule_of, text_of
 from vllm_eagle_ext.errors import SpeculativeConfigError
 
 SCHEDULE = "num_speculative_tokens_per_batch_size"
 
 
 @rule(Severity.ERROR, can_run=True)
-def draft_cache_lies_in_one_group(case: Case) -> Iterable[Problem]:
+def draft_cache_lies_in_one_group(case: Case, config: Any) -> Iterable[Problem]:
     """Refuse a draft whose layers would lie in several KV-cache groups: V1 wants them in one.
 
     Layers like the target's full-attention ones are pooled with them, and the pool is cut where it
     outgrows the windowed layers by half.
     """
-    engine, spec, text = case.engine, case.spec, case.engine.text
-    if engine.runner != "v1" or not engine.mixes_caches:
+    if runner_of(config) != "v1" or config.scheduler_config.disable_hybrid_kv_cache_manager:
         return
+    spec, text = case.spec, text_of(config)
     stated = text.get("layer_types")
     kinds = Counter(map(str, stated) if isinstance(stated, list) else ())
     if text.get("num_kv_shared_layers"):  # keep no cache of their own
@@ -79,13 +79,17 @@ def is_cut(full: int, windowed: int) -> bool:
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def shorter_drafts_stay_apart(case: Case) -> Iterable[Problem]:
+def shorter_drafts_stay_apart(case: Case, config: Any) -> Iterable[Problem]:
     """Refuse a schedule with lengths between 0 and K for a draft that always makes K tokens."""
-    engine, k = case.engine, case.engine.k or 0
-    if has_fixed_blocks(engine) and any(0 < length < k for length in _lengths_of(engine.schedule)):
+    speculative, schedule = config.speculative_config, schedule_of(config) or []
+    k = speculative.num_speculative_tokens
+    has_fixed = has_fixed_blocks(
+        speculative.method, runner_of(config), is_parallel=speculative.parallel_drafting
+    )
+    if has_fixed and any(0 < step[-1] < k for step in schedule):
         yield Problem(
             field=f"speculative_config.{SCHEDULE}",
-            value=engine.schedule,
+            value=schedule,
             allowed=f"0 and {k}, no length between: vLLM's V1 runner always makes {k} tokens of an "
             "EAGLE-3 draft with parallel_drafting, and takes those of one request for another's in a "
             "step of fewer",
@@ -93,18 +97,11 @@ def shorter_drafts_stay_apart(case: Case) -> Iterable[Problem]:
         )
 
 
-def has_fixed_blocks(engine: EngineFacts) -> bool:
+def has_fixed_blocks(method: str | None, runner: str | None, *, is_parallel: bool | None) -> bool:
     """Find out whether a draft always makes K tokens in one pass, and is read as if it made fewer.
 
     vLLM 0.32's V1 runner fills K masks per request for EAGLE-3 (`llm_base_proposer.py`), and views what
     they give as rows of the step's length: tokens of one request become another's. DFlash fills as many
     masks as the step asks for. With 0 nothing of the pass is read.
     """
-    return engine.method == "eagle3" and bool(engine.parallel_drafting) and engine.runner != "v2"
-
-
-def _lengths_of(schedule: object) -> list[int]:
-    """Read the lengths of a schedule, as far as it is one: vLLM reports the rest."""
-    entries = schedule if isinstance(schedule, Sequence) and not isinstance(schedule, str) else ()
-    lasts = (entry[-1] for entry in entries if isinstance(entry, Sequence) and entry)
-    return [last for last in lasts if type(last) is int]
+    return method == "eagle3" and bool(is_parallel) and runner != "v2"

@@ -11,8 +11,8 @@ from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import LISTS, quantised_weights
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.checkpoint.vocabulary_file import OPTION
-from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.errors import OptionsError
+from vllm_eagle_ext.options import Options
 
 METHODS = ("eagle3", "dflash")
 _ROWS = 64  # vLLM pads a head to a multiple
@@ -22,14 +22,15 @@ FOLLOWED_TRANSFERS = ("nccl", "ipc")
 
 
 @rule(Severity.ERROR, error=OptionsError)
-def rows_can_be_kept(case: Case) -> Iterable[Problem]:
+def rows_can_be_kept(case: Case, config: Any) -> Iterable[Problem]:
     """Refuse the option for a head without plain rows, and ids that are no part of the target's."""
-    path, ids, size = case.engine.options.draft_vocabulary, case.spec.kept_ids, case.target.vocab_size
+    path, ids, size = case.request.options.draft_vocabulary, case.spec.kept_ids, case.target.vocab_size
     if ids is None:
         return
-    for reason in obstacles(case):
+    target = config.model_config.hf_config.to_dict()
+    for reason in (*obstacles(case, target), *_obstacles_of_engine(case, config)):
         yield Problem(field=OPTION, value=path, allowed=reason, remedy="leave the option out")
-    ranks = case.engine.tensor_parallel_size
+    ranks = config.parallel_config.tensor_parallel_size
     least, padded = _ROWS * ranks, -(-len(ids) // _ROWS) * _ROWS
     if padded % ranks:
         yield Problem(
@@ -47,9 +48,13 @@ def rows_can_be_kept(case: Case) -> Iterable[Problem]:
         )
 
 
-def obstacles(case: Case) -> Iterator[str]:
-    """Say what is allowed in place of what keeps this draft's head from being reduced."""
-    spec, engine = case.spec, case.engine
+def obstacles(case: Case, target: Mapping[str, Any]) -> Iterator[str]:
+    """Say what is allowed in place of what keeps this draft's head from being reduced.
+
+    Args:
+        target: its config.json.
+    """
+    spec = case.spec
     if spec.drafter.is_vllms:
         yield f"EAGLE-3 and DFlash drafts: {spec.title} drafts run in classes of vLLM's"
     elif case.is_reduced:
@@ -57,24 +62,29 @@ def obstacles(case: Case) -> Iterator[str]:
         yield f"a draft with a whole vocabulary: this one has {size} tokens"
     if "lm_head" in quantised_weights(case.files.tensors):
         yield "a draft whose own head is plain: this one's is quantised, and has no rows to keep"
-    if spec.head == "own":
-        return
-    if engine.target_head_is_quantised:
+    if spec.head != "own" and quantises_head(target):
         yield "a target with a plain head: this one's, which the draft reads, is quantised"
-    if engine.speculative.get(_QUANTISED_COPY) is not None:
+
+
+def _obstacles_of_engine(case: Case, config: Any) -> Iterator[str]:
+    if case.spec.head == "own" or case.spec.drafter.is_vllms:
+        return
+    if getattr(config.speculative_config, _QUANTISED_COPY, None) is not None:
         yield f"one of this option and {_QUANTISED_COPY}, which puts a quantised head in its place"
-    if engine.weight_transfer not in (None, *FOLLOWED_TRANSFERS):
+    transfer = getattr(config.weight_transfer_config, "backend", None)
+    if transfer not in (None, *FOLLOWED_TRANSFERS):
         followed = f"weight transfer by {' or '.join(FOLLOWED_TRANSFERS)}"
-        yield f"{followed}: after one by {engine.weight_transfer} the kept rows would be the old ones"
+        yield f"{followed}: after one by {transfer} the kept rows would be the old ones"
 
 
 @rule(Severity.ERROR, error=OptionsError)
-def draft_vocabulary_is_used(engine: EngineFacts) -> Iterable[Problem]:
+def draft_vocabulary_is_used(config: Any, options: Options) -> Iterable[Problem]:
     """Refuse the option where another draft runs, which would not follow it."""
-    if engine.options.draft_vocabulary is not None and engine.method not in (None, *METHODS):
+    speculative = config.speculative_config
+    if options.draft_vocabulary is not None and speculative and speculative.method not in METHODS:
         yield Problem(
             field=OPTION,
-            value=engine.options.draft_vocabulary,
+            value=options.draft_vocabulary,
             allowed=f"no value but with {' and '.join(METHODS)} drafts",
             remedy="leave the option out",
         )

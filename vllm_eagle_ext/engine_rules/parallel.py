@@ -9,6 +9,7 @@ from typing import Any
 from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.registry import methods
+from vllm_eagle_ext.engine_rules.vllm_config import runner_of, text_of
 from vllm_eagle_ext.errors import SpeculativeConfigError
 
 _WHY = {
@@ -20,10 +21,10 @@ _WHY = {
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def pipeline_stages_can_draft(case: Case) -> Iterable[Problem]:
+def pipeline_stages_can_draft(case: Case, config: Any) -> Iterable[Problem]:
     """Refuse pipeline stages that the runner cannot draft after."""
-    stages, runner = case.engine.pipeline_parallel_size, case.engine.runner or "v1"
-    if stages == 1 or _may_draft_after_stages(case):
+    stages, runner = config.parallel_config.pipeline_parallel_size, runner_of(config)
+    if stages == 1 or _may_draft_after_stages(case, config):
         return
     yield Problem(
         field="pipeline_parallel_size",
@@ -34,10 +35,10 @@ def pipeline_stages_can_draft(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def pipeline_stages_were_run(case: Case) -> Iterable[Problem]:
+def pipeline_stages_were_run(case: Case, config: Any) -> Iterable[Problem]:
     """Warn where V2 may still fail: only the target's layers tell what it needs of the target."""
-    stages = case.engine.pipeline_parallel_size
-    if stages != 1 and _may_draft_after_stages(case):
+    stages = config.parallel_config.pipeline_parallel_size
+    if stages != 1 and _may_draft_after_stages(case, config):
         yield Problem(
             field="pipeline_parallel_size",
             value=stages,
@@ -46,30 +47,25 @@ def pipeline_stages_were_run(case: Case) -> Iterable[Problem]:
         )
 
 
-def _may_draft_after_stages(case: Case) -> bool:
-    return case.engine.runner == "v2" and case.spec.embeddings == "own"
+def _may_draft_after_stages(case: Case, config: Any) -> bool:
+    return runner_of(config) == "v2" and case.spec.embeddings == "own"
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def ranks_share_evenly(case: Case) -> Iterable[Problem]:
+def ranks_share_evenly(case: Case, config: Any) -> Iterable[Problem]:
     """Refuse a tensor parallel size that does not divide all that it has to.
 
     vLLM checks only the query heads before it starts its workers; the layers assert the rest. Only
     DSpark reads `draft_tensor_parallel_size`; other drafts are built on the target's ranks.
     """
-    ranks, key = case.engine.tensor_parallel_size, "draft_tensor_parallel_size"
-    asked = case.engine.speculative.get(key)
-    if asked is not None and (type(asked) is not int or asked not in (1, ranks)):
-        yield Problem(
-            field=f"speculative_config.{key}", value=asked,
-            allowed=" or ".join(map(str, sorted({1, ranks}))),
-            remedy="leave the key out: vLLM builds the draft on the target's ranks",
-        )  # fmt: skip
-        return
+    ranks = config.parallel_config.tensor_parallel_size
     reads_it = case.spec.drafter.method == "dspark"
+    of_draft = (
+        config.speculative_config.draft_parallel_config.tensor_parallel_size if reads_it else ranks
+    )
     uneven = [
-        *_uneven(ranks, _of_target(case.engine.text), "the target"),
-        *_uneven(asked if asked and reads_it else ranks, _of_draft(case), "the draft"),
+        *_uneven(ranks, _of_target(text_of(config)), "the target"),
+        *_uneven(of_draft, _of_draft(case), "the draft"),
     ]
     if uneven:
         yield Problem(
@@ -107,6 +103,3 @@ def _uneven(ranks: int, parts: _Parts, owner: str) -> Iterator[str]:
         if number % ranks and not (is_repeated and ranks % number == 0):
             way = "a divisor or a multiple" if is_repeated else "a divisor"
             yield f"{way} of {number}, {name} of {owner}"
-
-
-RULES = (pipeline_stages_can_draft, pipeline_stages_were_run, ranks_share_evenly)

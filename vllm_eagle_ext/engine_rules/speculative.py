@@ -4,46 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.engine import EngineFacts
-from vllm_eagle_ext.engine_rules.speculative_keys import SAMPLING, fits
+from vllm_eagle_ext.engine_rules.vllm_config import architecture_of, runner_of, schedule_of
 from vllm_eagle_ext.errors import HybridStateError, SpeculativeConfigError
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 
-_LOSSY = ("fly", "synthetic")  # "fly": since 0.33
+_SAMPLING, _LOSSY = "rejection_sample_method", ("fly", "synthetic")  # "fly": since 0.33
 SCHEDULER = "vllm_eagle_ext.schedulers.build_scheduler"  # which vLLM resolves and calls
 
 
-@rule(Severity.ERROR, error=SpeculativeConfigError)
-def draft_length_fits(case: Case) -> Iterable[Problem]:
-    """Refuse a `max_model_len` of the draft beyond its positions or the target's length."""
-    asked = case.engine.speculative.get("max_model_len")
-    if asked is None or not fits(int, asked):
-        return
-    stretch = case.spec.rope.factor or 1 if case.spec.rope.stretches_length else 1
-    positions = case.config.max_position_embeddings
-    lengths = (
-        None if positions is None else int(positions * stretch),
-        case.engine.max_model_len or case.target.max_position_embeddings,
-    )
-    most = min((length for length in lengths if length is not None), default=None)
-    if most is not None and int(asked) > most:
-        yield Problem(
-            field="speculative_config.max_model_len",
-            value=asked,
-            allowed=f"up to {most}, what the draft's config.json and the target's length allow",
-            remedy="leave the key out: vLLM takes the most that both allow",
-        )
-
-
 @rule(Severity.WARNING)
-def texts_stay_the_targets(case: Case) -> Iterable[Problem]:
+def texts_stay_the_targets(case: Case, config: Any) -> Iterable[Problem]:
     """Warn of a verification whose texts are not those of the target without a draft."""
-    method = case.engine.speculative.get(SAMPLING)
+    method = config.speculative_config.rejection_sample_method
     if method in _LOSSY:
         yield Problem(
-            field=f"speculative_config.{SAMPLING}",
+            field=f"speculative_config.{_SAMPLING}",
             value=method,
             allowed='"standard" or "block" for the texts of the target: this one accepts drafts that '
             "the target would reject, and texts differ from those without a draft",
@@ -52,16 +31,16 @@ def texts_stay_the_targets(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def one_length_stops_no_drafts(case: Case) -> Iterable[Problem]:
+def one_length_stops_no_drafts(case: Case, config: Any) -> Iterable[Problem]:
     """Warn of a length of the draft that V1 holds against the longest request of each step."""
-    engine, key = case.engine, "max_model_len"
-    asked, served = engine.speculative.get(key), engine.max_model_len
-    if type(asked) is not int or engine.runner == "v2" or case.spec.draft_window is not None:
+    key = "max_model_len"
+    length = config.speculative_config.max_model_len
+    if length is None or runner_of(config) == "v2" or case.spec.draft_window is not None:
         return
-    if served is None or asked < served:
+    if length < config.model_config.max_model_len:
         yield Problem(
             field=f"speculative_config.{key}",
-            value=asked,
+            value=length,
             allowed="none, or the engine's: while one request is longer, vLLM's V1 runner drafts for no "
             "request at all",
             remedy="leave the key out: a draft costs no more in long texts; draft_window bounds what it "
@@ -70,9 +49,11 @@ def one_length_stops_no_drafts(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def adapters_meet_their_rows(case: Case) -> Iterable[Problem]:
+def adapters_meet_their_rows(case: Case, config: Any) -> Iterable[Problem]:
     """Warn of adapters of the output layer on V2, which matches them to requests instead of rows."""
-    if case.engine.lora_on_head and case.engine.runner == "v2":
+    adapters = config.lora_config  # vLLM asks `target_modules`, if given, by name
+    on_head = adapters and (adapters.target_modules is None or "lm_head" in adapters.target_modules)
+    if on_head and runner_of(config) == "v2":
         yield Problem(
             field="enable_lora",
             value=True,
@@ -85,9 +66,9 @@ def adapters_meet_their_rows(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def default_requests_are_served(case: Case) -> Iterable[Problem]:
+def default_requests_are_served(case: Case, config: Any) -> Iterable[Problem]:
     """Warn of a min_p in the target's default sampling, which vLLM refuses with drafts."""
-    default = case.engine.default_min_p
+    default = config.model_config.get_diff_sampling_param().get("min_p")
     if isinstance(default, int | float) and default > 0:
         yield Problem(
             field="min_p of the target's generation_config.json",
@@ -100,9 +81,9 @@ def default_requests_are_served(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def prompts_have_tokens(case: Case) -> Iterable[Problem]:
+def prompts_have_tokens(case: Case, config: Any) -> Iterable[Problem]:
     """Refuse prompts of embeddings on V1, which looks up a token after each of their chunks."""
-    if case.engine.prompt_embeds and case.engine.runner == "v1":
+    if config.model_config.enable_prompt_embeds and runner_of(config) == "v1":
         yield Problem(
             field="enable_prompt_embeds",
             value=True,
@@ -113,15 +94,19 @@ def prompts_have_tokens(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING, error=HybridStateError)
-def one_token_prompts_stay_right(engine: EngineFacts) -> Iterable[Problem]:
+def one_token_prompts_stay_right(config: Any, case: Case | None = None) -> Iterable[Problem]:
     """Warn of another scheduler on a target with recurrent states: see `schedulers.py`.
 
     With a schedule of K vLLM pads no request. Ours may stand in a copy of an earlier start's arguments.
     """
-    if engine.is_hybrid and engine.schedule is None and engine.scheduler not in (None, SCHEDULER):
+    scheduler = config.scheduler_config.scheduler_cls
+    is_judged = case is not None or architecture_of(config) in REPLAYING_TARGETS
+    if not is_judged or not config.model_config.is_hybrid or config.speculative_config is None:
+        return
+    if schedule_of(config) is None and scheduler not in (None, SCHEDULER):
         yield Problem(
             field="scheduler_cls",
-            value=engine.scheduler,
+            value=scheduler,
             allowed="none with a draft and a target with recurrent states: vLLM's schedulers add "
             "placeholder drafts to a prompt of one token that joins running requests, and its text is "
             "wrong; this package's scheduler does not",

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
+from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.rope_config import read_rope, rope_problems
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.engine_rules.vllm_config import architecture_of, runner_of, text_of
+from vllm_eagle_ext.engine_rules.without_hidden_states import lacks_hidden_states
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedTargetError
 from vllm_eagle_ext.memory.parameter_count import head_read
 
-_ANY_LENGTH = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 # On vLLM's DeepSeek-V2 layers, which add a residual that is not there yet at layer 0's input (0.32).
 WITHOUT_EMBEDDINGS = frozenset(
     {
@@ -50,58 +49,39 @@ _MUCH_OF_A_STEP = 0.1  # of the target
 STATING_IT = ("InternS2MobiusForConditionalGeneration",)
 
 
-@rule(Severity.ERROR, error=SpeculativeConfigError)
-def the_target_is_as_long(engine: EngineFacts) -> Iterable[Problem]:
-    """Refuse more positions than the target has, by vLLM's rule.
-
-    vLLM itself judges a rope that is stretched, or one per layer type.
-    """
-    text, asked = engine.text, engine.max_model_len
-    most, own = text.get("max_position_embeddings"), text.get("model_max_length")
-    if asked is None or type(most) is not int or rope_problems(text):
-        return
-    allowed = max(most, own) if type(own) is int else most
-    is_left = read_rope(text).factor or os.environ.get(_ANY_LENGTH) in ("1", "true")
-    if asked > allowed and not is_left:
-        yield Problem(
-            field="--max-model-len",
-            value=asked,
-            allowed=f"up to {allowed}, the positions of the target",
-            remedy=f"ask for {allowed} or fewer: vLLM refuses more without {_ANY_LENGTH}=1, with which "
-            "the target may answer with nonsense beyond them",
-        )
-
-
 @rule(Severity.ERROR, error=UnsupportedTargetError)
-def target_hands_out_its_states(case: Case) -> Iterable[Problem]:
+def target_hands_out_its_states(case: Case, config: Any) -> Iterable[Problem]:
     """Refuse targets whose class lacks the interface, which vLLM notices once it has the weights."""
-    engine = case.engine
-    if not engine.hands_out_states and case.spec.fuses_aux_states:
+    if case.spec.fuses_aux_states and not hands_out_states(config.model_config):
+        from vllm_eagle_ext import compat
+
         yield Problem(
             field="architecture of the target",
-            value=engine.architecture,
+            value=architecture_of(config),
             allowed="one whose class hands out the hidden states of its layers, which this draft reads; "
-            f"the class in vLLM {engine.release} does not (it lacks SupportsEagle3)",
+            f"the class in vLLM {compat.vllm_version()} does not (it lacks SupportsEagle3)",
             remedy="--model-impl transformers if transformers has the model: that class hands them out. "
             "Else serve the target without this draft",
         )
 
 
-@rule(Severity.ERROR, is_guess=True, error=UnsupportedTargetError)
-def images_are_known_to_v1(case: Case) -> Iterable[Problem]:
+@rule(Severity.ERROR, error=UnsupportedTargetError)
+def images_are_known_to_v1(case: Case, config: Any) -> Iterable[Problem]:
     """Refuse targets whose image token vLLM's V1 runner cannot find: it looks it up for every draft.
 
-    V2 drafts for any target, from its text. It is a guess where vLLM's class, whose name decides, is not
-    known: it may serve several architectures.
+    V2 drafts for any target, from its text.
     """
-    engine = case.engine
-    if engine.runner != "v1" or engine.image_class in (None, *NAMED, *STATING_IT):
+    if runner_of(config) != "v1":
         return
-    stated = engine.image_token_id  # which V1 reads of those that it knows
+    served_by = image_class(config.model_config)
+    if served_by in (None, *NAMED, *STATING_IT):
+        return
+    # Which V1 reads of those that it knows.
+    stated = getattr(config.model_config.hf_config, "image_token_id", None)
     name_it = f"--hf-overrides '{{\"image_token_index\": {stated}}}', "
     yield Problem(
-        field=f"class that serves the target's {engine.architecture}",
-        value=engine.image_class,
+        field=f"class that serves the target's {architecture_of(config)}",
+        value=served_by,
         allowed="with a draft on vLLM's V1 runner, a target without images, one whose config has "
         "image_token_index, or one that V1 knows by name: " + ", ".join(NAMED),
         remedy=(name_it if type(stated) is int else "")
@@ -110,9 +90,9 @@ def images_are_known_to_v1(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, error=UnsupportedTargetError)
-def target_hands_out_its_embeddings(case: Case) -> Iterable[Problem]:
+def target_hands_out_its_embeddings(case: Case, config: Any) -> Iterable[Problem]:
     """Refuse a draft that reads the embeddings of a target whose first layer fails there."""
-    spec, architecture = case.spec, case.engine.architecture
+    spec, architecture = case.spec, architecture_of(config)
     if 0 in spec.aux_layers.layer_ids and architecture in WITHOUT_EMBEDDINGS:
         yield Problem(
             field=f"target layers whose input the draft {spec.model!r} reads of a {architecture}",
@@ -123,11 +103,11 @@ def target_hands_out_its_embeddings(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def padding_is_cut_off(case: Case) -> Iterable[Problem]:
+def padding_is_cut_off(case: Case, config: Any) -> Iterable[Problem]:
     """Refuse the shorter way to the likeliest token for a shared head with padding, which it keeps."""
     key = "use_local_argmax_reduction"
     keeps = case.spec.head == "shared" and case.spec.kept_ids is None
-    if case.target.padding and keeps and case.engine.speculative.get(key):
+    if case.target.padding and keeps and config.speculative_config.use_local_argmax_reduction:
         yield Problem(
             field=f"speculative_config.{key}",
             value=True,
@@ -138,11 +118,11 @@ def padding_is_cut_off(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.NOTE)
-def draft_head_reads_little(case: Case) -> Iterable[Problem]:
+def draft_head_reads_little(case: Case, config: Any) -> Iterable[Problem]:
     """Tell where a head is a good part of what the target reads in a step."""
-    spec, engine = case.spec, case.engine
+    spec = case.spec
     at_once = spec.family.drafts_in_parallel
-    read = head_read(spec.head_bytes, engine.text, at_once=at_once)
+    read = head_read(spec.head_bytes, text_of(config), at_once=at_once)
     if read is None or at_once or read.share <= _MUCH_OF_A_STEP:
         return
     quantise = '"draft_lm_head_quantization": "fp8" in the speculative config (vLLM 0.33, V2 runner)'
@@ -156,10 +136,34 @@ def draft_head_reads_little(case: Case) -> Iterable[Problem]:
     )
 
 
-RULES = (
-    padding_is_cut_off,
-    target_hands_out_its_states,
-    images_are_known_to_v1,
-    target_hands_out_its_embeddings,
-    draft_head_reads_little,
-)
+def hands_out_states(target: Any) -> bool:
+    """Ask the class that serves a target for vLLM's interface.
+
+    vLLM's own classes are not imported but listed: an import may start CUDA, which vLLM puts off.
+
+    Args:
+        target: vLLM's ModelConfig of it.
+    """
+    from vllm_eagle_ext import compat
+
+    entry = target.registry.models.get(target.architecture)
+    is_vllms = str(getattr(entry, "module_name", "")).startswith("vllm.")
+    inner = getattr(target.hf_text_config, "architectures", None)
+    lacks = lacks_hidden_states(target.architecture, compat.vllm_version(), inner)
+    if is_vllms and lacks is False:
+        return True
+    from vllm.model_executor.models.interfaces import supports_eagle3
+
+    served_by, _ = target.registry.resolve_model_cls(target.architectures, target)
+    return bool(supports_eagle3(served_by)) and not (is_vllms and lacks)
+
+
+def image_class(target: Any) -> str | None:
+    """Name vLLM's class of a target with images whose config does not name their token; None: none.
+
+    Several architectures may share a class, or have one for another runner.
+    """
+    if not target.is_multimodal_model or hasattr(target.hf_config, "image_token_index"):
+        return None
+    info, _ = target.registry.inspect_model_cls(target.architectures, target)
+    return str(info.architecture)

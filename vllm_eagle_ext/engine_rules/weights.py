@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from vllm_eagle_ext import compat
 from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import quantised_weights
 from vllm_eagle_ext.checkpoint.stock_gaps import stock_gaps
+from vllm_eagle_ext.cpu_kernels import loaded_kernels
+from vllm_eagle_ext.engine_rules.vllm_config import device_of, dtype_of
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedVllmError
 from vllm_eagle_ext.releases import TESTED_VLLM, is_tested
 
@@ -30,12 +33,12 @@ _EXPERTS_ONLY = ("int8_per_channel_weight_only", "nvfp4_per_token")
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def draft_can_be_quantised(case: Case) -> Iterable[Problem]:
+def draft_can_be_quantised(case: Case, config: Any) -> Iterable[Problem]:
     """Refuse a scheme that vLLM would apply while it loads a plain draft, and that fails later.
 
     Of a quantised draft vLLM compares the key with the files' own.
     """
-    asked, kernels = case.engine.speculative.get("quantization"), case.engine.cpu_kernels
+    asked, kernels = config.speculative_config.quantization, loaded_kernels()
     if case.spec.quantisation is not None or not isinstance(asked, str):
         return
     if asked == _WITH_ARGUMENTS:
@@ -46,7 +49,7 @@ def draft_can_be_quantised(case: Case) -> Iterable[Problem]:
             remedy="name a scheme, or leave it out",
         )
     lacks_tiles = asked == _WITH_TILES and kernels is not None and not kernels.tiles
-    if case.engine.on_cpu and (asked in WITHOUT_CPU_KERNEL or lacks_tiles):
+    if device_of(config).on_cpu and (asked in WITHOUT_CPU_KERNEL or lacks_tiles):
         yield Problem(
             field=QUANTIZATION,
             value=asked,
@@ -58,9 +61,9 @@ def draft_can_be_quantised(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def quantisation_has_layers(case: Case) -> Iterable[Problem]:
+def quantisation_has_layers(case: Case, config: Any) -> Iterable[Problem]:
     """Warn of a quantisation that does nothing."""
-    asked = case.engine.speculative.get("quantization")
+    asked = config.speculative_config.quantization
     if case.spec.quantisation is None and asked in _EXPERTS_ONLY:
         yield Problem(
             field=QUANTIZATION,
@@ -71,7 +74,7 @@ def quantisation_has_layers(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def cpu_has_the_kernels(case: Case) -> Iterable[Problem]:
+def cpu_has_the_kernels(case: Case, config: Any) -> Iterable[Problem]:
     """Refuse a quantised draft that this CPU would fail to multiply, or multiply wrongly."""
     for value, why in _missing(case):
         yield Problem(
@@ -84,7 +87,7 @@ def cpu_has_the_kernels(case: Case) -> Iterable[Problem]:
 
 
 def _missing(case: Case) -> Iterator[tuple[str, str]]:
-    kinds, kernels = set(_kinds(case)), case.engine.cpu_kernels
+    kinds, kernels = set(_kinds(case)), loaded_kernels()
     if kernels is None:
         return
     if "packed" in kinds and not kernels.packed_weights:
@@ -119,25 +122,28 @@ def _stated_kinds(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 @rule(Severity.WARNING)
-def dtype_has_a_kernel(case: Case) -> Iterable[Problem]:
+def dtype_has_a_kernel(case: Case, config: Any) -> Iterable[Problem]:
     """Warn of a dtype for which the CPU has no kernel of its own."""
-    engine = case.engine
-    if engine.dtype == "bfloat16" and engine.cpu_kernels is not None and not engine.cpu_kernels.bf16:
-        yield Problem(field="dtype", value=engine.dtype, message=BF16_FALLBACK)
+    dtype, kernels = dtype_of(config), loaded_kernels()
+    if dtype == "bfloat16" and kernels is not None and not kernels.bf16:
+        yield Problem(field="dtype", value=dtype, message=BF16_FALLBACK)
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def later_weights_stay_the_drafts(case: Case) -> Iterable[Problem]:
+def later_weights_stay_the_drafts(case: Case, config: Any) -> Iterable[Problem]:
     """Refuse a start of vLLM's own classes without the draft's weights, if it has an embedding or head.
 
     vLLM's classes learn from the load what a draft has, and share the target's modules otherwise: an
     update would bring the draft's embeddings and head into the target.
     """
+    from vllm.model_executor.model_loader.utils import get_draft_load_config
+
     own = [n for n in case.files.tensors if n.startswith(("embed_tokens.", "lm_head."))]
-    if case.engine.load_format == "dummy" and own and case.spec.drafter.is_vllms:
+    load_format = get_draft_load_config(config).load_format
+    if load_format == "dummy" and own and case.spec.drafter.is_vllms:
         yield Problem(
             field="load_format of the draft",
-            value=case.engine.load_format,
+            value=load_format,
             allowed=f"a format that loads the draft's files, because {', '.join(own)} would take the "
             "target's place later",
             remedy='set "draft_load_config": {"load_format": "auto"} in speculative_config',
@@ -147,24 +153,15 @@ def later_weights_stay_the_drafts(case: Case) -> Iterable[Problem]:
 @rule(Severity.ERROR, error=UnsupportedVllmError)
 def vllm_is_tested(case: Case) -> Iterable[Problem]:
     """Refuse a draft that needs this package, on a vLLM that it was not tested with."""
-    engine = case.engine
-    if not engine.release_is_known or is_tested(engine.release) or engine.options.untested_vllm:
+    release = compat.vllm_version()
+    if is_tested(release) or case.request.options.untested_vllm:
         return
     if gaps := stock_gaps(case):
         yield Problem(
             field="vLLM version",
-            value=engine.release,
+            value=release,
             allowed=f"{TESTED_VLLM} for the draft {case.spec.model!r}, which plain vLLM would serve "
             "wrongly: " + "; ".join(gaps),
             remedy='install a tested vLLM, or go on with {"eagle_ext": {"untested_vllm": true}}, or '
             'accept stock behaviour with {"eagle_ext": {"enabled": false}}',
         )
-
-
-RULES = (
-    draft_can_be_quantised,
-    quantisation_has_layers,
-    cpu_has_the_kernels,
-    dtype_has_a_kernel,
-    later_weights_stay_the_drafts,
-)

@@ -8,19 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_eagle_ext.engine import (
-    ASSUMED_GPU,
-    NEWEST_RELEASE,
-    PREFILLS,
-    EngineFacts,
-    Prefill,
-    device_name,
-)
+from vllm_eagle_ext.checkpoint.target_facts import text_config
+from vllm_eagle_ext.device import ASSUMED_GPU, NEWEST_RELEASE, PREFILLS, Device, Prefill, key_dim
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.memory.footprint import CPU_BLOCK, GPU_BLOCK
 from vllm_eagle_ext.memory.geometry import Attention
 from vllm_eagle_ext.plan.device import Memory
-from vllm_eagle_ext.preflight.foreseen import foresee_engine, read_release
+from vllm_eagle_ext.preflight.platforms import read_release
 from vllm_eagle_ext.version import installed_vllm
 
 _DEVICE = re.compile(r"sm_?(\d{1,2})(\d)[af]?")
@@ -30,7 +24,7 @@ _DEVICE = re.compile(r"sm_?(\d{1,2})(\d)[af]?")
 class Assumptions:
     """Holds what the sizes of blocks follow from, apart from the target, each with where it is from."""
 
-    engine: EngineFacts
+    serves: Device
     release_from: str
     device_from: str
     prefill: Prefill | None  # kernels of gated delta nets; None: there are none, or a CPU's
@@ -39,11 +33,11 @@ class Assumptions:
 
     @property
     def device(self) -> str:
-        return device_name(self.engine.capability)
+        return self.serves.name
 
     def __str__(self) -> str:
-        device = self.device if self.engine.on_cpu else f"{self.device} ({self.device_from})"
-        on = f"{self.engine.release} ({self.release_from}) on {device}"
+        device = self.device if self.serves.on_cpu else f"{self.device} ({self.device_from})"
+        on = f"{self.serves.release} ({self.release_from}) on {device}"
         if self.prefill is None:
             return on
         block = ", a state block more with prefix caching" * self.prefill_exports
@@ -53,7 +47,7 @@ class Assumptions:
 def assume(
     config: Mapping[str, Any], *, release: str | None, device: str | None, cpu: bool, gdn_prefill: str,
     attention_block: int | None, memory: Memory, attention: Attention, is_hybrid: bool,
-    non_causal_draft: bool, **known: Any,
+    non_causal_draft: bool,
 ) -> Assumptions:  # fmt: skip
     """Fill in what a user left out.
 
@@ -62,7 +56,6 @@ def assume(
         memory: of the device; it names the GPU where that was read.
         attention: of the target.
         is_hybrid: the target has gated delta nets.
-        known: further fields of EngineFacts.
 
     Raises:
         OptionsError: a release, device or backend that is not known.
@@ -74,19 +67,18 @@ def assume(
             field="--gdn-prefill", value=gdn_prefill, allowed=", ".join(PREFILLS),
             remedy="leave it out for what vLLM takes by itself",
         )  # fmt: skip
-    if memory.cuda is not None and device is None:
-        known["cuda"] = memory.cuda
-    engine = foresee_engine(
-        config, platform="cpu" if cpu else "cuda", release=vllm, release_is_known=False,
-        capability=capability, gdn_prefill=gdn_prefill, runner="v1" if cpu else "v2", **known,
+    cuda = memory.cuda if memory.cuda is not None and device is None else Device().cuda
+    serves = Device(
+        release=vllm, platform="cpu" if cpu else "cuda", capability=capability, cuda=cuda,
+        gdn_prefill=gdn_prefill, key_dim=key_dim(text_config(config)),
     )  # fmt: skip
-    alignment = attention_block or engine.attention_alignment(
+    alignment = attention_block or serves.attention_alignment(
         attention.head_dim, element_bytes=attention.element_bytes, non_causal_draft=non_causal_draft
     )
     return Assumptions(
-        engine=engine, release_from=release_from, device_from=device_from,
-        prefill=engine.prefill if is_hybrid and not cpu else None,
-        prefill_exports=is_hybrid and engine.prefill_exports,
+        serves=serves, release_from=release_from, device_from=device_from,
+        prefill=serves.prefill if is_hybrid and not cpu else None,
+        prefill_exports=is_hybrid and serves.prefill_exports,
         attention_alignment=alignment or (CPU_BLOCK if cpu else GPU_BLOCK),
     )  # fmt: skip
 

@@ -12,11 +12,18 @@ from vllm_eagle_ext.checkpoint.target_facts import read_named_target, refuse_a_d
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, default_graphs
 from vllm_eagle_ext.memory.footprint import CacheSetting, Footprint, footprint
-from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target, read_target, rope_table_bytes
+from vllm_eagle_ext.memory.geometry import (
+    Attention,
+    Recurrent,
+    Target,
+    read_target,
+    rope_table_bytes,
+    served_dtype,
+)
 from vllm_eagle_ext.memory.parameter_count import Estimate, estimate_weights
 from vllm_eagle_ext.memory.savings import StateReport, report
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS, Scheme
-from vllm_eagle_ext.memory.state_scheme import choose, planned_prefix_caching
+from vllm_eagle_ext.memory.state_scheme import choose, planned_prefix_caching, runner_obstacles
 from vllm_eagle_ext.plan.assumptions import Assumptions, assume
 from vllm_eagle_ext.plan.dense import (
     DenseTarget,
@@ -39,6 +46,8 @@ class PlanInputs:
     """Holds what does not depend on K."""
 
     request: PlanRequest
+    architecture: str  # of the target
+    dtype: str  # of the target as it is served
     memory: Memory
     weights: Weights
     draft: Draft | None
@@ -52,11 +61,12 @@ class PlanInputs:
 
     def graphs(self, k: int, fit: int) -> FullGraphs | None:
         """Return where full CUDA graphs end, and what the requests that fit would ask; None on a CPU."""
-        engine, most = self.assumptions.engine, self.request.max_num_seqs
-        if engine.capability is None:
+        capability, most = self.assumptions.serves.capability, self.request.max_num_seqs
+        if capability is None:
             return None
-        given: dict[str, Any] = {"capability": engine.capability, "architecture": engine.architecture}
-        return default_graphs(k=k, max_num_seqs=most, fit=fit, **given)
+        return default_graphs(
+            k=k, max_num_seqs=most, fit=fit, capability=capability, architecture=self.architecture
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +252,8 @@ def _premises(
     loaded = (weights.size + (draft.size if draft else 0)) / request.tp
     tables = rope_table_bytes(model.config) + (draft.tables if draft else 0)
     return PlanInputs(
-        request=request, memory=memory, weights=weights, draft=draft, tables=tables,
+        request=request, architecture=published_architecture(model.config),
+        dtype=served_dtype(model.config), memory=memory, weights=weights, draft=draft, tables=tables,
         budget=max(0, int(total - loaded - tables - request.reserve_gib * GIB)),
         assumptions=assume(
             model.config, release=request.vllm, device=request.device, cpu=request.cpu,
@@ -282,8 +293,10 @@ def _hybrid(premises: PlanInputs, target: Target, setting: CacheSetting) -> Hybr
 
 def _auto(premises: PlanInputs, setting: CacheSetting) -> tuple[Scheme, str]:
     """Choose as an engine does on the runner that vLLM chooses by itself: V2 on a GPU, V1 on a CPU."""
-    engine = premises.assumptions.engine
-    if engine.architecture and engine.architecture not in REPLAYING_TARGETS:
-        return "per_token", f"replay does not know {engine.architecture}"
-    choice = choose(replace(engine, k=setting.k, prefix_caching=setting.prefix_caching))
+    architecture, device = premises.architecture, premises.assumptions.serves
+    if architecture and architecture not in REPLAYING_TARGETS:
+        return "per_token", f"replay does not know {architecture}"
+    runner, caches = "v1" if device.on_cpu else "v2", setting.prefix_caching
+    obstacles = runner_obstacles(device.platform, runner, premises.dtype, prefix_caching=caches)
+    choice = choose("auto", k=setting.k, device=device, prefix_caching=caches, obstacles=list(obstacles))
     return choice.scheme, choice.reason

@@ -9,13 +9,16 @@ from typing import Any
 
 from vllm_eagle_ext import architectures, metrics
 from vllm_eagle_ext.checkpoint import Case
-from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.engine_rules.speculative import SCHEDULER
+from vllm_eagle_ext.engine_rules.states import choose_scheme, needs_replay, vllm_replays
+from vllm_eagle_ext.engine_rules.vllm_config import device_of, schedule_of
 from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
-from vllm_eagle_ext.memory.state_scheme import OPTION, choose
+from vllm_eagle_ext.memory.state_scheme import OPTION
 from vllm_eagle_ext.options import Options
+from vllm_eagle_ext.preflight.ask import asked_speculative
+from vllm_eagle_ext.preflight.messages import tell_state
 from vllm_eagle_ext.resolved_marker import write_marker
 
 logger = get_logger(__name__)
@@ -70,7 +73,7 @@ def keep_last_block(engine_args: Any, config: Any, case: Case) -> None:
         return
     # 0.33 asks another method, which knows DFlash.
     drops = getattr(config, "needs_eagle_block_drop", None) or config.use_eagle_block_drop
-    if not drops() or _DROP in case.engine.speculative:
+    if not drops() or _DROP in asked_speculative(engine_args):
         return
     config.disable_eagle_block_drop = True
     if engine_args.enable_prefix_caching is not False:
@@ -84,7 +87,7 @@ def share_the_targets_group(engine_args: Any, target: Any, case: Case) -> None:
     """
     if case.spec.draft_window is None or target.is_hybrid:
         return
-    windowed = "sliding_attention" in (case.engine.text.get("layer_types") or ())
+    windowed = "sliding_attention" in (target.hf_text_config.to_dict().get("layer_types") or ())
     has_windows = windowed or bool(target.get_sliding_window()) or bool(target.attention_chunk_size)
     if has_windows or getattr(engine_args, _ONE_MANAGER) is not None:
         return
@@ -92,42 +95,43 @@ def share_the_targets_group(engine_args: Any, target: Any, case: Case) -> None:
     log_once(logger, logging.INFO, _ONE_GROUP.format(window=case.spec.draft_window))
 
 
-def keep_prompts(engine_args: Any, engine: EngineFacts) -> None:
+def keep_prompts(engine_args: Any, half_built: Any) -> None:
     """Name the scheduler that keeps prompts of one token right next to recurrent states.
 
     With a schedule of K vLLM pads no request.
     """
-    if engine.is_hybrid and engine.schedule is None and engine.scheduler in (None, SCHEDULER):
+    is_free = engine_args.scheduler_cls in (None, SCHEDULER)
+    if half_built.model_config.is_hybrid and is_free and schedule_of(half_built) is None:
         _set_for_a_start(engine_args, "scheduler_cls", SCHEDULER)
         log_once(logger, logging.INFO, _OUR_SCHEDULER)
 
 
-def apply_hybrid_state(
-    engine_args: Any, target: Any, config: Any, engine: EngineFacts, case: Case | None
-) -> None:
+def apply_hybrid_state(engine_args: Any, half_built: Any, options: Options, case: Case | None) -> None:
     """Choose how recurrent states are kept, once the draft is settled, and give the target the class
     that does it. A target without gated delta nets stays as it is."""
+    target = half_built.model_config
     architecture = target.architecture
     if architecture not in REPLAYING_TARGETS:
         return
-    if engine.vllm_replays:  # replay of this package was refused
+    if vllm_replays(half_built):
         log_once(logger, logging.INFO, f"Recurrent state of {architecture}: {_LEFT_TO_VLLM}")
         return
-    choice = choose(engine)
+    choice = choose_scheme(half_built, options)
+    tell_state(str(choice))
     log_once(logger, logging.INFO, f"Recurrent state of {architecture}: {choice}.")
     metrics.publish_state(
         engine_args,
         target,
-        config,
+        half_built.speculative_config,
         choice.scheme,
-        engine,
+        device_of(half_built),
         non_causal_draft=case is not None and not all(layer.causal for layer in case.spec.layers),
     )
     if choice.replays:
         write_marker(
             target.hf_config,
-            must_replay=engine.options.hybrid_state == "replay" or engine.needs_replay,
-            replay_kernels=engine.options.replay_kernels,
+            must_replay=options.hybrid_state == "replay" or needs_replay(half_built),
+            replay_kernels=options.replay_kernels,
         )
         architectures.use_architecture(target, REPLAYING_TARGETS[architecture])
 

@@ -1,26 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes a start through the preflight: read what is asked, inspect the draft, let vLLM build its
-SpeculativeConfig, and apply to it what was decided."""
+"""Takes a start through the preflight, in two steps of vLLM's: where it builds its SpeculativeConfig the
+draft is inspected and what was decided is written; once it has its VllmConfig the engine is judged."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from vllm_eagle_ext import compat, failed_start, metrics
-from vllm_eagle_ext.checkpoint import Inspection
+from vllm_eagle_ext.checkpoint import Case, Inspection
 from vllm_eagle_ext.checkpoint.registry import methods
 from vllm_eagle_ext.checkpoint.typed_keys import without_nulls
-from vllm_eagle_ext.engine import EngineFacts
-from vllm_eagle_ext.engine_rules import (
-    ENGINE_RULES,
-    OPTION_RULES,
-    SETTLED_PAIR_RULES,
-    SETTLED_RULES,
-    UNTESTED_RULES,
-)
+from vllm_eagle_ext.engine_rules import ENGINE_RULES, UNTESTED_RULES
 from vllm_eagle_ext.errors import UnsupportedVllmError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
@@ -34,28 +27,39 @@ from vllm_eagle_ext.preflight.apply_engine import (
     share_the_targets_group,
     take_back,
 )
-from vllm_eagle_ext.preflight.inspect_start import inspect_asked, inspect_start
-from vllm_eagle_ext.preflight.messages import judge, log_inspection
-from vllm_eagle_ext.preflight.of_vllm import (
-    asked_engine,
+from vllm_eagle_ext.preflight.ask import (
     asked_speculative,
-    engine_of_vllm,
-    settled,
-    with_method,
+    draft_request,
+    half_built_config,
+    is_looked_at,
 )
+from vllm_eagle_ext.preflight.inspect_start import inspect_start
+from vllm_eagle_ext.preflight.messages import judge, log_inspection
 from vllm_eagle_ext.releases import how_tested
 
 logger = get_logger(__name__)
 
 
+_JUDGED = "_eagle_ext_judged"  # field of EngineArgs: what the second step is given
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Holds what the first step hands to the second."""
+
+    options: Options
+    case: Case | None  # of a draft that this package serves
+
+
 def build_speculative_config(
-    engine_args: Any, target_model_config: Any, build: Callable[[], Any]
+    engine_args: Any, target_model_config: Any, parallel_config: Any, build: Callable[[], Any]
 ) -> Any:
     """Check the draft, let vLLM build its SpeculativeConfig, then write what was decided into it.
 
     Args:
         engine_args: vLLM's EngineArgs.
         target_model_config: ModelConfig of the target.
+        parallel_config: ParallelConfig of the target.
         build: vLLM's own builder, without arguments.
 
     Returns:
@@ -65,58 +69,69 @@ def build_speculative_config(
         EagleExtError: options, request or checkpoint that cannot be served rightly.
     """
     take_back(engine_args)
+    vars(engine_args).pop(_JUDGED, None)
     options = parse_options(engine_args.additional_config)
     metrics.withdraw()
     if not options.enabled:
         return build()
-    if asked_speculative(engine_args):
+    # Before vLLM builds, whose own errors would come first.
+    asked, inspection = asked_speculative(engine_args), None
+    request = partial(draft_request, engine_args, target_model_config, parallel_config, options)
+    if asked:
         failed_start.watch()
-    engine = engine_of_vllm(engine_args, target_model_config, options)
-    judge(ENGINE_RULES, engine)
-    inspection = None
-    if engine.speculative:
-        # Before vLLM builds, whose own errors would come first.
-        inspection = inspect_start(engine_args, target_model_config, engine)
-    config = _build(build, inspection, engine.dtype)
+        if is_looked_at(engine_args, target_model_config):
+            inspection = inspect_start(engine_args, target_model_config, request())
+    config = _build(build, inspection, target_model_config)
     if config is None:
         require_drafts(options)
-        return None
-    if engine.speculative and engine.method is None and isinstance(config.model, str):
-        engine = with_method(engine, config.method)
-        inspection = inspect_start(engine_args, target_model_config, engine)
-    _apply(engine_args, target_model_config, config, settled(engine, engine_args, config), inspection)
+    elif asked and asked["method"] is None and isinstance(config.model, str):
+        inspection = inspect_start(engine_args, target_model_config, request(method=config.method))
+    case = inspection.case if inspection and config and config.method in methods() else None
+    if config is not None:
+        half_built = half_built_config(engine_args, target_model_config, parallel_config, config)
+        _apply(engine_args, half_built, options, inspection, case)
+    setattr(engine_args, _JUDGED, _Start(options, case))
     return config
 
 
-def _build(build: Callable[[], Any], inspection: Inspection | None, dtype: str) -> Any:
+def _build(build: Callable[[], Any], inspection: Inspection | None, target: Any) -> Any:
     """Let vLLM build, without what of a supported draft's config would stop it."""
     if inspection is None or inspection.case is None:
         return build()
+    dtype = str(target.dtype).removeprefix("torch.")
     with compat.reading_configs(partial(without_nulls, dtype=dtype)):
         return build()
 
 
 def _apply(
-    engine_args: Any, target: Any, config: Any, engine: EngineFacts, inspection: Inspection | None
+    engine_args: Any, half_built: Any, options: Options, inspection: Inspection | None, case: Case | None
 ) -> None:
-    case = None
-    if inspection is not None and inspection.case is not None:
-        case = replace(inspection.case, engine=engine)
-        judge(SETTLED_PAIR_RULES, case)
+    """Write what was decided of the draft and of the engine."""
+    target, config = half_built.model_config, half_built.speculative_config
     if inspection is not None and config.method in methods():
         _apply_draft(engine_args, target, config, inspection)
-    is_ours = case is not None or engine.architecture in REPLAYING_TARGETS
-    judge((*OPTION_RULES, *(SETTLED_RULES if is_ours else ())), engine)
-    if is_ours:
-        keep_prompts(engine_args, engine)
-    apply_hybrid_state(engine_args, target, config, engine, case)
+    if case is not None or target.architecture in REPLAYING_TARGETS:
+        keep_prompts(engine_args, half_built)
+    apply_hybrid_state(engine_args, half_built, options, case)
     if case is not None:
         logger.info(
             "Drafting is on: %s tokens per step with %r. See acceptance in the log (SpecDecoding "
             "metrics) and in /metrics (vllm:spec_decode_num_accepted_tokens_total).",
             config.num_speculative_tokens, config.model,
         )  # fmt: skip
-        logger.info("vLLM %s, %s.", engine.release, how_tested(engine.release))
+        release = compat.vllm_version()
+        logger.info("vLLM %s, %s.", release, how_tested(release))
+
+
+def judge_engine(engine_args: Any, vllm_config: Any) -> None:
+    """Judge the engine that vLLM has configured around a draft.
+
+    Raises:
+        EagleExtError: what it cannot serve rightly.
+    """
+    start: _Start | None = vars(engine_args).pop(_JUDGED, None)
+    if start is not None:
+        judge(ENGINE_RULES, start.options, config=vllm_config, case=start.case)
 
 
 def _apply_draft(engine_args: Any, target: Any, config: Any, inspection: Inspection) -> None:
@@ -129,12 +144,14 @@ def _apply_draft(engine_args: Any, target: Any, config: Any, inspection: Inspect
         return
     keep_last_block(engine_args, config, case)
     share_the_targets_group(engine_args, target, case)
-    apply_spec(config, case, strict=case.engine.options.strict)
+    apply_spec(config, case, strict=case.request.options.strict)
     log_inspection(inspection, target.get_total_num_hidden_layers())
     metrics.publish_draft(engine_args, target, case.spec, config.num_speculative_tokens)
 
 
-def build_on_untested_vllm(engine_args: Any, target_model_config: Any, build: Callable[[], Any]) -> Any:
+def build_on_untested_vllm(
+    engine_args: Any, target_model_config: Any, parallel_config: Any, build: Callable[[], Any]
+) -> Any:
     """Keep stock behaviour outside the tested range, but refuse a draft that needs this package.
 
     Whatever else goes wrong here is logged, and vLLM decides: nothing is known of this release.
@@ -146,10 +163,10 @@ def build_on_untested_vllm(engine_args: Any, target_model_config: Any, build: Ca
     take_back(engine_args)
     options = parse_options(getattr(engine_args, "additional_config", None))
     if options.untested_vllm and options.enabled:
-        return build_speculative_config(engine_args, target_model_config, build)
+        return build_speculative_config(engine_args, target_model_config, parallel_config, build)
     if options.enabled:
         try:
-            _refuse_if_needed(engine_args, target_model_config)
+            _refuse_if_needed(engine_args, target_model_config, parallel_config)
         except UnsupportedVllmError:
             raise
         except Exception as error:  # noqa: BLE001
@@ -162,10 +179,9 @@ def build_on_untested_vllm(engine_args: Any, target_model_config: Any, build: Ca
     return build()
 
 
-def _refuse_if_needed(engine_args: Any, target_model_config: Any) -> None:
-    if not asked_speculative(engine_args):
-        return
-    engine = asked_engine(engine_args, target_model_config, Options())
-    inspection = inspect_asked(engine_args, target_model_config, engine)
-    if inspection and inspection.case:
-        judge(UNTESTED_RULES, inspection.case)
+def _refuse_if_needed(engine_args: Any, target: Any, parallel: Any) -> None:
+    if asked_speculative(engine_args):
+        request = draft_request(engine_args, target, parallel, Options())
+        inspection = inspect_start(engine_args, target, request)
+        if inspection and inspection.case:
+            judge(UNTESTED_RULES, Options(), case=inspection.case)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a draft: reads it and its target, and applies the rules of a start to a foreseen engine."""
+"""Checks a draft by its files: reads it and its target, and applies the rules of drafts.
+
+What vLLM makes of the whole command is for a dry start (`dry.py`), or for the engine that follows.
+"""
 
 from __future__ import annotations
 
@@ -10,37 +13,29 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import (
-    Case,
     DraftFiles,
-    Finding,
     Inspection,
     TargetFacts,
     inspect_draft,
     read_config,
     read_draft_files,
 )
-from vllm_eagle_ext.checkpoint.draft_files import OnValues, read_json, refuse_disguised
-from vllm_eagle_ext.checkpoint.findings import Severity, apply_rules, relax
-from vllm_eagle_ext.checkpoint.registry import drafter_of
+from vllm_eagle_ext.checkpoint.draft_config import published_architecture
+from vllm_eagle_ext.checkpoint.draft_files import OnValues, refuse_disguised
+from vllm_eagle_ext.checkpoint.registry import drafter_of, method_drafts_in_parallel
+from vllm_eagle_ext.checkpoint.request import DraftRequest
+from vllm_eagle_ext.checkpoint.rules.request import wanted_runner
 from vllm_eagle_ext.checkpoint.rules.tensors import tensors_are_expected
-from vllm_eagle_ext.checkpoint.sources import FolderSource, open_source
-from vllm_eagle_ext.checkpoint.target_facts import read_named_target, refuse_a_draft
-from vllm_eagle_ext.engine import EngineFacts, speculative_keys
-from vllm_eagle_ext.engine_rules import (
-    ENGINE_RULES,
-    OF_VLLM,
-    OPTION_RULES,
-    PAIR_RULES,
-    SETTLED_PAIR_RULES,
-    SETTLED_RULES,
-    UNTESTED_RULES,
-)
-from vllm_eagle_ext.engine_rules.states import state_can_be_kept
-from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
-from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
-from vllm_eagle_ext.memory.state_scheme import choose, planned_prefix_caching
+from vllm_eagle_ext.checkpoint.sources import FolderSource
+from vllm_eagle_ext.checkpoint.target_facts import read_named_target, refuse_a_draft, text_config
+from vllm_eagle_ext.device import NEWEST_RELEASE
+from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.memory.state_scheme import planned_prefix_caching
 from vllm_eagle_ext.options import KEY, parse_options
-from vllm_eagle_ext.preflight.foreseen import foresee_engine, read_release, with_draft
+from vllm_eagle_ext.preflight.ask import speculative_keys
+from vllm_eagle_ext.preflight.platforms import find_platform, read_release, usual_k
+from vllm_eagle_ext.releases import how_tested, is_from
+from vllm_eagle_ext.version import installed_vllm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,26 +67,41 @@ class CheckRequest:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Holds what a check found."""
+    """Holds what a check of the files found."""
 
     request: CheckRequest
     target_name: str
+    target_config: Mapping[str, Any]
     target: TargetFacts
     inspection: Inspection
     method: str
     files: DraftFiles
-    engine: EngineFacts
+    draft_request: DraftRequest  # with the runner and K that the command decides
+    platform: str
+    platform_why: str
     prefix_caching: bool | None  # that the command asks for; None: vLLM's default
-    state: str | None = None  # how a hybrid target's recurrent states are kept
-    of_files: tuple[Finding, ...] = ()  # what the draft's files tell
 
     @property
     def exit_code(self) -> int:
         return 1 if self.inspection.errors else 0
 
+    @property
+    def architecture(self) -> str:
+        """Return the target's."""
+        return published_architecture(self.target_config)
+
+    @property
+    def text(self) -> Mapping[str, Any]:
+        """Return the config of the target's language model."""
+        return text_config(self.target_config)
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        return int(self.request.engine.get("tensor_parallel_size") or 1)
+
 
 def run_check(request: CheckRequest, on_values: OnValues | None = None) -> CheckResult:
-    """Check a draft and its target by the rules of a start.
+    """Check a draft and its target by their files.
 
     Args:
         on_values: is called with bytes read and their total; with it every tensor's values are read,
@@ -101,41 +111,69 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
         EagleExtError: draft, target or options cannot be read.
     """
     if on_values is not None:
-        found = run_check(request)
-        rules = {one.rule for one in found.inspection.findings}
-        if found.exit_code or not found.inspection.case or tensors_are_expected.name in rules:
-            return found
+        checked = run_check(request)
+        rules = {finding.rule for finding in checked.inspection.findings}
+        if checked.exit_code or not checked.inspection.case or tensors_are_expected.name in rules:
+            return checked
+    # What is asked.
     options = parse_options({KEY: request.options})
     _refuse_no_counts(request.engine)
     request = _with_speculative(request)
-    name, config = _read_target(request)
-    engine = foresee_engine(
-        config, platform=request.platform, options=options, k=request.k, method=request.method,
-        speculative=speculative_keys(request.speculative), keywords=request.engine,
-        release=None if request.release is None else read_release(request.release),
-        default_min_p=_default_min_p(request, name),
+    platform, why, needs_aux_states = _platform(request)
+    asked = DraftRequest(
+        options=options, method=request.method, k=request.k,
+        max_model_len=request.engine.get("max_model_len"),
+        runner="v1" if platform == "cpu" else None,  # V2 needs Triton
+        v2_needs_aux_states=needs_aux_states,
     )  # fmt: skip
+    # The target, then the draft.
+    name, config = _read_target(request)
     refuse_a_draft(config, name)
     folder = Path(os.path.expanduser(name))
     target = TargetFacts.from_config(config, folder if folder.is_dir() else None)
     if folder.is_dir():
         _look_at_weights(name, folder)
     files = _read_draft(request, on_values)
-    inspection = inspect_draft(files, target, engine) if options.enabled else Inspection(None, ())
-    spec, case = inspection.spec, inspection.case
-    engine = with_draft(engine, spec, request.engine)
-    if case is not None:
-        case = replace(case, engine=engine)
-    around = _around(engine, case, is_refused=bool(inspection.errors))
-    of_files = inspection.findings
-    inspection = replace(inspection, findings=(*of_files, *around))
-    drafter = drafter_of(files.config, None)
+    inspection = inspect_draft(files, target, asked) if options.enabled else Inspection(None, ())
+    # What the command decides.
+    asked = _decided(asked, inspection, request)
+    if inspection.case is not None:
+        inspection = replace(inspection, case=replace(inspection.case, request=asked))
+    drafter, spec = drafter_of(files.config, None), inspection.spec
     natural = spec.family.method if spec else drafter.method if drafter else "eagle3"
-    asked = request.engine.get("enable_prefix_caching")
+    caching = request.engine.get("enable_prefix_caching")
     return CheckResult(
-        request, name, target, inspection, request.method or natural, files, engine,
-        planned_prefix_caching(engine.architecture, engine.platform, asked),
-        _state(engine, around) if case is not None else None, of_files,
+        request, name, config, target, inspection, request.method or natural, files, asked,
+        platform, why,
+        planned_prefix_caching(published_architecture(config), platform, caching),
+    )  # fmt: skip
+
+
+def _platform(request: CheckRequest) -> tuple[str, str, bool]:
+    """Return the platform, why it is assumed, and whether its V2 runner wants aux states of any draft.
+
+    Another machine may serve, where neither platform nor release are this one's.
+    """
+    platform, why = find_platform(request.platform)
+    release = None if request.release is None else read_release(request.release)
+    if release is not None:
+        why = f"{why}; for vLLM {release} ({how_tested(release)})"
+    is_known = release is not None or (request.platform == "auto" and installed_vllm() is not None)
+    serving = release or installed_vllm() or NEWEST_RELEASE
+    return platform, why, not (is_known and is_from(serving, "0.33"))
+
+
+def _decided(asked: DraftRequest, inspection: Inspection, request: CheckRequest) -> DraftRequest:
+    """Add the runner and K that the command takes for a draft."""
+    spec = inspection.spec
+    wanted = wanted_runner(spec, v2_needs_aux_states=asked.v2_needs_aux_states) if spec else None
+    method = spec.family.method if spec else asked.method
+    is_asked = speculative_keys(request.speculative).get("parallel_drafting") is True
+    return replace(
+        asked, method=method, k=asked.k or usual_k(spec),
+        runner=asked.runner or (wanted[0] if wanted else "v2"),
+        parallel_drafting=is_asked or method_drafts_in_parallel(method)
+        or bool(spec and spec.family.drafts_in_parallel),
     )  # fmt: skip
 
 
@@ -146,24 +184,6 @@ def _read_target(request: CheckRequest) -> tuple[str, Mapping[str, Any]]:
         request.draft, field=request.draft_field, revision=request.revision, **place
     )
     return name, read_config(name, revision=request.target_revision, **place)
-
-
-def _default_min_p(request: CheckRequest, name: str) -> object:
-    """Return min_p of requests that name none. A file that cannot be read has none for vLLM, too."""
-    asked = request.engine.get("override_generation_config")
-    given = asked if isinstance(asked, Mapping) else {}
-    source = request.engine.get("generation_config", "auto")
-    if "min_p" in given or not isinstance(source, str) or source == "vllm":
-        return given.get("min_p")
-    model, revision = (name, request.target_revision) if source == "auto" else (source, None)
-    try:
-        place = open_source(
-            model, revision=revision, token=request.token, download_dir=request.download_dir,
-            field="generation_config",
-        )  # fmt: skip
-        return (read_json(place, place.files(), "generation_config.json") or {}).get("min_p")
-    except UnsupportedDraftError:
-        return None
 
 
 def _with_speculative(request: CheckRequest) -> CheckRequest:
@@ -182,29 +202,6 @@ def _with_speculative(request: CheckRequest) -> CheckRequest:
     if request.k is None and type(k) is int and k > 0:
         request = replace(request, k=k)
     return replace(request, method=method) if request.method is None and type(method) is str else request
-
-
-def _around(engine: EngineFacts, case: Case | None, *, is_refused: bool) -> list[Finding]:
-    """Apply the rules of the engine around the draft, as a start does.
-
-    A draft that was refused before it was understood has no K by which states are kept.
-    """
-    found = apply_rules(OF_VLLM, engine)
-    if engine.options.enabled:
-        found += apply_rules(ENGINE_RULES, engine)
-        if case is not None:
-            found += apply_rules((*PAIR_RULES, *UNTESTED_RULES, *SETTLED_PAIR_RULES), case)
-        unknown, settled = case is None and is_refused, (*OPTION_RULES, *SETTLED_RULES)
-        found += apply_rules(
-            [one for one in settled if not (unknown and one is state_can_be_kept)], engine
-        )
-    return found if engine.options.strict else relax(found)
-
-
-def _state(engine: EngineFacts, around: list[Finding]) -> str | None:
-    refused = any(f.rule == "state_can_be_kept" and f.severity == Severity.ERROR for f in around)
-    is_chosen = engine.architecture in REPLAYING_TARGETS and not refused
-    return str(choose(engine)) if is_chosen else None
 
 
 def _refuse_no_counts(engine: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from vllm_eagle_ext.checkpoint.stock_gaps import stock_gaps, unread_names
 from vllm_eagle_ext.checkpoint.tensors import canonical_name
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.preflight.check import CheckResult
-from vllm_eagle_ext.preflight.foreseen import usual_k
+from vllm_eagle_ext.preflight.platforms import usual_k
 from vllm_eagle_ext.preflight.serve import serve_command
 from vllm_eagle_ext.printable import shell_line
 
@@ -72,7 +72,7 @@ def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conv
     name = (
         os.path.abspath(result.target_name) if os.path.isdir(result.target_name) else result.target_name
     )
-    verifier = {"name_or_path": name, "architectures": [result.engine.architecture]}
+    verifier = {"name_or_path": name, "architectures": [result.architecture]}
     make, k = resolve_name(case.spec.family.stock_config), result.request.k or usual_k(case.spec)
     found = Conversion(case, make(case, verifier if other else None, k), other)
     if left := _left(found):
@@ -114,7 +114,7 @@ def _left(found: Conversion) -> list[str]:
     if found.renames:
         named = {name: replace(header, published=name) for name, header in files.tensors.items()}
         files = replace(files, tensors=named)
-    read = inspect_draft(files, found.case.target, found.case.engine)
+    read = inspect_draft(files, found.case.target, found.case.request)
     if read.case is None or read.errors:  # keys of the draft contradict what would be added
         return stock_gaps(found.case) or [str(finding.problem) for finding in read.causes]
     return stock_gaps(read.case)

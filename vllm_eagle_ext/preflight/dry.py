@@ -21,7 +21,7 @@ from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult
 from vllm_eagle_ext.preflight.described import DEVICES, lacks_packages
 from vllm_eagle_ext.preflight.dry_child import TUPLE, DryRequest
 from vllm_eagle_ext.preflight.dry_process import fetch, start_child
-from vllm_eagle_ext.preflight.foreseen import find_platform, read_release
+from vllm_eagle_ext.preflight.platforms import find_platform, read_release
 from vllm_eagle_ext.preflight.serve import is_named, serve_environment, serve_words, served_from
 from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.version import INSTALL_VLLM, installed_vllm
@@ -62,8 +62,7 @@ class Final:
         before, answer = self.files.inspection.findings, self.answer
         if not answer.is_asked:
             return before
-        of_files = () if answer.inspected else self.files.of_files
-        return (*of_files, *answer.findings)
+        return answer.findings if answer.inspected else (*before, *answer.findings)
 
     @property
     def verdict(self) -> Verdict:

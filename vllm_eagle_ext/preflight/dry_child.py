@@ -115,6 +115,7 @@ def answer(request: DryRequest) -> dict[str, Any]:
     if described.has_cuda_context():
         return {"not_asked": "vLLM opened a CUDA context, which a dry start must not"}
     found = [_as_json(finding, request.places) for finding in collected.findings[:_MOST_FINDINGS]]
+    settled |= {"recurrent_state": collected.state} if settled else {}
     return {"findings": found, "inspected": collected.inspected, "settled": settled}
 
 

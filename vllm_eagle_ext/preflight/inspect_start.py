@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inspects the draft of a start by the rules, and the engine around it."""
+"""Inspects the draft of a start by the rules of drafts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ from vllm_eagle_ext.checkpoint.registry import (
     methods,
     own_model_types,
 )
+from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.checkpoint.target_facts import PLAIN_MODELS, target_rope
-from vllm_eagle_ext.engine import EngineFacts
-from vllm_eagle_ext.engine_rules import PAIR_RULES
 from vllm_eagle_ext.errors import EagleExtError, GgufDraftError, SpeculativeConfigError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.preflight.apply_engine import require_followed
-from vllm_eagle_ext.preflight.messages import judge, raise_errors
-from vllm_eagle_ext.preflight.of_vllm import MISTAKABLE
+from vllm_eagle_ext.preflight.ask import MISTAKABLE, asked_speculative
+from vllm_eagle_ext.preflight.messages import raise_errors
 
 logger = get_logger(__name__)
 
@@ -37,22 +36,7 @@ logger = get_logger(__name__)
 READ: dict[str, DraftFiles] = {}
 
 
-def inspect_start(engine_args: Any, target: Any, engine: EngineFacts) -> Inspection | None:
-    """Inspect the draft, and hold a supported one against the engine that is to serve it.
-
-    Returns:
-        None for drafts that are not looked at.
-
-    Raises:
-        EagleExtError: the request, the checkpoint or the engine cannot be served rightly.
-    """
-    inspection = inspect_asked(engine_args, target, engine)
-    if inspection is not None and inspection.case is not None and engine.method in methods():
-        judge(PAIR_RULES, inspection.case)
-    return inspection
-
-
-def inspect_asked(engine_args: Any, target: Any, engine: EngineFacts) -> Inspection | None:
+def inspect_start(engine_args: Any, target: Any, request: DraftRequest) -> Inspection | None:
     """Apply the rules to the draft's files.
 
     Returns:
@@ -61,16 +45,17 @@ def inspect_asked(engine_args: Any, target: Any, engine: EngineFacts) -> Inspect
     Raises:
         EagleExtError: the request or the checkpoint cannot be served rightly.
     """
-    model: Any = engine.speculative.get("model")  # a string, once checked
-    place = _place(engine_args, engine)
-    if engine.method not in methods() and not _may_be_mistaken(model, engine.method, place):
+    speculative = asked_speculative(engine_args)
+    model: Any = speculative.get("model")  # a string, once checked
+    place = _place(engine_args, speculative)
+    if request.method not in methods() and not _may_be_mistaken(model, request.method, place):
         return None
-    if method_may_lie_in_the_target(engine.method) and model in (None, target.model):
+    if method_may_lie_in_the_target(request.method) and model in (None, target.model):
         return None
-    if engine.method in methods():
-        _check_request(model, engine.speculative.get("num_speculative_tokens"))
+    if request.method in methods():
+        _check_request(model, speculative.get("num_speculative_tokens"))
     if "://" in model:
-        require_followed(engine.options, model)
+        require_followed(request.options, model)
         logger.warning(
             "Draft %r lies neither in a folder nor on the hub: not checked; plain vLLM loads it.", model
         )
@@ -80,12 +65,12 @@ def inspect_asked(engine_args: Any, target: Any, engine: EngineFacts) -> Inspect
     except GgufDraftError:
         if not gguf_plugin_is_active():
             raise
-        require_followed(engine.options, model)
+        require_followed(request.options, model)
         logger.warning("Draft %r is a GGUF: not checked; left to vllm-gguf-plugin.", model)
         return None
     if hook := own_model_types().get(str(files.config.get("model_type"))):
         resolve_name(hook)()
-    inspection = inspect_draft(files, target_facts(target, engine), engine)
+    inspection = inspect_draft(files, target_facts(target), request)
     raise_errors(inspection, model)
     return inspection
 
@@ -112,15 +97,15 @@ def _check_request(model: object, k: object) -> None:
         )
 
 
-def target_facts(target: Any, engine: EngineFacts) -> TargetFacts:
+def target_facts(target: Any) -> TargetFacts:
     """Collect what the rules ask of the target, as vLLM has read it."""
-    folder = Path(target.model)
+    folder, text = Path(target.model), target.hf_text_config.to_dict()
     return TargetFacts(
         num_layers=target.get_total_num_hidden_layers(),
         hidden_size=target.get_hidden_size(),
         vocab_size=target.get_vocab_size(),
-        rope=target_rope(engine.text),
-        max_position_embeddings=engine.text.get("max_position_embeddings"),
+        rope=target_rope(text),
+        max_position_embeddings=text.get("max_position_embeddings"),
         folder=folder if folder.is_dir() else None,
     )
 
@@ -142,10 +127,10 @@ def _may_be_mistaken(model: object, method: str | None, place: dict[str, Any]) -
     return drafter_of(config, None) is not None and not is_plain
 
 
-def _place(engine_args: Any, engine: EngineFacts) -> dict[str, Any]:
+def _place(engine_args: Any, speculative: dict[str, Any]) -> dict[str, Any]:
     """Say where the draft's files are looked for, as keywords of the functions that read them."""
     return {
-        "revision": engine.speculative.get("revision"),
+        "revision": speculative.get("revision"),
         "token": engine_args.hf_token,
         "download_dir": engine_args.download_dir,
     }

@@ -10,13 +10,14 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from vllm_eagle_ext.checkpoint import Case, DraftSpec, Finding, Inspection, Severity
+from vllm_eagle_ext.checkpoint import DraftSpec, Finding, Inspection, Severity
 from vllm_eagle_ext.checkpoint.consequences import consequences
 from vllm_eagle_ext.checkpoint.findings import Rule, apply_rules, relax
-from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.log import get_logger, log_once
+from vllm_eagle_ext.options import Options
 
 logger = get_logger(__name__)
 
@@ -31,6 +32,7 @@ class Collected:
 
     findings: list[Finding] = field(default_factory=list)
     inspected: bool = False  # the draft's files were reached
+    state: str | None = None  # how a hybrid target's recurrent states are kept
 
     def add(self, findings: Iterable[Finding]) -> None:
         """Add what is new: a start may look at a draft twice."""
@@ -53,16 +55,21 @@ def collecting() -> Iterator[Collected]:
         _collected = before
 
 
-def judge(rules: Iterable[Rule], subject: Case | EngineFacts) -> None:
+def tell_state(choice: str) -> None:
+    """Keep for a dry start how recurrent states would be kept."""
+    if _collected is not None:
+        _collected.state = choice
+
+
+def judge(rules: Iterable[Rule], options: Options, **subjects: Any) -> None:
     """Apply rules of the engine in turn: raise the first error, and log the rest once.
 
     Raises:
         EagleExtError: what the rule of the first error names.
     """
-    engine = subject.engine if isinstance(subject, Case) else subject
     for rule in rules:
-        found = apply_rules((rule,), subject)
-        found = found if engine.options.strict else relax(found)
+        found = apply_rules((rule,), options=options, **subjects)
+        found = found if options.strict else relax(found)
         if _collected is not None:
             _collected.add(found)
             continue

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from vllm_eagle_ext.checkpoint.origins import download_command, split_subfolder
 from vllm_eagle_ext.checkpoint.registry import drafter_of
 from vllm_eagle_ext.checkpoint.rules.request import wanted_runner
-from vllm_eagle_ext.engine import speculative_keys
 from vllm_eagle_ext.options import KEY
-from vllm_eagle_ext.preflight.foreseen import usual_k
+from vllm_eagle_ext.preflight.ask import speculative_keys
+from vllm_eagle_ext.preflight.platforms import usual_k
 from vllm_eagle_ext.printable import shell_line
 
 if TYPE_CHECKING:
@@ -46,21 +46,21 @@ def serve_words(
     result: CheckResult, *, in_one: str | None = None, further: Sequence[str] = ()
 ) -> list[str]:
     """Compose the words after `vllm serve`; what the user's own words decide is not decided here."""
-    request, engine = result.request, result.engine
+    request, ranks = result.request, result.tensor_parallel_size
     draft = ["--speculative-config", json.dumps(speculative_config(result))]
     words = [in_one] if in_one else [result.target_name, *draft]
     for key, option in _PASSED_ON.items():
         if request.engine.get(key):
             words += _option(option, str(request.engine[key]))
-    if engine.max_model_len:
-        words += ["--max-model-len", str(engine.max_model_len)]
+    if length := request.engine.get("max_model_len"):
+        words += ["--max-model-len", str(length)]
     if request.download_dir:
         words += _option("--download-dir", request.download_dir)
-    if engine.tensor_parallel_size > 1:
-        words += ["--tensor-parallel-size", str(engine.tensor_parallel_size)]
+    if ranks > 1:
+        words += ["--tensor-parallel-size", str(ranks)]
     if result.prefix_caching is not None and not is_named(_CACHING, further):
         words.append(f"--{'' if result.prefix_caching else 'no-'}{_CACHING}")
-    if engine.on_cpu and not is_named(_MEMORY, further):
+    if result.platform == "cpu" and not is_named(_MEMORY, further):
         words += [f"--{_MEMORY}", str(CPU_MEMORY)]
     if request.options:
         words += ["--additional-config", json.dumps({KEY: dict(request.options)})]
@@ -87,12 +87,12 @@ def _option(name: str, value: str) -> list[str]:
 
 def serve_environment(result: CheckResult) -> dict[str, str]:
     """Return the variables that the command sets."""
-    engine, spec = result.engine, result.inspection.spec
-    if engine.on_cpu:
+    spec, asked = result.inspection.spec, result.draft_request
+    if result.platform == "cpu":
         # vLLM binds each rank to a NUMA node of its own.
-        crowded = engine.tensor_parallel_size > _numa_nodes()
+        crowded = result.tensor_parallel_size > _numa_nodes()
         return {"VLLM_CPU_OMP_THREADS_BIND": "nobind"} if crowded else {}
-    runner = wanted_runner(spec, v2_needs_aux_states=engine.v2_needs_aux_states) if spec else None
+    runner = wanted_runner(spec, v2_needs_aux_states=asked.v2_needs_aux_states) if spec else None
     return {"VLLM_USE_V2_MODEL_RUNNER": str(int(runner[0] == "v2"))} if runner else {}
 
 

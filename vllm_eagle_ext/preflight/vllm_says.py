@@ -10,11 +10,17 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity
 from vllm_eagle_ext.checkpoint.typed_keys import edit
-from vllm_eagle_ext.engine_rules.speculative_keys import ALSO_CALLED
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.printable import printable
 
 RULE = "vllm_says"
+# Keys of the speculative config as other engines and older releases call them.
+ALSO_CALLED = {
+    "num_steps": "num_speculative_tokens", "k": "num_speculative_tokens", "draft_model": "model",
+    "speculative_model": "model", "algorithm": "method", "tp": "draft_tensor_parallel_size",
+    "draft_tp": "draft_tensor_parallel_size", "acceptance_method": "rejection_sample_method",
+    "tensor_parallel_size": "draft_tensor_parallel_size",
+}  # fmt: skip
 _MOST = 600  # characters of a message; some list all 400 architectures
 _TAIL = re.compile(r" \[type=.*|For further information visit .*", re.DOTALL)
 _KEY = re.compile(r"[Ff]ield '(\w{1,64})'|'(\w{1,64})' is not a valid argument")

@@ -15,7 +15,7 @@ def k_is_within_the_block(case: Case) -> Iterable[Problem]:
 
     The first position of a block holds the last sampled token, unless the draft samples from it.
     """
-    most, k = case.spec.most_drafted, case.engine.k
+    most, k = case.spec.most_drafted, case.request.k
     anchor = (
         "" if case.spec.samples_anchor else ", of which the first position holds the last sampled token"
     )
@@ -158,7 +158,7 @@ def final_state_is_not_normed(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, for_all=False)
 def parallel_drafting_is_asked_for(case: Case) -> Iterable[Problem]:
-    if case.engine.parallel_drafting is False:
+    if case.request.parallel_drafting is False:
         yield Problem(
             field="speculative_config.parallel_drafting",
             value=None,

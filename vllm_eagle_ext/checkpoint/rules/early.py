@@ -23,10 +23,10 @@ from vllm_eagle_ext.checkpoint.foreign_drafts import (
     name_edit,
     own_architecture,
 )
+from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.checkpoint.target_facts import PLAIN_MODELS
 from vllm_eagle_ext.checkpoint.vocabulary_file import OPTION
 from vllm_eagle_ext.drafter_classes import Drafter
-from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.families.names import DRAFTERS
 
@@ -52,15 +52,12 @@ TAKEN_FOR_MTP = frozenset(
     }
 )  # fmt: skip
 
-# With these, published drafts are known to be read.
-_USUAL_MODEL_TYPES = frozenset({"llama", "qwen3", "kimi_k2", "gpt_oss", "glm4_moe"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     files: DraftFiles
     flat: Mapping[str, Any]
-    engine: EngineFacts
+    request: DraftRequest
     drafter: Drafter | None
 
     @property
@@ -74,7 +71,7 @@ class Candidate:
     @property
     def is_eagle_1(self) -> bool:
         """Tell whether it is such a draft under a name or a method that makes another of it."""
-        is_named = self.architecture in PLAIN_MODELS and self.engine.method == "eagle"
+        is_named = self.architecture in PLAIN_MODELS and self.request.method == "eagle"
         return not is_named and self.drafter is not None and is_eagle_1(self.files)
 
     @property
@@ -85,18 +82,18 @@ class Candidate:
             return self.architecture in left
         if self.drafter is not None:
             return False
-        if self.engine.method not in (None, *registry.methods()):
+        if self.request.method not in (None, *registry.methods()):
             return True
         prefixes = ("", *_prefixes().values())
         known_here = any(f"{prefix}{self.architecture}" in PASSED_THROUGH for prefix in prefixes)
-        return known_here or self._as_vllm_names_it() in self.engine.registered
+        return known_here or self._as_vllm_names_it() in self.request.registered
 
     def _as_vllm_names_it(self) -> str:
         """Return the architecture as vLLM names it.
 
         vLLM puts the method's name before architectures that do not show it.
         """
-        prefix = _prefixes().get(self.engine.method or "", "")
+        prefix = _prefixes().get(self.request.method or "", "")
         shown = self.architecture.startswith(prefix) or self.architecture.endswith(prefix)
         return self.architecture if shown else prefix + self.architecture
 
@@ -222,9 +219,6 @@ def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
         problem = "a name: without it vLLM cannot read the file"
     elif model_type in TAKEN_FOR_MTP:
         problem = "another one: vLLM takes a draft of this type for a multi-token-prediction head"
-    elif model_type not in registry.own_model_types() and draft.engine.model_types is not None:
-        known = model_type in draft.engine.model_types
-        problem = None if known else "a type that this vLLM or its transformers can read"
     if problem:
         readable = draft.drafter.backbone.model_type
         yield Problem(
@@ -235,29 +229,13 @@ def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING)
-def model_type_is_usual(draft: Candidate) -> Iterable[Problem]:
-    """Warn of an unusual model type where vLLM is not at hand to be asked."""
-    model_type = draft.files.config.get("model_type")
-    usual = _USUAL_MODEL_TYPES.union(registry.own_model_types())
-    unusual = isinstance(model_type, str) and model_type not in (*usual, "speculators")
-    if draft.drafter and draft.engine.model_types is None and unusual:
-        yield Problem(
-            field="model_type of the draft's config.json",
-            value=model_type,
-            allowed="a type that your vLLM or its transformers can read, such as "
-            + ", ".join(sorted(usual)),
-            remedy="start the engine to see whether it can; otherwise edit config.json",
-        )
-
-
 @rule(Severity.ERROR)
 def method_fits_the_architecture(draft: Candidate) -> Iterable[Problem]:
     """Refuse a method that is not the architecture's.
 
     Without a method vLLM goes by words in the draft's path, and falls back to draft_model.
     """
-    wanted, given = draft.drafter and draft.drafter.method, draft.engine.method
+    wanted, given = draft.drafter and draft.drafter.method, draft.request.method
     if wanted is None or given is None or given == wanted or draft.is_eagle_1:
         return
     is_a_draft = draft.architecture not in PLAIN_MODELS or draft.speculators_type is not None
@@ -273,10 +251,10 @@ def method_fits_the_architecture(draft: Candidate) -> Iterable[Problem]:
 @rule(Severity.ERROR, error=OptionsError)
 def draft_vocabulary_has_a_drafter(draft: Candidate) -> Iterable[Problem]:
     """Refuse the option for a draft that plain vLLM loads, which would not follow it."""
-    if draft.is_passed_through and draft.engine.options.draft_vocabulary is not None:
+    if draft.is_passed_through and draft.request.options.draft_vocabulary is not None:
         yield Problem(
             field=OPTION,
-            value=draft.engine.options.draft_vocabulary,
+            value=draft.request.options.draft_vocabulary,
             allowed=f"no value with {draft.architecture!r}, which plain vLLM loads",
             remedy="leave the option out",
         )
@@ -288,7 +266,6 @@ RULES = (
     architecture_is_served,
     dspark_is_no_part_of_the_target,
     model_type_is_readable,
-    model_type_is_usual,
     method_fits_the_architecture,
     draft_vocabulary_has_a_drafter,
 )

@@ -72,7 +72,7 @@ def rope_is_computed(case: Case) -> Iterable[Problem]:
 
 
 def _drafts_at_once(case: Case) -> bool:
-    return case.spec.family.drafts_in_parallel or bool(case.engine.parallel_drafting)
+    return case.spec.family.drafts_in_parallel or bool(case.request.parallel_drafting)
 
 
 def _rotated_in_parts(case: Case, block: Mapping[str, Any]) -> Iterable[Problem]:

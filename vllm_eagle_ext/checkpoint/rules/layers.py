@@ -24,10 +24,10 @@ def _refused(value: object, allowed: str, remedy: str = _LEAVE) -> Problem:
 
 @rule(Severity.ERROR)
 def draft_window_is_computed(case: Case) -> Iterable[Problem]:
-    asked, spec = case.engine.options.draft_window, case.spec
+    asked, spec = case.request.options.draft_window, case.spec
     if asked is not None:
         yield from window_problems(
-            asked, spec.draft_window, spec.drafter, spec.layers, spec.rope, case.engine.max_model_len
+            asked, spec.draft_window, spec.drafter, spec.layers, spec.rope, case.request.max_model_len
         )
 
 
@@ -81,7 +81,7 @@ def _rope_table(rope: Rope) -> int | None:
 
 @rule(Severity.ERROR)
 def draft_window_holds_a_step(case: Case) -> Iterable[Problem]:
-    window, k = case.spec.draft_window, case.engine.k
+    window, k = case.spec.draft_window, case.request.k
     if window is not None and k is not None:
         yield from too_narrow(window, k)
 
@@ -95,7 +95,7 @@ def too_narrow(window: int, k: int) -> Iterator[Problem]:
 
 @rule(Severity.WARNING)
 def draft_window_is_used(case: Case) -> Iterable[Problem]:
-    asked, spec = case.engine.options.draft_window, case.spec
+    asked, spec = case.request.options.draft_window, case.spec
     if asked is None:
         return
     if asked == "auto" and spec.trained_length is None:

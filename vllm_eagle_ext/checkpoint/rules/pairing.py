@@ -162,7 +162,7 @@ def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
 
     vLLM computes a row for each position that the config states, whatever max_model_len is.
     """
-    lengths = (MOST_POSITIONS, case.target.max_position_embeddings, case.engine.max_model_len)
+    lengths = (MOST_POSITIONS, case.target.max_position_embeddings, case.request.max_model_len)
     most = max(length for length in lengths if length is not None)
     rows = case.spec.rope.rows(case.config.max_position_embeddings)
     width = case.config.qk_rope_head_dim or case.spec.heads.dim * case.spec.rope.partial

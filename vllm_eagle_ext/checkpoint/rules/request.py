@@ -17,7 +17,7 @@ MOST_K = 64  # of such a draft: at 95 % accepted each, position 64 is reached in
 
 @rule(Severity.WARNING)
 def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
-    trained, wanted = case.spec.trained_length, case.engine.max_model_len
+    trained, wanted = case.spec.trained_length, case.request.max_model_len
     if trained is None or wanted is None or trained >= wanted or _has_windows(case, trained):
         return
     yield Problem(
@@ -46,7 +46,7 @@ def _has_windows(case: Case, length: int) -> bool:
 def trained_length_covers_the_target(case: Case) -> Iterable[Problem]:
     """Note a short trained length where it is not known how long the requests may be."""
     trained, most = case.spec.trained_length, case.target.max_position_embeddings
-    if case.engine.max_model_len is None and trained is not None and most and trained < most:
+    if case.request.max_model_len is None and trained is not None and most and trained < most:
         yield Problem(
             field="positions in the draft's config",
             value=trained,
@@ -59,7 +59,7 @@ def trained_length_covers_the_target(case: Case) -> Iterable[Problem]:
 @rule(Severity.ERROR)
 def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
     """Refuse K if a step, which verifies 1 + K tokens, leaves no room for a prompt in the context."""
-    k, room = case.engine.k, case.engine.max_model_len or case.target.max_position_embeddings
+    k, room = case.request.k, case.request.max_model_len or case.target.max_position_embeddings
     if k is not None and room is not None and 0 < room <= k + 1:  # vLLM reports other lengths
         most = f"less than {room - 1}" if room > 2 else "none in so short a context"
         longer = f"raise max_model_len to at least {k + 2}"
@@ -74,7 +74,7 @@ def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
 @rule(Severity.ERROR, can_run=True)
 def k_can_pay(case: Case) -> Iterable[Problem]:
     """Refuse a large K for a draft that runs once per token; others draft all tokens in one pass."""
-    k, family = case.engine.k, case.spec.family
+    k, family = case.request.k, case.spec.family
     in_one_pass = family.fills_a_block or family.asks_for_parallel_drafting
     if k is not None and k > MOST_K and not in_one_pass:
         yield Problem(
@@ -93,7 +93,7 @@ def k_is_worth_drafting(case: Case) -> Iterable[Problem]:
     A position counts only if all before it were accepted: at 80 % each, the tenth in one step of nine.
     EAGLE-3 heads are trained to unroll some 7 tokens.
     """
-    k = case.engine.k
+    k = case.request.k
     if k is not None and MOST_USEFUL_K < k <= MOST_K and case.spec.trained_k is None:
         yield Problem(
             field="num_speculative_tokens",
@@ -107,7 +107,7 @@ def k_is_worth_drafting(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def gate_layout_has_a_gate(case: Case) -> Iterable[Problem]:
-    layout = case.engine.options.gate_layout
+    layout = case.request.options.gate_layout
     if layout is not None and case.spec.gate is None:
         yield Problem(
             field="additional_config.eagle_ext.gate_layout",
@@ -119,7 +119,7 @@ def gate_layout_has_a_gate(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def k_is_within_the_trained_unroll(case: Case) -> Iterable[Problem]:
-    trained, k = case.spec.trained_k, case.engine.k
+    trained, k = case.spec.trained_k, case.request.k
     if trained is not None and k is not None and k > trained and not case.spec.family.fills_a_block:
         yield Problem(
             field="num_speculative_tokens",
@@ -147,16 +147,16 @@ def wanted_runner(
 
 @rule(Severity.ERROR)
 def runner_serves_it(case: Case) -> Iterable[Problem]:
-    engine = case.engine
+    asked = case.request
     wanted = wanted_runner(
         case.spec,
-        parallel_drafting=bool(engine.parallel_drafting),
-        v2_needs_aux_states=engine.v2_needs_aux_states,
+        parallel_drafting=bool(asked.parallel_drafting),
+        v2_needs_aux_states=asked.v2_needs_aux_states,
     )
-    if wanted and engine.runner and engine.runner != wanted[0]:
+    if wanted and asked.runner and asked.runner != wanted[0]:
         yield Problem(
             field="model runner",
-            value=engine.runner,
+            value=asked.runner,
             allowed=f"{wanted[0]} for this draft: {wanted[1]}",
             remedy=f"start vLLM with {_forcing(wanted[0])}",
         )
@@ -165,8 +165,8 @@ def runner_serves_it(case: Case) -> Iterable[Problem]:
 @rule(Severity.NOTE)
 def runner_is_particular(case: Case) -> Iterable[Problem]:
     """Note the runner that the draft needs, where it is not known which one vLLM will choose."""
-    wanted = wanted_runner(case.spec, v2_needs_aux_states=case.engine.v2_needs_aux_states)
-    if case.engine.runner is None and wanted:
+    wanted = wanted_runner(case.spec, v2_needs_aux_states=case.request.v2_needs_aux_states)
+    if case.request.runner is None and wanted:
         yield Problem(
             field="model runner",
             value="chosen by vLLM",

@@ -34,4 +34,4 @@ def write(config: Any, case: Case) -> None:
     hf_config.dflash_config = nested
     # vLLM 0.32 raises this for EAGLE-3 drafts only: positions beyond it lie outside the rope table.
     stated = getattr(hf_config, "max_position_embeddings", None) or 0
-    hf_config.max_position_embeddings = max(stated, case.engine.max_model_len or 0)
+    hf_config.max_position_embeddings = max(stated, case.request.max_model_len or 0)

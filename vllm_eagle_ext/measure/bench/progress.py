@@ -10,10 +10,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from vllm_eagle_ext.cpu_kernels import lacks_avx512
 from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.measure.bench.results import Settings, Stage, Variant
 from vllm_eagle_ext.measure.engine.machine import BUSY, Share, cores, load_average
-from vllm_eagle_ext.preflight.foreseen import find_cpu_kernels
+from vllm_eagle_ext.preflight.platforms import find_platform
 from vllm_eagle_ext.printable import printable
 
 _STAGES = {"texts": "measurements", "sweep": "each K", "closing": "what may be served"}
@@ -42,8 +43,8 @@ def fallback_warning(engine: Mapping[str, Any]) -> Iterator[str]:
     Args:
         engine: keywords of LLM().
     """
-    kernels = find_cpu_kernels()
-    if kernels and not kernels.bf16 and engine.get("dtype", "auto") in ("auto", "bfloat16"):
+    is_bf16 = engine.get("dtype", "auto") in ("auto", "bfloat16")
+    if is_bf16 and find_platform("auto")[0] == "cpu" and lacks_avx512():
         yield f"Warning: {BF16_FALLBACK}."
 
 

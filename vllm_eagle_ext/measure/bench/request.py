@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vllm_eagle_ext.engine_rules.speculative_keys import speculative_keys_are_vllms
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.measure.bench.results import KINDS, ComparedKind, Settings, sha256_of
 from vllm_eagle_ext.measure.engine.client import refuse_reserved
@@ -144,22 +143,7 @@ def _checked(draft: str, request: BenchRequest, ks: Sequence[int]) -> CheckResul
         result = run_check(asked)
         if "ours" in request.kinds:
             require_served(result, f"DRAFT {draft}, K={k}")
-        _refuse_keys(result)
     return result
-
-
-def _refuse_keys(result: CheckResult) -> None:
-    """Refuse speculative keys that no vLLM takes, with this package or without.
-
-    Raises:
-        SpeculativeConfigError: a key or a value.
-    """
-    for finding in result.inspection.errors:
-        if finding.rule == speculative_keys_are_vllms.name:
-            problem = finding.problem
-            raise SpeculativeConfigError(
-                field=problem.field, value=problem.value, allowed=problem.allowed, remedy=problem.remedy
-            )
 
 
 def require_served(result: CheckResult, field: str) -> None:

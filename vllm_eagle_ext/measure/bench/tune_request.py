@@ -16,7 +16,7 @@ from vllm_eagle_ext.measure.engine.held_length import schedule_of
 from vllm_eagle_ext.measure.prompts import PromptSet, read_texts, token_ids, tokenizer_keywords
 from vllm_eagle_ext.measure.tokenizer import Tokenizer
 from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
-from vllm_eagle_ext.preflight.foreseen import usual_k
+from vllm_eagle_ext.preflight.platforms import usual_k
 
 USUAL_REQUESTS = (1, 2, 4, 8, 16, 32)
 _DENSE, _SPREAD = 4, 1.5  # every K up to the first; further ones so many times as long
@@ -88,7 +88,10 @@ def _extended(texts: Sequence[str], tokens: Sequence[int], place: int, least: in
 
 def _lengths(request: BenchRequest, k: int, checked: CheckResult) -> list[int]:
     spec = checked.inspection.spec
-    has_blocks = spec is not None and has_fixed_blocks(checked.engine)
+    asked = checked.draft_request
+    has_blocks = spec is not None and has_fixed_blocks(
+        asked.method, asked.runner, is_parallel=asked.parallel_drafting
+    )
     if request.ks is None:
         return [0, k] if has_blocks else usual_lengths(k)
     found = sorted({0, *request.ks})
@@ -174,7 +177,7 @@ def _refuse_adaptive(checked: CheckResult) -> None:
     Raises:
         SpeculativeConfigError: it cannot be had here.
     """
-    platform, runner = checked.engine.platform, checked.engine.runner or "v2"
+    platform, runner = checked.platform, checked.draft_request.runner or "v2"
     if (platform, runner) != ("cuda", "v2"):
         raise SpeculativeConfigError(
             field="--adaptive", value=True,

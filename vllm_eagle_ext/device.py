@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device and the release that sizes of blocks follow from: what `plan`, the metrics of a start and
+the choice of a scheme for recurrent states read.
+
+Three rules of vLLM's are restated here, since `plan` runs without vLLM: kernels of a prefill, blocks of
+FlashAttention 4, and what 0.32's kernels of a CPU misplace. Unit tests hold them to vLLM's functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from vllm_eagle_ext.releases import is_from
+
+Prefill = Literal["triton", "flashinfer", "cutedsl"]
+PREFILLS: tuple[str, ...] = ("auto", *get_args(Prefill))
+OLDEST_RELEASE, NEWEST_RELEASE = "0.32", "0.33"
+ASSUMED_GPU = (9, 0)  # where no GPU is known
+_BLACKWELL_KEY_DIM, _BLACKWELL_CUDA = 128, 13  # of FlashInfer's and CuteDSL's prefill there
+# FlashAttention 4 has a kernel of its own for this head size on sm_10x, with pages of so many tokens.
+_FA4_HEAD_DIM, _FA4_PAGE = 256, 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    release: str = NEWEST_RELEASE  # of vLLM
+    platform: str = "cuda"  # "cpu", "cuda", or another that vLLM was built for
+    capability: tuple[int, int] | None = None  # of a GPU
+    cuda: int = 13  # major version of the CUDA that torch was built with
+    gdn_prefill: str = "auto"  # as vLLM's --gdn-prefill-backend
+    key_dim: int = 0  # width of a key head of the target's gated delta nets; 0: there are none
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.platform == "cpu"
+
+    @property
+    def name(self) -> str:
+        return "CPU" if self.capability is None else f"sm_{self.capability[0]}{self.capability[1]}"
+
+    @property
+    def short_drafts_crash(self) -> bool:
+        """Tell whether kernels misplace the inputs of the convolution in a step of fewer than K drafts.
+
+        0.32's for gated delta nets on a CPU do, with one state block per draft token
+        (`_spec_aware_spec`).
+        """
+        return self.on_cpu and not is_from(self.release, "0.33")
+
+    @property
+    def prefill(self) -> Prefill:
+        """Name the kernels that compute the prefill of gated delta nets, as vLLM resolves them.
+
+        A backend that the device lacks becomes Triton, without an error there and here.
+        """
+        flashinfer = self.capability == (9, 0)
+        cutedsl = False
+        if self.key_dim == _BLACKWELL_KEY_DIM and self.cuda >= _BLACKWELL_CUDA and self.capability:
+            flashinfer = flashinfer or self.capability[0] in (10, 12)
+            cutedsl = self.capability[0] == 10
+        if self.gdn_prefill in ("auto", "flashinfer") and flashinfer:
+            return "flashinfer"
+        return "cutedsl" if self.gdn_prefill == "cutedsl" and cutedsl else "triton"
+
+    @property
+    def prefill_exports(self) -> bool:
+        """Tell whether a prefill hands out states at block ends, with prefix caching.
+
+        FlashInfer's does from 0.33 on, and vLLM reserves a block per request for it.
+        """
+        return is_from(self.release, "0.33") and self.prefill == "flashinfer"
+
+    def attention_alignment(
+        self, head_dim: int, *, element_bytes: int, non_causal_draft: bool
+    ) -> int | None:
+        """Resolve of how many tokens a block of attention is a multiple; None: as vLLM's default.
+
+        On sm_10x vLLM serves a target with FlashInfer, but a draft that looks both ways with
+        FlashAttention 4, which is asked for its pages by the head size of the target.
+
+        Args:
+            head_dim: width of the target's key/value heads.
+            element_bytes: of its keys and values; quantised ones are not served by that kernel.
+            non_causal_draft: whether a layer of the draft looks at later rows, as DFlash's do.
+        """
+        is_fa4 = self.capability is not None and self.capability[0] == 10
+        if is_fa4 and non_causal_draft and head_dim == _FA4_HEAD_DIM and element_bytes > 1:
+            return _FA4_PAGE
+        return None
+
+
+def key_dim(text: object) -> int:
+    """Read the width of a key head from the config of a language model; 0: it has none."""
+    width = text.get("linear_key_head_dim") if isinstance(text, dict) else None
+    return width if type(width) is int else 0
