@@ -31,7 +31,7 @@ from vllm_eagle_ext.measure.engine.client import EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load, StepLoad
 from vllm_eagle_ext.measure.prompts import random_ids, read_texts, token_ids
 from vllm_eagle_ext.measure.vocabulary import choose
-from vllm_eagle_ext.preflight.foreseen import find_cpu_kernels
+from vllm_eagle_ext.preflight.platforms import find_cpu_kernels
 
 RESULTS = Path(__file__).parent / "results/draft_vocabulary.json"
 TINY, BUILD = Path("examples/tiny"), Path("build/draft_vocabulary")

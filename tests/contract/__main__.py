@@ -24,7 +24,7 @@ from tests.contract.check import (
 )
 from tests.contract.hidden_states import Release
 from tests.contract.surface import SURFACE
-from vllm_eagle_ext.engine import NEWEST_RELEASE
+from vllm_eagle_ext.device import NEWEST_RELEASE
 from vllm_eagle_ext.engine_rules.without_hidden_states import WITHOUT_HIDDEN_STATES
 
 CACHE = Path("build/contract")

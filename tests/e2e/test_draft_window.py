@@ -25,7 +25,7 @@ from vllm_eagle_ext.checkpoint import (
     read_config,
     read_draft_files,
 )
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.measure.reference.published import load_reference
 from vllm_eagle_ext.measure.reference.walk import residual_stream
 from vllm_eagle_ext.options import Options
@@ -126,7 +126,7 @@ def assert_drafted_in_a_window(result: Any, pair: str, target: Any, *, least: in
 def spec_of(pair: str, window: int | None) -> Any:
     folder, speculative, _, _ = PAIRS[pair]
     facts = TargetFacts.from_config(read_config(str(folder)), folder)
-    engine = EngineFacts(
+    engine = DraftRequest(
         method=speculative["method"],
         k=speculative["num_speculative_tokens"],
         max_model_len=1100,

@@ -26,7 +26,7 @@ from vllm_eagle_ext.checkpoint import (
     read_config,
     read_draft_files,
 )
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.measure.reference.published import load_reference
 from vllm_eagle_ext.measure.reference.walk import load_target
 
@@ -71,7 +71,7 @@ def served(prompts, tmp_path_factory) -> dict[str, Any]:
 
 def against_the_reference(draft: Draft, path: Path, pair: dict[str, Any], result: Any) -> Comparison:
     facts = TargetFacts.from_config(read_config(str(pair["target"])), pair["target"])
-    engine = EngineFacts(method=draft.method, k=K, max_model_len=256)
+    engine = DraftRequest(method=draft.method, k=K, max_model_len=256)
     spec = inspect_draft(read_draft_files(str(path)), facts, engine).spec
     target = load_target(pair["target"])
     walk = load_reference(spec, path, target)

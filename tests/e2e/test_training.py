@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from tests.support.engine import ROOT, TINY
 from vllm_eagle_ext.checkpoint import TargetFacts, inspect_draft, read_draft_files
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.checkpoint.request import DraftRequest
 
 EXPECTED = TargetFacts(num_layers=12, hidden_size=192, vocab_size=1536)
 HYBRID = TargetFacts(num_layers=8, hidden_size=192, vocab_size=1600)
@@ -48,7 +48,7 @@ def test_script_writes_the_committed_formats(tmp_path):
     ],
 )
 def test_committed_pairs_are_what_they_say(name, family, layer_ids, target, method, k):
-    engine = EngineFacts(method=method, k=k, max_model_len=1024)
+    engine = DraftRequest(method=method, k=k, max_model_len=1024)
     inspection = inspect_draft(read_draft_files(str(TINY / name)), target, engine)
     assert inspection.errors == []
     assert (inspection.spec.family.name, inspection.spec.aux_layers.layer_ids) == (family, layer_ids)

@@ -1,38 +1,78 @@
-"""Starts and rules without an engine: what vLLM's arguments describe, and what a rule says of a case."""
+"""Starts and rules without an engine: vLLM's own config of a tiny pair, changed in a field or two, and
+what a rule says of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
+from tests.support.engine import TINY
+from vllm_eagle_ext import plugin
 from vllm_eagle_ext.checkpoint import Case, Inspection
 from vllm_eagle_ext.checkpoint.findings import Problem, Rule
-from vllm_eagle_ext.options import parse_options
+from vllm_eagle_ext.options import Options, parse_options
+from vllm_eagle_ext.preflight.ask import draft_request
 from vllm_eagle_ext.preflight.inspect_start import inspect_start
-from vllm_eagle_ext.preflight.of_vllm import engine_of_vllm
 
 
 def inspected(engine_args: Any) -> Inspection | None:
     """What a start looks at before vLLM builds its config."""
+    from vllm.config import ParallelConfig
+
     target = engine_args.create_model_config()
     options = parse_options(engine_args.additional_config)
-    return inspect_start(engine_args, target, engine_of_vllm(engine_args, target, options))
+    request = draft_request(engine_args, target, ParallelConfig(), options)
+    return inspect_start(engine_args, target, request)
 
 
-def problems(rule: Rule, case: Case, **engine: Any) -> list[Problem]:
-    """What a rule says of a case whose engine differs in these fields."""
-    return list(rule.check(replace(case, engine=replace(case.engine, **engine))))
+@cache
+def tiny_config(target: str = "target", draft: str = "postnorm", method: str = "eagle3") -> Any:
+    """vLLM's config of a pair that is served."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    plugin.register()
+    given = {"method": method, "model": str(TINY / draft), "num_speculative_tokens": 4}
+    return EngineArgs(
+        model=str(TINY / target), skip_tokenizer_init=True, speculative_config=given,
+        enable_prefix_caching=False,
+    ).create_engine_config()  # fmt: skip
 
 
-@contextmanager
-def without(rule: Rule, monkeypatch: Any) -> Iterator[None]:
-    """Let a start go on to what the rule keeps it from."""
-    from vllm_eagle_ext.preflight import inspect_start as module
+class _Changed:
+    """A config with other values of some fields."""
 
-    kept = tuple(one for one in module.PAIR_RULES if one is not rule)
-    assert len(kept) < len(module.PAIR_RULES)
-    with monkeypatch.context() as patched:
-        patched.setattr(module, "PAIR_RULES", kept)
-        yield
+    def __init__(self, config: Any, fields: dict[str, Any]) -> None:
+        self.__dict__.update(fields)
+        self._config = config
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._config, name)
+
+
+def changed(config: Any, **fields: Any) -> Any:
+    """The config with other values: `speculative_config__quantization` is a field of a field."""
+    own: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for path, value in fields.items():
+        name, _, rest = path.partition("__")
+        if rest:
+            inner.setdefault(name, {})[rest] = value
+        else:
+            own[name] = value
+    own |= {name: changed(getattr(config, name), **given) for name, given in inner.items()}
+    return _Changed(config, own)
+
+
+def with_text(config: Any, **keys: Any) -> Any:
+    """The config of a target whose language model states other keys."""
+    text = config.model_config.hf_text_config.to_dict() | keys
+    return changed(config, model_config__hf_text_config=SimpleNamespace(to_dict=lambda: text))
+
+
+def problems(rule: Rule, config: Any, case: Case | None = None, **options: Any) -> list[Problem]:
+    """What a rule says of a config, and of a case beside it."""
+    subjects = {"config": config, "case": case, "options": Options(**options)}
+    needed, taken = rule.needs
+    assert all(subjects[name] is not None for name in needed)
+    return list(rule.check(**{name: subjects[name] for name in taken}))

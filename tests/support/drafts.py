@@ -23,7 +23,7 @@ from tests.support.draft_families import (
 )
 from tests.support.second_heads import SECOND_HEADS
 from vllm_eagle_ext.checkpoint import Inspection, TargetFacts, inspect_draft, read_draft_files
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.options import Options
 
 __all__ = [
@@ -91,7 +91,7 @@ def inspect(
     """
     asked = {"method": draft.method, "k": draft.k, "max_model_len": 512} | dict(engine or {})
     facts = TargetFacts.from_config({**TARGET, **(target or {})}, target_folder)
-    described = EngineFacts(options=Options(**options), **asked)
+    described = DraftRequest(options=Options(**options), **asked)
     return inspect_draft(read_draft_files(str(write(draft, folder))), facts, described)
 
 

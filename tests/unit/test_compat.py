@@ -11,7 +11,7 @@ import torch
 
 from vllm_eagle_ext import after_import, compat
 from vllm_eagle_ext.model_runner import model_runner
-from vllm_eagle_ext.preflight.foreseen import foresee_engine
+from vllm_eagle_ext.preflight.platforms import foresee_engine
 from vllm_eagle_ext.releases import is_tested
 
 

@@ -8,14 +8,14 @@ from tests.support.published import materialise, published
 from vllm_eagle_ext.checkpoint import Inspection, TargetFacts, inspect_draft, read_draft_files
 from vllm_eagle_ext.checkpoint.config_keys import rope_keys, unknown_keys
 from vllm_eagle_ext.checkpoint.draft_config import flatten
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.checkpoint.request import DraftRequest
 
 DRAFTS = published()
 
 
 def inspect(draft, folder) -> Inspection:
     files = read_draft_files(str(materialise(draft, folder)))
-    engine = EngineFacts(method=draft.method, k=draft.k, max_model_len=4096)
+    engine = DraftRequest(method=draft.method, k=draft.k, max_model_len=4096)
     return inspect_draft(files, TargetFacts.from_config(draft.target), engine)
 
 

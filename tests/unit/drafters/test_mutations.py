@@ -31,7 +31,7 @@ from vllm_eagle_ext.checkpoint import (
     read_draft_files,
 )
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.errors import EagleExtError
 
 # Values that are as valid as the ones they replace: nothing in the file tells them apart.
@@ -77,7 +77,7 @@ def inspect(mutant: Mutant, folder: Path) -> Inspection:
     for place, files in ((path, mutant.files), (folder, mutant.target_files)):
         for name, text in files.items():
             (place / name).write_text(text)
-    engine = EngineFacts(
+    engine = DraftRequest(
         method=mutant.draft.method,
         k=mutant.draft.k,
         max_model_len=mutant.max_model_len,
@@ -93,7 +93,7 @@ def inspect(mutant: Mutant, folder: Path) -> Inspection:
 def weights_errors(mutant: Mutant, folder: Path) -> set[str]:
     """Rules that refuse the draft once every value is read."""
     files = read_draft_files(str(write(mutant.draft, folder)), on_values=lambda *_: None)
-    engine = EngineFacts(
+    engine = DraftRequest(
         method=mutant.draft.method, k=mutant.draft.k, max_model_len=mutant.max_model_len
     )
     inspection = inspect_draft(files, TargetFacts.from_config(mutant.target), engine)

@@ -179,7 +179,7 @@ def _verdict(path, folder):
 @pytest.mark.skipif(not ON_X86, reason="flags of another kind of CPU")
 @pytest.mark.parametrize("flags", [AVX2, ZEN4])
 def test_bf16_is_said_to_fall_back(flags, monkeypatch):
-    monkeypatch.setattr("vllm_eagle_ext.preflight.foreseen.find_cpu_kernels", lambda *_: kernels(flags))
+    monkeypatch.setattr("vllm_eagle_ext.preflight.platforms.find_cpu_kernels", lambda *_: kernels(flags))
     monkeypatch.setattr("vllm_eagle_ext.measure.bench.progress.find_cpu_kernels", lambda: kernels(flags))
     said = flags == AVX2
     for dtype, expected in (("auto", said), ("bfloat16", said), ("float32", False)):

@@ -13,7 +13,7 @@ from tests.support.draft_vocabularies import whole, write_ids
 from tests.support.drafting import resolve_draft
 from tests.support.drafts import TARGET, inspect, valid_draft, write
 from tests.support.engine import has_gpu
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.engine_rules.draft_vocabulary import (
     draft_vocabulary_is_used,
     quantises_head,
@@ -134,7 +134,7 @@ def test_without_a_draft():
 
 @pytest.mark.parametrize(("method", "refused"), [("eagle3", False), ("dflash", False), ("mtp", True)])
 def test_another_method(method, refused):
-    engine = EngineFacts(method=method, options=Options(draft_vocabulary="ids.json"))
+    engine = DraftRequest(method=method, options=Options(draft_vocabulary="ids.json"))
     assert len(list(draft_vocabulary_is_used.check(engine))) == refused
     assert not list(draft_vocabulary_is_used.check(replace(engine, options=Options())))
 

@@ -13,7 +13,7 @@ from tests.support.drafting import skipping_without_a_kernel
 from tests.support.drafts import OURS, valid_draft, write
 from tests.unit.preflight.configs import DRAFTER, speculative_config
 from vllm_eagle_ext import __version__, compat
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.preflight.inspect_start import inspect_asked
@@ -134,7 +134,7 @@ def test_null_target_hidden_size_means_the_targets(target, tmp_path):
 
 
 def test_other_storage_is_passed_through_to_vllm_with_a_warning(vllm_log):
-    engine = EngineFacts(method="eagle3", speculative={"method": "eagle3", "model": "s3://bucket/draft"})
+    engine = DraftRequest(method="eagle3", speculative={"method": "eagle3", "model": "s3://bucket/draft"})
     arguments = SimpleNamespace(hf_token=None, download_dir=None)
     assert inspect_asked(arguments, None, engine) is None
     assert vllm_log.containing("not checked")
@@ -144,7 +144,7 @@ def test_other_storage_is_passed_through_to_vllm_with_a_warning(vllm_log):
 def test_other_storage_follows_no_option(option):
     (name,) = option
     asked = {"method": "eagle3", "model": "s3://bucket/draft"}
-    engine = EngineFacts(method="eagle3", speculative=asked, options=Options(**option))
+    engine = DraftRequest(method="eagle3", speculative=asked, options=Options(**option))
     arguments = SimpleNamespace(hf_token=None, download_dir=None)
     with pytest.raises(OptionsError, match=rf"{name} is .*no value for the draft 's3://bucket/draft'"):
         inspect_asked(arguments, None, engine)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.drafts import FAMILIES, LAYER, TARGET, inspect, valid_draft, write
 from tests.unit.checkpoint.rules.changes import key
 from vllm_eagle_ext.checkpoint import TargetFacts, inspect_draft, read_draft_files
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.checkpoint.request import DraftRequest
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-10, 1000) | st.floats() | st.text(max_size=6),
@@ -60,7 +60,7 @@ def test_no_config_makes_the_rules_raise(folder, data):
     path = data.draw(st.sampled_from([*paths(draft.config), *_FURTHER]))
     key(path, data.draw(json_values))(draft)
     files = replace(files_of(family, folder), config=draft.config)
-    engine = EngineFacts(method=draft.method, k=draft.k, max_model_len=512)
+    engine = DraftRequest(method=draft.method, k=draft.k, max_model_len=512)
     inspection = inspect_draft(files, TargetFacts.from_config(TARGET), engine)
     assert all(str(finding.problem) for finding in inspection.findings)
 

@@ -13,7 +13,7 @@ from vllm_eagle_ext.checkpoint import Inspection, TargetFacts, inspect_draft
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
 from vllm_eagle_ext.checkpoint.quantisation import named_for_vllm
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.checkpoint.request import DraftRequest
 
 Headers = dict[str, tuple[str, tuple[int, ...]]]  # of what stands for one weight -> dtype and shape
 WIDTH, INNER, KV = 320, 1040, 160  # rows that are no multiple of 128, columns that 16 divides
@@ -115,7 +115,7 @@ def inspect_headers(scheme: Callable[[int, int], Headers], quantisation: dict[st
             tensors[name] = TensorHeader(shape, dtype, name)
     files = DraftFiles("draft", config, "safetensors", tensors)
     target = TargetFacts.from_config({**TARGET, "hidden_size": WIDTH})
-    return inspect_draft(files, target, EngineFacts(method="eagle3", k=3, max_model_len=512))
+    return inspect_draft(files, target, DraftRequest(method="eagle3", k=3, max_model_len=512))
 
 
 LEFT_OUT = ["lm_head", "model.fc"]  # by run-time names

@@ -173,7 +173,7 @@ def test_strict_false_makes_warnings_of_what_can_run(tmp_path, broken):
     relaxed = inspect_broken(broken, tmp_path, strict=False)
     assert (relaxed.case is None) is (strict.case is None)
     if relaxed.case is not None and strict.case is not None:
-        assert replace(relaxed.case, engine=strict.case.engine) == strict.case
+        assert replace(relaxed.case, request=strict.case.request) == strict.case
     for before, after in zip(strict.findings, relaxed.findings, strict=True):
         runs = before.severity == Severity.ERROR and TABLE[before.rule][1]
         assert after == (replace(before, severity=Severity.WARNING) if runs else before)

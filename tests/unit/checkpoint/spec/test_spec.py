@@ -148,9 +148,9 @@ def test_reads_without_vllm_or_torch(tmp_path):
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['vllm'] = None\n"
         "from vllm_eagle_ext.checkpoint import *\n"
-        "from vllm_eagle_ext.engine import EngineFacts\n"
+        "from vllm_eagle_ext.checkpoint.request import DraftRequest\n"
         f"target = TargetFacts(num_layers={LAYERS}, hidden_size={HIDDEN}, vocab_size={VOCAB})\n"
-        f"print(inspect_draft(read_draft_files({str(folder)!r}), target, EngineFacts()).spec.title)"
+        f"print(inspect_draft(read_draft_files({str(folder)!r}), target, DraftRequest()).spec.title)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout.strip() == "post-norm EAGLE-3", result.stderr

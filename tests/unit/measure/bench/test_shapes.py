@@ -13,7 +13,7 @@ from vllm_eagle_ext.checkpoint import TargetFacts, inspect_draft
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
 from vllm_eagle_ext.checkpoint.tensors import canonical_name
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.checkpoint.request import DraftRequest
 
 DTYPES = {torch.bfloat16: "BF16", torch.int64: "I64", torch.bool: "BOOL"}
 KINDS = {"native": {}, "postnorm": {"post_norm": True}, "gated": {"post_norm": True, "gated": True}}
@@ -27,7 +27,7 @@ def inspect(target, config, tensors, method):
     values = {n: tensors[n].numpy().tobytes() for n in ("d2t", "t2d") if n in tensors}
     files = DraftFiles("made up", config, "safetensors", headers, values)
     return inspect_draft(
-        files, TargetFacts.from_config(target), EngineFacts(method=method, k=5, max_model_len=1024)
+        files, TargetFacts.from_config(target), DraftRequest(method=method, k=5, max_model_len=1024)
     )
 
 

@@ -99,7 +99,7 @@ def test_what_is_started_is_checked_with_every_length():
 def test_adaptive_verification_of_a_gpu_is_checked_as_it_is_started(monkeypatch):
     """On a hybrid target it needs this package's option; of a platform that is only foreseen here."""
     gpu = ("cuda", "a GPU is assumed")
-    monkeypatch.setattr("vllm_eagle_ext.preflight.foreseen.find_platform", lambda _: gpu)
+    monkeypatch.setattr("vllm_eagle_ext.preflight.platforms.find_platform", lambda _: gpu)
     assert resolve_tune(replace(REQUEST, adaptive=True))[0].adaptive
     with pytest.raises(EagleExtError, match="--adaptive: "):
         resolve_tune(replace(HYBRID, adaptive=True))

@@ -12,7 +12,7 @@ from tests.unit.memory.configs import config
 from tests.unit.plan.inputs import write_config
 from vllm_eagle_ext.plan.request import PlanRequest
 from vllm_eagle_ext.plan.run import run_plans
-from vllm_eagle_ext.preflight import foreseen
+from vllm_eagle_ext.preflight import platforms
 
 HYBRID = ("--target", str(TINY / "hybrid_target"))
 BLOCKS, CACHED = "state blocks per request (committed state", "block boundary of prefix caching"
@@ -28,7 +28,7 @@ BLOCKS, CACHED = "state blocks per request (committed state", "block boundary of
     ],
 )
 def test_how_states_are_kept(check, monkeypatch, asked, k, kept):
-    monkeypatch.setattr(foreseen, "installed_vllm", lambda: "0.32.0")
+    monkeypatch.setattr(platforms, "installed_vllm", lambda: "0.32.0")
     options = json.dumps({"hybrid_state": asked})
     result = check(TINY / "dflash", *HYBRID, "-k", k, "--eagle-ext", options)
     assert f"recurrent state   {kept}" in result.stdout
@@ -46,7 +46,7 @@ def test_how_states_are_kept_on_a_cpu(check):
 
 
 def test_one_state_block_per_token_on_a_cpu_is_warned_of(check, monkeypatch):
-    monkeypatch.setattr(foreseen, "installed_vllm", lambda: "0.32.0")
+    monkeypatch.setattr(platforms, "installed_vllm", lambda: "0.32.0")
     asked = ("--eagle-ext", '{"hybrid_state": "per_token"}')
     result = check(TINY / "dflash", *HYBRID, "--platform", "cpu", "-k", "2", *asked, "--json")
     (found,) = [
@@ -76,7 +76,7 @@ def test_as_many_state_blocks_as_the_plan_counts(
     check, monkeypatch, tmp_path, release, exports, gpu, device
 ):
     """By the release that is installed and the GPU that the driver names, else a Hopper's."""
-    monkeypatch.setattr(foreseen, "installed_vllm", lambda: release)
+    monkeypatch.setattr(platforms, "installed_vllm", lambda: release)
     monkeypatch.setenv("PATH", str(tmp_path))
     if gpu:
         driver = tmp_path / "nvidia-smi"

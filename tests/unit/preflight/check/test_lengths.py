@@ -7,7 +7,7 @@ import pytest
 from tests.support.drafts import valid_draft, write
 from tests.support.engine import TINY
 from tests.unit.cli.output import serve_line
-from vllm_eagle_ext.preflight import foreseen
+from vllm_eagle_ext.preflight import platforms
 from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 HYBRID_ON_CPU = ("--target", str(TINY / "hybrid_target"), "--platform", "cpu")
@@ -45,7 +45,7 @@ def test_a_schedule_is_checked_and_printed(check, draft):
 @pytest.mark.parametrize(("release", "served"), [("0.32.0", False), ("0.33.0", True)])
 def test_short_drafts_on_a_cpu_by_release(check, monkeypatch, release, served):
     """Which is the release that would serve, whatever is installed."""
-    monkeypatch.setattr(foreseen, "installed_vllm", lambda: release)
+    monkeypatch.setattr(platforms, "installed_vllm", lambda: release)
     schedule = '{"num_speculative_tokens_per_batch_size": [[1, 8, 7], [9, 32, 2]]}'
     asked = ("--speculative", schedule, "--eagle-ext", '{"hybrid_state": "per_token"}')
     result = check(TINY / "dflash", *HYBRID_ON_CPU, "-k", "7", *asked, "--quick")

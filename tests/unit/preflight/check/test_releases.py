@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.drafts import valid_draft, write
 from tests.unit.cli.output import refusal
-from vllm_eagle_ext.preflight import foreseen
+from vllm_eagle_ext.preflight import platforms
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_another_release_is_judged_by_its_own_keys_and_runners(check, draft, tmp
 
 def test_an_untested_vllm(check, draft, monkeypatch):
     """The draft's nested ids are read by this package alone."""
-    monkeypatch.setattr(foreseen, "installed_vllm", lambda: "0.99.0")
+    monkeypatch.setattr(platforms, "installed_vllm", lambda: "0.99.0")
     result = check(draft, "--platform", "auto", "--quick")
     assert result.exit_code == 1
     assert "error vllm_is_tested: vLLM version is '0.99.0'" in result.stdout

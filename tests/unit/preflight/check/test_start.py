@@ -12,7 +12,7 @@ from tests.support.drafts import valid_draft, write
 from tests.support.engine import TINY
 from tests.unit.cli.output import refusal, serve_line
 from vllm_eagle_ext import version
-from vllm_eagle_ext.preflight import foreseen
+from vllm_eagle_ext.preflight import platforms
 from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 HYBRID = ("--target", str(TINY / "hybrid_target"))
@@ -248,7 +248,7 @@ def test_platform_of_the_installed_vllm(monkeypatch, versions, name, why):
 
     monkeypatch.delenv("VLLM_TARGET_DEVICE", raising=False)
     monkeypatch.setattr(version, "version", found_version)
-    found = foreseen.find_platform("auto")
+    found = platforms.find_platform("auto")
     assert found[0] == name
     assert found[1].startswith(why)
 
