@@ -27,11 +27,11 @@ from benchmarks.gpu_shapes import write
 from benchmarks.machine import machine
 from benchmarks.performance import ENVIRONMENT
 from benchmarks.shapes.dense import Dense
+from vllm_eagle_ext.measure.bench.progress import fallback_warning
 from vllm_eagle_ext.measure.engine.client import EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load, StepLoad
 from vllm_eagle_ext.measure.prompts import random_ids, read_texts, token_ids
 from vllm_eagle_ext.measure.vocabulary import choose
-from vllm_eagle_ext.preflight.platforms import find_cpu_kernels
 
 RESULTS = Path(__file__).parent / "results/draft_vocabulary.json"
 TINY, BUILD = Path("examples/tiny"), Path("build/draft_vocabulary")
@@ -140,8 +140,7 @@ def step_times(name: str, shape: Dense) -> dict[str, Any]:
     tensors = {n: tensor for n, tensor in shape.tensors().items() if n not in reducing}
     config = shape.draft() | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": list(shape.outputs)}}
     draft = write(folder / "draft", config, tensors)
-    kernels = find_cpu_kernels()
-    dtype = "bfloat16" if kernels is None or kernels.bf16 else "float32"
+    dtype = "float32" if any(fallback_warning({})) else "bfloat16"
     arguments: dict[str, Any] = {
         "model": str(target), "load_format": "dummy", "skip_tokenizer_init": True, "dtype": dtype,
         "max_model_len": 1024, "max_num_seqs": max(REQUESTS), "enforce_eager": True,

@@ -53,43 +53,42 @@ LAYERS = (
         without=("vllm", "torch"),
     ),
     Layer(
-        "engine",
-        ("engine", "cpu_kernels"),
-        "the one description of an engine, and its CPU's kernels",
-        ("base", "options"),
+        "device",
+        ("device", "cpu_kernels"),
+        "a device, and a CPU's kernels",
+        ("base",),
     ),
     Layer(
         "checkpoint",
         ("checkpoint",),
         "what a draft's files say, and the rules that they must keep",
-        ("base", "options", "engine"),
+        ("base", "options"),
         without=("vllm", "torch"),
     ),
     Layer(
         "memory",
         ("memory",),
         "geometry of caches, requests that fit, scheme of the recurrent states",
-        ("base", "engine", "checkpoint"),
+        ("base", "device", "checkpoint"),
         without=("vllm", "torch"),
     ),
     Layer(
         "compat",
-        ("compat", "model_runner", "architectures", "schedulers"),
+        ("compat", "architectures", "schedulers"),
         "vLLM's versions, schedulers, and replaced names",
         ("base",),
     ),
     Layer(
         "engine_rules",
         ("engine_rules",),
-        "rules about the engine around a draft",
-        ("base", "engine", "checkpoint", "memory", "compat"),
-        without=("vllm", "torch"),
+        "rules about the engine around a draft, over vLLM's VllmConfig",
+        ("base", "options", "device", "checkpoint", "memory", "compat"),
     ),
     Layer(
         "start",
         ("failed_start", "resolved_marker", "metrics"),
         "a start's last line, the resolved-config marker, gauges",
-        ("base", "engine", "checkpoint", "memory"),
+        ("base", "device", "checkpoint", "memory"),
     ),
     Layer(
         "drafters",
@@ -119,9 +118,9 @@ LAYERS = (
     Layer(
         "preflight",
         ("preflight",),
-        "the description of an engine, from vLLM or foreseen; a start and `check` that read it",
+        "a start, `check`, and the dry start that ends it",
         (
-            "base", "options", "engine", "checkpoint", "memory", "compat", "engine_rules", "start",
+            "base", "options", "device", "checkpoint", "memory", "compat", "engine_rules", "start",
             "drafters",
         ),  # fmt: skip
     ),
@@ -129,7 +128,7 @@ LAYERS = (
         "plan",
         ("plan",),
         "what a target and K need of memory, and how many requests fit",
-        ("base", "options", "engine", "checkpoint", "memory", "preflight"),
+        ("base", "options", "device", "checkpoint", "memory", "preflight"),
         without=("vllm",),  # it asks torch for the GPU's memory
     ),
     Layer(
@@ -143,7 +142,7 @@ LAYERS = (
         ("measure",),
         "bench, tune, verify, selftest and their references",
         (
-            "base", "checkpoint", "options", "engine", "memory", "compat", "engine_rules", "replay",
+            "base", "checkpoint", "options", "device", "memory", "compat", "engine_rules", "replay",
             "preflight", "plan",
         ),  # fmt: skip
     ),
@@ -152,7 +151,7 @@ LAYERS = (
         ("cli",),
         "commands: arguments in, tables and JSON out",
         (
-            "base", "engine", "checkpoint", "memory", "compat", "engine_rules", "preflight", "plan",
+            "base", "device", "checkpoint", "memory", "compat", "engine_rules", "preflight", "plan",
             "plugin", "measure",
         ),  # fmt: skip
     ),

@@ -50,6 +50,14 @@ TOUCHED = (
         "`additional_config` (vllm#36219 asks for a registry of proposers)",
     ),
     Touch(
+        name="vllm.engine.arg_utils:EngineArgs.create_engine_config",
+        kind="name wrapped",
+        place="compat.install_preflight",
+        when=f"{EVERY_PROCESS}; it reads what vLLM's own returns",
+        why="only the whole VllmConfig tells whether an engine serves a draft rightly",
+        remove_when="vLLM offers a hook on its finished config",
+    ),
+    Touch(
         name=f"{_RUNNER}._update_states_after_model_execute",
         kind="name wrapped",
         place="compat.install_in_worker",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.contract.name import Name
-from vllm_eagle_ext.engine_rules.speculative_keys import KEYS, MISTAKEN, SINCE_033
 from vllm_eagle_ext.engine_rules.target import NAMED
 
 _PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
@@ -55,17 +54,6 @@ SERVING = (
         contains=NAMED,
     ),
     Name(
-        "vllm.engine.arg_utils",
-        "EngineArgs",
-        "what the preflight asks of an engine around a draft",
-        contains=(
-            "pipeline_parallel_size: int",
-            "disable_hybrid_kv_cache_manager: bool | None",
-            "kv_transfer_config: KVTransferConfig | None",
-            "kv_offloading_size: float | None",
-        ),
-    ),
-    Name(
         "vllm.v1.core.kv_cache_utils",
         "_get_kv_cache_groups_uniform_page_size",
         "V1: where full-attention layers are cut in groups",
@@ -81,27 +69,74 @@ SERVING = (
     Name(
         "vllm.config.speculative",
         "SpeculativeConfig",
-        "the keys that a user may give, and the one that it has only to refuse it",
-        contains=tuple(f"{key}:" for key in (*sorted(set(KEYS) - SINCE_033), MISTAKEN)),
+        "what rules of the engine read",
+        contains=tuple(
+            f"{field}:"
+            for field in (
+                "draft_parallel_config",
+                "enable_adaptive_verification",
+                "max_model_len",
+                "num_speculative_tokens_per_batch_size",
+                "parallel_drafting",
+                "quantization",
+                "rejection_sample_method",
+                "use_local_argmax_reduction",
+            )
+        ),
+    ),  # fmt: skip
+    Name(
+        "vllm.config.vllm",
+        "VllmConfig",
+        "what rules of the engine read",
+        contains=tuple(
+            f"{field}:"
+            for field in (
+                "additional_config",
+                "cache_config",
+                "kv_transfer_config",
+                "lora_config",
+                "model_config",
+                "parallel_config",
+                "scheduler_config",
+                "speculative_config",
+                "weight_transfer_config",
+            )
+        ),
+    ),  # fmt: skip
+    Name(
+        "vllm.config.vllm",
+        "VllmConfig.use_v2_model_runner",
+        "asked of a config that is half built",
+        contains=("self.attention_config.hisparse_config", "'watermark_config'"),
     ),
     Name(
-        "vllm.config.speculative",
-        "SpeculativeConfig",
-        "the keys that 0.33 added",
-        contains=tuple(f"{key}:" for key in sorted(SINCE_033)),
-        since="0.33",
+        "vllm.config.vllm",
+        "VllmConfig._post_init_kv_transfer_config",
+        "asked of a config that is half built",
+        contains=("self.cache_config.kv_offloading_size", "self.cache_config.kv_offloading_backend"),
+    ),
+    Name(
+        "vllm.engine.arg_utils",
+        "EngineArgs.create_engine_config",
+        "the seam at which the engine is judged",
+        contains=("self.create_speculative_config(",),
     ),
     Name(
         "vllm.engine.arg_utils",
         "EngineArgs",
-        "what decides the model runner, and whether vLLM replays states itself",
+        "what a half-built config is made of",
         contains=tuple(
             f"{field}:"
             for field in (
+                "additional_config",
                 "attention_config",
-                "distributed_executor_backend",
-                "enable_dbo",
-                "ubatch_size",
+                "enable_lora",
+                "enable_prefix_caching",
+                "gdn_prefill_backend",
+                "kv_offloading_backend",
+                "kv_offloading_size",
+                "kv_transfer_config",
+                "scheduler_cls",
                 "use_replayssm",
                 "watermark_config",
             )
@@ -117,32 +152,6 @@ SERVING = (
         "AttentionConfig",
         "HiSparse, which only V2 has",
         contains=("hisparse_config:",),
-    ),
-    Name(
-        "vllm.config.vllm",
-        "VllmConfig._get_v2_model_runner_unsupported_features",
-        "what only V1 has",
-        contains=(
-            "distributed_executor_backend == 'external_launcher'",
-            "'suffix'",
-            "'custom_class'",
-            "parallel_drafting",
-            "'use_heterogeneous_vocab'",
-            "use_ubatching",
-        ),
-    ),  # fmt: skip
-    Name(
-        "vllm.config.vllm",
-        "VllmConfig._get_v2_model_runner_unsupported_features",
-        "what only V1 of 0.32 has",
-        contains=("'medusa'", "'mlp_speculator'"),
-        until="0.33",
-    ),
-    Name(
-        "vllm.config.speculative",
-        "SpeculativeConfig._verify_args",
-        "the same",
-        contains=("if self.tensor_parallel_size is not None:", "draft_tensor_parallel_size"),
     ),
     Name(
         "vllm.v1.worker.gpu.spec_decode.dspark.utils",

@@ -18,10 +18,9 @@ from tests.support.hybrid import TARGET as HYBRID
 from tests.support.hybrid import dflash
 from tests.support.near_ties import assert_only_near_ties
 from tests.support.quantised_drafts import quantised
-from vllm_eagle_ext.compat import vllm_version
-from vllm_eagle_ext.cpu_kernels import ForeseenKernels
+from vllm_eagle_ext.cpu_kernels import LoadedKernels
 
-KERNELS = ForeseenKernels(vllm_version())
+KERNELS = LoadedKernels()
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.full,

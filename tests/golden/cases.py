@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 Cases = dict[str, str]  # name -> lines
-# Instructions of a CPU on which nothing is missing, and no GPU: the machine decides no line.
-_FLAGS = frozenset({"avx512f", "avx512_bf16", "avx512_vnni", "amx_tile"})
 _OTHERS = re.compile(r"( at )?0x[0-9a-f]{6,}")
 # An option, at what it takes and at what it does not.
 OPTIONS: list[dict[str, Any]] = [
@@ -58,14 +56,22 @@ def checked(request: dict[str, Any]) -> str:
 
 
 def _checked(request: dict[str, Any]) -> str:
+    from tests.support.warm_child import start_warmly, words_of
     from vllm_eagle_ext.errors import EagleExtError
+    from vllm_eagle_ext.preflight import dry
     from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
+    ours = ("max_model_len", "tensor_parallel_size")
+    engine = request.get("engine", {})
+    asked = request | {"engine": {key: value for key, value in engine.items() if key in ours}}
+    words = words_of({key: value for key, value in engine.items() if key not in ours})
+    dry.start_child = start_warmly
     try:
-        result = run_check(CheckRequest(**request))
+        result = run_check(CheckRequest(**asked))
+        final = dry.Final(result, dry.ask_engine(result, words))
     except EagleExtError as error:
         return f"exit 2\n{type(error).__name__}: {error}"
-    return "\n".join([f"exit {result.exit_code}", *finding_lines(result.inspection.findings)])
+    return "\n".join([f"exit {final.exit_code}", *finding_lines(final.findings)])
 
 
 def mutation(family: str, folder: Path) -> Cases:
@@ -211,12 +217,8 @@ def _anywhere(text: str, folder: str) -> str:
 def _pin() -> None:
     import torch
 
-    from vllm_eagle_ext import cpu_kernels
-
     torch.set_num_threads(1)
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
-    if hasattr(cpu_kernels, "cpu_flags"):
-        cpu_kernels.cpu_flags = lambda: _FLAGS
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.pop("VLLM_USE_V2_MODEL_RUNNER", None)
     found = os.environ["PATH"].split(os.pathsep)

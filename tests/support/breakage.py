@@ -35,14 +35,13 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
         triton_on_cpu.norm_each_layers_keys(set_attribute)
         return
     from tests.support.host_offloading import HostCopies, watch_saves
-    from vllm_eagle_ext.engine import EngineFacts
-    from vllm_eagle_ext.memory import state_scheme
+    from vllm_eagle_ext.engine_rules import states
     from vllm_eagle_ext.replay.ops import cpu
 
     if how in (SAVES_WATCHED, SAVES_FIRST):
         watch_saves(set_attribute, saves_first=how == SAVES_FIRST)
         return
-    plan, rows, unsupported = cpu.plan, cpu._rows, state_scheme.unsupported_by_replay
+    plan, rows, unsupported = cpu.plan, cpu._rows, states.unsupported_by_replay
 
     def short(*args: Any) -> None:
         plan(*args)
@@ -56,8 +55,8 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
         right = rows(*args)
         return right._replace(b=-right.b)
 
-    def let_through(engine: Any) -> list[Any]:
-        return [found for found in unsupported(engine) if found.field != "kv_transfer_config"]
+    def let_through(config: Any) -> list[Any]:
+        return [found for found in unsupported(config) if found.field != "kv_transfer_config"]
 
     set_attribute(
         *{
@@ -65,10 +64,8 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
             "stale conv state": (cpu, "_conv_moves", lambda *_: []),
             "other beta": (cpu, "_rows", changed),
             NO_BLOCK_END: (cpu, "plan", without_block_end),
-            PACKED_LET_THROUGH: (
-                EngineFacts, "per_token_misreads", property(lambda _: False),
-            ),
-            LET_THROUGH: (state_scheme, "unsupported_by_replay", let_through),
+            PACKED_LET_THROUGH: (states, "per_token_misreads", lambda _: False),
+            LET_THROUGH: (states, "unsupported_by_replay", let_through),
             NO_STATE_LOADED: (HostCopies, "loads_states", False),
             "no commit": (cpu.Commit, "__call__", lambda *_: None),
         }[how]

@@ -7,11 +7,14 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tests.support.engine import TINY
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.checkpoint import Case, Inspection
 from vllm_eagle_ext.checkpoint.findings import Problem, Rule
 from vllm_eagle_ext.options import Options, parse_options
+from vllm_eagle_ext.preflight import build
 from vllm_eagle_ext.preflight.ask import draft_request
 from vllm_eagle_ext.preflight.inspect_start import inspect_start
 
@@ -33,10 +36,20 @@ def tiny_config(target: str = "target", draft: str = "postnorm", method: str = "
 
     plugin.register()
     given = {"method": method, "model": str(TINY / draft), "num_speculative_tokens": 4}
-    return EngineArgs(
+    arguments = EngineArgs(
         model=str(TINY / target), skip_tokenizer_init=True, speculative_config=given,
         enable_prefix_caching=False,
-    ).create_engine_config()  # fmt: skip
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+        return arguments.create_engine_config()
+
+
+def without(rule: Rule, monkeypatch: Any) -> None:
+    """Let starts go on to what the rule keeps them from."""
+    assert rule in build.ENGINE_RULES
+    kept = tuple(each for each in build.ENGINE_RULES if each is not rule)
+    monkeypatch.setattr(build, "ENGINE_RULES", kept)
 
 
 class _Changed:

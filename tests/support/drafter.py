@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from vllm_eagle_ext import plugin
+from vllm_eagle_ext.preflight.build import judge_engine
 
 
 class PlainAttention(torch.nn.Module):
@@ -122,6 +123,7 @@ def resolve_for_v2(
         config.speculative_config = asked.create_speculative_config(
             config.model_config, config.parallel_config
         )
+        judge_engine(asked, config)
     return config
 
 

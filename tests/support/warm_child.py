@@ -30,6 +30,18 @@ _LIMIT_S = 60
 _FIRST = (("postnorm", "target", "eagle3"), ("dflash", "hybrid_target", "dflash"))
 
 
+def words_of(engine: Mapping[str, Any]) -> list[str]:
+    """Keywords of LLM() as options of `vllm serve`."""
+    words = ["--skip-tokenizer-init"]
+    for key, value in engine.items():
+        option = key.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{'' if value else 'no-'}{option}")
+        else:
+            words += [f"--{option}", value if isinstance(value, str) else json.dumps(value)]
+    return words
+
+
 class WarmChild:
     """Stands for `dry.start_child`; the process ends with its pipe."""
 

@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from vllm_eagle_ext import after_import, compat
-from vllm_eagle_ext.model_runner import model_runner
-from vllm_eagle_ext.preflight.platforms import foresee_engine
 from vllm_eagle_ext.releases import is_tested
 
 
@@ -247,85 +245,3 @@ def test_workarounds_are_installed_on_a_cpu_alone(monkeypatch, cpu, replaced):
         monkeypatch.setattr(compat, wrap, lambda _, name=wrap: wrapped.append(name))
     compat.install_cpu_workarounds()
     assert len(wrapped) == replaced
-
-
-SPARSE = {"kv_connector": "HiSparseConnector"}
-SEVERAL = {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": [SPARSE]}}
-
-
-@pytest.mark.parametrize(
-    ("keywords", "runner"),
-    [
-        ({}, None),
-        ({"enable_dbo": True}, "v1"),
-        ({"ubatch_size": "x"}, None),
-        ({"distributed_executor_backend": "external_launcher", "pipeline_parallel_size": 2}, "v1"),
-        ({"watermark_config": {}, "enable_dbo": True}, "v2"),
-        ({"kv_transfer_config": SPARSE, "enable_dbo": True}, "v2"),
-        ({"kv_transfer_config": SEVERAL, "enable_dbo": True}, "v2"),
-    ],
-    ids=str,
-)
-def test_the_one_runner_of_such_an_engine_is_foreseen(keywords, runner):
-    assert foresee_engine({}, platform="cuda", keywords=keywords).runner == runner
-    assert foresee_engine({}, platform="cpu", keywords=keywords).runner == "v1"
-
-
-@pytest.mark.parametrize("asked", [None, False, True], ids=["V unset", "V=0", "V=1"])
-@pytest.mark.parametrize(
-    ("arguments", "others"),
-    [
-        ({}, {}),
-        ({"enable_dbo": True}, {}),
-        ({"ubatch_size": 2}, {}),
-        ({"distributed_executor_backend": "external_launcher", "pipeline_parallel_size": 2}, {}),
-        ({"distributed_executor_backend": "external_launcher"}, {}),
-        ({"pipeline_parallel_size": 2}, {}),
-        ({"watermark_config": {}}, {}),
-        ({"attention_config": {"hisparse_config": {}}}, {}),
-        ({"attention_config": {"hisparse_config": {}}, "enable_dbo": True}, {}),
-        ({"watermark_config": {}, "enable_dbo": True}, {}),
-        ({}, {"method": "suffix"}),
-        ({}, {"method": "custom_class"}),
-        ({}, {"method": "medusa"}),
-        ({}, {"method": "mlp_speculator"}),
-        ({}, {"parallel_drafting": True}),
-        ({}, {"use_heterogeneous_vocab": True}),
-    ],
-    ids=str,
-)
-def test_the_runner_is_the_one_that_vllm_chooses(monkeypatch, arguments, others, asked):
-    """By vLLM's own property, as where there is Triton."""
-    from vllm import envs, triton_utils
-    from vllm.config import vllm as configs
-
-    given = {
-        "enable_dbo": False, "ubatch_size": 0, "distributed_executor_backend": None,
-        "pipeline_parallel_size": 1, "watermark_config": None, "attention_config": {},
-    } | arguments  # fmt: skip
-    drafts = {"method": "eagle3", "parallel_drafting": False, "use_heterogeneous_vocab": False} | others
-    monkeypatch.setattr(configs, "HAS_TRITON", True)
-    monkeypatch.setattr(triton_utils, "HAS_TRITON", True)
-    monkeypatch.setattr(envs, "VLLM_USE_V2_MODEL_RUNNER", asked, raising=False)
-    config = object.__new__(configs.VllmConfig)
-    values = {
-        "attention_config": types.SimpleNamespace(
-            hisparse_config=given["attention_config"].get("hisparse_config")
-        ),
-        "watermark_config": given["watermark_config"],
-        "parallel_config": types.SimpleNamespace(
-            use_ubatching=given["enable_dbo"] or given["ubatch_size"] > 1, **given
-        ),
-        "speculative_config": types.SimpleNamespace(**drafts),
-    }
-    config.__dict__.update(values)
-    if asked is False and "hisparse_config" in given["attention_config"]:
-        with pytest.raises(ValueError, match="HiSparse requires"):
-            _ = config.use_v2_model_runner
-        return
-    expected = "v2" if config.use_v2_model_runner else "v1"
-    runner = model_runner(
-        drafts_in_parallel=drafts["parallel_drafting"], method=drafts["method"],
-        other_vocabulary=drafts["use_heterogeneous_vocab"], engine_args=types.SimpleNamespace(**given),
-    )  # fmt: skip
-    assert runner == expected

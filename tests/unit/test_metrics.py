@@ -11,12 +11,11 @@ from prometheus_client import REGISTRY, Gauge
 from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
 from tests.unit.memory.configs import TARGETS
-from vllm_eagle_ext import __version__, metrics, plugin
+from vllm_eagle_ext import __version__, compat, metrics, plugin
 from vllm_eagle_ext.checkpoint.target_facts import text_config
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.engine_rules.vllm_config import device_of
 from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
 from vllm_eagle_ext.memory.geometry import Attention, read_target
-from vllm_eagle_ext.preflight import of_vllm
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +143,6 @@ def test_a_worker_without_gauges_is_not_given_any():
 GPUS = [
     ({}, "0.33.0", (9, 0), 3, 960),
     ({}, "0.32.0", (9, 0), 2, 928),
-    ({"gdn_prefill_backend": "triton"}, "0.33.0", (9, 0), 2, 928),
     ({"additional_config": {"gdn_prefill_backend": "triton"}}, "0.33.0", (9, 0), 2, 928),
     ({}, "0.33.0", (8, 0), 2, 928),
     ({"block_size": 256}, "0.33.0", (8, 0), 2, 1024),
@@ -161,11 +159,14 @@ def test_the_state_on_a_gpu(monkeypatch, changes, release, capability, blocks, t
     )  # fmt: skip
     with monkeypatch.context() as patch:
         patch.setattr("vllm.platforms.current_platform", gpu)
-        patch.setattr(of_vllm.compat, "vllm_version", lambda: release)
-        found = of_vllm.read_device(
-            SimpleNamespace(**{"gdn_prefill_backend": None, "additional_config": {}} | changes)
+        patch.setattr(compat, "vllm_version", lambda: release)
+        text = SimpleNamespace(to_dict=lambda: text_config(TARGETS["27B"]))
+        device = device_of(
+            SimpleNamespace(
+                additional_config=changes.get("additional_config", {}),
+                model_config=SimpleNamespace(hf_text_config=text),
+            )
         )
-    engine = EngineFacts(text=text_config(TARGETS["27B"]), **found)
     arguments = SimpleNamespace(
         kv_cache_dtype="auto", tensor_parallel_size=1, mamba_ssm_cache_dtype="auto",
         enable_prefix_caching=True, block_size=changes.get("block_size"),
@@ -176,7 +177,7 @@ def test_the_state_on_a_gpu(monkeypatch, changes, release, capability, blocks, t
         get_total_num_kv_heads=lambda: 4, get_head_size=lambda: 256,
     )  # fmt: skip
     speculative = SimpleNamespace(num_speculative_tokens=15, draft_model_config=None)
-    state = metrics.state_footprint(arguments, target, speculative, "replay", engine)
+    state = metrics.state_footprint(arguments, target, speculative, "replay", device)
     assert (state.state_blocks, state.layer_block.tokens) == (blocks, tokens)
 
 

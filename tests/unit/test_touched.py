@@ -62,7 +62,9 @@ def test_the_table_names_all_that_changes(tmp_path):
 def test_without_a_draft_two_things_change(tmp_path):
     """What every process has: registered models, and the function that builds a SpeculativeConfig."""
     found = touched_by("register", tmp_path)
-    assert found["attributes"] == ["vllm.engine.arg_utils:EngineArgs.create_speculative_config"]
+    assert found["attributes"] == [
+        f"vllm.engine.arg_utils:EngineArgs.create_{made}_config" for made in ("engine", "speculative")
+    ]
     assert tables(found) == {MODELS}
 
 

@@ -1,8 +1,6 @@
 """Makes a process, and all that it starts, one of a CPU with AVX2 and nothing newer.
 
-Put on PYTHONPATH by tools/isa.py. vLLM and this package ask torch which instruction set there is, and
-`check`, which imports neither, reads the CPU's flags: both are answered here, so that no process is
-half of one CPU and half of another.
+Put on PYTHONPATH by tools/isa.py. vLLM and this package ask torch which instruction set there is.
 """
 
 from __future__ import annotations
@@ -22,12 +20,7 @@ def _limit_torch(cpu: ModuleType) -> None:
     cpu.get_capabilities = lambda: MappingProxyType(limited | {"architecture": found["architecture"]})
 
 
-def _limit_flags(kernels: ModuleType) -> None:
-    read = kernels.cpu_flags
-    kernels.cpu_flags = lambda: frozenset(flag for flag in read() if not flag.startswith(_NEWER))
-
-
-_LIMITED = {"torch.cpu": _limit_torch, "vllm_eagle_ext.cpu_kernels": _limit_flags}
+_LIMITED = {"torch.cpu": _limit_torch}
 
 
 class _Limiting(importlib.abc.MetaPathFinder):

@@ -171,7 +171,6 @@ def identity(family: str) -> Iterator[Change]:
         mutant = fresh(family)
         mutant.draft.config["model_type"] = model_type
         if "speculators_model_type" not in mutant.draft.config:
-            mutant.knows_vllm = model_type != "olmo2"  # one that it does know
             yield f"model_type {model_type}", mutant
     mutant = fresh(family)
     mutant.draft.method = "dflash" if mutant.draft.method == "eagle3" else "eagle3"

@@ -18,6 +18,7 @@ from tests.support.drafting import (
     make_probe,
     module_logits,
     reference_logits,
+    resolve_draft,
 )
 from tests.support.drafts import FAMILIES, VLLMS, valid_draft, write
 from tests.support.engine import has_gpu
@@ -30,8 +31,8 @@ from vllm_eagle_ext.checkpoint import (
     inspect_draft,
     read_draft_files,
 )
-from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES
 from vllm_eagle_ext.checkpoint.request import DraftRequest
+from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES
 from vllm_eagle_ext.errors import EagleExtError
 
 # Values that are as valid as the ones they replace: nothing in the file tells them apart.
@@ -49,6 +50,8 @@ UNKNOWABLE = (
 READ_BY_CHECK_WEIGHTS = "spoil value"
 # One of two valid values of a key that other families' drafters do not read.
 UNKNOWABLE_OF_ONE = {("dflash2", "other keys", "logits rescaled")}
+# What vLLM refuses by itself before it loads anything, and in which words.
+REFUSED_BY_VLLM = {("identity", "model_type no_such_type"): "model type `no_such_type`"}
 # What is asked of the draft, and where it is served, changes nothing in the draft.
 NOT_OF_THE_DRAFT = ("surroundings",)
 # Of quantised gated drafts and of AWQ and GPTQ, which no family here has: rules/test_quantisation.py.
@@ -82,7 +85,6 @@ def inspect(mutant: Mutant, folder: Path) -> Inspection:
         k=mutant.draft.k,
         max_model_len=mutant.max_model_len,
         runner=mutant.runner,  # type: ignore[arg-type]
-        model_types=frozenset({"llama", "qwen3", "kimi_k2"}) if mutant.knows_vllm else None,
         parallel_drafting=mutant.parallel_drafting,
     )
     return inspect_draft(
@@ -196,6 +198,11 @@ def test_what_passes_drafts_what_the_unbroken_file_drafts(tally, tmp_path, monke
             outcome["refused by check --weights"] += 1
             if weights_errors(mutant, tmp_path / str(index)) != {"weights_are_finite"}:
                 wrong.append((mutant.family, *label))
+            continue
+        if said := REFUSED_BY_VLLM.get(label):
+            with pytest.raises(ValueError, match=said):
+                resolve_draft(tmp_path / str(index), mutant.draft)
+            outcome["refused by vLLM"] += 1
             continue
         try:
             drafter, layer_ids, *_ = load(tmp_path / str(index), mutant.draft)

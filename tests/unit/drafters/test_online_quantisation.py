@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from tests.support.described import problems, without
+from tests.support.described import changed, problems, tiny_config, without
 from tests.support.drafter import build
 from tests.support.drafting import (
     difference,
@@ -20,6 +20,8 @@ from tests.support.drafting import (
 from tests.support.drafts import inspect, valid_draft, write
 from tests.support.engine import ROOT, has_gpu
 from vllm_eagle_ext.cpu_kernels import LoadedKernels
+from vllm_eagle_ext.device import Device
+from vllm_eagle_ext.engine_rules import weights
 from vllm_eagle_ext.engine_rules.weights import (
     WITHOUT_CPU_KERNEL,
     draft_can_be_quantised,
@@ -37,14 +39,16 @@ BOUND = 0.3 if LoadedKernels().bf16 else 0.35
 
 
 @pytest.fixture
-def judged(tmp_path):
+def judged(tmp_path, monkeypatch):
     """Field and whole text of what both rules say of a quantisation that is asked for."""
     case = inspect(valid_draft("native"), tmp_path / "inspected").case
 
-    def judge(asked, **engine):
+    def judge(asked, platform="cpu"):
+        monkeypatch.setattr(weights, "device_of", lambda _: Device(platform=platform))
+        monkeypatch.setattr(weights, "loaded_kernels", LoadedKernels)  # whose answers are not kept
+        config = changed(tiny_config(), speculative_config__quantization=asked)
         rules = (draft_can_be_quantised, quantisation_has_layers)
-        engine |= {"speculative": {"quantization": asked}}
-        return [str(problem) for rule in rules for problem in problems(rule, case, **engine)]
+        return [str(problem) for rule in rules for problem in problems(rule, config, case)]
 
     return judge
 
@@ -81,7 +85,8 @@ def test_what_a_cpu_cannot_quantise_is_refused(asked, tmp_path):
 def test_vllm_lacks_these_kernels_on_a_cpu(asked, monkeypatch, tmp_path):
     """The reason of the refusal: it may go when this no longer raises."""
     expected = pytest.raises((RuntimeError, ValueError), match="static_scaled_fp8_quant|find a kernel")
-    with without(draft_can_be_quantised, monkeypatch), expected:
+    without(draft_can_be_quantised, monkeypatch)
+    with expected:
         load(tmp_path, valid_draft("native"), online=asked)
 
 
@@ -94,17 +99,18 @@ def test_what_quantises_experts_alone_is_warned_of(asked, vllm_log, tmp_path):
 
 @pytest.mark.parametrize("asked", [None, "fp8_per_channel", {}])
 def test_what_passes(asked, judged):
-    assert not judged(asked, platform="cpu", cpu_kernels=LoadedKernels())
+    assert not judged(asked)
 
 
 def test_blocks_need_amx_on_a_cpu(judged, monkeypatch, tmp_path):
     """As vLLM's kernel does, which is asked here once the refusal is out of the way."""
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    assert not judged("fp8_per_block", platform="cpu", cpu_kernels=LoadedKernels())
+    assert not judged("fp8_per_block")
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    (said,) = judged("fp8_per_block", platform="cpu", cpu_kernels=LoadedKernels())
+    (said,) = judged("fp8_per_block")
     assert re.search("fp8_per_block.*with AMX.*leave it out", said)
-    with without(draft_can_be_quantised, monkeypatch), pytest.raises(ValueError, match="AMX"):
+    without(draft_can_be_quantised, monkeypatch)
+    with pytest.raises(ValueError, match="AMX"):
         load(tmp_path, valid_draft("native"), online="fp8_per_block")
 
 

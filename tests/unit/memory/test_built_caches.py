@@ -15,7 +15,7 @@ from tests.support.virtual_clock import draft_specs
 from tests.unit.memory.built_model import NAMES, Builder, Case, count
 from tests.unit.memory.configs import config
 from vllm_eagle_ext.checkpoint.target_facts import text_config
-from vllm_eagle_ext.engine import EngineFacts
+from vllm_eagle_ext.device import Device, key_dim
 from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
 from vllm_eagle_ext.memory.geometry import Attention, read_target
 from vllm_eagle_ext.memory.savings import MIB
@@ -63,14 +63,15 @@ GROUPS = {
 def planned(case, scheme, draft=(), **changes):
     """What a plan for this release says."""
     published = config(NAMES[case.target])
-    engine = EngineFacts(
-        release=release, capability=(9, 0), gdn_prefill=case.prefill, text=text_config(published)
-    )
+    device = Device(
+        release=release, capability=(9, 0), gdn_prefill=case.prefill,
+        key_dim=key_dim(text_config(published)),
+    )  # fmt: skip
     target = read_target(published)
     setting = CacheSetting(
         k=case.k, max_model_len=case.length, prefix_caching=case.prefix_caching,
         attention_alignment=case.attention,
-        prefill_exports=engine.prefill_exports, **changes,
+        prefill_exports=device.prefill_exports, **changes,
     )  # fmt: skip
     return footprint(target, scheme, setting, draft)
 

@@ -8,13 +8,15 @@ from vllm.model_executor.layers import utils
 from vllm.model_executor.layers.mamba.ops.cpu import gdn_attention
 from vllm.platforms import CpuArchEnum, current_platform
 
+from tests.support.described import changed, problems, tiny_config
 from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
 from tests.support.releases import is_release
-from vllm_eagle_ext import metrics, model_runner
+from vllm_eagle_ext import metrics
+from vllm_eagle_ext.checkpoint.findings import Severity
+from vllm_eagle_ext.engine_rules.states import per_token_misreads, states_are_saved_in_time
 from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.log import log_once
-from vllm_eagle_ext.preflight.of_vllm import packs_convolutions
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
 
@@ -87,26 +89,23 @@ def test_prefix_caching_on_v1_is_refused_before_anything_is_loaded(configure):
 
 def test_what_replay_cannot_do_is_said(configure):
     with pytest.raises(HybridStateError, match="pipeline_parallel_size is 2"):
-        configure(options={"hybrid_state": "replay"}, pipeline_parallel_size=2)
+        configure(
+            options={"hybrid_state": "replay"}, pipeline_parallel_size=2,
+            distributed_executor_backend="mp",
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("runner", "target", "warned"), [("v2", TARGET, 1), ("v1", TARGET, 0), ("v2", TINY / "target", 0)]
 )
-def test_offloading_of_states_on_v2_is_warned_of(
-    configure, monkeypatch, vllm_log, runner, target, warned
-):
-    """One state block per draft token is served beside the connector, and has vLLM's fault there.
-
-    vLLM's config asks for Triton on V2, which a CPU has in tests of engines alone.
-    """
-    log_once.cache_clear()
-    monkeypatch.setattr(model_runner, "model_runner", lambda **_: runner)
+def test_offloading_of_states_on_v2_is_warned_of(configure, runner, target, warned):
+    """One state block per draft token is served beside the connector, and has vLLM's fault there."""
     connector = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
     config = configure(target=target, kv_transfer_config=connector)
     assert "EagleExt" not in config.model_config.architecture
-    records = vllm_log.containing("before its bytes are saved to the host")
-    assert [record.levelname for record in records] == ["WARNING"] * warned
+    described = changed(config, use_v2_model_runner=runner == "v2")
+    assert len(problems(states_are_saved_in_time, described)) == warned
+    assert states_are_saved_in_time.severity is Severity.WARNING
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -157,8 +156,6 @@ def test_a_target_that_vllm_replays_is_left_to_it(replaying_class, vllm_log, mon
     assert "left to vLLM, which replays it (--use-replayssm)" in record.getMessage()
     assert "state block" not in record.getMessage()
     assert not published
-    with pytest.raises(HybridStateError, match="vLLM replays this target's states"):
-        served_by(True, "replay")
     assert served_by(False, "auto") == "Qwen3_5EagleExtForCausalLM"
 
 
@@ -228,6 +225,7 @@ def test_adapters_are_refused_where_packed_weights_would_be_misread(configure, p
 @pytest.mark.parametrize("avx512", [True, False])
 def test_what_packs_convolutions_is_what_vllm_asks(monkeypatch, arm, avx512):
     """By vLLM's own loading of such weights, with its packing itself replaced."""
+    config = changed(tiny_config("hybrid_target", "dflash", "dflash"), lora_config=True)
     architecture = CpuArchEnum.ARM if arm else CpuArchEnum.X86
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"bf16": arm})
@@ -236,19 +234,12 @@ def test_what_packs_convolutions_is_what_vllm_asks(monkeypatch, arm, avx512):
     convolution = torch.nn.Conv1d(8, 8, 4, groups=8, dtype=torch.bfloat16)
     utils.dispatch_cpu_unquantized_gemm(convolution, remove_weight=False)
     packed = hasattr(convolution, "_cpu_unpacked_conv_weight")
-    assert packs_convolutions() is packed is (arm or avx512)
+    assert per_token_misreads(config) is packed is (arm or avx512)
 
 
-@pytest.mark.parametrize("options", [{}, {"hybrid_state": "replay"}, {"adaptive_verification": False}])
-def test_adaptive_verification_wants_its_option(configure, options):
-    adaptive = {"enable_adaptive_verification": True}
-    with pytest.raises(
-        HybridStateError, match=r"eagle_ext\.adaptive_verification true, untested on GPUs"
-    ):
-        configure(keys=adaptive, options=options)
-    # With it, what vLLM itself asks for comes next.
+def test_adaptive_verification_is_refused_by_vllm_on_a_cpu(configure):
     with pytest.raises(ValueError, match="full CUDA graphs|V2 model runner|adaptive draft"):
-        configure(keys=adaptive, options={"adaptive_verification": True})
+        configure(keys={"enable_adaptive_verification": True})
 
 
 @pytest.mark.parametrize(

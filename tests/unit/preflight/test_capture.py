@@ -17,7 +17,7 @@ from tests.support.checkpoints import (
 )
 from tests.support.drafts import valid_draft, write
 from tests.support.random_targets import LATENT_SIZES
-from vllm_eagle_ext import plugin
+from tests.unit.preflight.configs import speculative_config
 from vllm_eagle_ext.engine_rules.cache_groups import is_cut
 from vllm_eagle_ext.errors import UnsupportedDraftError, UnsupportedTargetError
 
@@ -41,52 +41,38 @@ GEMMA4 = {
 
 
 @pytest.fixture
-def speculative(tmp_path, monkeypatch):
-    from vllm.config import ParallelConfig
-    from vllm.engine.arg_utils import EngineArgs
+def start(tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
 
-    plugin.register()
-
-    def make(target, family, runner="v1", layers=None, options=None, **engine_args):
-        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(runner == "v2")))
+    def make(keys, family, layers="auto", options=None, **arguments):
         draft = valid_draft(family)
-        arguments = EngineArgs(
-            model=str(write_target(tmp_path / "target", **target)),
-            skip_tokenizer_init=True,
-            speculative_config={
-                "method": draft.method,
-                "model": str(write(draft, tmp_path / "draft")),
-                "num_speculative_tokens": draft.k,
-            },
-            additional_config={"eagle_ext": {"aux_layers": layers or "auto"} | (options or {})},
-            **engine_args,
-        )
-        model_config = arguments.create_model_config()
-        return arguments.create_speculative_config(model_config, ParallelConfig())
+        return speculative_config(
+            write_target(tmp_path / "target", **keys), write(draft, tmp_path / "draft"),
+            options={"aux_layers": layers} | (options or {}), arguments=arguments,
+            method=draft.method, num_speculative_tokens=draft.k,
+        ).draft_model_config.architecture  # fmt: skip
 
     return make
 
 
-@pytest.mark.parametrize("runner", ["v1", "v2"])
-def test_embeddings_of_deepseek_layers_are_refused(speculative, runner):
-    assert "EagleExt" in speculative(DEEPSEEK, "mla", runner, [1, 4, 8]).draft_model_config.architecture
+def test_embeddings_of_deepseek_layers_are_refused(start):
+    assert "EagleExt" in start(DEEPSEEK, "mla", [1, 4, 8])
     with pytest.raises(UnsupportedTargetError, match="fail at layer 0's input"):
-        speculative(DEEPSEEK, "mla", runner, [0, 4, 8])
+        start(DEEPSEEK, "mla", [0, 4, 8])
 
 
 STABLELM = {"architectures": ["StableLmForCausalLM"], "model_type": "stablelm"}
 
 
-@pytest.mark.parametrize("runner", ["v1", "v2"])
 @pytest.mark.parametrize("family", ["native", "dflash"])
-def test_a_target_without_hidden_states_is_refused(speculative, family, runner):
+def test_a_target_without_hidden_states_is_refused(start, family):
     with pytest.raises(UnsupportedTargetError, match="lacks SupportsEagle3") as caught:
-        speculative(STABLELM, family, runner)
+        start(STABLELM, family)
     assert caught.value.value == "StableLmForCausalLM"
     assert "--model-impl transformers" in caught.value.remedy
 
 
-def test_a_wrapper_of_one_without_is_refused(speculative):
+def test_a_wrapper_of_one_without_is_refused(start):
     text = {
         "architectures": ["StableLmForCausalLM"], "model_type": "stablelm", "hidden_size": HIDDEN,
         "intermediate_size": INTER, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
@@ -98,19 +84,18 @@ def test_a_wrapper_of_one_without_is_refused(speculative):
         "vision_config": vision, "image_token_index": 5,
     }  # fmt: skip
     with pytest.raises(UnsupportedTargetError, match="lacks SupportsEagle3"):
-        speculative(wrapper, "native", runner="v2")
+        start(wrapper, "native")
 
 
-def test_a_draft_that_reads_none_of_them_is_served(speculative):
-    assert "EagleExt" in speculative(STABLELM, "no_aux").draft_model_config.architecture
+def test_a_draft_that_reads_none_of_them_is_served(start):
+    assert "EagleExt" in start(STABLELM, "no_aux")
 
 
-def test_the_class_that_transformers_is_served_by_hands_them_out(speculative):
-    found = speculative(STABLELM, "native", model_impl="transformers")
-    assert "EagleExt" in found.draft_model_config.architecture
+def test_the_class_that_transformers_is_served_by_hands_them_out(start):
+    assert "EagleExt" in start(STABLELM, "native", model_impl="transformers")
 
 
-def test_another_packages_class_is_asked_itself(speculative, monkeypatch):
+def test_another_packages_class_is_asked_itself(start, monkeypatch):
     """One that replaces vLLM's class of a listed architecture, and one of an architecture of its own."""
     from vllm.model_executor.models import ModelRegistry
     from vllm.model_executor.models.llama import LlamaForCausalLM
@@ -118,10 +103,10 @@ def test_another_packages_class_is_asked_itself(speculative, monkeypatch):
 
     monkeypatch.setattr(ModelRegistry, "models", dict(ModelRegistry.models))
     ModelRegistry.register_model("StableLmForCausalLM", LlamaForCausalLM)
-    assert "EagleExt" in speculative(STABLELM, "native").draft_model_config.architecture
+    assert "EagleExt" in start(STABLELM, "native")
     ModelRegistry.register_model("OtherForCausalLM", StablelmForCausalLM)
     with pytest.raises(UnsupportedTargetError, match="OtherForCausalLM"):
-        speculative({"architectures": ["OtherForCausalLM"]}, "native")
+        start({"architectures": ["OtherForCausalLM"]}, "native")
 
 
 def test_vllm_still_adds_a_residual_that_is_not_there():
@@ -129,32 +114,28 @@ def test_vllm_still_adds_a_residual_that_is_not_there():
     assert "aux_hidden_state = hidden_states + residual\n" in source
 
 
-def test_embeddings_of_others_pass(speculative):
-    assert "EagleExt" in speculative({}, "native", layers=[0, 4, 8]).draft_model_config.architecture
+def test_embeddings_of_others_pass(start):
+    assert "EagleExt" in start({}, "native", layers=[0, 4, 8])
 
 
-def test_a_draft_whose_layers_v1_would_scatter_is_refused(speculative, vllm_log):
+def test_a_draft_whose_layers_v1_would_scatter_is_refused(start, vllm_log):
     with pytest.raises(UnsupportedDraftError, match="4 full and 4 windowed") as caught:
-        speculative(GPT_OSS, "dflash")
+        start(GPT_OSS, "dflash")
     assert "--disable-hybrid-kv-cache-manager" in caught.value.remedy
     assert not vllm_log.containing("windowed layers")
-    assert (
-        "EagleExt"
-        in speculative(GPT_OSS, "dflash", options={"strict": False}).draft_model_config.architecture
-    )
+    assert "EagleExt" in start(GPT_OSS, "dflash", options={"strict": False})
     assert vllm_log.containing("4 full and 4 windowed")
 
 
-def test_heads_of_the_full_layers_count(speculative):
+def test_heads_of_the_full_layers_count(start):
     with pytest.raises(UnsupportedDraftError, match="4 full and 4 windowed"):
-        speculative(GEMMA4 | {"head_dim": 16, "global_head_dim": HEAD_DIM}, "dflash")
+        start(GEMMA4 | {"head_dim": 16, "global_head_dim": HEAD_DIM}, "dflash")
 
 
 @pytest.mark.parametrize(
     ("target", "family", "setting"),
     [
         (GPT_OSS, "dflash", {"disable_hybrid_kv_cache_manager": True}),
-        (GPT_OSS, "dflash", {"runner": "v2"}),
         (GPT_OSS, "native", {}),  # one layer lies in one group
         (GPT_OSS | {"head_dim": 2 * HEAD_DIM}, "dflash", {}),  # not pooled with the target's
         (GPT_OSS | {"num_key_value_heads": 2 * KV_HEADS}, "dflash", {}),
@@ -162,8 +143,8 @@ def test_heads_of_the_full_layers_count(speculative):
         ({}, "dflash", {}),
     ],
 )
-def test_others_pass(speculative, target, family, setting):
-    assert "EagleExt" in speculative(target, family, **setting).draft_model_config.architecture
+def test_others_pass(start, target, family, setting):
+    assert "EagleExt" in start(target, family, **setting)
 
 
 def test_the_pool_is_cut_as_vllm_cuts_it():

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.drafts import valid_draft, write
-from tests.unit.preflight.configs import speculative_config
-from vllm_eagle_ext import model_runner
-from vllm_eagle_ext.errors import (
-    SpeculativeConfigError,
-)
+from tests.unit.preflight.configs import before_the_engine, speculative_config
+from vllm_eagle_ext.errors import SpeculativeConfigError
 
 
 class TestDFlash:
@@ -17,11 +14,9 @@ class TestDFlash:
     def draft(self):
         return valid_draft("dflash")
 
-    def hf_config(self, target, tmp_path, draft, **keys):
+    def hf_config(self, target, tmp_path, draft, made_by=speculative_config):
         path = write(draft, tmp_path)
-        config = speculative_config(
-            target, path, method="dflash", num_speculative_tokens=draft.k, **keys
-        )
+        config = made_by(target, path, method="dflash", num_speculative_tokens=draft.k)
         assert config.draft_model_config.architecture == "DFlashEagleExtQwen3ForCausalLM"
         return config.draft_model_config.hf_config
 
@@ -66,7 +61,9 @@ class TestDFlash:
     @pytest.mark.parametrize(
         ("key", "windowed", "full"), [(None, True, False), (False, True, False), (True, False, False)]
     )
-    def test_speculators_flag_says_nothing_of_full_layers(self, target, tmp_path, key, windowed, full):
+    def test_speculators_flag_says_nothing_of_full_layers(
+        self, target, tmp_path, key, windowed, full, monkeypatch
+    ):
         from vllm.model_executor.models.qwen3_dflash import _dflash_layer_causal
 
         draft = valid_draft("dflash-speculators")
@@ -74,9 +71,8 @@ class TestDFlash:
         layer |= {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32}
         if key is not None:
             draft.config["sliding_window_non_causal"] = key
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(model_runner, "model_runner", lambda **_: "v2")  # V1 has no mixed layers
-            hf_config = self.hf_config(target, tmp_path, draft)
+        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")  # V1 has no mixed layers
+        hf_config = self.hf_config(target, tmp_path, draft, before_the_engine)
         assert [_dflash_layer_causal(hf_config, i) for i in range(2)] == [windowed, full]
         assert hf_config.sliding_window == 32
 

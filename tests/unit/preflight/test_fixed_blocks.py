@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.checkpoints import write_target
 from tests.support.drafts import valid_draft, write
-from vllm_eagle_ext import plugin
+from tests.unit.preflight.configs import speculative_config
 from vllm_eagle_ext.errors import SpeculativeConfigError
 
 KEY = "num_speculative_tokens_per_batch_size"
 
 
 @pytest.fixture
-def configure(monkeypatch, tmp_path):
-    from vllm.config import ParallelConfig
-    from vllm.engine.arg_utils import EngineArgs
-
+def configure(monkeypatch, tmp_path, target):
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
-    plugin.register()
-    target = write_target(tmp_path / "target")
-    draft = {
-        "method": "eagle3", "model": str(write(valid_draft("p-eagle"), tmp_path / "draft")),
-        "num_speculative_tokens": 4, "parallel_drafting": True,
-    }  # fmt: skip
+    draft = write(valid_draft("p-eagle"), tmp_path / "draft")
 
     def make(schedule, **arguments):
-        engine_args = EngineArgs(
-            model=str(target),
-            speculative_config=draft | ({KEY: schedule} if schedule else {}),
-            skip_tokenizer_init=True,
-            **arguments,
-        )
-        model_config = engine_args.create_model_config()
-        return engine_args.create_speculative_config(model_config, ParallelConfig())
+        keys = {KEY: schedule, "parallel_drafting": True}
+        return speculative_config(target, draft, arguments=arguments, **keys)
 
     return make
 
@@ -51,4 +36,5 @@ def test_shorter_drafts_of_parallel_eagle3_are_refused(configure):
 
 
 def test_a_schedule_that_vllm_turns_off_is_not_refused(configure):
-    configure([[1, 8, 4], [9, 32, 2]], data_parallel_size=2)
+    ranks = {"data_parallel_size": 2, "distributed_executor_backend": "mp"}
+    assert configure([[1, 8, 4], [9, 32, 2]], **ranks).num_speculative_tokens == 4

@@ -4,68 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.checkpoints import tiny_draft, write_target
-from tests.support.described import problems
+from tests.support.checkpoints import tiny_draft
+from tests.support.described import changed, problems, tiny_config
 from tests.support.drafts import inspect, valid_draft, write
-from vllm_eagle_ext import plugin
+from tests.unit.preflight.configs import speculative_config
 from vllm_eagle_ext.engine_rules.speculative import one_length_stops_no_drafts
 from vllm_eagle_ext.engine_rules.target import padding_is_cut_off
 
 LENGTH, K = 256, 4
+ARGUMENTS = {"max_model_len": LENGTH}
 
 
-@pytest.fixture
-def speculative(tmp_path):
-    from vllm.config import ParallelConfig
-    from vllm.engine.arg_utils import EngineArgs
-
-    plugin.register()
-    target = write_target(tmp_path / "target")
-
-    def make(draft, method="eagle3", k=K, **keys):
-        engine_args = EngineArgs(
-            model=str(target),
-            skip_tokenizer_init=True,
-            max_model_len=LENGTH,
-            speculative_config={
-                "method": method,
-                "model": str(draft),
-                "num_speculative_tokens": k,
-                **keys,
-            },
-        )
-        return engine_args.create_speculative_config(engine_args.create_model_config(), ParallelConfig())
-
-    return make
-
-
-def test_an_eagle3_draft_has_room_for_k_tokens_behind_the_last(speculative, tmp_path):
-    config = speculative(tiny_draft(tmp_path))
+def test_an_eagle3_draft_has_room_for_k_tokens_behind_the_last(target, tmp_path):
+    config = speculative_config(target, tiny_draft(tmp_path), arguments=ARGUMENTS)
     assert config.draft_model_config.max_model_len == LENGTH + K
     assert config.target_model_config.max_model_len == LENGTH
 
 
-def test_a_length_that_the_user_gave_the_draft_stays(speculative, tmp_path):
-    config = speculative(tiny_draft(tmp_path), max_model_len=128)
+def test_a_length_that_the_user_gave_the_draft_stays_with_a_warning(target, tmp_path, vllm_log):
+    config = speculative_config(target, tiny_draft(tmp_path), arguments=ARGUMENTS, max_model_len=128)
     assert config.draft_model_config.max_model_len == 128
+    assert len(vllm_log.containing("drafts for no request at all")) == 1
 
 
 @pytest.mark.parametrize(
-    ("keys", "engine", "count"),
-    [
-        ({"max_model_len": 128}, {}, 1),
-        ({"max_model_len": 128}, {"max_model_len": None}, 1),
-        ({"max_model_len": LENGTH}, {}, 0),
-        ({"max_model_len": 128}, {"runner": "v2"}, 0),
-        ({}, {}, 0),
-    ],
+    ("length", "runs_v2", "count"),
+    [(128, False, 1), (LENGTH, False, 0), (128, True, 0), (None, False, 0)],
 )
-def test_a_shorter_length_of_the_draft_is_warned_of(tmp_path, keys, engine, count):
+def test_a_shorter_length_of_the_draft_is_warned_of(tmp_path, length, runs_v2, count):
     """V1 holds it against the longest request of a step, and then drafts for none."""
-    case = inspect(valid_draft("native"), tmp_path).case
-    described = {"max_model_len": LENGTH, "runner": "v1"} | engine
-    found = problems(one_length_stops_no_drafts, case, speculative=keys, **described)
-    assert [one.value for one in found] == [128] * count
+    config = changed(
+        tiny_config(), model_config__max_model_len=LENGTH, speculative_config__max_model_len=length,
+        use_v2_model_runner=runs_v2,
+    )  # fmt: skip
+    found = problems(one_length_stops_no_drafts, config, inspect(valid_draft("native"), tmp_path).case)
+    assert [problem.value for problem in found] == [128] * count
 
 
 @pytest.mark.parametrize(
@@ -79,18 +52,16 @@ def test_a_shorter_length_of_the_draft_is_warned_of(tmp_path, keys, engine, coun
 )
 def test_a_shared_head_with_padding_is_read_whole(tmp_path, family, rows, asked, count):
     case = inspect(valid_draft(family), tmp_path, target={"vocab_size": rows}).case
-    keys = {"use_local_argmax_reduction": asked}
-    assert len(problems(padding_is_cut_off, case, speculative=keys)) == count
-
-
-def test_a_start_warns_of_it(speculative, tmp_path, vllm_log):
-    speculative(tiny_draft(tmp_path), max_model_len=100)  # the log has each message once
-    assert len(vllm_log.containing("drafts for no request at all")) == 1
+    config = changed(tiny_config(), speculative_config__use_local_argmax_reduction=asked)
+    assert len(problems(padding_is_cut_off, config, case)) == count
 
 
 @pytest.mark.parametrize("family", ["dflash", "p-eagle"])
-def test_drafts_in_parallel_have_none(speculative, tmp_path, family):
+def test_drafts_in_parallel_have_none(target, tmp_path, family):
     draft = valid_draft(family)
     keys = {"parallel_drafting": True} if family == "p-eagle" else {}
-    config = speculative(write(draft, tmp_path / "draft"), draft.method, draft.k, **keys)
+    config = speculative_config(
+        target, write(draft, tmp_path / "draft"), arguments=ARGUMENTS, method=draft.method,
+        num_speculative_tokens=draft.k, **keys,
+    )  # fmt: skip
     assert config.draft_model_config.max_model_len == LENGTH

@@ -9,11 +9,10 @@ import pytest
 
 from tests.contract.check import installed_source
 from tests.support.checkpoints import write_target
-from tests.support.described import problems
+from tests.support.described import changed, problems, tiny_config
 from tests.support.drafts import inspect, valid_draft
-from vllm_eagle_ext.engine_rules.target import NAMED, images_are_known_to_v1
+from vllm_eagle_ext.engine_rules.target import NAMED, image_class, images_are_known_to_v1
 from vllm_eagle_ext.errors import UnsupportedTargetError
-from vllm_eagle_ext.preflight.of_vllm import image_class
 
 
 def target(architecture, *, images=True, served_by=None, **hf_config):
@@ -33,11 +32,8 @@ def judged(tmp_path):
     case = inspect(valid_draft("native"), tmp_path / "inspected").case
 
     def judge(model_config, runner="v1"):
-        return problems(
-            images_are_known_to_v1, case, runner=runner, architecture=model_config.architecture,
-            image_class=image_class(model_config),
-            image_token_id=getattr(model_config.hf_config, "image_token_id", None),
-        )  # fmt: skip
+        config = changed(tiny_config(), model_config=model_config, use_v2_model_runner=runner == "v2")
+        return problems(images_are_known_to_v1, config, case)
 
     return judge
 

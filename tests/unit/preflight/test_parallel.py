@@ -5,81 +5,56 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.checkpoints import HIDDEN, VOCAB, tiny_draft, write_target
-from tests.support.described import problems
+from tests.support.checkpoints import HIDDEN, VOCAB, tiny_draft
+from tests.support.described import changed, problems, tiny_config, with_text
 from tests.support.drafts import inspect, valid_draft, write
-from vllm_eagle_ext import plugin
-from vllm_eagle_ext.engine_rules.parallel import ranks_share_evenly
+from tests.unit.preflight.configs import before_the_engine, speculative_config
+from vllm_eagle_ext.engine_rules.parallel import (
+    pipeline_stages_can_draft,
+    pipeline_stages_were_run,
+    ranks_share_evenly,
+)
 from vllm_eagle_ext.errors import SpeculativeConfigError
 
 pytestmark = pytest.mark.promise("tensor parallel: what is divided, what is refused")
 
-STAGES = {"pipeline_parallel_size": 2}
-
-
-@pytest.fixture
-def speculative(tmp_path, monkeypatch):
-    from vllm.config import ParallelConfig
-    from vllm.engine.arg_utils import EngineArgs
-
-    plugin.register()
-    target = write_target(tmp_path / "target")
-
-    def make(draft, method, k=4, runner="v1", options=None, keys=None, **parallel):
-        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(runner == "v2")))
-        engine_args = EngineArgs(
-            model=str(target),
-            skip_tokenizer_init=True,
-            speculative_config={"method": method, "model": str(draft), "num_speculative_tokens": k}
-            | (keys or {}),
-            additional_config={"eagle_ext": options or {}},
-            **parallel,
-        )
-        model_config = engine_args.create_model_config()
-        return engine_args.create_speculative_config(model_config, ParallelConfig())
-
-    return make
+STAGES = {"pipeline_parallel_size": 2, "distributed_executor_backend": "mp"}
 
 
 @pytest.mark.promise("pipeline parallel is refused")
-@pytest.mark.parametrize("runner", ["v1", "v2"])
 @pytest.mark.parametrize("family", ["post-norm", "dflash"])
-def test_stages_are_refused_with_the_reason(speculative, tmp_path, runner, family):
+def test_stages_are_refused_with_the_reason(target, tmp_path, family, monkeypatch):
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
     draft = valid_draft(family)
-    path = write(draft, tmp_path / "draft")
-    config = speculative(path, draft.method, draft.k, runner)
-    assert "EagleExt" in config.draft_model_config.architecture
+    keys = {"method": draft.method, "num_speculative_tokens": draft.k}
     with pytest.raises(SpeculativeConfigError, match="pipeline_parallel_size is 2") as caught:
-        speculative(path, draft.method, draft.k, runner, **STAGES)
-    assert f"on vLLM's {runner.upper()} runner" in str(caught.value)
+        speculative_config(target, write(draft, tmp_path / "draft"), arguments=STAGES, **keys)
+    assert "only the last stage has the drafter" in caught.value.allowed
     assert "--tensor-parallel-size" in caught.value.remedy
 
 
 @pytest.mark.promise("but for a draft with embeddings of its own on V2")
-def test_a_draft_with_embeddings_of_its_own_is_left_to_v2(speculative, tmp_path, vllm_log):
+@pytest.mark.parametrize("runs_v2", [False, True])
+@pytest.mark.parametrize("has_own", [False, True])
+def test_a_draft_with_embeddings_of_its_own_is_left_to_v2(tmp_path, has_own, runs_v2):
     """vLLM asks the target's layers, which the front end does not have."""
     draft = valid_draft("native")
-    draft.tensors["embed_tokens.weight"] = torch.randn(VOCAB, HIDDEN).bfloat16()
-    path = write(draft, tmp_path / "draft")
-    config = speculative(path, "eagle3", draft.k, runner="v2", **STAGES)
-    assert "EagleExt" in config.draft_model_config.architecture
-    assert vllm_log.containing("pipeline_parallel_size is 2")
-    with pytest.raises(SpeculativeConfigError, match="only the last stage has the drafter"):
-        speculative(path, "eagle3", draft.k, runner="v1", **STAGES)
+    if has_own:
+        draft.tensors["embed_tokens.weight"] = torch.randn(VOCAB, HIDDEN).bfloat16()
+    case, plain = inspect(draft, tmp_path).case, changed(tiny_config(), use_v2_model_runner=runs_v2)
+    config = changed(plain, parallel_config__pipeline_parallel_size=2)
+    refused = problems(pipeline_stages_can_draft, config, case)
+    warned = problems(pipeline_stages_were_run, config, case)
+    assert (len(refused), len(warned)) == ((0, 1) if has_own and runs_v2 else (1, 0))
+    assert all(f"on vLLM's {'V2' if runs_v2 else 'V1'} runner" in one.allowed for one in refused)
+    assert not problems(pipeline_stages_can_draft, plain, case)
+    assert not problems(pipeline_stages_were_run, plain, case)
 
 
-def test_disabled_leaves_stages_to_vllm(speculative, tmp_path):
-    config = speculative(tiny_draft(tmp_path), "eagle3", options={"enabled": False}, **STAGES)
+def test_disabled_leaves_stages_to_vllm(target, tmp_path):
+    disabled = {"arguments": STAGES, "options": {"enabled": False}}
+    config = before_the_engine(target, tiny_draft(tmp_path), **disabled)
     assert config.draft_model_config.architecture == "LlamaForCausalLMEagle3"
-
-
-def test_ranks_that_cannot_share_the_heads(speculative, tmp_path):
-    """vLLM's own check, of the target, comes later, and its layers assert the rest in the workers."""
-    draft = tiny_draft(tmp_path)
-    with pytest.raises(SpeculativeConfigError, match="tensor_parallel_size is 3") as caught:
-        speculative(draft, "eagle3", tensor_parallel_size=3)
-    assert "a divisor of 2, num_attention_heads of the draft" in caught.value.allowed
-    assert "key_value" not in caught.value.allowed  # one head, which every rank repeats
 
 
 @pytest.mark.parametrize(
@@ -93,28 +68,36 @@ def test_ranks_that_cannot_share_the_heads(speculative, tmp_path):
     ],
     ids=str,
 )
-def test_of_a_target(text, ranks, words, tmp_path):
+def test_ranks_that_cannot_share_the_target(text, ranks, words, tmp_path):
+    """vLLM itself refuses query heads alone; its layers assert the rest in the workers."""
     case = inspect(valid_draft("native"), tmp_path).case
-    found = problems(ranks_share_evenly, case, text=text, tensor_parallel_size=ranks)
-    said = " ".join(one.allowed for one in found)
+    config = changed(tiny_config(), parallel_config__tensor_parallel_size=ranks)
+    config = with_text(config, **{"num_attention_heads": 12, "num_key_value_heads": 12} | text)
+    said = " ".join(problem.allowed for problem in problems(ranks_share_evenly, config, case))
     assert ("of the target" in said) is (words is not None)
     assert words is None or words in said
 
 
-@pytest.mark.parametrize("key", ["draft_tensor_parallel_size", "draft-tensor-parallel-size"])
-def test_a_rank_of_the_drafts_own_changes_nothing(speculative, tmp_path, key):
-    """vLLM builds its layers on the target's ranks all the same; the workers would fail."""
-    with pytest.raises(SpeculativeConfigError, match="tensor_parallel_size is 3") as caught:
-        speculative(tiny_draft(tmp_path), "eagle3", keys={key: 1}, tensor_parallel_size=3)
-    assert "num_attention_heads of the draft" in caught.value.allowed
+def test_ranks_that_cannot_share_the_draft(tmp_path):
+    """A rank of the draft's own changes nothing: vLLM builds its layers on the target's ranks."""
+    case = inspect(valid_draft("native"), tmp_path).case
+    config = changed(
+        tiny_config(), parallel_config__tensor_parallel_size=3,
+        speculative_config__draft_parallel_config__tensor_parallel_size=1,
+    )  # fmt: skip
+    (found,) = problems(ranks_share_evenly, config, case)
+    assert (found.field, found.value) == ("tensor_parallel_size", 3)
+    assert "a divisor of 2, num_attention_heads of the draft" in found.allowed
+    assert "num_key_value_heads of the draft" not in found.allowed  # one, which every rank repeats
 
 
 @pytest.mark.promise("two ranks, by Ray or not: such a config is taken")
 @pytest.mark.parametrize(
     "parallel",
-    [{"tensor_parallel_size": 2}, {"data_parallel_size": 2}, {"enable_expert_parallel": True}],
+    [{"tensor_parallel_size": 2}, {"data_parallel_size": 2}],
     ids=str,
 )
-def test_other_ways_pass(speculative, tmp_path, parallel):
-    config = speculative(tiny_draft(tmp_path), "eagle3", **parallel)
+def test_other_ways_pass(target, tmp_path, parallel):
+    arguments = {"distributed_executor_backend": "mp"} | parallel
+    config = speculative_config(target, tiny_draft(tmp_path), arguments=arguments)
     assert "EagleExt" in config.draft_model_config.architecture

@@ -16,7 +16,7 @@ from vllm_eagle_ext import __version__, compat
 from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.options import Options
-from vllm_eagle_ext.preflight.inspect_start import inspect_asked
+from vllm_eagle_ext.preflight.inspect_start import inspect_start
 from vllm_eagle_ext.releases import how_tested
 
 
@@ -58,17 +58,10 @@ def test_flags_nested_in_eagle_config_are_lifted(target, tmp_path):
 
 
 def test_spec_flags_of_the_command_line(target, tmp_path):
-    from vllm.config import ParallelConfig
-    from vllm.engine.arg_utils import EngineArgs
-
-    engine_args = EngineArgs(
-        model=str(target),
-        skip_tokenizer_init=True,
-        spec_method="eagle3",
-        spec_model=str(tiny_draft(tmp_path, num_aux=5)),
-        spec_tokens=3,
-    )
-    config = engine_args.create_speculative_config(engine_args.create_model_config(), ParallelConfig())
+    draft = str(tiny_draft(tmp_path, num_aux=5))
+    flags = {"spec_method": "eagle3", "spec_model": draft, "spec_tokens": 3}
+    unnamed = {"method": None, "model": None, "num_speculative_tokens": None}
+    config = speculative_config(target, "", arguments=flags, **unnamed)
     assert config.draft_model_config.architecture == DRAFTER
     assert config.num_speculative_tokens == 3
 
@@ -133,21 +126,24 @@ def test_null_target_hidden_size_means_the_targets(target, tmp_path):
     assert speculative_config(target, draft).draft_model_config.hf_config.target_hidden_size == 64
 
 
+ELSEWHERE = SimpleNamespace(
+    hf_token=None,
+    download_dir=None,
+    speculative_config={"method": "eagle3", "model": "s3://bucket/draft"},
+)
+
+
 def test_other_storage_is_passed_through_to_vllm_with_a_warning(vllm_log):
-    engine = DraftRequest(method="eagle3", speculative={"method": "eagle3", "model": "s3://bucket/draft"})
-    arguments = SimpleNamespace(hf_token=None, download_dir=None)
-    assert inspect_asked(arguments, None, engine) is None
+    assert inspect_start(ELSEWHERE, None, DraftRequest(method="eagle3")) is None
     assert vllm_log.containing("not checked")
 
 
 @pytest.mark.parametrize("option", [{"draft_vocabulary": "ids.json"}, {"draft_window": 64}])
 def test_other_storage_follows_no_option(option):
     (name,) = option
-    asked = {"method": "eagle3", "model": "s3://bucket/draft"}
-    engine = DraftRequest(method="eagle3", speculative=asked, options=Options(**option))
-    arguments = SimpleNamespace(hf_token=None, download_dir=None)
+    request = DraftRequest(method="eagle3", options=Options(**option))
     with pytest.raises(OptionsError, match=rf"{name} is .*no value for the draft 's3://bucket/draft'"):
-        inspect_asked(arguments, None, engine)
+        inspect_start(ELSEWHERE, None, request)
 
 
 def test_peagle_keeps_the_norms_that_vllms_converter_drops(target, tmp_path):

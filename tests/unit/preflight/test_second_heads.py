@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.checkpoints import write_target
-from tests.support.drafts import BLOCK, MASK_TOKEN, valid_draft, write
-from tests.unit.preflight.configs import speculative_config
-from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
+from tests.support.described import changed, problems, tiny_config
+from tests.support.drafts import BLOCK, MASK_TOKEN, inspect, valid_draft, write
+from tests.unit.preflight.configs import before_the_engine
+from vllm_eagle_ext.engine_rules.weights import later_weights_stay_the_drafts
+from vllm_eagle_ext.errors import UnsupportedDraftError
 
 
 @pytest.fixture
@@ -17,7 +19,7 @@ def start(tmp_path, monkeypatch):
     def make(draft, **keys):
         target, path = write_target(tmp_path / "target"), write(draft, tmp_path / "draft")
         given = {"method": draft.method, "num_speculative_tokens": draft.k} | keys
-        return speculative_config(target, path, **given)
+        return before_the_engine(target, path, **given)
 
     return make
 
@@ -82,10 +84,15 @@ def test_the_log_says_whose_class_serves(start, vllm_log):
     assert not vllm_log.containing("not checked")
 
 
-@pytest.mark.parametrize("key", ["draft_load_config", "draft-load-config"])
-def test_weights_that_come_later_would_take_the_targets_place(start, key):
-    dummy = {key: {"load_format": "dummy"}}
-    with pytest.raises(SpeculativeConfigError, match=r"load_format of the draft.*lm_head\.weight"):
-        start(valid_draft("dspark-speculators"), **dummy)
-    start(valid_draft("dspark-speculators"), **{key: {"load_format": "auto"}})
-    start(valid_draft("dflash2"), **dummy)  # shares both in any case
+def test_weights_that_come_later_would_take_the_targets_place(start, tmp_path):
+    def judged(family, load_format):
+        draft = valid_draft(family)
+        speculative = start(draft, draft_load_config={"load_format": load_format})
+        config = changed(tiny_config(), speculative_config=speculative)
+        case = inspect(draft, tmp_path / family).case
+        return problems(later_weights_stay_the_drafts, config, case)
+
+    (found,) = judged("dspark-speculators", "dummy")
+    assert "lm_head.weight" in found.allowed
+    assert not judged("dspark-speculators", "auto")
+    assert not judged("dflash2", "dummy")  # shares both in any case

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.described import problems
+from tests.support.described import changed, problems, tiny_config, with_text
 from tests.support.drafting import resolve_draft
 from tests.support.drafts import inspect, valid_draft
 from tests.support.releases import is_release
@@ -62,11 +61,11 @@ PLAIN = {"is_hybrid": False, "attention_chunk_size": None, "get_sliding_window":
 )
 def test_the_manager_stays_as_it_is(changes, tmp_path):
     case = inspect(valid_draft("native"), tmp_path, draft_window=WINDOW).case
-    text, asked = changes.pop("text", {}), SimpleNamespace(**{FLAG: changes.pop("asked", None)})
-    given = getattr(asked, FLAG)
-    case = replace(case, engine=replace(case.engine, text=text))
-    share_the_targets_group(asked, SimpleNamespace(**PLAIN | changes), case)
-    assert getattr(asked, FLAG) is given
+    given = {"text": {}, "asked": None} | PLAIN | changes
+    asked = SimpleNamespace(**{FLAG: given["asked"]})
+    text = SimpleNamespace(to_dict=lambda: given["text"])
+    share_the_targets_group(asked, SimpleNamespace(hf_text_config=text, **given), case)
+    assert getattr(asked, FLAG) is given["asked"]
 
 
 @pytest.mark.parametrize(
@@ -76,8 +75,10 @@ def test_layers_of_a_windowed_draft_in_groups(kinds, fits, tmp_path):
     case = inspect(valid_draft("dflash"), tmp_path, draft_window=WINDOW).case
     assert case.spec.num_layers == 2
     sliding, full = kinds
-    text = {"layer_types": ["sliding_attention"] * sliding + ["full_attention"] * full}
-    found = problems(draft_cache_lies_in_one_group, case, text=text, runner="v1")
+    kinds = ["sliding_attention"] * sliding + ["full_attention"] * full
+    config = with_text(tiny_config(), layer_types=kinds)
+    found = problems(draft_cache_lies_in_one_group, config, case)
+    assert not problems(draft_cache_lies_in_one_group, changed(config, use_v2_model_runner=True), case)
     if fits:
         assert not found
         return

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import platform
-
 import pytest
 
-from tests.support.engine import has_gpu
 from tests.unit.measure.bench.made_up import FAST, SLOW, MadeUp, MadeUpTune, load, settings_of
-from vllm_eagle_ext import cpu_kernels
 from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.measure.bench import progress
 from vllm_eagle_ext.measure.bench.engines import (
@@ -118,14 +114,15 @@ def test_what_is_said_before_the_first_engine(monkeypatch, found, warned):
     assert any(line.startswith("Warning: load average 1000000.0 on ") for line in lines) == warned
 
 
-@pytest.mark.skipif(
-    platform.machine() != "x86_64" or has_gpu(), reason="flags of another kind of CPU, or a GPU"
+@pytest.mark.parametrize(
+    ("platform", "lacks", "said"), [("cpu", True, True), ("cpu", False, False), ("cuda", True, False)]
 )
-@pytest.mark.parametrize(("flag", "said"), [("avx2", True), ("avx512f", False)])
-def test_a_dtype_without_a_kernel_is_said_before_the_first_engine(monkeypatch, flag, said):
-    monkeypatch.setattr(cpu_kernels, "cpu_flags", lambda: frozenset({flag}))
+def test_a_dtype_without_a_kernel_is_said_before_the_first_engine(monkeypatch, platform, lacks, said):
+    monkeypatch.setattr(progress, "find_platform", lambda _: (platform, "as asked"))
+    monkeypatch.setattr(progress, "lacks_avx512", lambda: lacks)
     for settings in (MadeUp().settings(), MadeUpTune().settings()):
         assert (f"Warning: {BF16_FALLBACK}." in announced(settings, 400)) is said
+    assert not list(progress.fallback_warning({"dtype": "float32"}))
 
 
 def test_only_ours_is_given_our_options():

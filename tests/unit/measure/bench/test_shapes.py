@@ -12,8 +12,8 @@ from benchmarks.shapes.hybrid import QWEN_27B
 from vllm_eagle_ext.checkpoint import TargetFacts, inspect_draft
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
-from vllm_eagle_ext.checkpoint.tensors import canonical_name
 from vllm_eagle_ext.checkpoint.request import DraftRequest
+from vllm_eagle_ext.checkpoint.tensors import canonical_name
 
 DTYPES = {torch.bfloat16: "BF16", torch.int64: "I64", torch.bool: "BOOL"}
 KINDS = {"native": {}, "postnorm": {"post_norm": True}, "gated": {"post_norm": True, "gated": True}}

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from tests.support.checkpoints import write_target
 from tests.support.drafts import valid_draft, write
 from tests.support.engine import TINY
-from tests.support.releases import is_release
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.measure.bench.request import BenchRequest
@@ -88,23 +87,10 @@ def test_lengths_of_drafts_that_are_made_in_parallel(parallel):
         resolve_tune(replace(allowed, ks=[2, 4]))
 
 
-@pytest.mark.skipif(not is_release("0.32"), reason="0.33 has repaired its CPU kernels")
-def test_what_is_started_is_checked_with_every_length():
-    """One state block per draft token: vLLM 0.32's CPU kernels need all drafts."""
-    resolve_tune(HYBRID)
-    with pytest.raises(EagleExtError, match="--lengths 0,1,2,3,4,6,7: speculative_config"):
-        resolve_tune(replace(HYBRID, eagle_ext={"hybrid_state": "per_token"}))
-
-
-def test_adaptive_verification_of_a_gpu_is_checked_as_it_is_started(monkeypatch):
-    """On a hybrid target it needs this package's option; of a platform that is only foreseen here."""
+def test_adaptive_verification_is_for_gpus(monkeypatch):
     gpu = ("cuda", "a GPU is assumed")
-    monkeypatch.setattr("vllm_eagle_ext.preflight.platforms.find_platform", lambda _: gpu)
+    monkeypatch.setattr("vllm_eagle_ext.preflight.check.find_platform", lambda _: gpu)
     assert resolve_tune(replace(REQUEST, adaptive=True))[0].adaptive
-    with pytest.raises(EagleExtError, match="--adaptive: "):
-        resolve_tune(replace(HYBRID, adaptive=True))
-    permitted = {"hybrid_state": "replay", "adaptive_verification": True}
-    assert resolve_tune(replace(HYBRID, adaptive=True, eagle_ext=permitted))[0].adaptive
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,6 @@ a fork of a warm process."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
 from tests.support import warm_child
@@ -19,17 +16,6 @@ from vllm_eagle_ext.preflight.serve import serve_environment
 OURS = ("max_model_len", "tensor_parallel_size")  # options of the check; others follow after --
 
 
-def words_of(engine: dict[str, Any]) -> list[str]:
-    words = ["--skip-tokenizer-init"]
-    for key, value in engine.items():
-        option = key.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{'' if value else 'no-'}{option}")
-        else:
-            words += [f"--{option}", value if isinstance(value, str) else json.dumps(value)]
-    return words
-
-
 def checked(case: StartCase, platform: str) -> tuple[str, list[str], dict[str, str]]:
     """The verdict, the errors, and the variables of the command that was judged."""
     keywords = case.checked(platform)
@@ -38,7 +24,7 @@ def checked(case: StartCase, platform: str) -> tuple[str, list[str], dict[str, s
     keywords |= {"engine": engine, "method": None if "method" in case.speculative else case.method}
     try:
         result = run_check(CheckRequest(**keywords))
-        final = dry.Final(result, dry.ask_engine(result, words_of(others)))
+        final = dry.Final(result, dry.ask_engine(result, warm_child.words_of(others)))
     except EagleExtError as error:
         return "refused", [str(error)], {}
     errors = [str(found.problem) for found in final.findings if found.severity == Severity.ERROR]
@@ -46,6 +32,7 @@ def checked(case: StartCase, platform: str) -> tuple[str, list[str], dict[str, s
     return verdict, errors, serve_environment(result)
 
 
+@pytest.mark.promise("`check` says what a start would say")
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
 def test_check_says_what_a_start_says(tmp_path, platform):
     child = warm_child.of_device({"cpu": None, "cuda": "h100"}[platform])

@@ -12,7 +12,7 @@ from vllm.model_executor.layers.mamba.gdn import qwen_gdn_linear_attn
 from vllm.platforms.interface import DeviceCapability
 from vllm.v1.attention.backends import fa_utils, flash_attn
 
-from vllm_eagle_ext.engine import ASSUMED_GPU, PREFILLS, EngineFacts, device_name
+from vllm_eagle_ext.device import ASSUMED_GPU, PREFILLS, Device
 
 CAPABILITIES = [(8, 0), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)]
 
@@ -56,8 +56,7 @@ def test_the_prefill_is_vllm_s(monkeypatch, capability, cuda, asked, key_dim):
         model_config=SimpleNamespace(hf_text_config=text),
     )
     _, theirs = qwen_gdn_linear_attn._resolve_gdn_prefill_backend(config)
-    widths = {"linear_key_head_dim": key_dim}
-    ours = EngineFacts(capability=capability, cuda=cuda, gdn_prefill=asked, text=widths)
+    ours = Device(capability=capability, cuda=cuda, gdn_prefill=asked, key_dim=key_dim)
     assert ours.prefill == theirs
 
 
@@ -88,11 +87,11 @@ def test_a_draft_s_flash_attention_asks_for_its_pages(monkeypatch, capability, h
     with set_current_vllm_config(config):
         (size,) = flash_attn.FlashAttentionBackend.get_supported_kernel_block_sizes()
     theirs = getattr(size, "base", size)
-    ours = EngineFacts(capability=capability).attention_alignment(
+    ours = Device(capability=capability).attention_alignment(
         head_dim, element_bytes=1 if dtype == "fp8" else 2, non_causal_draft=True
     )
     assert (ours or 16) == theirs
-    assert EngineFacts(capability=capability).attention_alignment(
+    assert Device(capability=capability).attention_alignment(
         head_dim, element_bytes=2, non_causal_draft=False
     ) is None  # fmt: skip
 
@@ -102,11 +101,11 @@ def test_a_draft_s_flash_attention_asks_for_its_pages(monkeypatch, capability, h
     [("0.32.0", False), ("0.32.1", False), ("0.33.0", True), ("0.34", True), ("dev", True)],
 )
 def test_states_are_exported_from_033_on(release, exports):
-    on_gpu = EngineFacts(release=release, capability=ASSUMED_GPU, text={"linear_key_head_dim": 128})
+    on_gpu = Device(release=release, capability=ASSUMED_GPU, key_dim=128)
     assert on_gpu.prefill_exports is exports
     assert not replace(on_gpu, gdn_prefill="triton").prefill_exports
     assert not replace(on_gpu, capability=None, platform="cpu").prefill_exports
 
 
 def test_names():
-    assert [device_name(c) for c in ((9, 0), (12, 1), None)] == ["sm_90", "sm_121", "CPU"]
+    assert [Device(capability=c).name for c in ((9, 0), (12, 1), None)] == ["sm_90", "sm_121", "CPU"]
