@@ -63,9 +63,6 @@ class EngineFacts:
     packs_convolutions: bool = True  # vLLM's, of bfloat16 weights on a CPU; True where it is not known
     runner: Runner | None = None
     registered: frozenset[str] = frozenset()  # other architectures that this vLLM knows
-    model_types: frozenset[str] | None = None  # that this vLLM can read the config of
-    # Methods of quantised weights; None: another plugin may add to those that are known.
-    quantisations: frozenset[str] | None = None
     # the target
     architecture: str = ""
     text: Mapping[str, Any] = field(default_factory=dict)  # config of its language model

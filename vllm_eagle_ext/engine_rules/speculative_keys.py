@@ -9,12 +9,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from vllm_eagle_ext.checkpoint.class_types import attention_backends, speculative_fields
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.engine import NEWEST_RELEASE, EngineFacts
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.releases import is_from, is_tested
-from vllm_eagle_ext.version import installed_vllm
 
 _TEXT, _NUMBER, _TRUTH, _SHARE = str, int, bool, float
 # Those of SpeculativeConfig, in vLLM 0.32 or 0.33, that a user gives. None: vLLM judges the value.
@@ -221,15 +219,9 @@ def _keys(engine: EngineFacts) -> frozenset[str] | None:
     """Return the keys of the release that serves; None: it is not known."""
     if not engine.release_is_known:
         return frozenset(KEYS)
-    if _is_here(engine.release) and (found := speculative_fields()) is not None:
-        return found - {MISTAKEN, *INNER}
     if not is_tested(engine.release):
         return None
     return frozenset(KEYS) if is_from(engine.release, "0.33") else frozenset(KEYS) - SINCE_033
-
-
-def _is_here(release: str) -> bool:
-    return release.partition("+")[0] == (installed_vllm() or "").partition("+")[0]
 
 
 def _unknown(key: str, value: object, keys: frozenset[str]) -> Problem:
@@ -251,11 +243,7 @@ def _refused(key: str, value: object, engine: EngineFacts) -> str | None:
     """Say what vLLM takes, of a value that it refuses; None: it may be taken."""
     # Where another machine may serve, the newest release takes most.
     release = engine.release if engine.release_is_known else NEWEST_RELEASE
-    kind, choices, methods = KEYS.get(key), choices_of(release).get(key), engine.quantisations
-    is_judged = value is not None and engine.release_is_known and _is_here(engine.release)
-    backends = attention_backends() if key == "attention_backend" and is_judged else None
-    if backends and str(value).upper() not in {*backends, "AUTO"}:
-        return ", ".join(sorted(backends))
+    kind, choices = KEYS.get(key), choices_of(release).get(key)
     if key == "draft_load_config" and value is not None and not isinstance(value, Mapping):
         return "an object with the fields of vLLM's LoadConfig"
     if value is None:
@@ -268,8 +256,6 @@ def _refused(key: str, value: object, engine: EngineFacts) -> str | None:
         return "a number of at least 0"
     if choices and str(value) not in choices:
         return ", ".join(sorted(choices))
-    if key == "quantization" and methods is not None and str(value) not in methods:
-        return ", ".join(sorted(methods))
     return None
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from vllm_eagle_ext import compat, failed_start, metrics
 from vllm_eagle_ext.checkpoint import Inspection
 from vllm_eagle_ext.checkpoint.registry import methods
-from vllm_eagle_ext.checkpoint.typed_keys import without_nulls
 from vllm_eagle_ext.engine import EngineFacts
 from vllm_eagle_ext.engine_rules import (
     ENGINE_RULES,
@@ -25,7 +24,7 @@ from vllm_eagle_ext.errors import UnsupportedVllmError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import Options, parse_options
-from vllm_eagle_ext.preflight.apply import apply_spec
+from vllm_eagle_ext.preflight.apply import apply_spec, require_quantisation
 from vllm_eagle_ext.preflight.apply_engine import (
     apply_hybrid_state,
     keep_last_block,
@@ -36,6 +35,7 @@ from vllm_eagle_ext.preflight.apply_engine import (
 )
 from vllm_eagle_ext.preflight.inspect_start import inspect_asked, inspect_start
 from vllm_eagle_ext.preflight.messages import judge, log_inspection
+from vllm_eagle_ext.preflight.nulls import build_without_nulls, readable
 from vllm_eagle_ext.preflight.of_vllm import (
     asked_engine,
     asked_speculative,
@@ -92,7 +92,7 @@ def _build(build: Callable[[], Any], inspection: Inspection | None, dtype: str) 
     """Let vLLM build, without what of a supported draft's config would stop it."""
     if inspection is None or inspection.case is None:
         return build()
-    with compat.reading_configs(partial(without_nulls, dtype=dtype)):
+    with compat.reading_configs(partial(readable, dtype=dtype), build_without_nulls):
         return build()
 
 
@@ -130,6 +130,7 @@ def _apply_draft(engine_args: Any, target: Any, config: Any, inspection: Inspect
     keep_last_block(engine_args, config, case)
     share_the_targets_group(engine_args, target, case)
     apply_spec(config, case, strict=case.engine.options.strict)
+    require_quantisation(config, case)
     log_inspection(inspection, target.get_total_num_hidden_layers())
     metrics.publish_draft(engine_args, target, case.spec, config.num_speculative_tokens)
 

@@ -15,10 +15,7 @@ from typing import Any
 from packaging.version import Version
 
 from vllm_eagle_ext.checkpoint import DraftSpec
-from vllm_eagle_ext.checkpoint.class_types import readable_model_types
 from vllm_eagle_ext.checkpoint.draft_config import published_architecture
-from vllm_eagle_ext.checkpoint.origins import other_plugins
-from vllm_eagle_ext.checkpoint.quantisation_config import KNOWN_METHODS
 from vllm_eagle_ext.checkpoint.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.cpu_kernels import ForeseenKernels
@@ -86,8 +83,6 @@ def foresee_engine(
         platform=name, platform_why=why,
         has_triton=name != "cpu",
         cpu_kernels=find_cpu_kernels(name, serving),
-        model_types=readable_model_types() if serving == _installed_release() else None,
-        quantisations=_known_quantisations(),
         runner=_only_runner(name, asked),
         **_of_target(target, name, asked, serving),
         **read,
@@ -256,11 +251,6 @@ def read_release(asked: str) -> str:
 def _installed_release() -> str:
     """Return the release that is here, else the newest."""
     return (installed_vllm() or NEWEST_RELEASE).partition("+")[0]
-
-
-def _known_quantisations() -> frozenset[str] | None:
-    """Return the methods of quantised weights that vLLM knows, unless other plugins may add to them."""
-    return KNOWN_METHODS if installed_vllm() and not other_plugins() else None
 
 
 def find_cpu_kernels(platform: str | None = None, release: str | None = None) -> ForeseenKernels | None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from vllm_eagle_ext import architectures, compat, model_runner
-from vllm_eagle_ext.checkpoint.quantisation_config import KNOWN_METHODS
 from vllm_eagle_ext.checkpoint.registry import method_drafts_in_parallel, methods
 from vllm_eagle_ext.cpu_kernels import LoadedKernels
 from vllm_eagle_ext.engine import EngineFacts, adapts_head, speculative_keys
@@ -59,8 +58,6 @@ def asked_engine(engine_args: Any, target: Any, options: Options) -> EngineFacts
         release=compat.vllm_version(),
         runner=model_runner.model_runner(drafts_in_parallel=parallel, engine_args=engine_args),
         registered=architectures.registered_architectures(),
-        model_types=architectures.readable_model_types(),
-        quantisations=KNOWN_METHODS | architectures.known_quantisations(),
         architecture=target.architecture,
         text=target.hf_text_config.to_dict(),
         max_model_len=target.max_model_len,

@@ -24,7 +24,6 @@ class Mutant:
     target: dict[str, Any] = field(default_factory=lambda: dict(TARGET))
     max_model_len: int = 512
     runner: str | None = "v1"
-    knows_vllm: bool = True  # which model types it can read
     files: dict[str, str] = field(default_factory=dict)  # beside the draft's
     target_files: dict[str, str] = field(default_factory=dict)
     as_bin: bool = False

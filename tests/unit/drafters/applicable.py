@@ -132,7 +132,6 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("d2t_ascends", "vocabulary map"): REDUCED,
     ("runner_serves_it", "surroundings"): ("p-eagle", *VLLMS),
     ("runner_is_particular", "surroundings"): ("p-eagle", *VLLMS),
-    ("model_type_is_usual", "identity"): NAMED,
     ("k_is_within_the_block", "surroundings"): DFLASH,
     ("block_size_is_stated", "drop key"): DFLASH,
     ("block_size_is_consistent", "other keys"): DFLASH,

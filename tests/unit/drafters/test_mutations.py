@@ -54,7 +54,7 @@ NOT_OF_THE_DRAFT = ("surroundings",)
 # Of quantised gated drafts and of AWQ and GPTQ, which no family here has: rules/test_quantisation.py.
 OF_OTHER_FORMATS = {"gated_rows_can_be_moved", "gptq_rules_fit_the_files", "qweights_fit"}
 # Of the types in a quantisation's config: rules/cases/quantisation.py.
-OF_QUANTISATIONS = {"quantisation_is_well_formed", "quantisation_is_known"}
+OF_QUANTISATIONS = {"quantisation_is_well_formed"}
 # Of what is asked of a draft or of the target beside it, not of its file: rules/cases/target.py.
 OF_THE_REQUEST = {
     "depth_is_the_drafts_own", "draft_is_no_plain_model", "gate_layout_has_a_gate", "k_can_pay",
@@ -82,7 +82,6 @@ def inspect(mutant: Mutant, folder: Path) -> Inspection:
         k=mutant.draft.k,
         max_model_len=mutant.max_model_len,
         runner=mutant.runner,  # type: ignore[arg-type]
-        model_types=frozenset({"llama", "qwen3", "kimi_k2"}) if mutant.knows_vllm else None,
         parallel_drafting=mutant.parallel_drafting,
     )
     return inspect_draft(

@@ -26,8 +26,6 @@ DIFFERS = {
     "cpu_kernels": "are told from the CPU's flags; test_cpu_kernels.py compares their answers",
     "packs_convolutions": "only torch knows; taken to be so",
     "registered": "only vLLM knows which architectures it has",
-    "quantisations": "only vLLM knows its methods",
-    "model_types": "only vLLM knows which it can read",
     "text": "vLLM adds defaults to what config.json states",
     "image_token_id": "transformers adds a default",
     "speculative": "a start sees method, model and K in it",

@@ -42,19 +42,6 @@ PASSED_THROUGH = frozenset(
 # vLLM looks for a DSpark draft of any other name inside the target, and takes these types for such.
 IN_THE_TARGET, IN_TARGETS_OF = "DSparkDraftModel", frozenset({"deepseek_v4", "deepseek_v41"})
 
-# vLLM rewrites these model types into MTP drafts before it looks at the method.
-TAKEN_FOR_MTP = frozenset(
-    {
-        "bailing_hybrid", "deepseek_v3", "deepseek_v32", "deepseek_v4", "deepseek_v41", "ernie4_5_moe",
-        "exaone_moe", "glm5_next", "glm_moe_dsa", "hy_v3", "hy_v4", "kimi_k3", "longcat_flash",
-        "pangu_ultra_moe", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
-        "step3p5", "step3p7",
-    }
-)  # fmt: skip
-
-# With these, published drafts are known to be read.
-_USUAL_MODEL_TYPES = frozenset({"llama", "qwen3", "kimi_k2", "gpt_oss", "glm4_moe"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
@@ -208,9 +195,10 @@ def dspark_is_no_part_of_the_target(draft: Candidate) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
-    """Refuse a model type that vLLM cannot read.
+    """Refuse a config without a model type, and DeepSeek's own types.
 
-    vLLM reads the config through its model type, and takes some types for MTP drafts.
+    vLLM takes drafts of some targets' types for multi-token-prediction heads. DeepSeek's are found in
+    drafts; of the others the start's error is enough.
     """
     model_type = draft.files.config.get("model_type")
     if not draft.drafter:
@@ -220,11 +208,8 @@ def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
     problem = None
     if not isinstance(model_type, str):
         problem = "a name: without it vLLM cannot read the file"
-    elif model_type in TAKEN_FOR_MTP:
+    elif model_type.startswith("deepseek_v"):
         problem = "another one: vLLM takes a draft of this type for a multi-token-prediction head"
-    elif model_type not in registry.own_model_types() and draft.engine.model_types is not None:
-        known = model_type in draft.engine.model_types
-        problem = None if known else "a type that this vLLM or its transformers can read"
     if problem:
         readable = draft.drafter.backbone.model_type
         yield Problem(
@@ -232,22 +217,6 @@ def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
             value=model_type,
             allowed=problem,
             remedy=f'edit config.json: "model_type": "{readable}" reads the same keys',
-        )
-
-
-@rule(Severity.WARNING)
-def model_type_is_usual(draft: Candidate) -> Iterable[Problem]:
-    """Warn of an unusual model type where vLLM is not at hand to be asked."""
-    model_type = draft.files.config.get("model_type")
-    usual = _USUAL_MODEL_TYPES.union(registry.own_model_types())
-    unusual = isinstance(model_type, str) and model_type not in (*usual, "speculators")
-    if draft.drafter and draft.engine.model_types is None and unusual:
-        yield Problem(
-            field="model_type of the draft's config.json",
-            value=model_type,
-            allowed="a type that your vLLM or its transformers can read, such as "
-            + ", ".join(sorted(usual)),
-            remedy="start the engine to see whether it can; otherwise edit config.json",
         )
 
 
@@ -288,7 +257,6 @@ RULES = (
     architecture_is_served,
     dspark_is_no_part_of_the_target,
     model_type_is_readable,
-    model_type_is_usual,
     method_fits_the_architecture,
     draft_vocabulary_has_a_drafter,
 )

@@ -22,13 +22,12 @@ from vllm_eagle_ext.checkpoint.quantisation import (
 from vllm_eagle_ext.checkpoint.quantisation_config import (
     GPTQ_METHODS,
     GPTQ_RULES,
-    KNOWN_METHODS,
     RULE_LEAVES_OUT,
     endless_patterns,
     first_gptq_rules,
     malformed_gptq_rules,
     target_patterns,
-    wrong_types,
+    unnamed,
 )
 from vllm_eagle_ext.checkpoint.tensors import HOLDS_WEIGHTS
 
@@ -43,25 +42,17 @@ _AS_EXPORTED = "state in config.json how its exporter quantised it, or ask its p
 
 @rule(Severity.ERROR)
 def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
-    """Refuse a malformed config: vLLM takes these keys as they are, and fails where it uses them."""
+    """Refuse lists that name no modules, and patterns that vLLM may match without an end."""
     config = case.config.quantization_config
     if config is None:
         return
-    for place, value, allowed in wrong_types(config):
+    for place, value, allowed in unnamed(config):
         yield Problem(
             field=f"{place} of the draft's quantization_config", value=value, allowed=allowed,
             remedy=_AS_EXPORTED,
         )  # fmt: skip
         return
-    known, method = case.engine.quantisations, config.get("quant_method")
-    if known is not None and method not in known:
-        yield Problem(
-            field="quant_method of the draft's quantization_config", value=method,
-            allowed=f"{', '.join(sorted(known))}: vLLM knows no other",
-            remedy="use a draft that is quantised by one of these",
-        )  # fmt: skip
-        return
-    understood = method in (*LISTS, *GPTQ_METHODS)
+    understood = config["quant_method"] in (*LISTS, *GPTQ_METHODS)
     if not understood and (pattern := next(endless_patterns(config), None)) is not None:
         yield Problem(
             field="a pattern in the draft's quantization_config", value=pattern,
@@ -78,18 +69,6 @@ def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
             allowed=f"names of modules and of classes, and {_PATTERNS}",
             remedy=_AS_EXPORTED,
         )
-
-
-@rule(Severity.WARNING)
-def quantisation_is_known(case: Case) -> Iterable[Problem]:
-    """Warn of an unknown method: another plugin may bring a method of its own."""
-    method = case.spec.quantisation
-    if method is not None and method not in KNOWN_METHODS and case.engine.quantisations is None:
-        yield Problem(
-            field="quant_method of the draft's quantization_config", value=method,
-            allowed=", ".join(sorted(KNOWN_METHODS)),
-            remedy="install another plugin that brings the method: without one vLLM refuses the draft",
-        )  # fmt: skip
 
 
 @rule(Severity.ERROR)
@@ -286,7 +265,6 @@ def plain_parts_are_plain(case: Case) -> Iterable[Problem]:
 
 RULES = (
     quantisation_is_well_formed,
-    quantisation_is_known,
     quantised_weights_are_there,
     quantised_weights_fit_their_method,
     quantised_weights_have_scales,

@@ -45,8 +45,3 @@ def test_an_untested_vllm(check, draft, monkeypatch):
     assert "error vllm_is_tested: vLLM version is '0.99.0'" in result.stdout
     permitted = ("--eagle-ext", '{"untested_vllm": true}')
     assert check(draft, "--platform", "auto", "--quick", *permitted).exit_code == 3
-
-
-def test_types_that_the_installed_vllm_reads_are_not_those_of_another_release():
-    assert foreseen.foresee_engine({}, platform="cuda").model_types is not None
-    assert foreseen.foresee_engine({}, platform="cuda", release="0.99").model_types is None
