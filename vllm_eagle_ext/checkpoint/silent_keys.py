@@ -61,6 +61,11 @@ _KINDS: Mapping[str, _Kind] = {
     "update": _Kind(
         _never, "no such key: a part of transformers' config class has this name", "remove the key"
     ),
+    # They would give one key's value to another, or to single layers.
+    **dict.fromkeys(
+        ("attribute_map", "per_layer_config", "sub_configs"),
+        _Kind(lambda value: value == {}, "empty, or no such key", "remove the key"),
+    ),
     **dict.fromkeys(("text_config", "decoder", "generator", "text_encoder"), _PART),
 }  # fmt: skip
 

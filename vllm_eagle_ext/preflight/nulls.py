@@ -14,7 +14,7 @@ from typing import Any
 from vllm_eagle_ext.checkpoint.flags import LAYER_BLOCK
 from vllm_eagle_ext.checkpoint.silent_keys import ROPES, without_nulls
 
-# Of these a null is told as no key's would be, in vLLM or long after the class has taken it.
+# A null of these stops a start elsewhere: no class refuses it.
 _READ_ELSEWHERE = ("auto_map", "rope_theta")
 _MOST_TRIES = 64
 _REFUSED = re.compile(r"[Ff]ield '(\w{1,64})'")

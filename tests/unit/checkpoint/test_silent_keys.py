@@ -43,6 +43,7 @@ def test_the_class_has_a_method_of_the_name():
         ("num_labels", -1, "leave the key out"),
         ("num_labels", 2**30, "leave the key out"),
         ("update", 5, "remove the key"),
+        ("attribute_map", {"rms_norm_eps": "initializer_range"}, "remove the key"),
         ("text_config", {}, "move its keys to the top of config.json"),
         ("compression_config", {}, 'rename the key to "quantization_config"'),
     ],
