@@ -14,7 +14,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from vllm_eagle_ext.checkpoint.findings import Problem
 from vllm_eagle_ext.checkpoint.quantisation_config import normalised
-from vllm_eagle_ext.checkpoint.silent_keys import edit, mistaken, unreadable_format, without_nulls
+from vllm_eagle_ext.checkpoint.silent_keys import (
+    OF_THE_CLASS,
+    edit,
+    mistaken,
+    nameless,
+    without_nulls,
+)
 
 Format = Literal["published", "speculators"]
 Count = Annotated[int, Field(gt=0, lt=2**31)]
@@ -219,12 +225,13 @@ def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
     speculators keeps the layer's shape in a block of its own. Keys at the root win over the block's.
 
-    `model_type` and `architectures` of the root name the training class, not the layer.
+    `model_type` and `architectures` of the root name the training class, not the layer; settings of a
+    class there reach none.
     """
     layer = config.get("transformer_layer_config")
     if format_of(config) != "speculators" or not isinstance(layer, Mapping):
         return config
-    unread = {"model_type", "architectures"}
+    unread = {"model_type", "architectures", *OF_THE_CLASS}
     root = {key: value for key, value in config.items() if key not in unread}
     return {**layer, **{key: value for key, value in root.items() if value is not None}}
 
@@ -233,7 +240,7 @@ def parse_config(config: Mapping[str, Any]) -> DraftConfig | list[Problem]:
     """Return the typed config, or what is wrong with it."""
     flat = dict(flatten(without_nulls(config)))
     problems = [*mistaken(flat)]
-    problems += () if format_of(config) == "published" else unreadable_format(config)
+    problems += () if format_of(config) == "published" else nameless(config)
     try:
         parsed = DraftConfig.model_validate(flat)
     except ValidationError as error:

@@ -44,6 +44,12 @@ _PART = _Kind(
     _never, "null, or no such key: vLLM looks for the draft there",
     "move its keys to the top of config.json, if they are the draft's, or remove it",
 )  # fmt: skip
+# A method that vLLM calls, and settings that give a key's value to another or to single layers.
+OF_THE_CLASS = ("update", "attribute_map", "per_layer_config", "sub_configs")
+_SETTING = _Kind(
+    lambda value: value == {},
+    "empty, or no such key: transformers' config class has its own of this name", "remove the key",
+)  # fmt: skip
 _KINDS: Mapping[str, _Kind] = {
     "dtype": _DTYPE,
     "torch_dtype": _DTYPE,
@@ -58,14 +64,7 @@ _KINDS: Mapping[str, _Kind] = {
         _never, "null, or no such key: vLLM takes it for the quantization_config",
         'rename the key to "quantization_config"',
     ),
-    "update": _Kind(
-        _never, "no such key: a part of transformers' config class has this name", "remove the key"
-    ),
-    # They would give one key's value to another, or to single layers.
-    **dict.fromkeys(
-        ("attribute_map", "per_layer_config", "sub_configs"),
-        _Kind(lambda value: value == {}, "empty, or no such key", "remove the key"),
-    ),
+    **dict.fromkeys(OF_THE_CLASS, _SETTING),
     **dict.fromkeys(("text_config", "decoder", "generator", "text_encoder"), _PART),
 }  # fmt: skip
 
@@ -94,16 +93,9 @@ def mistaken(config: Mapping[str, Any]) -> Iterator[Problem]:
             yield _problem(key, config[key], kind.words, remedy)
 
 
-def unreadable_format(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Find what keeps vLLM from reading a config of the speculators format as one.
-
-    Args:
-        config: as published, not flattened.
-    """
-    kind, names = config.get("speculators_model_type"), config.get("architectures")
-    if kind is not None and type(kind) is not str:
-        remedy = "write the kind that the draft was trained as"
-        yield _problem("speculators_model_type", kind, "text", remedy)
+def nameless(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Find what a config of the speculators format, not flattened, names no class by."""
+    names = config.get("architectures")
     if names is not None and not (type(names) is list and all(type(name) is str for name in names)):
         remedy = "write the architecture that the draft was trained as"
         yield _problem("architectures", names, "a list of names", remedy)

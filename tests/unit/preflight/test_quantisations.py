@@ -1,4 +1,4 @@
-"""vLLM reads a draft's quantisation in the preflight, before a target is loaded, and its words are told."""
+"""vLLM reads a draft's quantisation in the preflight, before a target is loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUP = "config_groups.group_0"
         (
             f"{GROUP}.weights.strategy",
             "x",
-            ("strategy of the draft's", "not a valid QuantizationStrategy"),
+            ("strategy of the draft's", "not a valid"),
         ),
         (f"{GROUP}.weights.bits", 8, ("quantization_config", "bits")),
         (f"{GROUP}.weights", 5, ("quantization_config",)),
