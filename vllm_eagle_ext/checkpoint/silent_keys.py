@@ -39,22 +39,21 @@ def _is_dtype(value: Any) -> bool:
     return type(value) is str and value in _DTYPES
 
 
-_DTYPE = _Kind(_is_dtype, f"one of {', '.join(sorted(_DTYPES))}, or null")
+_STOPS = "transformers stops at any other"
+_DTYPE = _Kind(_is_dtype, f"one of {', '.join(sorted(_DTYPES))}, or null: {_STOPS}")
 _PART = _Kind(
     _never, "null, or no such key: vLLM looks for the draft there",
     "move its keys to the top of config.json, if they are the draft's, or remove it",
 )  # fmt: skip
-# A method that vLLM calls, and settings that give a key's value to another or to single layers.
-OF_THE_CLASS = ("update", "attribute_map", "per_layer_config", "sub_configs")
-_SETTING = _Kind(
-    lambda value: value == {},
-    "empty, or no such key: transformers' config class has its own of this name", "remove the key",
-)  # fmt: skip
+_NAME = "no such key: a part of transformers' config class has this name"
+# Settings that give a key's value to another or to single layers, and a method that vLLM calls.
+SETTINGS = ("attribute_map", "per_layer_config", "sub_configs")
+OF_THE_CLASS = (*SETTINGS, "update")
 _KINDS: Mapping[str, _Kind] = {
     "dtype": _DTYPE,
     "torch_dtype": _DTYPE,
     "num_labels": _Kind(
-        lambda value: type(value) is int and 0 <= value <= _MOST_LABELS, f"0 to {_MOST_LABELS}"
+        lambda value: type(value) is int and 0 <= value <= _MOST_LABELS, f"0 to {_MOST_LABELS}: {_STOPS}"
     ),
     "n_predict": _Kind(
         lambda value: type(value) is int and value == 1,
@@ -64,7 +63,8 @@ _KINDS: Mapping[str, _Kind] = {
         _never, "null, or no such key: vLLM takes it for the quantization_config",
         'rename the key to "quantization_config"',
     ),
-    **dict.fromkeys(OF_THE_CLASS, _SETTING),
+    "update": _Kind(_never, _NAME, "remove the key"),
+    **dict.fromkeys(SETTINGS, _Kind(lambda value: value == {}, _NAME, "remove the key")),
     **dict.fromkeys(("text_config", "decoder", "generator", "text_encoder"), _PART),
 }  # fmt: skip
 
