@@ -12,21 +12,6 @@ def registered_architectures() -> frozenset[str]:
     return frozenset(ModelRegistry.get_supported_archs())
 
 
-def known_quantisations() -> frozenset[str]:
-    """Return the methods of quantised weights that vLLM and its plugins know."""
-    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
-
-    return frozenset(QUANTIZATION_METHODS)
-
-
-def readable_model_types() -> frozenset[str]:
-    """Return the model types whose config.json vLLM or its transformers can read."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    from vllm.transformers_utils.config import _CONFIG_REGISTRY
-
-    return frozenset(CONFIG_MAPPING.keys()) | frozenset(_CONFIG_REGISTRY.keys())
-
-
 def use_architecture(model_config: Any, architecture: str) -> None:
     """Give a ModelConfig another registered architecture of the same capabilities, as
     `SpeculativeConfig.update_arch_` does for drafts. vLLM's own update of the engine's config, found

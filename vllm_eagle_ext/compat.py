@@ -29,6 +29,9 @@ _WRAPPED = "_eagle_ext_wraps"
 # EngineArgs, the target's ModelConfig and ParallelConfig, vLLM's own builder -> what that returned.
 BuildSpeculativeConfig = Callable[[Any, Any, Any, Callable[[], Any]], Any]
 JudgeEngine = Callable[[Any, Any], None]  # EngineArgs, VllmConfig
+ChangeConfig = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+# A config class, config.json, how the class builds of a dict -> what it built.
+BuildConfig = Callable[[type, Mapping[str, Any], Callable[[dict[str, Any]], Any]], Any]
 # The V1 runner, sampled token ids [requests, K + 1].
 CommitOnV1 = Callable[[Any, Any], None]
 
@@ -89,29 +92,32 @@ def _wrap_create_engine_config(module: ModuleType, judge: JudgeEngine) -> None:
 
 
 @contextmanager
-def reading_configs(change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Iterator[None]:
-    """Let `change` see each config.json that transformers reads meanwhile.
+def reading_configs(change: ChangeConfig, build: BuildConfig) -> Iterator[None]:
+    """Let `change` see each config.json that transformers reads meanwhile, and `build` make its config.
 
     Symptom: `"attention_bias": null` ends a start in transformers, which without the key goes on.
     Cause: the config classes of transformers 5 enforce their types, and vLLM builds them from the file.
     Seam: `PreTrainedConfig.get_config_dict(name, ..)`, which all of vLLM's and transformers' readers
-        call, is wrapped until the draft's config is built.
-        REMOVE WHEN transformers takes null for a key that may be missing.
+        call, and `from_dict(config, ..)`, by which they build, are wrapped until the draft's config is
+        built. REMOVE WHEN transformers takes null for a key that may be missing.
     """
     from transformers import PreTrainedConfig
 
     readers: Any = PreTrainedConfig
-    original = readers.__dict__["get_config_dict"]
+    read, make = readers.__dict__["get_config_dict"], readers.__dict__["from_dict"]
 
     def changed(cls: type, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        config, rest = original.__func__(cls, *args, **kwargs)
+        config, rest = read.__func__(cls, *args, **kwargs)
         return dict(change(config)), rest
 
-    readers.get_config_dict = classmethod(changed)
+    def built(cls: type, config: Mapping[str, Any], **kwargs: Any) -> Any:
+        return build(cls, config, lambda kept: make.__func__(cls, kept, **kwargs))
+
+    readers.get_config_dict, readers.from_dict = classmethod(changed), classmethod(built)
     try:
         yield
     finally:
-        readers.get_config_dict = original
+        readers.get_config_dict, readers.from_dict = read, make
 
 
 def _wrap(owner: type | ModuleType, name: str, around: Callable[..., Any]) -> None:

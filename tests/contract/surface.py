@@ -204,7 +204,6 @@ PACKAGE = (
         "one causality for all layers, which the preflight takes back",
         contains=("'sliding_window_non_causal', True", "['causal']"),
     ),
-    Name("vllm.transformers_utils.config", "_CONFIG_REGISTRY", "model types that vLLM can read"),
     Name("vllm.envs", "VLLM_USE_V2_MODEL_RUNNER", "which runner will draft"),
     Name("vllm.triton_utils.importing", "HAS_TRITON", "which runner will draft"),
     Name(

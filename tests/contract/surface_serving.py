@@ -163,6 +163,10 @@ SERVING = (
         "vllm.transformers_utils.config",
         "HFConfigParser.parse",
         "reads a draft's config.json through the function that drops its nulls",
-        contains=("PreTrainedConfig.get_config_dict(", "AutoConfig.from_pretrained("),
+        contains=(
+            "PreTrainedConfig.get_config_dict(",
+            "AutoConfig.from_pretrained(",
+            ".from_dict(config_dict",
+        ),
     ),
 )

@@ -51,11 +51,6 @@ class Case:
     files: dict[str, bytes] = field(default_factory=dict)  # further ones, and those written over
     command: str = "check"
 
-    @property
-    def has_its_target(self) -> bool:
-        """A changed target may be wrong in ways that are no draft's."""
-        return json.dumps(self.target) == json.dumps(self.subject.read("target"))
-
     def write(self, folder: Path) -> list[str]:
         """Write the files, and return the words of the command."""
         files = {

@@ -33,15 +33,14 @@ SECONDS, MEGABYTES = 2, 500  # of a check
 class Worker:
     """A process that runs jobs, and another one after a job that ended it."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
 
     def run(self, job: Any) -> dict[str, Any]:
         if self.process is None:
             environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "CRITICAL"}
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fuzz.worker", self.kind], cwd=ROOT, text=True,
+                [sys.executable, "-m", "tests.fuzz.worker"], cwd=ROOT, text=True,
                 env=environment | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )  # fmt: skip
@@ -51,13 +50,11 @@ class Worker:
         if line := self.process.stdout.readline():
             return json.loads(line)
         status, self.process = self.process.wait(), None
-        why = (
-            f"no end within {HANG[self.kind]} s" if status == -14 else f"the process ended with {status}"
-        )
+        why = f"no end within {HANG} s" if status == -14 else f"the process ended with {status}"
         return {
             "failure": why,
             "exit": None,
-            "seconds": HANG[self.kind],
+            "seconds": HANG,
             "megabytes": 0,
             "rise": 0,
             "output": "",
@@ -73,7 +70,6 @@ class Mutant:
     subject: Subject
     changes: list[Change]
     answer: dict[str, Any] = field(default_factory=dict)
-    built: dict[str, Any] | None = None  # None: not tried
 
     @property
     def label(self) -> str:
@@ -91,51 +87,30 @@ class Fuzzer:
     def __init__(self, seed: int, root: Path) -> None:
         self.root, self.numbers = root, count()
         self.generator = Generator(seed, subjects(root / "subjects"))
-        self.kinds: dict[str, SimpleQueue[Worker]] = {}
-        for kind in ("check", "build"):
-            self.kinds[kind] = SimpleQueue()
-            for _ in range(WORKERS):
-                self.kinds[kind].put(Worker(kind))
-        self.buildable = {s.name for s in self.generator.subjects if s.has_a_common_target}
+        self.workers: SimpleQueue[Worker] = SimpleQueue()
+        for _ in range(WORKERS):
+            self.workers.put(Worker())
         with ThreadPoolExecutor(WORKERS) as pool:
             self.unbroken = list(pool.map(self.run, (Mutant(s, []) for s in self.generator.subjects)))
-        # The config of a published target may lack what vLLM reads.
-        self.buildable = {m.subject.name for m in self.unbroken if m.built and not m.built["failure"]}
 
     def run(self, mutant: Mutant) -> Mutant:
-        """Check it and, if that approves, build vLLM's config."""
+        """Check it; test_wrong_types.py compares with starts."""
         folder = self.root / str(next(self.numbers))
         case = fresh(mutant.subject)
         for change in mutant.changes:
             with suppress(LookupError, TypeError):  # an earlier change took its place away
                 change.apply(case)
-        mutant.answer = self._ask("check", case.write(folder))
-        if mutant.answer["exit"] == 0 and case.command == "check" and not mutant.failure:
-            command = _command(mutant.answer["output"])
-            if command and mutant.subject.name in self.buildable and case.has_its_target:
-                mutant.built = self._ask("build", command)
+        worker = self.workers.get()
+        try:
+            mutant.answer = worker.run(case.write(folder))
+        finally:
+            self.workers.put(worker)
         shutil.rmtree(folder)
         return mutant
 
-    def _ask(self, kind: str, job: Any) -> dict[str, Any]:
-        worker = self.kinds[kind].get()
-        try:
-            return worker.run(job)
-        finally:
-            self.kinds[kind].put(worker)
-
     def close(self) -> None:
-        for kind in self.kinds.values():
-            for _ in range(WORKERS):
-                kind.get().close()
-
-
-def _command(output: str) -> str | None:
-    """The one to paste; None for what is left to stock vLLM."""
-    if output.startswith("{"):
-        return json.loads(output)["command"]
-    last = output.rstrip("\n").rpartition("\n")[2]
-    return last if "vllm serve" in last else None
+        for _ in range(WORKERS):
+            self.workers.get().close()
 
 
 @dataclass(frozen=True)
@@ -149,34 +124,23 @@ class Report:
         return _by_kind((m.failure, m) for m in self.mutants)
 
     @property
-    def built(self) -> list[Mutant]:
-        """The approved mutants of which vLLM's config was tried."""
-        return [mutant for mutant in self.mutants if mutant.built is not None]
-
-    @property
-    def not_built(self) -> dict[str, list[Mutant]]:
-        return _by_kind((m.built["failure"], m) for m in self.built)
-
-    @property
     def families(self) -> Counter[str]:
-        return Counter(mutant.subject.family for mutant in self.built)
+        """Of approved mutants."""
+        return Counter(m.subject.family for m in self.mutants if m.answer["exit"] == 0)
 
     def show(self) -> None:
         exits = Counter(mutant.answer["exit"] for mutant in self.mutants)
         slowest = max(self.mutants, key=lambda m: m.answer["seconds"])
         largest = max(self.mutants, key=lambda m: m.answer["megabytes"])
-        failed = sum(map(len, self.not_built.values()))
         print(
             f"{len(self.mutants)} mutants over {self.keys} keys in {self.seconds:.0f} s: "
             f"{exits[0]} approved, {exits[1]} refused, {exits[2]} input errors\n"
             f"slowest {slowest.answer['seconds']:.2f} CPU s: {slowest.label}\n"
             f"most memory {largest.answer['megabytes']:.0f} MB "
             f"(a rise of {max(m.answer['rise'] for m in self.mutants):.0f} MB at most)\n"
-            f"configs built: {len(self.built) - failed} of {len(self.built)} approved, by family "
-            f"{dict(sorted(self.families.items()))}"
+            f"approved, by family: {dict(sorted(self.families.items()))}"
         )
         _show("FAILED", self.failed)
-        _show("approved, not built", self.not_built)
 
 
 def _by_kind(pairs: Iterable[tuple[str, Mutant]]) -> dict[str, list[Mutant]]:

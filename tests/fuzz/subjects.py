@@ -12,8 +12,6 @@ from tests.support.drafts import FAMILIES, VLLMS, valid_draft, write
 from tests.support.published import materialise, published, write_target
 
 WEIGHTS = "model.safetensors"
-# vLLM imports each class once in a process of its own, which takes up to ten seconds.
-COMMON_TARGETS = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 
 
 @dataclass(frozen=True)
@@ -23,10 +21,6 @@ class Subject:
     folder: Path  # with draft/ and target/
     options: dict[str, str]  # of `check`
     is_tiny: bool  # its file of weights is small enough to be written anew
-
-    @property
-    def has_a_common_target(self) -> bool:
-        return self.read("target")["architectures"][0] in COMMON_TARGETS
 
     def read(self, name: str) -> Any:
         return json.loads((self.folder / name / "config.json").read_text())

@@ -1,9 +1,12 @@
-"""Each key of a draft's config in each wrong type: what `check` approves, vLLM builds a config of."""
+"""Keys of a draft's config in wrong types: `check`, its dry start and a start say the same of each."""
 
 from __future__ import annotations
 
 import copy
 import json
+import random
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +15,14 @@ import pytest
 import transformers
 
 from tests.fuzz.changes import Path_, at, places
-from tests.fuzz.run import Worker
+from tests.fuzz.run import SECONDS
+from tests.support import warm_child
 from tests.support.checkpoints import write_target
-from tests.support.drafts import valid_draft, write
+from tests.support.drafts import Draft, valid_draft, write
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
-from vllm_eagle_ext.preflight.serve import serve_command
+from vllm_eagle_ext.preflight import dry
+from vllm_eagle_ext.preflight.check import CheckRequest, run_check
+from vllm_eagle_ext.preflight.serve import serve_environment
 
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 3, 0.5, "", "x", [], [3], ["x"], [None], {}, {"0": "x"}, {"x": 5},
@@ -61,41 +66,55 @@ def changes(config: dict[str, Any], config_class: type) -> Iterator[tuple[Path_,
             yield ("rope_scaling",), {name: value for name, value in rope.items() if name != key}
 
 
-def approved(folder: Path, target: Path, k: int) -> CheckResult | None:
+def drawn(seed: int, count: int) -> Iterator[tuple[str, Path_, Any]]:
+    """So many changes of all families', drawn at random."""
+    found = [
+        (family, path, value)
+        for family, judged in CLASSES.items()
+        for path, value in changes(valid_draft(family).config, judged)
+    ]
+    yield from random.Random(seed).sample(found, count)
+
+
+def verdicts(folder: Path, target: Path, draft: Draft) -> tuple[str, str]:
+    """What a check says, and a start: "refused" where the files are, which a start sees first."""
+    begun = time.process_time()
+    request = CheckRequest(draft=str(folder), target=str(target), k=draft.k, options={}, platform="cpu")
     try:
-        result = run_check(
-            CheckRequest(draft=str(folder), target=str(target), k=k, options={}, platform="cuda")
-        )
+        result = run_check(request)
     except EagleExtError:
-        return None
-    return result if result.inspection.spec and not result.exit_code else None
+        return "refused by its files", ""
+    finally:
+        assert time.process_time() - begun < SECONDS
+    if result.exit_code:
+        return "refused by its files", ""
+    final = dry.Final(result, dry.ask_engine(result, ["--skip-tokenizer-init"]))
+    asked = {"method": result.method, "model": str(folder), "num_speculative_tokens": draft.k}
+    keywords = {"model": str(target), "skip_tokenizer_init": True, "speculative_config": asked}
+    started = warm_child.of_device(None).start(keywords, serve_environment(result))
+    # A child that has no answer has died, or went beyond its time.
+    said = final.verdict if final.answer.is_asked else f"not asked: {final.answer.why}"
+    return said, "served" if started["served"] else "refused"
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
-    "family",
-    [
-        "native",
-        *(
-            pytest.param(family, marks=pytest.mark.long)
-            for family in ("mla", "quantised", "qwen3", "speculators")
-        ),
-    ],
-)  # fmt: skip
-def test_what_is_approved_is_built(family, tmp_path):
-    draft, worker, target = valid_draft(family), Worker("build"), write_target(tmp_path / "target")
-    folder = write(draft, tmp_path / "draft")
-    config = json.loads((folder / "config.json").read_text())
-    failed, built = [], 0
-    for path, value in changes(config, CLASSES[family]):
-        changed = copy.deepcopy(config)
+    ("seed", "count"),
+    [(1, 60), pytest.param(2, 3000, marks=pytest.mark.long)],
+)
+def test_a_check_says_what_a_start_says(monkeypatch, tmp_path, seed, count):
+    monkeypatch.setattr(dry, "start_child", warm_child.start_warmly)
+    target, said, wrong = write_target(tmp_path / "target"), Counter(), []
+    drafts = {family: valid_draft(family) for family in CLASSES}
+    places = {family: write(draft, tmp_path / family) for family, draft in drafts.items()}
+    for family, path, value in drawn(seed, count):
+        changed = copy.deepcopy(drafts[family].config)
         at(changed, path[:-1])[path[-1]] = value
-        (folder / "config.json").write_text(json.dumps(changed))
-        if result := approved(folder, target, draft.k):
-            built += 1
-            answer = worker.run(serve_command(result))
-            failed += [(".".join(path), value, answer["failure"])] if answer["failure"] else []
-    worker.close()
-    print(f"{family}: {built} approved")
-    assert built > 300
-    assert not failed
+        (places[family] / "config.json").write_text(json.dumps(changed))
+        check, start = verdicts(places[family], target, drafts[family])
+        said[check] += 1
+        if start and check != start:
+            wrong.append((family, ".".join(path), value, check, start))
+    print(f"{count} configs: {dict(said)}")
+    assert not wrong
+    assert said["served"] > count // 20
+    assert said["refused"] > count // 20

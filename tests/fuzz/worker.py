@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz.worker check|build`: runs jobs, one line of JSON in, one out.
+"""`python -m tests.fuzz.worker`: runs jobs, one line of JSON in, one out.
 
 SIGALRM ends the process if a job hangs, whatever it does then: it has no handler.
 """
@@ -9,17 +9,15 @@ import json
 import os
 import re
 import resource
-import shlex
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-HANG = {"check": 20, "build": 120}  # seconds
+HANG = 20  # seconds
 ADDRESS_SPACE = 4 * 2**30  # of a check: an allocation by a stranger's number fails instead of swapping
 FORGED = "FORGED"  # a changed text has a line that begins with it
 _STATUS = Path("/proc/self/status")
@@ -68,56 +66,14 @@ def _checker() -> Callable[[Any], dict[str, Any]]:
     return check
 
 
-def _builder() -> Callable[[Any], dict[str, Any]]:
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.transformers_utils import repo_utils
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    from vllm_eagle_ext import plugin
-
-    plugin.register()
-    repo_utils.time = SimpleNamespace(sleep=lambda seconds: None)  # before vLLM reads a config again
-    parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
-
-    def build(command: str) -> dict[str, Any]:
-        """Build what the printed command starts with."""
-        words = shlex.split(command)
-        start = words.index("vllm")
-        settings = {"VLLM_USE_V2_MODEL_RUNNER": "0"} | dict(word.split("=", 1) for word in words[:start])
-        os.environ |= settings
-        try:
-            words = ["--model", *words[start + 2 :], "--skip-tokenizer-init"]
-            arguments = parser.parse_args(words)
-            engine_args = AsyncEngineArgs.from_cli_args(arguments)
-            model_config = engine_args.create_model_config()
-            engine_args.create_speculative_config(model_config, _ranks(engine_args))
-        except (Exception, SystemExit) as error:  # noqa: BLE001
-            return {"failure": f"{_where(error)}: {_kind(error)}", "error": str(error)[:600]}
-        return {"failure": ""}
-
-    return build
-
-
-def _ranks(engine_args: Any) -> Any:
-    from vllm.config import ParallelConfig
-
-    return ParallelConfig(tensor_parallel_size=engine_args.tensor_parallel_size)
-
-
-def _kind(error: BaseException) -> str:
-    """The message without its values."""
-    text = re.sub(r"'[^']*'|\"[^\"]*\"|[\d.]+", "_", " ".join(str(error).split()))
-    return text[:90]
-
-
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # vLLM logs there
-    run = {"check": _checker, "build": _builder}[sys.argv[1]]()
+    run = _checker()
     print("ready", file=answers, flush=True)
     os.dup2(1, 2)
     for line in sys.stdin:
-        signal.alarm(HANG[sys.argv[1]])
+        signal.alarm(HANG)
         answer = run(json.loads(line))
         signal.alarm(0)
         print(json.dumps(answer), file=answers, flush=True)

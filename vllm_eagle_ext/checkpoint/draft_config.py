@@ -14,17 +14,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from vllm_eagle_ext.checkpoint.findings import Problem
 from vllm_eagle_ext.checkpoint.quantisation_config import normalised
-from vllm_eagle_ext.checkpoint.typed_keys import (
-    SHADOWING,
+from vllm_eagle_ext.checkpoint.silent_keys import (
+    OF_THE_CLASS,
     edit,
-    mistyped,
-    unreadable_format,
+    mistaken,
+    nameless,
     without_nulls,
-    wrong_heads,
 )
 
 Format = Literal["published", "speculators"]
 Count = Annotated[int, Field(gt=0, lt=2**31)]
+Even = Annotated[int, Field(gt=0, lt=2**31, multiple_of=2)]  # rope rotates channels in pairs
 Positive = Annotated[float, Field(gt=0)]
 TokenId = int
 MOST_LAYERS = 64  # a draft with more would cost more than it saves
@@ -128,7 +128,7 @@ class DraftConfig(NestedConfig, ProposalHeads):
     num_hidden_layers: Annotated[int, Field(gt=0, le=MOST_LAYERS)]
     num_attention_heads: Count
     num_key_value_heads: Count | None = None
-    head_dim: Count | None = None
+    head_dim: Even | None = None
     vocab_size: Count = Field(description="of the target")
     draft_vocab_size: Count | None = Field(default=None, description="rows of lm_head; null: vocab_size")
     target_hidden_size: Count | None = Field(
@@ -163,7 +163,7 @@ class DraftConfig(NestedConfig, ProposalHeads):
     q_lora_rank: Count | None = Field(default=None, description="null: queries are not compressed")
     kv_lora_rank: Count | None = Field(default=None, description="of the latent that the cache keeps")
     qk_nope_head_dim: Count | None = Field(default=None, description="of a query's head, not rotated")
-    qk_rope_head_dim: Count | None = Field(default=None, description="of a query's head, rotated")
+    qk_rope_head_dim: Even | None = Field(default=None, description="of a query's head, rotated")
     v_head_dim: Count | None = None
     # drafts that fill in a block
     dflash_config: DFlashConfig | None = None
@@ -225,13 +225,13 @@ def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
     speculators keeps the layer's shape in a block of its own. Keys at the root win over the block's.
 
-    `model_type` and `architectures` of the root name the training class, not the layer, and no key there
-    reaches transformers' class.
+    `model_type` and `architectures` of the root name the training class, not the layer; settings of a
+    class there reach none.
     """
     layer = config.get("transformer_layer_config")
     if format_of(config) != "speculators" or not isinstance(layer, Mapping):
         return config
-    unread = {"model_type", "architectures", *SHADOWING}
+    unread = {"model_type", "architectures", *OF_THE_CLASS}
     root = {key: value for key, value in config.items() if key not in unread}
     return {**layer, **{key: value for key, value in root.items() if value is not None}}
 
@@ -239,16 +239,15 @@ def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def parse_config(config: Mapping[str, Any]) -> DraftConfig | list[Problem]:
     """Return the typed config, or what is wrong with it."""
     flat = dict(flatten(without_nulls(config)))
-    is_published = format_of(config) == "published"
-    problems = [*mistyped(flat, is_published=is_published)]
-    problems += () if is_published else unreadable_format(config)
+    problems = [*mistaken(flat)]
+    problems += () if format_of(config) == "published" else nameless(config)
     try:
         parsed = DraftConfig.model_validate(flat)
     except ValidationError as error:
         found = [_config_problem(details) for details in error.errors()]
         fields = {problem.field for problem in found}
         return [*found, *(problem for problem in problems if problem.field not in fields)]
-    return [*problems, *wrong_heads(flat, is_published=is_published)] or parsed
+    return problems or parsed
 
 
 def _config_problem(details: Any) -> Problem:
@@ -297,4 +296,4 @@ def _remedy(path: str, value: object) -> str:
             return False
         return True
 
-    return edit(path, value, fits)
+    return edit(path, value, fits, is_needed=field.is_required())

@@ -28,9 +28,9 @@ from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.checkpoint.rope_config import rope_problems
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, rules_for
 from vllm_eagle_ext.checkpoint.rules.early import Candidate
+from vllm_eagle_ext.checkpoint.silent_keys import without_nulls
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
 from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
-from vllm_eagle_ext.checkpoint.typed_keys import without_nulls
 from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file
 from vllm_eagle_ext.drafter_classes import Drafter
 

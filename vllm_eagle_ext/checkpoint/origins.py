@@ -83,12 +83,6 @@ def gguf_plugin_is_active() -> bool:
     )
 
 
-def other_plugins() -> bool:
-    """Tell whether plugins of vLLM are installed that are neither this package nor vLLM's own."""
-    known = (f"{__name__.partition('.')[0]}:", "vllm.")
-    return any(not entry.value.startswith(known) for entry in entry_points(group="vllm.general_plugins"))
-
-
 def refuse_gguf(model: str, names: Iterable[str], field: str) -> None:
     """Refuse a draft of which one of these names is a GGUF file, or the plugin's word for one.
 

@@ -13,6 +13,8 @@ from vllm_eagle_ext.checkpoint.layer_ids import vllm_keys
 from vllm_eagle_ext.checkpoint.quantisation import named_for_vllm
 from vllm_eagle_ext.drafters.gate_rows import GatePlan
 from vllm_eagle_ext.drafters.strict_weights import LoadingPlan
+from vllm_eagle_ext.errors import UnsupportedDraftError
+from vllm_eagle_ext.preflight.vllm_says import words_of
 from vllm_eagle_ext.resolved_marker import write_marker
 
 _SECTIONS = ("mrope_section", "mrope_interleaved", "xdrope_section")
@@ -46,6 +48,27 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
         write_marker(hf_config, weights=asdict(loading_plan(case, strict=strict)))
     hf_config.architectures = [spec.drafter.architecture]
     config.update_arch_()
+
+
+def require_quantisation(config: Any, case: Case) -> None:
+    """Let vLLM read the draft's quantisation, which it does after it has loaded the target.
+
+    Raises:
+        UnsupportedDraftError: vLLM cannot, with its words.
+    """
+    if case.spec.quantisation is None:
+        return
+    from vllm.config import VllmConfig
+
+    try:
+        VllmConfig.get_quantization_config(config.draft_model_config, config.draft_load_config)
+    except Exception as error:
+        words, keys = words_of(error)
+        raise UnsupportedDraftError(
+            field=f"{'.'.join(keys) or 'quant_method'} of the draft's quantization_config",
+            value=case.spec.quantisation, allowed=f"what vLLM reads: {words}",
+            remedy="state in config.json how its exporter quantised it, or ask its publisher",
+        ) from error  # fmt: skip
 
 
 def _write_depth(hf_config: Any, case: Case) -> None:

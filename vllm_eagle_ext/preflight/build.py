@@ -12,13 +12,12 @@ from typing import Any
 from vllm_eagle_ext import compat, failed_start, metrics
 from vllm_eagle_ext.checkpoint import Case, Inspection
 from vllm_eagle_ext.checkpoint.registry import methods
-from vllm_eagle_ext.checkpoint.typed_keys import without_nulls
 from vllm_eagle_ext.engine_rules import ENGINE_RULES, UNTESTED_RULES
 from vllm_eagle_ext.errors import UnsupportedVllmError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import Options, parse_options
-from vllm_eagle_ext.preflight.apply import apply_spec
+from vllm_eagle_ext.preflight.apply import apply_spec, require_quantisation
 from vllm_eagle_ext.preflight.apply_engine import (
     apply_hybrid_state,
     keep_last_block,
@@ -35,10 +34,10 @@ from vllm_eagle_ext.preflight.ask import (
 )
 from vllm_eagle_ext.preflight.inspect_start import inspect_start
 from vllm_eagle_ext.preflight.messages import judge, log_inspection
+from vllm_eagle_ext.preflight.nulls import build_without_nulls, readable
 from vllm_eagle_ext.releases import how_tested
 
 logger = get_logger(__name__)
-
 
 _JUDGED = "_eagle_ext_judged"  # field of EngineArgs: what the second step is given
 
@@ -99,7 +98,7 @@ def _build(build: Callable[[], Any], inspection: Inspection | None, target: Any)
     if inspection is None or inspection.case is None:
         return build()
     dtype = str(target.dtype).removeprefix("torch.")
-    with compat.reading_configs(partial(without_nulls, dtype=dtype)):
+    with compat.reading_configs(partial(readable, dtype=dtype), build_without_nulls):
         return build()
 
 
@@ -145,6 +144,7 @@ def _apply_draft(engine_args: Any, target: Any, config: Any, inspection: Inspect
     keep_last_block(engine_args, config, case)
     share_the_targets_group(engine_args, target, case)
     apply_spec(config, case, strict=case.request.options.strict)
+    require_quantisation(config, case)
     log_inspection(inspection, target.get_total_num_hidden_layers())
     metrics.publish_draft(engine_args, target, case.spec, config.num_speculative_tokens)
 

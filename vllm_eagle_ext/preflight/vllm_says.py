@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity
-from vllm_eagle_ext.checkpoint.typed_keys import edit
+from vllm_eagle_ext.checkpoint.silent_keys import edit
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.printable import printable
 
@@ -42,7 +42,7 @@ def finding_of(
     if isinstance(error, EagleExtError):
         own = Problem(field=error.field, value=error.value, allowed=error.allowed, remedy=error.remedy)
         return Finding("refused_at_start", Severity.ERROR, own, False)
-    words, keys = _words(error)
+    words, keys = words_of(error)
     field, value, remedy = _place(error, draft, target), "refused by vLLM", _ANY_FILE
     if key := next((key for key in keys if key in speculative), None):
         field, value = f"speculative_config.{key}", speculative[key]
@@ -51,6 +51,8 @@ def finding_of(
     elif key := next((key for key in keys if key in config and draft in field), None):
         value, remedy = config[key], edit(key, config[key], lambda guess: guess != config[key])
         field = f"{key} in the {field}"
+    if "MTP" in words:
+        remedy = "write another model_type in the draft's config.json: vLLM takes it for a target's"
     problem = Problem(field=field, value=value, allowed=f"vLLM says: {words}", remedy=remedy)
     return Finding(RULE, Severity.ERROR, problem, False)
 
@@ -79,7 +81,7 @@ def _functions(error: BaseException) -> Iterator[str]:
         now = now.__cause__ or now.__context__
 
 
-def _words(error: BaseException) -> tuple[str, list[str]]:
+def words_of(error: BaseException) -> tuple[str, list[str]]:
     """Return the first thing that an error says, on one line, and the keys that it names."""
     keys: list[str] = []
     said = _text(error)

@@ -7,7 +7,7 @@ Symptom: A draft of type `deepseek_v3`, `qwen3_next` or `qwen3_5_text` ends with
 Cause: `config/speculative.py`, `SpeculativeConfig.hf_config_override` rewrites such configs into MTP
   heads before the method is looked at.
 Releases: 0.32 and 0.33 (run).
-Workaround: Refused with a model type that reads the same keys (`model_type_is_readable`).
+Workaround: DeepSeek's types are refused with one that reads the same keys (`model_type_is_readable`).
 Remedy: the model type that the refusal names.
 Can go when: `hf_config_override` sees the method.
 """

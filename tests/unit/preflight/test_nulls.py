@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import pytest
+import transformers
 
 from tests.support.checkpoints import tiny_draft
 from tests.support.drafts import LAYER, valid_draft, write
-from tests.unit.checkpoint.test_typed_keys import SETTINGS
 from tests.unit.preflight.configs import speculative_config
+from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
+from vllm_eagle_ext.checkpoint.stock_gaps import NOT_NULL
+from vllm_eagle_ext.preflight.nulls import build_without_nulls
 
+# Settings of the class that a saved config may state, and a value with which vLLM goes on.
+SETTINGS = {
+    "attribute_map": {}, "has_no_defaults_at_init": False, "ignore_keys_at_rope_validation": ["x"],
+    "per_layer_config": {}, "sub_configs": {},
+}  # fmt: skip
+CLASSES = ("DeepseekV3Config", "Glm4MoeConfig", "GptOssConfig", "LlamaConfig", "MistralConfig",
+           "Qwen3Config")  # fmt: skip
 NULLS = (
     "attention_bias", "mlp_bias", "tie_word_embeddings", "initializer_range", "hidden_act", "use_cache",
     "rope_theta", "auto_map",
@@ -94,3 +105,55 @@ def test_a_speculators_draft_needs_no_speculators_config(target, tmp_path):
     draft.config["speculators_config"] = None
     draft.config[LAYER]["rope_theta"] = None
     assert config_of(target, write(draft, tmp_path / "draft"))["vocab_size"]
+
+
+def takes(config_class, config):
+    try:
+        config_class.from_dict(dict(config))
+    except Exception:  # noqa: BLE001 - whatever it says
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_each_null_is_dropped_that_the_class_refuses_and_no_other(name):
+    judged = getattr(transformers, name)
+    config = {field.name: None for field in fields(judged) if field.name != "model_type"}
+    built = []
+    build_without_nulls(judged, config, lambda kept: built.append(kept) or judged.from_dict(kept))
+    assert built
+    for key in config:
+        assert takes(judged, {key: None}) == (key in built[-1]), key
+
+
+def test_a_null_in_the_place_of_a_method_is_dropped():
+    """The class takes it, and what calls the method fails."""
+    config = dict.fromkeys(("to_dict", "update", "num_labels", "draft_vocab_size"))
+    built = build_without_nulls(transformers.LlamaConfig, config, transformers.LlamaConfig.from_dict)
+    assert built.to_dict()["draft_vocab_size"] is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [({"use_cache": 0}, "use_cache"), ({"num_attention_heads": 3}, "multiple of")],
+)
+def test_nothing_else_is_dropped(wrong, words):
+    config = {"attention_bias": None, **wrong}
+    tried = []
+    with pytest.raises(Exception, match=words):
+        build_without_nulls(
+            transformers.LlamaConfig, config,
+            lambda kept: tried.append(kept) or transformers.LlamaConfig.from_dict(kept),
+        )  # fmt: skip
+    assert all(kept.items() >= wrong.items() for kept in tried)
+
+
+def test_the_nulls_that_a_copy_leaves_out_are_those_of_the_classes():
+    refused = {
+        field.name
+        for judged in (transformers.LlamaConfig, transformers.Qwen3Config)
+        for field in fields(judged)
+        if not takes(judged, {field.name: None})
+    }
+    needed = {name for name, field in DraftConfig.model_fields.items() if field.is_required()}
+    assert refused - needed - {"head_dim"} == set(NOT_NULL) - {"auto_map", "rope_theta"}

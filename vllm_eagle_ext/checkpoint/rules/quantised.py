@@ -27,7 +27,7 @@ from vllm_eagle_ext.checkpoint.quantisation_config import (
     first_gptq_rules,
     malformed_gptq_rules,
     target_patterns,
-    wrong_types,
+    unnamed,
 )
 from vllm_eagle_ext.checkpoint.tensors import HOLDS_WEIGHTS
 
@@ -42,18 +42,17 @@ _AS_EXPORTED = "state in config.json how its exporter quantised it, or ask its p
 
 @rule(Severity.ERROR)
 def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
-    """Refuse a malformed config: vLLM takes these keys as they are, and fails where it uses them."""
+    """Refuse lists that name no modules, and patterns that vLLM may match without an end."""
     config = case.config.quantization_config
     if config is None:
         return
-    for place, value, allowed in wrong_types(config):
+    for place, value, allowed in unnamed(config):
         yield Problem(
             field=f"{place} of the draft's quantization_config", value=value, allowed=allowed,
             remedy=_AS_EXPORTED,
         )  # fmt: skip
         return
-    method = config.get("quant_method")
-    understood = method in (*LISTS, *GPTQ_METHODS)
+    understood = config["quant_method"] in (*LISTS, *GPTQ_METHODS)
     if not understood and (pattern := next(endless_patterns(config), None)) is not None:
         yield Problem(
             field="a pattern in the draft's quantization_config", value=pattern,

@@ -9,8 +9,8 @@ from typing import Any
 from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.checkpoint.flags import FLAGS, LAYER_BLOCK
 from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY, vllm_keys
+from vllm_eagle_ext.checkpoint.silent_keys import without_nulls
 from vllm_eagle_ext.checkpoint.stock_gaps import UNKNOWN
-from vllm_eagle_ext.checkpoint.typed_keys import without_nulls
 
 _AT_ROOT = ("draft_vocab_size", "target_hidden_size", IDS_KEY, *FLAGS)  # in the speculators format
 _DROPPED = ("architectures", "eagle_config", *_AT_ROOT)  # of the layer's block

@@ -113,21 +113,6 @@ def test_patterns_of_methods_that_are_not_understood(tmp_path, method):
         assert rule in names(found.errors), pattern
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        ("weights", {"type": "INT", "strategy": "CHANNEL", "num_bits": 8}),
-        ("weights", {"type": "float", "strategy": "BLOCK", "block_structure": "128x128"}),
-    ],
-)
-def test_what_vllm_takes_is_well_formed(tmp_path, place, value):
-    draft = valid_draft("quantised")
-    config = draft.config["quantization_config"]
-    config["config_groups"]["group_0"][place] = value
-    config.pop("format", None)
-    assert "quantisation_is_well_formed" not in names(inspect(draft, tmp_path).errors)
-
-
 def test_modelopts_own_form_names_no_method(tmp_path):
     draft = valid_draft("quantised")
     draft.config["quantization_config"] = {
@@ -142,10 +127,7 @@ def test_modelopts_own_form_names_no_method(tmp_path):
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        ("targets", 5), ("targets", [5]), ("targets", []), ("targets", None), ("weights", 5),
-        ("weights.num_bits", "x"), ("weights.strategy", "x"), ("weights.strategy", 5),
-        ("weights.symmetric", "x"), ("weights.dynamic", "x"), ("weights.type", 5),
-        ("input_activations", []), ("format", 5),
+        ("targets", 5), ("targets", [5]), ("targets", None),
     ],
 )  # fmt: skip
 def test_wrong_types_in_a_group(tmp_path, place, value):
@@ -159,16 +141,14 @@ def test_wrong_types_in_a_group(tmp_path, place, value):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("quant_method", 5), ("quant_method", None), ("config_groups", 5), ("config_groups", None),
-        ("ignore", 5), ("ignore", [5]), ("ignore", "lm_head"), ("format", 5),
+        ("quant_method", 5), ("quant_method", None), ("config_groups", 5), ("config_groups", {"a": 5}),
+        ("ignore", 5), ("ignore", [5]), ("ignore", "lm_head"),
     ],
 )  # fmt: skip
 def test_wrong_types_of_a_quantisation(tmp_path, key, value):
     draft = valid_draft("quantised")
     draft.config["quantization_config"][key] = value
-    found = names(inspect(draft, tmp_path).errors)
-    allowed = {"quantisation_is_well_formed"} if (key, value) != ("ignore", None) else set()
-    assert allowed <= found
+    assert "quantisation_is_well_formed" in names(inspect(draft, tmp_path).errors)
 
 
 def test_the_number_of_a_layer_has_no_end(tmp_path):
@@ -177,11 +157,3 @@ def test_the_number_of_a_layer_has_no_end(tmp_path):
     draft.tensors[f"layers.{'9' * 5000}.mlp.down_proj.weight"] = weight.clone()
     with time_limit():
         assert names(inspect(draft, tmp_path).errors)
-
-
-def test_the_methods_are_those_of_vllm():
-    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
-
-    from vllm_eagle_ext.checkpoint.quantisation_config import KNOWN_METHODS
-
-    assert set(QUANTIZATION_METHODS) - KNOWN_METHODS == set()

@@ -10,7 +10,6 @@ from tests.support.drafts import inspect, valid_draft
 from tests.support.quantised_drafts import gptq_draft
 from tests.unit.checkpoint.rules.broken import names
 from tests.unit.checkpoint.rules.changes import ATTENTION, IGNORE, as_qwen3, key, plain, quantised_fc
-from vllm_eagle_ext.checkpoint.quantisation_config import KNOWN_METHODS as KNOWN
 
 PLAIN_MLP = [plain(f"midlayer.mlp.{part}_proj.weight") for part in ("gate", "up")]
 PLAIN_ATTENTION = [plain(f"{ATTENTION}.{part}_proj.weight") for part in "qkv"]
@@ -159,14 +158,3 @@ def test_gptq_groups_are_those_of_its_scales(tmp_path, rules):
     assert names(found.errors) == ({"qweights_fit"} if rules else set())
     if rules:
         assert "one per 64 columns" in str(found.errors[0].problem)
-
-
-def test_a_method_that_no_vllm_knows(tmp_path):
-    """Where it is known that no plugin may bring it."""
-    draft = valid_draft("quantised")
-    draft.config["quantization_config"]["quant_method"] = "tomorrow"
-    found = {known: inspect(draft, tmp_path, engine={"quantisations": known}) for known in (None, KNOWN)}
-    assert not found[None].errors
-    (error,) = found[KNOWN].errors
-    assert error.rule == "quantisation_is_well_formed"
-    assert error.problem.value == "tomorrow"

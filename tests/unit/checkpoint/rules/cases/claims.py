@@ -93,15 +93,6 @@ CASES = [
         words=("model_type", "'deepseek_v3'", "multi-token-prediction", '"kimi_k2"'),
     ),
     case(
-        "model_type_is_readable", "unknown_to_this_vllm", "qwen3",
-        engine={"model_types": frozenset({"llama"})},
-        words=("model_type", "'qwen3'", "this vLLM"),
-    ),
-    case(
-        "model_type_is_usual", "where_vllm_cannot_be_asked", "native", key("model_type", "olmo2"),
-        words=("model_type", "'olmo2'", "such as dflash, glm4_moe"),
-    ),
-    case(
         "architecture_is_served", "eagle_1_by_its_method", "native", as_eagle_1,
         engine={"method": "eagle"}, words=("'LlamaForCausalLMEagle3'", *EAGLE_1),
     ),
