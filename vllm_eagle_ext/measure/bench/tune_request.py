@@ -8,11 +8,10 @@ from dataclasses import replace
 
 from vllm_eagle_ext.engine_rules.cache_groups import has_fixed_blocks
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.bench.engines import lists_of, most_steps
+from vllm_eagle_ext.measure.bench.engines import most_steps
 from vllm_eagle_ext.measure.bench.request import BenchRequest, Prompts, require_served, same_of
 from vllm_eagle_ext.measure.bench.results import ADAPTIVE_KEY, SCHEDULE_KEY, Settings
 from vllm_eagle_ext.measure.engine.client import refuse_reserved
-from vllm_eagle_ext.measure.engine.held_length import schedule_of
 from vllm_eagle_ext.measure.prompts import PromptSet, read_texts, token_ids, tokenizer_keywords
 from vllm_eagle_ext.measure.tokenizer import Tokenizer
 from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
@@ -35,7 +34,8 @@ def resolve_tune(request: BenchRequest) -> tuple[Settings, Prompts]:
     _refuse_chosen(request)
     asked, checked = _checked_draft(request)
     ks = _lengths(request, asked.k or 0, checked)
-    _check_as_started(request, asked, ks, checked)
+    if request.adaptive:
+        _refuse_adaptive(checked)
     # The prompts, and room for the steps.
     levels = _levels(request)
     found, read = _prompts_by_context(request, max(levels))
@@ -151,22 +151,6 @@ def _checked_draft(request: BenchRequest) -> tuple[CheckRequest, CheckResult]:
         result = run_check(asked)
     require_served(result, f"{asked.draft}, K={asked.k}")
     return asked, result
-
-
-def _check_as_started(
-    request: BenchRequest, asked: CheckRequest, ks: list[int], checked: CheckResult
-) -> None:
-    """Check what is started beyond one K: the engine that holds every length, and that of --adaptive.
-
-    Raises:
-        UnsupportedDraftError: a start would refuse it.
-    """
-    key = {**request.speculative, SCHEDULE_KEY: lists_of(schedule_of(ks))}
-    require_served(run_check(replace(asked, speculative=key)), f"--lengths {','.join(map(str, ks))}")
-    if request.adaptive:
-        _refuse_adaptive(checked)
-        key = {**request.speculative, ADAPTIVE_KEY: True}
-        require_served(run_check(replace(asked, speculative=key)), "--adaptive")
 
 
 def _refuse_adaptive(checked: CheckResult) -> None:
