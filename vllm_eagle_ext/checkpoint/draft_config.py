@@ -22,9 +22,16 @@ from vllm_eagle_ext.checkpoint.silent_keys import (
     without_nulls,
 )
 
+
+def _even(value: int) -> int:
+    if value % 2:
+        raise ValueError("an even number: rope rotates channels in pairs")
+    return value
+
+
 Format = Literal["published", "speculators"]
 Count = Annotated[int, Field(gt=0, lt=2**31)]
-Even = Annotated[int, Field(gt=0, lt=2**31, multiple_of=2)]  # rope rotates channels in pairs
+Even = Annotated[Count, AfterValidator(_even)]
 Positive = Annotated[float, Field(gt=0)]
 TokenId = int
 MOST_LAYERS = 64  # a draft with more would cost more than it saves
@@ -283,6 +290,8 @@ def _remedy(path: str, value: object) -> str:
     """Say what to edit; the file may be the one that was published."""
     if path == "hidden_act" and isinstance(value, str):
         return "use another draft: no drafter of vLLM computes this activation"
+    if path.endswith("head_dim") and type(value) is int:
+        return "correct the number, if the tensors have others; otherwise use another draft"
     field = DraftConfig.model_fields.get(path)
     if field is None:
         return "correct the value, or leave the key out"

@@ -63,7 +63,7 @@ def test_refused_with_field_value_and_edit(tmp_path, family, key, value, edit):
     [
         ("draft_vocab_size", "96", 'write "draft_vocab_size": 96, or leave the key out'),
         ("hidden_size", "64", 'write "hidden_size": 64'),
-        ("head_dim", 33, "leave the key out"),
+        ("head_dim", 33, "correct the number, if the tensors have others; otherwise use another draft"),
         ("rms_norm_eps", 1, "write the value that the draft was trained with"),
         ("hidden_act", "gelu", "use another draft: no drafter of vLLM computes this activation"),
         ("eagle_config.norm_output", "x", "correct the value, or leave the key out"),
