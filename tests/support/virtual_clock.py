@@ -23,12 +23,11 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWind
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from tests.support.planning import kv_cache_planning
 from tests.support.stepping import Stepper
 from tests.unit.memory.built_model import Builder, Case
 from vllm_eagle_ext.memory.footprint import GPU_BATCH
 from vllm_eagle_ext.memory.geometry import Attention
-from vllm_eagle_ext.replay.built_caches import Specs, built_specs
+from vllm_eagle_ext.replay.built_caches import Specs, built_specs, planning
 
 MOST_REQUESTS = 256  # at a time
 _IDS = range(1000, 100_000)  # of prompts
@@ -129,8 +128,8 @@ def plan_engine(build: Builder, served: Served) -> Engine:
     scheduling.max_num_batched_tokens = scheduling.max_num_scheduled_tokens = GPU_BATCH
     scheduling.max_num_seqs, scheduling.async_scheduling = MOST_REQUESTS, True
     config.cache_config.enable_prefix_caching = served.prefix_caching
-    groups = kv_cache_planning.get_kv_cache_groups(config, specs)
-    planned = kv_cache_planning.get_kv_cache_config_from_groups(config, groups, served.budget)
+    groups = planning.get_kv_cache_groups(config, specs)
+    planned = planning.get_kv_cache_config_from_groups(config, groups, served.budget)
     cache = kv_cache_utils.generate_scheduler_kv_cache_config([planned])
     config.cache_config.num_gpu_blocks = cache.num_blocks
     return Engine(config, cache)

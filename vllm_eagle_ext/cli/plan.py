@@ -119,6 +119,7 @@ _Reserve = Annotated[
     float,
     typer.Option(min=0, callback=_finite, help="Keep this many GiB for activations and graphs."),
 ]
+_ByVllm = Annotated[bool, typer.Option("--by-vllm", help="Let vLLM plan any kind of target, in 15 s.")]
 _Cpu = Annotated[bool, typer.Option("--cpu", help="Plan for vLLM's CPU backend.")]
 
 
@@ -146,6 +147,7 @@ def plan(
     attention_block: _Block = None,
     mamba_block_size: _StateBlock = None,
     cpu: _Cpu = False,
+    by_vllm: _ByVllm = False,
     as_json: parameters.AsJson = False,
 ) -> None:
     """Show the GPU memory that drafting needs, and what fits.
@@ -160,13 +162,13 @@ def plan(
         raise typer.BadParameter("give one draft, as DRAFT; --draft is its former name")
     if not (target or draft or draft_option):
         raise typer.BadParameter("name the target, or a draft that names it", param_hint="--target")
-    from vllm_eagle_ext.cli.plan_output import print_plans, to_json
+    from vllm_eagle_ext.cli.plan_output import print_by_vllm, print_plans, to_json
     from vllm_eagle_ext.plan.request import PlanRequest
     from vllm_eagle_ext.plan.run import run_plans
 
     # Plan for each K.
     try:
-        plans = run_plans(PlanRequest(
+        request = PlanRequest(
             target=target or None, target_revision=target_revision, gpu_mem=gpu_mem, tp=tp,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs, gpu_memory_utilization=gpu_memory_utilization,
@@ -175,7 +177,11 @@ def plan(
             download_dir=download_dir, vllm=vllm, device=device,
             gdn_prefill=gdn_prefill, attention_block=attention_block, mamba_block_size=mamba_block_size,
             draft_window=_asked_draft_window(draft_window), draft_vocabulary=draft_vocabulary,
-        ), list(dict.fromkeys(numbers(k, "-k"))))  # fmt: skip
+        )  # fmt: skip
+        ks = list(dict.fromkeys(numbers(k, "-k")))
+        if by_vllm:
+            raise typer.Exit(print_by_vllm(request, ks, as_json=as_json))
+        plans = run_plans(request, ks)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
     # Print, and end as the worst plan does.

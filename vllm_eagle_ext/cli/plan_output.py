@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +20,7 @@ from vllm_eagle_ext.plan.advice import advise, line
 from vllm_eagle_ext.plan.dense import KvCost
 from vllm_eagle_ext.plan.device import GIB
 from vllm_eagle_ext.plan.draft import Draft
+from vllm_eagle_ext.plan.request import PlanRequest
 from vllm_eagle_ext.plan.run import DensePlan, HybridPlan, Plan, PlanInputs
 
 
@@ -169,6 +171,17 @@ def _plan_table(premises: PlanInputs, more: str = "") -> Table:
     rank = " and rank" if premises.request.tp > 1 else ""
     table.add_column(f"per request{rank}{more}", style="dim")
     return table
+
+
+def print_by_vllm(request: PlanRequest, ks: Sequence[int], *, as_json: bool) -> int:
+    """Let vLLM plan each K, print what it says, and return the exit code."""
+    from vllm_eagle_ext.plan.by_vllm import lines, plan_by_vllm
+
+    plans = [plan_by_vllm(request, k) for k in ks]
+    code = 0 if all(plan["requests"] >= 1 for plan in plans) else 1
+    text = "\n".join(line for plan in plans for line in lines(plan))
+    typer.echo(json_text({"by_vllm": plans}, code) if as_json else text)
+    return code
 
 
 def to_json(plans: Sequence[Plan]) -> str:

@@ -27,7 +27,8 @@ STATE_DTYPE_UNREAD = (
     "MiniCPMV4_6ForConditionalGeneration",
     "MiniCPMV4_7ForConditionalGeneration",
 )
-_ROWS_WITH_IMAGES = 4  # of vLLM's MRotaryEmbedding for each position
+_ROWS_WITH_IMAGES = 4  # of vLLM's MRotaryEmbedding; where sections interleave, as Qwen3's, one
+_FLOAT32_TABLES = ("gpt_oss",)  # model types whose class asks for tables of float32
 _LINEAR, _FULL = "linear_attention", "full_attention"
 _REMEDY = "correct the target's config.json, or name another"
 
@@ -230,29 +231,28 @@ def _bad_size(key: str, value: object, allowed: str) -> UnsupportedTargetError:
     )
 
 
-def rope_table_bytes(config: Mapping[str, Any], element_bytes: int = 2) -> int:
+def rope_table_bytes(config: Mapping[str, Any]) -> int:
     """Compute the bytes of vLLM's table of sines and cosines, which each rank keeps whole.
 
     It has a row per position, four for each where images have positions of their own; 0 where the config
-    states no rope or no positions.
-
-    Args:
-        config: of a target or a draft.
-        element_bytes: of the model's dtype.
+    of a target or a draft states no rope or no positions.
     """
+    rows, rotated, element_bytes, *_ = rope_table(config) or (0, 0, 0)
+    return int(rows * rotated * element_bytes)
+
+
+def rope_table(config: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Describe that table: rows, width, bytes of an element, rope. vLLM keeps equal ones once."""
     text = text_config(config)
     positions = text.get("max_position_embeddings")
     if rope_problems(text) or type(positions) is not int:
-        return 0
-    rope = read_rope(text)
+        return None
+    rope, block = read_rope(text), rope_block(text)
     width = text.get("qk_rope_head_dim")
     try:
         rotated = int(width if type(width) is int else head_dim(text) * rope.partial)
     except ValueError:  # no heads are stated
-        return 0
-    rows = max(rope.rows(positions).values()) * (_ROWS_WITH_IMAGES if _has_sections(text) else 1)
-    return int(rows * rotated * element_bytes)
-
-
-def _has_sections(text: Mapping[str, Any]) -> bool:
-    return rope_block(text).get("mrope_section") is not None
+        return None
+    is_plain = block.get("mrope_section") is None or block.get("mrope_interleaved")
+    rows = max(rope.rows(positions).values()) * (1 if is_plain else _ROWS_WITH_IMAGES)
+    return rows, rotated, 4 if text.get("model_type") in _FLOAT32_TABLES else 2, rope, dict(block)

@@ -150,5 +150,5 @@ def estimate_dense(config: Mapping[str, Any], target: DenseTarget) -> Estimate:
 def _bad_target(key: str, value: object, allowed: str) -> UnsupportedTargetError:
     return UnsupportedTargetError(
         field=f"{key} of the target's config.json", value=value, allowed=allowed,
-        remedy="ask vLLM's own log, which states at start how many tokens fit",
+        remedy="add --by-vllm and a draft: the planner of the vLLM that is installed knows such layers",
     )  # fmt: skip

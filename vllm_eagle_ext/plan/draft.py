@@ -20,7 +20,7 @@ from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file
 from vllm_eagle_ext.drafter_classes import Drafter
 from vllm_eagle_ext.errors import EagleExtError, OptionsError, UnsupportedDraftError
-from vllm_eagle_ext.memory.geometry import Attention, rope_table_bytes
+from vllm_eagle_ext.memory.geometry import Attention, rope_table, rope_table_bytes
 from vllm_eagle_ext.memory.parameter_count import HeadRead, head_read
 from vllm_eagle_ext.plan.model_files import Model, open_model, size_of
 from vllm_eagle_ext.plan.request import PlanRequest
@@ -84,7 +84,7 @@ def read_draft(
         non_causal=not all(layer.causal for layer in found),
         window=window,
         keeps_all=keeps_all and window is not None,
-        tables=rope_table_bytes(flat),
+        tables=0 if rope_table(flat) == rope_table(target) else rope_table_bytes(flat),
         head_read=head_read(row * head, target, at_once=family.drafts_in_parallel),
     )  # fmt: skip
 
@@ -158,12 +158,12 @@ def _read_config(
             flat = own_depth(files, flat, drafter, depth)
     config = parse_config(flat if format_of(model.config) == "published" else model.config)
     if isinstance(config, list):
-        raise _refusal(config[0], config[0].field)
+        raise refusal(config[0], config[0].field)
     if drafter is None or not drafter.backbone.has_kv_heads:
         raise UnsupportedDraftError(
             field="DRAFT", value=model.name,
             allowed="an EAGLE-3 or DFlash draft that keeps keys and values per head",
-            remedy="leave the draft out, and lower --gpu-mem by the draft's size",
+            remedy="add --by-vllm, or leave the draft out and lower --gpu-mem by its size",
         )  # fmt: skip
     return drafter, flat, config
 
@@ -190,13 +190,14 @@ def _window_to_give(
         window = None
     layers = published if window is None else with_window(published, window)
     for problem in window_problems(asked, window, drafter, layers, read_rope(flat), length):
-        raise _refusal(problem, _WINDOW)
+        raise refusal(problem, _WINDOW)
     for problem in () if window is None else too_narrow(window, k):
-        raise _refusal(problem, _WINDOW)
+        raise refusal(problem, _WINDOW)
     return window
 
 
-def _refusal(problem: Problem, field: str) -> UnsupportedDraftError:
+def refusal(problem: Problem, field: str) -> UnsupportedDraftError:
+    """Make the error of a problem, under the name that a user has for its field."""
     return UnsupportedDraftError(
         field=field, value=problem.value, allowed=problem.allowed, remedy=problem.remedy
     )

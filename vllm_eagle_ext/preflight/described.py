@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stand-ins of a dry start, in its own process only: a CUDA platform that is described, not there, so
-that vLLM's own CUDA code answers for it on a machine without a GPU.
+that vLLM's own CUDA code answers for it on a machine without a GPU; and models without memory.
 
 Nothing else of the package replaces names of vLLM outside `compat`. Each stand-in says what breaks
 without it, and when it can go; tests/contract/surface_described.py watches their names.
@@ -14,7 +14,9 @@ import os
 import sys
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -250,3 +252,78 @@ def _describe_platform(device: Device) -> None:
     described = type("DescribedCuda", (CudaPlatformBase,), {**methods, "__module__": __name__})
     globals()["DescribedCuda"] = described  # vLLM may look its class up by name
     platforms._current_platform = described()
+
+
+class _Built(Exception):
+    """Ends vLLM's loader of drafts once the draft is built."""
+
+
+def build_models(config: Any) -> tuple[Any, Any]:
+    """Build target and draft as vLLM's V2 runner does, on the meta device and up to their weights.
+
+    Symptom: a draft's attention config and dtype are known to its loader only, which loads weights.
+    Seam: the loader's `get_model`. REMOVE WHEN vLLM can build without loading.
+    """
+    _place_on_meta()
+    _describe_groups(config.parallel_config)
+    models = [_build(config, config.model_config)]
+
+    def build_draft(*, vllm_config: Any, model_config: Any) -> None:
+        models.append(_build(vllm_config, model_config))
+        raise _Built  # its weights are not there to be shared
+
+    method = config.speculative_config.method
+    kind = method if method in ("dflash", "dspark") else "eagle"
+    loader: Any = import_module(f"vllm.v1.worker.gpu.spec_decode.{kind}.utils")
+    loader.get_model = build_draft
+    with suppress(_Built):
+        getattr(loader, f"load_{kind}_model")(models[0], config)
+    return models[0], models[1]
+
+
+def _build(vllm_config: Any, model_config: Any) -> Any:
+    import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.utils.torch_utils import set_default_torch_dtype
+
+    dtype, here = set_default_torch_dtype(model_config.dtype), torch.device("meta")
+    with set_current_vllm_config(vllm_config), dtype, here:
+        return initialize_model(vllm_config=vllm_config, model_config=model_config)
+
+
+def _place_on_meta() -> None:
+    """Answer for devices that layers name when they are built.
+
+    Symptom: gated delta nets allocate a norm on `current_device()`, experts make streams of CUDA.
+    Seam: that method, and torch's classes. REMOVE WHEN layers take the default device.
+    """
+    import torch
+    from vllm.platforms import current_platform
+
+    platform: Any = type(current_platform)
+    platform.current_device = classmethod(lambda _: torch.device("meta"))
+    for name in ("Stream", "Event"):
+        setattr(torch.cuda, name, type(name, (), {"__init__": lambda self, *_, **__: None}))
+
+
+def _describe_groups(parallel: Any) -> None:
+    """Describe the first of the stated ranks.
+
+    Symptom: "tensor model parallel group is not initialized"; real groups need a process for each rank.
+    Seam: the groups of `parallel_state`. REMOVE WHEN layers read sizes from the config.
+    """
+    from vllm.distributed import parallel_state
+
+    def group(size: int) -> Any:
+        ranks = types.SimpleNamespace(size=lambda: size, rank=lambda: 0)
+        return types.SimpleNamespace(
+            world_size=size, rank_in_group=0, local_rank=0, ranks=list(range(size)),
+            is_first_rank=True, is_last_rank=size == 1, unique_name=f"described:{size}",
+            device_group=ranks, cpu_group=ranks, device_communicator=None,
+        )  # fmt: skip
+
+    for name in ("_PP", "_DP", "_DCP", "_PCP"):
+        setattr(parallel_state, name, group(1))
+    for name in ("_WORLD", "_TP", "_EP"):
+        setattr(parallel_state, name, group(parallel.tensor_parallel_size))

@@ -43,6 +43,7 @@ class Answer:
     findings: tuple[Finding, ...] = ()
     settled: Mapping[str, Any] = field(default_factory=dict)  # by vLLM
     device: str | None = None  # that was described
+    plan: Mapping[str, Any] = field(default_factory=dict)  # by its planner, where there was room
 
     @property
     def is_asked(self) -> bool:
@@ -76,11 +77,12 @@ class Final:
         return {"served": 0, "refused": 1, "not asked": unasked}[self.verdict]
 
 
-def ask_engine(result: CheckResult, further: Sequence[str]) -> Answer:
+def ask_engine(result: CheckResult, further: Sequence[str], room: int | None = None) -> Answer:
     """Let vLLM make its config for the command that a check would print.
 
     Args:
         further: words of `vllm serve`, which vLLM's own parser reads.
+        room: bytes of a rank to plan caches in.
 
     Raises:
         OptionsError: the words are refused, or name what an option of the check names.
@@ -97,7 +99,7 @@ def ask_engine(result: CheckResult, further: Sequence[str]) -> Answer:
             return _failed(f"its files cannot be fetched: {_brief(error)}")
         asked = DryRequest(
             words=serve_words(result, further=further), draft=served_from(result), files=result.files,
-            places=places, device=device,
+            places=places, device=device, room=room,
         )  # fmt: skip
         return read_answer(start_child(asked, Path(folder), serve_environment(result)), device)
 
@@ -175,6 +177,7 @@ def read_answer(found: Mapping[str, Any], device: str | None = None) -> Answer:
     return Answer(
         verdict="refused" if refused else "served", inspected=bool(found.get("inspected")),
         findings=findings, settled=dict(found.get("settled") or {}), device=device,
+        plan=dict(found.get("plan") or {}),
     )  # fmt: skip
 
 

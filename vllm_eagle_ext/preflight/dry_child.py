@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from vllm_eagle_ext.checkpoint import DraftFiles, Finding, Severity
 from vllm_eagle_ext.errors import EagleExtError
+from vllm_eagle_ext.preflight.dry_plan import plan_caches
 from vllm_eagle_ext.printable import printable, shown
 
 CPU_S = 60
@@ -39,6 +40,7 @@ class DryRequest:
     files: DraftFiles
     places: Mapping[str, str] = field(default_factory=dict)  # name -> the folder that stands for it
     device: str | None = None  # a key of described.DEVICES; None: the platform that is here
+    room: int | None = None  # bytes of a rank to plan caches in
 
 
 class _UsageError(Exception):
@@ -97,10 +99,11 @@ def answer(request: DryRequest) -> dict[str, Any]:
     speculative = dict(given.speculative_config or {})
     place = str(speculative.get("model"))
     inspect_start.READ[place] = replace(request.files, model=request.draft)
-    settled: dict[str, Any] = {}
+    config, settled = None, {}
     with messages.collecting() as collected:
         try:
-            settled = _configured(given)
+            config = _configured(given)
+            settled = _settled(config)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever ends a start is its answer
             if why := _is_no_answer(error, request):
                 return {"not_asked": why}
@@ -112,11 +115,18 @@ def answer(request: DryRequest) -> dict[str, Any]:
             if own and not isinstance(error, EagleExtError):  # a start ends before
                 last = replace(last, follows_from=own[0])
             collected.add([last])
+    found: dict[str, Any] = {}
+    if request.room is not None and config is not None:
+        try:
+            found["plan"] = plan_caches(config, request.room)
+        except Exception as error:  # noqa: BLE001 - whatever vLLM cannot build it does not plan
+            why = f"vLLM cannot plan it here: {type(error).__name__}: {_brief(error)}"
+            found["plan"] = {"failed": why}
     if described.has_cuda_context():
         return {"not_asked": "vLLM opened a CUDA context, which a dry start must not"}
-    found = [_as_json(finding, request.places) for finding in collected.findings[:_MOST_FINDINGS]]
     settled |= {"recurrent_state": collected.state} if settled else {}
-    return {"findings": found, "inspected": collected.inspected, "settled": settled}
+    found["findings"] = [_as_json(f, request.places) for f in collected.findings[:_MOST_FINDINGS]]
+    return found | {"inspected": collected.inspected, "settled": settled}
 
 
 def _parsed(request: DryRequest) -> Any:
@@ -149,11 +159,14 @@ def _parser() -> Any:
     return AsyncEngineArgs.add_cli_args(Parser(add_help=False))
 
 
-def _configured(given: Any) -> dict[str, Any]:
+def _configured(given: Any) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
 
-    config = AsyncEngineArgs.from_cli_args(given).create_engine_config(UsageContext.OPENAI_API_SERVER)
+    return AsyncEngineArgs.from_cli_args(given).create_engine_config(UsageContext.OPENAI_API_SERVER)
+
+
+def _settled(config: Any) -> dict[str, Any]:
     speculative = config.speculative_config
     draft = speculative and speculative.draft_model_config
     return {

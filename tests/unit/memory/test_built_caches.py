@@ -1,5 +1,5 @@
-"""What a start says of its memory, and what a plan foresees, against the release that is imported: real
-layers, real specs, vLLM's own sizes, groups and reservations."""
+"""What a start says of its memory, against the release that is imported: real layers, real specs, vLLM's
+own sizes, groups and reservations. What a plan foresees is in tests/unit/plan/test_by_vllm.py."""
 
 from __future__ import annotations
 
@@ -7,17 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 from packaging.version import Version
-from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
 from vllm.version import __version__ as release
 
-from tests.support.planning import kv_cache_planning
-from tests.support.virtual_clock import draft_specs
-from tests.unit.memory.built_model import NAMES, Builder, Case, count
-from tests.unit.memory.configs import config
-from vllm_eagle_ext.checkpoint.target_facts import text_config
-from vllm_eagle_ext.device import Device, key_dim
-from vllm_eagle_ext.memory.footprint import CacheSetting, footprint
-from vllm_eagle_ext.memory.geometry import Attention, read_target
+from tests.unit.memory.built_model import Builder, Case, count
 from vllm_eagle_ext.memory.savings import MIB
 from vllm_eagle_ext.replay import built_caches
 from vllm_eagle_ext.replay.built_caches import built_specs, per_token_specs, state_share
@@ -48,53 +40,8 @@ def build(tmp_path, monkeypatch):
     return Builder(tmp_path, monkeypatch)
 
 
-# Layers of a group, and of padding in all groups, next to 48 recurrent layers and 16 of attention.
-GROUPS = {
-    "no draft": ((), 16, 0),
-    "z-lab's DFlash": (
-        (Attention(layers=4, kv_heads=8, head_dim=128, window=2048),
-         Attention(layers=1, kv_heads=8, head_dim=128)), 1, 0,
-    ),
-    "five full layers": ((Attention(layers=5, kv_heads=8, head_dim=128),), 5, 6),
-    "five of the target's shape": ((Attention(layers=5, kv_heads=4, head_dim=256),), 21, 15),
-}  # fmt: skip
-
-
-def planned(case, scheme, draft=(), **changes):
-    """What a plan for this release says."""
-    published = config(NAMES[case.target])
-    device = Device(
-        release=release, capability=(9, 0), gdn_prefill=case.prefill,
-        key_dim=key_dim(text_config(published)),
-    )  # fmt: skip
-    target = read_target(published)
-    setting = CacheSetting(
-        k=case.k, max_model_len=case.length, prefix_caching=case.prefix_caching,
-        attention_alignment=case.attention,
-        prefill_exports=device.prefill_exports, **changes,
-    )  # fmt: skip
-    return footprint(target, scheme, setting, draft)
-
-
-# State blocks, tokens of an attention block, MiB of state and concurrency of Qwen3.6-27B, K = 15, 32k
-# tokens, at a KV cache of 76.7 GiB, as the release's own functions count them.
-TABLE = {
-    ("triton", "replay"): (2, 928, 348, 32.24),
-    ("triton", "per_token"): (17, 864, 2754, 16.34),
-    ("flashinfer", "replay"): (3, 960, 540, 29.75) if EXPORTS else (2, 928, 348, 32.24),
-    ("flashinfer", "per_token"): (18, 896, 3024, 15.41) if EXPORTS else (17, 864, 2754, 16.34),
-}
-
-
-@pytest.mark.parametrize(("prefill", "scheme"), TABLE)
-def test_the_table(build, prefill, scheme):
-    found = count(build(scheme, Case(prefill=prefill)), BUDGET)
-    shown = found.state_blocks, found.tokens, found.state / MIB, round(found.concurrency, 2)
-    assert shown == TABLE[prefill, scheme]
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_plan_and_start_count_as_vllm(build, case):
+def test_a_start_counts_as_vllm(build, case):
     built = {scheme: build(scheme, case) for scheme in SCHEMES}
     specs = built_specs(built["replay"])
     started = {
@@ -102,30 +49,10 @@ def test_plan_and_start_count_as_vllm(build, case):
         "per_token": state_share(built["replay"], per_token_specs(built["replay"], specs)),
     }
     for scheme in SCHEMES:
-        theirs, plan, start = count(built[scheme], BUDGET), planned(case, scheme), started[scheme]
-        assert plan.layer_block.tokens == theirs.tokens
-        for ours in (plan, start):
-            assert (ours.state_blocks, ours.state) == (theirs.state_blocks, theirs.state)
-            assert ours.pool(BUDGET) == theirs.pool
-            assert ours.concurrency(BUDGET) == theirs.concurrency
-        assert plan.recorded_inputs == start.recorded_inputs
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("name", GROUPS)
-def test_groups_of_the_drafts_layers(build, name, scheme):
-    draft, layers, padding = GROUPS[name]
-    case = Case(k=7, length=8192)
-    built = build(scheme, case)
-    specs = built_specs(built) | draft_specs(built, draft)
-    groups = kv_cache_planning.get_kv_cache_groups(built, dict(specs))
-    wide = max(len(group.layer_names) for group in groups)
-    assert (layers, padding) == (wide, wide * len(groups) - len(specs))
-    plan = planned(case, scheme, draft, in_flight_tokens=built.max_in_flight_tokens)
-    assert (plan.group_layers, plan.padding_layers) == (layers, padding)
-    caches = kv_cache_planning.get_kv_cache_config_from_groups(built, groups, BUDGET)
-    assert plan.pool(BUDGET) == caches.num_blocks
-    assert plan.concurrency(BUDGET) == get_max_concurrency_for_kv_cache_config(built, caches)
+        theirs, start = count(built[scheme], BUDGET), started[scheme]
+        assert (start.state_blocks, start.state) == (theirs.state_blocks, theirs.state)
+        assert start.pool(BUDGET) == theirs.pool
+        assert start.concurrency(BUDGET) == theirs.concurrency
 
 
 @pytest.mark.parametrize("case", [*CASES[:4], Case(block_size=256, k=7)], ids=str)

@@ -89,26 +89,6 @@ def test_the_size_that_is_advised_captures_all(monkeypatch, k, fit):
     assert started.enough
 
 
-@pytest.mark.parametrize("batch", [BATCH, 512])
-@pytest.mark.parametrize("max_num_seqs", [8, 256, 1024])
-@pytest.mark.parametrize("k", [3, 7])
-def test_a_target_whose_limit_vllm_sets(monkeypatch, k, max_num_seqs, batch):
-    (architecture,) = cuda_graphs._SET_BY_VLLM
-    set_ = SimpleNamespace(cudagraph_capture_sizes=None, max_cudagraph_capture_size=None)
-    config = SimpleNamespace(
-        structured_outputs_config=SimpleNamespace(reasoning_parser="x"), compilation_config=set_
-    )
-    MODELS_CONFIG_MAP[architecture].verify_and_update_config(config)
-    limit = set_.max_cudagraph_capture_size
-    compilation = sizes_of(monkeypatch, k, max_num_seqs, limit=limit, batch=batch)
-    found = default_graphs(
-        k=k, max_num_seqs=max_num_seqs, fit=300, capability=(9, 0), architecture=architecture,
-        batch_tokens=batch,
-    )  # fmt: skip
-    assert found.tokens == compilation.max_cudagraph_capture_size
-    assert found.requests == largest_on_v2(compilation, 1 + k, max_num_seqs)
-
-
 def test_no_other_target_has_a_limit_of_its_own():
     source = inspect.getsource(sys.modules[MODELS_CONFIG_MAP["GptOssForCausalLM"].__module__])
     assert source.count("max_cudagraph_capture_size = ") == len(cuda_graphs._SET_BY_VLLM)

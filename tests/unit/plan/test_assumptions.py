@@ -20,30 +20,6 @@ from vllm_eagle_ext.plan.device import Memory
 TRITON = ("--gdn-prefill", "triton")
 
 
-@pytest.mark.parametrize(
-    ("options", "replay", "per_token"),
-    [
-        (("--vllm", "0.32"), (2, 928, 348, 32.19), (17, 864, 2754, 16.31)),
-        (("--vllm", "0.33"), (3, 960, 540, 29.68), (18, 896, 3024, 15.38)),
-        (("--vllm", "0.33.1", "--device", "sm_100"), (3, 960, 540, 29.68), (18, 896, 3024, 15.38)),
-        (("--vllm", "0.33", "--device", "sm_80"), (2, 928, 348, 32.19), (17, 864, 2754, 16.31)),
-        (("--vllm", "0.33", *TRITON), (2, 928, 348, 32.19), (17, 864, 2754, 16.31)),
-    ],
-    ids=str,
-)
-def test_what_vllm_counts(said, options, replay, per_token):
-    """The figures of `test_built_caches.py`, where vLLM computes them, less the rope table."""
-    found = said(*H200, *options)
-    for scheme, expected in (("replay", replay), ("per_token", per_token)):
-        cost = found[scheme]
-        assert expected == (
-            cost["pages_per_request"],
-            cost["attention_block_tokens"],
-            cost["state_bytes"] / MIB,
-            cost["maximum_concurrency"],
-        )
-
-
 def test_without_prefix_caching_no_state_is_exported(said):
     new, old = (said(*H200, "--no-prefix-caching", "--vllm", r) for r in ("0.33", "0.32"))
     assert new["replay"] == old["replay"]

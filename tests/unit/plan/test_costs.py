@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.unit.plan.inputs import GIB, H200, MIB, write_shard
+from tests.unit.plan.inputs import GIB, H200, write_shard
 
 
 def test_table(plan, target):
@@ -49,10 +49,6 @@ def test_table(plan, target):
 
 def test_json(said, plan):
     found = said(*H200, "--no-prefix-caching")
-    assert found["per_token"]["pages_per_request"] == 16
-    assert found["per_token"]["state_bytes"] == 2592 * MIB
-    assert found["replay"]["pages_per_request"] == 1
-    assert found["replay"]["page_bytes"] * 48 == found["replay"]["state_bytes"] == 174 * MIB
     assert found["line"] == plan(*H200, "--no-prefix-caching").stdout.splitlines()[17]
     assert not any("worst case" in text for text in found["advice"])
     for scheme in ("per_token", "replay"):

@@ -17,22 +17,6 @@ from tests.unit.plan.inputs import H200, write_config
 
 LONG = 32768
 WINDOW = 2048
-IN_FLIGHT = 2 * 8192
-
-
-def test_a_dflash_draft(said, tmp_path):
-    checkpoint = next(c for c in published.published() if c.slug == "specforge_qwen3_6_27b_dflash")
-    draft = published.materialise(checkpoint, tmp_path / "draft")
-    without, found = said(*H200), said(*H200, "--draft", str(draft))
-    size = sum(path.stat().st_size for path in draft.glob("*.safetensors"))
-    assert found["draft_weights_bytes"] == size
-    table = found["rope_table_bytes"] - without["rope_table_bytes"]
-    less = without["kv_budget_bytes"] - found["kv_budget_bytes"]
-    assert less == pytest.approx(size + table, abs=2)
-    tokens, page = (found["per_token"][key] for key in ("attention_block_tokens", "page_bytes"))
-    window, whole = -(-(2047 + 2 * 8192) // tokens) + 1, -(-32768 // tokens)
-    more = found["per_token"]["attention_bytes"] - without["per_token"]["attention_bytes"]
-    assert more == (4 * window + whole) * page
 
 
 def test_a_draft_is_shown(plan, tmp_path):
@@ -46,11 +30,6 @@ def test_a_draft_of_another_kind(plan, tmp_path, slug):
     draft = published.materialise(checkpoint, tmp_path / "draft")
     message = refusal(plan(*H200, "--draft", str(draft)))
     assert "DRAFT" in message or "of the draft's config.json" in message
-
-
-def blocks(tokens: int, window: int | None = None) -> int:
-    kept = LONG if window is None else window - 1 + IN_FLIGHT
-    return -(-kept // tokens) + (window is not None)
 
 
 def eagle3(folder, **changes):
@@ -96,18 +75,9 @@ def test_beside_windows_of_the_target_a_draft_keeps_its_own(said, dense, tmp_pat
     assert given["kv"] != said(*options, eagle3(tmp_path / "plain"), **of)["kv"]
 
 
-@pytest.mark.parametrize("asked", [None, str(WINDOW), "auto"])
-def test_beside_a_hybrid_target_a_draft_keeps_its_window(said, plan, tmp_path, asked):
-    options = (*H200, "--draft", eagle3(tmp_path / "draft"))
-    options += ("--draft-window", asked) if asked else ()
-    bare, found = said(*H200), said(*options)
-    for scheme in ("per_token", "replay"):
-        tokens, page = (found[scheme][key] for key in ("attention_block_tokens", "page_bytes"))
-        more = found[scheme]["attention_bytes"] - bare[scheme]["attention_bytes"]
-        # Its 8 heads of 128 are as many bytes a token as the target's 4 of 256.
-        assert more == blocks(tokens, WINDOW if asked else None) * page
-    line = plan(*options).stdout.splitlines()[2]
-    assert line.endswith(f"the last {WINDOW} tokens, which it keeps" if asked else "1 attention layer")
+def test_beside_a_hybrid_target_a_draft_keeps_its_window(plan, tmp_path):
+    options = (*H200, "--draft", eagle3(tmp_path / "draft"), "--draft-window", str(WINDOW))
+    assert plan(*options).stdout.splitlines()[2].endswith(f"the last {WINDOW} tokens, which it keeps")
 
 
 def test_auto_is_nothing_where_no_text_is_longer(said, plan, tmp_path):
@@ -120,16 +90,6 @@ def test_auto_is_nothing_where_no_text_is_longer(said, plan, tmp_path):
 def test_a_published_window_stays(said, tmp_path):
     options = (*H200, "--draft", windowed(tmp_path / "draft"))
     assert said(*options)["replay"] == said(*options, "--draft-window", "64")["replay"]
-
-
-def test_the_full_layer_of_a_windowed_draft(said, tmp_path):
-    kinds = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW}
-    options = (*H200, "--draft", eagle3(tmp_path / "draft", num_hidden_layers=2, **kinds))
-    found = said(*options, "--draft-window", str(WINDOW))["replay"]
-    as_published = said(*options)["replay"]
-    tokens, page = found["attention_block_tokens"], found["page_bytes"]
-    more = as_published["attention_bytes"] - found["attention_bytes"]
-    assert more == (blocks(tokens) - blocks(tokens, WINDOW)) * page
 
 
 def test_a_draft_whose_layers_differ_in_causality(plan, tmp_path):

@@ -152,7 +152,7 @@ def test_the_pool_is_cut_as_vllm_cuts_it():
     import torch
     from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
-    from tests.support.planning import kv_cache_planning
+    from vllm_eagle_ext.replay.built_caches import planning
 
     shape = {"block_size": 16, "num_kv_heads": 1, "head_size": 32, "dtype": torch.bfloat16}
     full_spec, windowed_spec = FullAttentionSpec(**shape), SlidingWindowSpec(**shape, sliding_window=16)
@@ -162,6 +162,6 @@ def test_the_pool_is_cut_as_vllm_cuts_it():
                 specs = {f"full{i}": full_spec for i in range(full)}
                 specs |= {f"windowed{i}": windowed_spec for i in range(windowed)}
                 specs |= {f"draft{i}": full_spec for i in range(drafts)}
-                groups = kv_cache_planning._get_kv_cache_groups_uniform_page_size(specs)
+                groups = planning._get_kv_cache_groups_uniform_page_size(specs)
                 holding = [g for g in groups if any(n.startswith("draft") for n in g.layer_names)]
                 assert is_cut(full + drafts, windowed) == (len(holding) > 1), (full, windowed, drafts)

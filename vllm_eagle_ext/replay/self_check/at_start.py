@@ -72,7 +72,10 @@ def resolve_kernels(
         HybridStateError: the kernels fail, and replay or these kernels were asked for, or the device is
             lost to all others, too; or those that were asked for cannot run such layers.
     """
+    layers = list(layers)
     shapes = list(dict.fromkeys(shapes_of(layer) for layer in layers))
+    if all(layer.A_log.is_meta for layer in layers):  # a plan's, of a device that may not be here
+        return candidates(asked, shapes)[0].replay
     group, device = get_tp_group(), torch.device(current_platform.device_type)
     failed: list[str] = []
     # The first candidate that is right on all ranks.

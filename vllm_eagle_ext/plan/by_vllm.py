@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans by the installed vLLM's own planner, which knows every kind of layer that it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vllm_eagle_ext.checkpoint import Severity
+from vllm_eagle_ext.errors import OptionsError
+from vllm_eagle_ext.plan.device import GIB, Memory, read_memory
+from vllm_eagle_ext.plan.draft import refusal
+from vllm_eagle_ext.plan.model_files import open_model, size_of
+from vllm_eagle_ext.plan.request import PlanRequest
+from vllm_eagle_ext.preflight.check import CheckRequest, run_check
+from vllm_eagle_ext.preflight.dry import ask_engine
+from vllm_eagle_ext.printable import printable
+
+_PLATFORMS = {None: "cuda", "sm_90": "cuda:h100", "sm_100": "cuda:b200"}
+_LEFT_OUT = "- Left out: what loading makes of weights. Backends are by the packages installed here."
+
+
+def plan_by_vllm(
+    request: PlanRequest, k: int, options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Ask vLLM, as a check does; return what its planner says.
+
+    Args:
+        options: of eagle_ext, next to those of the request.
+
+    Raises:
+        EagleExtError: the draft would be refused, or vLLM cannot be asked.
+    """
+    unknown = request.attention_block or request.weights_gib or request.device not in _PLATFORMS
+    if request.draft is None or unknown:
+        raise _refused("a draft, --device sm_90 or sm_100, no --attention-block, no --weights-gib")
+    # The memory, less what is known to take of it.
+    memory = read_memory(cpu=request.cpu) if request.gpu_mem is None else Memory(request.gpu_mem, "")
+    draft = open_model(request.draft, field="DRAFT", download_dir=request.download_dir)
+    size = (size_of(draft, ".safetensors") or size_of(draft, ".bin")) / request.tp
+    room = int((memory.gib * request.gpu_memory_utilization - request.reserve_gib) * GIB - size)
+    # The command that vLLM is asked about.
+    own = {"draft_window": request.draft_window, "draft_vocabulary": request.draft_vocabulary}
+    engine = {
+        "max_model_len": request.max_model_len, "tensor_parallel_size": request.tp,
+        "download_dir": request.download_dir, "revision": request.target_revision,
+        "enable_prefix_caching": request.prefix_caching,
+    }  # fmt: skip
+    checked = run_check(CheckRequest(
+        draft=request.draft, target=request.target, k=k, engine=engine, release=request.vllm,
+        options={key: value for key, value in own.items() if value is not None} | dict(options or {}),
+        platform="cpu" if request.cpu else _PLATFORMS[request.device],
+    ))  # fmt: skip
+    words = {
+        "max-num-seqs": request.max_num_seqs, "kv-cache-dtype": request.kv_dtype,
+        "gdn-prefill-backend": request.gdn_prefill, "mamba-block-size": request.mamba_block_size,
+    }  # fmt: skip
+    further = [f"--{key}={value}" for key, value in words.items() if value not in (None, "auto")]
+    answer = ask_engine(checked, further, room)
+    # What it says.
+    for finding in answer.findings:
+        if finding.severity == Severity.ERROR:
+            raise refusal(finding.problem, finding.problem.field)
+    if why := answer.why or answer.plan.get("failed"):
+        raise _refused(why)
+    return {"k": k, "described": answer.device, **answer.settled, **answer.plan}
+
+
+def _refused(allowed: str) -> OptionsError:
+    return OptionsError(
+        field="--by-vllm", value="not possible", allowed=allowed,
+        remedy="change that, or leave --by-vllm out",
+    )  # fmt: skip
+
+
+def lines(plan: Mapping[str, Any]) -> Iterator[str]:
+    on = f" on a described {plan['described']}" if plan["described"] else ""
+    layers = ", ".join(f"{count} {kind}" for kind, count in plan["layers"].items())
+    yield f"K = {plan['k']}, by vLLM's planner{on}: {layers}"
+    yield f"weights  {plan['weights'] / GIB:.1f} GiB of the target on a rank, as vLLM builds them"
+    yield f"KV cache {plan['budget'] / GIB:.1f} GiB on a rank, {plan['blocks']} blocks"
+    yield f"requests {plan['requests']:.2f} of {plan['max_model_len']} tokens fit"
+    if "why" in plan:
+        yield printable(f"- vLLM would not start: {plan['why']}")
+    yield _LEFT_OUT
