@@ -58,7 +58,7 @@ def test_register_twice_registers_and_wraps_once():
 
 
 def test_register_never_raises(monkeypatch, vllm_log):
-    def broken(build) -> None:
+    def broken(*_) -> None:
         raise RuntimeError("upstream moved it")
 
     monkeypatch.setattr(compat, "install_preflight", broken)

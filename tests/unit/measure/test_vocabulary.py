@@ -91,7 +91,7 @@ def test_it_prints_and_writes(run, tmp_path):
 
 
 def test_fewer_entries_than_tokens_of_chats(run, monkeypatch):
-    monkeypatch.setattr(vocabulary_command, "_ends", lambda case: frozenset(range(64)))
+    monkeypatch.setattr(vocabulary_command, "_ends", lambda *_: frozenset(range(64)))
     refused = run(TINY / "dflash", "--entries", "64", target="hybrid_target")
     assert refused.exit_code == 2
     assert "--entries is 64. Allowed: more than the 65 tokens of chats" in refused.stderr

@@ -99,20 +99,6 @@ def test_what_vllm_decides_stays_so(engines, tmp_path):
     assert all("enable_prefix_caching" not in arguments for _, arguments, _ in engines["started"])
 
 
-def test_ranks_that_cannot_share_the_heads_start_no_engine(engines, tmp_path):
-    asked = request()
-    check = CheckRequest(
-        engine={"tensor_parallel_size": 3},
-        draft=asked.check.draft,
-        target=asked.check.target,
-        k=3,
-        options={},
-    )
-    report = run.run_verify(replace(asked, check=check), tmp_path, stage)
-    assert (report.exit_code, engines["started"]) == (1, [])
-    assert "tensor_parallel_size" in json_text(asdict(report), report.exit_code)
-
-
 @pytest.mark.parametrize("wrong_at", [0, 9])
 def test_another_greedy_text_fails(engines, tmp_path, wrong_at):
     engines["the engine with the draft"].wrong_at = wrong_at
@@ -246,7 +232,6 @@ def test_what_a_refused_draft_needs_is_said(engines, tmp_path):
 
 
 def test_quick_says_what_it_left_out(engines, tmp_path):
-    from dataclasses import replace
 
     few = replace(request(), quick=True, samples=300, engine={"enforce_eager": True})
     report = run.run_verify(few, tmp_path, stage)
@@ -262,7 +247,6 @@ def test_quick_says_what_it_left_out(engines, tmp_path):
 
 
 def test_a_tie_bound_by_dtype():
-    from dataclasses import replace
 
     from vllm_eagle_ext.measure.verify.request import tie_bound
 

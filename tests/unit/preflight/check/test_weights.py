@@ -121,13 +121,13 @@ def test_a_bar_on_a_terminal(draft, target):
     leader, follower = pty.openpty()
     command = [sys.executable, "-c", "from vllm_eagle_ext.cli import app; app()", "check", str(draft)]
     result = subprocess.run(
-        [*command, "--target", str(target), "--weights"],
+        [*command, "--target", str(target), "--weights", "--quick"],
         stdout=subprocess.PIPE, stderr=follower, check=False, env=os.environ | {"TERM": "xterm"},
     )  # fmt: skip
     os.close(follower)
     shown = os.read(leader, 65536).decode()
     os.close(leader)
-    assert result.returncode == 0
+    assert result.returncode == 3
     assert "reading weights" in shown
     assert b"reading weights" not in result.stdout
 
