@@ -102,19 +102,6 @@ def mask_token_is_unambiguous(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.NOTE, for_all=False)
-def causality_is_per_layer(case: Case) -> Iterable[Problem]:
-    """Tell what becomes of the flag that speculators writes for all layers at once."""
-    flag = case.config.sliding_window_non_causal
-    if case.spec.format == "speculators" and flag is False:
-        yield Problem(
-            field="sliding_window_non_causal of the draft's config.json",
-            value=False,
-            message="Windowed layers are served causal and full layers bidirectional, as trained, where "
-            "stock vLLM would make every layer causal",
-        )
-
-
 @rule(Severity.ERROR, for_all=False)
 def anchor_is_not_sampled(case: Case) -> Iterable[Problem]:
     if case.config.sample_from_anchor or case.config.block_config.sample_from_anchor:
@@ -204,7 +191,6 @@ RULES = (
     block_size_is_consistent,
     mask_token_is_in_the_vocabulary,
     mask_token_is_unambiguous,
-    causality_is_per_layer,
     anchor_is_not_sampled,
     dflash_reads_aux_states,
     final_state_is_not_normed,

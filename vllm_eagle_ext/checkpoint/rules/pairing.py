@@ -96,18 +96,6 @@ def narrow_vocabulary_is_padded(case: Case) -> Iterable[Problem]:
     )
 
 
-@rule(Severity.NOTE)
-def padding_is_not_drafted(case: Case) -> Iterable[Problem]:
-    """Note a padded target of a draft that shares all of its tables."""
-    if _is_told(case) and _shares_the_tables(case):
-        yield Problem(
-            field="vocab_size of the draft's config.json",
-            value=case.target.vocab_size,
-            message=f"The target's tables have {case.target.padding} rows after these, taken for "
-            "padding: the draft proposes none of them",
-        )
-
-
 @rule(Severity.WARNING)
 def padding_is_the_targets(case: Case) -> Iterable[Problem]:
     """Warn of a padded target where the draft has tables of its own."""
@@ -251,7 +239,6 @@ RULES = (
     target_width_fits,
     target_depth_fits,
     narrow_vocabulary_is_padded,
-    padding_is_not_drafted,
     padding_is_the_targets,
     eagle3_is_causal,
     rope_is_stated,

@@ -74,7 +74,6 @@ DFLASH = Family(
         blocks.block_size_is_consistent,
         blocks.mask_token_is_in_the_vocabulary,
         blocks.mask_token_is_unambiguous,
-        blocks.causality_is_per_layer,
         blocks.anchor_is_not_sampled,
         blocks.dflash_reads_aux_states,
         blocks.final_state_is_not_normed,

@@ -62,11 +62,7 @@ def _samples_the_anchor(config: DraftConfig, format_: Format) -> bool:
     return format_ == "published" if found is None else found
 
 
-_DSPARK_RULES = tuple(
-    each
-    for each in DFLASH.rules
-    if each not in (blocks.anchor_is_not_sampled, blocks.causality_is_per_layer)
-)
+_DSPARK_RULES = tuple(each for each in DFLASH.rules if each is not blocks.anchor_is_not_sampled)
 _OF_THE_LAYERS = {key: of for key, of in DFLASH.own_keys.items() if key != "input_embedding_scale"}
 
 DFLASH2 = replace(

@@ -54,7 +54,6 @@ TABLE: dict[str, tuple[str, bool]] = {
     "norm_before_residual_is_stated": ("warning", True),
     "aux_layers_are_stated": ("warning", True),
     "aux_layer_ids_may_be_inputs": ("warning", True),
-    "aux_order_is_known": ("note", True),
     "aux_order_is_unambiguous": ("warning", True),
     "aux_count_is_consistent": ("error", False),
     "draft_vocabulary_fits": ("error", False),
@@ -70,7 +69,6 @@ TABLE: dict[str, tuple[str, bool]] = {
     "target_width_fits": ("error", False),
     "target_depth_fits": ("error", True),
     "narrow_vocabulary_is_padded": ("error", True),
-    "padding_is_not_drafted": ("note", True),
     "padding_is_the_targets": ("warning", True),
     "eagle3_is_causal": ("error", False),
     "rope_is_stated": ("warning", True),
@@ -105,7 +103,6 @@ TABLE: dict[str, tuple[str, bool]] = {
     "block_size_is_consistent": ("error", False),
     "mask_token_is_in_the_vocabulary": ("error", False),
     "mask_token_is_unambiguous": ("error", False),
-    "causality_is_per_layer": ("note", True),
     "anchor_is_not_sampled": ("error", False),
     "dflash_reads_aux_states": ("error", False),
     "final_state_is_not_normed": ("warning", True),
@@ -128,7 +125,6 @@ TABLE: dict[str, tuple[str, bool]] = {
     "rope_is_computed": ("error", False),
     "logits_keep_their_order": ("note", True),
     "mathematical_keys_are_known": ("warning", True),
-    "keys_are_known": ("note", True),
     "weights_are_finite": ("error", False),
     "weights_are_not_all_zero": ("warning", True),
     "weights_have_a_usual_scale": ("warning", True),
@@ -195,12 +191,3 @@ def test_every_rule_has_a_case():
 def test_severities_and_what_an_engine_would_start_with():
     registered = {rule.name: (rule.severity.value, rule.can_run) for rule in (*EARLY_RULES, *RULES)}
     assert registered == {name: row for name, row in TABLE.items() if name not in WITHOUT_A_FUNCTION}
-
-
-def test_a_note_that_asks_for_nothing_says_so_plainly(tmp_path):
-    draft = valid_draft("native")
-    draft.config["favourite_colour"] = "blue"
-    (note,) = inspect(draft, tmp_path, engine={"runner": "v1"}).findings
-    said = "keys of the draft's config.json are 'favourite_colour'. These are not known, and not read"
-    assert str(note.problem) == said
-    assert note.problem.details == ("These are not known, and not read",)
