@@ -8,7 +8,7 @@ from tests.unit.checkpoint.rules.changes import key
 # fmt: off
 CASES = [
     case(
-        "runner_serves_it", "no_aux_on_v2", "no_aux", engine={"runner": "v2", "release": "0.32.0"},
+        "runner_serves_it", "no_aux_on_v2", "no_aux", engine={"runner": "v2"},
         words=("model runner", "'v2'", "v1 for this draft", "VLLM_USE_V2_MODEL_RUNNER=0"),
     ),
     case(
@@ -22,7 +22,7 @@ CASES = [
         engine={"runner": "v1"}, words=("'v1'", "v2 for this draft", "VLLM_USE_V2_MODEL_RUNNER=1"),
     ),
     case(
-        "runner_is_particular", "no_aux", "no_aux", engine={"release": "0.32.0"},
+        "runner_is_particular", "no_aux", "no_aux", engine={"v2_needs_aux_states": True},
         words=("model runner", "v1 for this draft", "VLLM_USE_V2_MODEL_RUNNER=0"),
     ),
     case(
