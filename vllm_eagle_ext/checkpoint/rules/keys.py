@@ -121,11 +121,3 @@ def mathematical_keys_are_known(case: Case) -> Iterable[Problem]:
             "change what the draft computes",
             remedy="if acceptance is low, ask the publisher what it means; otherwise nothing",
         )
-
-
-RULES = (
-    keys_are_computed,
-    rope_is_computed,
-    logits_keep_their_order,
-    mathematical_keys_are_known,
-)

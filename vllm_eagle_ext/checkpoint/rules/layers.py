@@ -116,10 +116,7 @@ def draft_window_is_used(case: Case) -> Iterable[Problem]:
         yield _refused(asked, "no window: each layer was published with its own, which stays")
 
 
-WINDOWS = (draft_window_is_computed, draft_window_holds_a_step, draft_window_is_used)
-
-
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="eagle3")
 def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
     layers = case.spec.aux_layers
     if layers.published_ids is None and layers.layer_ids and "option" not in layers.rule:
@@ -132,7 +129,7 @@ def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="eagle3")
 def aux_layer_ids_may_be_inputs(case: Case) -> Iterable[Problem]:
     """Warn of ids that equal EAGLE-3's default aux layers, but are read as names of outputs."""
     layers = case.spec.aux_layers
@@ -184,11 +181,3 @@ def aux_count_is_consistent(case: Case) -> Iterable[Problem]:
                 allowed=f"{count}, the number of aux layers ({case.spec.aux_layers.rule})",
                 remedy='list the layers whose input it reads: {"eagle_ext": {"aux_layers": [..]}}',
             )
-
-
-AUX_LAYERS = (
-    aux_layers_are_stated,
-    aux_layer_ids_may_be_inputs,
-    aux_order_is_unambiguous,
-    aux_count_is_consistent,
-)

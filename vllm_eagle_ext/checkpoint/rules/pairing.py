@@ -119,7 +119,7 @@ def _shares_the_tables(case: Case) -> bool:
     return (case.spec.head, case.spec.embeddings) == ("shared", "shared")
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="eagle3")
 def eagle3_is_causal(case: Case) -> Iterable[Problem]:
     """Refuse `is_causal: false`: vLLM's decoder layer would attend to rows that are not there yet."""
     if case.config.is_causal is False:
@@ -233,18 +233,3 @@ def layer_types_are_complete(case: Case) -> Iterable[Problem]:
             remedy="state the window that it was trained with, or, if its layers attend to all tokens, "
             'write "full_attention" for each in layer_types',
         )
-
-
-RULES = (
-    target_width_fits,
-    target_depth_fits,
-    narrow_vocabulary_is_padded,
-    padding_is_the_targets,
-    eagle3_is_causal,
-    rope_is_stated,
-    rope_table_is_bounded,
-    rope_matches_the_target,
-    trainer_rotates_the_same_part,
-    heads_divide,
-    layer_types_are_complete,
-)
