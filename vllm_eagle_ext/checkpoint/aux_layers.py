@@ -25,8 +25,7 @@ class BlockOrder:
     """What the blocks of `fc` follow where ids are listed out of order."""
 
     follows: Literal["list", "layers"]
-    reason: str
-    is_certain: bool
+    doubt: str = ""  # on what a guess rests; empty where it is certain
 
 
 @dataclass(frozen=True, slots=True)

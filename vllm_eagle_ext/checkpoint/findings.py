@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 
 from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError, sentence
@@ -63,7 +64,7 @@ class Rule:
     name: str
     severity: Severity
     can_run: bool
-    for_all: bool  # False: for the families whose records list it
+    of: str | None  # the kind of families that it is for; None: all
     error: type[EagleExtError]
     check: Check
 
@@ -98,22 +99,28 @@ def apply_rules(rules: Iterable[Rule], **subjects: Any) -> list[Finding]:
 
 
 def rule(
-    severity: Severity, *, can_run: bool = False, for_all: bool = True,
+    severity: Severity, *, can_run: bool = False, of: str | None = None,
     error: type[EagleExtError] = UnsupportedDraftError,
 ) -> Callable[[Check], Rule]:  # fmt: skip
     """Make a rule of a function `(subjects) -> problems`; its name is the function's.
 
     Args:
         can_run: an engine would start in spite of the error.
-        for_all: False where the records of some families list it.
+        of: the kind of families that it is for, a key of `rules.KINDS`; None for all.
         error: that a start raises.
     """
 
     def make(check: Check) -> Rule:
         runs = can_run or severity != Severity.ERROR
-        return Rule(check.__name__, severity, runs, for_all, error, check)
+        return Rule(check.__name__, severity, runs, of, error, check)
 
     return make
+
+
+def rules_in(*modules: ModuleType) -> tuple[Rule, ...]:
+    """Return the rules that modules define, in the order of their files."""
+    defined = (value for module in modules for value in vars(module).items())
+    return tuple(value for name, value in defined if isinstance(value, Rule) and value.name == name)
 
 
 def relax(findings: Iterable[Finding]) -> list[Finding]:

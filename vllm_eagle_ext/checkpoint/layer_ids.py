@@ -81,26 +81,18 @@ def resolve_aux_layers(
 def _block_order(
     config: Mapping[str, Any], given: Mapping[str, object], is_speculators: bool, override: Override
 ) -> BlockOrder:
-    if not isinstance(override, str):
-        return BlockOrder("list", "the option aux_layers lists the blocks of fc", True)
-    if is_speculators:
-        return BlockOrder(
-            "layers", "speculators trains on states that vLLM has captured layer by layer", True
-        )
-    if ANGELSLIM_KEY in given:
-        return BlockOrder(
-            "list", f"AngelSlim, whose key {ANGELSLIM_KEY} is, captures by this list", True
-        )
+    # The option lists the blocks, and AngelSlim captures by its list.
+    if not isinstance(override, str) or (ANGELSLIM_KEY in given and not is_speculators):
+        return BlockOrder("list")
+    # speculators trains on states that vLLM has captured layer by layer; so collects EAGLE-3's default.
+    if is_speculators or not given:
+        return BlockOrder("layers")
     if any(key.endswith(OUTPUT_IDS_KEY) for key in given):
-        return BlockOrder("list", f"z-lab, whose key {OUTPUT_IDS_KEY} is, captures by this list", False)
-    if not given:
-        return BlockOrder("layers", "EAGLE-3 collects the states layer by layer", True)
+        return BlockOrder("list", f"z-lab, whose key {OUTPUT_IDS_KEY} is, captures by this list")
     nested = config.get("eagle_config")
     if isinstance(nested, Mapping) and any(mark in nested for mark in _OF_HOOKS):
-        return BlockOrder("layers", "its exporter has collected the states layer by layer", True)
-    return BlockOrder(
-        "layers", f"trainers that write {IDS_KEY} collect the states layer by layer", False
-    )
+        return BlockOrder("layers")
+    return BlockOrder("layers", f"trainers that write {IDS_KEY} collect the states layer by layer")
 
 
 def _places(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,10 +72,10 @@ class Family:
     drafters: tuple[Drafter, ...]
     matches: Callable[[Evidence], bool] = lambda evidence: True
     layer_ids: IdConvention
-    # What the drafter is built of, and its rules next to those for all families.
+    # What the drafter is built of.
     read_layers: Callable[[DraftConfig, Backbone, Format], tuple[LayerAttention, ...]]
     tensors: Callable[[DraftSpec, DraftConfig, int], dict[str, Expected]]
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[Rule, ...] = ()  # of its own folder, after those of `rules/` for its kind
     own_keys: Mapping[str, KeyEffect] = field(default_factory=dict)  # that only it computes with
     # Values of keys that say what the family is, and others are refused for.
     identity_keys: Mapping[str, Any] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from vllm_eagle_ext.cli.bench import bench, tune
 from vllm_eagle_ext.cli.check import check
 from vllm_eagle_ext.cli.convert import convert
 from vllm_eagle_ext.cli.plan import plan
+from vllm_eagle_ext.cli.rule import rule
 from vllm_eagle_ext.cli.selftest import selftest
 from vllm_eagle_ext.cli.terminal import Group, console, json_text
 from vllm_eagle_ext.cli.verify import verify_draft
@@ -35,6 +36,7 @@ def _with_example(words: str) -> Any:
 
 # In the order in which they are listed, and used.
 _with_example("check DRAFT --target TARGET -k 4")(check)
+_with_example("rule tensors_are_complete")(rule)
 _with_example("convert DRAFT OUT --target TARGET")(convert)
 _with_example("plan DRAFT --target TARGET -k 3,7 --gpu-mem 80")(plan)
 _with_example("verify DRAFT --target TARGET --quick")(verify_draft)

@@ -7,7 +7,7 @@ every engine whose options leave the package on.
 
 from __future__ import annotations
 
-from vllm_eagle_ext.checkpoint.findings import Rule
+from vllm_eagle_ext.checkpoint.findings import rules_in
 from vllm_eagle_ext.engine_rules import (
     cache_groups,
     draft_vocabulary,
@@ -20,10 +20,8 @@ from vllm_eagle_ext.engine_rules import (
 
 # Needs no VllmConfig: it is judged on a vLLM outside the tested range too, and before it builds.
 UNTESTED_RULES = (weights.vllm_is_tested,)
-_MODULES = (states, parallel, weights, draft_vocabulary, speculative, target, cache_groups)
-ENGINE_RULES: tuple[Rule, ...] = tuple(
-    value
-    for module in _MODULES
-    for value in vars(module).values()
-    if isinstance(value, Rule) and value not in UNTESTED_RULES
+ENGINE_RULES = tuple(
+    rule
+    for rule in rules_in(states, parallel, weights, draft_vocabulary, speculative, target, cache_groups)
+    if rule not in UNTESTED_RULES
 )

@@ -9,7 +9,7 @@ Cause: `transformers_utils/configs/speculators/algos.py`, `update_dflash` makes 
   before it asks for the layer's type.
 Releases: 0.32 and 0.33 (run).
 Workaround: `families/dflash/config_writer.py`, `write` takes the flag out, so that causality goes by
-  layer; a note says so (`causality_is_per_layer`).
+  layer.
 Can go when: `update_dflash` states causality per layer.
 """
 

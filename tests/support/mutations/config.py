@@ -209,7 +209,6 @@ def other_keys(family: str) -> Iterator[Change]:
         "rope of no kind": {"rope_scaling": {"rope_type": "hope", "factor": 2.0}},
         "logits rescaled": {"output_multiplier": 2.0},
         "unknown factor": {"feature_scale": 2.0},
-        "unknown word": {"colour": "blue"},
     }
     if family in DFLASH:
         extra["block of 1"] = {"block_size": 1}

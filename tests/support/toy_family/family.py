@@ -18,7 +18,7 @@ from vllm_eagle_ext.families.eagle3.family import NATIVE
 SCALE = "feature_scale"
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR)
 def feature_scale_is_positive(case: Case) -> Iterable[Problem]:
     scale = case.flat.get(SCALE)
     if not isinstance(scale, float) or scale <= 0:
@@ -41,7 +41,7 @@ TOY = replace(
     title="toy EAGLE-3",
     drafters=DRAFTERS,
     tensors=_tensors,
-    rules=(*NATIVE.rules, feature_scale_is_positive),
+    rules=(feature_scale_is_positive,),
     own_keys={SCALE: KeyEffect("scales the fused features", (None, 1))},
     reference=None,
 )

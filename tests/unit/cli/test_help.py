@@ -60,6 +60,7 @@ def test_the_commands_are_known():
     expected = [
         "",
         "check",
+        "rule",
         "convert",
         "plan",
         "verify",

@@ -9,7 +9,7 @@ from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, rule
 
 
-@rule(Severity.ERROR, can_run=True, for_all=False)
+@rule(Severity.ERROR, can_run=True, of="block")
 def k_is_within_the_block(case: Case) -> Iterable[Problem]:
     """Refuse more tokens than a block drafts, which vLLM does not check.
 
@@ -28,7 +28,7 @@ def k_is_within_the_block(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="block")
 def block_size_is_stated(case: Case) -> Iterable[Problem]:
     if case.spec.block_size is None:
         yield Problem(
@@ -40,7 +40,7 @@ def block_size_is_stated(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="block")
 def block_size_is_consistent(case: Case) -> Iterable[Problem]:
     config = case.config
     places = {
@@ -63,7 +63,7 @@ def block_size_is_consistent(case: Case) -> Iterable[Problem]:
         )  # fmt: skip
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="parallel")
 def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
     token, size = case.spec.mask_token_id, case.target.rows
     if case.spec.embeddings == "own":
@@ -84,7 +84,7 @@ def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="block")
 def mask_token_is_unambiguous(case: Case) -> Iterable[Problem]:
     config = case.config
     places = {
@@ -102,20 +102,7 @@ def mask_token_is_unambiguous(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.NOTE, for_all=False)
-def causality_is_per_layer(case: Case) -> Iterable[Problem]:
-    """Tell what becomes of the flag that speculators writes for all layers at once."""
-    flag = case.config.sliding_window_non_causal
-    if case.spec.format == "speculators" and flag is False:
-        yield Problem(
-            field="sliding_window_non_causal of the draft's config.json",
-            value=False,
-            message="Windowed layers are served causal and full layers bidirectional, as trained, where "
-            "stock vLLM would make every layer causal",
-        )
-
-
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="dflash")
 def anchor_is_not_sampled(case: Case) -> Iterable[Problem]:
     if case.config.sample_from_anchor or case.config.block_config.sample_from_anchor:
         yield Problem(
@@ -126,7 +113,7 @@ def anchor_is_not_sampled(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="block")
 def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
     stated = (case.config.use_aux_hidden_state, case.config.block_config.use_aux_hidden_state)
     if False in stated:
@@ -139,7 +126,7 @@ def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="block")
 def final_state_is_not_normed(case: Case) -> Iterable[Problem]:
     """Warn of a draft that reads the target's final state.
 
@@ -156,7 +143,7 @@ def final_state_is_not_normed(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="parallel_drafting")
 def parallel_drafting_is_asked_for(case: Case) -> Iterable[Problem]:
     if case.request.parallel_drafting is False:
         yield Problem(
@@ -167,7 +154,7 @@ def parallel_drafting_is_asked_for(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="block")
 def embedding_scale_is_stated(case: Case) -> Iterable[Problem]:
     """Warn of a target that scales its embeddings where the draft states no factor.
 
@@ -196,18 +183,3 @@ def embedding_scale_is_stated(case: Case) -> Iterable[Problem]:
         f"{scale:.8g}, and the draft is given them without",
         remedy=remedy,
     )
-
-
-RULES = (
-    k_is_within_the_block,
-    block_size_is_stated,
-    block_size_is_consistent,
-    mask_token_is_in_the_vocabulary,
-    mask_token_is_unambiguous,
-    causality_is_per_layer,
-    anchor_is_not_sampled,
-    dflash_reads_aux_states,
-    final_state_is_not_normed,
-    parallel_drafting_is_asked_for,
-    embedding_scale_is_stated,
-)

@@ -249,14 +249,3 @@ def draft_vocabulary_has_a_drafter(draft: Candidate) -> Iterable[Problem]:
             allowed=f"no value with {draft.architecture!r}, which plain vLLM loads",
             remedy="leave the option out",
         )
-
-
-RULES = (
-    architecture_is_named,
-    speculators_type_is_named,
-    architecture_is_served,
-    dspark_is_no_part_of_the_target,
-    model_type_is_readable,
-    method_fits_the_architecture,
-    draft_vocabulary_has_a_drafter,
-)

@@ -116,12 +116,3 @@ def gated_rows_can_be_moved(case: Case) -> Iterable[Problem]:
                 f"block of rows that divides head_dim, {heads.dim}; a gate of its own: plain weights",
                 remedy="use the draft with plain weights",
             )
-
-
-RULES = (
-    gate_matches_its_flag,
-    gate_has_the_heads_rows,
-    gate_layout_is_stated,
-    gate_layouts_agree,
-    gated_rows_can_be_moved,
-)

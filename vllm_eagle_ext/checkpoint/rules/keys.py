@@ -11,7 +11,6 @@ from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.config_keys import (
     RESCALES_LOGITS,
     UNCOMPUTED,
-    looks_mathematical,
     rope_keys,
     stated_keys,
     unknown_keys,
@@ -20,7 +19,6 @@ from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, ru
 from vllm_eagle_ext.checkpoint.registry import own_keys
 from vllm_eagle_ext.checkpoint.rope_config import COMPUTED_KINDS, rope_block
 
-_SHOWN = 20  # names in a message
 _CONFIG = "of the draft's config.json"
 
 
@@ -115,10 +113,7 @@ def logits_keep_their_order(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def mathematical_keys_are_known(case: Case) -> Iterable[Problem]:
-    found = [
-        (place, value) for place, key, value in unknown_keys(case.flat) if looks_mathematical(key, value)
-    ]
-    for place, value in (*found, *rope_keys(case.flat)):
+    for place, value in (*unknown_keys(case.flat), *rope_keys(case.flat)):
         yield Problem(
             field=f"{place} {_CONFIG}",
             value=value,
@@ -126,26 +121,3 @@ def mathematical_keys_are_known(case: Case) -> Iterable[Problem]:
             "change what the draft computes",
             remedy="if acceptance is low, ask the publisher what it means; otherwise nothing",
         )
-
-
-@rule(Severity.NOTE)
-def keys_are_known(case: Case) -> Iterable[Problem]:
-    unknown = [
-        place for place, key, value in unknown_keys(case.flat) if not looks_mathematical(key, value)
-    ]
-    if unknown:
-        more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
-        yield Problem(
-            field=f"keys {_CONFIG}",
-            value=", ".join(unknown[:_SHOWN]) + more,
-            message="These are not known, and not read",
-        )
-
-
-RULES = (
-    keys_are_computed,
-    rope_is_computed,
-    logits_keep_their_order,
-    mathematical_keys_are_known,
-    keys_are_known,
-)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from vllm_eagle_ext.checkpoint.attention import WINDOW_OPTION, LayerAttention, WindowOption
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.layer_ids import AuxLayers, BlockOrder, default_layer_ids
+from vllm_eagle_ext.checkpoint.layer_ids import default_layer_ids
 from vllm_eagle_ext.checkpoint.rope_config import Rope
 from vllm_eagle_ext.drafter_classes import Drafter
 
@@ -116,13 +116,7 @@ def draft_window_is_used(case: Case) -> Iterable[Problem]:
         yield _refused(asked, "no window: each layer was published with its own, which stays")
 
 
-WINDOWS = (draft_window_is_computed, draft_window_holds_a_step, draft_window_is_used)
-
-
-_ORDER = "order of the draft's aux layers"
-
-
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="eagle3")
 def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
     layers = case.spec.aux_layers
     if layers.published_ids is None and layers.layer_ids and "option" not in layers.rule:
@@ -135,7 +129,7 @@ def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="eagle3")
 def aux_layer_ids_may_be_inputs(case: Case) -> Iterable[Problem]:
     """Warn of ids that equal EAGLE-3's default aux layers, but are read as names of outputs."""
     layers = case.spec.aux_layers
@@ -150,18 +144,6 @@ def aux_layer_ids_may_be_inputs(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.NOTE)
-def aux_order_is_known(case: Case) -> Iterable[Problem]:
-    layers = case.spec.aux_layers
-    if layers.blocks and layers.blocks.is_certain:
-        message = _what_fc_follows(layers, layers.blocks)
-        yield Problem(
-            field=_ORDER,
-            value=list(layers.published_ids or layers.listed),
-            message=message[:1].upper() + message[1:],
-        )
-
-
 @rule(Severity.WARNING)
 def aux_order_is_unambiguous(case: Case) -> Iterable[Problem]:
     """Warn of an order of aux layers that is not certain.
@@ -170,25 +152,21 @@ def aux_order_is_unambiguous(case: Case) -> Iterable[Problem]:
     """
     layers = case.spec.aux_layers
     blocks = layers.blocks
-    if blocks and not blocks.is_certain:
+    if blocks and blocks.doubt:
+        taken = {
+            "list": f"the blocks of fc and fc_norm are permuted to {list(layers.layer_ids)} while they "
+            "are loaded, as vLLM captures them",
+            "layers": f"the blocks of fc and fc_norm follow the layers, {list(layers.layer_ids)}, and "
+            "stay as they are",
+        }
         other = layers.listed if blocks.follows == "layers" else layers.layer_ids
         option = f'{{"eagle_ext": {{"aux_layers": {list(other)}}}}}'
         yield Problem(
-            field=_ORDER,
+            field="order of the draft's aux layers",
             value=list(layers.published_ids or layers.listed),
-            allowed=f"any; {_what_fc_follows(layers, blocks)}",
+            allowed=f"any; {taken[blocks.follows]}: {blocks.doubt}",
             remedy=f"if acceptance is near zero, set {option}, the other order",
         )
-
-
-def _what_fc_follows(layers: AuxLayers, blocks: BlockOrder) -> str:
-    taken = {
-        "list": f"the blocks of fc and fc_norm are permuted to {list(layers.layer_ids)} while they are "
-        "loaded, as vLLM captures them",
-        "layers": f"the blocks of fc and fc_norm follow the layers, {list(layers.layer_ids)}, and stay "
-        "as they are",
-    }
-    return f"{taken[blocks.follows]}: {blocks.reason}"
 
 
 @rule(Severity.ERROR)
@@ -203,12 +181,3 @@ def aux_count_is_consistent(case: Case) -> Iterable[Problem]:
                 allowed=f"{count}, the number of aux layers ({case.spec.aux_layers.rule})",
                 remedy='list the layers whose input it reads: {"eagle_ext": {"aux_layers": [..]}}',
             )
-
-
-AUX_LAYERS = (
-    aux_layers_are_stated,
-    aux_layer_ids_may_be_inputs,
-    aux_order_is_known,
-    aux_order_is_unambiguous,
-    aux_count_is_consistent,
-)

@@ -13,7 +13,7 @@ _ASK = "ask the publisher which one the draft was trained with, and correct conf
 _BELONGS = "check that config.json belongs to the weights"
 
 
-@rule(Severity.ERROR, can_run=True, for_all=False)
+@rule(Severity.ERROR, can_run=True, of="eagle3")
 def flags_agree(case: Case) -> Iterable[Problem]:
     flags = {**case.spec.flags, "use_aux_hidden_state": read_flag(case.flat, "use_aux_hidden_state")}
     for name, flag in flags.items():
@@ -26,7 +26,7 @@ def flags_agree(case: Case) -> Iterable[Problem]:
             )
 
 
-@rule(Severity.ERROR, can_run=True, for_all=False)
+@rule(Severity.ERROR, can_run=True, of="eagle3")
 def one_kind_of_input_norm(case: Case) -> Iterable[Problem]:
     """Refuse both norms at once: vLLM would apply both, but no draft is trained with both."""
     if case.spec.fc_norm and case.spec.norm_before_fc:
@@ -38,7 +38,7 @@ def one_kind_of_input_norm(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="latent attention")
 def mla_has_no_norm_before_fc(case: Case) -> Iterable[Problem]:
     """Refuse norm_before_fc in an MLA draft: vLLM's DeepSeek drafter ignores the flag."""
     if case.spec.norm_before_fc:
@@ -50,7 +50,7 @@ def mla_has_no_norm_before_fc(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="eagle3")
 def norms_need_aux_states(case: Case) -> Iterable[Problem]:
     """Refuse norms before fc in a draft that has no fc."""
     stated = [name for name in ("fc_norm", "norm_before_fc") if case.spec.flags[name]]
@@ -63,7 +63,7 @@ def norms_need_aux_states(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="eagle3")
 def fc_norms_match_their_flag(case: Case) -> Iterable[Problem]:
     """Refuse anything but one norm per aux layer, and any norm without the flag."""
     if not case.has_tensors:
@@ -81,7 +81,7 @@ def fc_norms_match_their_flag(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="eagle3")
 def input_norm_matches_its_flag(case: Case) -> Iterable[Problem]:
     """Refuse an input norm without its flag, or the flag without the norm.
 
@@ -97,7 +97,7 @@ def input_norm_matches_its_flag(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="autoregressive")
 def norm_output_is_unambiguous(case: Case) -> Iterable[Problem]:
     """Warn of a norm_output that may mean something else.
 
@@ -126,7 +126,7 @@ def norm_output_is_unambiguous(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="autoregressive")
 def head_is_normed(case: Case) -> Iterable[Problem]:
     flag = case.spec.norm_output
     if flag.stated and not flag.stated[0][1] and may_be_of_older_specforge(case):
@@ -162,7 +162,7 @@ def may_be_of_older_specforge(case: Case) -> bool:
     return not case.has_tensors or (as_there and "d2t" in tensors and "t2d" in tensors)
 
 
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="eagle3")
 def norm_before_residual_is_stated(case: Case) -> Iterable[Problem]:
     if case.spec.format == "speculators" and not case.spec.norm_before_residual.stated:
         yield Problem(
@@ -171,16 +171,3 @@ def norm_before_residual_is_stated(case: Case) -> Iterable[Problem]:
             allowed="true or false; false is taken, speculators' default, where stock vLLM takes true",
             remedy="ask the publisher, and state it in config.json",
         )
-
-
-RULES = (
-    flags_agree,
-    one_kind_of_input_norm,
-    mla_has_no_norm_before_fc,
-    norms_need_aux_states,
-    fc_norms_match_their_flag,
-    input_norm_matches_its_flag,
-    norm_output_is_unambiguous,
-    head_is_normed,
-    norm_before_residual_is_stated,
-)

@@ -96,18 +96,6 @@ def narrow_vocabulary_is_padded(case: Case) -> Iterable[Problem]:
     )
 
 
-@rule(Severity.NOTE)
-def padding_is_not_drafted(case: Case) -> Iterable[Problem]:
-    """Note a padded target of a draft that shares all of its tables."""
-    if _is_told(case) and _shares_the_tables(case):
-        yield Problem(
-            field="vocab_size of the draft's config.json",
-            value=case.target.vocab_size,
-            message=f"The target's tables have {case.target.padding} rows after these, taken for "
-            "padding: the draft proposes none of them",
-        )
-
-
 @rule(Severity.WARNING)
 def padding_is_the_targets(case: Case) -> Iterable[Problem]:
     """Warn of a padded target where the draft has tables of its own."""
@@ -131,7 +119,7 @@ def _shares_the_tables(case: Case) -> bool:
     return (case.spec.head, case.spec.embeddings) == ("shared", "shared")
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="eagle3")
 def eagle3_is_causal(case: Case) -> Iterable[Problem]:
     """Refuse `is_causal: false`: vLLM's decoder layer would attend to rows that are not there yet."""
     if case.config.is_causal is False:
@@ -245,19 +233,3 @@ def layer_types_are_complete(case: Case) -> Iterable[Problem]:
             remedy="state the window that it was trained with, or, if its layers attend to all tokens, "
             'write "full_attention" for each in layer_types',
         )
-
-
-RULES = (
-    target_width_fits,
-    target_depth_fits,
-    narrow_vocabulary_is_padded,
-    padding_is_not_drafted,
-    padding_is_the_targets,
-    eagle3_is_causal,
-    rope_is_stated,
-    rope_table_is_bounded,
-    rope_matches_the_target,
-    trainer_rotates_the_same_part,
-    heads_divide,
-    layer_types_are_complete,
-)

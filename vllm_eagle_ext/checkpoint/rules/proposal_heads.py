@@ -18,7 +18,7 @@ CONFIDENCE = "confidence_head.proj"
 _MARKOV, _GATHERED = "markov_head.markov_w2", "W4A16_NVFP4"
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="second head")
 def heads_are_unambiguous(case: Case) -> Iterable[Problem]:
     """Refuse keys that differ between places: vLLM's classes read one place each."""
     for key in ProposalHeads.model_fields:
@@ -32,7 +32,7 @@ def heads_are_unambiguous(case: Case) -> Iterable[Problem]:
             )
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="dflash2")
 def selector_is_stated(case: Case) -> Iterable[Problem]:
     """Refuse a selector without its sizes.
 
@@ -59,7 +59,7 @@ def selector_is_stated(case: Case) -> Iterable[Problem]:
         )  # fmt: skip
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="second head")
 def target_is_not_padded(case: Case) -> Iterable[Problem]:
     """Refuse a padded target for a draft of a whole vocabulary.
 
@@ -76,7 +76,7 @@ def target_is_not_padded(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="dflash2")
 def selector_knows_every_token(case: Case) -> Iterable[Problem]:
     """Refuse a selector with a reduced vocabulary.
 
@@ -92,7 +92,7 @@ def selector_knows_every_token(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="dspark")
 def markov_head_is_computed(case: Case) -> Iterable[Problem]:
     rank, kind = case.config.of_heads("markov_rank"), case.config.of_heads("markov_head_type")
     if not rank:
@@ -110,7 +110,7 @@ def markov_head_is_computed(case: Case) -> Iterable[Problem]:
         )  # fmt: skip
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="dspark")
 def markov_candidates_fit(case: Case) -> Iterable[Problem]:
     most, size = case.config.dspark_draft_topk, case.spec.vocabulary.size
     if most is not None and most > size:
@@ -134,7 +134,7 @@ def _algorithm(case: Case) -> object:
     return (nested if isinstance(nested, dict) else config).get("quant_algo")
 
 
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="dspark")
 def confidence_head_is_there(case: Case) -> Iterable[Problem]:
     """Warn of a missing confidence head.
 
@@ -151,7 +151,7 @@ def confidence_head_is_there(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="dspark")
 def confidence_head_is_whole(case: Case) -> Iterable[Problem]:
     """Refuse half a confidence head: vLLM would leave the rest as the memory was."""
     parts = [f"{CONFIDENCE}.{part}" for part in ("weight", "bias")]
@@ -163,7 +163,7 @@ def confidence_head_is_whole(case: Case) -> Iterable[Problem]:
         )  # fmt: skip
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="dspark")
 def anchor_is_unambiguous(case: Case) -> Iterable[Problem]:
     """Refuse keys that disagree on the first position of a block.
 
@@ -186,7 +186,7 @@ def anchor_is_unambiguous(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="dspark")
 def vocabulary_is_widened(case: Case) -> Iterable[Problem]:
     if is_widened(case):
         yield Problem(
@@ -196,17 +196,3 @@ def vocabulary_is_widened(case: Case) -> Iterable[Problem]:
             "a mask token: the target never accepts such an id",
             remedy="if the target is not the one that it was trained for, serve it with that one",
         )
-
-
-RULES = (
-    heads_are_unambiguous,
-    target_is_not_padded,
-    selector_is_stated,
-    selector_knows_every_token,
-    markov_head_is_computed,
-    markov_candidates_fit,
-    confidence_head_is_there,
-    confidence_head_is_whole,
-    anchor_is_unambiguous,
-    vocabulary_is_widened,
-)

@@ -261,18 +261,3 @@ def plain_parts_are_plain(case: Case) -> Iterable[Problem]:
             allowed="a quantisation that leaves out " + ", ".join(name.rstrip(".") for name in plain),
             remedy="use a draft in which these are plain",
         )
-
-
-RULES = (
-    quantisation_is_well_formed,
-    quantised_weights_are_there,
-    quantised_weights_fit_their_method,
-    quantised_weights_have_scales,
-    scales_are_numbers,
-    scales_fit_their_weights,
-    fused_parts_agree,
-    gptq_rules_fit_the_files,
-    qweights_fit,
-    quantised_fc_is_in_order,
-    plain_parts_are_plain,
-)

@@ -86,7 +86,7 @@ def k_can_pay(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="eagle3")
 def k_is_worth_drafting(case: Case) -> Iterable[Problem]:
     """Warn of a K whose last positions are seldom reached.
 
@@ -178,16 +178,3 @@ def runner_is_particular(case: Case) -> Iterable[Problem]:
 def _forcing(runner: Literal["v1", "v2"]) -> str:
     needs = ", on a GPU: that runner needs Triton" if runner == "v2" else ""
     return f"VLLM_USE_V2_MODEL_RUNNER={int(runner == 'v2')}{needs}"
-
-
-RULES = (
-    trained_length_covers_max_model_len,
-    trained_length_covers_the_target,
-    k_leaves_room_in_the_context,
-    k_can_pay,
-    k_is_worth_drafting,
-    gate_layout_has_a_gate,
-    k_is_within_the_trained_unroll,
-    runner_serves_it,
-    runner_is_particular,
-)

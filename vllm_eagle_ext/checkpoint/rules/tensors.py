@@ -27,7 +27,7 @@ def _present(case: Case, name: str) -> bool:
     return any(module + suffix in case.files.tensors for suffix in HOLDS_WEIGHTS)
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="eagle3")
 def draft_is_no_plain_model(case: Case) -> Iterable[Problem]:
     """Refuse a plain model, such as a target.
 
@@ -69,7 +69,7 @@ def tensors_are_complete(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="eagle3")
 def depth_is_the_drafts_own(case: Case) -> Iterable[Problem]:
     """Warn of the target's depth in place of the draft's: the files tell that it has one layer."""
     stated = case.files.config.get("num_hidden_layers")
@@ -239,7 +239,7 @@ def fc_reads_every_aux_layer(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="fused q, k and v")
 def bias_is_called_attention_bias(case: Case) -> Iterable[Problem]:
     """Refuse the older key for biases.
 
@@ -254,7 +254,7 @@ def bias_is_called_attention_bias(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="latent attention")
 def mla_sizes_are_stated(case: Case) -> Iterable[Problem]:
     for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
         if getattr(case.config, key) is None:
@@ -275,19 +275,3 @@ def weights_can_be_checked(case: Case) -> Iterable[Problem]:
             "only after they are loaded, without unpickling anything but tensors",
             remedy="convert them to safetensors",
         )
-
-
-RULES = (
-    draft_is_no_plain_model,
-    depth_is_the_drafts_own,
-    tensors_are_complete,
-    tensors_are_expected,
-    tensor_shapes_fit,
-    attention_is_not_narrowed,
-    tensor_dtypes_fit,
-    small_tensors_are_finite,
-    fc_reads_every_aux_layer,
-    bias_is_called_attention_bias,
-    mla_sizes_are_stated,
-    weights_can_be_checked,
-)

@@ -205,7 +205,7 @@ def embeddings_can_be_shared(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, for_all=False)
+@rule(Severity.WARNING, of="eagle3")
 def shared_parts_are_usual(case: Case) -> Iterable[Problem]:
     """Warn of shared parts that usually are the draft's own.
 
@@ -236,17 +236,3 @@ def tokenizers_agree(case: Case) -> Iterable[Problem]:
             remedy="serve the draft with the target it was trained for, or remove the file if it came "
             "into the folder by mistake: the target's tokenizer is used",
         )
-
-
-RULES = (
-    draft_vocabulary_fits,
-    d2t_present_iff_reduced,
-    t2d_marks_a_whole_vocabulary,
-    d2t_is_a_map,
-    d2t_ascends,
-    d2t_agrees_with_t2d,
-    head_is_present,
-    embeddings_can_be_shared,
-    shared_parts_are_usual,
-    tokenizers_agree,
-)

@@ -22,7 +22,7 @@ _ASIDE = ("t2d", "d2t")
 _SHOWN = 5  # names of tensors in a message
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="second head")
 def names_are_as_vllm_reads_them(case: Case) -> Iterable[Problem]:
     wrong = [
         header.published
@@ -42,7 +42,7 @@ def names_are_as_vllm_reads_them(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="second head")
 def fc_is_in_the_order_of_the_layers(case: Case) -> Iterable[Problem]:
     layers = case.spec.aux_layers
     if layers.is_reordered:
@@ -56,7 +56,7 @@ def fc_is_in_the_order_of_the_layers(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.ERROR, for_all=False)
+@rule(Severity.ERROR, of="second head")
 def d2t_is_as_vllm_reads_it(case: Case) -> Iterable[Problem]:
     """Refuse a d2t of target ids, and any where the vocabulary is whole.
 
@@ -76,13 +76,6 @@ def d2t_is_as_vllm_reads_it(case: Case) -> Iterable[Problem]:
         allowed=f"{allowed}: vLLM's class for {case.spec.title} drafts does not convert it",
         remedy="convert it, or leave it out, in a copy of the file",
     )
-
-
-FOR_VLLMS_LOADER = (
-    names_are_as_vllm_reads_them,
-    fc_is_in_the_order_of_the_layers,
-    d2t_is_as_vllm_reads_it,
-)
 
 
 LARGEST, LARGEST_RMS, SMALLEST_RMS = 1e4, 1e3, 1e-8
@@ -151,6 +144,3 @@ def _one_problem(case: Case, found: Mapping[str, str], allowed: str, remedy: str
         allowed=allowed,
         remedy=remedy,
     )
-
-
-VALUES = (weights_are_finite, weights_are_not_all_zero, weights_have_a_usual_scale)

@@ -14,7 +14,6 @@ from vllm_eagle_ext.checkpoint.expected_tensors import (
     mlp,
 )
 from vllm_eagle_ext.checkpoint.layer_ids import OUTPUT_IDS_KEY
-from vllm_eagle_ext.checkpoint.rules import blocks
 from vllm_eagle_ext.checkpoint.spec import DraftSpec, Expected, Family, KeyEffect
 from vllm_eagle_ext.drafter_classes import Backbone
 from vllm_eagle_ext.families.dflash.names import DFLASH_DRAFTER
@@ -68,18 +67,6 @@ DFLASH = Family(
     layer_ids=IdConvention(places=(f"dflash_config.{OUTPUT_IDS_KEY}",), is_required=True),
     read_layers=_block_layers,
     tensors=_dflash_tensors,
-    rules=(
-        blocks.k_is_within_the_block,
-        blocks.block_size_is_stated,
-        blocks.block_size_is_consistent,
-        blocks.mask_token_is_in_the_vocabulary,
-        blocks.mask_token_is_unambiguous,
-        blocks.causality_is_per_layer,
-        blocks.anchor_is_not_sampled,
-        blocks.dflash_reads_aux_states,
-        blocks.final_state_is_not_normed,
-        blocks.embedding_scale_is_stated,
-    ),
     own_keys={
         "input_embedding_scale": KeyEffect("scales the embeddings", (None, 1)),
         "attention_value_scale": KeyEffect("scales the values of attention", (None, 1)),

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, Format
-from vllm_eagle_ext.checkpoint.rules import blocks, proposal_heads, weights
 from vllm_eagle_ext.checkpoint.rules.proposal_heads import CONFIDENCE
 from vllm_eagle_ext.checkpoint.spec import DraftSpec, Expected
 from vllm_eagle_ext.families.dflash.family import DFLASH
@@ -62,11 +61,6 @@ def _samples_the_anchor(config: DraftConfig, format_: Format) -> bool:
     return format_ == "published" if found is None else found
 
 
-_DSPARK_RULES = tuple(
-    each
-    for each in DFLASH.rules
-    if each not in (blocks.anchor_is_not_sampled, blocks.causality_is_per_layer)
-)
 _OF_THE_LAYERS = {key: of for key, of in DFLASH.own_keys.items() if key != "input_embedding_scale"}
 
 DFLASH2 = replace(
@@ -75,14 +69,6 @@ DFLASH2 = replace(
     title="DFlash2",
     drafters=(DFLASH2_DRAFTER,),
     tensors=_dflash2_tensors,
-    rules=(
-        *DFLASH.rules,
-        proposal_heads.heads_are_unambiguous,
-        proposal_heads.target_is_not_padded,
-        proposal_heads.selector_is_stated,
-        proposal_heads.selector_knows_every_token,
-        *weights.FOR_VLLMS_LOADER,
-    ),
     scales_logits=frozenset({"output_multiplier", "final_logit_softcapping"}),
     plain_modules=(*DFLASH.plain_modules, "candidate_selector."),
     runs_on_v2_only=True,
@@ -99,18 +85,6 @@ DSPARK = replace(
         DFLASH.layer_ids, places=(*DFLASH.layer_ids.places, "dspark_config.target_layer_ids")
     ),
     tensors=_dspark_tensors,
-    rules=(
-        *_DSPARK_RULES,
-        proposal_heads.heads_are_unambiguous,
-        proposal_heads.target_is_not_padded,
-        proposal_heads.markov_head_is_computed,
-        proposal_heads.markov_candidates_fit,
-        proposal_heads.confidence_head_is_there,
-        proposal_heads.confidence_head_is_whole,
-        proposal_heads.anchor_is_unambiguous,
-        proposal_heads.vocabulary_is_widened,
-        *weights.FOR_VLLMS_LOADER,
-    ),
     own_keys=_OF_THE_LAYERS,
     identity_keys={"projector_type": "dspark"},
     plain_modules=(*DFLASH.plain_modules, "markov_head.markov_w1.", "confidence_head."),

@@ -17,15 +17,6 @@ from vllm_eagle_ext.checkpoint.expected_tensors import (
     mlp,
 )
 from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY
-from vllm_eagle_ext.checkpoint.rules import (
-    blocks,
-    layers,
-    norms,
-    pairing,
-    request,
-    tensors,
-    vocabulary,
-)
 from vllm_eagle_ext.checkpoint.spec import DraftSpec, Evidence, Expected, Family
 from vllm_eagle_ext.families.eagle3.names import (
     DEEPSEEK_DRAFTER,
@@ -75,23 +66,6 @@ def _is_p_eagle(evidence: Evidence) -> bool:
     return named or evidence.has_mask_hidden
 
 
-_RULES = (
-    pairing.eagle3_is_causal,
-    request.k_is_worth_drafting,
-    norms.flags_agree,
-    norms.one_kind_of_input_norm,
-    norms.norms_need_aux_states,
-    norms.fc_norms_match_their_flag,
-    norms.input_norm_matches_its_flag,
-    norms.norm_before_residual_is_stated,
-    layers.aux_layers_are_stated,
-    layers.aux_layer_ids_may_be_inputs,
-    tensors.draft_is_no_plain_model,
-    tensors.depth_is_the_drafts_own,
-    vocabulary.shared_parts_are_usual,
-)
-_FEEDBACK_RULES = (norms.norm_output_is_unambiguous, norms.head_is_normed)
-
 NATIVE = Family(
     name="native",
     title="EAGLE-3",
@@ -99,7 +73,6 @@ NATIVE = Family(
     layer_ids=IdConvention(places=(f"eagle_config.{IDS_KEY}",)),
     read_layers=causal_layers,
     tensors=_eagle3_tensors,
-    rules=(*_RULES, *_FEEDBACK_RULES, tensors.bias_is_called_attention_bias),
     plain_modules=("embed_tokens.",),
     has_flags=True,
     runs_without_aux_states=True,
@@ -120,9 +93,6 @@ _MLA = replace(
     title="MLA EAGLE-3",
     drafters=(DEEPSEEK_DRAFTER,),
     layer_ids=replace(NATIVE.layer_ids, names_inputs_without=1),
-    rules=(
-        *_RULES, *_FEEDBACK_RULES, norms.mla_has_no_norm_before_fc, tensors.mla_sizes_are_stated,
-    ),
     plain_modules=("embed_tokens.", "lm_head."),
     stock_config=None,
     reference=None,
@@ -133,12 +103,6 @@ _PARALLEL = replace(
     title="P-EAGLE",
     matches=_is_p_eagle,
     tensors=_p_eagle_tensors,
-    rules=(
-        *_RULES,
-        tensors.bias_is_called_attention_bias,
-        blocks.mask_token_is_in_the_vocabulary,
-        blocks.parallel_drafting_is_asked_for,
-    ),
     drafts_in_parallel=True,
     omits_mask_token=True,
     stock_config=None,

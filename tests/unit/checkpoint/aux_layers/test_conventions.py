@@ -161,7 +161,7 @@ def test_ids_of_states_from_hugging_face_keep_their_order_for_fc(
     layers = resolve(writer(*ids), family)
     assert (layers.layer_ids, layers.order, layers.published_ids) == (layer_ids, order, ids)
     assert layers.is_reordered
-    assert (layers.blocks.follows, layers.blocks.is_certain) == ("list", is_certain)
+    assert (layers.blocks.follows, not layers.blocks.doubt) == ("list", is_certain)
     in_order = resolve(writer(*sorted(ids)), family)
     assert (in_order.is_reordered, in_order.blocks) == (False, None)
 
@@ -181,7 +181,7 @@ def test_blocks_of_states_captured_on_the_way_follow_the_layers(config, is_specu
     layers = resolve(config, is_speculators=is_speculators)
     assert (layers.layer_ids, layers.listed) == ((2, 6, 9), (9, 2, 6))
     assert (layers.order, layers.is_reordered) == ((0, 1, 2), False)
-    assert (layers.blocks.follows, layers.blocks.is_certain) == ("layers", is_certain)
+    assert (layers.blocks.follows, not layers.blocks.doubt) == ("layers", is_certain)
 
 
 def test_the_option_lists_the_blocks_whatever_wrote_the_file():

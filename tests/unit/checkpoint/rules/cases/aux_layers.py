@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.checkpoint.rules.broken import case
-from tests.unit.checkpoint.rules.changes import ANGELSLIM, IDS, TOP_IDS, key, no_key
+from tests.unit.checkpoint.rules.changes import IDS, TOP_IDS, key, no_key
 
 # fmt: off
 CASES = [
@@ -13,23 +13,6 @@ CASES = [
     case(
         "aux_layer_ids_may_be_inputs", "the_default", "native", key(IDS, [2, 4, 5]),
         words=("[2, 4, 5]", "layers [3, 5, 6]", '"input"'),
-    ),
-    case(
-        "aux_order_is_known", "modelopt", "native",
-        key(IDS, [3, 1, 2]), key("eagle_config.use_mtp_layernorm", False),
-        words=("[3, 1, 2]", "follow the layers, [2, 3, 4]", "layer by layer"),
-    ),
-    case(
-        "aux_order_is_known", "speculators", "speculators", key(TOP_IDS, [5, 2, 4]),
-        words=("[5, 2, 4]", "follow the layers, [2, 4, 5]", "vLLM has captured"),
-    ),
-    case(
-        "aux_order_is_known", "angelslim", "native", no_key("eagle_config"), key(ANGELSLIM, [3, 1, 2]),
-        words=("[3, 1, 2]", "permuted to [2, 3, 4]", "AngelSlim"),
-    ),
-    case(
-        "aux_order_is_known", "option", "native", options={"aux_layers": [4, 2, 3]},
-        words=("permuted to [2, 3, 4]", "option aux_layers"),
     ),
     case(
         "aux_order_is_unambiguous", "z_lab", "dflash", key("dflash_config.target_layer_ids", [5, 1, 3]),

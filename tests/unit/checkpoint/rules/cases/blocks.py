@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.checkpoints import VOCAB
 from tests.support.drafts import MASK_TOKEN
 from tests.unit.checkpoint.rules.broken import case
-from tests.unit.checkpoint.rules.changes import as_speculators, key, no_key
+from tests.unit.checkpoint.rules.changes import key, no_key
 
 # fmt: off
 CASES = [
@@ -40,10 +40,6 @@ CASES = [
     case(
         "mask_token_is_unambiguous", "two", "dflash", key("mask_token_id", 5),
         words=("mask_token_id", f"(5, {MASK_TOKEN})"),
-    ),
-    case(
-        "causality_is_per_layer", "blanket", "dflash", as_speculators,
-        key("sliding_window_non_causal", False), words=("sliding_window_non_causal", "False"),
     ),
     case(
         "anchor_is_not_sampled", "top_level", "dflash", key("sample_from_anchor", True),

@@ -85,9 +85,5 @@ CASES = [
         key("rope_scaling", {"rope_type": "default", "swing": 3}),
         words=("rope_scaling.swing", "3", "not known"),
     ),
-    case(
-        "keys_are_known", "label", "native", key("favourite_colour", "blue"),
-        words=("favourite_colour", "not read"),
-    ),
 ]
 # fmt: on

@@ -27,10 +27,6 @@ CASES = [
         key("vocab_size", 160),
         words=("vocab_size", "160", "128, the target's", "whose tables it shares, edit config.json"),
     ),
-    case(
-        "padding_is_not_drafted", "dflash", "dflash", target={"vocab_size": VOCAB + 32},
-        words=("vocab_size", "128", "32 rows after these", "padding"),
-    ),
     *(
         case(
             "target_is_not_padded", family, family, target={"vocab_size": VOCAB + 32},
