@@ -80,19 +80,6 @@ class ProgressDisplay:
         self.progress.console.print(text, markup=False, soft_wrap=True)
 
 
-def described(settings: Settings, path: object) -> str:
-    """Say what is decoded, and where it is kept."""
-    template = "with" if settings.chat_template else "without"
-    switch = {None: "", True: ", thinking", False: ", not thinking"}[settings.thinking]
-    prompts = f"{settings.num_prompts} prompts ({settings.prompts}), {template} chat template{switch}"
-    if settings.command == "tune":
-        return f"K of {', '.join(map(str, settings.ks))} and no draft; {prompts}; results in {path}"
-    return (
-        f"{prompts}, {settings.max_tokens} new tokens, temperature {settings.temperature:g}; "
-        f"results in {path}"
-    )
-
-
 def announced(settings: Settings) -> Iterator[str]:
     """Say what changes the time it takes, and what would spoil it: other work, or a dtype without a
     kernel."""

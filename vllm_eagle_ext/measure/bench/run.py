@@ -16,7 +16,8 @@ from rich.console import Console
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.bench.advice import bench_advice
 from vllm_eagle_ext.measure.bench.engines import swept, variants
-from vllm_eagle_ext.measure.bench.progress import ProgressDisplay, announced, described
+from vllm_eagle_ext.measure.bench.notes import premises
+from vllm_eagle_ext.measure.bench.progress import ProgressDisplay, announced
 from vllm_eagle_ext.measure.bench.request import BenchRequest, Prompts, resolve_bench
 from vllm_eagle_ext.measure.bench.results import PLAIN, REPORT, Context, Report, Settings
 from vllm_eagle_ext.measure.bench.runner import Runner
@@ -109,9 +110,9 @@ class _Run:
     def measured(self, stages: Callable[[Runner], None]) -> Report:
         """Measure, and report what was measured, also where it is interrupted or an engine fails."""
         settings, console = self.settings, self.console
-        console.print(described(settings, self.path), markup=False)
-        for line in announced(settings):
+        for line in (*premises(settings, self.context), *announced(settings)):
             console.print(line, markup=False)
+        console.print(f"Results and logs go to {self.path}.", markup=False)
         with ProgressDisplay(console) as display:
             runner = Runner(settings, self.prompts, self.path / "logs", display)
             try:

@@ -69,31 +69,26 @@ class Runner:
         if share is not None:
             self.display.memory(share)
         for batch in found:
-            _Batch(self, stage, batch, engine).run()
+            _run_batch(self, stage, batch, engine)
 
 
-class _Batch:
-    """Engines that run at the same time."""
+def _run_batch(runner: Runner, stage: Stage, batch: EngineBatch, engine: Mapping[str, Any]) -> None:
+    """Start engines that run at the same time, and measure them in turns.
 
-    def __init__(
-        self, runner: Runner, stage: Stage, batch: EngineBatch, engine: Mapping[str, Any]
-    ) -> None:
-        self.runner, self.batch = runner, batch
-        self.settings, self.display = runner.settings, runner.display
-        self.engines = [_Engine(runner, stage, own[0], batch.repeat, engine) for own in batch.engines]
-
-    def run(self) -> None:
-        with ExitStack() as stack:
-            for engine in self.engines:
-                engine.start(stack)
-            for number in range(self.settings.rounds):
-                for load in self.settings.loads:
-                    for place, variant in turns(self.batch, number):
-                        self.engines[place].measure(variant, load, number)
-                        self.display.done()
-            for engine in self.engines:
-                engine.probe()
-                engine.end()
+    `engine` has the keywords of LLM(), with the share of the memory.
+    """
+    engines = [_Engine(runner, stage, own[0], batch.repeat, engine) for own in batch.engines]
+    with ExitStack() as stack:
+        for each in engines:
+            each.start(stack)
+        for number in range(runner.settings.rounds):
+            for load in runner.settings.loads:
+                for place, variant in turns(batch, number):
+                    engines[place].measure(variant, load, number)
+                    runner.display.done()
+        for each in engines:
+            each.probe()
+            each.end()
 
 
 class _Engine:
