@@ -157,7 +157,7 @@ def _dense(plan: DensePlan) -> Table:
 
 
 def _request_rows(plan: Plan) -> list[tuple[str, Callable[[Any], str]]]:
-    """Name what is said of requests, with how it is read from a cost."""
+    """Name the rows about requests, each with how it is read from a cost."""
     length, budget = plan.setting.max_model_len, plan.premises.budget
     most = plan.premises.request.max_num_seqs
     return [
