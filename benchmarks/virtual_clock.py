@@ -2,7 +2,7 @@
 """Tokens per second, queueing, preemptions and time to the first token of Qwen3.6-27B with DFlash, over
 clients, by vLLM's real scheduler on a virtual clock.
 
-    python -m benchmarks.virtual_clock            # all cells, by the kernel model of docs/dev/gpu.md
+    python -m benchmarks.virtual_clock            # all cells, by benchmarks/step_model
     python -m benchmarks.virtual_clock --only H100,1024 --times report.json    # or a selftest's
 
 No GPU, no weights. The same release of vLLM gives the same digits in every run: `digest` covers every

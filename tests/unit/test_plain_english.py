@@ -64,7 +64,7 @@ def test_code_and_addresses_are_left_out():
         ("tools/plain_english.py", False),  # lists the words
         ("tests/unit/test_plain_english.py", False),
         ("examples/tiny/prompts.jsonl", False),
-        ("benchmarks/results/kernel_model.json", False),
+        ("benchmarks/results/step_times.json", False),
         ("docs/mytools/setup.py", False),
     ],
 )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -102,9 +102,7 @@ def _one(plan: HybridPlan) -> Table:
     table = _plan_table(plan.premises, ", with hybrid_state")
     table.add_column("per_token", justify="right")
     table.add_column("replay", justify="right")
-    length, budget = plan.setting.max_model_len, plan.premises.budget
-    most = plan.premises.request.max_num_seqs
-    rows = [
+    rows: list[tuple[str, Callable[[Any], str]]] = [
         ("state blocks in each layer", lambda f: str(f.state_blocks)),
         (
             "one block of a layer, MiB (attention tokens)",
@@ -116,10 +114,7 @@ def _one(plan: HybridPlan) -> Table:
         ),
         ("recurrent state, MiB", lambda f: mib(f.state)),
         ("  recorded inputs in it, MiB", lambda f: mib(f.recorded_inputs)),
-        (f"keys and values of {length} tokens, MiB", lambda f: mib(f.attention)),
-        (f"requests of {length} tokens that fit", lambda f: str(f.fit(budget))),
-        ("  as vLLM logs it, Maximum concurrency", lambda f: f"{f.concurrency(budget):.2f}"),
-        (f"  that run, at --max-num-seqs {most}", lambda f: str(f.running(budget, most))),
+        *_request_rows(plan),
         ("recurrent state moved per step, MiB", lambda f: mib(f.moved)),
     ]
     if (graphs := plan.graphs) is not None:
@@ -155,15 +150,22 @@ def _several(plans: Sequence[HybridPlan]) -> Table:
 def _dense(plan: DensePlan) -> Table:
     table = _plan_table(plan.premises)
     table.add_column("", justify="right")
+    table.add_row("keys and values of one token, KiB", f"{plan.cost.token / 1024:.4g}")
+    for name, show in _request_rows(plan):
+        table.add_row(name, show(plan.cost))
+    return table
+
+
+def _request_rows(plan: Plan) -> list[tuple[str, Callable[[Any], str]]]:
+    """Name the rows about requests, each with how it is read from a cost."""
     length, budget = plan.setting.max_model_len, plan.premises.budget
     most = plan.premises.request.max_num_seqs
-    cost = plan.cost
-    table.add_row("keys and values of one token, KiB", f"{cost.token / 1024:.4g}")
-    table.add_row(f"keys and values of {length} tokens, MiB", mib(cost.attention))
-    table.add_row(f"requests of {length} tokens that fit", str(cost.fit(budget)))
-    table.add_row("  as vLLM logs it, Maximum concurrency", f"{cost.concurrency(budget):.2f}")
-    table.add_row(f"  that run, at --max-num-seqs {most}", str(cost.running(budget, most)))
-    return table
+    return [
+        (f"keys and values of {length} tokens, MiB", lambda cost: mib(cost.attention)),
+        (f"requests of {length} tokens that fit", lambda cost: str(cost.fit(budget))),
+        ("  as vLLM logs it, Maximum concurrency", lambda cost: f"{cost.concurrency(budget):.2f}"),
+        (f"  that run, at --max-num-seqs {most}", lambda cost: str(cost.running(budget, most))),
+    ]
 
 
 def _plan_table(premises: PlanInputs, more: str = "") -> Table:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which engines run at the same time, what each is started with and serves, and how long it takes."""
+"""Which engines run at the same time, and what each is started with and serves."""
 
 from __future__ import annotations
 
@@ -21,10 +21,6 @@ from vllm_eagle_ext.measure.engine.held_length import SCHEDULER, schedule_of
 from vllm_eagle_ext.options import KEY
 
 LEAST_PROMPTS = 4  # of a measurement of steps: fewer requests decode several waves after each other
-# Of a small model on two cores: a start without compiling, one with it, a step of one request, and what
-# each further one adds to it.
-EAGER_S, COMPILED_S = 45.0, 120.0
-STEP_S, PER_REQUEST = 0.006, 1 / 20
 
 
 def engine_arguments(
@@ -166,20 +162,3 @@ def prompts_of(load: ServedLoad, number: int, prompts: Sequence[list[int]]) -> l
 def most_steps(timed: int, requests: int) -> int:
     """Count the steps that the first request may go on for: others' prompts may be read meanwhile."""
     return timed + 4 + requests // 2
-
-
-def batches_s(settings: Settings, found: Sequence[EngineBatch]) -> float:
-    """Estimate the seconds that these batches take with a small model on two cores."""
-    start_s = EAGER_S if settings.engine.get("enforce_eager") else COMPILED_S
-    each_s = settings.rounds * sum(load_s(settings, load) for load in settings.loads)
-    return sum(start_s + each_s * len(own) for batch in found for own in batch.engines)
-
-
-def load_s(settings: Settings, load: ServedLoad) -> float:
-    """Estimate the seconds of one measurement."""
-    requests = load.concurrency
-    if settings.steps:
-        steps = waves(requests) * most_steps(settings.steps, requests)
-    else:
-        steps = math.ceil(settings.num_prompts / requests) * settings.max_tokens
-    return steps * STEP_S * (1 + PER_REQUEST * requests)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands above and below a report's tables: what was measured, what failed, what to serve."""
+"""What is printed above and below a report's tables: what is measured, what failed, what to serve."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import TypeVar
 
 from vllm_eagle_ext.failure_causes import cause_of
 from vllm_eagle_ext.measure.bench.advice import name_of
-from vllm_eagle_ext.measure.bench.results import PLAIN, Config, Report, ServedLoad, Variant
+from vllm_eagle_ext.measure.bench.results import (
+    PLAIN,
+    Config,
+    Context,
+    Report,
+    ServedLoad,
+    Settings,
+    Variant,
+)
 from vllm_eagle_ext.measure.bench.surface import gain_over_loads, rates_by_position, surface_of
 from vllm_eagle_ext.measure.engine.machine import BUSY, DISTURBED
 from vllm_eagle_ext.measure.intervals import COVERAGE, Interval
@@ -21,9 +29,8 @@ _REASON_WIDTH = 200
 _T = TypeVar("_T")
 
 
-def premises(report: Report) -> Iterator[str]:
-    """Say what was measured, on what and how."""
-    settings, context = report.settings, report.context
+def premises(settings: Settings, context: Context) -> Iterator[str]:
+    """Say what is measured, on what and how."""
     versions = ", ".join(f"{name} {version}" for name, version in context.versions.items())
     drafts = f" with {', '.join(settings.drafts)}" if settings.drafts else ""
     yield f"{settings.target}{drafts} on {context.device}"
@@ -32,7 +39,8 @@ def premises(report: Report) -> Iterator[str]:
     template = f"chat template on, thinking {thinking}"
     measured = f"at most {settings.max_tokens} tokens"
     if settings.steps:
-        measured = f"only steps of decoding, {settings.steps} of each load"
+        lengths = ", ".join(map(str, settings.ks))
+        measured = f"K of {lengths} and only steps of decoding, {settings.steps} of each load"
     yield (
         f"{settings.num_prompts} prompts ({settings.prompts}), "
         f"{template if settings.chat_template else 'no chat template'}; {measured}, "
@@ -43,14 +51,14 @@ def premises(report: Report) -> Iterator[str]:
         f"{_counted(settings.repeats, 'engine')} of each kind, {kept}; "
         f"{_counted(settings.rounds, 'round')} at each load"
     )
-    yield from _of_the_machine(report)
     if settings.dummy:
         yield "Dummy weights: times are real, texts and acceptance are not."
     if settings.synthetic_acceptance is not None:
         yield f"Synthetic acceptance {settings.synthetic_acceptance}: drafts are accepted by lot."
 
 
-def _of_the_machine(report: Report) -> Iterator[str]:
+def about_the_machine(report: Report) -> Iterator[str]:
+    """Say how busy it was, and whether the times can be trusted."""
     context = report.context
     cores, load = context.cores or 1, context.load_average
     if load is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,20 +162,17 @@ def _draw_surface(report: Report, panel: Axes, surface: Surface, drafted: Sequen
     if not is_measured:
         colours = {"cmap": "YlOrRd", "vmin": 0, "vmax": 1.6 * spread}  # black numbers stay legible
     panel.imshow(values, aspect="auto", alpha=0.75, **colours)
-    # Numbers, and an outline around what pays.
-    pays = {cell for cell, point in found.items() if point.gain and point.gain > 1}
-    for cell, point in found.items():
-        weight = "bold" if cell in pays else "normal"
+    # Numbers, bold where drafting pays.
+    for (row, column), point in found.items():
+        weight = "bold" if point.gain and point.gain > 1 else "normal"
         text = f"{point.needed.median:.2f}"
-        panel.text(cell[1], cell[0], text, ha="center", va="center", weight=weight)
-    for line in _outline(pays):
-        panel.plot(*line, color="black", linewidth=2)
+        panel.text(column, row, text, ha="center", va="center", weight=weight)
     # Names of rows, columns and panel.
     _name_rows(report, panel, names, found)
     panel.set_xticks(range(len(settings.concurrency)), [str(n) for n in settings.concurrency])
     panel.set_xlabel("requests at a time")
     panel.grid(visible=False)
-    note = "bold, outlined: the measured one is above" if is_measured else "only from step times"
+    note = "bold: the measured one is above" if is_measured else "only from step times"
     panel.set_title(f"acceptance length from which K tokens pay\n({note})")
 
 
@@ -191,17 +188,3 @@ def _name_rows(
         right = panel.secondary_yaxis("right")
         right.set_yticks(list(lengths), [f"{length:.2f}" for length in lengths.values()])
         right.set_ylabel("measured acceptance length")
-
-
-def _outline(cells: set[Cell]) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
-    """Yield the edges between these cells and others, as x and y of both ends."""
-    for row, column in cells:
-        left, right, top, bottom = column - 0.5, column + 0.5, row - 0.5, row + 0.5
-        if (row - 1, column) not in cells:
-            yield (left, right), (top, top)
-        if (row + 1, column) not in cells:
-            yield (left, right), (bottom, bottom)
-        if (row, column - 1) not in cells:
-            yield (left, left), (top, bottom)
-        if (row, column + 1) not in cells:
-            yield (right, right), (top, bottom)

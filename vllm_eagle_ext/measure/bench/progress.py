@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints, before and during a measurement, how long it takes and what would spoil it."""
+"""Prints, before and during a measurement, how far it is and what would spoil it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,13 +17,6 @@ from vllm_eagle_ext.preflight.platforms import find_platform
 from vllm_eagle_ext.printable import printable
 
 _STAGES = {"texts": "measurements", "sweep": "each K", "closing": "what may be served"}
-_TELL_AFTER = 0.1  # of a stage
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds / 10)) * 10} seconds"
-    return f"{round(seconds / 60)} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 def busy_warning() -> Iterator[str]:
@@ -84,52 +76,17 @@ class ProgressDisplay:
     def memory(self, share: Share) -> None:
         self._say(str(share))
 
-    def left(self, seconds: float) -> None:
-        self._say(f"{self._name}: about {duration(seconds)} left.")
-
     def _say(self, text: str) -> None:
         self.progress.console.print(text, markup=False, soft_wrap=True)
 
 
-class Clock:
-    """Says how long the rest of a stage takes, once, by what has been measured of it."""
-
-    def __init__(self, whole_s: float, display: ProgressDisplay) -> None:
-        self.whole_s, self.display = whole_s, display
-        self.ended_s, self.began, self.told = 0.0, time.perf_counter(), False
-
-    def ended(self, seconds: float) -> None:
-        """Count work that was expected to take so long, and say once how long the rest will take."""
-        self.ended_s += seconds
-        left = self.whole_s - self.ended_s
-        if not self.told and self.ended_s > _TELL_AFTER * self.whole_s and left > 0:
-            self.told = True
-            self.display.left((time.perf_counter() - self.began) * left / self.ended_s)
-
-
-def described(settings: Settings, path: object) -> str:
-    """Say what is decoded, and where it is kept."""
-    template = "with" if settings.chat_template else "without"
-    switch = {None: "", True: ", thinking", False: ", not thinking"}[settings.thinking]
-    prompts = f"{settings.num_prompts} prompts ({settings.prompts}), {template} chat template{switch}"
-    if settings.command == "tune":
-        return f"K of {', '.join(map(str, settings.ks))} and no draft; {prompts}; results in {path}"
-    return (
-        f"{prompts}, {settings.max_tokens} new tokens, temperature {settings.temperature:g}; "
-        f"results in {path}"
-    )
-
-
-def announced(settings: Settings, seconds: float) -> Iterator[str]:
-    """Say how long it will take, and what would spoil it: other work, or a dtype without a kernel."""
-    narrower = (
-        "Fewer --rounds, --concurrency and --context take less."
+def announced(settings: Settings) -> Iterator[str]:
+    """Say what changes the time it takes, and what would spoil it: other work, or a dtype without a
+    kernel."""
+    yield (
+        "Fewer --rounds, --concurrency and --context take less time."
         if settings.command == "tune"
         else "More --repeats, --num-prompts and --max-tokens take longer and give narrower intervals."
-    )
-    yield (
-        f"A small model on a CPU takes about {duration(seconds)}. Measured times renew the estimate. "
-        f"{narrower}"
     )
     yield from busy_warning()
     yield from fallback_warning(settings.engine)

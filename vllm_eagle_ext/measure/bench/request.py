@@ -77,7 +77,10 @@ def resolve_bench(request: BenchRequest) -> tuple[Settings, Prompts]:
     limits = [result.target.max_position_embeddings for result in checked.values()]
     limit = request.engine.get("max_model_len") or next(iter(limits), None)
     _require_prompts(request, found, max(levels))
-    _require_room(request, found, max(ks, default=0), limit)
+    require_room(
+        max(map(len, found.ids)), request.max_tokens + 2 * (max(ks, default=0) + 1), limit,
+        f"--max-tokens {request.max_tokens}, and room for drafts beyond", "the prompts or --max-tokens",
+    )  # fmt: skip
     settings = Settings(
         **same_of(request, found, {0: found.ids}, checked),
         command="bench",
@@ -173,17 +176,19 @@ def _require_prompts(request: BenchRequest, found: PromptSet, most: int) -> None
         )  # fmt: skip
 
 
-def _require_room(request: BenchRequest, found: PromptSet, k: int, limit: int | None) -> None:
+def require_room(longest: int, beyond: int, limit: int | None, what: str, shorten: str) -> None:
     """Require room for the longest text, and for the drafts of its last step; past the end stock stops
-    drafting for a whole batch, and a low acceptance would be the draft's fault."""
-    longest = max(map(len, found.ids))
-    needed = longest + request.max_tokens + 2 * (k + 1)
-    if limit is not None and needed > limit:
+    drafting for a whole batch, and a low acceptance would be the draft's fault.
+
+    Args:
+        beyond: tokens after the longest prompt, which `what` explains.
+        shorten: what the user may shorten.
+    """
+    if limit is not None and longest + beyond > limit:
         raise SpeculativeConfigError(
             field="max_model_len", value=limit,
-            allowed=f"at least {needed}: {longest} tokens of the longest prompt, --max-tokens "
-            f"{request.max_tokens}, and room for drafts beyond",
-            remedy="shorten the prompts or --max-tokens, or raise max_model_len in --engine",
+            allowed=f"at least {longest + beyond}: {longest} tokens of the longest prompt, {what}",
+            remedy=f"shorten {shorten}, or raise max_model_len in --engine",
         )  # fmt: skip
 
 

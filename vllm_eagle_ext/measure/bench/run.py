@@ -15,8 +15,9 @@ from rich.console import Console
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.bench.advice import bench_advice
-from vllm_eagle_ext.measure.bench.engines import batches, batches_s, swept, variants
-from vllm_eagle_ext.measure.bench.progress import ProgressDisplay, announced, described
+from vllm_eagle_ext.measure.bench.engines import swept, variants
+from vllm_eagle_ext.measure.bench.notes import premises
+from vllm_eagle_ext.measure.bench.progress import ProgressDisplay, announced
 from vllm_eagle_ext.measure.bench.request import BenchRequest, Prompts, resolve_bench
 from vllm_eagle_ext.measure.bench.results import PLAIN, REPORT, Context, Report, Settings
 from vllm_eagle_ext.measure.bench.runner import Runner
@@ -109,9 +110,9 @@ class _Run:
     def measured(self, stages: Callable[[Runner], None]) -> Report:
         """Measure, and report what was measured, also where it is interrupted or an engine fails."""
         settings, console = self.settings, self.console
-        console.print(described(settings, self.path), markup=False)
-        for line in announced(settings, self._expected_s()):
+        for line in (*premises(settings, self.context), *announced(settings)):
             console.print(line, markup=False)
+        console.print(f"Results and logs go to {self.path}.", markup=False)
         with ProgressDisplay(console) as display:
             runner = Runner(settings, self.prompts, self.path / "logs", display)
             try:
@@ -131,20 +132,6 @@ class _Run:
 
     def summary(self, runner: Runner) -> Report:
         return summarise(self.settings, self.context, runner.engines, runner.measurements)
-
-    def _expected_s(self) -> float:
-        """Estimate the seconds in all.
-
-        What a closing round compares is known when the sweep has ended.
-        """
-        settings = self.settings
-        if settings.command == "bench":
-            return batches_s(settings, batches(settings, variants(settings)))
-        seconds = batches_s(settings, batches(settings, swept(settings)))
-        if settings.surface_only:
-            return seconds
-        closing = [one for one in swept(settings) if one.k in (0, max(settings.ks))]
-        return seconds + batches_s(settings, batches(settings, closing))
 
 
 def publish(report: Report, path: Path, console: Console) -> None:

@@ -12,14 +12,12 @@ from typing import Any
 from vllm_eagle_ext.measure.bench.engines import (
     EngineBatch,
     batches,
-    batches_s,
     engine_arguments,
     engine_of,
-    load_s,
     prompts_of,
     turns,
 )
-from vllm_eagle_ext.measure.bench.progress import Clock, ProgressDisplay
+from vllm_eagle_ext.measure.bench.progress import ProgressDisplay
 from vllm_eagle_ext.measure.bench.request import Prompts
 from vllm_eagle_ext.measure.bench.results import (
     EngineRecord,
@@ -70,38 +68,27 @@ class Runner:
         engine, share = with_memory(settings.engine, models, engines=at_once)
         if share is not None:
             self.display.memory(share)
-        clock = Clock(batches_s(settings, found), self.display)
         for batch in found:
-            _Batch(self, stage, batch, engine, clock).run()
+            _run_batch(self, stage, batch, engine)
 
 
-class _Batch:
-    """Engines that run at the same time."""
+def _run_batch(runner: Runner, stage: Stage, batch: EngineBatch, engine: Mapping[str, Any]) -> None:
+    """Start engines that run at the same time, and measure them in turns.
 
-    def __init__(
-        self, runner: Runner, stage: Stage, batch: EngineBatch, engine: Mapping[str, Any], clock: Clock
-    ) -> None:
-        self.runner, self.batch, self.clock = runner, batch, clock
-        self.settings, self.display = runner.settings, runner.display
-        self.engines = [_Engine(runner, stage, own[0], batch.repeat, engine) for own in batch.engines]
-
-    def run(self) -> None:
-        settings, one_s = self.settings, batches_s(self.settings, [self.batch])
-        loads_s = settings.rounds * sum(load_s(settings, load) for load in settings.loads)
-        start_s = one_s - loads_s * sum(len(own) for own in self.batch.engines)
-        with ExitStack() as stack:
-            for engine in self.engines:
-                engine.start(stack)
-            self.clock.ended(start_s)
-            for number in range(settings.rounds):
-                for load in settings.loads:
-                    for place, variant in turns(self.batch, number):
-                        self.engines[place].measure(variant, load, number)
-                        self.display.done()
-                        self.clock.ended(load_s(settings, load))
-            for engine in self.engines:
-                engine.probe()
-                engine.end()
+    `engine` has the keywords of LLM(), with the share of the memory.
+    """
+    engines = [_Engine(runner, stage, own[0], batch.repeat, engine) for own in batch.engines]
+    with ExitStack() as stack:
+        for each in engines:
+            each.start(stack)
+        for number in range(runner.settings.rounds):
+            for load in runner.settings.loads:
+                for place, variant in turns(batch, number):
+                    engines[place].measure(variant, load, number)
+                    runner.display.done()
+        for each in engines:
+            each.probe()
+            each.end()
 
 
 class _Engine:

@@ -9,7 +9,14 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
-from vllm_eagle_ext.measure.bench.notes import PAYS, UNSURE, gain_text, notes, premises, recommendation
+from vllm_eagle_ext.measure.bench.notes import (
+    PAYS,
+    UNSURE,
+    about_the_machine,
+    gain_text,
+    notes,
+    recommendation,
+)
 from vllm_eagle_ext.measure.bench.results import PLAIN, Report, Row, ServedLoad, Variant, labels
 from vllm_eagle_ext.measure.bench.summary import acceptance_length_of, pooled
 from vllm_eagle_ext.measure.bench.surface import (
@@ -27,7 +34,7 @@ _MOST_NAMES, _NAME_WIDTH = 8, 12  # of a table; the report has all
 
 
 def print_report(report: Report, console: Console) -> None:
-    for line in premises(report):
+    for line in about_the_machine(report):
         console.print(line, markup=False)
     for title, table in _tables(report):
         if table.row_count:

@@ -9,7 +9,13 @@ from dataclasses import replace
 from vllm_eagle_ext.engine_rules.cache_groups import has_fixed_blocks
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.bench.engines import most_steps
-from vllm_eagle_ext.measure.bench.request import BenchRequest, Prompts, require_served, same_of
+from vllm_eagle_ext.measure.bench.request import (
+    BenchRequest,
+    Prompts,
+    require_room,
+    require_served,
+    same_of,
+)
 from vllm_eagle_ext.measure.bench.results import ADAPTIVE_KEY, SCHEDULE_KEY, Settings
 from vllm_eagle_ext.measure.engine.client import refuse_reserved
 from vllm_eagle_ext.measure.prompts import PromptSet, read_texts, token_ids, tokenizer_keywords
@@ -40,7 +46,12 @@ def resolve_tune(request: BenchRequest) -> tuple[Settings, Prompts]:
     levels = _levels(request)
     found, read = _prompts_by_context(request, max(levels))
     limit = request.engine.get("max_model_len") or checked.target.max_position_embeddings
-    _require_room_for_steps(request, found, max(ks), max(levels), limit)
+    require_room(  # for texts that go on until enough steps of the busiest load were timed
+        max(len(ids) for prompts in found.values() for ids in prompts),
+        most_steps(request.steps, max(levels)) * (max(ks) + 1), limit,
+        f"and {request.steps} steps of up to {max(ks) + 1} tokens, next to those in which other prompts "
+        "are read", "--context or --steps",
+    )  # fmt: skip
     return Settings(
         **same_of(request, read, found, {asked.draft: checked}),
         command="tune",
@@ -189,21 +200,6 @@ def _prompts_by_context(request: BenchRequest, most: int) -> tuple[Prompts, Prom
         )  # fmt: skip
         found[context] = read.ids
     return found, read
-
-
-def _require_room_for_steps(
-    request: BenchRequest, found: Prompts, k: int, most: int, limit: int | None
-) -> None:
-    """Require room for texts that go on until enough steps of the busiest load were timed."""
-    longest = max(len(ids) for prompts in found.values() for ids in prompts)
-    needed = longest + most_steps(request.steps, most) * (k + 1)
-    if limit is not None and needed > limit:
-        raise SpeculativeConfigError(
-            field="max_model_len", value=limit,
-            allowed=f"at least {needed}: {longest} tokens of the longest prompt, and {request.steps} "
-            f"steps of up to {k + 1} tokens, next to those in which other prompts are read",
-            remedy="shorten --context or --steps, or raise max_model_len in --engine",
-        )  # fmt: skip
 
 
 def _runs_on_cpu() -> bool:

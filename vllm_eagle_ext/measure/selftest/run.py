@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -27,8 +28,6 @@ QUICK = (("Qwen3.6-27B", 1, 15, STATES[0]), ("Qwen3.6-27B", 8, 3, STATES[1]),
 
 # The sizes of one rank of eight, at which 48 layers take a few hundred MiB.
 FEW = Shapes(H=2, HV=6, DK=WIDTH, DV=WIDTH, T=16)
-# Of the interpreter, which takes a second per million states.
-TINY = Shapes(H=1, HV=2, DK=WIDTH, DV=64, T=4)
 TIMED = "Qwen3.6-27B"
 BATCHES, QUICK_BATCHES, TIMED_KS = (1, 4, 16, 32, 64), (1, 16), (7, 15)
 SPARED = 0.8  # of the free memory at most
@@ -74,11 +73,6 @@ def cases(*, quick: bool) -> Iterator[SelfTestCase]:
                     yield SelfTestCase(target, ranks, k, state)
 
 
-class _Job(NamedTuple):
-    case: str
-    check: Callable[[], KernelCheck]
-
-
 def run_selftest(*, quick: bool, watch: Watch) -> SelfTest:
     """Check and time what this machine can.
 
@@ -87,13 +81,13 @@ def run_selftest(*, quick: bool, watch: Watch) -> SelfTest:
     """
     kernels, device = _kernels_here()
     found = SelfTest(device=_describe(device), versions=versions(), quick=quick)
-    jobs = list(_jobs(kernels, device, found, quick=quick))
-    for number, job in enumerate(jobs):
-        watch(job.case, number, len(jobs))
-        result = job.check()
-        found.checks.append(Checked(job.case, result))
+    jobs = list(_jobs(kernels, device, quick=quick))
+    for number, (case, check) in enumerate(jobs):
+        watch(case, number, len(jobs))
+        result = check()
+        found.checks.append(Checked(case, result))
         if result.device_lost:
-            found.left_out.append(f"all after {job.case}: no kernel runs in this process any more")
+            found.left_out.append(f"all after {case}: no kernel runs in this process any more")
             return found
     watch("checks", len(jobs), len(jobs))
     if device.type == "cuda":
@@ -101,7 +95,7 @@ def run_selftest(*, quick: bool, watch: Watch) -> SelfTest:
             found, [each for each in kernels if _passed(found, each)], quick=quick, watch=watch
         )
     else:
-        found.left_out.append("step times, CUDA graphs and side streams: there is no GPU here")
+        found.left_out.append("step times and CUDA graphs: there is no GPU here")
     return found
 
 
@@ -142,46 +136,15 @@ def _describe(device: torch.device) -> dict[str, Any]:
 
 
 def _jobs(
-    kernels: Sequence[Kernels], device: torch.device, found: SelfTest, *, quick: bool
-) -> Iterator[_Job]:
+    kernels: Sequence[Kernels], device: torch.device, *, quick: bool
+) -> Iterator[tuple[str, Callable[[], KernelCheck]]]:
+    """Yield each check under the name of its case."""
     for each in kernels:
         for case in cases(quick=quick):
-            yield _Job(f"{case}", lambda each=each, case=case: run(each, case.shapes, device))  # type: ignore[misc]
-        yield from _around(each, device)
-    if device.type == "cpu":
-        yield from _interpreted(found)
-
-
-def _around(kernels: Kernels, device: torch.device) -> Iterator[_Job]:
-    checks: list[tuple[str, Callable[[Kernels, Shapes, torch.device], KernelCheck]]]
-    checks = [("48 cache groups", groups.check_groups)]
-    if device.type == "cuda":
-        checks += [
-            ("CUDA graph", surroundings.check_in_a_graph),
-            ("side stream", surroundings.check_on_a_side_stream),
-        ]
-    for name, check in checks:
-        yield _Job(name, lambda check=check: check(kernels, FEW, device))  # type: ignore[misc]
-
-
-def _interpreted(found: SelfTest) -> Iterator[_Job]:
-    """Yield the checks of Triton's kernels on a CPU, where its interpreter is on."""
-    from vllm.triton_utils import HAS_TRITON
-
-    if not HAS_TRITON:
-        found.left_out.append(
-            "Triton kernels: vLLM sees no Triton here (TRITON_INTERPRET=1 with a Triton that vLLM takes "
-            "runs them on a CPU)"
-        )
-        return
-    from vllm_eagle_ext.replay.on_gpu import GpuOps
-    from vllm_eagle_ext.replay.self_check.per_token import gpu_kernel
-
-    ops, device = GpuOps(), torch.device("cpu")
-    for each in ops.candidates:
-        kernels = Kernels(each.name, each.kernels, each.exact, ops.prepare, gpu_kernel)
-        check = lambda kernels=kernels: run(kernels, TINY, device)  # noqa: E731
-        yield _Job("Triton under its interpreter", check)
+            yield str(case), partial(run, each, case.shapes, device)
+        yield "48 cache groups", partial(groups.check_groups, each, FEW, device)
+        if device.type == "cuda":
+            yield "CUDA graph", partial(surroundings.check_in_a_graph, each, FEW, device)
 
 
 def _passed(found: SelfTest, kernels: Kernels) -> bool:
@@ -228,9 +191,7 @@ def _times_of(
         {
             "kernels": each.name, "target": TIMED, "k": k, "requests": batch,
             "rows_committed": accepted, "layers": layers,
-            **timing.compare_times(
-                scheme.replay(each, accepted), scheme.per_token(each, accepted), "cuda"
-            ),
+            **timing.compare_times(scheme.replay(each, accepted), scheme.per_token(each, accepted)),
             "bound_ms": timing.floor_ms(heads, batch, k, bandwidth, layers),
         }
         for each in kernels

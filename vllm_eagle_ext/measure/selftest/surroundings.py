@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What surrounds the kernels in an engine: CUDA graphs and a side stream.
+"""Replays the kernels from a CUDA graph, as an engine does.
 
-Each is compared with the same step run plainly, every byte of the cache and every output.
+Every byte of the cache and every output is compared with the same step run plainly.
 """
 
 from __future__ import annotations
@@ -48,33 +48,6 @@ def check_in_a_graph(kernels: Kernels, shapes: Shapes, device: torch.device) -> 
     return result_of("CUDA graph", kernels, shapes, device, parts)
 
 
-@torch.inference_mode()
-def check_on_a_side_stream(kernels: Kernels, shapes: Shapes, device: torch.device) -> KernelCheck:
-    """Commit on a stream of its own, while the main one works and then waits for it."""
-
-    def parts() -> list[Part]:
-        step = make_step(shapes, device)
-        plain = copy_of(step, shapes)
-        out, run_step = _plain_run(kernels, shapes, copy_of(step, shapes))
-        run_step()  # what is compiled on the side stream would not run next to anything
-        side, main = torch.cuda.Stream(), torch.cuda.current_stream()
-        commit = _commit(kernels, shapes, step)
-        batch = kernels.prepare(step.batch, shapes.T)
-        kernels.replay.verify(step.rows, step.gating, step.cache, batch, out)
-        side.wait_stream(main)
-        with torch.cuda.stream(side):
-            commit()
-        busy = torch.empty(1 << 22, device=device)
-        for _ in range(20):
-            busy.normal_(generator=torch.Generator(device=device))
-        main.wait_stream(side)
-        found = _beside_plain_run("side stream", kernels, shapes, plain, step, out)
-        torch.cuda.synchronize()
-        return found
-
-    return result_of("side stream", kernels, shapes, device, parts)
-
-
 def result_of(
     name: str, kernels: Kernels, shapes: Shapes, device: torch.device, parts: Callable[[], list[Part]]
 ) -> KernelCheck:
@@ -86,28 +59,18 @@ def result_of(
         return replace(plain, error=error_line(raised), device_lost=is_device_lost(raised, device))
 
 
-def _commit(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Callable[[], None]:
-    plan = empty_plan(step)
-    batch = kernels.prepare(step.batch, shapes.T)
-    apply = kernels.replay.Commit([(step.cache, step.gating, 0)], shapes.W - 1)
-
-    def run() -> None:
-        kernels.replay.plan(batch, step.num_sampled, None, step.align, plan)
-        apply(batch, plan)
-
-    return run
-
-
 def _plain_run(
     kernels: Kernels, shapes: Shapes, step: MadeStep
 ) -> tuple[torch.Tensor, Callable[[], None]]:
     """Return outputs, and what computes them and commits the step."""
-    out, commit = torch.full_like(step.rows.value, float("nan")), _commit(kernels, shapes, step)
+    out, plan = torch.full_like(step.rows.value, float("nan")), empty_plan(step)
     batch = kernels.prepare(step.batch, shapes.T)
+    apply = kernels.replay.Commit([(step.cache, step.gating, 0)], shapes.W - 1)
 
     def run() -> None:
         kernels.replay.verify(step.rows, step.gating, step.cache, batch, out)
-        commit()
+        kernels.replay.plan(batch, step.num_sampled, None, step.align, plan)
+        apply(batch, plan)
 
     return out, run
 

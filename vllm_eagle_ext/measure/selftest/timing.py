@@ -141,24 +141,20 @@ def device_seconds(run: Run, times: int = REPLAYS) -> float:
 
 def host_seconds(run: Run) -> float:
     """Return the seconds of one run by the host's clock, from its call until it is done."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    torch.cuda.synchronize()
     started = time.perf_counter()
     run()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    torch.cuda.synchronize()
     return time.perf_counter() - started
 
 
 @torch.inference_mode()
-def compare_times(replay: Run, per_token: Run, device: str) -> dict[str, Any]:
+def compare_times(replay: Run, per_token: Run) -> dict[str, Any]:
     """Time all layers' verify and commit together: milliseconds, and the ratio of interleaved pairs.
 
-    On a GPU they are the times of graphs; those of eager steps come with them.
+    They are the times of graphs; those of eager steps come with them.
     """
     sides = (replay, per_token)
-    if device != "cuda":
-        return _interleaved(sides, host_seconds)
     eager = _interleaved(sides, host_seconds)
     found = _interleaved([captured(side) for side in sides], device_seconds)
     return found | {"eager": {name: eager[name] for name in ("replay_ms", "per_token_ms")}}

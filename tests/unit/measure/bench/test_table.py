@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from tests.unit.measure.bench.made_up import FAST, OURS, SLOW, STOCK_ERROR, MadeUp
-from vllm_eagle_ext.measure.bench.notes import reason
+from vllm_eagle_ext.measure.bench.notes import premises, reason
 from vllm_eagle_ext.measure.bench.table import TABLE_WIDTH, print_report
 
 LONG = "some-organisation/EAGLE3-LLaMA3.1-Instruct-8B"
@@ -168,7 +168,8 @@ class TestNotes:
         assert not any("shows in --repeats" in line for line in printed(MadeUp().report()))
 
     def test_premises(self):
-        lines = printed(MadeUp(synthetic=[2.5], temperature=0.7).report())
+        report = MadeUp(synthetic=[2.5], temperature=0.7).report()
+        lines = list(premises(report.settings, report.context))
         assert lines[0] == "org/target-8B with org/fast-draft on a device"
         assert any("temperature 0.7, seed 0" in line for line in lines)
         assert any(line.startswith("Synthetic acceptance [2.5]") for line in lines)

@@ -40,14 +40,7 @@ def test_broken_kernels_are_seen(kernels, how):
     assert seen == (SEEN[how] if kernels.exact else SEEN[how] - {"recorded inputs"})
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        surroundings.check_in_a_graph,
-        surroundings.check_on_a_side_stream,
-        groups.check_groups,
-    ],
-)
+@pytest.mark.parametrize("check", [surroundings.check_in_a_graph, groups.check_groups])
 def test_surroundings(kernels, check):
     result = check(kernels, FEW, torch.device("cuda"))
     assert result.ok, result
