@@ -8,6 +8,8 @@ from prometheus_client import REGISTRY, Gauge
 from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
 from vllm_eagle_ext import __version__, metrics, plugin
+from vllm_eagle_ext.device import Device
+from vllm_eagle_ext.memory.state_scheme import choose
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +111,26 @@ def test_the_engine_built_here_has_the_last_word():
 def test_a_worker_without_gauges_is_not_given_any():
     metrics.correct_state(3 << 20, 5)
     assert samples(metrics.STATE_BYTES) == samples(metrics.STATE_BLOCKS) == {}
+
+
+GPUS = [
+    ({"release": "0.33"}, 3),
+    ({"release": "0.32"}, 2),
+    ({"release": "0.33", "gdn_prefill": "triton"}, 2),
+    ({"release": "0.33", "capability": (8, 0)}, 2),
+]
+
+
+@pytest.mark.promise("gauges follow release, device and prefill backend")
+@pytest.mark.parametrize(("facts", "blocks"), GPUS)
+def test_the_state_on_a_gpu(facts, blocks):
+    from vllm.engine.arg_utils import EngineArgs
+
+    device = Device(**({"capability": (9, 0), "key_dim": 128} | facts))
+    choice = choose("replay", k=15, device=device, prefix_caching=True, obstacles=[])
+    arguments = EngineArgs(model=str(TARGET), served_model_name="tiny", max_model_len=1024)
+    metrics.publish_state(arguments, arguments.create_model_config(), choice)
+    assert list(samples(metrics.STATE_BLOCKS).values()) == [blocks]
 
 
 def test_a_method_without_a_draft_has_a_state_but_no_draft():
