@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only module that replaces names of vLLM's.
+"""The only module that replaces names of vLLM's in a start.
 
-`touched.py` lists all that is touched, with the condition under which each can go. Facts of single
-releases also stand where they matter, each next to the code that they explain.
+`python -m vllm_eagle_ext.touched` prints what the docstrings here say. Facts of single releases also
+stand where they matter, each next to the code that they explain.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ def install_preflight(build: BuildSpeculativeConfig, judge: JudgeEngine) -> None
     Seam: `EngineArgs.create_speculative_config(self, target_model_config, target_parallel_config)`
         is wrapped; the original is always the one that builds the SpeculativeConfig. So is
         `EngineArgs.create_engine_config(self, ..)`, whose result is read and returned as it is.
+        REMOVE WHEN vLLM offers a hook on the draft's config that sees the target's and
+        `additional_config` (vllm#36219 asks for a registry of proposers), and one on its VllmConfig.
     """
     when_loaded(_ENGINE_ARGS, _wrap_create_speculative_config, build)
     when_loaded(_ENGINE_ARGS, _wrap_create_engine_config, judge)
@@ -156,6 +158,7 @@ def _install_commit_on_v1(commit: CommitOnV1) -> None:
     Cause: vLLM's commit hooks (RecoverSSM) exist only on its V2 runner.
     Seam: `GPUModelRunner._update_states_after_model_execute(self, output_token_ids, ..)`, which V1 runs
         right after sampling on hybrid targets, is wrapped; the original runs first and unchanged.
+        REMOVE WHEN vLLM's V1 runner goes.
     """
     when_loaded(_RUNNER, _wrap_update_states, commit)
 
@@ -209,7 +212,8 @@ def _repair_chunks() -> None:
     Cause: a draft's row pairs a token's state with the next token. At the end of a chunk vLLM 0.32's V1
         takes the prompt's last token for the next one (`prepare_next_token_ids_padded`); V2 does not.
     Seam: `GPUModelRunner.propose_draft_token_ids` runs unchanged; meanwhile `num_tokens_no_spec`, from
-        which the token is found, ends one after the chunk.
+        which the token is found, ends one after the chunk. REMOVE WHEN
+        `prepare_next_token_ids_padded` goes by the rows of the step, or V1 goes.
     """
     when_loaded(_RUNNER, _wrap_propose)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device and the release that sizes of blocks follow from: what `plan`, the metrics of a start and
-the choice of a scheme for recurrent states read.
+"""The device and the release that sizes of blocks follow from: what `plan` and the choice of a
+scheme for recurrent states read.
 
 Three rules of vLLM's are restated here, since `plan` runs without vLLM: kernels of a prefill, blocks of
 FlashAttention 4, and what 0.32's kernels of a CPU misplace. Unit tests hold them to vLLM's functions.

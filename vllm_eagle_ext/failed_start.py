@@ -22,10 +22,8 @@ import logging
 import multiprocessing
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable
-from multiprocessing import resource_tracker
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,7 +35,6 @@ from vllm_eagle_ext.printable import printable
 NOTES = "EAGLE_EXT_NOTES"  # environment variable; vLLM warns of unknown ones that begin with VLLM_
 _MOST_BYTES, _MOST_CHARACTERS = 1 << 16, 4000
 _NAME = "vllm-eagle-ext"
-_TRACKER_S = 5
 _RUNNING = "EngineCore encountered an issue"  # vLLM's EngineDeadError: it had started
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
@@ -152,34 +149,7 @@ def _tell(before: _Hook, owner: int, *raised: Any) -> None:
         if os.getpid() == owner and (line := last_line(raised[1], raised[2])):
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
-            with contextlib.suppress(Exception):
-                if _process_ends():
-                    _end_tracker()
             sys.stderr.write(f"{printable(line)}\n")
-
-
-def _process_ends() -> bool:
-    """Find out whether the hook that called this is the interpreter's last; a prompt calls it too."""
-    at_prompt = sys.flags.interactive or "PYTHONINSPECT" in os.environ or hasattr(sys, "ps1")
-    return not at_prompt and sys._getframe(1).f_back is None  # C code has called _tell
-
-
-def _end_tracker() -> None:
-    """End Python's tracker of shared memory, so that its warning does not come after the last line.
-
-    It warns of what a failed worker left over once nobody writes to it any more.
-    """
-    tracker = resource_tracker._resource_tracker
-    descriptor, process = getattr(tracker, "_fd", None), getattr(tracker, "_pid", None)
-    if descriptor is None or process is None:
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
-    until = time.monotonic() + _TRACKER_S
-    look = os.WEXITED | os.WNOHANG | os.WNOWAIT  # the tracker's owner takes its status later
-    while os.waitid(os.P_PID, process, look) is None and time.monotonic() < until:
-        time.sleep(0.05)
 
 
 def last_line(error: BaseException, trace: TracebackType | None) -> str | None:

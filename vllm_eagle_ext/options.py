@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from difflib import SequenceMatcher, get_close_matches
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,9 +16,6 @@ from vllm_eagle_ext.log import get_logger, log_once
 logger = get_logger(__name__)
 
 KEY = "eagle_ext"
-# How alike a key must be to KEY or an option to be taken for it; "eagle_ex" is at 0.94, "eagle" at 0.71.
-_ALIKE = 0.85
-_GENERIC = ("enabled", "strict")  # names that another plugin may have options by
 
 
 class Options(BaseModel):
@@ -87,7 +84,7 @@ def parse_options(additional_config: object) -> Options:
     """
     if not isinstance(additional_config, Mapping):
         return Options()
-    _refuse_outside(additional_config)
+    _warn_of_stray(additional_config)
     given = additional_config.get(KEY, {})
     if not isinstance(given, Mapping):
         raise OptionsError(
@@ -105,72 +102,16 @@ def parse_options(additional_config: object) -> Options:
         raise _options_error(given, place[0] if place else unknown) from None
 
 
-def _refuse_outside(additional_config: Mapping[Any, Any]) -> None:
-    """Refuse options that stand next to `eagle_ext` or under another name, where nobody reads them.
-
-    Raises:
-        OptionsError: they can be meant for no one else.
-    """
-    for key, value in additional_config.items():
-        if key == KEY:
-            continue
-        if _holds_options(str(key), value):
-            raise OptionsError(
-                field=f"additional_config.{key}",
-                value=value,
-                allowed=f'"{KEY}" as the key of this package\'s options',
-                remedy=f'write "{KEY}" for "{key}"',
-            )
-        known = _nearest(str(key), _ALIKE)
-        if known and (known == key or known not in _GENERIC):
-            _judge_stray(key, known, value)
-
-
-def _holds_options(key: str, value: object) -> bool:
-    """Find out whether an object under another key than KEY holds options of this package."""
-    if _spelt(key) == KEY:
-        return True
-    if not isinstance(value, Mapping):
-        return False
-    if _is_nearly_key(key) or KEY in _spelt(key):
-        return not value or any(_nearest(str(name), _ALIKE) for name in value)
-    own = set(value) - set(_GENERIC)
-    return bool(own) and all(name in Options.model_fields and _fits(name, value[name]) for name in value)
-
-
-def _spelt(key: str) -> str:
-    return key.lower().replace("-", "_")
-
-
-def _is_nearly_key(key: str) -> bool:
-    return SequenceMatcher(None, _spelt(key), KEY).ratio() >= _ALIKE
-
-
-def _nearest(key: str, alike: float) -> str | None:
-    """Find the option that a key is, or is nearly."""
-    return next(iter(get_close_matches(_spelt(key), Options.model_fields, n=1, cutoff=alike)), None)
-
-
-def _judge_stray(key: str, known: str, value: object) -> None:
-    """Refuse a key that can only be the option `known`, and warn of one that another plugin may read."""
-    stray = OptionsError(
-        field=f"additional_config.{key}",
-        value=value,
-        allowed=f'an option of this package inside "{KEY}": it is read only there',
-        remedy=f'write {{"{KEY}": {{"{known}": ..}}}}',
-    )
-    if known not in _GENERIC and _fits(known, value):
-        raise stray
-    log_once(logger, logging.WARNING, f"{stray}. It is ignored, unless another plugin reads it.")
-
-
-def _fits(key: str, value: object) -> bool:
-    """Find out whether the option takes the value."""
-    try:
-        Options.model_validate({key: value})
-    except ValidationError:
-        return False
-    return True
+def _warn_of_stray(additional_config: Mapping[Any, Any]) -> None:
+    """Warn of options that stand where `eagle_ext` should."""
+    stray = sorted(Options.model_fields.keys() & additional_config.keys())
+    if stray and KEY not in additional_config:
+        log_once(
+            logger,
+            logging.WARNING,
+            f"additional_config has {', '.join(stray)}, but no key {KEY!r}: options of this package are "
+            f'read only there, as in {{"{KEY}": {{"{stray[0]}": ..}}}}.',
+        )
 
 
 def _options_error(given: Mapping[str, Any], key: int | str) -> OptionsError:
@@ -192,8 +133,8 @@ def _options_error(given: Mapping[str, Any], key: int | str) -> OptionsError:
 
 
 def _correction(key: str) -> str:
-    if _is_nearly_key(key):
+    if key == KEY:
         return f'leave this inner "{key}" out and write its options directly'
-    alike = _nearest(key, 0.6)
-    hint = f'; did you mean "{alike}"?' if alike else ""
+    alike = get_close_matches(key.lower().replace("-", "_"), Options.model_fields, n=1)
+    hint = f'; did you mean "{alike[0]}"?' if alike else ""
     return f"remove the key or correct its spelling{hint}"

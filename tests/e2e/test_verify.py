@@ -59,14 +59,10 @@ def test_the_postnorm_pair_passes():
         "sampled texts": "passed",
         "reference": "passed",
         "hybrid states": "not applicable",
-        "prefix hits": "passed",
         "acceptance": "passed",
     }
     assert code == 0
     checks = by_name(found)
-    turns = checks["prefix hits"]["figures"]
-    # A block of each hit is computed anew, since an EAGLE-3 draft's row there belongs to what follows.
-    assert turns["whole_blocks"] - 6 * turns["block_size"] == turns["hits"] > 0
     assert checks["reference"]["figures"]["drafts"] > 100
     assert checks["sampled texts"]["figures"]["accepted"] > 100
     assert checks["sampled texts"]["figures"]["drafted"]["cells"] > 10
@@ -164,9 +160,7 @@ def test_the_hybrid_pair_passes():
     """With its own K, that of its blocks; replay is chosen, and the other scheme runs beside it."""
     code, found = verify("dflash", "hybrid_target", engine=HYBRID)
     assert (code, found["k"]) == (0, 7)
-    given = verdicts(found)
-    assert given.pop("prefix hits") == "not applicable"  # vLLM has no cache for such targets on a CPU
-    assert set(given.values()) == {"passed"}
+    assert set(verdicts(found).values()) == {"passed"}
     states = by_name(found)["hybrid states"]["figures"]
     assert states["served"] == "replay"
     assert states["counters"]["replay"] == states["counters"]["per_token"]

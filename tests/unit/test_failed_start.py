@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -214,17 +213,6 @@ def test_pydantics_first_error_is_the_cause(tmp_path):
     )
 
 
-def test_leaked_shared_memory_is_warned_of_before(tmp_path):
-    """Python's tracker warns when the last process that could write to it is gone."""
-    code = (
-        "from multiprocessing import shared_memory\nfailed_start.watch()\n"
-        "leaked = shared_memory.SharedMemory(create=True, size=64)\nstart('fork')"
-    )
-    lines = last_lines(tmp_path, code)
-    assert "leaked shared_memory" in "\n".join(lines)
-    assert lines[-1].startswith("vllm-eagle-ext: the engine did not start: ValueError")
-
-
 @pytest.mark.parametrize(
     ("error", "told"),
     [
@@ -331,48 +319,3 @@ def test_a_record_made_with_true_for_its_exception_is_logged(notes):
     factory = failed_start._Noting(logging.LogRecord)
     record = factory("x", logging.ERROR, "file", 1, "it happened", (), True)
     assert record.getMessage() == "it happened"
-
-
-AT_A_PROMPT = """
-from multiprocessing import resource_tracker, shared_memory
-from vllm_eagle_ext import failed_start
-failed_start.watch()
-first = shared_memory.SharedMemory(create=True, size=64)
-def create_engine_config():
-    raise ValueError("refused\\nfor this")
-"""
-
-
-@pytest.mark.parametrize("way", ["-i", "prompt", "InteractiveConsole"])
-def test_at_a_prompt_shared_memory_is_still_tracked(tmp_path, way):
-    """The session goes on after a start that failed; what it makes later is removed when it ends."""
-    failing = "create_engine_config()\n"
-    later = (
-        "import os; os.kill(resource_tracker._resource_tracker._pid, 0)\n"
-        "second = shared_memory.SharedMemory(create=True, size=64)\n"
-        "print('segments', first.name, second.name, flush=True)\n"
-        "import signal; os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    program, environment = tmp_path / "program.py", os.environ | {"PYTHONPATH": python_path()}
-    if way == "prompt":
-        arguments, typed = ["-i"], f"{AT_A_PROMPT}\n{failing}{later}"
-    elif way == "InteractiveConsole":
-        program.write_text(
-            f"{AT_A_PROMPT}\nimport code\nconsole = code.InteractiveConsole(globals())\n"
-            f"for line in {(failing + later).splitlines()!r}:\n    console.push(line)\n"
-        )
-        arguments, typed = [str(program)], ""
-    else:
-        program.write_text(AT_A_PROMPT + failing)
-        arguments, typed = (["-i"] if way == "-i" else []) + [str(program)], later
-    result = subprocess.run(
-        [sys.executable, *arguments], input=typed, env=environment, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
-    assert "the engine did not start: ValueError: refused" in result.stderr
-    names = next(x for x in result.stdout.splitlines() if "segments " in x).partition("segments ")[2]
-    until = time.monotonic() + 20  # the tracker removes them after the process has ended
-    left = [Path("/dev/shm") / name.lstrip("/") for name in names.split()]
-    while any(path.exists() for path in left) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not [path for path in left if path.exists()]

@@ -16,9 +16,8 @@ from math import lcm
 from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target
 from vllm_eagle_ext.memory.state_blocks import Scheme, state_blocks
 
-# Smallest kernel block in tokens: FlashAttention and Triton on a GPU, vLLM's default block on a CPU, and
-# the least that its kernel there takes.
-GPU_BLOCK, CPU_BLOCK, CPU_KERNEL_BLOCK = 16, 128, 32
+# Smallest kernel block in tokens: FlashAttention and Triton on a GPU, vLLM's default block on a CPU.
+GPU_BLOCK, CPU_BLOCK = 16, 128
 # Where FlashInfer's prefill exports states, blocks end where it can export one.
 _EXPORTED_EVERY = 64
 # vLLM's default batch of a server, in tokens; only windowed layers reserve room for those in flight.

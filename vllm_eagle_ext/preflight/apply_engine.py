@@ -11,7 +11,7 @@ from vllm_eagle_ext import architectures, metrics
 from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.engine_rules.speculative import SCHEDULER
 from vllm_eagle_ext.engine_rules.states import choose_scheme, needs_replay, vllm_replays
-from vllm_eagle_ext.engine_rules.vllm_config import device_of, schedule_of
+from vllm_eagle_ext.engine_rules.vllm_config import schedule_of
 from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
@@ -106,7 +106,7 @@ def keep_prompts(engine_args: Any, half_built: Any) -> None:
         log_once(logger, logging.INFO, _OUR_SCHEDULER)
 
 
-def apply_hybrid_state(engine_args: Any, half_built: Any, options: Options, case: Case | None) -> None:
+def apply_hybrid_state(engine_args: Any, half_built: Any, options: Options) -> None:
     """Choose how recurrent states are kept, once the draft is settled, and give the target the class
     that does it. A target without gated delta nets stays as it is."""
     target = half_built.model_config
@@ -119,14 +119,7 @@ def apply_hybrid_state(engine_args: Any, half_built: Any, options: Options, case
     choice = choose_scheme(half_built, options)
     tell_state(str(choice))
     log_once(logger, logging.INFO, f"Recurrent state of {architecture}: {choice}.")
-    metrics.publish_state(
-        engine_args,
-        target,
-        half_built.speculative_config,
-        choice.scheme,
-        device_of(half_built),
-        non_causal_draft=case is not None and not all(layer.causal for layer in case.spec.layers),
-    )
+    metrics.publish_state(engine_args, target, choice)
     if choice.replays:
         write_marker(
             target.hf_config,

@@ -111,7 +111,7 @@ def _apply(
         _apply_draft(engine_args, target, config, inspection)
     if case is not None or target.architecture in REPLAYING_TARGETS:
         keep_prompts(engine_args, half_built)
-    apply_hybrid_state(engine_args, half_built, options, case)
+    apply_hybrid_state(engine_args, half_built, options)
     if case is not None:
         logger.info(
             "Drafting is on: %s tokens per step with %r. See acceptance in the log (SpecDecoding "

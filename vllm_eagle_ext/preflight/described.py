@@ -77,11 +77,14 @@ def look_at_classes_here() -> None:
 
 
 def describe(name: str) -> None:
-    """Describe a CUDA platform; nothing of vLLM may be imported yet."""
+    """Describe a CUDA platform; nothing of vLLM may be imported yet.
+
+    Symptom: on a version "+cpu" Triton counts as missing, and V1 serves.
+    Seam: an empty list of devices lets vLLM take Triton without a driver, as under Ray. REMOVE WHEN vLLM
+        asks the platform for Triton.
+    """
     device = DEVICES[name]
     sys.meta_path.insert(0, _Empty())
-    # Symptom: on a version "+cpu" Triton counts as missing, and V1 serves. An empty list of devices lets
-    # vLLM take Triton without a driver, as under Ray. REMOVE WHEN vLLM asks the platform for Triton.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     _describe_torch(device)
     _answer_operators(device)

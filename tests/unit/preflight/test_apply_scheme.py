@@ -148,7 +148,7 @@ def test_a_target_that_vllm_replays_is_left_to_it(replaying_class, vllm_log, mon
         return target.architecture
 
     published: list[str] = []
-    monkeypatch.setattr(metrics, "publish_state", lambda *rest, **_: published.append(rest[3]))
+    monkeypatch.setattr(metrics, "publish_state", lambda *rest: published.append(rest[2].scheme))
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
     log_once.cache_clear()
     assert served_by(True, "auto") == "Qwen3_5ForCausalLM"

@@ -17,7 +17,6 @@ class Load:
     max_tokens: int = 128
     temperature: float = 0.0
     ignore_eos: bool = False
-    keeps_cache: bool = False  # what earlier loads left in the prefix cache may be found
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -57,7 +56,6 @@ class Answer:
     steps: list[int]  # tokens of each step of the target; the first step is the prompt's
     ttft_s: float  # from submission
     decode_s: float  # from the first token to the last
-    cached: int = 0  # prompt tokens that the prefix cache held
     histogram: list[int] = field(default_factory=list)  # vLLM's: steps with drafts, by those accepted
 
 

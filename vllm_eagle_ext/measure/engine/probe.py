@@ -47,19 +47,6 @@ class StepProbe:
 
         accept_by_lot()
 
-    def eagle_ext_prefix_cache(self) -> dict[str, int] | None:
-        """Return the tokens of the largest block; None without prefix caching.
-
-        A hit is a multiple of the largest block.
-        """
-        if not self.vllm_config.cache_config.enable_prefix_caching:
-            return None
-        groups = self.model_runner.kv_cache_config.kv_cache_groups
-        return {
-            "block_size": max(group.kv_cache_spec.block_size for group in groups),
-            "max_model_len": self.vllm_config.model_config.max_model_len,
-        }
-
     def eagle_ext_time_steps(self, requests: int) -> dict[str, float]:
         """Time steps until called with 0; then give the means over decoding steps.
 

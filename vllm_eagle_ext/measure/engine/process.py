@@ -133,12 +133,10 @@ class Engine:
         self._ids = count()
 
     def load(self, **load: Any) -> dict[str, Any]:
-        """Decode a `Load`, from an empty prefix cache unless it keeps it; return a `Measured`."""
-        wanted = Load(**load)
-        if not wanted.keeps_cache:
-            self._empty_prefix_cache()
+        """Decode a `Load`, from an empty prefix cache; return a `Measured`."""
+        self._empty_prefix_cache()
         started = time.perf_counter()
-        answers = self._decode(wanted)
+        answers = self._decode(Load(**load))
         return Measured(time.perf_counter() - started, answers).to_json()
 
     def steps(self, **load: Any) -> dict[str, Any]:
@@ -186,7 +184,6 @@ class Engine:
             for output in outputs:
                 request = running[output.request_id]
                 request.add(list(output.outputs[0].token_ids), now)
-                request.cached = output.num_cached_tokens or 0
                 if output.finished:
                     counted = output.outputs[0].spec_decode_metrics  # None without a draft
                     answers[request.index] = running.pop(output.request_id).answer(
@@ -226,7 +223,6 @@ class _Running:
         self.index, self.prompt_tokens = index, prompt_tokens
         self.tokens: list[int] = []
         self.steps: list[int] = []
-        self.cached = 0
         self.submitted = time.perf_counter()
         self.first = self.last = self.submitted
 
@@ -241,7 +237,7 @@ class _Running:
 
     def answer(self, drafts: list[int]) -> Answer:
         ttft, decode = self.first - self.submitted, self.last - self.first
-        return Answer(self.prompt_tokens, self.tokens, self.steps, ttft, decode, self.cached, drafts)
+        return Answer(self.prompt_tokens, self.tokens, self.steps, ttft, decode, drafts)
 
 
 def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Engine] = Engine) -> None:

@@ -16,7 +16,7 @@ from vllm_eagle_ext.checkpoint.vocabulary import target_ids
 from vllm_eagle_ext.measure.engine.client import PROBE, EngineFailedError, EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load, Measured
 from vllm_eagle_ext.measure.engine.machine import versions, with_memory
-from vllm_eagle_ext.measure.verify import acceptance, distribution, prefix_hits, texts
+from vllm_eagle_ext.measure.verify import acceptance, distribution, texts
 from vllm_eagle_ext.measure.verify.against import check_reference
 from vllm_eagle_ext.measure.verify.request import (
     VerifyRequest,
@@ -52,7 +52,6 @@ class Drafted:
     contexts: list[list[int]]  # after which was sampled
     samples: Measured
     scheme: texts.Scheme | None  # of a hybrid target
-    turns: prefix_hits.SecondTurns | Check
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,6 @@ class Plain:
 
     divergences: list[texts.Divergence]  # of the drafted texts from its own
     state_divergences: list[texts.Divergence]  # of the drafted texts from those with the other scheme
-    turn_divergences: list[texts.Divergence]  # of second turns after hits from those computed anew
     trees: list[dict[distribution.Leaf, float]]  # of each context
     samples: Measured
 
@@ -77,9 +75,7 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> VerifyRepo
     checked = run_check(request.check)
     request = replace(request, engine=as_decided(request.engine, [checked]))
     preflight = judge_preflight(checked)
-    names = (
-        GREEDY, distribution.NAME, acceptance.REFERENCE, texts.STATES, prefix_hits.NAME, acceptance.WORTH
-    )  # fmt: skip
+    names = (GREEDY, distribution.NAME, acceptance.REFERENCE, texts.STATES, acceptance.WORTH)
     if checked.exit_code:
         refused = [not_applicable(name, f"the {PREFLIGHT} refuses the draft") for name in names]
         return _report(request, checked, [preflight, *refused])
@@ -99,7 +95,6 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> VerifyRepo
         _judge_samples(drafted, plain),
         check_reference(request, checked, drafted.greedy, stage),
         _judge_states(request, drafted, others, plain),
-        _judge_turns(request, drafted, plain),
         acceptance.judge_worth(drafted.greedy, request.prompts.categories, _ids_of_map(checked)),
     ]
     return _report(request, checked, found)
@@ -122,14 +117,7 @@ def _run_drafted(request: VerifyRequest, checked: CheckResult, folder: Path, sta
         ask = partial(engine.logprobs, top=distribution.BRANCHES)
         contexts = distribution.open_contexts(prompts, greedy.texts, ask)
         samples = load_in(engine, _sampled(request, contexts), "Samples with the draft", stage)
-        turns = prefix_hits.measure_turns(
-            engine.rpc("eagle_ext_prefix_cache")[0],
-            prompts,
-            lambda load, title: load_in(engine, load, title, stage),
-            tokens=request.max_tokens,
-            k=request.k,
-        )
-    return Drafted(greedy, contexts, samples, scheme, turns)
+    return Drafted(greedy, contexts, samples, scheme)
 
 
 def _run_other_states(
@@ -165,12 +153,10 @@ def _run_plain(
         ask = partial(engine.logprobs, top=texts.TOP)
         mine_and_plain = texts.divergences(mine, greedy.texts)
         between = texts.divergences(mine, others.texts) if isinstance(others, Measured) else []
-        in_turns = _turn_divergences(drafted, ask)
         branches = partial(engine.logprobs, top=distribution.BRANCHES)
         return Plain(
             texts.with_gaps(mine_and_plain, prompts, mine, ask),
             texts.with_gaps(between, prompts, mine, ask),
-            in_turns,
             [distribution.tree(context, branches) for context in drafted.contexts],
             load_in(engine, _sampled(request, drafted.contexts), "Samples without a draft", stage),
         )
@@ -194,19 +180,6 @@ def _judge_states(
     return texts.judge_states(
         drafted.greedy, others, plain.state_divergences, served=drafted.scheme, bound=tie_bound(request)
     )
-
-
-def _turn_divergences(drafted: Drafted, ask: texts.Logprobs) -> list[texts.Divergence]:
-    if isinstance(drafted.turns, Check):
-        return []
-    turns, warm = drafted.turns, drafted.turns.warm.texts
-    return texts.with_gaps(texts.divergences(warm, turns.anew.texts), turns.prompts, warm, ask)
-
-
-def _judge_turns(request: VerifyRequest, drafted: Drafted, plain: Plain) -> Check:
-    if isinstance(drafted.turns, Check):
-        return drafted.turns
-    return prefix_hits.judge_turns(drafted.turns, plain.turn_divergences, bound=tie_bound(request))
 
 
 def _fit(sampled: Measured, trees: Sequence[dict[distribution.Leaf, float]]) -> distribution.Fit:

@@ -66,7 +66,6 @@ def test_a_lossless_engine_passes(engines, tmp_path):
         "sampled texts": "passed",
         "reference": "not applicable",
         "hybrid states": "not applicable",
-        "prefix hits": "passed",
         "acceptance": "passed",
     }
     assert report.exit_code == 0
@@ -130,22 +129,6 @@ def test_acceptance_below_chance_fails(engines, tmp_path):
     assert verdicts(report)["acceptance"] == "FAILED"
     assert "Below chance" in str(report.checks[-1].details)
     assert report.exit_code == 1
-
-
-def test_another_text_behind_a_hit_fails(engines, tmp_path):
-    engines["the engine with the draft"].wrong_behind_hits = 4
-    report = run.run_verify(request(), tmp_path, stage)
-    failed = [check for check in report.checks if check.verdict is Verdict.FAILED]
-    assert [check.name for check in failed] == ["prefix hits"]
-    assert failed[0].figures["hits"] == 32 * 6
-    assert "token 5" in failed[0].details[0]
-    assert report.exit_code == 1
-
-
-def test_no_prefix_cache_is_no_failure(engines, tmp_path):
-    engines["the engine with the draft"].cache = None
-    report = run.run_verify(request(), tmp_path, stage)
-    assert verdicts(report)["prefix hits"] == "not applicable"
 
 
 def test_a_refused_draft_starts_no_engine(engines, tmp_path):

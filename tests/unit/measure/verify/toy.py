@@ -52,11 +52,6 @@ class ToyEngine:
     accepted: int = 500  # of the first drafted tokens
     behind: int | None = None  # of the second ones
     state: str | None = "replay"  # how its worker keeps recurrent states
-    cache: dict[str, int] | None = field(
-        default_factory=lambda: {"block_size": 16, "max_model_len": 4096}
-    )
-    hits: int = 32  # of each prompt, where a load keeps the cache
-    wrong_behind_hits: int | None = None  # as `wrong_at`, of these loads alone
     loads: list[Load] = field(default_factory=list)
     rng: Any = field(default_factory=lambda: np.random.default_rng(5))
 
@@ -70,8 +65,7 @@ class ToyEngine:
         return likeliest(prompts, top)
 
     def rpc(self, method: str) -> list[dict[str, Any]]:
-        found = {"eagle_ext_facts": {"state": self.state}, "eagle_ext_prefix_cache": self.cache}
-        return [found[method]]
+        return [{"eagle_ext_facts": {"state": self.state}}[method]]
 
     def load(self, load: Load, progress: Any = None) -> Measured:
         self.loads.append(load)
@@ -89,9 +83,7 @@ class ToyEngine:
                 chances = np.exp(row / (load.temperature * self.heat))
                 text.append(int(self.rng.choice(VOCAB, p=chances / chances.sum())))
             else:
-                wrong = self.wrong_behind_hits if load.keeps_cache else None
-                wrong = self.wrong_at if wrong is None else wrong
-                text.append(int(row.argsort()[-1 if at != wrong else -2]))
+                text.append(int(row.argsort()[-1 if at != self.wrong_at else -2]))
         steps = [1] + [2] * ((len(text) - 1) // 2)
         steps += [1] * (len(text) - sum(steps))
-        return Answer(len(prompt), text, steps, 0.1, 1.0, self.hits if load.keeps_cache else 0)
+        return Answer(len(prompt), text, steps, 0.1, 1.0)
