@@ -52,7 +52,7 @@ STATING_IT = ("InternS2MobiusForConditionalGeneration",)
 @rule(Severity.ERROR, error=UnsupportedTargetError)
 def target_hands_out_its_states(case: Case, config: Any) -> Iterable[Problem]:
     """Refuse targets whose class lacks the interface, which vLLM notices once it has the weights."""
-    if case.spec.fuses_aux_states and not hands_out_states(config.model_config):
+    if case.spec.fuses_aux_states and not hands_out_states(config):
         from vllm_eagle_ext import compat
 
         yield Problem(
@@ -73,7 +73,7 @@ def images_are_known_to_v1(case: Case, config: Any) -> Iterable[Problem]:
     """
     if runner_of(config) != "v1":
         return
-    served_by = image_class(config.model_config)
+    served_by = image_class(config)
     if served_by in (None, *NAMED, *STATING_IT):
         return
     # Which V1 reads of those that it knows.
@@ -136,34 +136,40 @@ def draft_head_reads_little(case: Case, config: Any) -> Iterable[Problem]:
     )
 
 
-def hands_out_states(target: Any) -> bool:
+def hands_out_states(config: Any) -> bool:
     """Ask the class that serves a target for vLLM's interface.
 
-    vLLM's own classes are not imported but listed: an import may start CUDA, which vLLM puts off.
-
-    Args:
-        target: vLLM's ModelConfig of it.
+    vLLM's own classes are not imported but listed: an import may start CUDA, which vLLM puts off. A
+    target that replays is asked for as vLLM's, from which its class comes.
     """
     from vllm_eagle_ext import compat
 
-    entry = target.registry.models.get(target.architecture)
+    target, architecture = config.model_config, architecture_of(config)
+    entry = target.registry.models.get(architecture)
     is_vllms = str(getattr(entry, "module_name", "")).startswith("vllm.")
     inner = getattr(target.hf_text_config, "architectures", None)
-    lacks = lacks_hidden_states(target.architecture, compat.vllm_version(), inner)
+    lacks = lacks_hidden_states(architecture, compat.vllm_version(), inner)
     if is_vllms and lacks is False:
         return True
     from vllm.model_executor.models.interfaces import supports_eagle3
 
-    served_by, _ = target.registry.resolve_model_cls(target.architectures, target)
+    served_by, _ = target.registry.resolve_model_cls(_architectures(config), target)
     return bool(supports_eagle3(served_by)) and not (is_vllms and lacks)
 
 
-def image_class(target: Any) -> str | None:
+def _architectures(config: Any) -> list[str]:
+    """Return those of the target, in place of ours where it replays."""
+    published, stated = architecture_of(config), config.model_config.architectures
+    return list(stated) if config.model_config.architecture == published else [published]
+
+
+def image_class(config: Any) -> str | None:
     """Name vLLM's class of a target with images whose config does not name their token; None: none.
 
     Several architectures may share a class, or have one for another runner.
     """
+    target = config.model_config
     if not target.is_multimodal_model or hasattr(target.hf_config, "image_token_index"):
         return None
-    info, _ = target.registry.inspect_model_cls(target.architectures, target)
+    info, _ = target.registry.inspect_model_cls(_architectures(config), target)
     return str(info.architecture)

@@ -86,9 +86,12 @@ def build_speculative_config(
     elif asked and asked["method"] is None and isinstance(config.model, str):
         inspection = inspect_start(engine_args, target_model_config, request(method=config.method))
     case = inspection.case if inspection and config and config.method in methods() else None
-    if config is not None:
+    if config is not None and inspection is not None and config.method in methods():
+        _apply_draft(engine_args, target_model_config, config, inspection)
+    if config is not None and (case or target_model_config.architecture in REPLAYING_TARGETS):
         half_built = half_built_config(engine_args, target_model_config, parallel_config, config)
-        _apply(engine_args, half_built, options, inspection, case)
+        keep_prompts(engine_args, half_built)
+        apply_hybrid_state(engine_args, half_built, options)
     setattr(engine_args, _JUDGED, _Start(options, case))
     return config
 
@@ -102,26 +105,6 @@ def _build(build: Callable[[], Any], inspection: Inspection | None, target: Any)
         return build()
 
 
-def _apply(
-    engine_args: Any, half_built: Any, options: Options, inspection: Inspection | None, case: Case | None
-) -> None:
-    """Write what was decided of the draft and of the engine."""
-    target, config = half_built.model_config, half_built.speculative_config
-    if inspection is not None and config.method in methods():
-        _apply_draft(engine_args, target, config, inspection)
-    if case is not None or target.architecture in REPLAYING_TARGETS:
-        keep_prompts(engine_args, half_built)
-    apply_hybrid_state(engine_args, half_built, options)
-    if case is not None:
-        logger.info(
-            "Drafting is on: %s tokens per step with %r. See acceptance in the log (SpecDecoding "
-            "metrics) and in /metrics (vllm:spec_decode_num_accepted_tokens_total).",
-            config.num_speculative_tokens, config.model,
-        )  # fmt: skip
-        release = compat.vllm_version()
-        logger.info("vLLM %s, %s.", release, how_tested(release))
-
-
 def judge_engine(engine_args: Any, vllm_config: Any) -> None:
     """Judge the engine that vLLM has configured around a draft.
 
@@ -129,8 +112,17 @@ def judge_engine(engine_args: Any, vllm_config: Any) -> None:
         EagleExtError: what it cannot serve rightly.
     """
     start: _Start | None = vars(engine_args).pop(_JUDGED, None)
-    if start is not None:
-        judge(ENGINE_RULES, start.options, config=vllm_config, case=start.case)
+    if start is None:
+        return
+    judge(ENGINE_RULES, start.options, config=vllm_config, case=start.case)
+    if start.case is not None:
+        config, release = vllm_config.speculative_config, compat.vllm_version()
+        logger.info(
+            "Drafting is on: %s tokens per step with %r. See acceptance in the log (SpecDecoding "
+            "metrics) and in /metrics (vllm:spec_decode_num_accepted_tokens_total).",
+            config.num_speculative_tokens, config.model,
+        )  # fmt: skip
+        logger.info("vLLM %s, %s.", release, how_tested(release))
 
 
 def _apply_draft(engine_args: Any, target: Any, config: Any, inspection: Inspection) -> None:

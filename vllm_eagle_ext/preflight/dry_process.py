@@ -96,8 +96,11 @@ def start_child(request: DryRequest, folder: Path, settings: Mapping[str, str]) 
                 written += why
             else:
                 return {"failed": why}
-        status = process.wait(timeout=WALL_S)
-        if status == 0 and len(written) <= _MOST_ANSWER:
+        try:
+            status = process.wait(timeout=WALL_S)
+        except subprocess.TimeoutExpired:
+            return {"failed": f"it took more than {WALL_S} s to end"}
+        if status == 0:
             with suppress(ValueError):
                 found = json.loads(written)
                 if isinstance(found, dict):
@@ -161,9 +164,11 @@ def _until_its_end(process: Any, reader: int) -> Iterator[bytes | str]:
         if ready:
             read = os.read(reader, 1 << 16)
             size += len(read)
-            if not read or size > _MOST_ANSWER:
+            if not read:
                 return
             yield read
+        if size > _MOST_ANSWER:
+            yield f"it wrote more than {_MOST_ANSWER >> 20} MiB"
         if time.monotonic() > end:
             yield f"it took more than {WALL_S} s"
         if _resident(process.pid) > RESIDENT:

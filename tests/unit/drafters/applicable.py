@@ -32,7 +32,7 @@ APPLICABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("speculators_type_is_named", "null key"): SPECULATORS,
     ("dspark_is_no_part_of_the_target", "identity"): ("dspark",),
     ("model_type_is_readable", "drop key"): NAMED,
-    ("model_type_is_readable", "null key"): tuple(f for f in ALL if f not in DSPARK),
+    ("model_type_is_readable", "null key"): tuple(f for f in ALL if f not in (*DSPARK, "speculators")),
     ("model_type_is_readable", "identity"): NAMED,
     ("method_fits_the_architecture", "identity"): ALL,
     ("config_is_well_formed", "drop key"): ALL,

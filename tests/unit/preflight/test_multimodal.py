@@ -68,9 +68,10 @@ def test_vllm_names_the_class_that_serves(tmp_path, monkeypatch):
 
     folder = write_target(tmp_path / "target")
     config = EngineArgs(model=str(folder), skip_tokenizer_init=True).create_model_config()
-    assert image_class(config) is None
+    around = SimpleNamespace(model_config=config)
+    assert image_class(around) is None
     monkeypatch.setattr(ModelConfig, "is_multimodal_model", True)
-    assert image_class(config) == "LlamaForCausalLM"
+    assert image_class(around) == "LlamaForCausalLM"
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,8 @@ def resolve_kernels(
     """
     layers = list(layers)
     shapes = list(dict.fromkeys(shapes_of(layer) for layer in layers))
-    if all(getattr(layer.A_log, "is_meta", False) for layer in layers):  # a plan's, of a device that may not be here
+    # A plan's, of a device that may not be here.
+    if all(getattr(layer.A_log, "is_meta", False) for layer in layers):
         return candidates(asked, shapes)[0].replay
     group, device = get_tp_group(), torch.device(current_platform.device_type)
     failed: list[str] = []

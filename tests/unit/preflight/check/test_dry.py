@@ -57,7 +57,11 @@ def test_a_cold_child_writes_nothing_beside_its_folder(cpu, draft, tmp_path, mon
 @pytest.mark.usefixtures("real")
 @pytest.mark.parametrize(
     ("limit", "value", "words"),
-    [("WALL_S", 0.5, "it took more than 0.5 s"), ("RESIDENT", 2**25, "GiB of memory")],
+    [
+        ("WALL_S", 0.5, "it took more than 0.5 s"),
+        ("RESIDENT", 2**25, "GiB of memory"),
+        ("_MOST_ANSWER", 16, "it wrote more than 0 MiB"),
+    ],
 )
 def test_limits(cpu, draft, monkeypatch, limit, value, words):
     monkeypatch.setattr(dry_process, limit, value)
