@@ -124,6 +124,7 @@ lint: venv
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m tools.plain_english
+	@$(BIN)/python -m tools.budget
 
 tiny: venv
 	@$(BIN)/python -m examples.tiny.train

@@ -1,0 +1,39 @@
+"""Holds the project to a size: `python -m tools.budget` prints each figure next to its limit in
+budget.toml, and fails where one is above. A change that lowers a figure lowers its limit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LIMITS = ROOT / "tools/budget.toml"
+
+
+def figures(folder: str, root: Path = ROOT) -> dict[str, int]:
+    """Count the Python files of a folder that git tracks: lines, kB and modules."""
+    names = ["git", "ls-files", "-z", "--", f"{folder}/*.py"]
+    listed = subprocess.check_output(names, cwd=root, text=True).split("\0")
+    texts = [(root / name).read_bytes() for name in listed if name and (root / name).exists()]
+    size = sum(map(len, texts))
+    lines = sum(text.count(b"\n") for text in texts)
+    return {"lines": lines, "kB": -(-size // 1000), "modules": len(texts)}
+
+
+def excesses(limits: dict[str, dict[str, int]], root: Path = ROOT) -> list[str]:
+    """Print each figure with its limit, and return those that are above."""
+    above = []
+    for folder, allowed in limits.items():
+        counted = figures(folder, root)
+        for unit, most in allowed.items():
+            line = f"{folder}: {counted[unit]:,} of {most:,} {unit}"
+            print(line)
+            if counted[unit] > most:
+                above.append(f"{line}: remove as much as you add, or say in the commit why not")
+    return above
+
+
+if __name__ == "__main__":
+    sys.exit("\n".join(excesses(tomllib.loads(LIMITS.read_text(encoding="utf-8")))) or 0)
