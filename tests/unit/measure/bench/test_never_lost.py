@@ -129,6 +129,17 @@ app(["measure"])
 """
 
 
+def heard() -> None:
+    """Hear what a parent may ignore, as under nohup."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+def as_its_own_terminal() -> None:
+    heard()
+    os.close(os.open(os.ttyname(0), os.O_RDWR))
+
+
 def started(tmp_path, what="time.sleep(100)", **given):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.format(what=what))
@@ -147,7 +158,7 @@ def test_a_signal_ends_it_as_ctrl_c(tmp_path, number):
     """As of `timeout`, `docker stop` and a closed terminal; more of them change nothing."""
     with started(
         tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=heard,
     ) as process:  # fmt: skip
         wait_for(tmp_path / "measuring", process)
         process.send_signal(number)
@@ -177,7 +188,7 @@ def test_a_closed_terminal_takes_no_report_with_it(tmp_path):
     leader, follower = pty.openpty()
     with started(
         tmp_path, stdin=follower, stdout=follower, stderr=follower, start_new_session=True,
-        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # as its own terminal
+        preexec_fn=as_its_own_terminal,
     ) as process:  # fmt: skip
         os.close(follower)
         wait_for(tmp_path / "measuring", process)
