@@ -62,6 +62,7 @@ RUN_BY = {
     "vllm-eagle bench": "tests/e2e/test_bench.py",
     "vllm-eagle tune": "tests/e2e/test_tune.py",
     "vllm-eagle convert": "tests/e2e/test_convert.py",
+    "vllm-eagle rule": "tests/unit/cli/test_rule.py",
     "vllm-eagle vocabulary": "tests/unit/measure/test_vocabulary.py",
     "python -m benchmarks.virtual_clock": "tests/unit/memory/test_virtual_clock.py",
     "python -m benchmarks.modelled_page": "tests/unit/benchmarks/test_modelled_page.py",
