@@ -1,4 +1,4 @@
-"""What `vllm-eagle check` costs: the least CPU seconds of three runs, and memory."""
+"""What `vllm-eagle check` and `plan --by-vllm` cost: the least CPU seconds of three runs, and memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from vllm_eagle_ext.preflight import dry_child
 
 MOST = {"cold": 10.0, "--quick": 1.0}  # CPU seconds
 _COMMAND = "from vllm_eagle_ext.cli import app; app()"
-_IMPORT = "import vllm.engine.arg_utils"
 # A small process asks: a large one would count as the command's memory.
 _USED = """import json, resource, subprocess, sys
 assert subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode in (0, 3)
@@ -25,8 +24,7 @@ print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss]))"""
 
 def started(*words: str) -> list[float]:
     """CPU seconds and KiB of Python with these words, and of what it waits for."""
-    here = sys.executable
-    return list(json.loads(subprocess.check_output([here, "-c", _USED, here, *words])))
+    return list(json.loads(subprocess.check_output([sys.executable, "-c", _USED, sys.executable, *words])))
 
 
 def forked(request: dry_child.DryRequest) -> list[float]:
@@ -41,7 +39,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         draft, target = tiny_draft(Path(folder, "draft")), write_target(Path(folder, "target"))
         check = ("-c", _COMMAND, "check", str(draft), "--target", str(target))
-        runs = {"import": (*check[:1], _IMPORT), "cold": check, "--quick": (*check, "--quick")}
+        plan = (*check[:2], "plan", *check[3:], "-k", "3", "--gpu-mem", "80", "--by-vllm")
+        runs = {"cold": check, "--quick": (*check, "--quick"), "plan": plan}
+        runs["import"] = ("-c", "import vllm.engine.arg_utils")
         found = {name: min(started(*words) for _ in range(3)) for name, words in runs.items()}
         asked = json.dumps({"model": str(draft), "num_speculative_tokens": 3})
         words, files = [str(target), "--speculative-config", asked], read_draft_files(str(draft))

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable
+from typing import Any
 
 _MOST_SHOWN = 2000  # characters of a value that someone else wrote
+_MOST_IN_JSON = 2**15
 
 
 def printable(text: str) -> str:
@@ -26,6 +28,12 @@ def shown(text: str) -> str:
     """Return a text, printable, and cut where no one would read on."""
     whole = len(text)
     return printable(text if whole <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} .. ({whole} characters)")
+
+
+def bounded(value: Any) -> Any:
+    """Return a value for JSON as it is, or a long one as a text that is cut."""
+    text = value if isinstance(value, str) else repr(value)
+    return value if len(text) <= _MOST_IN_JSON else shown(text)
 
 
 def shell_line(words: Iterable[str]) -> str:

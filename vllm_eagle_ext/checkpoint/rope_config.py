@@ -33,11 +33,6 @@ class Rope:
             found[f"{own} times factor"] = (positions or 0) * factor
         return found
 
-    @property
-    def stretches_length(self) -> bool:
-        """Tell whether vLLM takes the factor times `max_position_embeddings` for the length."""
-        return self.kind not in {"su", "longrope", "llama3", *_FROM_ORIGINAL}
-
     def __str__(self) -> str:
         parts = ["theta not stated" if self.theta is None else f"theta {self.theta:g}"]
         if self.kind != "default":

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -16,7 +16,7 @@ from vllm_eagle_ext.errors import EagleExtError
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint.draft_files import OnValues
     from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult
-    from vllm_eagle_ext.preflight.dry import Answer
+    from vllm_eagle_ext.preflight.dry import Answer, Final
 
 _Length = Annotated[
     int | None, typer.Option(min=1, help="Check for this --max-model-len of vllm serve.")
@@ -82,7 +82,7 @@ def check(
     Exits with 0 if the draft will be served, with 1 if it would be refused, and with 2 if that cannot
     be told. It exits with 3 if the files allow the draft, and the engine was not asked.
     """
-    from vllm_eagle_ext.cli.check_output import print_files, print_verdict, to_json
+    from vllm_eagle_ext.cli.check_output import print_files
     from vllm_eagle_ext.preflight.check import CheckRequest
     from vllm_eagle_ext.preflight.dry import Answer, Final, refuse_named_twice
 
@@ -105,12 +105,16 @@ def check(
         if not as_json:
             print_files(result, console(), everything=everything)
         # Ask the engine, whose word is the last.
-        skipped = Answer(verdict="not asked", why="--quick")
-        answer = skipped if quick else _ask(result, words)
+        answer = Answer(verdict="not asked", why="--quick") if quick else _ask(result, words)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
-    # Print what was found.
-    final = Final(result, answer, words)
+    _end(Final(result, answer, words), everything=everything, as_json=as_json)
+
+
+def _end(final: Final, *, everything: bool, as_json: bool) -> NoReturn:
+    """Print what was found, and exit with its status."""
+    from vllm_eagle_ext.cli.check_output import print_verdict, to_json
+
     if as_json:
         typer.echo(to_json(final))
     else:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from vllm_eagle_ext.cli.terminal import json_text
 from vllm_eagle_ext.errors import sentence
-from vllm_eagle_ext.printable import shown
+from vllm_eagle_ext.printable import bounded, shown
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint import DraftSpec, Finding
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from vllm_eagle_ext.preflight.dry import Final
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}  # by severity, the worst first
-_MOST = 2**15  # characters of a value in JSON
 
 _OF_SPEC = (
     "model", "architecture", "format", "family", "backbone", "method", "drafter", "weights",
@@ -93,7 +92,7 @@ def _finding_as_json(finding: Finding) -> dict[str, Any]:
         "severity": finding.severity,
         "can_run": finding.can_run,
         "follows_from": finding.follows_from,
-        **{name: _bounded(part) for name, part in asdict(finding.problem).items()},
+        **{name: bounded(part) for name, part in asdict(finding.problem).items()},
     }
 
 
@@ -106,13 +105,7 @@ def spec_as_json(spec: DraftSpec) -> dict[str, Any]:
         "method": drafter.method,
         "drafter": drafter.architecture,
     }
-    return {key: names[key] if key in names else _bounded(getattr(spec, key)) for key in _OF_SPEC}
-
-
-def _bounded(value: Any) -> Any:
-    """Cut what a file states, of any length."""
-    text = value if isinstance(value, str) else repr(value)
-    return value if len(text) <= _MOST else shown(text)
+    return {key: names[key] if key in names else bounded(getattr(spec, key)) for key in _OF_SPEC}
 
 
 def print_files(result: CheckResult, console: Console, *, everything: bool = False) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -13,6 +13,7 @@ from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint.attention import WindowOption
+    from vllm_eagle_ext.plan.run import Plan
 
 
 def _count(*names: str, least: int = 1, about: str) -> Any:
@@ -119,7 +120,9 @@ _Reserve = Annotated[
     float,
     typer.Option(min=0, callback=_finite, help="Keep this many GiB for activations and graphs."),
 ]
-_ByVllm = Annotated[bool, typer.Option("--by-vllm", help="Let vLLM plan any kind of target, in 15 s.")]
+_ByVllm = Annotated[
+    bool, typer.Option("--by-vllm", help="Let vLLM plan any kind of target, in 15 CPU s.")
+]
 _Cpu = Annotated[bool, typer.Option("--cpu", help="Plan for vLLM's CPU backend.")]
 
 
@@ -162,7 +165,7 @@ def plan(
         raise typer.BadParameter("give one draft, as DRAFT; --draft is its former name")
     if not (target or draft or draft_option):
         raise typer.BadParameter("name the target, or a draft that names it", param_hint="--target")
-    from vllm_eagle_ext.cli.plan_output import print_by_vllm, print_plans, to_json
+    from vllm_eagle_ext.cli.plan_output import print_by_vllm
     from vllm_eagle_ext.plan.request import PlanRequest
     from vllm_eagle_ext.plan.run import run_plans
 
@@ -170,12 +173,11 @@ def plan(
     try:
         request = PlanRequest(
             target=target or None, target_revision=target_revision, gpu_mem=gpu_mem, tp=tp,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs, gpu_memory_utilization=gpu_memory_utilization,
-            prefix_caching=prefix_caching, kv_dtype=kv_dtype, draft=draft or draft_option,
-            weights_gib=weights_gib, reserve_gib=reserve_gib, cpu=cpu,
-            download_dir=download_dir, vllm=vllm, device=device,
-            gdn_prefill=gdn_prefill, attention_block=attention_block, mamba_block_size=mamba_block_size,
+            max_model_len=max_model_len, max_num_seqs=max_num_seqs, vllm=vllm, device=device, cpu=cpu,
+            gpu_memory_utilization=gpu_memory_utilization, prefix_caching=prefix_caching,
+            kv_dtype=kv_dtype, draft=draft or draft_option, weights_gib=weights_gib,
+            reserve_gib=reserve_gib, download_dir=download_dir, gdn_prefill=gdn_prefill,
+            attention_block=attention_block, mamba_block_size=mamba_block_size,
             draft_window=_asked_draft_window(draft_window), draft_vocabulary=draft_vocabulary,
         )  # fmt: skip
         ks = list(dict.fromkeys(numbers(k, "-k")))
@@ -184,7 +186,13 @@ def plan(
         plans = run_plans(request, ks)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
-    # Print, and end as the worst plan does.
+    _end(plans, as_json=as_json)
+
+
+def _end(plans: list[Plan], *, as_json: bool) -> NoReturn:
+    """Print, and end as the worst plan does."""
+    from vllm_eagle_ext.cli.plan_output import print_plans, to_json
+
     if as_json:
         typer.echo(to_json(plans))
     else:

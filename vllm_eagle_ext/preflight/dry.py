@@ -19,14 +19,12 @@ from vllm_eagle_ext.checkpoint.findings import Problem
 from vllm_eagle_ext.errors import EagleExtError, OptionsError
 from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult
 from vllm_eagle_ext.preflight.described import DEVICES, lacks_packages
-from vllm_eagle_ext.preflight.dry_child import TUPLE, DryRequest
+from vllm_eagle_ext.preflight.dry_child import TUPLE, DryRequest, brief
 from vllm_eagle_ext.preflight.dry_process import fetch, start_child
 from vllm_eagle_ext.preflight.platforms import find_platform, read_release
 from vllm_eagle_ext.preflight.serve import is_named, serve_environment, serve_words, served_from
-from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.version import INSTALL_VLLM, installed_vllm
 
-_BRIEF = 300
 _SHORT = {"-tp": "--tensor-parallel-size", "-sc": "--speculative-config"}
 
 Verdict = Literal["served", "refused", "not asked"]
@@ -96,7 +94,7 @@ def ask_engine(result: CheckResult, further: Sequence[str], room: int | None = N
         try:
             places = fetch(result, Path(folder))
         except (EagleExtError, OSError) as error:
-            return _failed(f"its files cannot be fetched: {_brief(error)}")
+            return _failed(f"its files cannot be fetched: {brief(error)}")
         asked = DryRequest(
             words=serve_words(result, further=further), draft=served_from(result), files=result.files,
             places=places, device=device, room=room,
@@ -190,7 +188,3 @@ def _finding(one: Mapping[str, Any]) -> Finding:
         str(one["rule"]), Severity(one["severity"]), Problem(**problem), bool(one["can_run"]),
         one["follows_from"],
     )  # fmt: skip
-
-
-def _brief(error: BaseException) -> str:
-    return printable(" ".join(str(error).split())[:_BRIEF])

@@ -21,14 +21,13 @@ from typing import Any, NoReturn
 from vllm_eagle_ext.checkpoint import DraftFiles, Finding, Severity
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.preflight.dry_plan import plan_caches
-from vllm_eagle_ext.printable import printable, shown
+from vllm_eagle_ext.printable import bounded, printable
 
 CPU_S = 60
 TUPLE = "tuple"  # JSON has none, and a shape is shown as one
 _MOST_FINDINGS = 500
 _REMOTE = "it needs code of the checkpoint (--trust-remote-code), which a dry start does not run"
 _BRIEF = 400
-_MOST_STATED = 2**15  # characters of a value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,7 @@ def main() -> None:
         warm(request.device)
         found = answer(request)
     except ImportError as error:
-        found = {"import_error": _brief(error)}
+        found = {"import_error": brief(error)}
     with os.fdopen(descriptor, "w") as pipe:
         pipe.write(json.dumps(found))
     sys.stdout.flush()
@@ -92,7 +91,7 @@ def answer(request: DryRequest) -> dict[str, Any]:
     try:
         given = _parsed(request)
     except _UsageError as error:
-        return {"usage": _brief(error)}
+        return {"usage": brief(error)}
     if given.trust_remote_code:
         return {"not_asked": _REMOTE}
     described.give_devices(given.tensor_parallel_size * given.pipeline_parallel_size)
@@ -120,7 +119,7 @@ def answer(request: DryRequest) -> dict[str, Any]:
         try:
             found["plan"] = plan_caches(config, request.room)
         except Exception as error:  # noqa: BLE001 - whatever vLLM cannot build it does not plan
-            why = f"vLLM cannot plan it here: {type(error).__name__}: {_brief(error)}"
+            why = f"vLLM cannot plan it here: {type(error).__name__}: {brief(error)}"
             found["plan"] = {"failed": why}
     if described.has_cuda_context():
         return {"not_asked": "vLLM opened a CUDA context, which a dry start must not"}
@@ -139,7 +138,7 @@ def _parsed(request: DryRequest) -> Any:
     try:
         given = _parser().parse_args(["--model", target, *words])
     except (SystemExit, ValueError, TypeError, OSError) as error:
-        raise _UsageError(_brief(error)) from None
+        raise _UsageError(brief(error)) from None
     given.model = request.places.get(target, target)
     speculative = dict(given.speculative_config or {})
     if (model := str(speculative.get("model"))) in request.places:
@@ -189,9 +188,9 @@ def _is_no_answer(error: BaseException, request: DryRequest) -> str | None:
         chain.append(now)
         now = now.__cause__ or now.__context__  # type: ignore[assignment]
     if any(isinstance(one, LocalEntryNotFoundError | OfflineModeIsEnabled) for one in chain):
-        return f"the hub is switched off in a dry start ({_brief(error)})"
+        return f"the hub is switched off in a dry start ({brief(error)})"
     config = Path(request.places.get(request.words[0], request.words[0])) / "config.json"
-    says_so = any("trust_remote_code" in _brief(one, 4000) for one in chain)
+    says_so = any("trust_remote_code" in brief(one, 4000) for one in chain)
     if says_so and config.is_file() and b'"AutoConfig"' in config.read_bytes():
         return _REMOTE
     return None
@@ -211,20 +210,15 @@ def _as_json(finding: Finding, places: Mapping[str, str]) -> dict[str, Any]:
             return [named(inner) for inner in value]
         return value if value is None or isinstance(value, bool | int | float) else str(value)
 
-    problem = {name: _bounded(named(part)) for name, part in asdict(finding.problem).items()}
+    problem = {name: bounded(named(part)) for name, part in asdict(finding.problem).items()}
     if isinstance(finding.problem.value, tuple) and isinstance(problem["value"], list):
         problem["value"] = {TUPLE: problem["value"]}
     parts = {"rule": finding.rule, "severity": str(finding.severity), "can_run": finding.can_run}
     return {**parts, "follows_from": finding.follows_from, "problem": problem}
 
 
-def _bounded(value: Any) -> Any:
-    """Cut what a file states, of any length."""
-    text = value if isinstance(value, str) else repr(value)
-    return value if len(text) <= _MOST_STATED else shown(text)
-
-
-def _brief(error: BaseException, most: int = _BRIEF) -> str:
+def brief(error: BaseException, most: int = _BRIEF) -> str:
+    """Say an error on one line."""
     return printable(" ".join(str(error).split())[:most]) or type(error).__name__
 
 
