@@ -24,7 +24,8 @@ print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss]))"""
 
 def started(*words: str) -> list[float]:
     """CPU seconds and KiB of Python with these words, and of what it waits for."""
-    return list(json.loads(subprocess.check_output([sys.executable, "-c", _USED, sys.executable, *words])))
+    here = sys.executable
+    return list(json.loads(subprocess.check_output([here, "-c", _USED, here, *words])))
 
 
 def forked(request: dry_child.DryRequest) -> list[float]:

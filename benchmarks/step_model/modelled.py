@@ -112,8 +112,7 @@ class Modelled:
     @property
     def _flops(self) -> float:
         """Of one row: two per parameter that it meets; the config's quantisation stores them smaller."""
-        text = {**text_config(self.pair.config)}
-        text.pop("quantization_config", None)
+        text = {k: v for k, v in text_config(self.pair.config).items() if k != "quantization_config"}
         read = bytes_per_step(text)
         assert read is not None
         return float(read)  # two bytes per parameter
