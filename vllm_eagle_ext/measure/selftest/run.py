@@ -57,8 +57,11 @@ class SelfTestCase:
         )
 
     def __str__(self) -> str:
-        state = str(self.state).removeprefix("torch.")
-        return f"{self.target}, TP {self.ranks}, K {self.k}, {state} state"
+        return f"{self.target}, TP {self.ranks}, K {self.k}, {_name(self.state)} state"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def cases(*, quick: bool) -> Iterator[SelfTestCase]:
@@ -156,13 +159,14 @@ def _passed(found: SelfTest, kernels: Kernels) -> bool:
 def _time_kernels(found: SelfTest, kernels: Sequence[Kernels], *, quick: bool, watch: Watch) -> None:
     """Time only what is right: what is wrong may well be fast."""
     heads, device = TARGETS[TIMED], torch.device("cuda")
-    sizes = [(k, batch) for k in TIMED_KS for batch in (QUICK_BATCHES if quick else BATCHES)]
-    for number, (k, batch) in enumerate(sizes):
-        case = f"times of K {k} and {batch} requests"
+    batches = QUICK_BATCHES if quick else BATCHES
+    sizes = [(state, k, batch) for state in STATES for k in TIMED_KS for batch in batches]
+    for number, (state, k, batch) in enumerate(sizes):
+        case = f"times of K {k}, {batch} requests and states in {_name(state)}"
         watch(case, number, len(sizes))
         try:
             found.bandwidth = found.bandwidth or timing.copy_bandwidth()
-            found.times += _times_of(heads, batch, k, kernels, found.bandwidth)
+            found.times += _times_of(heads, batch, k, state, kernels, found.bandwidth)
         except Exception as error:  # noqa: BLE001 - what was found before is worth having
             found.left_out.append(f"{case}: {error_line(error)}")
             if is_device_lost(error, device):
@@ -172,7 +176,12 @@ def _time_kernels(found: SelfTest, kernels: Sequence[Kernels], *, quick: bool, w
 
 
 def _times_of(
-    heads: tuple[int, int], batch: int, k: int, kernels: Sequence[Kernels], bandwidth: float
+    heads: tuple[int, int],
+    batch: int,
+    k: int,
+    state: torch.dtype,
+    kernels: Sequence[Kernels],
+    bandwidth: float,
 ) -> list[dict[str, Any]]:
     """Time one size, with as many layers as fit.
 
@@ -181,18 +190,23 @@ def _times_of(
     """
     free, _ = torch.cuda.mem_get_info()
     cache = torch.cuda.get_device_properties("cuda").L2_cache_size
-    layers = timing.layers_for(heads, batch, cache)
+    layers = timing.layers_for(heads, batch, cache, state)
     while layers > timing.LAYERS and timing.needed_bytes(heads, batch, k, layers) > SPARED * free:
         layers -= 1
     if timing.needed_bytes(heads, batch, k, layers) > SPARED * free:
         raise MemoryError(f"{free / 2**30:.1f} GiB are free")
-    scheme, accepted = timing.Scheme(heads, batch, k, "cuda", layers), (k + 1) // 2
+    scheme, accepted = timing.Scheme(heads, batch, k, "cuda", layers, state), (k + 1) // 2
+    fused = scheme.fused(accepted)
+    others = {"fused": fused} if fused else {}
     return [
         {
-            "kernels": each.name, "target": TIMED, "k": k, "requests": batch,
+            "kernels": each.name, "target": TIMED, "k": k, "requests": batch, "state": _name(state),
             "rows_committed": accepted, "layers": layers,
-            **timing.compare_times(scheme.replay(each, accepted), scheme.per_token(each, accepted)),
-            "bound_ms": timing.floor_ms(heads, batch, k, bandwidth, layers),
+            **timing.compare_times({
+                "replay": scheme.replay(each, accepted),
+                "per_token": scheme.per_token(each, accepted), **others,
+            }),
+            "bound_ms": timing.floor_ms(heads, batch, k, bandwidth, layers, state),
         }
         for each in kernels
     ]  # fmt: skip

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times verify and commit of both schemes: replay's kernels, and vLLM's own of the per-token scheme.
 
+vLLM has two of them: one of Triton for all K, and for K <= 7 one of CUDA, with the gated norm
+that follows ("fused").
+
 On a GPU each scheme's step is captured in a CUDA graph, as serving captures verify, and its replays are
 timed by the device's clock: what the host takes to launch kernels is no part of it. An eager step, which
 it is part of, is timed with it. Runs are interleaved, and the ratio of each pair is taken. Several
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,7 +28,8 @@ LAYERS, MOST_LAYERS = 4, 48  # 48 of gated delta nets has Qwen3.6-27B
 REPLAYS = 10  # of a graph, one after the other
 CACHES = 4  # how many times the second-level cache the states of all layers take
 WIDTH = 128
-STATE_BYTES, ROW_BYTES = 4, 2  # fp32 states, rows in bf16
+ROW_BYTES = 2  # rows in bf16
+FUSED_ROWS = 8  # that vLLM's fused kernel takes of a request at most
 COPIED = 1 << 30  # bytes of the copy that tells the bandwidth
 
 Run = Callable[[], None]
@@ -37,9 +41,15 @@ class Scheme:
     of scratch."""
 
     def __init__(
-        self, heads: tuple[int, int], batch: int, k: int, device: str, layers: int = LAYERS
+        self,
+        heads: tuple[int, int],
+        batch: int,
+        k: int,
+        device: str,
+        layers: int = LAYERS,
+        state: torch.dtype = torch.float32,
     ) -> None:
-        self.T, self.batch, self.device = k + 1, batch, device
+        self.T, self.batch, self.device, self.state = k + 1, batch, device, state
         H, HV = heads
         rows = batch * self.T
         query, key, value = (self._noise(rows, count, WIDTH) for count in (H, H, HV))
@@ -67,7 +77,7 @@ class Scheme:
         return torch.randn(size, generator=generator, device=self.device).bfloat16()
 
     def _states(self, blocks: int, heads: int) -> torch.Tensor:
-        return torch.zeros(blocks, heads, WIDTH, WIDTH, device=self.device)
+        return torch.zeros(blocks, heads, WIDTH, WIDTH, device=self.device, dtype=self.state)
 
     def counts(self, accepted: int) -> torch.Tensor:
         return torch.full((self.batch,), accepted, dtype=torch.int32, device=self.device)
@@ -97,18 +107,38 @@ class Scheme:
 
         return run
 
+    def fused(self, accepted: int) -> Run | None:
+        """Return that step with vLLM's fused kernel; None where its build or K has none."""
+        operator = getattr(torch.ops._C, "fused_gdn_decode_post_conv_mtp", None)
+        if operator is None or self.T > FUSED_ROWS:
+            return None
+        query, key, value, a, b = self.rows
+        mixed = torch.cat([part.flatten(1) for part in (query, key, value)], dim=1)
+        norm, counts = torch.ones(WIDTH, device=self.device).bfloat16(), self.counts(accepted)
 
-def layers_for(heads: tuple[int, int], batch: int, cache_bytes: int) -> int:
+        def run() -> None:
+            for states in self.per_token_states:
+                operator(
+                    mixed, a, b, self.gating.A_log, self.gating.dt_bias, self.table, self.starts,
+                    counts, states, value, norm, self.out, WIDTH**-0.5, 1e-6, "silu",
+                )  # fmt: skip
+
+        return run
+
+
+def layers_for(
+    heads: tuple[int, int], batch: int, cache_bytes: int, dtype: torch.dtype = torch.float32
+) -> int:
     """Say how many layers' states of a batch a device's second-level cache does not hold."""
     _, HV = heads
-    state = HV * WIDTH * WIDTH * STATE_BYTES
+    state = HV * WIDTH * WIDTH * dtype.itemsize
     return min(MOST_LAYERS, max(LAYERS, -(-CACHES * cache_bytes // (batch * state))))
 
 
 def needed_bytes(heads: tuple[int, int], batch: int, k: int, layers: int = LAYERS) -> int:
-    """Return the memory that a Scheme of these sizes takes, about."""
+    """Return the memory that a Scheme of these sizes takes at most, about."""
     H, HV = heads
-    state = HV * WIDTH * WIDTH * STATE_BYTES
+    state = HV * WIDTH * WIDTH * torch.float32.itemsize
     row = (2 * H + 2 * HV) * WIDTH * ROW_BYTES
     return layers * batch * (k + 3) * state + 4 * layers * batch * (k + 4) * row
 
@@ -149,42 +179,52 @@ def host_seconds(run: Run) -> float:
 
 
 @torch.inference_mode()
-def compare_times(replay: Run, per_token: Run) -> dict[str, Any]:
-    """Time all layers' verify and commit together: milliseconds, and the ratio of interleaved pairs.
+def compare_times(runs: dict[str, Run]) -> dict[str, Any]:
+    """Time all layers' verify and commit together, by names of kernels: milliseconds, and the ratio of
+    replay to each other in interleaved pairs, with its range.
 
     They are the times of graphs; those of eager steps come with them.
     """
-    sides = (replay, per_token)
-    eager = _interleaved(sides, host_seconds)
-    found = _interleaved([captured(side) for side in sides], device_seconds)
-    return found | {"eager": {name: eager[name] for name in ("replay_ms", "per_token_ms")}}
-
-
-def _interleaved(sides: Sequence[Run], clock: Clock) -> dict[str, Any]:
-    for side in sides:
-        clock(side)
-    times: list[list[float]] = [[] for _ in sides]
-    for pair in range(PAIRS):
-        for i in range(len(sides))[:: -1 if pair % 2 else 1]:
-            times[i].append(clock(sides[i]))
-    ratios = sorted(a / b for a, b in zip(*times, strict=True))
-    return {
-        "replay_ms": 1e3 * statistics.median(times[0]),
-        "per_token_ms": 1e3 * statistics.median(times[1]),
-        "ratio": statistics.median(ratios),
-        "ratio_range": [ratios[0], ratios[-1]],
+    eager = _interleaved(runs, host_seconds)
+    times = _interleaved({name: captured(run) for name, run in runs.items()}, device_seconds)
+    compared: dict[str, Any] = {
+        f"{name}_ms": 1e3 * statistics.median(seconds) for name, seconds in times.items()
+    }
+    for name in times.keys() - {"replay"}:
+        ratios = sorted(a / b for a, b in zip(times["replay"], times[name], strict=True))
+        suffix = "" if name == "per_token" else f"_to_{name}"
+        compared[f"ratio{suffix}"] = statistics.median(ratios)
+        compared[f"ratio{suffix}_range"] = [ratios[0], ratios[-1]]
+    return compared | {
+        "eager": {f"{name}_ms": 1e3 * statistics.median(seconds) for name, seconds in eager.items()}
     }
 
 
+def _interleaved(runs: dict[str, Run], clock: Clock) -> dict[str, list[float]]:
+    """Return the seconds of each run, which take turns, every second time in the other order."""
+    for run in runs.values():
+        clock(run)
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(PAIRS):
+        for name in list(runs)[:: -1 if turn % 2 else 1]:
+            times[name].append(clock(runs[name]))
+    return times
+
+
 def floor_ms(
-    heads: tuple[int, int], batch: int, k: int, bandwidth: float, layers: int = LAYERS
+    heads: tuple[int, int],
+    batch: int,
+    k: int,
+    bandwidth: float,
+    layers: int = LAYERS,
+    dtype: torch.dtype = torch.float32,
 ) -> float:
     """Return the milliseconds that the least traffic takes at the copy speed.
 
     It is two reads and one write of each state, and a write and a read of its records.
     """
     H, HV = heads
-    state = HV * WIDTH * WIDTH * STATE_BYTES
+    state = HV * WIDTH * WIDTH * dtype.itemsize
     records = (k + 1) * record_width(H, WIDTH, HV, WIDTH) * ROW_BYTES
     return 1e3 * layers * batch * (3 * state + 2 * records) / bandwidth
 
