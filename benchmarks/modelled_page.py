@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the modelled tables of docs/performance.md from committed results.
+"""Writes the tables of docs/performance.md and docs/dev/gpu.md from committed results.
 
 python -m benchmarks.modelled_page
 """
@@ -12,8 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.texts import ON_CPUS
+from benchmarks.step_model.modelled import MEASURED
+
 RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+DOCS = Path(__file__).parents[1] / "docs"
 KS, DRAFT, GPU, MEMORY = (1, 3, 7), "z-lab", "H100", {"H100": "80GB", "H200": "141GB"}
 SHOWN = (8, 32, 128)  # clients
 Cells = Sequence[dict[str, Any]]
@@ -56,19 +59,67 @@ def _needed(cells: Cells) -> Iterator[str]:
             yield "/".join("-" if one is None else f"{one:.2f}" for one in cell["needed"].values())
 
 
+def engines(results: dict[str, dict[str, Any]]) -> str:
+    """Texts and acceptance of the tiny pairs that drafted, beside a CPU's."""
+    lines = []
+    for name, result in results.items():
+        if rates := result.get("acceptance"):
+            equal, of = result["as_without_a_draft"]
+            draft = name.split()[1]
+            on_cpus = " ".join(f"{rate:.3f}" for rate in ON_CPUS[draft])
+            here = " ".join(f"{rate:.3f}" for rate in rates)
+            lines.append([name, result["level"], f"{equal} of {of}", here, on_cpus])
+    return table(["pair", "as", "texts", "accepted, by position", "on CPUs"], lines)
+
+
+def kernels(times: Cells) -> str:
+    """Microseconds per request and layer: the schemes next to each other."""
+    lines = []
+    by_size = {(row["k"], row["requests"], row["kernels"]): row for row in times}
+    for k, requests in sorted({(k, requests) for k, requests, _ in by_size}):
+        chunked, sequential = (by_size[k, requests, name] for name in ("chunked", "sequential"))
+        cells = (chunked["replay_ms"], sequential["replay_ms"], chunked["per_token_ms"])
+        per = 1e3 / (chunked["layers"] * requests)
+        lines.append(
+            [str(k), str(requests), *(f"{ms * per:.1f}" for ms in cells), f"{chunked['ratio']:.2f}"]
+        )
+    return table(["K", "requests", "chunked", "sequential", "per_token", "ratio"], lines)
+
+
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "".join(f"|{'|'.join(line)}|\n" for line in [head, ["---"] * len(head), *lines])
 
 
-def page(text: str) -> str:
+def pages() -> dict[Path, dict[str, str]]:
+    """Make all tables: page -> name of the block -> text."""
     files = sorted((RESULTS / "virtual_clock").glob("0.32*.json"))
-    cells = [cell for file in files for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]]
-    pairs = json.loads((RESULTS / "break_even.json").read_text(encoding="utf-8"))["pairs"]
-    for name, made in (("capacity", capacity(cells)), ("break_even", break_even(pairs))):
+    cells = [cell for file in files for cell in _read(file)["cells"]]
+    measured = _read(MEASURED)
+    return {
+        DOCS / "performance.md": {
+            "capacity": capacity(cells),
+            "break_even": break_even(_read(RESULTS / "break_even.json")["pairs"]),
+        },
+        DOCS / "dev" / "gpu.md": {
+            "engines": engines(measured["engines"]),
+            "kernels": kernels(measured["times"]),
+        },
+    }
+
+
+def _read(file: Path) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return read
+
+
+def fill(text: str, blocks: dict[str, str]) -> str:
+    """Put each text between the comments of its name."""
+    for name, made in blocks.items():
         block = re.compile(rf"(?<=<!-- {name}:begin -->\n).*?(?=<!-- {name}:end -->)", re.DOTALL)
         text = block.sub(lambda _, new=made: new, text)
     return text
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, blocks in pages().items():
+        path.write_text(fill(path.read_text(encoding="utf-8"), blocks), encoding="utf-8")

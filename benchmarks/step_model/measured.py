@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.step_model.modelled import GPUS, Modelled, Pair, StepTimes
+from benchmarks.step_model.modelled import GPUS, Modelled, Pair, StepTimes, state_times
 from tests.support.virtual_clock import Load
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.measure.bench.results import Report
 from vllm_eagle_ext.measure.selftest.outcome import FORMAT
-
-_REQUESTS = 32  # at which a self-test's times are taken, or the nearest
 
 
 def read_times(path: Path, pair: Pair) -> StepTimes:
@@ -43,12 +41,7 @@ def _of_selftest(found: dict[str, Any], pair: Pair) -> Modelled:
     bandwidth = found["copy_bandwidth"]
     if gpu is None or not bandwidth:
         raise _refused(name, f"a self-test with times, on {' or '.join(GPUS)}")
-    times: dict[str, dict[int, float]] = {"per_token": {}, "replay": {}}
-    for k in sorted({int(row["k"]) for row in found["times"]}):
-        rows = [row for row in found["times"] if row["k"] == k]
-        row = min(rows, key=lambda row: (abs(row["requests"] - _REQUESTS), row["replay_ms"]))
-        for scheme, by_k in times.items():
-            by_k[k] = 1e3 * float(row[f"{scheme}_ms"]) / (row["layers"] * row["requests"])
+    times = state_times(found)
     if len(times["replay"]) < 2:
         raise _refused(name, "times of two K or more")
     return Modelled(pair, replace(gpu, bandwidth=float(bandwidth), state_us=times))

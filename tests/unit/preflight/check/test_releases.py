@@ -12,7 +12,7 @@ from tests.unit.cli.output import refusal
     ("release", "said"),
     [
         ("0.32", "run: all tests, on CPUs"),
-        ("0.33.1", "run in parts: its Python files, over 0.32's compiled parts, on CPUs"),
+        ("0.33.1", "run in parts: its Python files on CPUs, its CUDA build once, on an H100"),
     ],
 )
 def test_how_the_release_was_tested(check, draft, release, said):
