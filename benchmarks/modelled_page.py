@@ -60,7 +60,7 @@ def _needed(cells: Cells) -> Iterator[str]:
 
 
 def engines(results: dict[str, dict[str, Any]]) -> str:
-    """Texts and acceptance of the tiny pairs that drafted, beside a CPU's."""
+    """Texts and acceptance of the tiny pairs that drafted, next to a CPU's."""
     lines = []
     for name, result in results.items():
         if rates := result.get("acceptance"):

@@ -39,7 +39,7 @@ def jobs(scale: str) -> list[Job]:
 
 
 def time_kernels(llm: Any) -> dict[str, Any]:
-    """Time the preferred kernels beside both of vLLM's, with states in fp32 and in bf16."""
+    """Time the preferred kernels and both of vLLM's, with states in fp32 and in bf16."""
     kernels, heads = selftest._kernels_here()[0][:1], selftest.TARGETS[selftest.TIMED]
     bandwidth = timing.copy_bandwidth()
     rows, failed = [], []

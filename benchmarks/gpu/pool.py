@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds several engines on one card at a time, each in a process of its own; what is timed runs alone.
+"""Builds several engines on one card at a time, each in its own process; what is timed runs by itself.
 
 Most of an engine's start is the host's work, so engines are built side by side. One whose speed counts
 then waits until no other is built or runs. One that cannot be built as vLLM would serve it (compiled, in

@@ -73,7 +73,7 @@ def _job(scheme: str, k: int, target: Path, draft: Path, scale: str) -> Job:
 
 
 def report(done: dict[str, Outcome]) -> list[str]:
-    """Give step times and speeds beside those without a draft."""
+    """Give step times and speeds, with and without drafts."""
     ended = [outcome for outcome in done.values() if outcome.job.ask == "serve"]
     lines = []
     for outcome in ended:

@@ -12,7 +12,7 @@ from benchmarks.modelled_page import RESULTS, fill, pages
 def test_the_pages():
     for page, blocks in pages().items():
         text = page.read_text(encoding="utf-8")
-        assert text.count(":begin -->\n|") == len(blocks)
+        assert text.count(":begin -->\n|") >= len(blocks)
         assert fill(text, blocks) == text
 
 

@@ -106,20 +106,24 @@ def test_a_time_that_cannot_be_taken_is_left_out():
     run._time_kernels(found, [kernels], quick=True, watch=lambda *_: None)
     assert found.times == []
     assert [text.partition(":")[0] for text in found.left_out] == [
-        f"times of K {k} and {batch} requests" for k in run.TIMED_KS for batch in run.QUICK_BATCHES
+        f"times of K {k}, {batch} requests and states in {state}"
+        for state in ("float32", "bfloat16")
+        for k in run.TIMED_KS
+        for batch in run.QUICK_BATCHES
     ]
 
 
 def test_the_table_of_times():
     found = SelfTest(device={"name": "a GPU", "capability": "9.0"}, versions={}, quick=True)
     found.times.append({
-        "kernels": "chunked", "target": "Qwen3.6-27B", "k": 15, "requests": 16, "layers": 5,
-        "replay_ms": 1.25, "per_token_ms": 2.5, "ratio": 0.5, "bound_ms": 1.0,
+        "kernels": "chunked", "target": "Qwen3.6-27B", "state": "float32", "k": 7, "requests": 16,
+        "layers": 5, "replay_ms": 1.25, "per_token_ms": 2.5, "ratio": 0.5, "fused_ms": 1.5,
+        "ratio_to_fused": 0.8, "bound_ms": 1.0,
     })  # fmt: skip
     printed = StringIO()
     print_selftest(found, Console(file=printed, width=120))
     (row,) = [line for line in printed.getvalue().splitlines() if line.startswith("chunked")]
-    assert row.split() == ["chunked", "15", "16", "5", "1.250", "2.500", "0.50", "1.000"]
+    assert row.split() == "chunked float32 7 16 5 1.250 2.500 0.50 1.500 0.80 1.000".split()
     assert "replayed from a CUDA graph, by the GPU's clock" in " ".join(printed.getvalue().split())
 
 
