@@ -129,6 +129,7 @@ def test_each_fault_names_a_place_that_is_there():
     assert [fault for fault, places in changes.faults().items() if not places] == []
 
 
+@pytest.mark.long
 def test_what_another_release_changes_is_said():
     def changed(module):
         source = installed_source(module)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.engine import ROOT, TINY, engine_environment
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 def run_demo(folder, *arguments):

@@ -99,7 +99,6 @@ def test_more_is_accepted_behind_a_long_text(v1, pair):
     assert windowed > (1.1 if pair == "eagle3" else 1.0) * full
 
 
-@pytest.mark.shows("draft_window: drafts")
 @pytest.mark.parametrize("pair", PAIRS)
 def test_drafts_are_those_of_a_reference_with_the_window(v1, request, pair):
     target = request.getfixturevalue(TARGETS[pair])
@@ -174,7 +173,6 @@ def test_texts_on_v2(v2):
     assert max(gaps, default=0) <= NEAR_TIE_GAP
 
 
-@pytest.mark.shows("draft_window: drafts")
 @pytest.mark.v2
 @pytest.mark.long
 def test_drafts_on_v2_are_those_of_a_reference_with_the_window(v2, request):

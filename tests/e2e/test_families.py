@@ -86,9 +86,6 @@ def check(results, name, drafter):
         assert result["tokens"] == results["none"]["texts"]["tokens"]
 
 
-@pytest.mark.shows("MLA drafts are served", id="latent")
-@pytest.mark.shows("P-EAGLE: text", id="p-eagle")
-@pytest.mark.shows("drafts that read no target layers: text", id="no_aux")
 @pytest.mark.parametrize("name", [*V1, *LATENT])
 def test_v1(v1, name):
     check(v1[0], name, (V1 | LATENT)[name])
@@ -96,7 +93,6 @@ def test_v1(v1, name):
 
 @pytest.mark.long
 @pytest.mark.v2
-@pytest.mark.shows("MLA drafts are served", id="latent")
 @pytest.mark.parametrize("name", [*V2, *LATENT])
 def test_v2(v2, name):
     check(v2[0], name, (V2 | LATENT)[name])
@@ -104,7 +100,6 @@ def test_v2(v2, name):
 
 @pytest.mark.long
 @pytest.mark.v2
-@pytest.mark.shows("drafts that read no target layers: text", releases=("0.33",))
 @pytest.mark.skipif(is_release("0.32"), reason="its V2 runner wants aux states of every draft")
 def test_without_aux_states_on_v2(v2):
     check(v2[0], "no_aux", LLAMA)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.engine import ROOT, TINY
 from tests.support.processes import part, takes_connections, tree, wait_for_end
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 STARTS_A_SERVER = f"""
 import pathlib, sys, time

