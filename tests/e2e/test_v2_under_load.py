@@ -27,6 +27,7 @@ NARROW = PLAIN | {
     "enable_prefix_caching": True,
 }  # fmt: skip
 LENGTHS = (50, 60, 70)  # of prompts; none is one chunk
+TO_THE_END = (LENGTH - 10, 60)
 TOKENS, SHORT = 20, 12
 SEEDED = {"temperature": 1.0, "seed": 7}
 ASKED = [SEEDED, {}, {"json": SCHEMA, "max_tokens": 64, "ignore_eos": False}]
@@ -39,6 +40,7 @@ def engines(prompts):
     batches = [
         Batch("crowd", texts, max_tokens=TOKENS, cold=True),
         Batch("kinds", mixed, asked=ASKED, max_tokens=TOKENS, cold=True),
+        Batch("end", cut(prompts, TO_THE_END), max_tokens=[10, 24], cold=True),
     ]
     narrow = [
         *batches,
@@ -50,9 +52,10 @@ def engines(prompts):
     return run_engines([Engine("plain", batches, engine_args=PLAIN), drafted], "v2")
 
 
-@pytest.mark.parametrize("batch", ["crowd", "solo", "again"])
+@pytest.mark.parametrize("batch", ["crowd", "solo", "again", "end"])
 def test_texts_are_those_without_a_draft(engines, batch):
-    plain, found = engines["plain"]["crowd"]["tokens"], engines["narrow"][batch]
+    plain = engines["plain"]["end" if batch == "end" else "crowd"]["tokens"]
+    found = engines["narrow"][batch]
     assert found["tokens"] == (plain[-1:] if batch == "again" else plain)
     assert found["counters"]["spec_decode_num_accepted_tokens"] > 3
 

@@ -56,7 +56,6 @@ def test_kernels():
     files = (
         "test_bits.py",
         "test_commit.py",
-        "test_gpu_step.py",
         "test_chunked.py::test_every_accept_length",
     )
     paths = (f"{HERE}/interpreted/{file}" for file in files)
