@@ -6,20 +6,17 @@ they found through the entry point, and what was decided came with the engine's 
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 import vllm_eagle_ext
 from tests.support.batches import Batch, Engine, compare_drafts, eagle3, run_engines
-from tests.support.engine import ROOT, TINY, engine_environment
+from tests.support.engine import TINY, engine_environment
 from tests.support.hybrid import TARGET, HybridRun, run_all
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 from tests.support.placed_drafts import share_equal
-from tests.support.processes import wait_for_end
-from tests.support.ray_cluster import RayCluster, marked, ray_path
+from tests.support.ray_cluster import RayCluster, ray_path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -144,20 +141,3 @@ def test_the_executor_with_compiled_graphs_drafts_the_same(some):
     one, two = found["gated one"], found["gated ray"]
     assert two["drafts"] == one["drafts"]
     assert two["tokens"] == one["tokens"]
-
-
-def test_ray_ends_with_the_process_that_started_it():
-    program = (
-        "import os, time; from tests.support.ray_cluster import RayCluster\n"
-        "with RayCluster(dict(os.environ)) as cluster: print(cluster.token, flush=True); time.sleep(600)"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    token = process.stdout.readline().strip()
-    started = marked(token)
-    process.kill()
-    process.wait()
-    assert len(started) > 3
-    assert not wait_for_end(started)
-    assert not marked(token)

@@ -36,15 +36,6 @@ def test_variables_are_defined():
     assert {"datasource", "model_name"} <= used
 
 
-def test_the_parser_sees_what_is_wrong():
-    asked = queries.parse('sum by (a, le) (rate(x:y_total{b="1", c=~"$d"}[5m])) / on (a) other + 2')
-    assert asked.labels == {"x:y_total": {"b", "c"}, "other": set()}
-    assert asked.grouped == {"a", "le"}
-    assert asked.growing == {"x:y_total"}
-    with pytest.raises(ValueError, match="unclosed"):
-        queries.parse("sum by (a (x)")
-
-
 def test_alerts_tell_of_which_model_and_what_to_do():
     names = [rule["alert"] for rule in queries.alerts()]
     assert len(set(names)) == len(names) == 3
@@ -69,13 +60,13 @@ def promtool(tmp_path_factory):
     return folder / "usr/bin/promtool"
 
 
-@pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("job", ["check rules examples/grafana/alerts.yml", f"test rules {TESTS}"])
 def test_prometheus_reads_the_alerts_and_they_fire_as_meant(promtool, job):
     subprocess.run([promtool, *job.split()], cwd=ROOT, check=True)
 
 
-@pytest.mark.full
+@pytest.mark.long
 def test_a_wrong_threshold_is_seen(promtool, tmp_path):
     wrong = tmp_path / "alerts.yml"
     wrong.write_text(queries.ALERTS.read_text().replace("< 0.5 *", "< 0.05 *"))

@@ -47,6 +47,7 @@ def found(inspection: Inspection) -> dict:
     }  # fmt: skip
 
 
+@pytest.mark.promise("the published drafts: a verdict for each")
 @pytest.mark.parametrize("draft", DRAFTS, ids=[draft.slug for draft in DRAFTS])
 def test_it_is_what_its_fixture_says(draft, tmp_path):
     said = found(inspect(draft, tmp_path))
