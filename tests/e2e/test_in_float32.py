@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.support.batches import section
-from tests.support.dense import FLOAT32, NATIVE_AUX_LAYERS, POSTNORM_AUX_LAYERS, K, dense
-from tests.support.hybrid import assert_requests_add_up, started
+from tests.support.dense import NATIVE_AUX_LAYERS, POSTNORM_AUX_LAYERS, K
+from tests.support.hybrid import assert_requests_add_up
 from tests.support.placed_drafts import pairs
 from tests.support.replay import Comparison, compare
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
@@ -120,17 +120,6 @@ def test_log_names_the_gate_and_warns_of_default_layers(in_float32):
         line for line in native.splitlines() if "[2, 6, 9] is taken, EAGLE-3's default" in line
     )
     assert "WARNING" in warning
-
-
-@pytest.mark.full
-def test_transformers_class_of_a_target_feeds_the_same_drafts(prompts):
-    """What `target_hands_out_its_states` advises: vLLM's class for transformers' models."""
-    common = {"prompts": prompts[:6]}
-    other = dense("other", "postnorm", engine_args=FLOAT32 | {"model_impl": "transformers"}, **common)
-    results = started([dense("own", "postnorm", engine_args=FLOAT32, **common), other])
-    assert results["own"]["tokens"] == results["other"]["tokens"]
-    assert results["own"]["counters"] == results["other"]["counters"]
-    assert results["own"]["counters"]["spec_decode_num_accepted_tokens"] > 200
 
 
 @pytest.fixture(scope="module")
