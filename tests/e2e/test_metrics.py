@@ -220,10 +220,3 @@ def test_several_api_servers_show_one_draft(tmp_path, prompts):
             (draft,) = read(running)[metrics.DRAFT_INFO]
             assert draft.labels["model_name"] == "tiny"
             assert draft.value == 1
-
-
-@pytest.mark.long
-def test_disabled_statistics_stay_disabled(tmp_path):
-    arguments = ["--disable-log-stats"]
-    with Server(draft=TINY / "postnorm", k=4, log=tmp_path / "log", arguments=arguments) as running:
-        assert not [name for name in read(running) if name.startswith(("vllm:", "vllm_eagle_ext:"))]
