@@ -54,7 +54,8 @@ BIN_033 := .venv-0.33/bin
 
 # Hours. Each line can be run by itself; the first that fails ends it.
 nightly: venv
-	# Compiled engines, other K, killed processes, Ray, V2, bf16, all mutations, faults of vLLM, the fuzzer, the demo.
+	# Compiled engines, other K, killed processes, Ray, V2, bf16, all mutations, faults of vLLM, the fuzzer, the demo,
+	# wheel and source archive.
 	$(RUN) $(BIN)/python -m pytest -m "long and not peers" $(SLOWEST) $(PYTEST)
 	# What depends on the CPU's instructions, with vLLM's smallest library.
 	OMP_NUM_THREADS=1 $(BIN)/python tools/isa.py avx2 $(BIN)/python -m pytest $(AVX2) -m "$(FAST)" $(UNITS)
@@ -70,9 +71,6 @@ nightly: venv
 	# Mixed load on one server, with bounds.
 	$(RUN) $(BIN)/python -m tests.soak --minutes 15 --target tiny
 	$(RUN) $(BIN)/python -m tests.soak --minutes 15 --target hybrid
-	# Wheel and source archive.
-	rm -rf build/dist && $(BIN)/python -m build --outdir build/dist
-	$(BIN)/python -m twine check --strict build/dist/*
 	# Ours against stock vLLM in one run: ten minutes, while nothing else runs.
 	$(RUN) $(BIN)/python -m benchmarks.guard
 

@@ -16,7 +16,10 @@ pytestmark = pytest.mark.e2e
 
 K = 7
 ONE_TOKEN = [[5], [77], [401]]
-RUNNERS = ["v1", pytest.param("v2", marks=[pytest.mark.v2, pytest.mark.long])]
+RUNNERS = [
+    pytest.param("v1", marks=pytest.mark.full),
+    pytest.param("v2", marks=[pytest.mark.v2, pytest.mark.long]),
+]
 ASYNC, SYNC = {"async_scheduling": True}, {"async_scheduling": False}
 VLLMS = ASYNC | {"scheduler_cls": "vllm.v1.core.sched.async_scheduler.AsyncScheduler"}
 SERVED = {"replay": ASYNC, "per_token": SYNC}

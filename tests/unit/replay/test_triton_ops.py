@@ -50,6 +50,7 @@ def run_interpreted(*arguments: str, timeout_s: float) -> int:
     return int(summary[1])
 
 
+@pytest.mark.full
 @pytest.mark.skipif(has_gpu(), reason="pytest runs `interpreted` itself")
 def test_kernels():
     """Both kinds of kernels at the smallest sizes."""
