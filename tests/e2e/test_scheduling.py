@@ -75,18 +75,15 @@ def cached_batches(prompts: list[list[int]]) -> list[Batch]:
     ]
 
 
-@pytest.fixture(scope="module")
-def engines(prompts):
-    common = batches(prompts)
+@pytest.fixture(scope="module", params=["postnorm", pytest.param("gated", marks=pytest.mark.long)])
+def engines(request, prompts):
+    speculative, common = eagle3(request.param, K), batches(prompts)
     waves = [Batch("waves", cut(prompts, WAVES), max_tokens=OF_WAVES, joins=JOINS, cold=True)]
     stock = {"enabled": False}  # first: nothing of this package is in the process yet
     wanted = [
-        Engine("stock", common, eagle3("postnorm", K), engine_args=NARROW, options=stock),
+        Engine("stock", common, speculative, engine_args=NARROW, options=stock),
         Engine("plain", common + waves, engine_args=PLAIN),
-        Engine("schedule", waves, following(eagle3("postnorm", K), SCHEDULE), engine_args=PLAIN),
-    ]
-    speculative = eagle3("postnorm", K)
-    wanted += [
+        Engine("schedule", waves, following(speculative, SCHEDULE), engine_args=PLAIN),
         Engine("roomy", cached_batches(prompts) + waves, speculative, engine_args=ROOMY),
         Engine("narrow", common, speculative, engine_args=NARROW),
     ]
