@@ -3,7 +3,6 @@ that serves again."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 import subprocess
@@ -21,7 +20,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 K = 4
 PROMPT = "import os\n\ndef read(path):\n"
-ENDED_ON_SIGTERM = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 TWO_RANKS = {
     "arguments": ["--tensor-parallel-size=2"],
     "environment": {"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
@@ -51,28 +49,22 @@ def ask(running, **changes) -> str:
 class Streaming:
     """A long answer that is being read; `begun` is set at its first chunk."""
 
-    def __init__(self, running, max_tokens: int = 900, timeout: float = END_S) -> None:
-        self.timeout = timeout  # without a word of the server
+    def __init__(self, running) -> None:
         self.begun = threading.Event()
         self.lines: list[str] = []
         self.error: Exception | None = None
-        asked = body(stream=True, max_tokens=max_tokens)
+        asked = body(stream=True, max_tokens=900)
         self.thread = threading.Thread(target=self._read, args=(f"{running.url}/completions", asked))
         self.thread.start()
 
     def _read(self, url, asked) -> None:
         try:
-            with httpx.stream("POST", url, json=asked, timeout=self.timeout) as reply:
+            with httpx.stream("POST", url, json=asked, timeout=END_S) as reply:
                 for line in reply.iter_lines():
                     self.lines += [line] if line else []
                     self.begun.set()
         except httpx.HTTPError as error:
             self.error = error
-
-    @property
-    def reasons(self) -> list[str]:
-        """Why it ended, as the server told it."""
-        return re.findall(r'"finish_reason":"(\w+)"', "".join(self.lines))
 
     @property
     def failed(self) -> bool:
@@ -135,18 +127,6 @@ def test_a_draft_that_broke_between_restarts_is_refused(draft, tmp_path, harm):
     assert "What to do:" in text
 
 
-def wait_for_the_end(running, processes, answer) -> None:
-    answer.wait()
-    assert answer.failed, answer.lines[-3:]
-    running.process.wait(END_S)
-    alive = wait_for_end(processes)
-    print(f"\n{answer.error!r}; {answer.lines[-2:]}; status {running.process.returncode}")
-    assert alive == []
-    assert not takes_connections(running.port)
-    log = running.log.read_text()
-    assert "EngineDeadError" in log or "died unexpectedly" in log
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("victim", ["Worker", "EngineCore"])
 def test_a_killed_process_ends_the_server_and_a_restart_serves(draft, tmp_path, victim):
@@ -161,7 +141,14 @@ def test_a_killed_process_ends_the_server_and_a_restart_serves(draft, tmp_path, 
         answer = Streaming(running)
         assert not answer.begun.wait(1)
         victims[-1].send_signal(signal.SIGKILL)
-        wait_for_the_end(running, processes, answer)
+        answer.wait()
+        assert answer.failed, answer.lines[-3:]
+        running.process.wait(END_S)
+        print(f"\n{answer.error!r}; {answer.lines[-2:]}; status {running.process.returncode}")
+        assert wait_for_end(processes) == []
+        assert not takes_connections(running.port)
+        log = running.log.read_text()
+        assert "EngineDeadError" in log or "died unexpectedly" in log
     with server(draft, tmp_path, **TWO_RANKS) as running:
         assert ask(running) == before
 
