@@ -54,8 +54,8 @@ BIN_033 := .venv-0.33/bin
 
 # Hours. Each line can be run by itself; the first that fails ends it.
 nightly: venv
-	# Compiled engines, other K, killed processes, Ray, V2, bf16, all mutations, faults of vLLM, the fuzzer, the demo,
-	# wheel and source archive.
+	# Every family and target, compiled engines, other K, bf16, all mutations, faults of vLLM, the fuzzer, killed
+	# processes, Ray, V2, the demo, wheel and source archive.
 	$(RUN) $(BIN)/python -m pytest -m "long and not peers" $(SLOWEST) $(PYTEST)
 	# What depends on the CPU's instructions, with vLLM's smallest library.
 	OMP_NUM_THREADS=1 $(BIN)/python tools/isa.py avx2 $(BIN)/python -m pytest $(AVX2) -m "$(FAST)" $(UNITS)

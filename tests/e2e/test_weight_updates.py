@@ -8,12 +8,15 @@ from tests.support.batches import Engine, eagle3, run_engines
 from tests.support.engine import TINY
 from tests.support.hybrid import TARGET, dflash
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 DUMMY = {"draft_load_config": {"load_format": "dummy"}}
 ENGINES = {
+    "native": ("native", eagle3("native", 4), {}),
     "post-norm": ("postnorm", eagle3("postnorm", 4), {}),
+    "gated": ("gated", eagle3("gated", 4), {}),
     "native, dummy": ("native", eagle3("native", 4) | DUMMY, {}),
+    "dflash, replay": ("dflash", dflash(7), {"target": TARGET, "options": {"hybrid_state": "replay"}}),
     "dflash, dummy, replay": (
         "dflash",
         dflash(7) | DUMMY,
