@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make bench-guard`: fails when this package has become slower than stock vLLM, by ratios of one run.
+"""Fails when this package has become slower than stock vLLM, by ratios of one run.
 
 The margins are far below what was measured, for machines that are shared: a step
 that waits for the host, or allocates, costs more than they leave.

@@ -37,12 +37,6 @@ def _row(drafter: Drafter) -> str:
     return f"|{'|'.join(cells)}|"
 
 
-def written() -> list[str]:
-    """The rows as the page has them."""
-    found = _BLOCK.search(PAGE.read_text(encoding="utf-8"))
-    return found[0].splitlines() if found else []
-
-
 def main() -> None:
     text = "\n".join(architectures()) + "\n"
     print(text, end="")

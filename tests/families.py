@@ -1,7 +1,7 @@
 """The table of target families in docs/targets.md: what the tests' runs said, and nothing else.
 
-python -m tests.families           runs every family and prints the table
-python -m tests.families --write   and writes it into docs/targets.md and docs/families.json
+python -m tests.families --run     serves every family, and writes docs/families.json
+python -m tests.families --write   writes the table of that file into docs/targets.md
 """
 
 from __future__ import annotations
@@ -34,22 +34,14 @@ def written_rows() -> list[Row]:
     return json.loads(ROWS.read_text(encoding="utf-8"))
 
 
-def block() -> str:
-    found = _BLOCK.search(PAGE.read_text(encoding="utf-8"))
-    return found[0].rstrip("\n") if found else ""
-
-
-def write(rows: list[Row]) -> None:
-    ROWS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(_BLOCK.sub(lambda _: table(rows) + "\n", text), encoding="utf-8")
-
-
 def main() -> None:
-    rows = run()
-    print(table(rows))
+    if "--run" in sys.argv[1:]:
+        ROWS.write_text(json.dumps(run(), indent=1) + "\n", encoding="utf-8")
+    shown = table(written_rows())
+    print(shown)
     if "--write" in sys.argv[1:]:
-        write(rows)
+        text = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(_BLOCK.sub(lambda _: shown + "\n", text), encoding="utf-8")
 
 
 if __name__ == "__main__":

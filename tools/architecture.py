@@ -181,12 +181,6 @@ def _title(layer: Layer) -> str:
     return names[0] if len(names) == 1 else f"{layer.name}: {', '.join(names)}"
 
 
-def written() -> str:
-    """What the page has between the markers."""
-    found = _BLOCK.search(PAGE.read_text(encoding="utf-8"))
-    return found[0].strip("\n") if found else ""
-
-
 def main() -> None:
     print(table())
     if "--write" in sys.argv[1:]:

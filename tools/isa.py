@@ -23,7 +23,7 @@ ENVIRONMENT = {
 
 def main() -> None:
     if sys.argv[1] != "avx2":
-        sys.exit(f"ISA={sys.argv[1]}: allowed is avx2")
+        sys.exit(f"{sys.argv[1]}: allowed is avx2")
     path = os.pathsep.join(filter(None, [str(LIMITED), os.environ.get("PYTHONPATH")]))
     os.execvpe(sys.argv[2], sys.argv[2:], {**os.environ, **ENVIRONMENT, "PYTHONPATH": path})
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from tests.support.dense import FLOAT32, STOCK, dense
 from tests.support.engine import TINY
@@ -72,13 +75,29 @@ def plain(prompts, long_prompt):
 
 
 @pytest.fixture(scope="session")
-def in_float32(prompts, long_prompt):
+def made_once(tmp_path_factory, worker_id) -> Callable[[str, Callable[[], Any]], Any]:
+    """Reads what another process of this run has made, or makes it and keeps it for the others."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder if worker_id == "master" else folder.parent
+
+    def read_or_make(name: str, make: Callable[[], Any]) -> Any:
+        file = folder / f"{name}.json"
+        with FileLock(f"{file}.lock"):
+            if not file.exists():
+                file.write_text(json.dumps(make()))
+        return json.loads(file.read_text())
+
+    return read_or_make
+
+
+@pytest.fixture(scope="session")
+def in_float32(prompts, long_prompt, made_once):
     """Results by name, and the log, of engines without a draft and with each pair's, in one process.
 
     No near-ties there, whatever kernels the CPU has; the long prompt comes last."""
     texts = {"prompts": [*prompts, long_prompt], "engine_args": FLOAT32, "concurrency": None}
     drafts = [dense(name, name, **texts) for name in ("postnorm", "native", "gated")]
-    return with_log([dense("plain", **texts), *drafts])
+    return made_once("in_float32", lambda: with_log([dense("plain", **texts), *drafts]))
 
 
 @pytest.fixture(scope="session")

@@ -63,7 +63,6 @@ def lora(prompts, adapters):
     )
 
 
-@pytest.mark.shows("LoRA on the target: text")
 @pytest.mark.parametrize("batch", ALL)
 def test_adapted_texts_are_those_without_a_draft(lora, batch):
     assert lora["drafted"][batch]["tokens"] == lora["plain"][batch]["tokens"]
@@ -185,7 +184,6 @@ def on_v2(prompts, adapters):
 
 @pytest.mark.v2
 @pytest.mark.long
-@pytest.mark.shows("LoRA on the target: text")
 @pytest.mark.parametrize("batch", ["base", "mixed"])
 def test_adapted_texts_on_v2(on_v2, batch):
     plain, drafted = on_v2["plain"], on_v2["drafted"][batch]

@@ -50,7 +50,6 @@ def runs(prompts):
     return run_engines(engines, "v2")
 
 
-@pytest.mark.shows("adaptive verification with replay: drafts are trimmed")
 def test_drafts_are_trimmed_on_the_device(runs):
     """Unevenly, where the host spreads them evenly; also beside prompts."""
     steps = [(host, device) for host, device in runs["adaptive"]["widths"] if host != device]

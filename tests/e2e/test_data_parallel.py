@@ -67,7 +67,6 @@ def served(texts, tmp_path_factory):
     return tokens, {rank: float(count) for rank, count in ACCEPTED.findall(metrics)}, log.read_text()
 
 
-@pytest.mark.shows("data parallel: text")
 def test_texts_are_those_of_one_rank_without_a_draft(served, plain):
     assert_only_near_ties(plain, served[0], "replicas")
 

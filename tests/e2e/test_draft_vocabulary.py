@@ -72,7 +72,6 @@ def v1(prompts, tmp_path_factory):
     )
 
 
-@pytest.mark.shows("draft_vocabulary: texts and drafts")
 def test_texts_and_drafts(v1):
     whole, half = v1["plain"]["answer"], v1["half"]["answer"]
     print(
@@ -177,7 +176,6 @@ def test_two_ranks(prompts, tmp_path, keys):
 
 @pytest.mark.long
 @pytest.mark.v2
-@pytest.mark.shows("draft_vocabulary: texts and drafts")
 @pytest.mark.parametrize("name", ["eagle3", "dflash"])
 def test_on_v2(prompts, tmp_path, name):
     """V2 shares the head in another function; Triton's interpreter is slow."""

@@ -30,7 +30,7 @@ from vllm_eagle_ext.measure.reference.published import load_reference
 from vllm_eagle_ext.measure.reference.walk import residual_stream
 from vllm_eagle_ext.options import Options
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 WINDOW, CONTEXT, TEXTS, TOKENS, CHECKED = 64, 970, 6, 32, 3
 TEXTS_ON_V2, TOKENS_ON_V2 = 2, 10
@@ -99,7 +99,6 @@ def test_more_is_accepted_behind_a_long_text(v1, pair):
     assert windowed > (1.1 if pair == "eagle3" else 1.0) * full
 
 
-@pytest.mark.shows("draft_window: drafts")
 @pytest.mark.parametrize("pair", PAIRS)
 def test_drafts_are_those_of_a_reference_with_the_window(v1, request, pair):
     target = request.getfixturevalue(TARGETS[pair])
@@ -164,7 +163,6 @@ def v2(request):
 
 
 @pytest.mark.v2
-@pytest.mark.long
 def test_texts_on_v2(v2):
     pair, found = v2
     plain, windowed = found[f"{pair} plain"], found[f"{pair} windowed"]
@@ -174,9 +172,7 @@ def test_texts_on_v2(v2):
     assert max(gaps, default=0) <= NEAR_TIE_GAP
 
 
-@pytest.mark.shows("draft_window: drafts")
 @pytest.mark.v2
-@pytest.mark.long
 def test_drafts_on_v2_are_those_of_a_reference_with_the_window(v2, request):
     pair, found = v2
     windowed = found[f"{pair} windowed"]

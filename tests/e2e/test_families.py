@@ -20,7 +20,7 @@ from tests.support.random_targets import (
 )
 from tests.support.releases import is_release
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 LLAMA = "Eagle3EagleExtLlamaForCausalLM"
 V1 = {
@@ -86,31 +86,23 @@ def check(results, name, drafter):
         assert result["tokens"] == results["none"]["texts"]["tokens"]
 
 
-@pytest.mark.shows("MLA drafts are served", id="latent")
-@pytest.mark.shows("P-EAGLE: text", id="p-eagle")
-@pytest.mark.shows("drafts that read no target layers: text", id="no_aux")
 @pytest.mark.parametrize("name", [*V1, *LATENT])
 def test_v1(v1, name):
     check(v1[0], name, (V1 | LATENT)[name])
 
 
-@pytest.mark.long
 @pytest.mark.v2
-@pytest.mark.shows("MLA drafts are served", id="latent")
 @pytest.mark.parametrize("name", [*V2, *LATENT])
 def test_v2(v2, name):
     check(v2[0], name, (V2 | LATENT)[name])
 
 
-@pytest.mark.long
 @pytest.mark.v2
-@pytest.mark.shows("drafts that read no target layers: text", releases=("0.33",))
 @pytest.mark.skipif(is_release("0.32"), reason="its V2 runner wants aux states of every draft")
 def test_without_aux_states_on_v2(v2):
     check(v2[0], "no_aux", LLAMA)
 
 
-@pytest.mark.long
 @pytest.mark.v2
 @pytest.mark.parametrize("name", ["p-eagle", *(["no_aux"] if is_release("0.32") else [])])
 def test_what_the_v2_runner_cannot_draft_is_refused_before_it_starts(v2, name):

@@ -50,10 +50,6 @@ def v1(texts):
     return started([HybridRun("replay", state="replay", speculative=dflash(K), record=True, **texts)])
 
 
-def test_requests_add_up_to_what_vllm_counts(v1):
-    assert_requests_add_up(v1["replay"])
-
-
 @pytest.fixture(scope="module")
 def more(texts, prompts, tmp_path_factory):
     one_layer = dflash_of_one_layer(tmp_path_factory.mktemp("one_layer"), K)
@@ -134,13 +130,10 @@ def test_replay_on_qwen3_next_equals_one_state_block_per_token(more):
     assert_only_near_ties(more["next plain"], replayed["tokens"], "next replay")
 
 
-def test_engine_drafts_as_the_reference(comparison):
+def test_engine_drafts_as_the_reference(v1, comparison):
     assert_same_drafter(comparison, drafts=1500, bound=0.03, equal_ids=EQUAL_IDS)
-
-
-def test_recorded_drafts_are_those_that_vllm_counts(v1, comparison):
-    for counted, replayed in zip(acceptance(v1["replay"]), comparison.engine_acceptance, strict=True):
-        assert counted == pytest.approx(replayed, abs=0.02)
+    assert acceptance(v1["replay"]) == pytest.approx(comparison.engine_acceptance, abs=0.02)
+    assert_requests_add_up(v1["replay"])
 
 
 def test_it_is_worth_drafting_for(v1):

@@ -20,7 +20,7 @@ from tests.support.turns import (
     two_turns,
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.long]
 
 K = 7
 CHUNK = 32  # of a prompt, a step

@@ -10,7 +10,7 @@ from tests.support.hybrid import HybridRun, dflash, started
 from tests.support.near_ties import NEAR_TIE_GAP, near_tie_gaps
 from tests.support.turns import BLOCK, CACHED, second_turn_gaps, two_turns
 
-pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.long]
 
 K = 7
 
@@ -66,7 +66,6 @@ def computed_anew(result) -> list[int]:
     return [text - own - hit for text, own, hit in zip(texts, said, hits, strict=True)]
 
 
-@pytest.mark.long
 def test_a_trained_draft_accepts_as_much_after_a_hit(trained):
     off, on = trained["off"], trained["on"]
     counts = {name: of_second_turn(trained[name]) for name in ("off", "on")}
@@ -78,7 +77,6 @@ def test_a_trained_draft_accepts_as_much_after_a_hit(trained):
     assert lengths["on"] > 0.9 * lengths["off"]
 
 
-@pytest.mark.long
 def test_a_hit_keeps_its_last_block(trained):
     """Of texts of two whole blocks and more. A state is kept at a prompt's last block boundary, if
     nowhere else, and where the last block is dropped a block before that: the third prompt has none
@@ -95,7 +93,6 @@ def test_a_hit_keeps_its_last_block(trained):
     assert min(lengths.values()) > 0.9 * lengths["off"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", CACHES)
 def test_a_trained_draft_changes_no_text(trained, name):
     plain, drafted = trained["plain"], trained[name]

@@ -1,16 +1,20 @@
 """The pairs of the dense target in float32: a draft changes no text, and drafts as its reference does.
 
 The part of `make test` for post-norm, native and gated drafts and for the V2 runner. Figures in bf16,
-negative controls and stock vLLM beside: test_acceptance.py, test_gated.py, test_texts.py.
+compiled engines and stock vLLM beside: test_in_bf16.py.
 """
 
 from __future__ import annotations
 
 import pytest
+import torch
 
+from tests.support.batches import section
 from tests.support.dense import NATIVE_AUX_LAYERS, POSTNORM_AUX_LAYERS, K
+from tests.support.hybrid import assert_requests_add_up
 from tests.support.placed_drafts import pairs
 from tests.support.replay import Comparison, compare
+from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
 
 pytestmark = pytest.mark.e2e
 
@@ -32,14 +36,15 @@ def test_every_float32_text_is_that_without_a_draft(in_float32, name):
     results, _ = in_float32
     assert results[name]["counters"]["spec_decode_num_accepted_tokens"] > 1000
     assert results[name]["tokens"] == results["plain"]["tokens"]
+    assert_requests_add_up(results[name])
 
 
 @pytest.fixture
 def compared(in_float32, target, prompts, request):
     """On some of the texts; engine and reference both round in float32."""
 
-    def compare_some(name: str, layer_ids: tuple[int, ...]) -> Comparison:
-        result, reference = in_float32[0][name], request.getfixturevalue(f"{name}_reference")
+    def compare_some(name: str, layer_ids: tuple[int, ...], changed=lambda same: same) -> Comparison:
+        result, reference = in_float32[0][name], changed(request.getfixturevalue(f"{name}_reference"))
         found = compare(result, target, reference, layer_ids, prompts[:FEW], K)
         assert found.drafts >= 15 * FEW
         return found
@@ -57,8 +62,39 @@ def test_float32_drafts_are_those_of_the_reference(name, in_float32, compared):
     assert min(compared(name, AUX_LAYERS[name]).equal_share) == 1
 
 
+class Silu(Eagle3Reference):
+    def gate_activation(self, gate):
+        return torch.nn.functional.silu(gate)
+
+
+class BeforeAttention(Eagle3Reference):
+    """The query is gated, and what attention makes of it is not."""
+
+    def query_and_gate(self, w, u):
+        query, gate = super().query_and_gate(w, u)
+        return query * torch.sigmoid(gate), None
+
+
+# Each would pass for the engine's drafter if this proof could not fail.
+CONTROLS = {
+    "pre-norm feedback": ("postnorm", lambda right: right.with_pre_norm_feedback()),
+    "norms permuted": ("postnorm", lambda right: right.with_permuted_fc_norms([1, 2, 3, 4, 0])),
+    "gate dropped": ("gated", lambda right: right.with_gate_layout(None)),
+    "wrong layout": ("gated", lambda right: right.with_gate_layout("concat")),
+    "silu for sigmoid": ("gated", lambda right: Silu(**vars(right))),
+    "gate before attention": ("gated", lambda right: BeforeAttention(**vars(right))),
+}
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_another_reference_drafts_otherwise(compared, control):
+    name, changed = CONTROLS[control]
+    share = compared(name, AUX_LAYERS[name], changed).equal_share
+    print(f"\n{control}: equal per position {share}")
+    assert min(share) < 0.90
+
+
 def test_a_reference_that_reads_other_layers_drafts_otherwise(compared):
-    """The negative control; more of them: test_acceptance.py, test_gated.py."""
     shifted = tuple(layer_id - 1 for layer_id in POSTNORM_AUX_LAYERS)
     assert min(compared("postnorm", shifted).equal_share) < 0.95
 
@@ -75,6 +111,15 @@ def test_log_names_rule_norms_and_drafter_once(in_float32):
         "Eagle3EagleExtLlamaForCausalLM",
     ):
         assert words in lines[0]
+
+
+def test_log_names_the_gate_and_warns_of_default_layers(in_float32):
+    gated, native = (section(in_float32[1], name) for name in ("gated", "native"))
+    assert "gate: elementwise, in q_proj, interleaved (gate_layout)" in " ".join(gated.split())
+    (warning,) = (
+        line for line in native.splitlines() if "[2, 6, 9] is taken, EAGLE-3's default" in line
+    )
+    assert "WARNING" in warning
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,6 @@ def v1(prompts, tmp_path_factory):
 
 
 class TestDFlashWithReplay:
-    @pytest.mark.shows("a schedule of K with K = 0")
     def test_drafts_follow_the_schedule(self, v1):
         assert phases(v1["schedule"]) == [7, 2, 1, 0, 1, 2, 7, 2, 7]
         assert_drafts_follow_the_schedule(v1["schedule"], SCHEDULE)
@@ -153,7 +152,6 @@ def shifted(placed: dict[str, list[int]]) -> dict[str, list[int]]:
     return {length: [*row[1:], *row[:1]] for length, row in placed.items()}
 
 
-@pytest.mark.shows("a schedule of K with K = 0")
 @pytest.mark.v2
 @pytest.mark.parametrize(("draft", "k"), [("dflash", K), ("eagle3", EAGLE_K)])
 def test_a_schedule_on_v2(v2, draft, k):

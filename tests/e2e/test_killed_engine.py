@@ -10,7 +10,7 @@ from vllm_eagle_ext.measure.engine.client import EngineFailedError, EngineProces
 from vllm_eagle_ext.measure.engine.load import Load
 from vllm_eagle_ext.measure.engine.machine import with_memory
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.long
 ARGUMENTS = {"model": str(TINY / "target"), "enforce_eager": True, "max_model_len": 512}
 
 
@@ -30,8 +30,8 @@ def victims(process):
     ("victim", "name"),
     [
         ("worker", "VllmWorker"),
-        pytest.param("core", "EngineCore", marks=pytest.mark.long),
-        pytest.param("first", "its process", marks=pytest.mark.long),
+        ("core", "EngineCore"),
+        ("first", "its process"),
     ],
 )
 def test_a_killed_process_is_named(tmp_path, victim, name):

@@ -143,20 +143,6 @@ def test_our_gauges(server):
     assert int(blocks.value) == int(line[1])
 
 
-def test_ours_have_type_and_help_and_none_counts_up(server, prompts):
-    """A count would be a counter that ends in `_total`."""
-
-    def ours():
-        return [family for family in families(server) if family.name.startswith("vllm_eagle_ext:")]
-
-    before = ours()
-    steps_of(server, prompts[0])
-    assert ours() == before
-    names = {metrics.DRAFT_INFO, metrics.STATE_BLOCKS}
-    assert {family.name: family.type for family in before} == dict.fromkeys(names, "gauge")
-    assert all(len(family.documentation.split()) > 5 for family in before)
-
-
 def test_panels_and_alerts_ask_for_what_there_is(server):
     page = read(server)
     labels = {name: set().union(*(s.labels for s in found)) for name, found in page.items()}
@@ -234,10 +220,3 @@ def test_several_api_servers_show_one_draft(tmp_path, prompts):
             (draft,) = read(running)[metrics.DRAFT_INFO]
             assert draft.labels["model_name"] == "tiny"
             assert draft.value == 1
-
-
-@pytest.mark.long
-def test_disabled_statistics_stay_disabled(tmp_path):
-    arguments = ["--disable-log-stats"]
-    with Server(draft=TINY / "postnorm", k=4, log=tmp_path / "log", arguments=arguments) as running:
-        assert not [name for name in read(running) if name.startswith(("vllm:", "vllm_eagle_ext:"))]

@@ -16,7 +16,10 @@ pytestmark = pytest.mark.e2e
 
 K = 7
 ONE_TOKEN = [[5], [77], [401]]
-RUNNERS = ["v1", pytest.param("v2", marks=[pytest.mark.v2, pytest.mark.long])]
+RUNNERS = [
+    pytest.param("v1", marks=pytest.mark.full),
+    pytest.param("v2", marks=[pytest.mark.v2, pytest.mark.long]),
+]
 ASYNC, SYNC = {"async_scheduling": True}, {"async_scheduling": False}
 VLLMS = ASYNC | {"scheduler_cls": "vllm.v1.core.sched.async_scheduler.AsyncScheduler"}
 SERVED = {"replay": ASYNC, "per_token": SYNC}
@@ -55,7 +58,6 @@ def found(request, prompts):
     return run_engines([*served, engine("vllm's", texts, **VLLMS)], request.param)
 
 
-@pytest.mark.shows("prompts of one token on a hybrid target: text")
 @pytest.mark.parametrize("name", SERVED)
 def test_the_text_is_that_of_the_prompt_alone(found, name):
     result = found[name]

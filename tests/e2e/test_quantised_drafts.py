@@ -23,7 +23,6 @@ from vllm_eagle_ext.cpu_kernels import LoadedKernels
 KERNELS = LoadedKernels()
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.full,
     pytest.mark.long,
     pytest.mark.skipif(
         not has_gpu() and not (KERNELS.packed_weights and KERNELS.exact_int8),
@@ -105,7 +104,6 @@ def acceptance_length(result: Any) -> float:
     return 1 + counters["spec_decode_num_accepted_tokens"] / counters["spec_decode_num_drafts"]
 
 
-@pytest.mark.shows("quantised drafts: text")
 @pytest.mark.parametrize("name", PAIRS)
 def test_texts_are_those_without_a_draft(results, name):
     plain = results[PAIRS[name][0]]
@@ -125,7 +123,6 @@ def assert_as_much_is_accepted(quantised: Any, plain: Any) -> None:
 
 
 @pytest.mark.v2
-@pytest.mark.shows("quantised drafts: text")
 def test_a_quantised_draft_on_v2(on_v2):
     assert_only_near_ties(on_v2["none"], on_v2["W4A16"]["tokens"], "W4A16 on V2")
     assert_as_much_is_accepted(on_v2["W4A16"], on_v2["plain"])

@@ -18,16 +18,13 @@ from tests.support.kinds import UNREACHED
 from tests.support.near_ties import NEAR_TIE_GAP
 from tests.support.random_requests import BY_CHANCE, ONE_TOKEN, Pair, kinds_on, run_drawn
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 DENSE = Pair(TINY / "target", {"dense": eagle3("postnorm", 4)}, {"dtype": "float32"})
 HYBRID = Pair(TARGET, {f"hybrid, K = {k}": dflash(k) for k in (1, 2, 7)})
 FEW = Pair(TARGET, {"hybrid, K = 2": dflash(2)})
-FULL, LONG = pytest.mark.full, pytest.mark.long
 # runner, pair, requests per draft, tokens of an answer
 RUNS = {
-    "dense, few": ("v1", DENSE, 14, 24),
-    "hybrid, few": ("v1", FEW, 14, 24),
     "dense": ("v1", DENSE, 63, 32),
     "hybrid": ("v1", HYBRID, 63, 32),
     "dense on V2": ("v2", DENSE, 42, 12),  # Triton's interpreter is slow
@@ -36,10 +33,7 @@ RUNS = {
 SEED = 20_261_127
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=FULL if "few" in name else LONG, id=name) for name in RUNS],
-)
+@pytest.fixture(scope="module", params=RUNS)
 def run(request, prompts):
     runner, pair, count, most = RUNS[request.param]
     seeds = {name: SEED + i for i, name in enumerate(pair.drafts)}

@@ -86,39 +86,6 @@ def test_texts_end_within_accepted_drafts(kinds, kind):
     assert sum(found) >= 2
 
 
-def test_end_of_text_ends_it(kinds):
-    """At the first such token, which is the last one of the answer and of no text."""
-    ended = [text for text in texts(kinds, "oracle drafts", "eos") if kinds["eos"] in text["tokens"]]
-    assert len(ended) >= 3
-    for text in ended:
-        assert text["tokens"].index(kinds["eos"]) == len(text["tokens"]) - 1
-        assert (text["finish"], text["stop"]) == ("stop", None)
-
-
-@pytest.mark.parametrize("engine", NAMES)
-def test_stop_token_is_the_last_and_named(kinds, engine):
-    for text in texts(kinds, engine, "stop_token_ids"):
-        assert text["finish"] == "stop"
-        assert text["tokens"].index(text["stop"]) == len(text["tokens"]) - 1
-
-
-@pytest.mark.parametrize("engine", NAMES)
-def test_stop_string_is_cut_to_the_letter(kinds, engine):
-    cut, kept = (texts(kinds, engine, kind) for kind in ("stop", "stop, kept"))
-    for without, whole in zip(cut, kept, strict=True):
-        assert without["finish"] == "stop"
-        assert without["stop"] not in without["text"]
-        assert whole["text"] == without["text"] + without["stop"]
-
-
-@pytest.mark.parametrize("engine", NAMES)
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_as_many_tokens_as_asked(kinds, engine, count):
-    found = texts(kinds, engine, f"max_tokens={count}")
-    assert {len(text["tokens"]) for text in found} == {count}
-    assert {text["finish"] for text in found} == {"length"}
-
-
 @pytest.mark.parametrize("kind", ACTING)
 def test_setting_acts(kinds, kind):
     """Or equality with the texts without drafts would say nothing."""
@@ -144,13 +111,6 @@ def test_default_sampling_is_the_targets(kinds):
     greedy, sampled = (texts(kinds, "own drafts", kind) for kind in ("greedy", "default sampling"))
     assert [text["tokens"] for text in greedy] != [text["tokens"] for text in sampled]
     assert {len(text["tokens"]) for text in sampled} == {48}
-
-
-@pytest.mark.parametrize("engine", NAMES)
-def test_min_tokens_outlasts_the_stop_token(kinds, engine):
-    stopped, kept = (texts(kinds, engine, kind) for kind in ("stop_token_ids", "min_tokens"))
-    for short, long in zip(stopped, kept, strict=True):
-        assert len(long["tokens"]) > len(short["tokens"])
 
 
 @pytest.mark.parametrize("engine", NAMES)

@@ -109,14 +109,6 @@ def test_texts_end_within_accepted_drafts(kinds, kind):
 
 
 @pytest.mark.parametrize("engine", NAMES)
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_as_many_tokens_as_asked(kinds, engine, count):
-    found = [drafted for _, drafted in pairs(kinds, engine, f"max_tokens={count}")]
-    assert {len(text["tokens"]) for text in found} == {count}
-    assert {text["finish"] for text in found} == {"length"}
-
-
-@pytest.mark.parametrize("engine", NAMES)
 def test_aborted_requests_leave_nothing_behind(kinds, engine):
     aborts = kinds[engine]["aborts"]
     assert set(aborts["finished"]) == {"0", "2", "3", "5", "7"}

@@ -26,7 +26,6 @@ from tests.support.schedules import (
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 K = 4
-DRAFTS = ("postnorm", "gated")
 TURN = 40  # tokens: more than a cache block, so that a second turn finds blocks in generated text
 LENGTHS = (
     1,
@@ -76,22 +75,18 @@ def cached_batches(prompts: list[list[int]]) -> list[Batch]:
     ]
 
 
-@pytest.fixture(scope="module")
-def engines(prompts):
-    common = batches(prompts)
+@pytest.fixture(scope="module", params=["postnorm", pytest.param("gated", marks=pytest.mark.long)])
+def engines(request, prompts):
+    speculative, common = eagle3(request.param, K), batches(prompts)
     waves = [Batch("waves", cut(prompts, WAVES), max_tokens=OF_WAVES, joins=JOINS, cold=True)]
     stock = {"enabled": False}  # first: nothing of this package is in the process yet
     wanted = [
-        Engine("stock", common, eagle3("postnorm", K), engine_args=NARROW, options=stock),
+        Engine("stock", common, speculative, engine_args=NARROW, options=stock),
         Engine("plain", common + waves, engine_args=PLAIN),
-        Engine("schedule", waves, following(eagle3("postnorm", K), SCHEDULE), engine_args=PLAIN),
+        Engine("schedule", waves, following(speculative, SCHEDULE), engine_args=PLAIN),
+        Engine("roomy", cached_batches(prompts) + waves, speculative, engine_args=ROOMY),
+        Engine("narrow", common, speculative, engine_args=NARROW),
     ]
-    for draft in DRAFTS:
-        speculative = eagle3(draft, K)
-        wanted += [
-            Engine(f"{draft}, roomy", cached_batches(prompts) + waves, speculative, engine_args=ROOMY),
-            Engine(f"{draft}, narrow", common, speculative, engine_args=NARROW),
-        ]
     return run_engines(wanted)
 
 
@@ -104,49 +99,45 @@ def padded(result) -> int:
 
 @pytest.mark.parametrize("batch", ["solo", "together", "end", "crowd"])
 @pytest.mark.parametrize("engine", ["roomy", "narrow"])
-@pytest.mark.parametrize("draft", DRAFTS)
-def test_texts_are_those_without_a_draft(engines, draft, engine, batch):
-    assert engines[f"{draft}, {engine}"][batch]["tokens"] == engines["plain"][batch]["tokens"]
+def test_texts_are_those_without_a_draft(engines, engine, batch):
+    assert engines[engine][batch]["tokens"] == engines["plain"][batch]["tokens"]
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
 class TestChunks:
-    def test_they_change_no_draft_and_no_acceptance(self, engines, draft):
-        whole, chunked = (engines[f"{draft}, {engine}"]["solo"] for engine in ("roomy", "narrow"))
+    def test_they_change_no_draft_and_no_acceptance(self, engines):
+        whole, chunked = (engines[engine]["solo"] for engine in ("roomy", "narrow"))
         more = [a - b for a, b in zip(chunked["rows"], whole["rows"], strict=True)]
         assert more == [(length - 1) // CHUNK for length in LENGTHS]  # a prompt's chunks, less one
         assert differing(chunked, whole, at_least=120) == 0
         assert chunked["counters"][PER_POSITION] == whole["counters"][PER_POSITION]
 
     @pytest.mark.parametrize("engine", ["roomy", "narrow"])
-    def test_nor_do_other_requests(self, engines, draft, engine):
-        together = engines[f"{draft}, {engine}"]["together"]
-        assert differing(together, engines[f"{draft}, roomy"]["solo"], at_least=100) == 0
+    def test_nor_do_other_requests(self, engines, engine):
+        together = engines[engine]["together"]
+        assert differing(together, engines["roomy"]["solo"], at_least=100) == 0
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
 class TestTheEndOfTheContext:
-    def test_requests_fill_it(self, engines, draft):
+    def test_requests_fill_it(self, engines):
         for engine in ("roomy", "narrow"):
-            result = engines[f"{draft}, {engine}"]["end"]
+            result = engines[engine]["end"]
             texts = zip(result["prompts"], result["tokens"], strict=True)
             assert {len(prompt) + len(own) for prompt, own in texts} == {LENGTH}
             assert set(result["finish"]) == {"length"}
 
-    def test_the_drafts_of_requests_beside_one_at_its_end_stay(self, engines, draft):
-        alone = engines[f"{draft}, roomy"]["end, solo"]
-        beside = engines[f"{draft}, roomy"]["end"]
+    def test_the_drafts_of_requests_beside_one_at_its_end_stay(self, engines):
+        alone = engines["roomy"]["end, solo"]
+        beside = engines["roomy"]["end"]
         assert differing(beside, alone, at_least=40) == 0
         assert beside["counters"] | {"prefix_cache_queries": 0} == alone["counters"] | {
             "prefix_cache_queries": 0
         }
-        narrow = engines[f"{draft}, narrow"]["end"]
+        narrow = engines["narrow"]["end"]
         assert differing(narrow, alone, at_least=30) == 0
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
-def test_a_preempted_request_goes_on_with_the_same_drafts(engines, draft):
-    roomy, narrow = (engines[f"{draft}, {engine}"]["crowd"] for engine in ("roomy", "narrow"))
+def test_a_preempted_request_goes_on_with_the_same_drafts(engines):
+    roomy, narrow = (engines[engine]["crowd"] for engine in ("roomy", "narrow"))
     preempted = narrow["counters"]["num_preemptions"]
     print(f"\n{preempted} preemptions")
     assert preempted >= 2
@@ -160,7 +151,7 @@ def test_stock_vllm_drafts_otherwise_there(engines, batch, alone):
     step in. The texts are right all the same."""
     stock = engines["stock"][batch]
     assert stock["tokens"] == engines["plain"][batch]["tokens"]
-    assert differing(stock, engines["postnorm, roomy"][alone], at_least=10) >= 5
+    assert differing(stock, engines["roomy"][alone], at_least=10) >= 5
 
 
 class TestKByBatchSize:
@@ -171,7 +162,7 @@ class TestKByBatchSize:
 
     def test_texts_and_drafts_are_those_of_a_fixed_k(self, engines):
         """A narrow draft is the beginning of a wide one, and steps without drafts leave no hole."""
-        result, fixed = (engines[name]["waves"] for name in ("schedule", "postnorm, roomy"))
+        result, fixed = (engines[name]["waves"] for name in ("schedule", "roomy"))
         assert result["tokens"] == fixed["tokens"] == engines["plain"]["waves"]["tokens"]
         widths = drafts_by_width(result, fixed)
         print(f"\nwidth: drafts, differing from those of K={K}: {widths}")
@@ -180,18 +171,17 @@ class TestKByBatchSize:
         assert sum(differ for _, differ in widths.values()) == 0
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
 class TestPrefixCache:
-    def test_a_repeated_prompt(self, engines, draft):
-        first, again = (engines[f"{draft}, roomy"][batch] for batch in ("filling", "again"))
+    def test_a_repeated_prompt(self, engines):
+        first, again = (engines["roomy"][batch] for batch in ("filling", "again"))
         # vLLM computes the last token anew.
         blocks = [max(0, (length - 1) // BLOCK - BLOCKS_ANEW) for length in LENGTHS]
         assert again["cached"] == [count * BLOCK for count in blocks]
         assert again["counters"]["prefix_cache_hits"] == sum(again["cached"]) > 0
         self.assert_same(first, again)
 
-    def test_a_second_turn_behind_generated_text(self, engines, draft):
-        hit, cold = (engines[f"{draft}, roomy"][batch] for batch in ("turn", "turn, cold"))
+    def test_a_second_turn_behind_generated_text(self, engines):
+        hit, cold = (engines["roomy"][batch] for batch in ("turn", "turn, cold"))
         assert cold["cached"] == [0] * len(LENGTHS)
         generated = [
             cached for cached, length in zip(hit["cached"], LENGTHS, strict=True) if cached > length

@@ -87,7 +87,6 @@ def test_texts_are_those_without_a_draft(served, kind, family):
     assert_only_near_ties(plain, drafted, f"{kind} {family}", NEAR_TIE_GAP if kind == "hybrid" else 0)
 
 
-@pytest.mark.shows("DFlash2 and DSpark: drafts")
 @pytest.mark.parametrize(("kind", "family"), PAIRS)
 def test_drafts_are_those_of_the_reference(served, kind, family, tmp_path):
     pair, result = served["pairs"][kind, family], served["found"][f"{kind} {family}"]

@@ -102,13 +102,6 @@ def test_several_gpus(assert_serves, plain_on_two):
         assert_serves(root_url, plain_on_two)
 
 
-def test_data_parallel(assert_serves, plain):
-    assert "`--data-parallel-size 2` in place of `--tensor-parallel-size 2`" in " ".join(TEXT.split())
-    command = SEVERAL.replace("--tensor-parallel-size 2", "--data-parallel-size 2")
-    with served(command, engine_environment("v1") | CPU) as root_url:
-        assert_serves(root_url, plain, engines=2)
-
-
 def node_of(block: str, port: int) -> Node:
     """A block of `export` lines and one `ray start`."""
     for name, here in ADDRESSES.items():

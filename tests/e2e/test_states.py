@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support.dense import POSTNORM_AUX_LAYERS, dense
-from tests.support.hybrid import with_log
+from tests.support.dense import FLOAT32, POSTNORM_AUX_LAYERS, dense
+from tests.support.hybrid import started, with_log
 from vllm_eagle_ext.measure.reference.walk import residual_stream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
@@ -52,3 +52,13 @@ def test_aux_layers_from_embeddings_to_before_the_final_norm(target, prompts):
 @pytest.mark.v2
 def test_v2_captures_the_same_five(v2, target, prompts):
     assert max(errors(v2[0]["postnorm"], target, prompts[0], POSTNORM_AUX_LAYERS)) < BOUND
+
+
+def test_transformers_class_of_a_target_feeds_the_same_drafts(prompts):
+    """What `target_hands_out_its_states` advises: vLLM's class for transformers' models."""
+    common = {"prompts": prompts[:6]}
+    other = dense("other", "postnorm", engine_args=FLOAT32 | {"model_impl": "transformers"}, **common)
+    results = started([dense("own", "postnorm", engine_args=FLOAT32, **common), other])
+    assert results["own"]["tokens"] == results["other"]["tokens"]
+    assert results["own"]["counters"] == results["other"]["counters"]
+    assert results["own"]["counters"]["spec_decode_num_accepted_tokens"] > 200

@@ -19,6 +19,7 @@ from tests.support.step_counts import STEPS, WASTED_CALLS
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.long,
     pytest.mark.skipif(has_gpu(), reason="counts what a CPU runs: a GPU has none of its workarounds"),
 ]
 
@@ -48,8 +49,8 @@ def postnorm(tmp_path_factory):
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param("v1", marks=pytest.mark.full),
-        pytest.param("v2", marks=[pytest.mark.long, pytest.mark.v2]),
+        "v1",
+        pytest.param("v2", marks=pytest.mark.v2),
     ],
 )
 def counts(request, postnorm):

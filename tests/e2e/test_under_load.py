@@ -104,7 +104,7 @@ def test_drafts_behind_a_chunked_prompt_are_those_of_the_reference(drafted, comp
 
 
 def test_a_reference_that_reads_other_layers_drafts_otherwise(compared):
-    """The negative control; more of them: test_acceptance.py."""
+    """The negative control; more of them: test_in_float32.py."""
     assert min(compared([layer_id - 1 for layer_id in POSTNORM_AUX_LAYERS]).equal_share) < 0.95
 
 

@@ -1,7 +1,6 @@
 """EAGLE-3 drafts on the V2 runner, under Triton's interpreter: the smallest engines that show each kind.
 
-`make test-0.33 SHORT=1` runs it with vLLM 0.33's Python, next to test_v2_hybrid.py and
-test_v2_under_load.py; so does CI.
+CI runs it with vLLM 0.33's Python, next to test_v2_hybrid.py.
 """
 
 from __future__ import annotations
@@ -29,12 +28,6 @@ def on_v2(prompts):
     return with_log([dense("plain", **few), *drafts], "v2")
 
 
-@pytest.mark.promise("the V2 runner: text", id="postnorm")
-@pytest.mark.promise("native drafts: text", id="native")
-@pytest.mark.promise("gated drafts: text", id="gated")
-@pytest.mark.promise(
-    "post-norm drafts that read five layers: the text is that without a draft", id="postnorm"
-)
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_text_is_that_without_a_draft(on_v2, name):
     results, log = on_v2
@@ -43,10 +36,6 @@ def test_a_text_is_that_without_a_draft(on_v2, name):
     assert log.count("Drafting is on: 3 tokens per step") == len(LAYERS)
 
 
-@pytest.mark.promise("the V2 runner: drafts", id="postnorm")
-@pytest.mark.promise("native drafts: drafts", id="native")
-@pytest.mark.promise("gated drafts: drafts", id="gated")
-@pytest.mark.promise("they draft as they were trained to", id="postnorm")
 @pytest.mark.parametrize("name", LAYERS)
 def test_drafts_are_those_of_the_reference(on_v2, target, prompts, request, name):
     (worker,) = on_v2[0][name]["workers"]
@@ -57,7 +46,6 @@ def test_drafts_are_those_of_the_reference(on_v2, target, prompts, request, name
     assert min(found.equal_share) == 1
 
 
-@pytest.mark.promise("the log says once which layers are read, why, and what serves")
 def test_the_log_says_once_what_is_read(on_v2):
     lines = [line for line in on_v2[1].splitlines() if "the inputs of target layers" in line]
     assert len(lines) == len(LAYERS)
@@ -69,7 +57,6 @@ def test_the_log_says_once_what_is_read(on_v2):
         assert words in lines[0]
 
 
-@pytest.mark.promise("a draft that does not fit is refused with the reason, before weights are loaded")
 def test_a_start_that_cannot_be_served_is_refused(prompts):
     with pytest.raises(EngineFailedError, match=r"hybrid_state is 'replay'\. Allowed: 'auto'"):
         started([dense("refused", "native", prompts=prompts[:1], state="replay")], "v2")

@@ -27,6 +27,7 @@ NARROW = PLAIN | {
     "enable_prefix_caching": True,
 }  # fmt: skip
 LENGTHS = (50, 60, 70)  # of prompts; none is one chunk
+TO_THE_END = (LENGTH - 10, 60)
 TOKENS, SHORT = 20, 12
 SEEDED = {"temperature": 1.0, "seed": 7}
 ASKED = [SEEDED, {}, {"json": SCHEMA, "max_tokens": 64, "ignore_eos": False}]
@@ -39,6 +40,7 @@ def engines(prompts):
     batches = [
         Batch("crowd", texts, max_tokens=TOKENS, cold=True),
         Batch("kinds", mixed, asked=ASKED, max_tokens=TOKENS, cold=True),
+        Batch("end", cut(prompts, TO_THE_END), max_tokens=[10, 24], cold=True),
     ]
     narrow = [
         *batches,
@@ -50,17 +52,14 @@ def engines(prompts):
     return run_engines([Engine("plain", batches, engine_args=PLAIN), drafted], "v2")
 
 
-@pytest.mark.promise("preemption: text", id="crowd")
-@pytest.mark.promise("chunked prefill: text", id="solo")
-@pytest.mark.promise("prefix caching: text", id="again")
-@pytest.mark.parametrize("batch", ["crowd", "solo", "again"])
+@pytest.mark.parametrize("batch", ["crowd", "solo", "again", "end"])
 def test_texts_are_those_without_a_draft(engines, batch):
-    plain, found = engines["plain"]["crowd"]["tokens"], engines["narrow"][batch]
+    plain = engines["plain"]["end" if batch == "end" else "crowd"]["tokens"]
+    found = engines["narrow"][batch]
     assert found["tokens"] == (plain[-1:] if batch == "again" else plain)
     assert found["counters"]["spec_decode_num_accepted_tokens"] > 3
 
 
-@pytest.mark.promise("chunked prefill: drafts")
 def test_drafts_behind_a_chunked_prompt_are_those_of_the_reference(engines, target, postnorm_reference):
     solo = engines["narrow"]["solo"]
     drafts = [[own[length] for length in sorted(own)] for own in drafts_of(solo)]
@@ -70,7 +69,6 @@ def test_drafts_behind_a_chunked_prompt_are_those_of_the_reference(engines, targ
     assert min(found.equal_share) == 1
 
 
-@pytest.mark.promise("preemption: drafts")
 def test_preempted_requests_go_on_with_the_same_drafts(engines):
     crowd, solo = engines["narrow"]["crowd"], engines["narrow"]["solo"]
     assert crowd["counters"]["num_preemptions"] >= 1
@@ -78,7 +76,6 @@ def test_preempted_requests_go_on_with_the_same_drafts(engines):
     assert differing(crowd, solo, at_least=10) == 0
 
 
-@pytest.mark.promise("prefix caching: drafts")
 def test_a_hit_changes_no_draft(engines):
     again, solo = engines["narrow"]["again"], engines["narrow"]["solo"]
     assert again["counters"]["prefix_cache_hits"] == again["cached"][0] >= BLOCK
@@ -86,7 +83,6 @@ def test_a_hit_changes_no_draft(engines):
     assert differing(again, solo | own, at_least=4) == 0
 
 
-@pytest.mark.promise("sampling: a seeded text repeats itself, greedy ones next to it stay")
 def test_a_seeded_text_repeats_itself(engines):
     seeded, greedy, _ = engines["narrow"]["kinds"]["tokens"]
     assert greedy == engines["plain"]["kinds"]["tokens"][1]
@@ -95,7 +91,6 @@ def test_a_seeded_text_repeats_itself(engines):
     assert seeded != greedy
 
 
-@pytest.mark.promise("structured output: an answer fits its schema")
 def test_an_answer_fits_its_json_schema(engines):
     from transformers import AutoTokenizer
 

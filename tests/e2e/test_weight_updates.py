@@ -8,7 +8,7 @@ from tests.support.batches import Engine, eagle3, run_engines
 from tests.support.engine import TINY
 from tests.support.hybrid import TARGET, dflash
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 DUMMY = {"draft_load_config": {"load_format": "dummy"}}
 ENGINES = {

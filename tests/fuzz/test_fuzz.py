@@ -12,7 +12,7 @@ from tests.support.drafts import FAMILIES
 SEED, MUTANTS, SECONDS = 1, 3000, 60
 
 
-@pytest.mark.full
+@pytest.mark.long
 def test_mutants_of_a_fixed_seed():
     report = fuzz(SEED, MUTANTS)
     report.show()

@@ -99,7 +99,7 @@ def verdicts(folder: Path, target: Path, draft: Draft) -> tuple[str, str]:
 
 @pytest.mark.parametrize(
     ("seed", "count"),
-    [(1, 60), pytest.param(2, 3000, marks=pytest.mark.long)],
+    [pytest.param(1, 60, marks=pytest.mark.full), pytest.param(2, 3000, marks=pytest.mark.long)],
 )
 def test_a_check_says_what_a_start_says(monkeypatch, tmp_path, seed, count):
     monkeypatch.setattr(dry, "start_child", warm_child.start_warmly)

@@ -1,6 +1,6 @@
 """The committed files: a few rows at the smallest sizes, and what their writers' forwards draft.
 
-    make test-peers
+    python tools/setup_peers.py
     .venv-peers/bin/python -m tests.peers.fixtures
 
 writes tests/fixtures/peers anew. They are read without any peer by tests/unit/peers.

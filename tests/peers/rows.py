@@ -37,7 +37,7 @@ class Row:
     options: Mapping[str, Any] = field(default_factory=dict)  # additional_config.eagle_ext
     refused: tuple[str, ...] = ()  # words of the error; (): served
     warnings: frozenset[str] = frozenset()  # rules that warn, and no others may
-    engine: str | None = "long"  # tier in which an engine serves it
+    engine: bool = True  # on the hybrid target none does: near-ties diverge in bf16
 
     def __str__(self) -> str:
         return self.name
@@ -45,7 +45,7 @@ class Row:
 
 def _row(name: str, peers: str, write: Any, draft: Any, *warnings: str, **settings: Any) -> Row:
     if settings.get("target") == HYBRID:
-        settings["engine"] = None  # see NOT_COMPARED
+        settings["engine"] = False
     return Row(name, tuple(peers.split()), write, draft, warnings=frozenset(warnings), **settings)
 
 
@@ -64,15 +64,15 @@ def _speculators(
     return _row(title, SPECULATORS, write, of_speculators.draft, *warnings, chained=chained, **settings)
 
 
-def _eagle3(name: str, *warnings: str, engine: str = "long", target: str = TARGET, **flags: Any) -> Row:
+def _eagle3(name: str, *warnings: str, target: str = TARGET, **flags: Any) -> Row:
     whole = _PLAIN | _FULL | flags
-    return _speculators("eagle3", name, *warnings, flags=whole, engine=engine, target=target)
+    return _speculators("eagle3", name, *warnings, flags=whole, target=target)
 
 
 _REDUCED = {"draft_vocab_size": 256}
 _TWO = {"num_layers": 2, "full_attention_indices": [0, 1]}
 SPECULATORS_EAGLE3 = [
-    _speculators("eagle3", "defaults", engine="default"),
+    _speculators("eagle3", "defaults"),
     _eagle3("plain"),
     _eagle3("norm_before_residual", norm_before_residual=True),
     _eagle3("norm_before_fc", norm_before_fc=True),
@@ -86,7 +86,7 @@ SPECULATORS_EAGLE3 = [
         fc_norm=True, norm_output=True, target_layer_ids=[1, 3, 5, 7, 9], **_REDUCED,
     ),
     _eagle3("Qwen3 layer, d2t", draft_arch="qwen3", **_REDUCED),
-    _eagle3("ids 9 2 6", engine="default", target_layer_ids=[9, 2, 6]),
+    _eagle3("ids 9 2 6", target_layer_ids=[9, 2, 6]),
     _eagle3("attention_bias", attention_bias=True),
     _eagle3("mlp_bias", mlp_bias=True),
     _speculators("eagle3", "window 16", flags={"sliding_window": 16}),
@@ -94,7 +94,7 @@ SPECULATORS_EAGLE3 = [
 ]  # fmt: skip
 
 SPECULATORS_PEAGLE = [
-    _speculators("peagle", "defaults", engine="default"),
+    _speculators("peagle", "defaults"),
     _speculators("peagle", "two layers, d2t", flags={"num_layers": 2, **_REDUCED}),
     _speculators("peagle", "fc_norm", flags={"fc_norm": True}),
     _speculators("peagle", "norm_before_fc", flags={"norm_before_fc": True}),
@@ -117,14 +117,14 @@ SPECULATORS_DFLASH = [
     _dflash("window 16", flags={"sliding_window": 16}),
     _dflash("window 16, not causal", flags={"sliding_window": 16, "sliding_window_non_causal": True}),
     # Windowed and full layers in one draft: the V2 runner alone, whose kernels are no CPU's.
-    _dflash("window 16, mixed", flags={"sliding_window": 16, **_FULL}, engine=None),
-    _dflash("YaRN", ROPE, LENGTH, flags=_YARN_HERE, engine="default"),
+    _dflash("window 16, mixed", flags={"sliding_window": 16, **_FULL}, engine=False),
+    _dflash("YaRN", ROPE, LENGTH, flags=_YARN_HERE),
     _dflash(
         "YaRN without betas", ROPE, LENGTH, flags={"rope_parameters": {"rope_theta": 1e4, **_YARN}}
     ),
     _dflash(
         "sample_from_anchor", flags={"sample_from_anchor": True},
-        refused=("sample_from_anchor",), engine=None,
+        refused=("sample_from_anchor",), engine=False,
     ),
 ]  # fmt: skip
 
@@ -132,7 +132,7 @@ SPECULATORS_DFLASH = [
 def _second_head(algorithm: str, name: str, *warnings: str, **settings: Any) -> Row:
     """vLLM's own classes draft with it, on the V2 runner alone, whose kernels are no CPU's."""
     flags = {"num_layers": 2} | settings.pop("flags", {})
-    return _speculators(algorithm, name, *warnings, flags=flags, engine=None, **settings)
+    return _speculators(algorithm, name, *warnings, flags=flags, engine=False, **settings)
 
 
 SPECULATORS_SECOND_HEADS = [
@@ -182,19 +182,19 @@ SPECFORGE_ROWS = [
     _specforge("eagle3", "EAGLE 3.1 as newer versions mean it", IDS, FEEDBACK, flags=_E31, draft=None),
     _specforge(
         "eagle3", "EAGLE 3.1, norm_output: false", IDS,
-        flags=_E31, options={"norm_output": False}, engine="default",
+        flags=_E31, options={"norm_output": False},
     ),
     _specforge(
-        "eagle3", "full vocabulary", IDS, flags={"draft_vocab_size": 1536}, engine="default"
+        "eagle3", "full vocabulary", IDS, flags={"draft_vocab_size": 1536}
     ),
-    _specforge("peagle", "default", IDS, flags={"mask_token_id": of_specforge.MASK}, engine="default"),
+    _specforge("peagle", "default", IDS, flags={"mask_token_id": of_specforge.MASK}),
     _specforge(
-        "peagle", "no mask token in its file", refused=("mask_token_id",), draft=None, engine=None
+        "peagle", "no mask token in its file", refused=("mask_token_id",), draft=None, engine=False
     ),
     _specforge("dflash", "full attention"),
     _specforge("dflash", "window 16", flags=_WINDOWS),
     _specforge(
-        "dflash", "window 16, mixed", engine=None,
+        "dflash", "window 16, mixed", engine=False,
         flags={"layer_types": ["sliding_attention", "full_attention"], **_WINDOWED},
     ),
     _specforge("dflash", "hybrid target", target=HYBRID),
@@ -225,20 +225,20 @@ ZLAB_ROWS = [
     _zlab("window 16", flags=_WINDOWS),
     _zlab("is_causal", flags={"is_causal": True}),
     _zlab("YaRN", ROPE, LENGTH, flags={"rope_scaling": _YARN | _BETAS}),
-    _zlab("ids 8 1 5", ORDER, flags=_dflash_config(target_layer_ids=[8, 1, 5]), engine="default"),
-    _zlab("input_embedding_scale 8", flags=_dflash_config(input_embedding_scale=8.0), engine="default"),
+    _zlab("ids 8 1 5", ORDER, flags=_dflash_config(target_layer_ids=[8, 1, 5])),
+    _zlab("input_embedding_scale 8", flags=_dflash_config(input_embedding_scale=8.0)),
 ]
 
 
-def _angelslim(name: str, *warnings: str, engine: str = "long", **changes: Any) -> Row:
+def _angelslim(name: str, *warnings: str, **changes: Any) -> Row:
     write = partial(of_angelslim.write, **changes)
     title = f"AngelSlim eagle3: {name}"
-    return _row(title, ANGELSLIM, write, of_angelslim.draft, *warnings, engine=engine)
+    return _row(title, ANGELSLIM, write, of_angelslim.draft, *warnings)
 
 
 ANGELSLIM_ROWS = [
     _angelslim("default", IDS),
-    _angelslim("ids 0 3 7", engine="default", aux_hidden_states_layer_ids=[0, 3, 7]),
+    _angelslim("ids 0 3 7", aux_hidden_states_layer_ids=[0, 3, 7]),
     _angelslim("ids 7 0 3", aux_hidden_states_layer_ids=[7, 0, 3]),
     _angelslim("full vocabulary", IDS, draft_vocab_size=1536),
 ]
@@ -253,13 +253,3 @@ ROWS = [
     *ZLAB_ROWS,
     *ANGELSLIM_ROWS,
 ]
-
-# What no row compares, and why.
-NOT_COMPARED = {
-    "engines on the hybrid target": "every draft starts there, P-EAGLE and DFlash ones without their "
-    "M-RoPE sections; but vLLM's linear attention on a CPU runs only in bf16, where near-ties diverge",
-    "SafeAILab EAGLE": "is not in the package index (eagle-llm there is EAGLE-1)",
-    "engines of DSpark and DFlash2": "vLLM's own classes draft with them, only on its V2 runner: "
-    "tests/e2e/test_second_heads.py",
-    "speculators XPress, MTP": "vLLM 0.32 has neither type",
-}

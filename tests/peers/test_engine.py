@@ -20,8 +20,7 @@ pytestmark = [pytest.mark.peers, pytest.mark.e2e]
 ENGINE = {"dtype": "float32", "max_model_len": 256, "gpu_memory_utilization": 0.2}
 
 
-def tier(name: str) -> list:
-    return [row for row in ROWS if row.engine == name and row.draft]
+SERVED = [row for row in ROWS if row.engine and row.draft]
 
 
 def serve(rows, written) -> dict:
@@ -47,16 +46,12 @@ def available(rows) -> list:
 
 
 @pytest.fixture(scope="module")
-def default_tier(written):
-    return serve(available(tier("default")), written)
+def served(written):
+    return serve(available(SERVED), written)
 
 
-@pytest.fixture(scope="module")
-def long_tier(written):
-    return serve(available(tier("long")), written)
-
-
-def assert_served_as_the_peer_drafts(row, served, written, peers_chains, said):
+@pytest.mark.parametrize("row", SERVED, ids=str)
+def test_served_as_the_peer_drafts(row, served, written, peers_chains):
     written(row)
     assert row.name in served, "check refuses the draft"
     assert "error" not in served[row.name], served[row.name]["trace"]
@@ -71,17 +66,5 @@ def assert_served_as_the_peer_drafts(row, served, written, peers_chains, said):
         counts.append(equal_drafts(peers_chains(row, text), starts, drafts))
     equal = [sum(text[k][0] for text in counts) for k in range(len(counts[0]))]
     of = [sum(text[k][1] for text in counts) for k in range(len(counts[0]))]
-    said(row, "engine", f"{' '.join(map(str, equal))} of {' '.join(map(str, of))}")
     assert min(of) > 10
     assert equal == of
-
-
-@pytest.mark.parametrize("row", tier("default"), ids=str)
-def test_default_tier(row, default_tier, written, peers_chains, said):
-    assert_served_as_the_peer_drafts(row, default_tier, written, peers_chains, said)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("row", tier("long"), ids=str)
-def test_long_tier(row, long_tier, written, peers_chains, said):
-    assert_served_as_the_peer_drafts(row, long_tier, written, peers_chains, said)

@@ -18,26 +18,20 @@ COMPARED = [row for row in ROWS if row.draft and not row.refused]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_check(row, written, said):
+def test_check(row, written):
     result = checked(written(row), row.target, row.options)
     errors = [str(finding.problem) for finding in result.inspection.errors]
     warnings = {f.rule for f in result.inspection.findings if f.severity == "warning"}
     if row.refused:
-        said(row, "check", "refused" if errors else "SERVED")
         assert len(errors) == 1, errors
         assert all(word in errors[0] for word in row.refused)
         return
-    said(
-        row,
-        "check",
-        "; ".join(errors) or f"ok{', warns: ' * bool(warnings)}{', '.join(sorted(warnings))}",
-    )
     assert errors == []
     assert warnings == row.warnings
 
 
 @pytest.mark.parametrize("row", COMPARED, ids=str)
-def test_reference(row, written, peers_chains, said):
+def test_reference(row, written, peers_chains):
     folder = written(row)
     spec = checked(folder, row.target, row.options).inspection.spec
     assert spec is not None
@@ -47,5 +41,4 @@ def test_reference(row, written, peers_chains, said):
         own = drafted(spec, folder, text, row.target, peer.ids.shape[1])
         compared.append(compare(peer, own, chained=row.chained))
     found = functools.reduce(operator.add, compared)
-    said(row, "reference", str(found))
     assert found.is_same, found

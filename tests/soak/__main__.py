@@ -14,7 +14,6 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.machine import machine
 from tests.soak import report, watch
 from tests.soak.client import Load, Tally, ask_alone
 from tests.soak.mix import Mix
@@ -74,7 +73,6 @@ def main(
     minutes: Annotated[float, typer.Option(min=0.5)] = 15,
     target: Target = Target.tiny,
     seed: int = 0,
-    output: Annotated[Path | None, typer.Option(help="Figures as JSON.")] = None,
     log: Annotated[Path | None, typer.Option(help="Where the server's log goes.")] = None,
 ) -> None:
     """A soak of a served draft."""
@@ -86,8 +84,6 @@ def main(
             said = log.read_text()  # vLLM logs a traceback when it is stopped
         outcome = report.conclude(tally, samples, idle, said, GAPS[target])
     report.show(outcome, f"{minutes:g} minutes, {WIDTH} requests at a time, target {target}")
-    if output is not None:
-        report.write(outcome, output, target=target, machine=machine(), seed=seed)
     raise SystemExit(0 if outcome.holds else 1)
 
 

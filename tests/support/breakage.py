@@ -9,10 +9,6 @@ import torch
 
 BREAKAGES = ("one row short", "stale conv state", "other beta", "no commit")
 NO_BLOCK_END = "no block end"  # seen where a prefix cache hands out the state at a block boundary
-NO_STATE_LOADED = "no state loaded"  # seen where blocks were offloaded
-SAVES_WATCHED = "saves watched"  # which breaks nothing
-SAVES_FIRST = "saves first"  # nor does this: watched, in V1's order
-LET_THROUGH = "connectors let through"  # which a start refuses beside replay
 UNPACKED = "unpacked"  # as on a CPU that packs no convolutions
 PACKED_LET_THROUGH = "packed let through"  # without the refusal of packed ones
 ON_A_DEVICE = "on a device"  # stand-ins for what vLLM trims drafts with on a GPU
@@ -34,14 +30,10 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
 
         triton_on_cpu.norm_each_layers_keys(set_attribute)
         return
-    from tests.support.host_offloading import HostCopies, watch_saves
     from vllm_eagle_ext.engine_rules import states
     from vllm_eagle_ext.replay.ops import cpu
 
-    if how in (SAVES_WATCHED, SAVES_FIRST):
-        watch_saves(set_attribute, saves_first=how == SAVES_FIRST)
-        return
-    plan, rows, unsupported = cpu.plan, cpu._rows, states.unsupported_by_replay
+    plan, rows = cpu.plan, cpu._rows
 
     def short(*args: Any) -> None:
         plan(*args)
@@ -55,9 +47,6 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
         right = rows(*args)
         return right._replace(b=-right.b)
 
-    def let_through(config: Any) -> list[Any]:
-        return [found for found in unsupported(config) if found.field != "kv_transfer_config"]
-
     set_attribute(
         *{
             "one row short": (cpu, "plan", short),
@@ -65,8 +54,6 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
             "other beta": (cpu, "_rows", changed),
             NO_BLOCK_END: (cpu, "plan", without_block_end),
             PACKED_LET_THROUGH: (states, "per_token_misreads", lambda _: False),
-            LET_THROUGH: (states, "unsupported_by_replay", let_through),
-            NO_STATE_LOADED: (HostCopies, "loads_states", False),
             "no commit": (cpu.Commit, "__call__", lambda *_: None),
         }[how]
     )  # fmt: skip

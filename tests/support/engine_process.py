@@ -194,17 +194,7 @@ def facts(llm: Any, drafts: bool) -> dict[str, Any]:
         "oracle_steps": llm.collective_rpc("take_steps")[0],
         "state_blocks": llm.collective_rpc("state_blocks")[0],
         "workers": llm.collective_rpc("identity") if drafts else [],
-        "saves": saves(),
     }
-
-
-def saves() -> dict[str, int]:
-    """Blocks that a watched engine saved to the host."""
-    host = sys.modules.get("tests.support.host_offloading")
-    if host is None:
-        return {}
-    counts = {name: getattr(host.HostCopies, name) for name in ("overwritten", "cleared")}
-    return {"all": host.HostCopies.saved, **counts}
 
 
 def serve(engine: dict[str, Any], earlier: dict[str, Any], patch: pytest.MonkeyPatch) -> dict[str, Any]:

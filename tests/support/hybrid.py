@@ -76,7 +76,6 @@ class HybridRun:
     broken: str | None = None  # from the first request on
     broken_at_start: str | None = None  # before the engine is built, which checks itself
     then: list[int] | None = None  # a second turn: prompt, own text, these tokens
-    forget: bool = False  # before it, what the device's prefix cache holds
     concurrency: int | None = None  # requests at a time
     repeats: int = 1  # each is timed; texts are those of the last one
     abort_after: dict[str, int] = field(default_factory=dict)  # request's number -> steps
@@ -108,7 +107,7 @@ def engine_of(run: HybridRun) -> Engine:
         batches.insert(0, Batch(STATES, [run.state_prompt], max_tokens=1, states=True))
     if run.then:
         last = batches[-1].name
-        batches.append(Batch(SECOND, follows=last, then=run.then, cold=run.forget, **common))
+        batches.append(Batch(SECOND, follows=last, then=run.then, **common))
     options = run.options | ({} if run.state is None else {"hybrid_state": run.state})
     return Engine(
         run.name, batches, run.speculative, run.engine_args, options, run.target,
@@ -136,7 +135,7 @@ def result_of(found: dict[str, Any]) -> dict[str, Any]:
         "counters": {n: difference(count, before.get(n)) for n, count in last["all_counters"].items()},
         "seconds": [result["seconds"] for result in first],
         "steps": last["oracle_steps"],
-        **{part: last[part] for part in ("state_blocks", "saves")},
+        "state_blocks": last["state_blocks"],
         "states": found[STATES]["states"] if STATES in found else None,
     }
 

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import ast
 import fnmatch
-import importlib.util
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from tools import architecture
-from tools.architecture import LAYERS, PAGE, ROOT, table, written
+from tools.architecture import LAYERS, ROOT
 
 PACKAGE = "vllm_eagle_ext"
 
@@ -187,36 +184,3 @@ def test_the_test_sees_a_cycle():
         3,
         1,
     ]
-
-
-def test_the_page_shows_what_the_script_writes():
-    assert written() == table()
-
-
-def named_places() -> list[str]:
-    """What the page names as file, or as file:function or file:Class.method."""
-    return sorted(set(re.findall(r"`([\w/]+\.py(?::[\w.]+)?)`", PAGE.read_text(encoding="utf-8"))))
-
-
-def defines(tree: ast.Module, name: str) -> bool:
-    body = tree.body
-    for part in name.split("."):
-        found = [n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == part]
-        if not found:
-            return False
-        body = found[0].body
-    return True
-
-
-def test_every_place_that_the_page_names_exists():
-    """A function or class is looked up in the source: of vLLM, the installed one."""
-    vllm = Path(importlib.util.find_spec("vllm").origin).parents[1]
-    missing = []
-    for place in named_places():
-        file, _, name = place.partition(":")
-        roots = (vllm,) if file.startswith("vllm/") else (ROOT / PACKAGE, ROOT)
-        path = next((root / file for root in roots if (root / file).exists()), None)
-        if path is None or (name and not defines(ast.parse(path.read_text()), name)):
-            missing.append(place)
-    assert len(named_places()) > 20
-    assert not missing

@@ -85,12 +85,3 @@ def test_vllm_reads_the_command_of_the_manifest(tmp_path, monkeypatch):
     assert f"--port={port['containerPort']}" in command
     assert [probe["httpGet"] for probe in PROBES] == [{"path": "/health", "port": port["name"]}] * 3
     assert SERVICE["spec"]["ports"][0]["targetPort"] == port["name"]
-
-
-def test_the_service_finds_its_pods_and_leaves_vllm_s_variables():
-    labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
-    assert SERVICE["spec"]["selector"] == DEPLOYMENT["spec"]["selector"]["matchLabels"] == labels
-    assert SERVICE["metadata"]["name"] != "vllm"
-    assert {mount["name"] for mount in SERVER["volumeMounts"]} == {v["name"] for v in POD["volumes"]}
-    memory = next(v for v in POD["volumes"] if v["name"] == "shared-memory")
-    assert memory["emptyDir"]["medium"] == "Memory"

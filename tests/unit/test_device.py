@@ -105,7 +105,3 @@ def test_states_are_exported_from_033_on(release, exports):
     assert on_gpu.prefill_exports is exports
     assert not replace(on_gpu, gdn_prefill="triton").prefill_exports
     assert not replace(on_gpu, capability=None, platform="cpu").prefill_exports
-
-
-def test_names():
-    assert [Device(capability=c).name for c in ((9, 0), (12, 1), None)] == ["sm_90", "sm_121", "CPU"]

@@ -30,13 +30,24 @@ LOG = [
 ]
 
 
-def test_an_error_that_tells_is_its_own_cause():
-    assert cause_of("ValueError: no such draft", LOG) == ("ValueError: no such draft", len(LOG))
-
-
-def test_one_that_points_elsewhere_is_looked_up_where_it_came_from():
-    """Behind it lie the errors of the processes that waited for that one."""
-    assert cause_of(POINTER, LOG) == ("ValueError: less memory than asked for", 1)
+@pytest.mark.parametrize(
+    ("error", "log", "cause"),
+    [
+        ("ValueError: no such draft", LOG, ("ValueError: no such draft", len(LOG))),
+        # Behind the cause lie the errors of the processes that waited for that one.
+        (POINTER, LOG, ("ValueError: less memory than asked for", 1)),
+        ("exit status 1", LOG, ("ValueError: less memory than asked for", 1)),
+        (
+            POINTER,
+            ["ImportError: optional", "Traceback", "ValueError: x", POINTER],
+            ("ValueError: x", 3),
+        ),
+        (POINTER, ["INFO all is well"], (POINTER, 1)),
+        ("exit status -6", ["INFO all is well"], ("exit status -6", 1)),
+    ],
+)
+def test_the_cause_is_the_line_that_tells(error, log, cause):
+    assert cause_of(error, log) == cause
 
 
 @pytest.mark.parametrize("error", [POINTER, WAITED])
@@ -79,11 +90,6 @@ def test_what_one_worker_led_to_in_another_is_not_the_cause():
 def test_what_points_elsewhere_in_vllm(text):
     assert is_pointer(text)
     assert cause_of(text, LOG)[0] == "ValueError: less memory than asked for"
-
-
-@pytest.mark.parametrize("error", [POINTER, "exit status -6"])
-def test_without_a_telling_line_it_is_what_there_is(error):
-    assert cause_of(error, ["INFO all is well"]) == (error, 1)
 
 
 KILLED = "was killed (SIGKILL), as the kernel does where memory runs out"
@@ -132,15 +138,6 @@ def test_another_end_is_no_kill(code):
         f"{CORE}Worker proc VllmWorker-0 died unexpectedly (exit code: {code}), shutting down executor."
     )
     assert "SIGKILL" not in cause_of(POINTER, [line])[0]
-
-
-def test_an_exit_is_explained_by_the_log():
-    assert cause_of("exit status 1", LOG)[0].endswith("less memory than asked for")
-
-
-def test_a_log_of_one_process_is_read_from_its_end():
-    log = ["ImportError: optional", "Traceback", "ValueError: the cause", POINTER]
-    assert cause_of(POINTER, log) == ("ValueError: the cause", 3)
 
 
 def test_an_error_need_not_be_called_one():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import quantised_page
-from tests.quantised_page import DRAFTS, PAGE, SIZES, draft, page, plain, projections, whole
+from tests.quantised_page import SIZES
 from tests.support.drafts import valid_draft
 from tests.support.quantised_drafts import FORMATS, GROUP, quantised
 
@@ -23,11 +23,6 @@ MADE = {
 _A_MODULES = 24  # bytes of a shape or of scales of the whole, and zero points that are padded
 
 
-def test_the_page_says_what_is_computed():
-    text = PAGE.read_text(encoding="utf-8")
-    assert page(text) == text, "python -m tests.quantised_page --write"
-
-
 @pytest.mark.parametrize("name", MADE)
 def test_sizes_are_those_of_the_tensors(name, monkeypatch):
     monkeypatch.setattr(quantised_page, "_GROUP", GROUP)
@@ -38,9 +33,3 @@ def test_sizes_are_those_of_the_tensors(name, monkeypatch):
     size = sum(SIZES[name](*plain_weights[weight].shape) for weight in modules)
     stored = sum(tensor.numel() * tensor.element_size() for tensor in made.values())
     assert size == pytest.approx(stored, abs=_A_MODULES * len(modules))
-
-
-@pytest.mark.parametrize("slug", DRAFTS)
-def test_projections_and_the_rest_are_the_file(slug):
-    one = draft(slug)
-    assert whole(one) == sum(plain(one).values()) + sum(2 * r * c for r, c in projections(one))

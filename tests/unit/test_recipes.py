@@ -13,6 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.support import readme
 from tests.support.engine import ROOT
 from tests.support.published import materialise, published
 from tests.support.readme import (
@@ -99,7 +100,7 @@ def test_vllm_reads_the_command(command, monkeypatch, tmp_path):
 
 def test_our_commands_are_read():
     group = typer.main.get_command(app)
-    shown = [split(c)[1] for guide in GUIDES for b in blocks("bash", guide) for c in commands(b)]
+    shown = [split(c)[1] for page in readme.GUIDES for b in blocks("bash", page) for c in commands(b)]
     ours = [words for words in shown if words[0] == "vllm-eagle"]
     assert {words[1] for words in ours} == set(group.commands)
     for words in ours:

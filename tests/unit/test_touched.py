@@ -39,6 +39,7 @@ def seam_names(docstring: str) -> set[str]:
     return set(re.findall(r"`([\w.]+)", docstring.partition("Seam:")[2].partition("REMOVE WHEN")[0]))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(has_gpu(), reason="the workarounds of a CPU are not installed on a GPU")
 def test_the_docstrings_name_all_that_changes(tmp_path):
     """Every attribute of every vLLM module and class, every entry of its tables, before and after all
@@ -70,6 +71,7 @@ def test_the_docstrings_name_all_that_changes(tmp_path):
     }
 
 
+@pytest.mark.long
 def test_without_a_draft_two_things_change(tmp_path):
     """What every process has: registered models, and the function that builds a SpeculativeConfig."""
     found = touched_by("register", tmp_path)

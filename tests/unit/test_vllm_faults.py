@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
-import json
 import os
 import re
 import subprocess
@@ -16,7 +14,7 @@ import pytest
 from packaging.version import Version
 
 from tests.support.engine import ROOT, has_gpu
-from tools.faults_page import FIELDS, FOLDER, KINDS, PAGE, faults, page
+from tools.faults_page import FIELDS, FOLDER, KINDS, faults
 from vllm_eagle_ext.compat import vllm_version
 
 PACKAGE = ROOT / "vllm_eagle_ext"
@@ -24,27 +22,18 @@ FAULTS = {fault.path.stem: fault for fault in faults()}
 SCRIPTS = sorted(name for name, fault in FAULTS.items() if fault.has_script)
 PLACE = re.compile(r"`([\w/]+\.py)`, `([\w.]+)`")
 LIMIT_S = 300
+STOCK = {"VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory) -> dict[str, tuple[int, str]]:
-    result = tmp_path_factory.mktemp("faults") / "result.json"
-    scripts = [str(FOLDER / f"{name}.py") for name in SCRIPTS]
-    stock = {"VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, "-m", "tests.support.vllm_faults_process", str(result), *scripts],
-        cwd=ROOT,
-        env={**os.environ, **stock},
-        check=True,
-        timeout=LIMIT_S,
-    )
-    return json.loads(result.read_text())
-
-
+@pytest.mark.long
 @pytest.mark.skipif(has_gpu(), reason="faults of vLLM's CPU build are among them")
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_fault_is_still_there(name, outcomes):
-    status, said = outcomes[name]
+def test_the_fault_is_still_there(name):
+    script = [sys.executable, str(FOLDER / f"{name}.py")]
+    done = subprocess.run(
+        script, env=os.environ | STOCK, stdout=-1, stderr=-2, text=True, timeout=LIMIT_S, check=False
+    )
+    status, said = done.returncode, done.stdout
     parts = FAULTS[name].parts
     if "fixed in 0.33" in parts["Releases"] and Version(vllm_version()) >= Version("0.33"):
         assert (status, said.splitlines()[-1].partition(":")[0]) == (1, "fault gone"), said
@@ -57,10 +46,6 @@ def test_the_fault_is_still_there(name, outcomes):
     assert last.startswith("fault present: "), said
 
 
-def test_the_page_is_what_the_command_writes():
-    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tools.faults_page --write"
-
-
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_docstring_has_all_parts(name):
     fault = FAULTS[name]
@@ -70,15 +55,6 @@ def test_a_docstring_has_all_parts(name):
     assert fault.has_script != ("No script" in fault.parts)
     assert fault.parts["Kind"].rstrip(".") in KINDS
     assert re.match(r"0\.32\b", fault.parts["Releases"])
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_the_cause_names_places_that_exist(name):
-    """In the installed release."""
-    places = PLACE.findall(FAULTS[name].parts["Cause"])
-    assert places
-    for path, member in places:
-        assert member in names_of(vllm_folder() / path), f"{path} has no {member}"
 
 
 def test_the_workarounds_name_places_that_exist():
@@ -94,14 +70,6 @@ def test_the_workarounds_name_places_that_exist():
 
 
 @cache
-def vllm_folder() -> Path:
-    found = importlib.util.find_spec("vllm")
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).parent
-
-
-@cache
 def names_of(path: Path) -> frozenset[str]:
     """Functions and classes of a file, methods as Class.method."""
     names = set()
@@ -112,10 +80,3 @@ def names_of(path: Path) -> frozenset[str]:
             methods = (each for each in node.body if isinstance(each, ast.FunctionDef))
             names.update(f"{node.name}.{each.name}" for each in methods)
     return frozenset(names)
-
-
-def test_scripts_need_vllm_alone():
-    for name in SCRIPTS:
-        code = (FOLDER / f"{name}.py").read_text().split('"""', 2)[2].strip()
-        assert "vllm_eagle_ext" not in code
-        assert len(code.splitlines()) <= 40, name

@@ -13,7 +13,6 @@ Cause: What a step computed is saved at the beginning of the next one: `handle_p
   `v1/worker/gpu/model_runner.py`, `GPUModelRunner.update_requests`, which clears the new blocks of
   targets with recurrent states, and after the copy of states into new blocks (`preprocess_state`).
 Releases: 0.32 (run), 0.33 (by reading).
-Also shown by: in engines with and without a draft `tests/e2e/test_offloading.py` (docs/hybrid.md).
 Workaround: Replay is not offered with a connector: `auto` takes one state block per draft token,
   `replay` is refused (`engine_rules/states.py`, `unsupported_by_replay`). With those, and without
   drafts, vLLM's fault stays: on V2 leave offloading off where the cache may fill up. A start with a

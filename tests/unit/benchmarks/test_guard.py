@@ -1,4 +1,4 @@
-"""What `make bench-guard` lets pass."""
+"""What `python -m benchmarks.guard` lets pass."""
 
 from __future__ import annotations
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
-
 import pytest
 import torch
 
 from benchmarks import step_times
-from benchmarks.step_times import BLOCK, KS, PAGE, RESULT, order, ratios, table
-from tests.support.engine import ROOT
+from benchmarks.step_times import KS, order, ratios, table
 
 
 def visit(number, kind, k, *seconds, context=200, requests=2):
@@ -60,12 +56,3 @@ def test_stock_is_timed_next_to_ours():
 def test_a_token_takes_keys_and_values_of_target_and_draft():
     layers = step_times.SHAPE.layers + 1
     assert step_times.token_bytes(torch.bfloat16) == 2 * layers * 8 * 128 * 2
-
-
-def test_the_page_has_the_table_of_the_result():
-    text = (ROOT / PAGE).read_text(encoding="utf-8")
-    written = re.search(BLOCK, text, flags=re.DOTALL)
-    assert written is not None
-    assert written[0].strip() == table(json.loads(RESULT.read_text())), (
-        "python -m benchmarks.step_times --write"
-    )

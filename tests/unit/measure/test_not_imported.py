@@ -50,6 +50,7 @@ def of(room: str, loaded: set[str]) -> set[str]:
     return {name for name in loaded if name == room or name.startswith(f"{room}.")}
 
 
+@pytest.mark.long
 def test_a_serving_process():
     """Registration, preflight, drafters and replay, all their modules."""
     loaded = loaded_by(SERVING)
@@ -64,7 +65,11 @@ def test_a_serving_process():
         pytest.param(["verify", "--help"], id="help of verify"),
         pytest.param(["bench", "--help"], id="help of bench"),
         pytest.param(["tune", "--help"], id="help of tune"),
-        pytest.param(["check", str(TINY / "postnorm"), "--target", str(TINY / "target")], id="check"),
+        pytest.param(
+            ["check", str(TINY / "postnorm"), "--target", str(TINY / "target")],
+            id="check",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             ["plan", "--target", str(TINY / "hybrid_target"), "-k", "7", "--gpu-mem", "80"], id="plan"
         ),

@@ -58,7 +58,7 @@ def limit(monkeypatch):
 
 @pytest.mark.skipif(not ON_X86, reason="a question of x86's libraries")
 def test_avx512_tells_which_kernels_there_are():
-    """Also with AVX2 alone: `make test ISA=avx2`. A command that imports no vLLM goes by this."""
+    """Also with AVX2 alone: `tools/isa.py avx2`. A command that imports no vLLM goes by this."""
     loaded = LoadedKernels()
     assert loaded.bf16 is not lacks_avx512()
     if is_release("0.32"):

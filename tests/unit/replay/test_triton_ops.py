@@ -37,10 +37,10 @@ def run(*command: str, timeout_s: float, **environment: str) -> str:
     return process.stdout
 
 
-def run_interpreted(marker: str, timeout_s: float) -> int:
-    """How many tests passed."""
+def run_interpreted(*arguments: str, timeout_s: float) -> int:
+    """How many tests of `interpreted` passed."""
     printed = run(
-        *("-m", "pytest", str(HERE / "interpreted"), "-m", marker, "-q", "-p", "no:cacheprovider"),
+        *("-m", "pytest", *arguments, "-q", "-p", "no:cacheprovider"),
         timeout_s=timeout_s,
         TRITON_INTERPRET="1",
         PYTHONPATH=python_path(TRITON_CPU),
@@ -50,15 +50,23 @@ def run_interpreted(marker: str, timeout_s: float) -> int:
     return int(summary[1])
 
 
+@pytest.mark.full
 @pytest.mark.skipif(has_gpu(), reason="pytest runs `interpreted` itself")
 def test_kernels():
-    assert run_interpreted("not full and not long", timeout_s=600) > 50
+    """Both kinds of kernels at the smallest sizes."""
+    files = (
+        "test_bits.py",
+        "test_commit.py",
+        "test_chunked.py::test_every_accept_length",
+    )
+    paths = (f"{HERE}/interpreted/{file}" for file in files)
+    assert run_interpreted(*paths, "-m", "not full and not long", timeout_s=600) > 30
 
 
 @pytest.mark.long
 @pytest.mark.skipif(has_gpu(), reason="pytest runs `interpreted` itself")
 def test_kernels_long():
-    assert run_interpreted("full or long", timeout_s=3600) > 10
+    assert run_interpreted(f"{HERE}/interpreted", timeout_s=3600) > 200
 
 
 def test_nothing_needs_vllm():

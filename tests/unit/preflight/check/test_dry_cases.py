@@ -33,7 +33,7 @@ def checked(case: StartCase, platform: str) -> tuple[str, list[str], dict[str, s
 
 
 @pytest.mark.promise("`check` says what a start would say")
-@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+@pytest.mark.parametrize("platform", [pytest.param("cpu", marks=pytest.mark.full), "cuda"])
 def test_check_says_what_a_start_says(tmp_path, platform):
     child = warm_child.of_device({"cpu": None, "cuda": "h100"}[platform])
     wrong, silent, count = [], [], 0
