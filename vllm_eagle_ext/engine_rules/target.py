@@ -8,8 +8,8 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.engine_rules.model_source import has_interface
 from vllm_eagle_ext.engine_rules.vllm_config import architecture_of, runner_of, text_of
-from vllm_eagle_ext.engine_rules.without_hidden_states import lacks_hidden_states
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedTargetError
 from vllm_eagle_ext.memory.parameter_count import head_read
 
@@ -19,6 +19,13 @@ WITHOUT_EMBEDDINGS = frozenset(
         "DeepseekForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM",
         "KimiK25ForConditionalGeneration", "KimiVLForConditionalGeneration",
         "MistralLarge3ForCausalLM",
+    }
+)  # fmt: skip
+# Whose class has the interface for whatever language model the config names.
+_HOLDING_ANY = frozenset(
+    {
+        "LlavaForConditionalGeneration", "Mistral3ForConditionalGeneration",
+        "PixtralForConditionalGeneration",
     }
 )  # fmt: skip
 # Those that vLLM's V1 proposer knows by name; from others it takes `image_token_index`.
@@ -139,22 +146,22 @@ def draft_head_reads_little(case: Case, config: Any) -> Iterable[Problem]:
 def hands_out_states(config: Any) -> bool:
     """Ask the class that serves a target for vLLM's interface.
 
-    vLLM's own classes are not imported but listed: an import may start CUDA, which vLLM puts off. A
-    target that replays is asked for as vLLM's, from which its class comes.
+    vLLM's own classes are read, not imported. A target that replays is asked for as vLLM's, from which its
+    class comes.
     """
-    from vllm_eagle_ext import compat
-
     target, architecture = config.model_config, architecture_of(config)
-    entry = target.registry.models.get(architecture)
-    is_vllms = str(getattr(entry, "module_name", "")).startswith("vllm.")
     inner = getattr(target.hf_text_config, "architectures", None)
-    lacks = lacks_hidden_states(architecture, compat.vllm_version(), inner)
-    if is_vllms and lacks is False:
-        return True
+    if architecture in _HOLDING_ANY and isinstance(inner, list) and inner:
+        architecture = str(inner[0])
+    # A class that vLLM does not know is another package's, or vLLM has its own words for it.
+    entry = target.registry.models.get(architecture)
+    module = str(getattr(entry, "module_name", ""))
+    if module.startswith("vllm."):
+        return has_interface(module, entry.class_name)
     from vllm.model_executor.models.interfaces import supports_eagle3
 
     served_by, _ = target.registry.resolve_model_cls(_architectures(config), target)
-    return bool(supports_eagle3(served_by)) and not (is_vllms and lacks)
+    return bool(supports_eagle3(served_by))
 
 
 def _architectures(config: Any) -> list[str]:
