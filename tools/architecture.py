@@ -40,7 +40,7 @@ LAYERS = (
         "base",
         (
             "version", "errors", "printable", "log", "failure_causes", "after_import",
-            "drafter_classes", "releases", "touched", "families.names", "families.*.names",
+            "drafter_classes", "releases", "touched", "families.*.names",
         ),  # fmt: skip
         "small modules that import no other layer",
         without=("vllm", "torch"),

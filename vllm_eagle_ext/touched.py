@@ -19,7 +19,7 @@ Nothing else replaces a name. What the package adds or sets, where, and when tha
 - In every process: drafters and replaying targets in ModelRegistry.models (plugin.py). Never, as above.
   An import hook in sys.meta_path until the modules to wrap are imported (after_import.py).
 - In the front end, with a draft:
-  - CONFIG_MAPPING of transformers, for the model type `dflash` (families/dflash/config.py), until
+  - CONFIG_MAPPING of transformers, for the model type `dflash` (families/dflash/config_writer.py), until
     transformers or vLLM has a config class for it;
   - resolved values in the draft's ModelConfig (preflight/apply.py, families/*/config_writer.py), until
     vLLM has one resolver of a draft's config;

@@ -77,7 +77,7 @@ def install_all(target: Any) -> list[str]:
     from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 
     from vllm_eagle_ext import architectures, compat
-    from vllm_eagle_ext.families.dflash import config
+    from vllm_eagle_ext.families.dflash import config_writer as config
     from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
     from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
     from vllm_eagle_ext.replay.ops import cpu

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads in vLLM's source whether a model class hands out the hidden states of its layers.
 
-An import would tell too, but may start CUDA, which vLLM puts off in the front end. Where a platform has a
-class of its own, one that has the interface counts for all.
+An import would tell too, but may start CUDA, which vLLM puts off in the front end. Where a platform has
+a class of its own, one that has the interface counts for all.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _definitions(module: str, name: str, depth: int = 0) -> Iterator[tuple[str, 
 
 @cache
 def _statements(module: str) -> tuple[ast.stmt, ...]:
-    """Return the definitions, assignments and imports of a module of vLLM; none where there is no file."""
+    """Return a module's classes, assignments and imports; none where there is no file."""
     path = _file(module)
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
     kinds = (ast.ClassDef, ast.Assign, ast.ImportFrom)

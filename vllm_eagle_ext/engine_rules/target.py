@@ -146,8 +146,8 @@ def draft_head_reads_little(case: Case, config: Any) -> Iterable[Problem]:
 def hands_out_states(config: Any) -> bool:
     """Ask the class that serves a target for vLLM's interface.
 
-    vLLM's own classes are read, not imported. A target that replays is asked for as vLLM's, from which its
-    class comes.
+    vLLM's own classes are read, not imported. A target that replays is asked for as vLLM's, from which
+    its class comes.
     """
     target, architecture = config.model_config, architecture_of(config)
     inner = getattr(target.hf_text_config, "architectures", None)

@@ -15,7 +15,7 @@ from vllm_eagle_ext.checkpoint import (
     read_config,
     read_draft_files,
 )
-from vllm_eagle_ext.checkpoint.origins import gguf_plugin_is_active
+from vllm_eagle_ext.checkpoint.draft_files import gguf_plugin_is_active
 from vllm_eagle_ext.checkpoint.registry import (
     drafter_of,
     method_may_lie_in_the_target,

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_eagle_ext.checkpoint.origins import download_command, split_subfolder
 from vllm_eagle_ext.checkpoint.registry import drafter_of
 from vllm_eagle_ext.checkpoint.rules.request import wanted_runner
+from vllm_eagle_ext.checkpoint.sources import download_command, split_subfolder
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.preflight.ask import speculative_keys
 from vllm_eagle_ext.preflight.platforms import usual_k

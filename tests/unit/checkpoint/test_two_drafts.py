@@ -44,15 +44,3 @@ def test_an_index_of_another_export(tmp_path):
         UnsupportedDraftError, match=r"if model\.safetensors holds the whole draft, remove"
     ):
         read_draft_files(str(tmp_path))
-
-
-def test_consolidated_weights_below_the_folder(tmp_path):
-    """vLLM would look for them in the folder itself, and load nothing."""
-    tiny_draft(tmp_path)
-    below = tmp_path / "original"
-    below.mkdir()
-    (below / "consolidated.safetensors").write_bytes(b"")
-    with pytest.raises(UnsupportedDraftError, match="name 'original' of it as the draft"):
-        read_draft_files(str(tmp_path))
-    (tmp_path / "model.safetensors").rename(tmp_path / "consolidated.safetensors")
-    assert read_draft_files(str(tmp_path)).tensors

@@ -26,9 +26,8 @@ from vllm_eagle_ext.checkpoint.foreign_drafts import (
 from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.checkpoint.target_facts import PLAIN_MODELS
 from vllm_eagle_ext.checkpoint.vocabulary_file import OPTION
-from vllm_eagle_ext.drafter_classes import Drafter
+from vllm_eagle_ext.drafter_classes import Drafter, drafters
 from vllm_eagle_ext.errors import OptionsError
-from vllm_eagle_ext.families.names import DRAFTERS
 
 # Served by vLLM itself, under their own names and rules.
 PASSED_THROUGH = frozenset(
@@ -68,7 +67,7 @@ class Candidate:
     def is_passed_through(self) -> bool:
         type_ = self.speculators_type
         if type_ is not None:
-            left = {name for one in DRAFTERS for name in one.excluded_architectures}
+            left = {name for one in drafters() for name in one.excluded_architectures}
             return self.architecture in left
         if self.drafter is not None:
             return False
@@ -90,7 +89,7 @@ class Candidate:
 
 def _prefixes() -> dict[str, str]:
     """Return method -> vLLM's name for it in architectures."""
-    return {each.method: each.prefix for each in DRAFTERS if not each.is_vllms}
+    return {each.method: each.prefix for each in drafters() if not each.is_vllms}
 
 
 @rule(Severity.ERROR)
