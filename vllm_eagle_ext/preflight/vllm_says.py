@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from traceback import walk_tb
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity
@@ -70,15 +71,19 @@ def _place(error: BaseException, draft: str, target: str) -> str:
 
 
 def _functions(error: BaseException) -> Iterator[str]:
+    for each in chain(error):
+        for frame, _ in walk_tb(each.__traceback__):
+            yield frame.f_code.co_name
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what it came from."""
     seen: set[int] = set()
-    now: BaseException | None = error
-    while now is not None and id(now) not in seen:
-        seen.add(id(now))
-        frame = now.__traceback__
-        while frame is not None:
-            yield frame.tb_frame.f_code.co_name
-            frame = frame.tb_next
-        now = now.__cause__ or now.__context__
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        yield each
+        seen.add(id(each))
+        each = each.__cause__ or each.__context__
 
 
 def words_of(error: BaseException) -> tuple[str, list[str]]:
