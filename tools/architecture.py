@@ -39,7 +39,7 @@ LAYERS = (
     Layer(
         "base",
         (
-            "version", "errors", "printable", "log", "failure_causes", "after_import",
+            "version", "errors", "printable", "log", "failure_causes",
             "drafter_classes", "releases", "touched", "families.*.names",
         ),  # fmt: skip
         "small modules that import no other layer",
@@ -54,7 +54,7 @@ LAYERS = (
     ),
     Layer(
         "device",
-        ("device", "cpu_kernels"),
+        ("device",),
         "a device, and a CPU's kernels",
         ("base",),
     ),
@@ -74,7 +74,7 @@ LAYERS = (
     ),
     Layer(
         "compat",
-        ("compat", "architectures", "schedulers"),
+        ("compat", "schedulers"),
         "vLLM's versions, schedulers, and replaced names",
         ("base",),
     ),

@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint.attention import asked_window
 from vllm_eagle_ext.checkpoint.aux_layers import NO_AUX_LAYERS, AuxLayers, Override
-from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.case import Case, DraftRequest
 from vllm_eagle_ext.checkpoint.consequences import mark_consequences
 from vllm_eagle_ext.checkpoint.draft_config import flatten, format_of, parse_config
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
@@ -24,14 +24,13 @@ from vllm_eagle_ext.checkpoint.read_spec import (
     without_padding,
 )
 from vllm_eagle_ext.checkpoint.registry import drafter_of
-from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.checkpoint.rope_config import rope_problems
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, rules_for
 from vllm_eagle_ext.checkpoint.rules.early import Candidate
 from vllm_eagle_ext.checkpoint.silent_keys import without_nulls
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
 from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
-from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file
+from vllm_eagle_ext.checkpoint.vocabulary import read_vocabulary_file
 from vllm_eagle_ext.drafter_classes import Drafter
 
 

@@ -20,10 +20,10 @@ from vllm_eagle_ext.checkpoint import (
     read_config,
     read_draft_files,
 )
+from vllm_eagle_ext.checkpoint.case import DraftRequest
 from vllm_eagle_ext.checkpoint.draft_config import published_architecture
 from vllm_eagle_ext.checkpoint.draft_files import OnValues, refuse_disguised
 from vllm_eagle_ext.checkpoint.registry import drafter_of, method_drafts_in_parallel
-from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.checkpoint.rules.request import wanted_runner
 from vllm_eagle_ext.checkpoint.rules.tensors import tensors_are_expected
 from vllm_eagle_ext.checkpoint.sources import FolderSource

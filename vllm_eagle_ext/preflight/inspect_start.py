@@ -15,6 +15,7 @@ from vllm_eagle_ext.checkpoint import (
     read_config,
     read_draft_files,
 )
+from vllm_eagle_ext.checkpoint.case import DraftRequest
 from vllm_eagle_ext.checkpoint.draft_files import gguf_plugin_is_active
 from vllm_eagle_ext.checkpoint.registry import (
     drafter_of,
@@ -22,7 +23,6 @@ from vllm_eagle_ext.checkpoint.registry import (
     methods,
     own_model_types,
 )
-from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.checkpoint.target_facts import PLAIN_MODELS, target_rope
 from vllm_eagle_ext.errors import EagleExtError, GgufDraftError, SpeculativeConfigError
 from vllm_eagle_ext.log import get_logger

@@ -32,7 +32,7 @@ from vllm_eagle_ext.checkpoint import (
     inspect_draft,
     read_draft_files,
 )
-from vllm_eagle_ext.checkpoint.request import DraftRequest
+from vllm_eagle_ext.checkpoint.case import DraftRequest
 from vllm_eagle_ext.checkpoint.rules import every_rule
 from vllm_eagle_ext.errors import EagleExtError
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import registry
+from vllm_eagle_ext.checkpoint.case import DraftRequest
 from vllm_eagle_ext.checkpoint.draft_config import format_of, published_architecture
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
@@ -23,9 +24,8 @@ from vllm_eagle_ext.checkpoint.foreign_drafts import (
     name_edit,
     own_architecture,
 )
-from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.checkpoint.target_facts import PLAIN_MODELS
-from vllm_eagle_ext.checkpoint.vocabulary_file import OPTION
+from vllm_eagle_ext.checkpoint.vocabulary import OPTION
 from vllm_eagle_ext.drafter_classes import Drafter, drafters
 from vllm_eagle_ext.errors import OptionsError
 

@@ -148,7 +148,7 @@ def test_reads_without_vllm_or_torch(tmp_path):
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['vllm'] = None\n"
         "from vllm_eagle_ext.checkpoint import *\n"
-        "from vllm_eagle_ext.checkpoint.request import DraftRequest\n"
+        "from vllm_eagle_ext.checkpoint.case import DraftRequest\n"
         f"target = TargetFacts(num_layers={LAYERS}, hidden_size={HIDDEN}, vocab_size={VOCAB})\n"
         f"print(inspect_draft(read_draft_files({str(folder)!r}), target, DraftRequest()).spec.title)"
     )
