@@ -41,7 +41,11 @@ def stock_gaps(case: Case) -> list[str]:
         gaps.append("nulls stop transformers or vLLM at keys that config.json need not state")
     if case.spec.family.has_flags:
         gaps += _flags(case)
-    elif case.spec.family.method == "dflash" and _is_made_causal(case):
+    elif (
+        case.spec.family.method == "dflash"
+        and case.spec.format == "speculators"
+        and case.config.sliding_window_non_causal is False
+    ):
         gaps.append("sliding_window_non_causal is taken to mean that every layer is causal")
     return gaps
 
@@ -51,10 +55,6 @@ def _nulls(block: Mapping[str, Any]) -> Iterator[str]:
     for key in ROPES:
         rope = block.get(key)
         yield from (name for name, value in dict(rope or {}).items() if value is None)
-
-
-def _is_made_causal(case: Case) -> bool:
-    return case.spec.format == "speculators" and case.config.sliding_window_non_causal is False
 
 
 def _layer_gaps(case: Case) -> Iterator[str]:
