@@ -185,10 +185,16 @@ def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[
     Raises:
         UnsupportedDraftError: no weights at all, an index that names none, or a missing shard of it.
     """
-    found = {name: size for name, size in sorted(files.items()) if _is_weights(name)}
+    # What vLLM's search finds; it skips names that begin with a dot.
+    shards = {
+        name: size
+        for name, size in sorted(files.items())
+        if name.endswith(".safetensors") and not name.startswith(".")
+    }
     index_name = _INDEX
-    if consolidated := fnmatch_filter(found, _CONSOLIDATED):
-        found, index_name = {name: found[name] for name in consolidated}, _CONSOLIDATED_INDEX
+    if consolidated := fnmatch_filter(shards, _CONSOLIDATED):
+        shards, index_name = {name: shards[name] for name in consolidated}, _CONSOLIDATED_INDEX
+    # What an index names of that.
     index = read_json(source, files, index_name)
     if index is not None:
         named = index.get("weight_map")
@@ -196,25 +202,21 @@ def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[
         if not named or not is_map:
             raise _damaged(source, index_name, "an index with a weight_map", "weight_map maps no names")
         wanted = sorted(set(named.values()))
-        missing = [name for name in wanted if name not in found]
+        missing = [name for name in wanted if name not in shards]
         if missing:
             names = ", ".join(missing[:5])[:_CLIP]
-            others = ", ".join(name for name in found if name not in wanted)[:_CLIP]
+            others = ", ".join(name for name in shards if name not in wanted)[:_CLIP]
             stale = (
                 f"; if {others} holds the whole draft, remove {index_name}, which is of another export"
             )
             why = f"without {names}, which {index_name} names"
             raise _incomplete(source, why, "finish the download" + stale * bool(others))
-        return {name: found[name] for name in wanted}
-    if found or any(name.endswith((".bin", ".pt")) and name != "mask_embedding.pt" for name in files):
-        return found
+        return {name: shards[name] for name in wanted}
+    # Without one all of it, or only pickled files.
+    if shards or any(name.endswith((".bin", ".pt")) and name != "mask_embedding.pt" for name in files):
+        return shards
     refuse_gguf(source.model, files, field)
     raise _incomplete(source, "without any *.safetensors")
-
-
-def _is_weights(name: str) -> bool:
-    """Say whether vLLM's search finds the file; it skips names that begin with a dot."""
-    return name.endswith(".safetensors") and not name.startswith(".")
 
 
 def _incomplete(

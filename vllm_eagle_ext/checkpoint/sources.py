@@ -250,6 +250,7 @@ def _open_hub(
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
+    # The hub itself, where it can be reached.
     problem = "the hub is switched off by HF_HUB_OFFLINE"
     if not constants.HF_HUB_OFFLINE:
         hub = HubSource(model, revision, token)
@@ -258,6 +259,7 @@ def _open_hub(
             return hub
         except Exception as error:  # noqa: BLE001 - the hub library's transport differs by release
             problem = f"the hub said: {_brief(error)}"
+    # Else what its cache has.
     try:
         cached = snapshot_download(
             repository, revision=revision, cache_dir=download_dir, local_files_only=True

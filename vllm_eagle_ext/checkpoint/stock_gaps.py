@@ -15,7 +15,7 @@ from vllm_eagle_ext.checkpoint.silent_keys import ROPES
 from vllm_eagle_ext.checkpoint.tensors import COMPUTED
 
 # Published architectures that vLLM's registry lacks, also with its name for the method in front.
-UNKNOWN = {
+UNKNOWN_ARCHITECTURES = {
     "CosyVoice3Eagle3LlamaForCausalLM", "LlamaEagle3DraftModel", "GptOssEagle3DraftModel",
     "PEagleDraftModel", "PeagleLlamaForCausalLM", "PeagleQwen3ForCausalLM", "Qwen3Eagle3Model",
     "DeepseekV3Eagle3DraftModel", "Qwen3DFlashDraftModel", "QwenDFlashDraftModel",
@@ -81,7 +81,7 @@ def _layer_block(case: Case) -> Mapping[str, Any]:
 
 def _names(case: Case) -> Iterator[str]:
     config, spec = case.files.config, case.spec
-    if spec.architecture in UNKNOWN:
+    if spec.architecture in UNKNOWN_ARCHITECTURES:
         yield f"it has no class {spec.architecture}"
     if config.get("model_type") in own_model_types():
         yield f"it knows no model type {config['model_type']}"

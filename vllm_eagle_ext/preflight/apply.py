@@ -101,6 +101,7 @@ def _drop_rope_sections(hf_config: Any) -> None:
 
 def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
     """List the tensors to load: by the safetensors headers, else by what the config promises."""
+    # The headers say what is there; without them some tensors may be missing.
     table = case.expected
     loaded = {name: expected for name, expected in table.items() if name != "t2d"}
     if case.has_tensors:

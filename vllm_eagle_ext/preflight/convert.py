@@ -60,6 +60,7 @@ def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conv
             field="DRAFT", value=result.request.draft, allowed="one that `vllm-eagle check` approves",
             remedy="run it, and correct what it names",
         )  # fmt: skip
+    # What no copy could say, or was not tried.
     _require_files(result, case)
     if reasons := list(_untried(result, case)):
         raise _refused(result, reasons)
@@ -69,6 +70,7 @@ def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conv
         return None
     if case.spec.family.stock_config is None:
         raise _refused(result, gaps or [f"this format was not tried with {case.spec.title} drafts"])
+    # The copy's config, and what vLLM would still get wrong with it.
     name = (
         os.path.abspath(result.target_name) if os.path.isdir(result.target_name) else result.target_name
     )

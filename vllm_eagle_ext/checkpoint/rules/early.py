@@ -16,7 +16,7 @@ from vllm_eagle_ext.checkpoint.foreign_drafts import (
     ANOTHER,
     EAGLE_1,
     EAGLE_1_OF_VLLM,
-    REFUSED,
+    REFUSED_ARCHITECTURES,
     SPECULATORS_CLASSES,
     UNREAD_TYPES,
     foreign_part,
@@ -43,7 +43,7 @@ IN_THE_TARGET, IN_TARGETS_OF = "DSparkDraftModel", frozenset({"deepseek_v4", "de
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class DraftClaim:
     files: DraftFiles
     flat: Mapping[str, Any]
     request: DraftRequest
@@ -93,7 +93,7 @@ def _prefixes() -> dict[str, str]:
 
 
 @rule(Severity.ERROR)
-def architecture_is_named(draft: Candidate) -> Iterable[Problem]:
+def architecture_is_named(draft: DraftClaim) -> Iterable[Problem]:
     if not draft.architecture and draft.speculators_type is None:
         yield Problem(
             field="architectures of the draft's config.json",
@@ -109,7 +109,7 @@ def _how_to_name(files: DraftFiles) -> str:
 
 
 @rule(Severity.ERROR)
-def speculators_type_is_named(draft: Candidate) -> Iterable[Problem]:
+def speculators_type_is_named(draft: DraftClaim) -> Iterable[Problem]:
     """Refuse a config with a `speculators_config`, but no type: vLLM takes it for one of that format."""
     if draft.speculators_type is None and format_of(draft.files.config) == "speculators":
         yield Problem(
@@ -126,7 +126,7 @@ def _any_of(names: Iterable[str]) -> str:
 
 
 @rule(Severity.ERROR)
-def architecture_is_served(draft: Candidate) -> Iterable[Problem]:
+def architecture_is_served(draft: DraftClaim) -> Iterable[Problem]:
     if draft.is_eagle_1:
         field, allowed = "architectures of the draft's config.json", "what its tensors are"
         yield Problem(field=field, value=draft.architecture, allowed=allowed, remedy=EAGLE_1)
@@ -159,7 +159,7 @@ def _why_not_this_type(type_: object) -> str:
 def _why_not_this_name(name: str, files: DraftFiles) -> str:
     """Say what keeps a draft from being served: its kind, or only its name."""
     is_vllms = name.startswith("Eagle") and not name.startswith("Eagle3")
-    if reason := EAGLE_1_OF_VLLM if is_vllms else REFUSED.get(name):
+    if reason := EAGLE_1_OF_VLLM if is_vllms else REFUSED_ARCHITECTURES.get(name):
         joined = ", or" if '"method"' in reason else ";"
         return f"{reason}{joined} {ANOTHER}"
     if type_ := SPECULATORS_CLASSES.get(name):
@@ -175,7 +175,7 @@ def _why_not_this_name(name: str, files: DraftFiles) -> str:
 
 
 @rule(Severity.ERROR)
-def dspark_is_no_part_of_the_target(draft: Candidate) -> Iterable[Problem]:
+def dspark_is_no_part_of_the_target(draft: DraftClaim) -> Iterable[Problem]:
     """Refuse a DSpark draft whose model type vLLM does not read as a draft's.
 
     vLLM goes by the model type, and would look for the weights among those of the target.
@@ -193,7 +193,7 @@ def dspark_is_no_part_of_the_target(draft: Candidate) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
+def model_type_is_readable(draft: DraftClaim) -> Iterable[Problem]:
     """Refuse a config without a model type, and DeepSeek's own types.
 
     vLLM takes drafts of some targets' types for multi-token-prediction heads. DeepSeek's are found in
@@ -220,7 +220,7 @@ def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def method_fits_the_architecture(draft: Candidate) -> Iterable[Problem]:
+def method_fits_the_architecture(draft: DraftClaim) -> Iterable[Problem]:
     """Refuse a method that is not the architecture's.
 
     Without a method vLLM goes by words in the draft's path, and falls back to draft_model.
@@ -239,7 +239,7 @@ def method_fits_the_architecture(draft: Candidate) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, error=OptionsError)
-def draft_vocabulary_has_a_drafter(draft: Candidate) -> Iterable[Problem]:
+def draft_vocabulary_has_a_drafter(draft: DraftClaim) -> Iterable[Problem]:
     """Refuse the option for a draft that plain vLLM loads, which would not follow it."""
     if draft.is_passed_through and draft.request.options.draft_vocabulary is not None:
         yield Problem(
