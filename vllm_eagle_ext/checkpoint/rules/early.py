@@ -95,34 +95,28 @@ def _prefixes() -> dict[str, str]:
 @rule(Severity.ERROR)
 def architecture_is_named(draft: DraftClaim) -> Iterable[Problem]:
     if not draft.architecture and draft.speculators_type is None:
+        fitting = own_architecture(draft.files)
         yield Problem(
             field="architectures of the draft's config.json",
             value=draft.files.config.get("architectures"),
             allowed="a list with one name, such as ['LlamaForCausalLMEagle3']",
-            remedy=_how_to_name(draft.files),
+            remedy=f"by its tensors, {name_edit(fitting)}"
+            if fitting
+            else "name the class of its trainer there",
         )
-
-
-def _how_to_name(files: DraftFiles) -> str:
-    fitting = own_architecture(files)
-    return f"by its tensors, {name_edit(fitting)}" if fitting else "name the class of its trainer there"
 
 
 @rule(Severity.ERROR)
 def speculators_type_is_named(draft: DraftClaim) -> Iterable[Problem]:
     """Refuse a config with a `speculators_config`, but no type: vLLM takes it for one of that format."""
     if draft.speculators_type is None and format_of(draft.files.config) == "speculators":
+        *others, last = dict.fromkeys(type_ for type_, _ in registry.speculators())
         yield Problem(
             field="speculators_model_type of the draft's config.json",
             value=None,
-            allowed=_any_of(dict.fromkeys(type_ for type_, _ in registry.speculators())),
+            allowed=f"{', '.join(others)} or {last}",
             remedy="add the type to config.json: the kind of draft that speculators trained",
         )
-
-
-def _any_of(names: Iterable[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
 
 
 @rule(Severity.ERROR)
@@ -133,12 +127,15 @@ def architecture_is_served(draft: DraftClaim) -> Iterable[Problem]:
     if draft.is_eagle_1 or draft.drafter or draft.is_passed_through:
         return
     if draft.speculators_type is not None:
-        layer = draft.flat.get("model_type")
+        layer, name = draft.flat.get("model_type"), str(draft.speculators_type)
+        why = UNREAD_TYPES.get(name, "vLLM reads no speculators draft of this type")
+        if name in {kind for kind, _ in registry.speculators()}:
+            why = f"no drafter computes {name} on such layers"
         yield Problem(
             field="speculators_model_type and model_type of its transformer_layer_config",
             value=(draft.speculators_type, layer),
             allowed=", ".join(f"{kind} on {type_}" for kind, type_ in sorted(registry.speculators())),
-            remedy=_why_not_this_type(draft.speculators_type),
+            remedy=f"{why}; {ANOTHER}",
         )
     elif draft.architecture:
         yield Problem(
@@ -147,13 +144,6 @@ def architecture_is_served(draft: DraftClaim) -> Iterable[Problem]:
             allowed=", ".join(sorted(registry.published())),
             remedy=_why_not_this_name(draft.architecture, draft.files),
         )
-
-
-def _why_not_this_type(type_: object) -> str:
-    name = type_ if isinstance(type_, str) else ""
-    if name in {kind for kind, _ in registry.speculators()}:
-        return f"no drafter computes {name} on such layers; {ANOTHER}"
-    return f"{UNREAD_TYPES.get(name, 'vLLM reads no speculators draft of this type')}; {ANOTHER}"
 
 
 def _why_not_this_name(name: str, files: DraftFiles) -> str:
