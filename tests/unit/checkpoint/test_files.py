@@ -161,15 +161,6 @@ def test_no_weights(tmp_path):
         read_draft_files(str(tmp_path))
 
 
-@pytest.mark.parametrize("with_config", [True, False])
-def test_gguf_alone(tmp_path, with_config):
-    (tmp_path / "draft.gguf").write_bytes(b"GGUF")
-    if with_config:
-        write_draft(tmp_path, draft_config(num_aux=3, post_norm=True), None)
-    with pytest.raises(UnsupportedDraftError, match="use the safetensors it was converted from"):
-        read_draft_files(str(tmp_path))
-
-
 @pytest.mark.promise("GGUF is refused")
 def test_gguf_file(tmp_path):
     file = tmp_path / "draft.gguf"
