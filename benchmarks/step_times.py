@@ -32,7 +32,7 @@ import typer
 from benchmarks.gpu_shapes import dense_pair
 from benchmarks.machine import machine
 from benchmarks.shapes.dense import LLAMA_8B
-from vllm_eagle_ext.cpu_kernels import LoadedKernels
+from vllm_eagle_ext.device import LoadedKernels
 from vllm_eagle_ext.measure.bench.engines import lists_of
 from vllm_eagle_ext.measure.engine.client import PROBE, EngineProcess
 from vllm_eagle_ext.measure.engine.held_length import SCHEDULER, schedule_of

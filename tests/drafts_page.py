@@ -11,8 +11,7 @@ import sys
 
 from tests.support.engine import ROOT
 from vllm_eagle_ext.checkpoint import registry
-from vllm_eagle_ext.drafter_classes import Drafter
-from vllm_eagle_ext.families.names import DRAFTERS
+from vllm_eagle_ext.drafter_classes import Drafter, drafters
 
 PAGE = ROOT / "docs/drafts.md"
 _BLOCK = re.compile(r"(?<=<!-- architectures:begin -->\n).*?(?=<!-- architectures:end -->)", re.DOTALL)
@@ -21,7 +20,7 @@ _BLOCK = re.compile(r"(?<=<!-- architectures:begin -->\n).*?(?=<!-- architecture
 def architectures() -> list[str]:
     """The rows, one per drafter class, with a head."""
     head = ["|served as|families|`method`|architecture in `config.json`|speculators type|"]
-    return [*head, "|---|---|---|---|---|", *(_row(drafter) for drafter in DRAFTERS)]
+    return [*head, "|---|---|---|---|---|", *(_row(drafter) for drafter in drafters())]
 
 
 def _row(drafter: Drafter) -> str:

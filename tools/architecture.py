@@ -39,8 +39,8 @@ LAYERS = (
     Layer(
         "base",
         (
-            "version", "errors", "printable", "log", "failure_causes", "after_import",
-            "drafter_classes", "releases", "touched", "families.names", "families.*.names",
+            "version", "errors", "printable", "log", "failure_causes",
+            "drafter_classes", "releases", "touched", "families.*.names",
         ),  # fmt: skip
         "small modules that import no other layer",
         without=("vllm", "torch"),
@@ -54,7 +54,7 @@ LAYERS = (
     ),
     Layer(
         "device",
-        ("device", "cpu_kernels"),
+        ("device",),
         "a device, and a CPU's kernels",
         ("base",),
     ),
@@ -74,7 +74,7 @@ LAYERS = (
     ),
     Layer(
         "compat",
-        ("compat", "architectures", "schedulers"),
+        ("compat", "schedulers"),
         "vLLM's versions, schedulers, and replaced names",
         ("base",),
     ),

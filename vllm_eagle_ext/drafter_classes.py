@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every process of vLLM knows of a drafter class; `families/*/names.py` has one record for each.
 
-Every process of vLLM imports this module, so that it holds data and imports nothing.
+Every process of vLLM imports this module and those records, so that they hold only data.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from pkgutil import resolve_name
+
+FOLDERS = ("eagle3", "dflash", "dflash2")  # in the order in which families are tried on a draft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +40,8 @@ class Drafter:
     speculators: tuple[tuple[str, str], ...] = ()  # (speculators_model_type, model_type of the layer)
     # Names that are also those of other drafts: (architecture, model_type) in config.json.
     published_with_type: tuple[tuple[str, str], ...] = ()
-    excluded_architectures: tuple[
-        str, ...
-    ] = ()  # architectures of these speculators types that go to vLLM unchecked
+    # Of drafts of these speculators types that go to vLLM unchecked.
+    excluded_architectures: tuple[str, ...] = ()
     is_vllms: bool = False  # vLLM's own class, on a config that the preflight has resolved
     vllms_class: str = ""  # of vLLM's package, where it is not called like the architecture
     may_lie_in_the_target: bool = False  # a draft of the method may be a part of the target's files
@@ -69,6 +72,13 @@ class Drafter:
 
 
 _SHOWN_AS = {"dflash": "DFlash", "eagle3": "Eagle3"}
+
+
+@cache
+def drafters() -> list[Drafter]:
+    """Return the drafter classes of all families; `register_families` adds those of other families."""
+    places = [f"vllm_eagle_ext.families.{folder}.names:DRAFTERS" for folder in FOLDERS]
+    return [drafter for place in places for drafter in resolve_name(place)]
 
 
 QWEN3 = Backbone(

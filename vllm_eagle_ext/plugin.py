@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vllm_eagle_ext import compat, failed_start
-from vllm_eagle_ext.families.names import DRAFTERS
+from vllm_eagle_ext.drafter_classes import drafters
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.releases import is_tested
 
@@ -25,7 +25,7 @@ def registered_drafters() -> dict[str, str]:
     change them. Paths are those of packages: only then vLLM hashes the whole folder into its model-info
     cache.
     """
-    return {each.architecture: each.registration for each in DRAFTERS if not each.is_vllms}
+    return {each.architecture: each.registration for each in drafters() if not each.is_vllms}
 
 
 def aliases() -> dict[str, str]:
@@ -33,7 +33,7 @@ def aliases() -> dict[str, str]:
 
     Only those that it does not know are registered.
     """
-    return {name: drafter.registration for drafter in DRAFTERS for name in drafter.aliases}
+    return {name: drafter.registration for drafter in drafters() for name in drafter.aliases}
 
 
 def register() -> None:

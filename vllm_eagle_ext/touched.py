@@ -17,9 +17,9 @@ Nothing else replaces a name. What the package adds or sets, where, and when tha
 
 - On installation: the entry point in vllm.general_plugins (pyproject.toml). Never: vLLM's own way.
 - In every process: drafters and replaying targets in ModelRegistry.models (plugin.py). Never, as above.
-  An import hook in sys.meta_path until the modules to wrap are imported (after_import.py).
+  An import hook in sys.meta_path until the modules to wrap are imported (compat.py:when_loaded).
 - In the front end, with a draft:
-  - CONFIG_MAPPING of transformers, for the model type `dflash` (families/dflash/config.py), until
+  - CONFIG_MAPPING of transformers, for the model type `dflash` (families/dflash/config_writer.py), until
     transformers or vLLM has a config class for it;
   - resolved values in the draft's ModelConfig (preflight/apply.py, families/*/config_writer.py), until
     vLLM has one resolver of a draft's config;
@@ -29,7 +29,7 @@ Nothing else replaces a name. What the package adds or sets, where, and when tha
     (failed_start.py), until vLLM's front end raises the error of the worker;
   - gauges in prometheus_client's registry (metrics.py). Never: its documented way.
 - With replay:
-  - MODELS_CONFIG_MAP and the target's architecture (architectures.py), until vLLM lets a plugin choose
+  - MODELS_CONFIG_MAP and the target's architecture (compat.py), until vLLM lets a plugin choose
     the architecture and finds a config's update by class;
   - in a worker the class of QwenGatedDeltaNetAttention layers with their _forward_method
     (replay/layer.py), until vLLM takes such layers from a registry; the target's class back to vLLM's if

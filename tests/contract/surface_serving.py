@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.contract.name import Name
-from vllm_eagle_ext.engine_rules.target import NAMED
+from vllm_eagle_ext.engine_rules.target import V1_IMAGE_TOKEN_CLASSES
 
 _PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
@@ -51,7 +51,7 @@ SERVING = (
         _PROPOSER,
         "SpecDecodeBaseProposer.load_model",
         "V1: targets whose image token it finds by the name of their class",
-        contains=NAMED,
+        contains=V1_IMAGE_TOKEN_CLASSES,
     ),
     Name(
         "vllm.v1.core.kv_cache_utils",

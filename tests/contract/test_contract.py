@@ -10,11 +10,10 @@ import pytest
 
 from tests.contract import changes
 from tests.contract.check import check, failures, folder_source, installed_source
-from tests.contract.hidden_states import Release
 from tests.contract.surface import SURFACE, Name
 from tests.contract.surface_described import DESCRIBED_CUDA
 from vllm_eagle_ext import compat
-from vllm_eagle_ext.engine_rules.without_hidden_states import WITHOUT_HIDDEN_STATES, lacks_hidden_states
+from vllm_eagle_ext.engine_rules.model_source import has_interface
 
 pytestmark = pytest.mark.promise("vLLM has every name and behaviour that the package uses")
 
@@ -42,12 +41,6 @@ def is_importable(module: str, name: str) -> bool:
     return True
 
 
-def test_the_list_of_targets_without_states_is_vllms():
-    lacking = Release(installed_source).without_states()
-    assert {name for name in lacking if not lacks_hidden_states(name, compat.vllm_version())} == set()
-    assert WITHOUT_HIDDEN_STATES[".".join(compat.vllm_version().split(".")[:2])] == lacking
-
-
 def test_reading_says_what_vllms_classes_say():
     """Of a few that import without a GPU: both ways round, and one whose interface is inherited."""
     from vllm.model_executor.models import ModelRegistry
@@ -58,9 +51,9 @@ def test_reading_says_what_vllms_classes_say():
         ("TransformersForCausalLM", True), ("Qwen2VLForConditionalGeneration", False),
         ("LongcatFlashForCausalLM", False), ("StableLmForCausalLM", False), ("GemmaForCausalLM", False),
     ):  # fmt: skip
-        served_by = ModelRegistry.models[architecture].load_model_cls()
-        assert supports_eagle3(served_by) is has_states, architecture
-        assert lacks_hidden_states(architecture, compat.vllm_version()) is not has_states
+        entry = ModelRegistry.models[architecture]
+        assert supports_eagle3(entry.load_model_cls()) is has_states, architecture
+        assert has_interface(entry.module_name, entry.class_name) is has_states, architecture
 
 
 def test_a_changed_surface_is_named():

@@ -15,7 +15,7 @@ from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB, write_target
 from tests.support.drafter import build, resolve, resolve_for_v2
 from tests.support.drafts import MASK_TOKEN, VLLMS, Draft, write
 from tests.support.mla_reference import MlaReference
-from vllm_eagle_ext.cpu_kernels import LoadedKernels
+from vllm_eagle_ext.device import LoadedKernels
 from vllm_eagle_ext.engine_rules.weights import WEIGHTS_FIELD
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.reference.dflash import DFlash2Reference, DFlashReference, DSparkReference

@@ -76,8 +76,8 @@ def install_all(target: Any) -> list[str]:
     import torch
     from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 
-    from vllm_eagle_ext import architectures, compat
-    from vllm_eagle_ext.families.dflash import config
+    from vllm_eagle_ext import compat
+    from vllm_eagle_ext.families.dflash import config_writer as config
     from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
     from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
     from vllm_eagle_ext.replay.ops import cpu
@@ -86,7 +86,7 @@ def install_all(target: Any) -> list[str]:
     compat.install_in_worker(commit_on_v1)
     compat.accept_by_lot()
     config.register()
-    architectures.use_architecture(target, REPLAYING_TARGETS[target.architecture])
+    compat.use_architecture(target, REPLAYING_TARGETS[target.architecture])
 
     layer = QwenGatedDeltaNetAttention.__new__(QwenGatedDeltaNetAttention)
     torch.nn.Module.__init__(layer)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from vllm_eagle_ext import after_import, compat
+from vllm_eagle_ext import compat
 from vllm_eagle_ext.releases import is_tested
 
 
@@ -48,7 +48,7 @@ def test_acts_at_once_on_a_loaded_module(monkeypatch):
     module = types.ModuleType("eagle_ext_probe")
     monkeypatch.setitem(sys.modules, "eagle_ext_probe", module)
     seen = []
-    after_import.when_loaded("eagle_ext_probe", seen.append)
+    compat.when_loaded("eagle_ext_probe", seen.append)
     assert seen == [module]
 
 
@@ -60,15 +60,15 @@ def test_acts_once_after_a_later_import(monkeypatch, tmp_path):
     def first(module):
         seen.append(module.VALUE)
 
-    after_import.when_loaded("eagle_ext_late", first)
-    after_import.when_loaded("eagle_ext_late", first)
-    after_import.when_loaded("eagle_ext_late", lambda module: seen.append("another"))
+    compat.when_loaded("eagle_ext_late", first)
+    compat.when_loaded("eagle_ext_late", first)
+    compat.when_loaded("eagle_ext_late", lambda module: seen.append("another"))
     importlib.util.find_spec("eagle_ext_late")  # a look is no import
     assert seen == []
     import eagle_ext_late  # noqa: F401
 
     assert sorted(seen, key=str) == [7, "another"]
-    waiting = [f.name for f in sys.meta_path if isinstance(f, after_import._AfterImport)]
+    waiting = [f.name for f in sys.meta_path if isinstance(f, compat._AfterImport)]
     assert "eagle_ext_late" not in waiting  # a registered plugin may wait for modules of vLLM's
     monkeypatch.delitem(sys.modules, "eagle_ext_late")
 
@@ -76,7 +76,7 @@ def test_acts_once_after_a_later_import(monkeypatch, tmp_path):
 def test_an_action_that_fails_does_not_break_the_import(monkeypatch, tmp_path, vllm_log):
     (tmp_path / "eagle_ext_moved.py").write_text("VALUE = 7\n")
     monkeypatch.syspath_prepend(tmp_path)
-    after_import.when_loaded("eagle_ext_moved", lambda module: module.EngineArgs)
+    compat.when_loaded("eagle_ext_moved", lambda module: module.EngineArgs)
     import eagle_ext_moved
 
     assert eagle_ext_moved.VALUE == 7

@@ -8,7 +8,7 @@ import pytest
 
 import vllm_eagle_ext
 from vllm_eagle_ext import compat, plugin
-from vllm_eagle_ext.families.names import DRAFTERS
+from vllm_eagle_ext.drafter_classes import drafters
 
 pytestmark = pytest.mark.promise("the package costs a process without a draft next to nothing")
 
@@ -71,7 +71,7 @@ def test_names_survive_vllms_rewriting_of_architectures():
     from transformers import LlamaConfig
     from vllm.transformers_utils.configs.eagle import EAGLEConfig
 
-    methods = {drafter.architecture: drafter.method for drafter in DRAFTERS}
+    methods = {drafter.architecture: drafter.method for drafter in drafters()}
     for name in plugin.registered_drafters():
         assert "EagleExt" in name
         method = methods[name]
@@ -93,7 +93,7 @@ def test_names_that_vllm_does_not_know_lead_to_classes():
     import importlib
 
     registered = set(plugin.registered_drafters())
-    for drafter in DRAFTERS:
+    for drafter in drafters():
         module, name = drafter.registration.split(":")
         assert isinstance(getattr(importlib.import_module(module), name), type)
         assert drafter.is_vllms or drafter.architecture in registered

@@ -1,17 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One draft with its target and what is asked of it: what the rules look at."""
+"""One draft with its target and what is asked of it: what the rules look at, and all that they see of an
+engine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
-from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.checkpoint.spec import DraftSpec, Expected
 from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
+from vllm_eagle_ext.options import Options
+
+Runner = Literal["v1", "v2"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftRequest:
+    """Holds what a user asks of a draft. None: not said, and what depends on it is not judged."""
+
+    options: Options = field(default_factory=Options)
+    method: str | None = None
+    k: int | None = None
+    max_model_len: int | None = None
+    runner: Runner | None = None
+    parallel_drafting: bool | None = None
+    # Whether the V2 runner wants aux states whatever the draft's config says, as 0.32's does.
+    v2_needs_aux_states: bool = True
+    registered: frozenset[str] = frozenset()  # architectures of others that this vLLM knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

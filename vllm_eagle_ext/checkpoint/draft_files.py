@@ -6,12 +6,15 @@ Everything read is bounded, nothing is unpickled, no code of the checkpoint runs
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import filter as fnmatch_filter
+from importlib.metadata import entry_points
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from vllm_eagle_ext.checkpoint.headers import (
     GLANCE,
@@ -24,10 +27,10 @@ from vllm_eagle_ext.checkpoint.headers import (
     parse_header,
     parse_json,
 )
-from vllm_eagle_ext.checkpoint.origins import refuse_gguf, refuse_nested
 from vllm_eagle_ext.checkpoint.sources import (
     DRAFT_FIELD,
     FolderSource,
+    Place,
     Source,
     field_name,
     open_source,
@@ -35,7 +38,7 @@ from vllm_eagle_ext.checkpoint.sources import (
     refuse_pattern,
 )
 from vllm_eagle_ext.checkpoint.tensors import COMPUTED, Survey, canonical_name
-from vllm_eagle_ext.errors import UnsupportedDraftError
+from vllm_eagle_ext.errors import GgufDraftError, UnsupportedDraftError
 
 OnValues = Callable[[int, int], None]  # bytes read so far, of how many
 JSON_LIMIT = 4 * 2**20  # bytes of config.json or of an index
@@ -62,36 +65,27 @@ class DraftFiles:
 
 
 def read_draft_files(
-    model: str,
-    *,
-    revision: str | None = None,
-    token: bool | str | None = None,
-    download_dir: str | None = None,
-    field: str = DRAFT_FIELD,
-    subfolders: bool = False,
-    on_values: OnValues | None = None,
+    model: str, *, on_values: OnValues | None = None, **place: Unpack[Place]
 ) -> DraftFiles:
     """Read a draft from a folder, or from the hub by byte ranges or through its cache.
 
     Args:
-        field: what an error about its name says was wrong.
-        subfolders: read OWNER/NAME/FOLDER of the hub too, which vLLM does not.
         on_values: read the values of every tensor, and tell how many bytes of how many were read.
 
     Raises:
         UnsupportedDraftError: not to be had, or a file that is missing, damaged or too large.
     """
+    # The place, and config.json.
+    field = place.get("field", DRAFT_FIELD)
     refuse_gguf(model, [model], field)
-    source = open_source(
-        model, revision=revision, token=token, download_dir=download_dir, field=field,
-        subfolders=subfolders,
-    )  # fmt: skip
+    source = open_source(model, **place)
     files = source.files()
     refuse_pattern(source, field)
     config = read_json(source, files, "config.json")
     if config is None:
         refuse_gguf(model, files, field)
         raise without_config(model, files, field)
+    # The weights: pickled ones stay closed, of others the headers tell.
     folder = source.folder if isinstance(source, FolderSource) else None
     shards = _draft_shards(source, files, field)
     if not shards:
@@ -102,7 +96,7 @@ def read_draft_files(
     if on_values is not None:
         from vllm_eagle_ext.checkpoint.survey import survey_tensors
 
-        read = {name: one for name, one in tensors.items() if not name.endswith(COMPUTED)}
+        read = {name: header for name, header in tensors.items() if not name.endswith(COMPUTED)}
         surveys = survey_tensors(source, read, on_values)
     return DraftFiles(model, config, "safetensors", tensors, values, folder, surveys)
 
@@ -118,24 +112,18 @@ def without_config(
     return UnsupportedDraftError(field=field, value=model, allowed=allowed, remedy=remedy)
 
 
-def read_config(
-    model: str,
-    *,
-    revision: str | None = None,
-    token: bool | str | None = None,
-    download_dir: str | None = None,
-    field: str = "the target",
-) -> Any:
+def read_config(model: str, **place: Unpack[Place]) -> Any:
     """Read config.json of a model from a folder, the hub or its cache.
 
     Raises:
         UnsupportedDraftError: there is none, or it is damaged.
     """
-    source = open_source(model, revision=revision, token=token, download_dir=download_dir, field=field)
+    place = {"field": "the target", **place}
+    source = open_source(model, **place)
     files = source.files()
     config = read_json(source, files, "config.json")
     if config is None:
-        raise without_config(model, files, field)
+        raise without_config(model, files, place["field"])
     return config
 
 
@@ -197,12 +185,16 @@ def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[
     Raises:
         UnsupportedDraftError: no weights at all, an index that names none, or a missing shard of it.
     """
-    found = {name: size for name, size in sorted(files.items()) if _is_weights(name)}
+    # What vLLM's search finds; it skips names that begin with a dot.
+    shards = {
+        name: size
+        for name, size in sorted(files.items())
+        if name.endswith(".safetensors") and not name.startswith(".")
+    }
     index_name = _INDEX
-    if consolidated := fnmatch_filter(found, _CONSOLIDATED):
-        found, index_name = {name: found[name] for name in consolidated}, _CONSOLIDATED_INDEX
-    elif isinstance(source, FolderSource):
-        refuse_nested(source.folder, _CONSOLIDATED)
+    if consolidated := fnmatch_filter(shards, _CONSOLIDATED):
+        shards, index_name = {name: shards[name] for name in consolidated}, _CONSOLIDATED_INDEX
+    # What an index names of that.
     index = read_json(source, files, index_name)
     if index is not None:
         named = index.get("weight_map")
@@ -210,25 +202,21 @@ def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[
         if not named or not is_map:
             raise _damaged(source, index_name, "an index with a weight_map", "weight_map maps no names")
         wanted = sorted(set(named.values()))
-        missing = [name for name in wanted if name not in found]
+        missing = [name for name in wanted if name not in shards]
         if missing:
             names = ", ".join(missing[:5])[:_CLIP]
-            others = ", ".join(name for name in found if name not in wanted)[:_CLIP]
+            others = ", ".join(name for name in shards if name not in wanted)[:_CLIP]
             stale = (
                 f"; if {others} holds the whole draft, remove {index_name}, which is of another export"
             )
             why = f"without {names}, which {index_name} names"
             raise _incomplete(source, why, "finish the download" + stale * bool(others))
-        return {name: found[name] for name in wanted}
-    if found or any(name.endswith((".bin", ".pt")) and name != "mask_embedding.pt" for name in files):
-        return found
+        return {name: shards[name] for name in wanted}
+    # Without one all of it, or only pickled files.
+    if shards or any(name.endswith((".bin", ".pt")) and name != "mask_embedding.pt" for name in files):
+        return shards
     refuse_gguf(source.model, files, field)
     raise _incomplete(source, "without any *.safetensors")
-
-
-def _is_weights(name: str) -> bool:
-    """Say whether vLLM's search finds the file; it skips names that begin with a dot."""
-    return name.endswith(".safetensors") and not name.startswith(".")
 
 
 def _incomplete(
@@ -297,3 +285,39 @@ def _read_values(source: Source, tensors: Mapping[str, TensorHeader]) -> dict[st
             values[name] = read_exactly(source, header.file, header.start, header.size)
             room -= header.size
     return values
+
+
+_GGUF_PLUGIN = "vllm_gguf_plugin"
+_USE_SAFETENSORS = "use the safetensors it was converted from"
+_QUANTISED = re.compile(r":[\w+-]+$")  # OWNER/NAME:Q4_K_M or FOLDER:Q4_K_M, names of the plugin's
+
+
+def gguf_plugin_is_active() -> bool:
+    """Say whether vLLM will load its GGUF plugin, by the plugin's entry point; nothing is imported."""
+    asked = os.environ.get("VLLM_PLUGINS")
+    return any(
+        entry.value.startswith(_GGUF_PLUGIN) and (asked is None or entry.name in asked.split(","))
+        for entry in entry_points(group="vllm.general_plugins")
+    )
+
+
+def refuse_gguf(model: str, names: Iterable[str], field: str) -> None:
+    """Refuse a draft of which one of these names is a GGUF file, or the plugin's word for one.
+
+    Raises:
+        GgufDraftError: with who may load it.
+    """
+    is_active = gguf_plugin_is_active()
+    is_plugins = is_active and bool(_QUANTISED.search(model)) and not os.path.isdir(model)
+    if not is_plugins and not any(str(name).endswith(".gguf") for name in names):
+        return
+    nobody = (
+        f"vLLM itself loads no draft from GGUF, and vllm-gguf-plugin is not active: {_USE_SAFETENSORS}"
+    )
+    plugin = f"a start leaves it to vllm-gguf-plugin, unchecked; to have it checked, {_USE_SAFETENSORS}"
+    raise GgufDraftError(
+        field=field,
+        value=model,
+        allowed="a draft checkpoint with config.json and safetensors",
+        remedy=plugin if is_active else nobody,
+    )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -15,6 +15,7 @@ from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError, sentence
 from vllm_eagle_ext.printable import shown
 
 AS_TRAINED = "state in config.json what the draft was trained with, or ask its publisher"
+_WHICH_ONE = "ask the publisher which one the draft was trained with, and correct config.json"
 _MOST = 50  # findings of one rule
 
 
@@ -54,6 +55,25 @@ class Finding:
     can_run: bool  # an engine would start with it; `strict: false` lets it
     follows_from: str | None = None  # the rule whose error it is a consequence of
     error: type[EagleExtError] = UnsupportedDraftError  # that a start raises
+
+
+def contradictions(
+    places: Mapping[str, object], allowed: str, *, key: str = "", remedy: str = _WHICH_ONE
+) -> Iterator[Problem]:
+    """Find out whether places of a config state different values.
+
+    Args:
+        places: in words -> the value there; None: it states none.
+        key: what they state, unless the words say it.
+    """
+    stated = {place: value for place, value in places.items() if value is not None}
+    if len(set(stated.values())) > 1:
+        yield Problem(
+            field=f"{key} {' and '.join(stated)}".lstrip(),
+            value=tuple(stated.values()),
+            allowed=allowed,
+            remedy=remedy,
+        )
 
 
 Check = Callable[..., Iterable[Problem]]

@@ -29,7 +29,7 @@ _MTP = (
 )
 
 # Architectures that are not what their names promise, or that no drafter computes.
-REFUSED: Mapping[str, str] = {
+REFUSED_ARCHITECTURES: Mapping[str, str] = {
     "LlamaForCausalLMEagle3Gated": f"it gates its MLP by draft depth, {_NONE}",
     "LlamaForCausalLMEagle3Deep": "Model Optimizer's Megatron exporter calls its layers midlayer.0, "
     "midlayer.1 and so on, and the input norms of later ones hidden_norm, which no drafter reads",
@@ -69,7 +69,7 @@ UNREAD_TYPES: Mapping[str, str] = {
 }
 
 # What a tensor's name tells, and what the draft therefore has. The first that fits counts.
-_PARTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+_FOREIGN_PARTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), what)
     for pattern, what in (
         (r"parallel_draft_heads|medusa", "Medusa heads"),
@@ -106,7 +106,7 @@ def foreign_part(names: Iterable[str]) -> str | None:
         )
     if any(map(_LORA.search, found)):
         return "they are an adapter of the draft: merge it into the draft's weights"
-    what = next((what for pattern, what in _PARTS if any(map(pattern.search, found))), None)
+    what = next((what for pattern, what in _FOREIGN_PARTS if any(map(pattern.search, found))), None)
     return what and f"no drafter of vLLM computes {what} in such a draft: {ANOTHER}"
 
 

@@ -107,6 +107,7 @@ def parse_header(header: bytes, *, file: str, file_size: int) -> dict[str, Tenso
     entries = _parse_json(header)
     data_start = _LENGTH_BYTES + len(header)
     tensors, end = {}, 0
+    # In the order of their bytes, which follow each other without a gap.
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         label = repr(name[:_CLIP])
         if not name.isprintable():  # it goes into messages, and they onto terminals

@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint.attention import asked_window
 from vllm_eagle_ext.checkpoint.aux_layers import NO_AUX_LAYERS, AuxLayers, Override
-from vllm_eagle_ext.checkpoint.case import Case
+from vllm_eagle_ext.checkpoint.case import Case, DraftRequest
 from vllm_eagle_ext.checkpoint.consequences import mark_consequences
 from vllm_eagle_ext.checkpoint.draft_config import flatten, format_of, parse_config
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
@@ -24,14 +24,13 @@ from vllm_eagle_ext.checkpoint.read_spec import (
     without_padding,
 )
 from vllm_eagle_ext.checkpoint.registry import drafter_of
-from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.checkpoint.rope_config import rope_problems
 from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, rules_for
-from vllm_eagle_ext.checkpoint.rules.early import Candidate
+from vllm_eagle_ext.checkpoint.rules.early import DraftClaim
 from vllm_eagle_ext.checkpoint.silent_keys import without_nulls
 from vllm_eagle_ext.checkpoint.spec import DraftSpec
 from vllm_eagle_ext.checkpoint.target_facts import TargetFacts
-from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file
+from vllm_eagle_ext.checkpoint.vocabulary import read_vocabulary_file
 from vllm_eagle_ext.drafter_classes import Drafter
 
 
@@ -76,23 +75,27 @@ def inspect_draft(files: DraftFiles, target: TargetFacts, request: DraftRequest)
 
 
 def _inspect(files: DraftFiles, target: TargetFacts, request: DraftRequest) -> Inspection:
+    # What the draft claims to be.
     flat, options = flatten(without_nulls(files.config)), request.options
     drafter = drafter_of(files.config, flat.get("model_type"))
     flat = own_depth(files, flat, drafter, target.num_layers)
-    candidate = Candidate(files=files, flat=flat, request=request, drafter=drafter)
-    early = tuple(apply_rules(EARLY_RULES, draft=candidate))
+    claim = DraftClaim(files=files, flat=flat, request=request, drafter=drafter)
+    early = tuple(apply_rules(EARLY_RULES, draft=claim))
     refused = any(finding.severity == Severity.ERROR for finding in early)
     if refused or drafter is None or request.method not in (None, drafter.method):
         return Inspection(None, early)
+    # Its config's values and its layers, without which nothing else can be said.
     config = parse_config(flat if format_of(files.config) == "published" else files.config)
     problems = [*(config if isinstance(config, list) else ()), *rope_problems(flat)]
     if problems or isinstance(config, list):
         return Inspection(None, _errors("config_is_well_formed", problems))
     layers = _aux_layers(flat, drafter, target, options.aux_layers)
     if isinstance(layers, list):
-        found = _errors("aux_layer_ids_exist", layers)
-        told = mark_consequences(found, files.model, config, target, _layer_ids(layers[0]))
-        return Inspection(None, told)
+        ids, errors = layers[0].value, _errors("aux_layer_ids_exist", layers)
+        is_list = isinstance(ids, list) and all(type(layer) is int for layer in ids)
+        read: Any = ids if is_list else []  # had its target so many
+        return Inspection(None, mark_consequences(errors, files.model, config, target, read))
+    # What it is, with this target and these options.
     seen = without_padding(files, config, target)
     window = asked_window(options.draft_window, trained_length(flat, config), request.max_model_len)
     spec = build_spec(
@@ -104,16 +107,10 @@ def _inspect(files: DraftFiles, target: TargetFacts, request: DraftRequest) -> I
     case = Case(
         files=files, flat=flat, config=config, spec=spec, expected=expected, target=seen, request=request
     )  # fmt: skip
+    # What the rules for its kinds say of all that.
     late = apply_rules(rules_for(spec.family), case=case)
     read = spec.aux_layers.layer_ids
     return Inspection(case, mark_consequences([*early, *late], files.model, config, target, read))
-
-
-def _layer_ids(problem: Problem) -> list[int]:
-    """Return the layers that a draft would read, had its target so many."""
-    found = problem.value
-    is_list = isinstance(found, list) and all(type(layer) is int for layer in found)
-    return found if is_list else []  # type: ignore[return-value]
 
 
 def _aux_layers(

@@ -55,15 +55,18 @@ def resolve_aux_layers(
         convention: of the draft's family.
         override: the option `aux_layers`.
     """
+    # The lists that the config states.
     stated = [(name, _ids(ids)) for name, ids in _places(config).items() if ids not in (None, [])]
     for name, ids in stated:
         if ids is None and isinstance(override, str):
             return [_malformed(name, _places(config)[name])]
     given = {name: ids for name, ids in stated if ids is not None}
+    # Which of them counts, and what its ids mean.
     chosen = _choose(given, num_target_layers, convention, is_speculators, override)
     if isinstance(chosen, Problem):
         return [chosen]
     listed, rule, ids = chosen
+    # vLLM captures layers in ascending order, which the blocks of fc may not follow.
     ranks = tuple(sorted(range(len(listed)), key=listed.__getitem__))
     ascending = tuple(range(len(listed)))
     blocks = None if ranks == ascending else _block_order(config, given, is_speculators, override)
@@ -165,6 +168,7 @@ def _by_rules(
     override: str,
 ) -> tuple[tuple[int, ...], str]:
     outputs = tuple(i + 1 for i in ids)
+    # The option decides, then a key that has one meaning.
     if override == "input":
         return ids, "option aux_layers says the ids name layer inputs"
     if override == "output":
@@ -176,6 +180,7 @@ def _by_rules(
             outputs,
             f"{name} is AngelSlim's and names layer outputs, which is the input of layer id + 1",
         )
+    # Other keys mean what their format, the target's depth or their place says.
     if is_speculators:
         return ids, "ids of the speculators format name layers whose input is read"
     if num_target_layers in ids:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from functools import lru_cache
@@ -56,16 +55,6 @@ def _first_matches(
     except PatternError as error:
         return error
     return MappingProxyType({name: one and one.pattern for name, one in found.items()})
-
-
-# A group that repeats, and in which something repeats or has alternatives: the time to find out that it
-# does not fit may double with each letter.
-_MAY_NEVER_END = re.compile(r"\((?:[^()\\]|\\.)*[*+|}](?:[^()\\]|\\.)*\)(?:[*+]|\{)")
-
-
-def may_never_end(text: str) -> bool:
-    """Tell whether a text would be such a pattern, if somebody reads it as one."""
-    return _MAY_NEVER_END.search(text[:_MOST_CHARACTERS]) is not None
 
 
 def _compile(pattern: str, end: float) -> regex.Pattern[str]:

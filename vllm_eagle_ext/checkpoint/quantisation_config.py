@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.patterns import PatternError, first_matches, may_never_end
+from vllm_eagle_ext.checkpoint.patterns import PatternError, first_matches
 
 COMPRESSED = "compressed-tensors"
 _LISTS = ("ignore", "exclude_modules", "ignored_layers", "modules_to_not_convert")
@@ -56,19 +56,6 @@ def unnamed(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     for place, names in lists.items():
         if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
             yield place, names, "a list of text"
-
-
-def endless_patterns(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield keys and values that may be patterns without an end, of a method that is not understood."""
-    left: list[Any] = [config]
-    while left:
-        value = left.pop()
-        if isinstance(value, str) and may_never_end(value):
-            yield value
-        elif isinstance(value, Mapping):
-            left += [*value, *value.values()]
-        elif isinstance(value, list):
-            left += value
 
 
 def target_patterns(config: Mapping[str, Any]) -> tuple[str, ...]:

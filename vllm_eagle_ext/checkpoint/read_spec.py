@@ -90,25 +90,51 @@ def build_spec(
         flat: `flatten(files.config)`.
         window: of the layers that were published without one.
     """
-    flags = _read_flags(files, norm_output)
+    # What decides the family: its flags and its gate.
+    flags = {name: read_flag(files.config, name) for name in FLAGS}
+    if norm_output != "checkpoint":
+        flags["norm_output"] = Flag(norm_output, "option norm_output", flags["norm_output"].stated)
     heads = read_heads(config, drafter.backbone)
     gate = read_gate(files, flat, heads, gate_layout) if drafter.can_gate else None
     family = family_of(flat, drafter, files, gate, norm_output=flags["norm_output"].value)
-    format_ = format_of(files.config)
+    # What several of its fields need.
+    format_, block = format_of(files.config), config.block_config
     layers = family.read_layers(config, drafter.backbone, format_)
+    methods = config.speculators_config.proposal_methods if config.speculators_config else []
+    scales = (block.input_embedding_scale, config.input_embedding_scale)  # as z-lab writes them
+    quantisation = config.quantization_config
     return DraftSpec(
+        model=files.model,
+        architecture=published_architecture(files.config),
         format=format_,
         family=family,
         drafter=drafter,
+        weights=files.weights,
+        num_layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        target_hidden_size=target.hidden_size,
         heads=heads,
         layers=layers if window is None else with_window(layers, window),
-        draft_window=window if any(layer.window is None for layer in layers) else None,
         aux_layers=aux_layers,
+        fc_norm=flags["fc_norm"],
+        norm_output=flags["norm_output"],
+        norm_before_fc=flags["norm_before_fc"],
+        norm_before_residual=flags["norm_before_residual"],
         gate=gate,
-        samples_anchor=family.samples_the_anchor(config, format_),
         vocabulary=_read_vocabulary(files, config, target),
-        target_hidden_size=target.hidden_size,
-        **(_from_files(files, flat, config) | flags),
+        embeddings=_presence(files, "embed_tokens"),
+        head=_presence(files, "lm_head"),
+        rope=read_rope(flat),
+        block_size=config.block_size or block.block_size or config.dspark_block_size,
+        samples_anchor=family.samples_the_anchor(config, format_),
+        mask_token_id=_mask_token(config),
+        embedding_scale=next((scale for scale in scales if scale is not None), 1.0),
+        trained_k=methods[0].speculative_tokens if methods else None,
+        trained_length=trained_length(flat, config),
+        draft_window=window if any(layer.window is None for layer in layers) else None,
+        quantisation=None
+        if quantisation is None
+        else str(quantisation.get("quant_method", "quantised")),
     )
 
 
@@ -129,34 +155,6 @@ def family_of(
         norm_output=norm_output,
     )
     return choose_family(drafter, evidence)
-
-
-def _read_flags(files: DraftFiles, norm_output: NormOutput) -> dict[str, Flag]:
-    flags = {name: read_flag(files.config, name) for name in FLAGS}
-    if norm_output != "checkpoint":
-        flags["norm_output"] = Flag(norm_output, "option norm_output", flags["norm_output"].stated)
-    return flags
-
-
-def _from_files(files: DraftFiles, flat: Mapping[str, Any], config: DraftConfig) -> dict[str, Any]:
-    """Return the fields that neither the family nor the target nor an option has a say in."""
-    rope = read_rope(flat)
-    return {
-        "model": files.model,
-        "architecture": published_architecture(files.config),
-        "weights": files.weights,
-        "num_layers": config.num_hidden_layers,
-        "hidden_size": config.hidden_size,
-        "embeddings": _presence(files, "embed_tokens"),
-        "head": _presence(files, "lm_head"),
-        "rope": rope,
-        "block_size": _block_size(config),
-        "mask_token_id": _mask_token(config),
-        "embedding_scale": _embedding_scale(config),
-        "trained_k": _trained_k(config),
-        "trained_length": trained_length(flat, config),
-        "quantisation": _quantisation(config),
-    }
 
 
 def trained_length(flat: Mapping[str, Any], config: DraftConfig) -> int | None:
@@ -190,29 +188,8 @@ def _presence(files: DraftFiles, module: str) -> Presence:
     return "own" if any(f"{module}.{kind}" in files.tensors for kind in HOLDS_WEIGHTS) else "shared"
 
 
-def _block_size(config: DraftConfig) -> int | None:
-    return config.block_size or config.block_config.block_size or config.dspark_block_size
-
-
 def _mask_token(config: DraftConfig) -> int | None:
     """Return the first that is stated, in vLLM's order."""
     nested = config.block_config.mask_token_id
     top = (config.mask_token_id, config.dspark_noise_token_id, config.pard_token, config.ptd_token_id)
     return next((token for token in (nested, *top) if token is not None), None)
-
-
-def _embedding_scale(config: DraftConfig) -> float:
-    """Return the factor that z-lab writes, in `dflash_config` before top level."""
-    nested = config.block_config.input_embedding_scale
-    return next((scale for scale in (nested, config.input_embedding_scale) if scale is not None), 1.0)
-
-
-def _trained_k(config: DraftConfig) -> int | None:
-    methods = config.speculators_config.proposal_methods if config.speculators_config else []
-    return methods[0].speculative_tokens if methods else None
-
-
-def _quantisation(config: DraftConfig) -> str | None:
-    if config.quantization_config is None:
-        return None
-    return str(config.quantization_config.get("quant_method", "quantised"))

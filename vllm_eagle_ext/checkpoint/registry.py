@@ -14,8 +14,7 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint.draft_config import published_architecture
 from vllm_eagle_ext.checkpoint.spec import Evidence, Family, KeyEffect
-from vllm_eagle_ext.drafter_classes import Drafter
-from vllm_eagle_ext.families.names import DRAFTERS, FOLDERS
+from vllm_eagle_ext.drafter_classes import FOLDERS, Drafter, drafters
 
 
 @cache
@@ -34,7 +33,7 @@ def register_families(*added: Family) -> None:
     for family in added:
         if families().setdefault(family.name, family) is not family:
             raise ValueError(f"another drafter family is called {family.name!r}")
-        DRAFTERS.extend(drafter for drafter in family.drafters if drafter not in DRAFTERS)
+        drafters().extend(drafter for drafter in family.drafters if drafter not in drafters())
 
 
 def published() -> dict[str, Drafter]:
@@ -42,12 +41,12 @@ def published() -> dict[str, Drafter]:
 
     Only these drafts are touched: vLLM picks some variants by their exact name.
     """
-    return {name: drafter for drafter in DRAFTERS for name in drafter.published}
+    return {name: drafter for drafter in drafters() for name in drafter.published}
 
 
 def speculators() -> dict[tuple[str, str], Drafter]:
     """Return (speculators_model_type, model_type of transformer_layer_config) -> the drafter class."""
-    return {pair: drafter for drafter in DRAFTERS for pair in drafter.speculators}
+    return {pair: drafter for drafter in drafters() for pair in drafter.speculators}
 
 
 def drafter_of(config: Mapping[str, Any], layer_model_type: object) -> Drafter | None:
@@ -61,7 +60,7 @@ def drafter_of(config: Mapping[str, Any], layer_model_type: object) -> Drafter |
         found = speculators().get((type_, layer))
         return None if found and architecture in found.excluded_architectures else found
     typed = (architecture, config.get("model_type"))
-    return next((one for one in DRAFTERS if typed in one.published_with_type), None) or (
+    return next((one for one in drafters() if typed in one.published_with_type), None) or (
         published().get(architecture)
     )
 
@@ -77,12 +76,12 @@ def choose_family(drafter: Drafter, evidence: Evidence) -> Family:
 
 def methods() -> tuple[str, ...]:
     """Return the values of `speculative_config.method` whose drafts are looked at."""
-    return _distinct(drafter.method for drafter in DRAFTERS)
+    return _distinct(drafter.method for drafter in drafters())
 
 
 def method_may_lie_in_the_target(method: str | None) -> bool:
     """Tell whether the method's draft needs no name, because it may be part of the target's files."""
-    return any(drafter.method == method and drafter.may_lie_in_the_target for drafter in DRAFTERS)
+    return any(drafter.method == method and drafter.may_lie_in_the_target for drafter in drafters())
 
 
 def method_drafts_in_parallel(method: str | None) -> bool:

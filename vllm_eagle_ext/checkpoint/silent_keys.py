@@ -35,12 +35,11 @@ def _never(value: Any) -> bool:
     return False
 
 
-def _is_dtype(value: Any) -> bool:
-    return type(value) is str and value in _DTYPES
-
-
 _STOPS = "transformers stops at any other"
-_DTYPE = _Kind(_is_dtype, f"one of {', '.join(sorted(_DTYPES))}, or null: {_STOPS}")
+_DTYPE = _Kind(
+    lambda value: type(value) is str and value in _DTYPES,
+    f"one of {', '.join(sorted(_DTYPES))}, or null: {_STOPS}",
+)
 _PART = _Kind(
     _never, "null, or no such key: vLLM looks for the draft there",
     "move its keys to the top of config.json, if they are the draft's, or remove it",

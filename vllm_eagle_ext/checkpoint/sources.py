@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a checkpoint's bytes come from: a folder, or a repository of the hub."""
+"""Where a checkpoint's bytes come from: a folder, a repository of the hub or a folder in one, or what
+ModelScope's library has downloaded.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import has_magic
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
-from vllm_eagle_ext.checkpoint import origins
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.printable import shell_line
 
 _BRIEF = 400  # characters of another library's error
 PLACES = "a folder with config.json and *.safetensors, or a repository of the hub"
 DRAFT_FIELD = "speculative_config.model"  # what an error calls a draft's name, at an engine's start
+_MODELSCOPE = "VLLM_USE_MODELSCOPE"
+_MODELSCOPE_PLACES = (
+    "a folder with config.json and *.safetensors, or a model that ModelScope's library has downloaded, "
+    f"since {_MODELSCOPE} is set"
+)
+
+
+class Place(TypedDict, total=False):
+    """Says where a name is looked for: keywords of `open_source`, and of what reads by it."""
+
+    revision: str | None
+    token: bool | str | None
+    download_dir: str | None
+    field: str  # what an error says was wrong
+    subfolders: bool  # read OWNER/NAME/FOLDER too, which vLLM does not
 
 
 class Source(Protocol):
@@ -33,17 +49,13 @@ class Source(Protocol):
 class FolderSource:
     def __init__(self, model: str, folder: Path) -> None:
         self.model = model
-        self._folder = folder
-
-    @property
-    def folder(self) -> Path:
-        return self._folder
+        self.folder = folder
 
     def files(self) -> dict[str, int]:
         """Return the regular files, and links that lead to one or nowhere; no pipe, device or folder."""
         found = {}
         with _readable(self.model, "the folder"):
-            for entry in self._folder.iterdir():
+            for entry in self.folder.iterdir():
                 if entry.is_file():
                     found[entry.name] = entry.stat().st_size
                 elif entry.is_symlink() and not entry.exists():
@@ -51,7 +63,7 @@ class FolderSource:
         return found
 
     def read(self, name: str, start: int, length: int) -> bytes:
-        path = self._folder / name
+        path = self.folder / name
         if path.is_symlink():
             self._check_link(path)
         with _readable(self.model, name), path.open("rb") as file:
@@ -66,7 +78,7 @@ class FolderSource:
 
     def _home(self) -> Path:
         """Return the folder links may lead into: the hub's cache links from `snapshots` to `blobs`."""
-        folder = self._folder.resolve()
+        folder = self.folder.resolve()
         for above in folder.parents:
             if above.name == "snapshots" and above.parent.name.startswith("models--"):
                 return above.parent
@@ -117,19 +129,15 @@ class HubSource:
 def open_source(
     model: str,
     *,
-    revision: str | None,
-    token: bool | str | None,
-    download_dir: str | None,
+    revision: str | None = None,
+    token: bool | str | None = None,
+    download_dir: str | None = None,
     field: str = DRAFT_FIELD,
     subfolders: bool = False,
 ) -> Source:
     """Open the folder of that name, else the hub, else the hub's cache where the hub is out of reach.
 
     Where vLLM takes names from ModelScope, its library's cache stands in the hub's place.
-
-    Args:
-        field: what an error says was wrong.
-        subfolders: read OWNER/NAME/FOLDER too, which vLLM does not.
 
     Raises:
         UnsupportedDraftError: none of them has it.
@@ -143,19 +151,60 @@ def open_source(
             field=field, value=model, allowed=PLACES,
             remedy="name the folder, not a file in it",
         )  # fmt: skip
-    if origins.takes_modelscopes_names():
-        return FolderSource(model, _downloaded(model, revision, download_dir, field))
+    if takes_modelscopes_names():
+        try:
+            return FolderSource(model, find_modelscopes_snapshot(model, revision, download_dir))
+        except LookupError as error:
+            raise UnsupportedDraftError(
+                field=field, value=model, allowed=_MODELSCOPE_PLACES, remedy=str(error)
+            ) from None
     repository = _repository(model, field, subfolders=subfolders)
     return _open_hub(model, repository, revision, token, download_dir, field)
 
 
-def _downloaded(model: str, revision: str | None, download_dir: str | None, field: str) -> Path:
+def takes_modelscopes_names() -> bool:
+    """Say whether vLLM looks a name up at ModelScope, by vLLM's rule."""
+    return os.environ.get(_MODELSCOPE, "").strip().lower() in ("1", "true")
+
+
+def find_modelscopes_snapshot(model: str, revision: str | None, download_dir: str | None) -> Path:
+    """Return the folder of a downloaded model, by the function that vLLM calls; nothing is downloaded.
+
+    Raises:
+        LookupError: it is not there; with what to do.
+    """
     try:
-        return origins.find_modelscopes_snapshot(model, revision, download_dir)
-    except LookupError as error:
-        raise UnsupportedDraftError(
-            field=field, value=model, allowed=origins.MODELSCOPE_PLACES, remedy=str(error)
+        from modelscope.hub.snapshot_download import snapshot_download
+    except ImportError:
+        raise LookupError(
+            f"install modelscope, which vLLM needs with {_MODELSCOPE}, or unset the variable"
         ) from None
+    try:
+        return Path(
+            snapshot_download(model, revision=revision, cache_dir=download_dir, local_files_only=True)
+        )
+    except Exception as error:  # noqa: BLE001 - the library's error differs by release
+        raise LookupError(
+            "check the name, or run `modelscope download` with it first: this package reads the files "
+            f"before an engine loads them (ModelScope's library said: {_brief(error)})"
+        ) from None
+
+
+def split_subfolder(model: str) -> tuple[str, str] | None:
+    """Return OWNER/NAME and FOLDER of OWNER/NAME/FOLDER; None for anything else, such as a path."""
+    parts = model.split("/")
+    plain = len(parts) > 2 and all(parts) and not {".", "..", "~"} & set(parts)
+    return ("/".join(parts[:2]), "/".join(parts[2:])) if plain else None
+
+
+def download_command(model: str, revision: str | None) -> tuple[list[str], str]:
+    """Return words that fetch OWNER/NAME/FOLDER, and the folder in which it lies afterwards."""
+    found = split_subfolder(model)
+    assert found is not None
+    repository, subfolder = found
+    local = repository.rpartition("/")[2]
+    words = ["hf", "download", repository, "--include", f"{subfolder}/*", "--local-dir", local]
+    return words + (["--revision", revision] if revision else []), f"{local}/{subfolder}"
 
 
 def _repository(model: str, field: str, *, subfolders: bool) -> str:
@@ -167,7 +216,7 @@ def _repository(model: str, field: str, *, subfolders: bool) -> str:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
-    inside = origins.split_subfolder(model)
+    inside = split_subfolder(model)
     try:
         validate_repo_id(inside[0] if inside else model)
     except HFValidationError:
@@ -175,17 +224,15 @@ def _repository(model: str, field: str, *, subfolders: bool) -> str:
         if "@" in model:
             problem += '; a revision is named apart: "revision": ".." next to the model, or --revision'
         raise _not_found(field, model, problem) from None
-    if inside and not subfolders:
-        raise _refuse_inside(field, model)
-    return inside[0] if inside else model
-
-
-def _refuse_inside(field: str, model: str) -> UnsupportedDraftError:
-    """Return the refusal of OWNER/NAME/FOLDER, which may be a path with a slip too."""
+    if inside is None:
+        return model
+    if subfolders:
+        return inside[0]
+    # vLLM takes no folder of a repository; it may be a path with a slip too.
     if os.path.isdir(model.partition("/")[0]):
-        return _not_found(field, model, f"no such folder in {os.getcwd()}")
-    words, folder = origins.download_command(model, None)
-    return UnsupportedDraftError(
+        raise _not_found(field, model, f"no such folder in {os.getcwd()}")
+    words, folder = download_command(model, None)
+    raise UnsupportedDraftError(
         field=field, value=model, allowed=f"{PLACES}; vLLM looks into no folder of a repository",
         remedy="no such folder here; if it is a folder in a repository of the hub: "
         f"{shell_line(words)}, and name the folder {folder}",
@@ -203,6 +250,7 @@ def _open_hub(
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
+    # The hub itself, where it can be reached.
     problem = "the hub is switched off by HF_HUB_OFFLINE"
     if not constants.HF_HUB_OFFLINE:
         hub = HubSource(model, revision, token)
@@ -211,6 +259,7 @@ def _open_hub(
             return hub
         except Exception as error:  # noqa: BLE001 - the hub library's transport differs by release
             problem = f"the hub said: {_brief(error)}"
+    # Else what its cache has.
     try:
         cached = snapshot_download(
             repository, revision=revision, cache_dir=download_dir, local_files_only=True

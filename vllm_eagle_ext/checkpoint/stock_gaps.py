@@ -15,7 +15,7 @@ from vllm_eagle_ext.checkpoint.silent_keys import ROPES
 from vllm_eagle_ext.checkpoint.tensors import COMPUTED
 
 # Published architectures that vLLM's registry lacks, also with its name for the method in front.
-UNKNOWN = {
+UNKNOWN_ARCHITECTURES = {
     "CosyVoice3Eagle3LlamaForCausalLM", "LlamaEagle3DraftModel", "GptOssEagle3DraftModel",
     "PEagleDraftModel", "PeagleLlamaForCausalLM", "PeagleQwen3ForCausalLM", "Qwen3Eagle3Model",
     "DeepseekV3Eagle3DraftModel", "Qwen3DFlashDraftModel", "QwenDFlashDraftModel",
@@ -41,7 +41,11 @@ def stock_gaps(case: Case) -> list[str]:
         gaps.append("nulls stop transformers or vLLM at keys that config.json need not state")
     if case.spec.family.has_flags:
         gaps += _flags(case)
-    elif case.spec.family.method == "dflash" and _is_made_causal(case):
+    elif (
+        case.spec.family.method == "dflash"
+        and case.spec.format == "speculators"
+        and case.config.sliding_window_non_causal is False
+    ):
         gaps.append("sliding_window_non_causal is taken to mean that every layer is causal")
     return gaps
 
@@ -51,10 +55,6 @@ def _nulls(block: Mapping[str, Any]) -> Iterator[str]:
     for key in ROPES:
         rope = block.get(key)
         yield from (name for name, value in dict(rope or {}).items() if value is None)
-
-
-def _is_made_causal(case: Case) -> bool:
-    return case.spec.format == "speculators" and case.config.sliding_window_non_causal is False
 
 
 def _layer_gaps(case: Case) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _layer_block(case: Case) -> Mapping[str, Any]:
 
 def _names(case: Case) -> Iterator[str]:
     config, spec = case.files.config, case.spec
-    if spec.architecture in UNKNOWN:
+    if spec.architecture in UNKNOWN_ARCHITECTURES:
         yield f"it has no class {spec.architecture}"
     if config.get("model_type") in own_model_types():
         yield f"it knows no model type {config['model_type']}"

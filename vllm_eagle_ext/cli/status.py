@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 from vllm_eagle_ext.cli.terminal import cannot_import
 from vllm_eagle_ext.compat import vllm_version
-from vllm_eagle_ext.cpu_kernels import loaded_kernels
+from vllm_eagle_ext.device import loaded_kernels
 from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.log import NAME as LOGGED
 from vllm_eagle_ext.preflight.ask import usual_runner

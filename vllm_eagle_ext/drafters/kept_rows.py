@@ -19,7 +19,7 @@ from vllm.lora.layers.base import BaseLayerWithLoRA
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 
-from vllm_eagle_ext.checkpoint.vocabulary_file import OPTION
+from vllm_eagle_ext.checkpoint.vocabulary import OPTION
 from vllm_eagle_ext.drafters.after_reload import AfterReload
 from vllm_eagle_ext.errors import UnsupportedTargetError
 

@@ -10,7 +10,7 @@ from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import LISTS, quantised_weights
 from vllm_eagle_ext.checkpoint.target_facts import text_config
-from vllm_eagle_ext.checkpoint.vocabulary_file import OPTION
+from vllm_eagle_ext.checkpoint.vocabulary import OPTION
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.options import Options
 

@@ -121,6 +121,7 @@ def _keeps_states(config: Any) -> bool:
 def _state_problems(config: Any, options: Options) -> Iterator[Problem]:
     from vllm.triton_utils import HAS_TRITON
 
+    # What crashes whatever the scheme.
     if runner_of(config) == "v1" and config.cache_config.enable_prefix_caching and not HAS_TRITON:
         yield Problem(
             field="enable_prefix_caching",
@@ -129,6 +130,7 @@ def _state_problems(config: Any, options: Options) -> Iterator[Problem]:
             "Triton, which crashes otherwise (run_fused_precopy has no CPU kernel)",
             remedy="--no-enable-prefix-caching, or LLM(enable_prefix_caching=False)",
         )
+    # What keeps from replay that was asked for.
     obstacles = list(unsupported_by_replay(config)) if options.hybrid_state == "replay" else []
     if obstacles:
         first, *others = obstacles
@@ -141,6 +143,7 @@ def _state_problems(config: Any, options: Options) -> Iterator[Problem]:
         )
     if vllm_replays(config):
         return
+    # What the chosen scheme cannot serve.
     choice = choose_scheme(config, options)
     yield from _uneven_drafts(config, options, choice)
     if choice.replays and device_of(config).on_cpu and options.replay_kernels == "chunked":
@@ -158,6 +161,7 @@ def _uneven_drafts(config: Any, options: Options, choice: Choice) -> Iterator[Pr
     A schedule of K with one state block per draft token crashes vLLM's CPU kernels or gives wrong texts.
     Drafts that are trimmed on the device need replay and the option.
     """
+    # One state block per draft token: kernels of CPUs, then of packed convolutions.
     target = architecture_of(config)
     if per_token_crashes(config) and not choice.replays:
         yield Problem(
@@ -177,6 +181,7 @@ def _uneven_drafts(config: Any, options: Options, choice: Choice) -> Iterator[Pr
             f"texts are wrong; the scheme was chosen because: {choice.reason}",
             remedy="keep the states by replay, hybrid_state 'auto' or 'replay'; or serve no adapters",
         )
+    # Drafts that are trimmed on the device.
     is_adaptive = config.speculative_config.enable_adaptive_verification
     if is_adaptive and not (choice.replays and options.adaptive_verification):
         yield Problem(

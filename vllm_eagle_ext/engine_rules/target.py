@@ -8,8 +8,8 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.engine_rules.model_source import has_interface
 from vllm_eagle_ext.engine_rules.vllm_config import architecture_of, runner_of, text_of
-from vllm_eagle_ext.engine_rules.without_hidden_states import lacks_hidden_states
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedTargetError
 from vllm_eagle_ext.memory.parameter_count import head_read
 
@@ -21,8 +21,15 @@ WITHOUT_EMBEDDINGS = frozenset(
         "MistralLarge3ForCausalLM",
     }
 )  # fmt: skip
+# Whose class has the interface for whatever language model the config names.
+_HOLDING_ANY = frozenset(
+    {
+        "LlavaForConditionalGeneration", "Mistral3ForConditionalGeneration",
+        "PixtralForConditionalGeneration",
+    }
+)  # fmt: skip
 # Those that vLLM's V1 proposer knows by name; from others it takes `image_token_index`.
-NAMED = (
+V1_IMAGE_TOKEN_CLASSES = (
     "BailingMoeV3VLForConditionalGeneration",
     "Cohere2VisionForConditionalGeneration",
     "Exaone4_5_ForConditionalGeneration",
@@ -46,13 +53,13 @@ NAMED = (
 
 _MUCH_OF_A_STEP = 0.1  # of the target
 # Whose class takes the config's `image_token_id` for it, before the draft is loaded.
-STATING_IT = ("InternS2MobiusForConditionalGeneration",)
+IMAGE_TOKEN_ID_CLASSES = ("InternS2MobiusForConditionalGeneration",)
 
 
 @rule(Severity.ERROR, error=UnsupportedTargetError)
 def target_hands_out_its_states(case: Case, config: Any) -> Iterable[Problem]:
     """Refuse targets whose class lacks the interface, which vLLM notices once it has the weights."""
-    if case.spec.fuses_aux_states and not hands_out_states(config):
+    if case.spec.fuses_aux_states and not target_supports_eagle3(config):
         from vllm_eagle_ext import compat
 
         yield Problem(
@@ -73,8 +80,8 @@ def images_are_known_to_v1(case: Case, config: Any) -> Iterable[Problem]:
     """
     if runner_of(config) != "v1":
         return
-    served_by = image_class(config)
-    if served_by in (None, *NAMED, *STATING_IT):
+    served_by = class_with_images(config)
+    if served_by in (None, *V1_IMAGE_TOKEN_CLASSES, *IMAGE_TOKEN_ID_CLASSES):
         return
     # Which V1 reads of those that it knows.
     stated = getattr(config.model_config.hf_config, "image_token_id", None)
@@ -83,7 +90,7 @@ def images_are_known_to_v1(case: Case, config: Any) -> Iterable[Problem]:
         field=f"class that serves the target's {architecture_of(config)}",
         value=served_by,
         allowed="with a draft on vLLM's V1 runner, a target without images, one whose config has "
-        "image_token_index, or one that V1 knows by name: " + ", ".join(NAMED),
+        "image_token_index, or one that V1 knows by name: " + ", ".join(V1_IMAGE_TOKEN_CLASSES),
         remedy=(name_it if type(stated) is int else "")
         + "VLLM_USE_V2_MODEL_RUNNER=1 where there is Triton, or serve the target without a draft",
     )
@@ -136,25 +143,25 @@ def draft_head_reads_little(case: Case, config: Any) -> Iterable[Problem]:
     )
 
 
-def hands_out_states(config: Any) -> bool:
+def target_supports_eagle3(config: Any) -> bool:
     """Ask the class that serves a target for vLLM's interface.
 
-    vLLM's own classes are not imported but listed: an import may start CUDA, which vLLM puts off. A
-    target that replays is asked for as vLLM's, from which its class comes.
+    vLLM's own classes are read, not imported. A target that replays is asked for as vLLM's, from which
+    its class comes.
     """
-    from vllm_eagle_ext import compat
-
     target, architecture = config.model_config, architecture_of(config)
-    entry = target.registry.models.get(architecture)
-    is_vllms = str(getattr(entry, "module_name", "")).startswith("vllm.")
     inner = getattr(target.hf_text_config, "architectures", None)
-    lacks = lacks_hidden_states(architecture, compat.vllm_version(), inner)
-    if is_vllms and lacks is False:
-        return True
+    if architecture in _HOLDING_ANY and isinstance(inner, list) and inner:
+        architecture = str(inner[0])
+    # A class that vLLM does not know is another package's, or vLLM has its own words for it.
+    entry = target.registry.models.get(architecture)
+    module = str(getattr(entry, "module_name", ""))
+    if module.startswith("vllm."):
+        return has_interface(module, entry.class_name)
     from vllm.model_executor.models.interfaces import supports_eagle3
 
     served_by, _ = target.registry.resolve_model_cls(_architectures(config), target)
-    return bool(supports_eagle3(served_by)) and not (is_vllms and lacks)
+    return bool(supports_eagle3(served_by))
 
 
 def _architectures(config: Any) -> list[str]:
@@ -163,7 +170,7 @@ def _architectures(config: Any) -> list[str]:
     return list(stated) if config.model_config.architecture == published else [published]
 
 
-def image_class(config: Any) -> str | None:
+def class_with_images(config: Any) -> str | None:
     """Name vLLM's class of a target with images whose config does not name their token; None: none.
 
     Several architectures may share a class, or have one for another runner.

@@ -11,7 +11,7 @@ from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.quantisation import quantised_weights
 from vllm_eagle_ext.checkpoint.stock_gaps import stock_gaps
-from vllm_eagle_ext.cpu_kernels import loaded_kernels
+from vllm_eagle_ext.device import loaded_kernels
 from vllm_eagle_ext.engine_rules.vllm_config import device_of, dtype_of
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedVllmError
 from vllm_eagle_ext.releases import TESTED_VLLM, is_tested

@@ -17,7 +17,7 @@ from vllm_eagle_ext.checkpoint.registry import drafter_of
 from vllm_eagle_ext.checkpoint.rope_config import read_rope
 from vllm_eagle_ext.checkpoint.rules.layers import too_narrow, window_problems
 from vllm_eagle_ext.checkpoint.target_facts import text_config
-from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file
+from vllm_eagle_ext.checkpoint.vocabulary import read_vocabulary_file
 from vllm_eagle_ext.drafter_classes import Drafter
 from vllm_eagle_ext.errors import EagleExtError, OptionsError, UnsupportedDraftError
 from vllm_eagle_ext.memory.geometry import Attention, rope_table, rope_table_bytes

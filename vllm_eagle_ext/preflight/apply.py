@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pkgutil import resolve_name
 from typing import Any
 
-from vllm_eagle_ext.checkpoint import Case, DraftSpec
+from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.checkpoint.expected_tensors import belongs_to_quantised
 from vllm_eagle_ext.checkpoint.layer_ids import vllm_keys
 from vllm_eagle_ext.checkpoint.quantisation import named_for_vllm
@@ -26,6 +26,7 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
     Args:
         config: vLLM's SpeculativeConfig, whose draft config is changed in place.
     """
+    # Sizes, and the layers that are read.
     hf_config = config.draft_model_config.hf_config
     spec = case.spec
     hf_config.target_hidden_size = spec.target_hidden_size
@@ -37,8 +38,16 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
     if spec.fuses_aux_states:
         for key, value in vllm_keys(spec.aux_layers).items():
             setattr(hf_config, key, value)
-    _write_depth(hf_config, case)
-    _write_windows(hf_config, spec)
+    # The draft's own depth where its file states the target's, without that one's layer types.
+    if hf_config.num_hidden_layers != spec.num_layers:
+        hf_config.num_hidden_layers = spec.num_layers
+        hf_config.layer_types = ["full_attention"] * spec.num_layers
+    # transformers drops the window where use_sliding_window is not set.
+    if windows := [layer.window for layer in spec.layers if layer.window]:
+        hf_config.sliding_window = windows[0]
+    if spec.draft_window is not None:
+        hf_config.layer_types = ["sliding_attention"] * spec.num_layers
+    # What vLLM reads of its quantisation, its positions and its family.
     if spec.quantisation is not None:
         hf_config.quantization_config = named_for_vllm(case)
     if config.parallel_drafting:
@@ -71,23 +80,6 @@ def require_quantisation(config: Any, case: Case) -> None:
         ) from error  # fmt: skip
 
 
-def _write_depth(hf_config: Any, case: Case) -> None:
-    """Write the draft's own depth where its file states the target's, with that one's layer types."""
-    layers = case.spec.num_layers
-    if hf_config.num_hidden_layers == layers:
-        return
-    hf_config.num_hidden_layers = layers
-    hf_config.layer_types = ["full_attention"] * layers
-
-
-def _write_windows(hf_config: Any, spec: DraftSpec) -> None:
-    windows = [layer.window for layer in spec.layers if layer.window]
-    if windows:  # transformers drops the key where use_sliding_window is not set
-        hf_config.sliding_window = windows[0]
-    if spec.draft_window is not None:
-        hf_config.layer_types = ["sliding_attention"] * spec.num_layers
-
-
 def _drop_rope_sections(hf_config: Any) -> None:
     """Drop the sections of M-RoPE, which V1 refuses in drafts that make all tokens in one pass. V1
     drafts only for text, where all sections have the same position, and hands such drafts the first.
@@ -101,7 +93,8 @@ def _drop_rope_sections(hf_config: Any) -> None:
 
 def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
     """List the tensors to load: by the safetensors headers, else by what the config promises."""
-    table = case.expected
+    # The headers say what is there; without them some tensors may be missing.
+    table, gate, heads = case.expected, case.spec.gate, case.spec.heads
     loaded = {name: expected for name, expected in table.items() if name != "t2d"}
     if case.has_tensors:
         required = {
@@ -120,23 +113,12 @@ def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
         required=required,
         optional=optional,
         order=list(case.spec.aux_layers.order),
-        gate=_gate_plan(case.spec),
+        gate=None
+        if gate is None
+        else asdict(GatePlan(gate.kind, gate.module, gate.layout, heads.query, heads.dim)),
         d2t=case.spec.vocabulary.map_kind,
         target_vocab_size=case.target.vocab_size,
         embedding_rows=case.target.rows,
         drop_unexpected=not strict,
         kept_ids=None if case.spec.kept_ids is None else list(case.spec.kept_ids),
     )
-
-
-def _gate_plan(spec: DraftSpec) -> dict[str, Any] | None:
-    if spec.gate is None:
-        return None
-    plan = GatePlan(
-        kind=spec.gate.kind,
-        module=spec.gate.module,
-        layout=spec.gate.layout,
-        heads=spec.heads.query,
-        head_dim=spec.heads.dim,
-    )
-    return asdict(plan)

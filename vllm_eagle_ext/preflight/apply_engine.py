@@ -7,7 +7,7 @@ import json
 import logging
 from typing import Any
 
-from vllm_eagle_ext import architectures, metrics
+from vllm_eagle_ext import compat, metrics
 from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.engine_rules.speculative import SCHEDULER
 from vllm_eagle_ext.engine_rules.states import choose_scheme, needs_replay, vllm_replays
@@ -126,7 +126,7 @@ def apply_hybrid_state(engine_args: Any, half_built: Any, options: Options) -> N
             must_replay=options.hybrid_state == "replay" or needs_replay(half_built),
             replay_kernels=options.replay_kernels,
         )
-        architectures.use_architecture(target, REPLAYING_TARGETS[architecture])
+        compat.use_architecture(target, REPLAYING_TARGETS[architecture])
 
 
 def require_followed(options: Options, model: str) -> None:

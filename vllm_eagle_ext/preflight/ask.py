@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from vllm_eagle_ext import architectures, compat
+from vllm_eagle_ext import compat
+from vllm_eagle_ext.checkpoint.case import DraftRequest, Runner
 from vllm_eagle_ext.checkpoint.registry import method_drafts_in_parallel, methods
-from vllm_eagle_ext.checkpoint.request import DraftRequest, Runner
 from vllm_eagle_ext.engine_rules.vllm_config import runner_of
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import Options
@@ -76,7 +76,7 @@ def draft_request(
         runner=_runner(engine_args, target, parallel, speculative),
         parallel_drafting=in_parallel or method_drafts_in_parallel(method),
         v2_needs_aux_states=not is_from(compat.vllm_version(), "0.33"),
-        registered=architectures.registered_architectures(),
+        registered=compat.registered_architectures(),
     )  # fmt: skip
 
 

@@ -20,10 +20,10 @@ from vllm_eagle_ext.checkpoint import (
     read_config,
     read_draft_files,
 )
+from vllm_eagle_ext.checkpoint.case import DraftRequest
 from vllm_eagle_ext.checkpoint.draft_config import published_architecture
 from vllm_eagle_ext.checkpoint.draft_files import OnValues, refuse_disguised
 from vllm_eagle_ext.checkpoint.registry import drafter_of, method_drafts_in_parallel
-from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.checkpoint.rules.request import wanted_runner
 from vllm_eagle_ext.checkpoint.rules.tensors import tensors_are_expected
 from vllm_eagle_ext.checkpoint.sources import FolderSource
@@ -120,7 +120,7 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     _refuse_no_counts(request.engine)
     request = _with_speculative(request)
     platform, why, needs_aux_states = _platform(request)
-    asked = DraftRequest(
+    draft_request = DraftRequest(
         options=options, method=request.method, k=request.k,
         max_model_len=request.engine.get("max_model_len"),
         runner="v1" if platform == "cpu" else None,  # V2 needs Triton
@@ -134,16 +134,16 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     if folder.is_dir():
         _look_at_weights(name, folder)
     files = _read_draft(request, on_values)
-    inspection = inspect_draft(files, target, asked) if options.enabled else Inspection(None, ())
+    inspection = inspect_draft(files, target, draft_request) if options.enabled else Inspection(None, ())
     # What the command decides.
-    asked = _decided(asked, inspection, request)
+    draft_request = _decided(draft_request, inspection, request)
     if inspection.case is not None:
-        inspection = replace(inspection, case=replace(inspection.case, request=asked))
+        inspection = replace(inspection, case=replace(inspection.case, request=draft_request))
     drafter, spec = drafter_of(files.config, None), inspection.spec
     natural = spec.family.method if spec else drafter.method if drafter else "eagle3"
     caching = request.engine.get("enable_prefix_caching")
     return CheckResult(
-        request, name, config, target, inspection, request.method or natural, files, asked,
+        request, name, config, target, inspection, request.method or natural, files, draft_request,
         platform, why,
         planned_prefix_caching(published_architecture(config), platform, caching),
     )  # fmt: skip
@@ -163,15 +163,15 @@ def _platform(request: CheckRequest) -> tuple[str, str, bool]:
     return platform, why, not (is_known and is_from(serving, "0.33"))
 
 
-def _decided(asked: DraftRequest, inspection: Inspection, request: CheckRequest) -> DraftRequest:
+def _decided(draft_request: DraftRequest, inspection: Inspection, request: CheckRequest) -> DraftRequest:
     """Add the runner and K that the command takes for a draft."""
     spec = inspection.spec
-    wanted = wanted_runner(spec, v2_needs_aux_states=asked.v2_needs_aux_states) if spec else None
-    method = spec.family.method if spec else asked.method
+    wanted = wanted_runner(spec, v2_needs_aux_states=draft_request.v2_needs_aux_states) if spec else None
+    method = spec.family.method if spec else draft_request.method
     is_asked = speculative_keys(request.speculative).get("parallel_drafting") is True
     return replace(
-        asked, method=method, k=asked.k or usual_k(spec),
-        runner=asked.runner or (wanted[0] if wanted else "v2"),
+        draft_request, method=method, k=draft_request.k or usual_k(spec),
+        runner=draft_request.runner or (wanted[0] if wanted else "v2"),
         parallel_drafting=is_asked or method_drafts_in_parallel(method)
         or bool(spec and spec.family.drafts_in_parallel),
     )  # fmt: skip
@@ -220,9 +220,9 @@ def _look_at_weights(target: str, folder: Path) -> None:
     Raises:
         UnsupportedDraftError: something else lies in a file's place.
     """
-    found = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
+    paths = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     # The hub's cache links to whole files.
-    names = [path.name for path in found if not path.is_symlink()]
+    names = [path.name for path in paths if not path.is_symlink()]
     refuse_disguised(FolderSource(target, folder), names)
 
 

@@ -60,6 +60,7 @@ def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conv
             field="DRAFT", value=result.request.draft, allowed="one that `vllm-eagle check` approves",
             remedy="run it, and correct what it names",
         )  # fmt: skip
+    # What no copy could say, or was not tried.
     _require_files(result, case)
     if reasons := list(_untried(result, case)):
         raise _refused(result, reasons)
@@ -69,18 +70,19 @@ def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conv
         return None
     if case.spec.family.stock_config is None:
         raise _refused(result, gaps or [f"this format was not tried with {case.spec.title} drafts"])
+    # The copy's config, and what vLLM would still get wrong with it.
     name = (
         os.path.abspath(result.target_name) if os.path.isdir(result.target_name) else result.target_name
     )
     verifier = {"name_or_path": name, "architectures": [result.architecture]}
     make, k = resolve_name(case.spec.family.stock_config), result.request.k or usual_k(case.spec)
-    found = Conversion(case, make(case, verifier if other else None, k), other)
-    if left := _left(found):
+    conversion = Conversion(case, make(case, verifier if other else None, k), other)
+    if left := _left(conversion):
         if other or case.spec.format != "published":
             raise _refused(result, left)
         convert(result, in_speculators_format=True)  # unless that has no copy either:
         raise _refused(result, left, "add --format speculators, which can say what this one cannot:")
-    return found
+    return conversion
 
 
 def _require_files(result: CheckResult, case: Case) -> None:
@@ -108,15 +110,15 @@ def _untried(result: CheckResult, case: Case) -> Iterator[str]:
         yield "the target's vocabulary has rows that the draft does not know"
 
 
-def _left(found: Conversion) -> list[str]:
+def _left(conversion: Conversion) -> list[str]:
     """Return what vLLM would still get wrong of the copy."""
-    files = replace(found.case.files, config=found.config)
-    if found.renames:
+    files = replace(conversion.case.files, config=conversion.config)
+    if conversion.renames:
         named = {name: replace(header, published=name) for name, header in files.tensors.items()}
         files = replace(files, tensors=named)
-    read = inspect_draft(files, found.case.target, found.case.request)
+    read = inspect_draft(files, conversion.case.target, conversion.case.request)
     if read.case is None or read.errors:  # keys of the draft contradict what would be added
-        return stock_gaps(found.case) or [str(finding.problem) for finding in read.causes]
+        return stock_gaps(conversion.case) or [str(finding.problem) for finding in read.causes]
     return stock_gaps(read.case)
 
 
@@ -133,16 +135,16 @@ def way_out(result: CheckResult) -> str | None:
     if result.request.options:
         return None
     try:
-        found = convert(result)
+        conversion = convert(result)
     except EagleExtError:
         return None
     words = ["vllm-eagle", "convert", result.request.draft, "OUT", "--target", result.target_name]
-    return shell_line(words) if found else None
+    return shell_line(words) if conversion else None
 
 
-def start_command(result: CheckResult, found: Conversion, out: Path) -> str:
+def start_command(result: CheckResult, conversion: Conversion, out: Path) -> str:
     """Compose the line that serves a copy without this package."""
-    if found.in_speculators_format:
+    if conversion.in_speculators_format:
         return serve_command(result, in_one=str(out))
     return serve_command(replace(result, request=replace(result.request, draft=str(out))))
 
@@ -156,12 +158,12 @@ def require_new_folder(out: Path) -> None:
         )  # fmt: skip
 
 
-def write(found: Conversion, out: Path) -> dict[str, str]:
+def write(conversion: Conversion, out: Path) -> dict[str, str]:
     """Write the copy, config.json last; return how each file of weights came into it."""
-    folder, tensors = found.case.files.folder, found.case.files.tensors
+    folder, tensors = conversion.case.files.folder, conversion.case.files.tensors
     assert folder is not None
     shards = sorted({header.file for header in tensors.values()})
-    bring = _copy_renamed if found.renames else _link
+    bring = _copy_renamed if conversion.renames else _link
     with ExitStack() as begun:  # what cannot be finished goes again
         if out.is_dir():
             begun.callback(out.mkdir)  # the last to run
@@ -170,11 +172,14 @@ def write(found: Conversion, out: Path) -> dict[str, str]:
         how = {name: bring(folder / name, out / name) for name in shards}
         if len(shards) > 1:
             total = {"total_size": sum(header.size for header in tensors.values())}
-            map_ = {name if found.renames else one.published: one.file for name, one in tensors.items()}
+            map_ = {
+                name if conversion.renames else header.published: header.file
+                for name, header in tensors.items()
+            }
             index = json.dumps({"metadata": total, "weight_map": map_}, indent=2) + "\n"
             front = "consolidated" if shards[0].startswith("consolidated") else "model"
             (out / f"{front}.safetensors.index.json").write_text(index)
-        (out / "config.json").write_text(json.dumps(found.config, indent=2) + "\n")
+        (out / "config.json").write_text(json.dumps(conversion.config, indent=2) + "\n")
         begun.pop_all()
     return how
 

@@ -236,6 +236,7 @@ def _describe_platform(device: Device) -> None:
     from vllm.platforms.cuda import CudaPlatformBase
     from vllm.platforms.interface import DeviceCapability
 
+    # What vLLM's class asks of NVML.
     answers: dict[str, Callable[..., Any]] = {
         "get_device_capability": lambda _, device_id=0: DeviceCapability(*device.capability),
         "get_cuda_runtime_major": lambda _: _CUDA_MAJOR,

@@ -85,21 +85,23 @@ def ask_engine(result: CheckResult, further: Sequence[str], room: int | None = N
     Raises:
         OptionsError: the words are refused, or name what an option of the check names.
     """
+    # Whether it can be asked here.
     request = result.request
     refuse_named_twice(request, further)
     device, why = _device(request.platform, request.release)
     if why is not None:
         return Answer(verdict="not asked", why=why)
+    # A process with a folder of its own, which has copies of configs that lie on a hub.
     with tempfile.TemporaryDirectory(prefix="vllm-dry-") as folder:
         try:
             places = fetch(result, Path(folder))
         except (EagleExtError, OSError) as error:
             return _failed(f"its files cannot be fetched: {brief(error)}")
-        asked = DryRequest(
+        dry_request = DryRequest(
             words=serve_words(result, further=further), draft=served_from(result), files=result.files,
             places=places, device=device, room=room,
         )  # fmt: skip
-        return read_answer(start_child(asked, Path(folder), serve_environment(result)), device)
+        return read_answer(start_child(dry_request, Path(folder), serve_environment(result)), device)
 
 
 def _failed(why: str) -> Answer:
@@ -151,40 +153,40 @@ def refuse_named_twice(request: CheckRequest, further: Sequence[str]) -> None:
             )  # fmt: skip
 
 
-def read_answer(found: Mapping[str, Any], device: str | None = None) -> Answer:
+def read_answer(said: Mapping[str, Any], device: str | None = None) -> Answer:
     """Read what a child wrote.
 
     Raises:
         OptionsError: vLLM's parser refused the words.
     """
-    if "usage" in found:
+    if "usage" in said:
         raise OptionsError(
             field="words after --", value="not taken by vLLM's parser",
-            allowed=f"options of the engine in `vllm serve` ({found['usage']})",
+            allowed=f"options of the engine in `vllm serve` ({said['usage']})",
             remedy="correct them, or leave them out",
         )  # fmt: skip
-    if "import_error" in found:
-        return _failed(f"vLLM cannot be imported ({found['import_error']}). {INSTALL_VLLM}")
-    if why := found.get("not_asked") or found.get("failed"):
+    if "import_error" in said:
+        return _failed(f"vLLM cannot be imported ({said['import_error']}). {INSTALL_VLLM}")
+    if why := said.get("not_asked") or said.get("failed"):
         return _failed(str(why))
     try:
-        findings = tuple(_finding(one) for one in found["findings"])
+        findings = tuple(map(_finding, said["findings"]))
     except (KeyError, TypeError, ValueError):
         return _failed("its answer cannot be read")
     refused = any(finding.severity == Severity.ERROR for finding in findings)
     return Answer(
-        verdict="refused" if refused else "served", inspected=bool(found.get("inspected")),
-        findings=findings, settled=dict(found.get("settled") or {}), device=device,
-        plan=dict(found.get("plan") or {}),
+        verdict="refused" if refused else "served", inspected=bool(said.get("inspected")),
+        findings=findings, settled=dict(said.get("settled") or {}), device=device,
+        plan=dict(said.get("plan") or {}),
     )  # fmt: skip
 
 
-def _finding(one: Mapping[str, Any]) -> Finding:
-    problem = dict(one["problem"])
+def _finding(written: Mapping[str, Any]) -> Finding:
+    problem = dict(written["problem"])
     value = problem["value"]
     if isinstance(value, dict) and value.keys() == {TUPLE}:
         problem["value"] = tuple(value[TUPLE])
     return Finding(
-        str(one["rule"]), Severity(one["severity"]), Problem(**problem), bool(one["can_run"]),
-        one["follows_from"],
+        str(written["rule"]), Severity(written["severity"]), Problem(**problem),
+        bool(written["can_run"]), written["follows_from"],
     )  # fmt: skip

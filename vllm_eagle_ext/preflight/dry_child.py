@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process of a dry start: vLLM makes its config as for `vllm serve`, and no engine follows.
 
-`python -P -m vllm_eagle_ext.preflight.dry_child REQUEST DESCRIPTOR` reads a request of its parent, and
-writes one JSON object into the pipe.
+`python -P -m vllm_eagle_ext.preflight.dry_child REQUEST ANSWER` reads its parent's request from one
+file, and writes one JSON object into the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import os
 import pickle
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +22,6 @@ from typing import Any, NoReturn
 
 from vllm_eagle_ext.checkpoint import DraftFiles, Finding, Severity
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.preflight.dry_plan import plan_caches
 from vllm_eagle_ext.printable import bounded, printable
 
 CPU_S = 60
@@ -47,18 +48,16 @@ class _UsageError(Exception):
 
 
 def main() -> None:
-    path, descriptor = Path(sys.argv[1]), int(sys.argv[2])
-    os.set_inheritable(descriptor, False)
+    request_file, answer_file = map(Path, sys.argv[1:])
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 5))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    request = pickle.loads(path.read_bytes())
+    request = pickle.loads(request_file.read_bytes())
     try:
         warm(request.device)
-        found = answer(request)
+        said = answer(request)
     except ImportError as error:
-        found = {"import_error": brief(error)}
-    with os.fdopen(descriptor, "w") as pipe:
-        pipe.write(json.dumps(found))
+        said = {"import_error": brief(error)}
+    answer_file.write_text(json.dumps(said))
     sys.stdout.flush()
     os._exit(0)  # libraries' threads and exit handlers have nothing to add
 
@@ -84,48 +83,48 @@ def warm(device: str | None) -> None:
 
 
 def answer(request: DryRequest) -> dict[str, Any]:
-    """Make vLLM's config for a request, and tell what was found on the way."""
+    """Make vLLM's config for a request, and say what was found on the way."""
     from vllm_eagle_ext.preflight import described, inspect_start, messages, vllm_says
 
-    target = request.words[0]
+    # The command's words. Of the draft's files only what the parent has read is judged.
     try:
-        given = _parsed(request)
+        words = _parsed(request)
     except _UsageError as error:
         return {"usage": brief(error)}
-    if given.trust_remote_code:
+    if words.trust_remote_code:
         return {"not_asked": _REMOTE}
-    described.give_devices(given.tensor_parallel_size * given.pipeline_parallel_size)
-    speculative = dict(given.speculative_config or {})
-    place = str(speculative.get("model"))
-    inspect_start.READ[place] = replace(request.files, model=request.draft)
+    described.give_devices(words.tensor_parallel_size * words.pipeline_parallel_size)
+    speculative = dict(words.speculative_config or {})
+    inspect_start.READ[str(speculative.get("model"))] = replace(request.files, model=request.draft)
+    # vLLM's config, with what rules find on the way. The error that ends it is the last finding.
     config, settled = None, {}
     with messages.collecting() as collected:
         try:
-            config = _configured(given)
-            settled = _settled(config)
+            config = _configured(words)
+            settled = {**_settled(config), "recurrent_state": collected.state}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever ends a start is its answer
             if why := _is_no_answer(error, request):
                 return {"not_asked": why}
             own = [f.rule for f in collected.findings if f.severity == Severity.ERROR]
             last = vllm_says.finding_of(
-                error, draft=request.draft, target=target, speculative=speculative,
+                error, draft=request.draft, target=request.words[0], speculative=speculative,
                 config=request.files.config,
             )  # fmt: skip
             if own and not isinstance(error, EagleExtError):  # a start ends before
                 last = replace(last, follows_from=own[0])
             collected.add([last])
-    found: dict[str, Any] = {}
+    # Its caches, where there is room to plan them in.
+    plan: dict[str, Any] = {}
     if request.room is not None and config is not None:
         try:
-            found["plan"] = plan_caches(config, request.room)
+            plan["plan"] = plan_caches(config, request.room)
         except Exception as error:  # noqa: BLE001 - whatever vLLM cannot build it does not plan
             why = f"vLLM cannot plan it here: {type(error).__name__}: {brief(error)}"
-            found["plan"] = {"failed": why}
+            plan["plan"] = {"failed": why}
     if described.has_cuda_context():
         return {"not_asked": "vLLM opened a CUDA context, which a dry start must not"}
-    settled |= {"recurrent_state": collected.state} if settled else {}
-    found["findings"] = [_as_json(f, request.places) for f in collected.findings[:_MOST_FINDINGS]]
-    return found | {"inspected": collected.inspected, "settled": settled}
+    findings = [_as_json(finding, request.places) for finding in collected.findings[:_MOST_FINDINGS]]
+    return plan | {"findings": findings, "inspected": collected.inspected, "settled": settled}
 
 
 def _parsed(request: DryRequest) -> Any:
@@ -136,14 +135,14 @@ def _parsed(request: DryRequest) -> Any:
     """
     target, *words = request.words
     try:
-        given = _parser().parse_args(["--model", target, *words])
+        args = _parser().parse_args(["--model", target, *words])
     except (SystemExit, ValueError, TypeError, OSError) as error:
         raise _UsageError(brief(error)) from None
-    given.model = request.places.get(target, target)
-    speculative = dict(given.speculative_config or {})
+    args.model = request.places.get(target, target)
+    speculative = dict(args.speculative_config or {})
     if (model := str(speculative.get("model"))) in request.places:
-        given.speculative_config = {**speculative, "model": request.places[model]}
-    return given
+        args.speculative_config = {**speculative, "model": request.places[model]}
+    return args
 
 
 @cache
@@ -158,11 +157,11 @@ def _parser() -> Any:
     return AsyncEngineArgs.add_cli_args(Parser(add_help=False))
 
 
-def _configured(given: Any) -> Any:
+def _configured(args: Any) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
 
-    return AsyncEngineArgs.from_cli_args(given).create_engine_config(UsageContext.OPENAI_API_SERVER)
+    return AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
 
 
 def _settled(config: Any) -> dict[str, Any]:
@@ -183,17 +182,61 @@ def _is_no_answer(error: BaseException, request: DryRequest) -> str | None:
     """Say why an error of a dry start is none of a start's."""
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
-    chain, now = [], error
-    while now is not None and now not in chain:
-        chain.append(now)
-        now = now.__cause__ or now.__context__  # type: ignore[assignment]
-    if any(isinstance(one, LocalEntryNotFoundError | OfflineModeIsEnabled) for one in chain):
+    from vllm_eagle_ext.preflight.vllm_says import chain
+
+    errors = list(chain(error))
+    if any(isinstance(each, LocalEntryNotFoundError | OfflineModeIsEnabled) for each in errors):
         return f"the hub is switched off in a dry start ({brief(error)})"
     config = Path(request.places.get(request.words[0], request.words[0])) / "config.json"
-    says_so = any("trust_remote_code" in brief(one, 4000) for one in chain)
+    says_so = any("trust_remote_code" in brief(each, 4000) for each in errors)
     if says_so and config.is_file() and b'"AutoConfig"' in config.read_bytes():
         return _REMOTE
     return None
+
+
+def plan_caches(config: Any, room: int) -> dict[str, Any]:
+    """Build target and draft, and tell what vLLM's planner makes of so many bytes of a rank."""
+    from vllm.config import set_current_vllm_config
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+    from vllm.v1.core import kv_cache_utils
+    from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
+    from vllm.v1.worker.worker_base import get_current_attn_backends, get_supported_kv_cache_layouts
+
+    from vllm_eagle_ext.preflight.described import build_models
+
+    planning: Any = kv_cache_utils
+    with suppress(ImportError):  # 0.33 has a module of its own for it
+        from vllm.v1.core import kv_cache_planning as planning  # type: ignore[no-redef]
+    # The models, up to their weights, and what they leave for caches.
+    models, ranks = build_models(config), config.parallel_config.world_size
+    weights = _bytes(models[0].parameters())
+    tables = _bytes({id(buffer): buffer for model in models for buffer in model.buffers()}.values())
+    budget = max(0, room - weights - tables)
+    said: dict[str, Any] = {"budget": budget, "tables": tables, "weights": weights, "requests": 0.0}
+    # Their caches, as an engine's core asks workers for them.
+    with set_current_vllm_config(config):
+        current_platform.update_block_size_for_backend(config)
+        specs = get_kv_cache_spec(config)
+        layouts = get_supported_kv_cache_layouts(get_current_attn_backends(config))
+        resolve_kv_cache_layout(config, [[layout.name for layout in layouts]], specs.values())
+    kinds = Counter(f"{type(spec).__name__} of {spec.block_size} tokens" for spec in specs.values())
+    graphs = config.compilation_config.max_cudagraph_capture_size
+    said |= {"blocks": 0, "layers": dict(kinds), "graphs": graphs}
+    # The pool.
+    further: list[Any] = []
+    if hasattr(planning, "get_global_kv_cache_groups"):  # from 0.33 on
+        further.append(planning.get_global_kv_cache_groups(config, [specs] * ranks))
+    try:
+        cache, *_ = planning.get_kv_cache_configs(config, [specs] * ranks, [budget] * ranks, *further)
+    except ValueError as error:  # not one request fits
+        return said | {"why": str(error)}
+    requests = kv_cache_utils.get_max_concurrency_for_kv_cache_config(config, cache)
+    return said | {"requests": requests, "blocks": cache.num_blocks}
+
+
+def _bytes(tensors: Iterable[Any]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _as_json(finding: Finding, places: Mapping[str, str]) -> dict[str, Any]:

@@ -6,13 +6,12 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +44,10 @@ def fetch(result: CheckResult, folder: Path) -> dict[str, str]:
         EagleExtError: a file cannot be read.
     """
     request, draft = result.request, served_from(result)
-    named = [(result.target_name, result.target_name, request.target_revision)]
-    named.append((draft, request.draft, request.revision))
+    named = (
+        (result.target_name, result.target_name, request.target_revision),
+        (draft, request.draft, request.revision),
+    )
     places: dict[str, str] = {}
     for name, model, revision in named:
         if os.path.isdir(os.path.expanduser(name)):
@@ -87,50 +88,30 @@ def start_child(request: DryRequest, folder: Path, settings: Mapping[str, str]) 
         folder: for this start only; it may be filled.
         settings: variables of the command.
     """
-    path = folder / "request"
-    path.write_bytes(pickle.dumps(request))
-    with _child(path, folder, settings) as (process, reader, errors):
-        written = b""
-        for why in _until_its_end(process, reader):
-            if isinstance(why, bytes):
-                written += why
-            else:
-                return {"failed": why}
-        try:
-            status = process.wait(timeout=WALL_S)
-        except subprocess.TimeoutExpired:
-            return {"failed": f"it took more than {WALL_S} s to end"}
-        if status == 0:
-            with suppress(ValueError):
-                found = json.loads(written)
-                if isinstance(found, dict):
-                    return found
-        return {"failed": _of_status(status, errors)}
-
-
-@contextmanager
-def _child(path: Path, folder: Path, settings: Mapping[str, str]) -> Iterator[tuple[Any, int, Path]]:
-    reader, writer = os.pipe()
-    errors = folder / "stderr"
-    command = [sys.executable, "-P", "-m", dry_child.__name__, str(path), str(writer)]
+    asked, answer, errors = (folder / name for name in ("request", "answer", "stderr"))
+    asked.write_bytes(pickle.dumps(request))
+    # The process ends by itself, or with all of its own beyond a limit.
+    command = [sys.executable, "-P", "-m", dry_child.__name__, str(asked), str(answer)]
+    with errors.open("wb") as stderr:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
+            start_new_session=True, env=_environment(folder, settings),
+        )  # fmt: skip
     try:
-        with errors.open("wb") as stderr:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
-                pass_fds=(writer,), start_new_session=True, env=_environment(folder, settings),
-            )  # fmt: skip
-    except BaseException:
-        os.close(reader)
-        raise
-    finally:
-        os.close(writer)
-    try:
-        yield process, reader, errors
+        why = _wait(process)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        os.close(reader)
+        status = process.wait()
+    # A stranger's values are in what it wrote.
+    with suppress(OSError, ValueError):
+        if why is None and status == 0 and answer.stat().st_size > _MOST_ANSWER:
+            why = f"it wrote more than {_MOST_ANSWER >> 20} MiB"
+        elif why is None and status == 0:
+            found = json.loads(answer.read_bytes())
+            if isinstance(found, dict):
+                return found
+    return {"failed": why or _of_status(status, errors)}
 
 
 def _environment(folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
@@ -155,24 +136,17 @@ def _environment(folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
     return {**given, **hub, **caches, **switches, **settings}
 
 
-def _until_its_end(process: Any, reader: int) -> Iterator[bytes | str]:
-    """Yield what a process writes until it ends, or why it was ended."""
+def _wait(process: subprocess.Popen[bytes]) -> str | None:
+    """Wait until a process ends; say why it must be ended, where it must."""
     end = time.monotonic() + WALL_S
-    size = 0
     while True:
-        ready, _, _ = select.select([reader], [], [], 0.1)
-        if ready:
-            read = os.read(reader, 1 << 16)
-            size += len(read)
-            if not read:
-                return
-            yield read
-        if size > _MOST_ANSWER:
-            yield f"it wrote more than {_MOST_ANSWER >> 20} MiB"
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.1)
+            return None
         if time.monotonic() > end:
-            yield f"it took more than {WALL_S} s"
+            return f"it took more than {WALL_S} s"
         if _resident(process.pid) > RESIDENT:
-            yield f"it took more than {RESIDENT >> 30} GiB of memory"
+            return f"it took more than {RESIDENT >> 30} GiB of memory"
 
 
 def _resident(process: int) -> int:

@@ -15,14 +15,14 @@ from vllm_eagle_ext.checkpoint import (
     read_config,
     read_draft_files,
 )
-from vllm_eagle_ext.checkpoint.origins import gguf_plugin_is_active
+from vllm_eagle_ext.checkpoint.case import DraftRequest
+from vllm_eagle_ext.checkpoint.draft_files import gguf_plugin_is_active
 from vllm_eagle_ext.checkpoint.registry import (
     drafter_of,
     method_may_lie_in_the_target,
     methods,
     own_model_types,
 )
-from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.checkpoint.target_facts import PLAIN_MODELS, target_rope
 from vllm_eagle_ext.errors import EagleExtError, GgufDraftError, SpeculativeConfigError
 from vllm_eagle_ext.log import get_logger
@@ -45,6 +45,7 @@ def inspect_start(engine_args: Any, target: Any, request: DraftRequest) -> Inspe
     Raises:
         EagleExtError: the request or the checkpoint cannot be served rightly.
     """
+    # Whether it is a draft of this package's, by the method that was asked for or by its config.
     speculative = asked_speculative(engine_args)
     model: Any = speculative.get("model")  # a string, once checked
     place = _place(engine_args, speculative)
@@ -60,6 +61,7 @@ def inspect_start(engine_args: Any, target: Any, request: DraftRequest) -> Inspe
             "Draft %r lies neither in a folder nor on the hub: not checked; plain vLLM loads it.", model
         )
         return None
+    # Its files, and what the rules say of them.
     try:
         files = READ.get(model) or read_draft_files(model, **place)
     except GgufDraftError:

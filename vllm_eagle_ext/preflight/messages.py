@@ -133,23 +133,13 @@ def describe(spec: DraftSpec, num_target_layers: int) -> str:
     if spec.norm_before_fc:
         norms.append("input_norm")
     layers, whose = spec.aux_layers, "vLLM's own " if spec.drafter.is_vllms else ""
+    window = f"attends to the last {spec.draft_window} tokens; " if spec.draft_window else ""
+    kept = f"drafts {len(spec.kept_ids)} tokens only; " if spec.kept_ids else ""
+    by_option = spec.norm_output.source.startswith("option")
+    source = spec.norm_output.source if by_option else "config"
     return (
         f"Draft {spec.model!r} ({spec.title}, norms: {', '.join(norms) or 'none'}, from "
-        f"{_source(spec)}) reads the inputs of target layers {list(layers.layer_ids)} of "
+        f"{source}) reads the inputs of target layers {list(layers.layer_ids)} of "
         f"{num_target_layers}; rule: {layers.rule}; {f'gate: {spec.gate}; ' if spec.gate else ''}"
-        f"{_window(spec)}{_kept(spec)}"
-        f"served by {whose}{spec.drafter.architecture}."
+        f"{window}{kept}served by {whose}{spec.drafter.architecture}."
     )
-
-
-def _window(spec: DraftSpec) -> str:
-    return f"attends to the last {spec.draft_window} tokens; " if spec.draft_window else ""
-
-
-def _kept(spec: DraftSpec) -> str:
-    return f"drafts {len(spec.kept_ids)} tokens only; " if spec.kept_ids else ""
-
-
-def _source(spec: DraftSpec) -> str:
-    option = spec.norm_output.source.startswith("option")
-    return spec.norm_output.source if option else "config"

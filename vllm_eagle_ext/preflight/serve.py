@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_eagle_ext.checkpoint.origins import download_command, split_subfolder
 from vllm_eagle_ext.checkpoint.registry import drafter_of
 from vllm_eagle_ext.checkpoint.rules.request import wanted_runner
+from vllm_eagle_ext.checkpoint.sources import download_command, split_subfolder
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.preflight.ask import speculative_keys
 from vllm_eagle_ext.preflight.platforms import usual_k
@@ -87,12 +87,12 @@ def _option(name: str, value: str) -> list[str]:
 
 def serve_environment(result: CheckResult) -> dict[str, str]:
     """Return the variables that the command sets."""
-    spec, asked = result.inspection.spec, result.draft_request
+    spec, draft_request = result.inspection.spec, result.draft_request
     if result.platform == "cpu":
         # vLLM binds each rank to a NUMA node of its own.
         crowded = result.tensor_parallel_size > _numa_nodes()
         return {"VLLM_CPU_OMP_THREADS_BIND": "nobind"} if crowded else {}
-    runner = wanted_runner(spec, v2_needs_aux_states=asked.v2_needs_aux_states) if spec else None
+    runner = wanted_runner(spec, v2_needs_aux_states=draft_request.v2_needs_aux_states) if spec else None
     return {"VLLM_USE_V2_MODEL_RUNNER": str(int(runner[0] == "v2"))} if runner else {}
 
 
@@ -106,19 +106,19 @@ def speculative_config(result: CheckResult) -> dict[str, Any]:
     request, spec = result.request, result.inspection.spec
     is_known = spec or request.method or drafter_of(result.files.config, None)
     # Else vLLM finds the method by itself.
-    found: dict[str, Any] = {"method": result.method} if is_known else {}
-    found["model"] = served_from(result)
+    config: dict[str, Any] = {"method": result.method} if is_known else {}
+    config["model"] = served_from(result)
     # What no option and no draft decides stays as it was given: vLLM judges it.
     given = speculative_keys(request.speculative)
     if request.method is None and given.get("method") is not None:
-        found["method"] = given["method"]
+        config["method"] = given["method"]
     k = given.get("num_speculative_tokens")
-    found["num_speculative_tokens"] = request.k or (usual_k(spec) if k is None else k)
+    config["num_speculative_tokens"] = request.k or (usual_k(spec) if k is None else k)
     if request.revision and not _is_inside(request):
-        found["revision"] = request.revision
+        config["revision"] = request.revision
     if spec and spec.family.asks_for_parallel_drafting:
-        found["parallel_drafting"] = True
-    return {**request.speculative, **found}
+        config["parallel_drafting"] = True
+    return {**request.speculative, **config}
 
 
 def as_decided(engine: Mapping[str, Any], checked: Iterable[CheckResult]) -> dict[str, Any]:
@@ -163,13 +163,13 @@ def not_looked_at(result: CheckResult, *, asked: bool = False) -> list[str]:
     Args:
         asked: vLLM was, with its options.
     """
-    files, found = result.files, []
+    files, parts = result.files, []
     if files.weights == "bin":
-        found.append("the content of the .bin weights")
+        parts.append("the content of the .bin weights")
     elif not files.surveys:
-        found.append("values of large tensors (--weights reads them)")
+        parts.append("values of large tensors (--weights reads them)")
     return [
-        *found,
+        *parts,
         "the target's weights",
         "free memory",
         *["other options of vllm serve"] * (not asked),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from traceback import walk_tb
 from typing import Any
 
 from vllm_eagle_ext.checkpoint.findings import Finding, Problem, Severity
@@ -59,7 +60,7 @@ def finding_of(
 
 def _place(error: BaseException, draft: str, target: str) -> str:
     """Say whose file or which words a start ended at, by the functions of vLLM that it was in."""
-    inside = set(_functions(error))
+    inside = {frame.f_code.co_name for each in chain(error) for frame, _ in walk_tb(each.__traceback__)}
     if "create_speculative_config" in inside:
         reads = inside & {"get_config", "get_config_dict", "from_dict", "create_model_config"}
         built = any(name == "__post_init__" for name in inside) and "verify_model_type" in inside
@@ -69,22 +70,22 @@ def _place(error: BaseException, draft: str, target: str) -> str:
     return "the command's options"
 
 
-def _functions(error: BaseException) -> Iterator[str]:
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what it came from."""
     seen: set[int] = set()
-    now: BaseException | None = error
-    while now is not None and id(now) not in seen:
-        seen.add(id(now))
-        frame = now.__traceback__
-        while frame is not None:
-            yield frame.tb_frame.f_code.co_name
-            frame = frame.tb_next
-        now = now.__cause__ or now.__context__
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        yield each
+        seen.add(id(each))
+        each = each.__cause__ or each.__context__
 
 
 def words_of(error: BaseException) -> tuple[str, list[str]]:
     """Return the first thing that an error says, on one line, and the keys that it names."""
     keys: list[str] = []
-    said = _text(error)
+    said = type(error).__name__
+    with suppress(Exception):  # a stranger's value may be in it
+        said = str(error)
     with suppress(Exception):  # pydantic's, which lists several
         first = error.errors()[0]  # type: ignore[attr-defined]
         keys = [str(part) for part in first["loc"]]
@@ -96,10 +97,3 @@ def words_of(error: BaseException) -> tuple[str, list[str]]:
     keys += [one or other for one, other in _KEY.findall(said)]
     cut = said if len(said) <= _MOST else f"{said[:_MOST]} .."
     return printable(cut), keys
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - a stranger's value may be in it
-        return type(error).__name__

@@ -27,7 +27,7 @@ from vllm.model_executor.offloader.prefetch import PrefetchOffloader
 from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridModelState
 from vllm.v1.worker.gpu.model_states.recoverssm import RecoverSSMState
 
-from vllm_eagle_ext import architectures, compat
+from vllm_eagle_ext import compat
 from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS, record_width
 from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
@@ -109,7 +109,7 @@ class _Replay:
         self.__class__ = next(base for base in type(self).__mro__ if not issubclass(base, _Replay))  # type: ignore[assignment]
         model_config = vllm_config.model_config
         names = {ours: stock for stock, ours in REPLAYING_TARGETS.items()}
-        architectures.use_architecture(model_config, names[model_config.architecture])
+        compat.use_architecture(model_config, names[model_config.architecture])
 
     @classmethod
     def get_mamba_state_shape_from_config(cls, vllm_config: VllmConfig) -> tuple[Any, ...]:

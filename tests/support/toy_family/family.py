@@ -12,7 +12,7 @@ from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.spec import DraftSpec, Expected, KeyEffect
-from vllm_eagle_ext.families import names
+from vllm_eagle_ext.drafter_classes import drafters
 from vllm_eagle_ext.families.eagle3.family import NATIVE
 
 SCALE = "feature_scale"
@@ -55,4 +55,4 @@ def registered() -> Iterator[None]:
         yield
     finally:
         del registry.families()[TOY.name]
-        names.DRAFTERS.remove(TOY.drafters[0])
+        drafters().remove(TOY.drafters[0])

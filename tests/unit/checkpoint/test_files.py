@@ -70,16 +70,6 @@ def test_canonical_names(tmp_path, published, canonical):
     assert (name, header.published) == (canonical, published)
 
 
-def test_two_names_for_one_tensor(tmp_path):
-    tensors = {
-        "midlayer.hidden_norm.weight": torch.ones(4),
-        "layers.0.hidden_norm.weight": torch.ones(4),
-    }
-    write_draft(tmp_path, draft_config(num_aux=3, post_norm=True), tensors)
-    with pytest.raises(UnsupportedDraftError, match="each tensor once"):
-        read_draft_files(str(tmp_path))
-
-
 def test_values_of_the_vocabulary_map(tmp_path):
     tensors = draft_tensors(num_aux=3, post_norm=True)
     files = read_draft_files(str(tiny_draft(tmp_path)))
@@ -144,20 +134,6 @@ def test_index_of_bin_files_beside_safetensors(tmp_path):
         read_draft_files(str(tmp_path))
 
 
-def test_no_config(tmp_path):
-    tiny_draft(tmp_path)
-    (tmp_path / "config.json").unlink()
-    with pytest.raises(UnsupportedDraftError, match=r"config\.json"):
-        read_draft_files(str(tmp_path))
-
-
-def test_config_is_not_json(tmp_path):
-    tiny_draft(tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(UnsupportedDraftError, match="a JSON object"):
-        read_draft_files(str(tmp_path))
-
-
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt"])
 def test_pickled_weights_alone(tmp_path, name):
     write_draft(tmp_path, draft_config(num_aux=3, post_norm=True), None)
@@ -182,15 +158,6 @@ def test_mask_embedding_is_no_weights(tmp_path):
 def test_no_weights(tmp_path):
     write_draft(tmp_path, draft_config(num_aux=3, post_norm=True), None)
     with pytest.raises(UnsupportedDraftError, match=r"without any \*\.safetensors"):
-        read_draft_files(str(tmp_path))
-
-
-@pytest.mark.parametrize("with_config", [True, False])
-def test_gguf_alone(tmp_path, with_config):
-    (tmp_path / "draft.gguf").write_bytes(b"GGUF")
-    if with_config:
-        write_draft(tmp_path, draft_config(num_aux=3, post_norm=True), None)
-    with pytest.raises(UnsupportedDraftError, match="use the safetensors it was converted from"):
         read_draft_files(str(tmp_path))
 
 
@@ -313,3 +280,38 @@ def test_a_cache_that_cannot_be_read(offline, tmp_path, download_dir):
 def test_target_in_the_hub_cache(offline, tmp_path):
     in_hub_cache(tmp_path, write_target(tmp_path / "target"))
     assert read_config("owner/draft", download_dir=str(tmp_path))["num_hidden_layers"] == 8
+
+
+def test_one_tensor_in_two_shards(tmp_path):
+    shards = halves()
+    shards["b.safetensors"]["model.fc.weight"] = torch.ones(4)
+    write_shards(tmp_path, shards)
+    with pytest.raises(
+        UnsupportedDraftError, match="in a.safetensors and 'model.fc.weight' in b.safetensors"
+    ) as refused:
+        read_draft_files(str(tmp_path))
+    assert "damaged" not in str(refused.value)
+
+
+def test_two_whole_drafts_in_a_folder(tmp_path):
+    tiny_draft(tmp_path)
+    (tmp_path / "last.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes())
+    with pytest.raises(UnsupportedDraftError, match=r"move last\.safetensors or model\.safetensors out"):
+        read_draft_files(str(tmp_path))
+
+
+def test_one_tensor_under_two_names(tmp_path):
+    tensors = {"fc.weight": torch.ones(4), "model.fc.weight": torch.ones(4)}
+    write_draft(tmp_path, draft_config(num_aux=3, post_norm=True), tensors)
+    with pytest.raises(UnsupportedDraftError, match="export the draft again, with each tensor once"):
+        read_draft_files(str(tmp_path))
+
+
+def test_an_index_of_another_export(tmp_path):
+    write_shards(tmp_path, halves())
+    tiny_draft(tmp_path)
+    (tmp_path / "b.safetensors").unlink()
+    with pytest.raises(
+        UnsupportedDraftError, match=r"if model\.safetensors holds the whole draft, remove"
+    ):
+        read_draft_files(str(tmp_path))

@@ -8,8 +8,8 @@ import torch
 from tests.support.checkpoints import VOCAB
 from tests.support.drafts import as_specforge, inspect, valid_draft
 from tests.unit.checkpoint.rules.changes import ANGELSLIM, TOP_IDS, key, more, no_key, tensor
-from vllm_eagle_ext.checkpoint.stock_gaps import UNKNOWN, stock_gaps
-from vllm_eagle_ext.families.names import DRAFTERS
+from vllm_eagle_ext.checkpoint.stock_gaps import UNKNOWN_ARCHITECTURES, stock_gaps
+from vllm_eagle_ext.drafter_classes import drafters
 
 ZEROS = tensor("d2t", lambda _: torch.zeros(VOCAB, dtype=torch.long))
 
@@ -38,10 +38,10 @@ def looked_up(name, method):
 def test_names_that_vllm_lacks():
     from vllm.model_executor.models.registry import _VLLM_MODELS
 
-    drafts = {name: drafter.method for drafter in DRAFTERS for name in drafter.published}
+    drafts = {name: drafter.method for drafter in drafters() for name in drafter.published}
     assert {
         name for name, method in drafts.items() if looked_up(name, method) not in _VLLM_MODELS
-    } == UNKNOWN
+    } == UNKNOWN_ARCHITECTURES
 
 
 @pytest.mark.parametrize(

@@ -32,13 +32,37 @@ def compare(tmp_path):
     return run
 
 
-def test_same_file(compare):
-    assert compare(tokenizer(TOKENS), tokenizer(TOKENS)) is None
+LISTED = [["a", -1.0], ["b", -2.0], ["ab", -3.5]]
+BACKWARDS = tokenizer(dict(reversed(TOKENS.items())), merges=["a b"])
+SAME = {
+    "file": (tokenizer(TOKENS), tokenizer(TOKENS)),
+    "no_tokenizer": (b"[", b"["),  # what it means is for others to say
+    "formatting": (json.dumps(BACKWARDS, indent=2).encode(), tokenizer(TOKENS, merges=[["a", "b"]])),
+    "a_mask_of_the_draft": (tokenizer(TOKENS | {"c": 9}), tokenizer(TOKENS)),
+    "what_a_draft_never_sees": (tokenizer(TOKENS), tokenizer(TOKENS | {"c": 9})),
+    "no_added_tokens": (tokenizer(TOKENS, None), tokenizer(TOKENS, [])),
+    "added_within_the_vocabulary": (tokenizer(TOKENS), tokenizer(TOKENS | {"<s>": 3}, [])),
+    "unigrams": (tokenizer(LISTED, unk_id=0), tokenizer(TOKENS)),
+    "scores": (tokenizer([["a", -1.0]]), tokenizer([["a", -9.0]])),
+}
+OTHER = {
+    "ids": (tokenizer(TOKENS | {"b": 2, "ab": 1}), tokenizer(TOKENS), "2 tokens, such as 'ab'"),
+    "beside_a_mask": (tokenizer(TOKENS | {"c": 9, "b": 4}), tokenizer(TOKENS), "1 tokens, such as 'b'"),
+    "added": (tokenizer(TOKENS, [{"id": 4, "content": "<s>"}]), tokenizer(TOKENS), "such as '<s>'"),
+    "order": (tokenizer(LISTED[:2]), tokenizer(LISTED[1::-1]), "2 tokens, such as 'a'"),
+}
 
 
-def test_same_file_that_is_no_tokenizer(compare):
-    """What it means is for others to say."""
-    assert compare(b"[", b"[") is None
+@pytest.mark.parametrize("files", SAME.values(), ids=SAME)
+def test_the_same_tokens(compare, files):
+    assert compare(*files) is None
+
+
+@pytest.mark.parametrize(("draft", "target", "words"), OTHER.values(), ids=OTHER)
+def test_other_tokens(compare, draft, target, words):
+    difference = compare(draft, target)
+    assert difference.startswith("one that differs in ")
+    assert difference.endswith(words)
 
 
 @pytest.mark.parametrize(("draft", "target"), [(None, TOKENS), (TOKENS, None), (None, None)])
@@ -49,58 +73,6 @@ def test_only_one_of_them_has_a_file(compare, draft, target):
 def test_hub_and_folder(tmp_path):
     assert compare_tokenizers(None, tmp_path) is None
     assert compare_tokenizers(tmp_path, None) is None
-
-
-def test_another_formatting(compare):
-    found = tokenizer(dict(reversed(TOKENS.items())), merges=["a b"])
-    assert compare(json.dumps(found, indent=2).encode(), tokenizer(TOKENS, merges=[["a", "b"]])) is None
-
-
-def test_another_id(compare):
-    difference = compare(tokenizer(TOKENS | {"b": 2, "ab": 1}), tokenizer(TOKENS))
-    assert difference == "one that differs in 2 tokens, such as 'ab'"
-
-
-def test_token_that_the_target_has_not(compare):
-    """A mask, say."""
-    assert compare(tokenizer(TOKENS | {"c": 9}), tokenizer(TOKENS)) is None
-
-
-def test_token_that_the_target_has_not_beside_another_id(compare):
-    difference = compare(tokenizer(TOKENS | {"c": 9, "b": 4}), tokenizer(TOKENS))
-    assert difference == "one that differs in 1 tokens, such as 'b'"
-
-
-def test_tokens_that_the_draft_has_not(compare):
-    """A draft never sees them."""
-    assert compare(tokenizer(TOKENS), tokenizer(TOKENS | {"c": 9})) is None
-
-
-def test_added_tokens(compare):
-    moved = [{"id": 4, "content": "<s>"}]
-    assert "1 tokens, such as '<s>'" in compare(tokenizer(TOKENS, moved), tokenizer(TOKENS))
-
-
-def test_added_tokens_may_be_absent(compare):
-    assert compare(tokenizer(TOKENS, None), tokenizer(TOKENS, [])) is None
-
-
-def test_added_token_within_the_vocabulary(compare):
-    assert compare(tokenizer(TOKENS), tokenizer(TOKENS | {"<s>": 3}, [])) is None
-
-
-def test_unigram_lists(compare):
-    listed = [["a", -1.0], ["b", -2.0], ["ab", -3.5]]
-    assert compare(tokenizer(listed, unk_id=0), tokenizer(TOKENS)) is None
-
-
-def test_unigram_lists_in_another_order(compare):
-    mine, theirs = [["a", -1.0], ["b", -2.0]], [["b", -2.0], ["a", -1.0]]
-    assert "2 tokens, such as 'a'" in compare(tokenizer(mine), tokenizer(theirs))
-
-
-def test_unigram_scores_do_not_count(compare):
-    assert compare(tokenizer([["a", -1.0]]), tokenizer([["a", -9.0]])) is None
 
 
 @pytest.mark.parametrize(

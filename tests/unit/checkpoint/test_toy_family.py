@@ -16,6 +16,7 @@ from tests.support.drafts import inspect, valid_draft
 from tests.support.toy_family.family import SCALE, TOY, registered
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.checkpoint import registry
+from vllm_eagle_ext.checkpoint.rules import every_rule
 
 (DRAFTER,) = TOY.drafters
 
@@ -50,6 +51,7 @@ def test_its_rule_refuses(draft, tmp_path, value):
     draft.config[SCALE] = value
     (error,) = inspect(draft, tmp_path).errors
     assert error.rule == "feature_scale_is_positive"
+    assert error.rule in {rule.name for rule in every_rule()}  # which rows and broken drafts follow
     problem = error.problem
     assert problem.field == f"{SCALE} of the draft's config.json"
     assert (problem.value, problem.allowed) == (value, "a number above 0")

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from vllm_eagle_ext.checkpoint import vocabulary_file
-from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file
+from vllm_eagle_ext.checkpoint import vocabulary
+from vllm_eagle_ext.checkpoint.vocabulary import read_vocabulary_file
 from vllm_eagle_ext.errors import OptionsError
 
 
@@ -49,7 +49,7 @@ def test_refused(tmp_path, text, words):
 
 
 def test_it_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary_file, "_LIMIT", 20)
+    monkeypatch.setattr(vocabulary, "_FILE_LIMIT", 20)
     (tmp_path / "ids.json").write_text("[1, 2, 3, 4, 5, 6, 7]")
     with pytest.raises(OptionsError, match="longer than 20 bytes"):
         read_vocabulary_file(str(tmp_path / "ids.json"))
@@ -59,7 +59,7 @@ def test_it_is_bounded(tmp_path, monkeypatch):
 def test_a_file_of_the_kernel_is_not_waited_for():
     """It is a regular file, and a read of it waits for the next line of the log."""
     command = (
-        "from vllm_eagle_ext.checkpoint.vocabulary_file import read_vocabulary_file as read;"
+        "from vllm_eagle_ext.checkpoint.vocabulary import read_vocabulary_file as read;"
         "read('/proc/kmsg')"
     )
     result = subprocess.run(

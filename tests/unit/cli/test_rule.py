@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES
+from vllm_eagle_ext.checkpoint.rules import every_rule
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.engine_rules import ENGINE_RULES, UNTESTED_RULES
 
-ALL = (*EARLY_RULES, *RULES, *ENGINE_RULES, *UNTESTED_RULES)
+ALL = (*every_rule(), *ENGINE_RULES, *UNTESTED_RULES)
 
 
 @pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.name)

@@ -33,8 +33,8 @@ from vllm_eagle_ext.checkpoint import (
     inspect_draft,
     read_draft_files,
 )
-from vllm_eagle_ext.checkpoint.request import DraftRequest
-from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES
+from vllm_eagle_ext.checkpoint.case import DraftRequest
+from vllm_eagle_ext.checkpoint.rules import every_rule
 from vllm_eagle_ext.errors import EagleExtError
 
 # Values that are as valid as the ones they replace: nothing in the file tells them apart.
@@ -172,7 +172,8 @@ def test_no_applicable_cell_of_the_matrix_is_empty(tally):
 def test_every_rule_has_an_applicable_cell():
     found = {rule for rule, _ in APPLICABLE}
     elsewhere = OF_OTHER_FORMATS | OF_QUANTISATIONS | OF_THE_REQUEST | OF_ALL_VALUES
-    assert {rule.name for rule in (*EARLY_RULES, *RULES)} - elsewhere <= found
+    without = {rule.name for rule in every_rule()} - elsewhere - found
+    assert not without, "applicable.py has a cell for each rule, or test_mutations.py says why not"
     assert not elsewhere & found
 
 
@@ -257,7 +258,7 @@ def test_a_draft_of_other_weights_is_told_apart(family, tmp_path, monkeypatch):
 def test_what_is_said_to_run_does(tally, tmp_path):
     """`strict: false` promises it. Files beside the draft are no matter of the loader's."""
     promised = {
-        rule.name for rule in (*EARLY_RULES, *RULES) if rule.severity == "error" and rule.can_run
+        rule.name for rule in every_rule() if rule.severity == "error" and rule.can_run
     } - OF_THE_REQUEST
     assert set(tally.can_run) == promised
     for rule, mutant in tally.can_run.items():

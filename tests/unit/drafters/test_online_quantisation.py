@@ -19,8 +19,7 @@ from tests.support.drafting import (
 )
 from tests.support.drafts import inspect, valid_draft, write
 from tests.support.engine import ROOT, has_gpu
-from vllm_eagle_ext.cpu_kernels import LoadedKernels
-from vllm_eagle_ext.device import Device
+from vllm_eagle_ext.device import Device, LoadedKernels
 from vllm_eagle_ext.engine_rules import weights
 from vllm_eagle_ext.engine_rules.weights import (
     WITHOUT_CPU_KERNEL,

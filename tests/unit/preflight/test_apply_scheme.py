@@ -15,7 +15,7 @@ from tests.support.releases import is_release
 from vllm_eagle_ext import metrics
 from vllm_eagle_ext.checkpoint.findings import Severity
 from vllm_eagle_ext.engine_rules.states import per_token_misreads, states_are_saved_in_time
-from vllm_eagle_ext.engine_rules.target import hands_out_states
+from vllm_eagle_ext.engine_rules.target import target_supports_eagle3
 from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.log import log_once
 
@@ -58,7 +58,7 @@ def test_a_target_that_replays_is_asked_for_as_vllms(configure, monkeypatch):
     """An import of its class in the front end may start CUDA."""
     config = configure(options={"hybrid_state": "replay"})
     monkeypatch.setattr(type(config.model_config.registry), "resolve_model_cls", None)
-    assert hands_out_states(config)
+    assert target_supports_eagle3(config)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -19,9 +20,9 @@ from tests.support.drafts import inspect, valid_draft
 from tests.support.engine import has_gpu
 from tests.support.quantised_drafts import FORMATS, quantised_draft
 from tests.support.releases import is_release
-from vllm_eagle_ext import cpu_kernels, log
+from vllm_eagle_ext import log
 from vllm_eagle_ext.cli import app, status
-from vllm_eagle_ext.cpu_kernels import LoadedKernels, lacks_avx512
+from vllm_eagle_ext.device import LoadedKernels, lacks_avx512
 from vllm_eagle_ext.engine_rules import weights
 from vllm_eagle_ext.engine_rules.weights import (
     BF16_FALLBACK,
@@ -31,7 +32,7 @@ from vllm_eagle_ext.engine_rules.weights import (
 from vllm_eagle_ext.errors import SpeculativeConfigError
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
-ON_X86 = cpu_kernels.platform.machine() in ("x86_64", "AMD64")
+ON_X86 = platform.machine() in ("x86_64", "AMD64")
 ALL = {"packed_weights": True, "exact_int8": True, "bf16": True, "tiles": True}
 AVX2 = dict.fromkeys(ALL, False)
 AVX512 = ALL | {"exact_int8": False, "tiles": False}  # without VNNI

@@ -11,7 +11,11 @@ from tests.contract.check import installed_source
 from tests.support.checkpoints import write_target
 from tests.support.described import changed, problems, tiny_config
 from tests.support.drafts import inspect, valid_draft
-from vllm_eagle_ext.engine_rules.target import NAMED, image_class, images_are_known_to_v1
+from vllm_eagle_ext.engine_rules.target import (
+    V1_IMAGE_TOKEN_CLASSES,
+    class_with_images,
+    images_are_known_to_v1,
+)
 from vllm_eagle_ext.errors import UnsupportedTargetError
 
 
@@ -69,9 +73,9 @@ def test_vllm_names_the_class_that_serves(tmp_path, monkeypatch):
     folder = write_target(tmp_path / "target")
     config = EngineArgs(model=str(folder), skip_tokenizer_init=True).create_model_config()
     around = SimpleNamespace(model_config=config)
-    assert image_class(around) is None
+    assert class_with_images(around) is None
     monkeypatch.setattr(ModelConfig, "is_multimodal_model", True)
-    assert image_class(around) == "LlamaForCausalLM"
+    assert class_with_images(around) == "LlamaForCausalLM"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,7 @@ def test_vllm_names_the_class_that_serves(tmp_path, monkeypatch):
     [
         target("LlavaForConditionalGeneration", image_token_index=7),
         target("LlamaForCausalLM", images=False),
-        *(target(name) for name in NAMED),
+        *(target(name) for name in V1_IMAGE_TOKEN_CLASSES),
         target("NemotronH_Super_Omni_Reasoning_V3", served_by="NemotronH_Nano_VL_V2"),
     ],
     ids=lambda config: config.architecture,
@@ -103,4 +107,4 @@ def test_the_names_are_those_of_vllm():
         for constant in ast.walk(test)
         if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
     }
-    assert compared == set(NAMED)
+    assert compared == set(V1_IMAGE_TOKEN_CLASSES)

@@ -13,7 +13,7 @@ from tests.support.drafts import LAYER, valid_draft, write
 from tests.unit.preflight.configs import speculative_config
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
 from vllm_eagle_ext.checkpoint.stock_gaps import NOT_NULL
-from vllm_eagle_ext.preflight.nulls import build_without_nulls
+from vllm_eagle_ext.preflight.build import build_without_nulls
 
 # Settings of the class that a saved config may state, and a value with which vLLM goes on.
 SETTINGS = {

@@ -28,19 +28,9 @@ class TestRefused:
         with pytest.raises(SpeculativeConfigError, match=rf"num_speculative_tokens is {k}\."):
             speculative_config(target, tiny_draft(tmp_path), num_speculative_tokens=k)
 
-    def test_hidden_size(self, tmp_path):
-        target = write_target(tmp_path / "wide", hidden_size=128)
-        with pytest.raises(UnsupportedDraftError, match="128, the target's hidden size"):
-            speculative_config(target, tiny_draft(tmp_path / "draft"))
-
     def test_no_model(self, target):
         with pytest.raises(SpeculativeConfigError, match=r"speculative_config\.model is missing"):
             speculative_config(target, "", model=None)
-
-    def test_no_config_json(self, target, tmp_path):
-        (tmp_path / "model.safetensors").write_bytes(b"")
-        with pytest.raises(UnsupportedDraftError, match=r"config\.json"):
-            speculative_config(target, tmp_path)
 
 
 class TestAsked:
@@ -55,17 +45,6 @@ class TestAsked:
     def test_k_that_no_context_holds(self, target, tmp_path, k):
         with pytest.raises(SpeculativeConfigError, match=rf"num_speculative_tokens is {k}\..*512"):
             speculative_config(target, tiny_draft(tmp_path), num_speculative_tokens=k)
-
-    def test_k_that_hardly_pays(self, target, tmp_path, vllm_log):
-        speculative_config(target, tiny_draft(tmp_path), num_speculative_tokens=20)
-        (record,) = vllm_log.containing("num_speculative_tokens is 20")
-        assert record.levelno == logging.WARNING
-        assert "up to 10" in record.getMessage()
-
-    def test_gate_layout_of_a_draft_without_a_gate(self, target, tmp_path, vllm_log):
-        speculative_config(target, tiny_draft(tmp_path), options={"gate_layout": "concat"})
-        (record,) = vllm_log.containing("gate_layout is 'concat'")
-        assert record.levelno == logging.WARNING
 
     def test_a_folder_of_a_repository(self, target):
         with pytest.raises(UnsupportedDraftError) as caught:

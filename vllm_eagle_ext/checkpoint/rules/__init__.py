@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from vllm_eagle_ext.checkpoint.findings import Rule, rules_in
+from vllm_eagle_ext.checkpoint.registry import families
 from vllm_eagle_ext.checkpoint.rules import (
     blocks,
     early,
@@ -54,4 +55,10 @@ def rules_for(family: Family) -> tuple[Rule, ...]:
     return (*[rule for rule in RULES if rule.of is None or KINDS[rule.of](family)], *family.rules)
 
 
-__all__ = ["EARLY_RULES", "KINDS", "RULES", "rules_for"]
+def every_rule() -> tuple[Rule, ...]:
+    """Return all rules of drafts: the early ones, those by kinds, and the families' own."""
+    own = (rule for family in families().values() for rule in family.rules)
+    return tuple(dict.fromkeys((*EARLY_RULES, *RULES, *own)))
+
+
+__all__ = ["EARLY_RULES", "KINDS", "RULES", "every_rule", "rules_for"]

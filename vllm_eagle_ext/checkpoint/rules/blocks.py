@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, contradictions, rule
 
 
 @rule(Severity.ERROR, can_run=True, of="block")
@@ -48,14 +48,7 @@ def block_size_is_consistent(case: Case) -> Iterable[Problem]:
         "in dflash_config": config.block_config.block_size,
         "as dspark_block_size": config.dspark_block_size,
     }
-    stated = {place: size for place, size in places.items() if size}
-    if len(set(stated.values())) > 1:
-        yield Problem(
-            field=f"block_size {' and '.join(stated)}",
-            value=tuple(stated.values()),
-            allowed="the same value everywhere",
-            remedy="ask the publisher which one the draft was trained with, and correct config.json",
-        )
+    yield from contradictions(places, "the same value everywhere", key="block_size")
     if case.spec.block_size == 1:
         yield Problem(
             field="block_size of the draft's config.json", value=1, allowed="at least 2",
@@ -92,14 +85,7 @@ def mask_token_is_unambiguous(case: Case) -> Iterable[Problem]:
         "mask_token_id in dflash_config": config.block_config.mask_token_id,
         "dspark_noise_token_id": config.dspark_noise_token_id,
     }
-    stated = {place: token for place, token in places.items() if token is not None}
-    if len(set(stated.values())) > 1:
-        yield Problem(
-            field=" and ".join(stated),
-            value=tuple(stated.values()),
-            allowed="the same token everywhere",
-            remedy="ask the publisher which one the draft was trained with, and correct config.json",
-        )
+    yield from contradictions(places, "the same token everywhere")
 
 
 @rule(Severity.ERROR, of="dflash")

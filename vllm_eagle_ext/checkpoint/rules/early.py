@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_eagle_ext.checkpoint import registry
+from vllm_eagle_ext.checkpoint.case import DraftRequest
 from vllm_eagle_ext.checkpoint.draft_config import format_of, published_architecture
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
@@ -15,7 +16,7 @@ from vllm_eagle_ext.checkpoint.foreign_drafts import (
     ANOTHER,
     EAGLE_1,
     EAGLE_1_OF_VLLM,
-    REFUSED,
+    REFUSED_ARCHITECTURES,
     SPECULATORS_CLASSES,
     UNREAD_TYPES,
     foreign_part,
@@ -23,12 +24,10 @@ from vllm_eagle_ext.checkpoint.foreign_drafts import (
     name_edit,
     own_architecture,
 )
-from vllm_eagle_ext.checkpoint.request import DraftRequest
 from vllm_eagle_ext.checkpoint.target_facts import PLAIN_MODELS
-from vllm_eagle_ext.checkpoint.vocabulary_file import OPTION
-from vllm_eagle_ext.drafter_classes import Drafter
+from vllm_eagle_ext.checkpoint.vocabulary import OPTION
+from vllm_eagle_ext.drafter_classes import Drafter, drafters
 from vllm_eagle_ext.errors import OptionsError
-from vllm_eagle_ext.families.names import DRAFTERS
 
 # Served by vLLM itself, under their own names and rules.
 PASSED_THROUGH = frozenset(
@@ -44,7 +43,7 @@ IN_THE_TARGET, IN_TARGETS_OF = "DSparkDraftModel", frozenset({"deepseek_v4", "de
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class DraftClaim:
     files: DraftFiles
     flat: Mapping[str, Any]
     request: DraftRequest
@@ -68,7 +67,7 @@ class Candidate:
     def is_passed_through(self) -> bool:
         type_ = self.speculators_type
         if type_ is not None:
-            left = {name for one in DRAFTERS for name in one.excluded_architectures}
+            left = {name for one in drafters() for name in one.excluded_architectures}
             return self.architecture in left
         if self.drafter is not None:
             return False
@@ -90,56 +89,53 @@ class Candidate:
 
 def _prefixes() -> dict[str, str]:
     """Return method -> vLLM's name for it in architectures."""
-    return {each.method: each.prefix for each in DRAFTERS if not each.is_vllms}
+    return {each.method: each.prefix for each in drafters() if not each.is_vllms}
 
 
 @rule(Severity.ERROR)
-def architecture_is_named(draft: Candidate) -> Iterable[Problem]:
+def architecture_is_named(draft: DraftClaim) -> Iterable[Problem]:
     if not draft.architecture and draft.speculators_type is None:
+        fitting = own_architecture(draft.files)
         yield Problem(
             field="architectures of the draft's config.json",
             value=draft.files.config.get("architectures"),
             allowed="a list with one name, such as ['LlamaForCausalLMEagle3']",
-            remedy=_how_to_name(draft.files),
+            remedy=f"by its tensors, {name_edit(fitting)}"
+            if fitting
+            else "name the class of its trainer there",
         )
 
 
-def _how_to_name(files: DraftFiles) -> str:
-    fitting = own_architecture(files)
-    return f"by its tensors, {name_edit(fitting)}" if fitting else "name the class of its trainer there"
-
-
 @rule(Severity.ERROR)
-def speculators_type_is_named(draft: Candidate) -> Iterable[Problem]:
+def speculators_type_is_named(draft: DraftClaim) -> Iterable[Problem]:
     """Refuse a config with a `speculators_config`, but no type: vLLM takes it for one of that format."""
     if draft.speculators_type is None and format_of(draft.files.config) == "speculators":
+        *others, last = dict.fromkeys(type_ for type_, _ in registry.speculators())
         yield Problem(
             field="speculators_model_type of the draft's config.json",
             value=None,
-            allowed=_any_of(dict.fromkeys(type_ for type_, _ in registry.speculators())),
+            allowed=f"{', '.join(others)} or {last}",
             remedy="add the type to config.json: the kind of draft that speculators trained",
         )
 
 
-def _any_of(names: Iterable[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
-
-
 @rule(Severity.ERROR)
-def architecture_is_served(draft: Candidate) -> Iterable[Problem]:
+def architecture_is_served(draft: DraftClaim) -> Iterable[Problem]:
     if draft.is_eagle_1:
         field, allowed = "architectures of the draft's config.json", "what its tensors are"
         yield Problem(field=field, value=draft.architecture, allowed=allowed, remedy=EAGLE_1)
     if draft.is_eagle_1 or draft.drafter or draft.is_passed_through:
         return
     if draft.speculators_type is not None:
-        layer = draft.flat.get("model_type")
+        layer, name = draft.flat.get("model_type"), str(draft.speculators_type)
+        why = UNREAD_TYPES.get(name, "vLLM reads no speculators draft of this type")
+        if name in {kind for kind, _ in registry.speculators()}:
+            why = f"no drafter computes {name} on such layers"
         yield Problem(
             field="speculators_model_type and model_type of its transformer_layer_config",
             value=(draft.speculators_type, layer),
             allowed=", ".join(f"{kind} on {type_}" for kind, type_ in sorted(registry.speculators())),
-            remedy=_why_not_this_type(draft.speculators_type),
+            remedy=f"{why}; {ANOTHER}",
         )
     elif draft.architecture:
         yield Problem(
@@ -150,17 +146,10 @@ def architecture_is_served(draft: Candidate) -> Iterable[Problem]:
         )
 
 
-def _why_not_this_type(type_: object) -> str:
-    name = type_ if isinstance(type_, str) else ""
-    if name in {kind for kind, _ in registry.speculators()}:
-        return f"no drafter computes {name} on such layers; {ANOTHER}"
-    return f"{UNREAD_TYPES.get(name, 'vLLM reads no speculators draft of this type')}; {ANOTHER}"
-
-
 def _why_not_this_name(name: str, files: DraftFiles) -> str:
     """Say what keeps a draft from being served: its kind, or only its name."""
     is_vllms = name.startswith("Eagle") and not name.startswith("Eagle3")
-    if reason := EAGLE_1_OF_VLLM if is_vllms else REFUSED.get(name):
+    if reason := EAGLE_1_OF_VLLM if is_vllms else REFUSED_ARCHITECTURES.get(name):
         joined = ", or" if '"method"' in reason else ";"
         return f"{reason}{joined} {ANOTHER}"
     if type_ := SPECULATORS_CLASSES.get(name):
@@ -176,7 +165,7 @@ def _why_not_this_name(name: str, files: DraftFiles) -> str:
 
 
 @rule(Severity.ERROR)
-def dspark_is_no_part_of_the_target(draft: Candidate) -> Iterable[Problem]:
+def dspark_is_no_part_of_the_target(draft: DraftClaim) -> Iterable[Problem]:
     """Refuse a DSpark draft whose model type vLLM does not read as a draft's.
 
     vLLM goes by the model type, and would look for the weights among those of the target.
@@ -194,7 +183,7 @@ def dspark_is_no_part_of_the_target(draft: Candidate) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
+def model_type_is_readable(draft: DraftClaim) -> Iterable[Problem]:
     """Refuse a config without a model type, and DeepSeek's own types.
 
     vLLM takes drafts of some targets' types for multi-token-prediction heads. DeepSeek's are found in
@@ -221,7 +210,7 @@ def model_type_is_readable(draft: Candidate) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def method_fits_the_architecture(draft: Candidate) -> Iterable[Problem]:
+def method_fits_the_architecture(draft: DraftClaim) -> Iterable[Problem]:
     """Refuse a method that is not the architecture's.
 
     Without a method vLLM goes by words in the draft's path, and falls back to draft_model.
@@ -240,7 +229,7 @@ def method_fits_the_architecture(draft: Candidate) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, error=OptionsError)
-def draft_vocabulary_has_a_drafter(draft: Candidate) -> Iterable[Problem]:
+def draft_vocabulary_has_a_drafter(draft: DraftClaim) -> Iterable[Problem]:
     """Refuse the option for a draft that plain vLLM loads, which would not follow it."""
     if draft.is_passed_through and draft.request.options.draft_vocabulary is not None:
         yield Problem(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.attention import SEPARATE_GATES
 from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.findings import Problem, Severity, contradictions, rule
 from vllm_eagle_ext.checkpoint.foreign_drafts import ANOTHER
 from vllm_eagle_ext.checkpoint.quantisation import quantised_weights
 
@@ -80,13 +80,12 @@ def gate_layout_is_stated(case: Case) -> Iterable[Problem]:
 @rule(Severity.ERROR)
 def gate_layouts_agree(case: Case) -> Iterable[Problem]:
     nested = case.config.eagle_config.gate_layout if case.config.eagle_config else None
-    if nested and case.config.gate_layout and nested != case.config.gate_layout:
-        yield Problem(
-            field="gate_layout at top level and in eagle_config",
-            value=(case.config.gate_layout, nested),
-            allowed="the same value in both places",
-            remedy="ask the publisher which one it is, and correct config.json",
-        )
+    yield from contradictions(
+        {"at top level": case.config.gate_layout, "in eagle_config": nested},
+        "the same value in both places",
+        key="gate_layout",
+        remedy="ask the publisher which one it is, and correct config.json",
+    )
 
 
 @rule(Severity.ERROR)

@@ -69,10 +69,6 @@ def rope_is_computed(case: Case) -> Iterable[Problem]:
     yield from _rotated_in_parts(case, block)
 
 
-def _drafts_at_once(case: Case) -> bool:
-    return case.spec.family.drafts_in_parallel or bool(case.request.parallel_drafting)
-
-
 def _rotated_in_parts(case: Case, block: Mapping[str, Any]) -> Iterable[Problem]:
     """Find lists of rope that have not a number for each rotated pair of channels, as vLLM's have."""
     width = case.config.qk_rope_head_dim or int(case.spec.heads.dim * case.spec.rope.partial)
@@ -81,7 +77,8 @@ def _rotated_in_parts(case: Case, block: Mapping[str, Any]) -> Iterable[Problem]
     # One number serves for all.
     found = {key: len(block[key]) for key in factors if len(block.get(key, [1])) > 1}
     # A start drops the sections of drafts that make all tokens in one pass.
-    if sections and case.spec.rope.kind in ("default", "mrope") and not _drafts_at_once(case):
+    at_once = case.spec.family.drafts_in_parallel or bool(case.request.parallel_drafting)
+    if sections and case.spec.rope.kind in ("default", "mrope") and not at_once:
         found["mrope_section"] = sum(sections)
     for key, pairs in found.items():
         if pairs != width // 2:

@@ -45,11 +45,13 @@ def window_problems(
         given: what layers that were published without a window are to have.
         layers: with it.
     """
+    # Classes of drafters without windows.
     if not drafter.backbone.has_kv_heads:
         yield _refused(asked, "none for a draft with latent attention, for which vLLM has no windows")
     if drafter.is_vllms:
         why = "vLLM's own classes, which compute it, were tried with the windows of its config.json only"
         yield _refused(asked, f"none for {drafter.published[0]}: {why}")
+    # Positions that the draft's rope has not, and layers that vLLM would confuse.
     length, served = _rope_table(rope), max_model_len
     if length is not None and served is not None and length < served:
         yield _refused(

@@ -99,7 +99,10 @@ def narrow_vocabulary_is_padded(case: Case) -> Iterable[Problem]:
 @rule(Severity.WARNING)
 def padding_is_the_targets(case: Case) -> Iterable[Problem]:
     """Warn of a padded target where the draft has tables of its own."""
-    if _is_told(case) and not _shares_the_tables(case):
+    # A rule refuses other padding, and that of a second head.
+    refused = case.spec.drafter.is_vllms and not case.is_reduced
+    is_told = case.target.padding > 0 and not refused and _is_padding(case)
+    if is_told and (case.spec.head, case.spec.embeddings) != ("shared", "shared"):
         yield Problem(
             field="vocab_size of the draft's config.json",
             value=case.target.vocab_size,
@@ -107,16 +110,6 @@ def padding_is_the_targets(case: Case) -> Iterable[Problem]:
             "for padding, of which the draft proposes none",
             remedy="if acceptance is low, check that the draft was trained for this target",
         )
-
-
-def _is_told(case: Case) -> bool:
-    """Say whether there is padding, and no rule that refuses it."""
-    refused = case.spec.drafter.is_vllms and not case.is_reduced
-    return case.target.padding > 0 and not refused and _is_padding(case)
-
-
-def _shares_the_tables(case: Case) -> bool:
-    return (case.spec.head, case.spec.embeddings) == ("shared", "shared")
 
 
 @rule(Severity.ERROR, of="eagle3")

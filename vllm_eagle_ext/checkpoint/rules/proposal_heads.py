@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.draft_config import ProposalHeads
-from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, rule
+from vllm_eagle_ext.checkpoint.findings import AS_TRAINED, Problem, Severity, contradictions, rule
 from vllm_eagle_ext.checkpoint.foreign_drafts import name_edit
 from vllm_eagle_ext.checkpoint.quantisation import quantised_weights
 from vllm_eagle_ext.checkpoint.rules.vocabulary import is_widened
@@ -22,14 +22,7 @@ _MARKOV, _GATHERED = "markov_head.markov_w2", "W4A16_NVFP4"
 def heads_are_unambiguous(case: Case) -> Iterable[Problem]:
     """Refuse keys that differ between places: vLLM's classes read one place each."""
     for key in ProposalHeads.model_fields:
-        stated = case.config.heads_stated(key)
-        if len(set(stated.values())) > 1:
-            yield Problem(
-                field=" and ".join(stated),
-                value=tuple(stated.values()),
-                allowed="the same value everywhere",
-                remedy="ask the publisher which one the draft was trained with, and correct config.json",
-            )
+        yield from contradictions(case.config.heads_stated(key), "the same value everywhere")
 
 
 @rule(Severity.ERROR, of="dflash2")
@@ -119,19 +112,16 @@ def markov_candidates_fit(case: Case) -> Iterable[Problem]:
             allowed=f"at most {size}, the draft's vocabulary", remedy="lower it, or remove the key",
         )  # fmt: skip
     quantised = _MARKOV in quantised_weights(case.files.tensors)
-    if most is not None and quantised and _algorithm(case) != _GATHERED:
+    config = case.config.quantization_config or {}
+    nested = config.get("quantization")
+    algorithm = (nested if isinstance(nested, dict) else config).get("quant_algo")
+    if most is not None and quantised and algorithm != _GATHERED:
         yield Problem(
             field="dspark_draft_topk of the draft's config.json", value=most,
             allowed=f"none with a quantised {_MARKOV} but ModelOpt's {_GATHERED}: vLLM reads "
             "single rows of it",
             remedy="remove the key, or use a draft in which this weight is plain",
         )  # fmt: skip
-
-
-def _algorithm(case: Case) -> object:
-    config = case.config.quantization_config or {}
-    nested = config.get("quantization")
-    return (nested if isinstance(nested, dict) else config).get("quant_algo")
 
 
 @rule(Severity.WARNING, of="dspark")
@@ -176,14 +166,7 @@ def anchor_is_unambiguous(case: Case) -> Iterable[Problem]:
         "sample_from_anchor in dflash_config": config.block_config.sample_from_anchor,
         "dspark_bonus_anchor, its opposite,": None if bonus is None else not bonus,
     }
-    stated = {place: value for place, value in places.items() if value is not None}
-    if len(set(stated.values())) > 1:
-        yield Problem(
-            field=" and ".join(stated),
-            value=tuple(stated.values()),
-            allowed="one meaning",
-            remedy="ask the publisher which one the draft was trained with, and correct config.json",
-        )
+    yield from contradictions(places, "one meaning")
 
 
 @rule(Severity.WARNING, of="dspark")

@@ -10,7 +10,6 @@ from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
 from vllm_eagle_ext.checkpoint.patterns import MOST_PATTERNS, first_matches
 from vllm_eagle_ext.checkpoint.quantisation import (
     FLOATS,
-    LISTS,
     SCALE_NAMES,
     columns_per_scale,
     gptq_settings,
@@ -23,7 +22,6 @@ from vllm_eagle_ext.checkpoint.quantisation_config import (
     GPTQ_METHODS,
     GPTQ_RULES,
     RULE_LEAVES_OUT,
-    endless_patterns,
     first_gptq_rules,
     malformed_gptq_rules,
     target_patterns,
@@ -52,13 +50,6 @@ def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
             remedy=_AS_EXPORTED,
         )  # fmt: skip
         return
-    understood = config["quant_method"] in (*LISTS, *GPTQ_METHODS)
-    if not understood and (pattern := next(endless_patterns(config), None)) is not None:
-        yield Problem(
-            field="a pattern in the draft's quantization_config", value=pattern,
-            allowed="no group that repeats around another repetition: vLLM may match it without an end",
-            remedy=_AS_EXPORTED,
-        )  # fmt: skip
     modules = published_modules(case)
     try:
         first_matches(target_patterns(config), (*modules, *modules.values()))

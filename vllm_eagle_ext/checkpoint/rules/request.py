@@ -18,7 +18,9 @@ MOST_K = 64  # of such a draft: at 95 % accepted each, position 64 is reached in
 @rule(Severity.WARNING)
 def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
     trained, wanted = case.spec.trained_length, case.request.max_model_len
-    if trained is None or wanted is None or trained >= wanted or _has_windows(case, trained):
+    if trained is None or wanted is None or trained >= wanted:
+        return
+    if all(layer.window is not None and layer.window <= trained for layer in case.spec.layers):
         return
     yield Problem(
         field="positions in the draft's config",
@@ -35,11 +37,6 @@ _COMPARE = (
     'compare it with the option {{"eagle_ext": {{"draft_window": "auto"}}}}, with which the draft '
     "attends only to its last {} tokens; "
 )
-
-
-def _has_windows(case: Case, length: int) -> bool:
-    """Tell whether no layer attends further than `length` tokens."""
-    return all(layer.window is not None and layer.window <= length for layer in case.spec.layers)
 
 
 @rule(Severity.NOTE)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from vllm_eagle_ext.checkpoint.case import Case
 from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.tensors import COMPUTED, Survey
+from vllm_eagle_ext.checkpoint.tensors import COMPUTED
 
 # Spellings that vLLM's class renames by itself.
 _RENAMED = ("midlayer.", "encoder.")
@@ -117,7 +117,9 @@ def weights_have_a_usual_scale(case: Case) -> Iterable[Problem]:
     found = {
         name: f"up to {survey.largest:.3g}, {survey.rms:.3g} in the root mean square"
         for name, survey in case.files.surveys.items()
-        if name.endswith(".weight") and not survey.is_zero and _is_unusual(survey)
+        if name.endswith(".weight")
+        and not survey.is_zero
+        and (survey.largest > LARGEST or survey.rms > LARGEST_RMS or 0 < survey.rms < SMALLEST_RMS)
     }
     yield from _one_problem(
         case, found,
@@ -125,10 +127,6 @@ def weights_have_a_usual_scale(case: Case) -> Iterable[Problem]:
         "weights lie far inside",
         f"{_AGAIN}: these may be bytes of another dtype",
     )  # fmt: skip
-
-
-def _is_unusual(survey: Survey) -> bool:
-    return survey.largest > LARGEST or survey.rms > LARGEST_RMS or 0 < survey.rms < SMALLEST_RMS
 
 
 def _one_problem(case: Case, found: Mapping[str, str], allowed: str, remedy: str) -> Iterator[Problem]:

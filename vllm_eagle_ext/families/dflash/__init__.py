@@ -5,14 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["DFlashEagleExtConfig", "DFlashEagleExtQwen3ForCausalLM"]
+__all__ = ["DFlashEagleExtQwen3ForCausalLM"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "DFlashEagleExtConfig":
-        from vllm_eagle_ext.families.dflash import config
-
-        return config.DFlashEagleExtConfig
     if name in __all__:
         from vllm_eagle_ext.families.dflash import model
 

@@ -80,7 +80,7 @@ DFLASH = Family(
     caches_target_states=True,
     mixes_windows_on_v2_only=True,
     config_writer=f"{_PACKAGE}.config_writer:write",
-    model_types={"dflash": f"{_PACKAGE}.config:register"},  # TorchSpec's
+    model_types={"dflash": f"{_PACKAGE}.config_writer:register"},  # TorchSpec's
     reference="vllm_eagle_ext.measure.reference.published:load_dflash",
 )
 

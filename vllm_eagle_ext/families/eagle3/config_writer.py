@@ -10,7 +10,7 @@ from vllm_eagle_ext.checkpoint import Case
 from vllm_eagle_ext.checkpoint.flags import FLAGS, LAYER_BLOCK
 from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY, vllm_keys
 from vllm_eagle_ext.checkpoint.silent_keys import without_nulls
-from vllm_eagle_ext.checkpoint.stock_gaps import UNKNOWN
+from vllm_eagle_ext.checkpoint.stock_gaps import UNKNOWN_ARCHITECTURES
 
 _AT_ROOT = ("draft_vocab_size", "target_hidden_size", IDS_KEY, *FLAGS)  # in the speculators format
 _DROPPED = ("architectures", "eagle_config", *_AT_ROOT)  # of the layer's block
@@ -68,7 +68,7 @@ def stock_config(case: Case, verifier: Mapping[str, Any] | None, k: int) -> dict
         return {**config, **wanted, LAYER_BLOCK: config[LAYER_BLOCK] | vllm_keys(spec.aux_layers)}
     if verifier is not None:
         return _in_speculators_format({**case.flat, **wanted}, case, verifier, k)
-    if spec.architecture in UNKNOWN:
+    if spec.architecture in UNKNOWN_ARCHITECTURES:
         wanted["architectures"] = [spec.drafter.architecture.replace("EagleExt", "")]
     return {**case.flat, **{key: v for key, v in wanted.items() if case.flat.get(key, False) != v}}
 

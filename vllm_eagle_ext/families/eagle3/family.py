@@ -27,22 +27,11 @@ from vllm_eagle_ext.families.eagle3.names import (
 
 
 def _eagle3_tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int) -> dict[str, Expected]:
-    return around_the_layers(spec, config, target_vocab_size) | _eagle3_layers(spec, config)
-
-
-def _p_eagle_tensors(
-    spec: DraftSpec, config: DraftConfig, target_vocab_size: int
-) -> dict[str, Expected]:
-    """Return the tensors, with the one that stands for the target's states after the last token."""
-    features = len(spec.aux_layers.layer_ids) * spec.target_hidden_size or spec.hidden_size
-    mask = Expected((1, 1, features), other_shape=(1, features))
-    around = around_the_layers(spec, config, target_vocab_size)
-    return around | {"mask_hidden": mask} | _eagle3_layers(spec, config)
-
-
-def _eagle3_layers(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
-    table: dict[str, Expected] = {}
+    table = around_the_layers(spec, config, target_vocab_size)
     backbone = spec.drafter.backbone
+    if spec.family.drafts_in_parallel:  # what stands for the target's states after the last token
+        features = len(spec.aux_layers.layer_ids) * spec.target_hidden_size or spec.hidden_size
+        table["mask_hidden"] = Expected((1, 1, features), other_shape=(1, features))
     for layer in range(spec.num_layers):
         columns = (1 + (layer == 0)) * spec.hidden_size  # the first reads embeddings and features
         if backbone.has_kv_heads:
@@ -51,14 +40,10 @@ def _eagle3_layers(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
             attention = fused_qkv(spec, config, columns=columns, has_output_bias=biased)
         else:
             attention = latent_attention(spec, config, columns=columns)
-        table |= in_layer(layer, _norms(spec, layer), attention, mlp(spec, config))
+        # Later layers have this module, but no use for it.
+        hidden = {"hidden_norm.weight": Expected((spec.hidden_size,), optional=layer > 0)}
+        table |= in_layer(layer, layer_norms(spec) | hidden, attention, mlp(spec, config))
     return table
-
-
-def _norms(spec: DraftSpec, layer: int) -> dict[str, Expected]:
-    """Return a layer's norms. Later layers have the module `hidden_norm`, but no use for it."""
-    features = Expected((spec.hidden_size,), optional=layer > 0)
-    return {**layer_norms(spec), "hidden_norm.weight": features}
 
 
 def _is_p_eagle(evidence: Evidence) -> bool:
@@ -102,7 +87,6 @@ _PARALLEL = replace(
     name="p-eagle",
     title="P-EAGLE",
     matches=_is_p_eagle,
-    tensors=_p_eagle_tensors,
     drafts_in_parallel=True,
     omits_mask_token=True,
     stock_config=None,

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from vllm_eagle_ext.cpu_kernels import lacks_avx512
+from vllm_eagle_ext.device import lacks_avx512
 from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.measure.bench.results import Settings, Stage, Variant
 from vllm_eagle_ext.measure.engine.machine import BUSY, Share, cores, load_average

@@ -9,8 +9,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllm_eagle_ext.checkpoint.origins import find_modelscopes_snapshot, takes_modelscopes_names
-from vllm_eagle_ext.checkpoint.sources import open_source
+from vllm_eagle_ext.checkpoint.sources import (
+    find_modelscopes_snapshot,
+    open_source,
+    takes_modelscopes_names,
+)
 from vllm_eagle_ext.measure.engine.load import Measured
 from vllm_eagle_ext.measure.verify import acceptance
 from vllm_eagle_ext.measure.verify.request import VerifyRequest

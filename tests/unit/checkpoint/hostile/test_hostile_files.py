@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.checkpoints import tiny_draft
-from tests.unit.checkpoint.hostile.breaks import WEIGHTS
-from tests.unit.checkpoint.hostile.cases import REFUSED, SERVED
+from tests.support.drafts import inspect, valid_draft
+from tests.unit.checkpoint.hostile.cases import INDEX, REFUSED, SERVED, WEIGHTS, relink
 from vllm_eagle_ext.checkpoint import read_draft_files
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
@@ -46,7 +46,7 @@ def time_limit(seconds: float = SECONDS):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(tmp_path, name):
-    break_it, words = REFUSED[name]
+    words, break_it = REFUSED[name]
     break_it(tiny_draft(tmp_path / "draft"))
     with time_limit(), pytest.raises(UnsupportedDraftError) as refusal:
         read_draft_files(str(tmp_path / "draft"))
@@ -105,7 +105,7 @@ def test_all_in_a_fresh_process(tmp_path):
     """In one process, so that nothing piles up either."""
     draft = tiny_draft(tmp_path / "good")
     folders, expected = [], {"bin": "bin"}
-    for name, break_it in {**{n: case[0] for n, case in REFUSED.items()}, **SERVED}.items():
+    for name, break_it in {**{n: case[1] for n, case in REFUSED.items()}, **SERVED}.items():
         folders.append(Path(shutil.copytree(draft, tmp_path / name)))
         break_it(folders[-1])
         expected[name] = "refused" if name in REFUSED else "safetensors"
@@ -146,3 +146,112 @@ def test_pickled_weights_are_not_opened(tmp_path):
     assert not marker.exists()
     pickle.loads((folder / "pytorch_model.bin").read_bytes())
     assert marker.exists(), "the bomb is a dud"
+
+
+def of_vllm(folder) -> set[str]:
+    from vllm.config.load import LoadConfig
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    return {
+        Path(path).name
+        for path in DefaultModelLoader(LoadConfig())._prepare_weights(
+            str(folder), None, None, True, None
+        )[1]
+    }
+
+
+def ours(folder) -> set[str]:
+    return {header.file for header in read_draft_files(str(folder)).tensors.values()}
+
+
+@pytest.mark.parametrize("index", [None, INDEX, "consolidated.safetensors.index.json"])
+@pytest.mark.parametrize("name", ["consolidated.safetensors", "consolidated-1.safetensors"])
+def test_consolidated_files_are_loaded_in_place_of_others(tmp_path, name, index):
+    folder = tiny_draft(tmp_path / "draft")
+    shutil.copy(folder / WEIGHTS, folder / name)
+    if index:
+        named = WEIGHTS if index == INDEX else name
+        (folder / index).write_text(json.dumps({"weight_map": {"fc.weight": named}}))
+    assert ours(folder) == of_vllm(folder) == {name}
+
+
+def test_a_name_with_a_dot_first_is_left_out(tmp_path):
+    folder = tiny_draft(tmp_path / "draft")
+    (folder / f"._{WEIGHTS}").write_bytes(b"\0\5\x16\7\0\2\0\0Mac OS X")
+    assert ours(folder) == of_vllm(folder) == {WEIGHTS}
+    (folder / WEIGHTS).rename(folder / f".{WEIGHTS}")
+    with pytest.raises(UnsupportedDraftError, match="without any"):
+        read_draft_files(str(folder))
+    with pytest.raises(RuntimeError, match="Cannot find any model weights"):
+        of_vllm(folder)
+
+
+@pytest.mark.parametrize("name", ["draft[1]", "draft*", "draft?"])
+def test_a_folder_whose_name_is_a_pattern(tmp_path, name):
+    folder = tiny_draft(tmp_path / name)
+    with pytest.raises(UnsupportedDraftError, match=r"a path without \*, \? and \["):
+        read_draft_files(str(folder))
+
+
+@pytest.mark.parametrize("metadata", [{"format": 5}, {"a": None}, [], "pt", 5, None, {"a": {}}])
+def test_metadata_that_safetensors_refuses(tmp_path, metadata):
+    from safetensors import SafetensorError, safe_open
+
+    folder = tiny_draft(tmp_path / "draft")
+    raw = json.dumps({"__metadata__": metadata, "x": {
+        "dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}).encode()  # fmt: skip
+    (folder / WEIGHTS).write_bytes(len(raw).to_bytes(8, "little") + raw + b"\0")
+    try:
+        with safe_open(folder / WEIGHTS, "pt"):
+            pass
+    except SafetensorError:
+        with pytest.raises(UnsupportedDraftError, match="__metadata__"):
+            read_draft_files(str(folder))
+    else:
+        assert ours(folder)
+
+
+def test_warnings_have_an_end(tmp_path):
+    draft = valid_draft("native")
+    draft.config |= {f"norm_{number}": 2.5 for number in range(20_000)}
+    with time_limit():
+        found = inspect(draft, tmp_path).findings
+    assert len(found) < 60
+    assert "number of further findings of this rule is 19950" in str(found[-1].problem)
+
+
+def test_links_of_the_hub_cache(tmp_path):
+    """snapshots/<commit>/<file> -> ../../blobs/<hash>"""
+    repository = tmp_path / "models--owner--draft"
+    draft, snapshot = tiny_draft(repository / "blobs"), repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    for file in draft.iterdir():
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
+    assert "fc.weight" in read_draft_files(str(snapshot)).tensors
+    (tmp_path / "draft").symlink_to(snapshot)
+    assert "fc.weight" in read_draft_files(str(tmp_path / "draft")).tensors
+
+
+def test_links_out_of_the_hub_cache(tmp_path):
+    snapshot = tmp_path / "models--owner--draft" / "snapshots" / ("0" * 40)
+    relink(tiny_draft(snapshot) / "config.json", "/etc/passwd")
+    with pytest.raises(UnsupportedDraftError, match="a file inside the checkpoint's folder"):
+        read_draft_files(str(snapshot))
+
+
+def test_name_of_a_file_that_clears_the_terminal(tmp_path):
+    (tiny_draft(tmp_path) / "\x1b[2J.safetensors").write_bytes(b"")
+    with pytest.raises(UnsupportedDraftError, match=r"x1b\[2J.safetensors'") as refusal:
+        read_draft_files(str(tmp_path))
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize(("method", "what"), [("open", r"config\.json"), ("iterdir", "the folder")])
+def test_what_may_not_be_read(tmp_path, monkeypatch, method, what):
+    def refuse(*_, **__):
+        raise PermissionError("not for you")
+
+    tiny_draft(tmp_path)
+    monkeypatch.setattr(Path, method, refuse)
+    with pytest.raises(UnsupportedDraftError, match=rf"{what}.*'unreadable'.*not for you"):
+        read_draft_files(str(tmp_path))

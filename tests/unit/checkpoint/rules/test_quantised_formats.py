@@ -10,10 +10,10 @@ import pytest
 from tests.support.checkpoints import VOCAB
 from tests.support.drafts import TARGET, valid_draft
 from vllm_eagle_ext.checkpoint import Inspection, TargetFacts, inspect_draft
+from vllm_eagle_ext.checkpoint.case import DraftRequest
 from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
 from vllm_eagle_ext.checkpoint.headers import TensorHeader
 from vllm_eagle_ext.checkpoint.quantisation import named_for_vllm
-from vllm_eagle_ext.checkpoint.request import DraftRequest
 
 Headers = dict[str, tuple[str, tuple[int, ...]]]  # of what stands for one weight -> dtype and shape
 WIDTH, INNER, KV = 320, 1040, 160  # rows that are no multiple of 128, columns that 16 divides

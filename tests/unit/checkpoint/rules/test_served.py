@@ -151,19 +151,13 @@ def test_an_unusual_type(tmp_path):
     assert inspect(draft, tmp_path).findings == ()
 
 
-@pytest.mark.parametrize("model", ["MiniMaxM2", "Qwen2_5vl", "Qwen3vl"])
-def test_other_names_of_the_llama_drafter(tmp_path, model):
-    draft = valid_draft("native")
-    draft.config["architectures"] = [f"Eagle3{model}ForCausalLM"]
-    inspection = inspect(draft, tmp_path)
-    assert inspection.findings == ()
-    assert inspection.spec.drafter.backbone.name == "llama"
-
-
 @pytest.mark.parametrize(
     ("architecture", "family"),
     [
         ("LlamaEagle3DraftModel", "native"),  # NeMo AutoModel
+        ("Eagle3MiniMaxM2ForCausalLM", "native"),  # vLLM's class under other names
+        ("Eagle3Qwen2_5vlForCausalLM", "native"),
+        ("Eagle3Qwen3vlForCausalLM", "native"),
         ("LlamaEagle3DraftModel", "post-norm"),
         ("LlamaEagle3DraftModel", "p-eagle"),
         ("LlamaEagle3DraftModel", "mla"),

@@ -9,7 +9,7 @@ import pytest
 from tests.support.drafts import LAYER, valid_draft
 from vllm_eagle_ext.checkpoint.attention import Heads, LayerAttention, read_heads
 from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, parse_config
-from vllm_eagle_ext.families.names import DRAFTERS
+from vllm_eagle_ext.drafter_classes import drafters
 
 
 def layers_of(spec_of, **changes: Any) -> tuple[LayerAttention, ...]:
@@ -125,5 +125,5 @@ def test_heads(backbone, stated, heads):
     del base["num_key_value_heads"], base["head_dim"]
     config = parse_config(base | stated)
     assert isinstance(config, DraftConfig)
-    backbones = {drafter.backbone.name: drafter.backbone for drafter in DRAFTERS}
+    backbones = {drafter.backbone.name: drafter.backbone for drafter in drafters()}
     assert read_heads(config, backbones[backbone]) == heads

@@ -13,33 +13,6 @@ from vllm_eagle_ext.checkpoint.draft_config import flatten
 
 
 @pytest.mark.parametrize(
-    ("family", "expected", "backbone", "drafter"),
-    [
-        pytest.param("native", "native", "llama", "Eagle3EagleExtLlamaForCausalLM", id="native"),
-        pytest.param(
-            "post-norm", "post-norm", "llama", "Eagle3EagleExtLlamaForCausalLM", id="post_norm"
-        ),
-        pytest.param("qwen3", "native", "qwen3", "Eagle3EagleExtQwen3ForCausalLM", id="qwen3"),
-        pytest.param("mla", "mla", "deepseek", "Eagle3EagleExtDeepseekV2ForCausalLM", id="mla"),
-        pytest.param(
-            "speculators", "native", "llama", "Eagle3EagleExtLlamaForCausalLM", id="speculators"
-        ),
-        pytest.param("p-eagle", "p-eagle", "llama", "Eagle3EagleExtLlamaForCausalLM", id="p_eagle"),
-        pytest.param("no_aux", "native", "llama", "Eagle3EagleExtLlamaForCausalLM", id="no_aux"),
-        pytest.param("dflash", "dflash", "qwen3", "DFlashEagleExtQwen3ForCausalLM", id="dflash"),
-    ],
-)
-def test_family_backbone_and_drafter(spec_of, family, expected, backbone, drafter):
-    draft = valid_draft(family)
-    spec = spec_of(draft)
-    assert (spec.family.name, spec.drafter.backbone.name) == (expected, backbone)
-    assert spec.drafter.architecture == drafter
-    assert spec.drafter.method == draft.method
-    assert spec.architecture == draft.config["architectures"][0]
-    assert spec.format == ("speculators" if "speculators_model_type" in draft.config else "published")
-
-
-@pytest.mark.parametrize(
     ("block", "k"),
     [
         pytest.param(
@@ -71,15 +44,6 @@ def test_root_keys_of_speculators_win_unless_null():
     assert (flat["vocab_size"], flat["hidden_size"], flat["model_type"]) == (16, 4, "llama")
     published = {"vocab_size": 16, LAYER: layer}
     assert flatten(published) is published
-
-
-def test_presence_of_embeddings_and_head(spec_of):
-    found = {family: spec_of(valid_draft(family)) for family in ("speculators", "native", "dflash")}
-    assert {family: (spec.embeddings, spec.head) for family, spec in found.items()} == {
-        "speculators": ("own", "own"),
-        "native": ("shared", "own"),
-        "dflash": ("shared", "shared"),
-    }
 
 
 def test_presence_in_bin_files_is_unknown(spec_of):
@@ -148,7 +112,7 @@ def test_reads_without_vllm_or_torch(tmp_path):
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['vllm'] = None\n"
         "from vllm_eagle_ext.checkpoint import *\n"
-        "from vllm_eagle_ext.checkpoint.request import DraftRequest\n"
+        "from vllm_eagle_ext.checkpoint.case import DraftRequest\n"
         f"target = TargetFacts(num_layers={LAYERS}, hidden_size={HIDDEN}, vocab_size={VOCAB})\n"
         f"print(inspect_draft(read_draft_files({str(folder)!r}), target, DraftRequest()).spec.title)"
     )

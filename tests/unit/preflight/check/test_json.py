@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from tests.support import published
 from tests.support.checkpoints import tiny_draft
 
 KEYS = {
@@ -78,15 +77,6 @@ def test_json_of_a_draft_that_is_passed_through(check, tmp_path):
     assert said.keys() == KEYS
     assert (said["left_to_vllm"], said["spec"], said["exit_code"]) == (True, None, 0)
     assert said["command"] is None
-
-
-@pytest.mark.parametrize("slug", ["yuhuili_llama31_8b", "kimi_k2_5_mla", "zlab_qwen3_8b"])
-def test_json_of_families(check, tmp_path, slug):
-    checkpoint = next(found for found in published.published() if found.slug == slug)
-    folder = published.materialise(checkpoint, tmp_path / "published")
-    published.write_target(checkpoint, tmp_path / "target")
-    said = json.loads(check(folder, "--json").stdout)
-    assert said["spec"]["family"] == checkpoint.expect["family"]
 
 
 def test_json_of_what_cannot_be_read(check, tmp_path, draft):

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from tests.support.engine import TINY
-from tests.support.releases import is_release
 
 HYBRID = ("--target", str(TINY / "hybrid_target"))
 BLOCKS, CACHED = "state blocks per request (committed state", "block boundary of prefix caching"
@@ -37,16 +36,6 @@ def test_how_states_are_kept_on_a_cpu(check):
         f"recurrent state   replay, 2 {BLOCKS}, CPU scratch); 2 draft tokens, on a CPU" in result.stdout
     )
     assert "short_rows_are_served" not in result.stdout
-
-
-@pytest.mark.skipif(not is_release("0.32"), reason="0.33 has repaired its CPU kernels")
-def test_one_state_block_per_token_on_a_cpu_is_warned_of(check):
-    asked = ("--eagle-ext", '{"hybrid_state": "per_token"}')
-    result = check(TINY / "dflash", *HYBRID, "--platform", "cpu", "-k", "2", *asked, "--json")
-    (found,) = [
-        one for one in json.loads(result.stdout)["findings"] if one["rule"] == "short_rows_are_served"
-    ]
-    assert (found["severity"], found["remedy"]) == ("warning", "leave the option out")
 
 
 @pytest.mark.parametrize(

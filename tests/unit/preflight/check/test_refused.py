@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import published
-from tests.support.checkpoints import draft_config, draft_tensors, tiny_draft, write_draft, write_target
+from tests.support.checkpoints import draft_config, draft_tensors, tiny_draft, write_draft
 from tests.unit.cli.output import serve_line
 
 
@@ -50,32 +49,3 @@ def test_errors_come_first(check, tmp_path):
     kinds = [line.split()[0] for line in shown.splitlines() if line.startswith(("error ", "warning "))]
     assert kinds == sorted(kinds)
     assert set(kinds) == {"error", "warning"}
-
-
-def test_a_config_that_says_too_little(check, tmp_path):
-    config = draft_config(num_aux=3, post_norm=True)
-    del config["rms_norm_eps"]
-    result = check(write_draft(tmp_path / "draft", config, draft_tensors(num_aux=3, post_norm=True)))
-    assert result.exit_code == 1
-    said = "error config_is_well_formed: rms_norm_eps of the draft's config.json is missing"
-    assert said in result.stdout
-
-
-def test_method_of_another_draft(check, draft):
-    result = check(draft, "--method", "dflash")
-    assert result.exit_code == 1
-    assert """to do:   write "method": "eagle3\"""" in result.stdout
-
-
-def test_more_tokens_than_the_block(check, tmp_path):
-    checkpoint = next(found for found in published.published() if found.slug == "zlab_qwen3_8b")
-    folder = published.materialise(checkpoint, tmp_path / "published")
-    published.write_target(checkpoint, tmp_path / "target")
-    result = check(folder, "-k", "16")
-    assert result.exit_code == 1
-    assert "error k_is_within_the_block: num_speculative_tokens is 16" in result.stdout
-
-
-def test_target_of_another_width(check, draft, target):
-    write_target(target, hidden_size=128)
-    assert check(draft).exit_code == 1

@@ -19,15 +19,6 @@ ON_CPU = ("--platform", "cpu")
 WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64}
 
 
-def test_replay_on_a_target_without_states(check, draft):
-    result = check(draft, "--eagle-ext", '{"hybrid_state": "replay"}')
-    assert result.exit_code == 1
-    assert "error replay_needs_states: additional_config.eagle_ext.hybrid_state is 'replay'" in (
-        result.stdout
-    )
-    assert "Would be refused: 1 error.\n" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("options", "flags"),
     [
@@ -46,13 +37,6 @@ def test_command_for_a_hybrid_target(check, options, flags):
     assert "; 7 draft tokens" in result.stdout
 
 
-def test_prefix_caching_that_vllm_would_crash_with(check):
-    result = check(TINY / "dflash", *HYBRID, *ON_CPU, "--", "--enable-prefix-caching")
-    assert result.exit_code == 1
-    assert "error state_can_be_kept: enable_prefix_caching is True" in result.stdout
-    assert "--no-enable-prefix-caching" in result.stdout
-
-
 def test_a_draft_for_the_runner_that_a_cpu_has_not(check, tmp_path):
     draft = valid_draft("dflash")
     draft.config |= WINDOWS
@@ -63,39 +47,6 @@ def test_a_draft_for_the_runner_that_a_cpu_has_not(check, tmp_path):
     assert "error runner_serves_it: model runner is 'v1'" in result.stdout
     assert "needs Triton" in result.stdout
     assert "was asked.\nWould be refused: 1 error" in result.stdout
-
-
-def test_embeddings_of_a_target_that_keeps_them(check, target, tmp_path):
-    draft = tiny_draft(tmp_path / "draft")
-    write_target(target, architectures=["DeepseekV3ForCausalLM"])
-    assert check(draft).exit_code == 0
-    result = check(draft, "--eagle-ext", '{"aux_layers": [0, 3, 4]}')
-    assert result.exit_code == 1
-    assert "error target_hands_out_its_embeddings: target layers whose input the draft" in result.stdout
-
-
-def test_a_target_without_hidden_states(check, target, tmp_path):
-    draft = tiny_draft(tmp_path / "draft")
-    write_target(target, architectures=["StableLmForCausalLM"])
-    result = check(draft)
-    assert result.exit_code == 1
-    assert "target_hands_out_its_states: architecture of the target is 'StableLm" in result.stdout
-    result = check(draft, "--", "--model-impl", "transformers")
-    assert result.exit_code == 0, result.stdout
-    assert " --model-impl transformers" in result.stdout.splitlines()[-1]
-
-
-@pytest.mark.parametrize(("strict", "severity"), [(True, "error"), (False, "warning")])
-def test_layers_that_v1_would_part(check, target, tmp_path, strict, severity):
-    """Beside a target of which most layers keep their whole cache."""
-    kinds = ["sliding_attention", *["full_attention"] * 7]
-    write_target(target, layer_types=kinds)
-    draft = write(valid_draft("dflash"), tmp_path / "draft")
-    options = ("--eagle-ext", json.dumps({"strict": strict}))
-    assert check(draft, *options).exit_code == 0  # V2
-    result = check(draft, *options, *ON_CPU)
-    assert result.exit_code == int(strict), result.stdout
-    assert f"{severity} draft_cache_lies_in_one_group: num_hidden_layers of the draft" in result.stdout
 
 
 @pytest.mark.parametrize(("ranks", "code"), [("1", 0), ("2", 0), ("3", 1)])
@@ -115,12 +66,6 @@ def test_ranks_of_a_cpu_are_bound_to_its_nodes_or_to_none(check, draft, monkeypa
         monkeypatch.setattr("vllm_eagle_ext.preflight.serve._NODES", tmp_path / "nodes")
         result = check(draft, *ON_CPU, "--tp", "2")
         assert result.stdout.splitlines()[-1].startswith(f"{forced}vllm serve ")
-
-
-def test_k_that_no_context_holds(check, draft):
-    assert check(draft, "-k", "2000").exit_code == 1
-    result = check(draft, "-k", "40", "--max-model-len", "41")
-    assert "error k_leaves_room_in_the_context: num_speculative_tokens is 40" in result.stdout
 
 
 def test_length_is_a_warning_only_where_it_was_asked_for(check, draft, target):
@@ -211,3 +156,11 @@ def test_a_context_that_is_too_short_for_a_step(check, draft, length, k, allowed
     (found,) = (one for one in said["findings"] if one["rule"] == "k_leaves_room_in_the_context")
     assert found["allowed"].startswith(allowed)
     assert found["remedy"] == remedy
+
+
+def test_a_schedule_is_checked_and_printed(check, draft):
+    schedule = '{"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 32, 0]]}'
+    result = check(draft, "-k", "4", "--speculative", schedule)
+    assert result.exit_code == 0
+    printed = serve_line(result)[1]["--speculative-config"]
+    assert printed["num_speculative_tokens_per_batch_size"] == [[1, 8, 4], [9, 32, 0]]
