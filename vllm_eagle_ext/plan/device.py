@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out how much memory this machine has, where the user does not say."""
+"""Settles which release and device a plan is for, and how much memory that has."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+from vllm_eagle_ext.checkpoint.target_facts import text_config
+from vllm_eagle_ext.device import ASSUMED_GPU, NEWEST_RELEASE, PREFILLS, Device, key_dim
 from vllm_eagle_ext.errors import OptionsError
+from vllm_eagle_ext.plan.request import PlanRequest
+from vllm_eagle_ext.preflight.platforms import read_release
+from vllm_eagle_ext.version import installed_vllm
 
 GIB = 2**30
 _NODES, _LIMIT = "/sys/devices/system/node", "/sys/fs/cgroup/memory.max"
+_CAPABILITY = re.compile(r"sm_?(\d{1,2})(\d)[af]?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +70,58 @@ def _of_the_node() -> Memory:
     if limit.exists() and (text := limit.read_text().strip()).isdigit():
         size = min(size, int(text))
     return Memory(size / GIB, "a NUMA node of this machine" if nodes else "this machine")
+
+
+def settle_device(
+    request: PlanRequest, config: Mapping[str, Any], memory: Memory
+) -> tuple[Device, str, str]:
+    """Return the device with its release, and where release and device are from.
+
+    Args:
+        config: the target's config.json.
+        memory: of the device; it names the GPU where that was read.
+
+    Raises:
+        OptionsError: a release, device or backend that is not known.
+    """
+    release, release_from = _release(request.vllm)
+    capability, device_from = _capability(request, memory)
+    if request.gdn_prefill not in PREFILLS:
+        raise OptionsError(
+            field="--gdn-prefill", value=request.gdn_prefill, allowed=", ".join(PREFILLS),
+            remedy="leave it out for what vLLM takes by itself",
+        )  # fmt: skip
+    read_cuda = memory.cuda if request.device is None else None
+    device = Device(
+        release=release, platform="cpu" if request.cpu else "cuda", capability=capability,
+        cuda=Device().cuda if read_cuda is None else read_cuda,
+        gdn_prefill=request.gdn_prefill, key_dim=key_dim(text_config(config)),
+    )  # fmt: skip
+    return device, release_from, device_from
+
+
+def _release(given: str | None) -> tuple[str, str]:
+    if given is not None:
+        return read_release(given), "as given"
+    installed = installed_vllm()
+    if installed is None:
+        return NEWEST_RELEASE, "assumed"
+    return installed.partition("+")[0], "installed"
+
+
+def _capability(request: PlanRequest, memory: Memory) -> tuple[tuple[int, int] | None, str]:
+    if request.device is None:
+        if request.cpu:
+            return None, "as given"
+        if memory.capability is not None:
+            return memory.capability, "this machine's"
+        return ASSUMED_GPU, "assumed"
+    named = _CAPABILITY.fullmatch(request.device.lower())
+    if named is None or request.cpu:
+        raise OptionsError(
+            field="--device", value=request.device,
+            allowed="the compute capability of an NVIDIA GPU, without --cpu: sm_80 (A100), sm_90 (H100, "
+            "H200), sm_100 (B200), sm_120 (RTX 50)",
+            remedy="name one of them, or leave it out",
+        )  # fmt: skip
+    return (int(named[1]), int(named[2])), "as given"
