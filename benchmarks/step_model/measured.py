@@ -14,7 +14,7 @@ from benchmarks.step_model.modelled import GPUS, Modelled, Pair, StepTimes
 from tests.support.virtual_clock import Load
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.measure.bench.results import Report
-from vllm_eagle_ext.measure.selftest.outcome import FORMAT
+from vllm_eagle_ext.measure.selftest.run import FORMAT
 
 _REQUESTS = 32  # at which a self-test's times are taken, or the nearest
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.dense import NATIVE_AUX_LAYERS, POSTNORM_AUX_LAYERS, K
@@ -62,7 +64,7 @@ class TestNegativeControls:
         assert min(comparison.equal_share) < 0.90
 
     def test_pre_norm_feedback(self, v1, target, postnorm_reference, prompts):
-        reference = postnorm_reference.with_pre_norm_feedback()
+        reference = replace(postnorm_reference, norm_output=False)
         self.falls(v1, target, reference, POSTNORM_AUX_LAYERS, prompts)
 
     def test_aux_layers_shifted_by_one(self, v1, target, postnorm_reference, prompts):
@@ -70,5 +72,8 @@ class TestNegativeControls:
         self.falls(v1, target, postnorm_reference, shifted, prompts)
 
     def test_fc_norms_permuted(self, v1, target, postnorm_reference, prompts):
-        reference = postnorm_reference.with_permuted_fc_norms([1, 2, 3, 4, 0])
+        weights = dict(postnorm_reference.weights)
+        norms = [weights[f"fc_norm.{number}.weight"] for number in (1, 2, 3, 4, 0)]
+        weights |= {f"fc_norm.{number}.weight": norm for number, norm in enumerate(norms)}
+        reference = replace(postnorm_reference, weights=weights)
         self.falls(v1, target, reference, POSTNORM_AUX_LAYERS, prompts)

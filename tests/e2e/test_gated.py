@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -58,9 +60,16 @@ class BeforeAttention(Eagle3Reference):
         return query * torch.sigmoid(gate), None
 
 
+def without_gate(reference):
+    """q_proj's first rows are taken for the query."""
+    name = "layers.0.self_attn.q_proj.weight"
+    kept = reference.weights[name][: reference.heads * reference.head_dim]
+    return replace(reference, gate_layout=None, weights={**reference.weights, name: kept})
+
+
 CONTROLS = {
-    "gate dropped": lambda reference: reference.with_gate_layout(None),
-    "wrong layout": lambda reference: reference.with_gate_layout("concat"),
+    "gate dropped": without_gate,
+    "wrong layout": lambda reference: replace(reference, gate_layout="concat"),
     "silu for sigmoid": lambda reference: Silu(**vars(reference)),
     "gate before attention": lambda reference: BeforeAttention(**vars(reference)),
 }

@@ -145,8 +145,7 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
             remedy="state it, as the target's config.json has no max_position_embeddings",
         )  # fmt: skip
     # What is left for the cache, on which device.
-    given = request.gpu_mem
-    memory = read_memory(cpu=request.cpu) if given is None else Memory(given, "")
+    memory = Memory(request.gpu_mem, "") if request.gpu_mem else read_memory(cpu=request.cpu)
     total = memory.gib * request.gpu_memory_utilization * GIB
     loaded = (weights.size + (draft.size if draft else 0)) / request.tp
     tables = rope_table_bytes(config) + (draft.tables if draft else 0)

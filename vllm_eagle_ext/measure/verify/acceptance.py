@@ -142,15 +142,17 @@ def judge_worth(
 
 def _below_chance(measured: Measured, counted: Counter[int]) -> tuple[str, ...]:
     """Tell of a first position that is right less often than the commonest token would be."""
-    from scipy.stats import beta
+    import torch
 
     if counted.total() < LEAST_DRAFTS:
         return ()
     accepted = measured.accepted[0]
     chance = max(counted.most_common(1)[0][1] / counted.total(), _CHANCE)
-    most = float(beta.ppf(_SURE, accepted + 1, measured.drafts - accepted))
-    said = f"Below chance: at most {most:.3f} of the first tokens are right, by chance {chance:.3f}."
-    return (said,) if most < chance else ()
+    right = torch.distributions.Binomial(measured.drafts, torch.tensor(chance, dtype=torch.float64))
+    as_few = float(right.log_prob(torch.arange(accepted + 1, dtype=torch.float64)).exp().sum())
+    if as_few >= 1 - _SURE:
+        return ()
+    return (f"Below chance: {accepted} first tokens are right; by chance {chance:.3f} of them are.",)
 
 
 def _judge_map(counted: Counter[int], ids: Collection[int]) -> tuple[list[str], bool]:

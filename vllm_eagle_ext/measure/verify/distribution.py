@@ -35,9 +35,10 @@ class Fit:
 
     @property
     def p(self) -> float:
-        from scipy.stats import chi2
+        import torch
 
-        return float(chi2.sf(self.chi_square, self.freedom))
+        halves = torch.tensor([self.freedom, self.chi_square], dtype=torch.float64) / 2
+        return float(torch.special.gammaincc(*halves))
 
     def __str__(self) -> str:
         return f"chi-square {self.chi_square:.1f} over {self.cells} cells, p = {self.p:.3g}"

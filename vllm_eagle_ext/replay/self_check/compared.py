@@ -13,7 +13,6 @@ import torch
 
 from vllm_eagle_ext.replay.ops import reference
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, ReplayKernels
-from vllm_eagle_ext.replay.self_check.per_token import PerToken, PerTokenKernel, run_per_token
 from vllm_eagle_ext.replay.self_check.results import (
     KernelCheck,
     Part,
@@ -24,7 +23,16 @@ from vllm_eagle_ext.replay.self_check.results import (
     is_device_lost,
     relative_error,
 )
-from vllm_eagle_ext.replay.self_check.step import MadeStep, Shapes, copy_of, empty_plan, make_step
+from vllm_eagle_ext.replay.self_check.step import (
+    MadeStep,
+    PerToken,
+    PerTokenKernel,
+    Shapes,
+    copy_of,
+    empty_plan,
+    make_step,
+    run_per_token,
+)
 
 # Kernels that sum in another order than vLLM's may err so many times as much as vLLM's own, which is
 # itself compared with fp64. Over 256 steps the tests hold them to 1.5; one step of a few rows scatters

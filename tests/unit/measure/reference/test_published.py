@@ -16,13 +16,14 @@ from vllm_eagle_ext.checkpoint.registry import families
 from vllm_eagle_ext.checkpoint.rope_config import Rope
 from vllm_eagle_ext.checkpoint.vocabulary import Vocabulary
 from vllm_eagle_ext.families.eagle3.names import QWEN3_DRAFTER
+from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
 from vllm_eagle_ext.measure.reference.published import (
     NotComputedError,
     load_reference,
     unsupported_reason,
 )
-from vllm_eagle_ext.measure.reference.walk import DFlashWalk, load_target
+from vllm_eagle_ext.measure.reference.walk import embeddings_and_head, load_target
 from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 TARGETS = {"native": "target", "postnorm": "target", "gated": "target", "dflash": "hybrid_target"}
@@ -62,11 +63,11 @@ def test_the_spec_reads_what_the_file_says(draft, target):
 def test_dflash_reads_its_layers():
     target, spec = load_target(TINY / "hybrid_target"), spec_of("dflash")
     assert differing(
-        load_reference(spec, TINY / "dflash", target).reference,
-        DFlashWalk.load(TINY / "dflash", target).reference,
+        load_reference(spec, TINY / "dflash", target),
+        DFlashReference.load(TINY / "dflash", *embeddings_and_head(target)),
     ) == []  # fmt: skip
     causal = replace(spec, layers=(LayerAttention(64, True),) * 2)
-    other = load_reference(causal, TINY / "dflash", target).reference
+    other = load_reference(causal, TINY / "dflash", target)
     assert (list(other.causal), list(other.windows)) == ([True] * 2, [64] * 2)
 
 
@@ -183,5 +184,5 @@ def test_dflash_with_a_vocabulary_of_its_own(tmp_path):
     states = [torch.randn(6, 64) for _ in range(3)]
     rows = reference.true_rows([1, 2, 3, 4, 5, 6], states)
     found = reference.draft(3, 4, rows).tokens
-    rows_of_head = reference.reference.logits(rows[1][:4], 5, 4).argmax(-1)
+    rows_of_head = reference.logits(rows[1][:4], 5, 4).argmax(-1)
     assert found == kept[rows_of_head].tolist()

@@ -16,9 +16,17 @@ from tests.support.broken_kernels import broken
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.cli.selftest import print_selftest
-from vllm_eagle_ext.measure.selftest import groups, run
-from vllm_eagle_ext.measure.selftest.outcome import SelfTest, without_paths
-from vllm_eagle_ext.measure.selftest.run import KS, QUICK, RANKS, STATES, TARGETS, cases
+from vllm_eagle_ext.measure.selftest import checks, run
+from vllm_eagle_ext.measure.selftest.run import (
+    KS,
+    QUICK,
+    RANKS,
+    STATES,
+    TARGETS,
+    SelfTest,
+    cases,
+    without_paths,
+)
 from vllm_eagle_ext.measure.selftest.timing import floor_ms, layers_for, needed_bytes
 from vllm_eagle_ext.replay.ops import cpu
 
@@ -30,7 +38,7 @@ SMALL = (("Qwen3.6-27B", 8, 3, STATES[0]), ("Qwen3.6-35B-A3B", 8, 7, STATES[1]))
 def invoke(monkeypatch, tmp_path):
     """The command on few shapes: exit status, what it printed, and its JSON."""
     monkeypatch.setattr("vllm_eagle_ext.measure.selftest.run.QUICK", SMALL)
-    monkeypatch.setattr(groups.check_groups, "__defaults__", (3,))
+    monkeypatch.setattr(checks.check_groups, "__defaults__", (3,))
 
     def start():
         path = tmp_path / "selftest.json"
@@ -152,8 +160,8 @@ def test_groups_that_are_mixed_up_are_seen():
 
     changed = broken(kernels, "no commit")
     changed.replay.Commit = first_group_alone
-    assert groups.check_groups(kernels, run.FEW, device, 3).ok
-    result = groups.check_groups(changed, run.FEW, device, 3)
+    assert checks.check_groups(kernels, run.FEW, device, 3).ok
+    result = checks.check_groups(changed, run.FEW, device, 3)
     assert result.error is None
     assert not result.ok
 

@@ -9,9 +9,9 @@ import torch
 
 from tests.unit.replay.cases import PADDING, Case, Shape, bits, case, replay
 from tests.unit.replay.grouped import assert_equals_one_by_one
-from vllm_eagle_ext.memory.chunked_kernels import unsupported_reason
 from vllm_eagle_ext.replay.ops import triton as sequential
 from vllm_eagle_ext.replay.ops import triton_chunked as chunked
+from vllm_eagle_ext.replay.ops.triton_chunked import unsupported_reason
 from vllm_eagle_ext.replay.ops.types import Align
 
 COUNTS, LENGTHS = [3, PADDING, 0, 1, PADDING, 4], [2, 3, 1, 1, 0, 4]

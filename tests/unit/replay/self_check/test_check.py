@@ -15,8 +15,7 @@ from tests.support import breakage
 from tests.support.broken_kernels import SEEN, broken
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.replay.self_check.compared import Kernels, run
-from vllm_eagle_ext.replay.self_check.per_token import cpu_kernel
-from vllm_eagle_ext.replay.self_check.step import Shapes
+from vllm_eagle_ext.replay.self_check.step import Shapes, cpu_kernel
 
 if has_gpu():
     pytest.skip("vLLM's CPU kernels", allow_module_level=True)

@@ -15,12 +15,12 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from vllm_eagle_ext.replay.ops import triton_blocks
+from vllm_eagle_ext.replay.ops import triton_plan
 from vllm_eagle_ext.replay.self_check.compared import compile_time
 
 
 def compile_a_kernel() -> None:
-    kernel = triton_blocks._gather_blocks
+    kernel = triton_plan._gather_blocks
     names = kernel.arg_names
     constants = {"MAPPED": True, "ALIGNED": True, "BLOCK": 128}
     types = dict.fromkeys(names, "i32") | {"addresses": "*i64"}
