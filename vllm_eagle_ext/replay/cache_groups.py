@@ -10,7 +10,7 @@ where they are, and those of the step before tell where. A table that has moved 
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
+from typing import Any
 
 import torch
 from vllm.config import VllmConfig
@@ -22,11 +22,9 @@ from vllm_eagle_ext.replay.ops.types import (
     BlockTables,
     CommitKernel,
     CommitPlan,
-    Gating,
     HostTables,
     Layer,
     ReplayKernels,
-    StateCache,
     Step,
 )
 from vllm_eagle_ext.replay.platform_ops import ReplayOps
@@ -145,30 +143,14 @@ class CacheGroups:
         return step._replace(batch=batch)
 
 
-class ReplayLayer(Protocol):
-    """What a commit reads of a layer."""
-
-    @property
-    def state_cache(self) -> StateCache: ...
-
-    @property
-    def gating(self) -> Gating: ...
-
-    @property
-    def conv_kernel_size(self) -> int: ...
-
-    @property
-    def replay_kernels(self) -> ReplayKernels:
-        """Return the kernels that verify and commit."""
-
-
 class GroupCommit:
     """Commits what a step sampled, in all layers of all KV-cache groups. Both runners end up here."""
 
     def __init__(self, groups: CacheGroups, vllm_config: VllmConfig) -> None:
         self._groups = groups
-        # vLLM's register of the layers that run inside compiled graphs, by prefix.
-        self._layers: dict[str, ReplayLayer] = vllm_config.compilation_config.static_forward_context
+        # vLLM's register of the layers that run inside compiled graphs, by prefix. A commit reads their
+        # `state_cache`, `gating`, `conv_kernel_size` and `replay_kernels`.
+        self._layers: dict[str, Any] = vllm_config.compilation_config.static_forward_context
         self._most_requests = vllm_config.scheduler_config.max_num_seqs
         self._bound: tuple[int, ReplayKernels, CommitKernel, CommitPlan] | None = None
 

@@ -22,7 +22,6 @@ from vllm_eagle_ext.measure.verify.request import (
     VerifyRequest,
     drafted_arguments,
     has_recurrent_state,
-    left_out,
     plain_arguments,
     tie_bound,
 )
@@ -233,6 +232,5 @@ def _report(request: VerifyRequest, checked: CheckResult, checks: Sequence[Check
         "max_tokens": request.max_tokens, "concurrency": request.concurrency,
         "samples": request.samples, "tie_gap": tie_bound(request), "versions": versions(),
         "engine": dict(request.engine), "eagle_ext": dict(request.options),
-        "left_out": left_out(request),
     }  # fmt: skip
     return VerifyReport(request.check.draft, request.target, request.k, tuple(checks), settings)

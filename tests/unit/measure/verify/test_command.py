@@ -25,7 +25,7 @@ def asked(*arguments: str, monkeypatch):
 
     def run_verify(request, *_):
         found.append(request)
-        return VerifyReport("d", "t", request.k, (), {"left_out": None})
+        return VerifyReport("d", "t", request.k, ())
 
     monkeypatch.setattr(run, "run_verify", run_verify)
     given = [str(TINY / "postnorm"), "--target", str(TINY / "target"), "--json"]
