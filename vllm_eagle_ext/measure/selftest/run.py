@@ -105,8 +105,7 @@ def _to_json(checked: Checked) -> dict[str, Any]:
         "kernels": result.kernels,
         "shapes": result.shapes,
         "ok": result.ok,
-        "milliseconds": round(result.milliseconds, 1),
-        "compile_milliseconds": round(result.compile_milliseconds, 1),
+        "milliseconds_with_compilation": round(result.milliseconds, 1),
     }
     if result.error is not None:
         found["error"] = result.error

@@ -2,16 +2,15 @@
 """Times verify and commit of both schemes: replay's kernels, and vLLM's own of the per-token scheme.
 
 On a GPU each scheme's step is captured in a CUDA graph, as serving captures verify, and its replays are
-timed by the device's clock: what the host takes to launch kernels is no part of it. An eager step, which
-it is part of, is timed with it. Runs are interleaved, and the ratio of each pair is taken. Several
-layers take turns, as many as it takes for states to come from memory as they do in a model.
+timed by the device's clock: what the host takes to launch kernels is no part of it. Runs are
+interleaved, and the ratio of each pair is taken. Several layers take turns, as many as it takes for
+states to come from memory as they do in a model.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,7 +28,6 @@ STATE_BYTES, ROW_BYTES = 4, 2  # fp32 states, rows in bf16
 COPIED = 1 << 30  # bytes of the copy that tells the bandwidth
 
 Run = Callable[[], None]
-Clock = Callable[[Run], float]  # seconds of one run
 
 
 class Scheme:
@@ -139,34 +137,16 @@ def device_seconds(run: Run, times: int = REPLAYS) -> float:
     return float(start.elapsed_time(end)) / 1e3 / times
 
 
-def host_seconds(run: Run) -> float:
-    """Return the seconds of one run by the host's clock, from its call until it is done."""
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    run()
-    torch.cuda.synchronize()
-    return time.perf_counter() - started
-
-
 @torch.inference_mode()
 def compare_times(replay: Run, per_token: Run) -> dict[str, Any]:
-    """Time all layers' verify and commit together: milliseconds, and the ratio of interleaved pairs.
-
-    They are the times of graphs; those of eager steps come with them.
-    """
-    sides = (replay, per_token)
-    eager = _interleaved(sides, host_seconds)
-    found = _interleaved([captured(side) for side in sides], device_seconds)
-    return found | {"eager": {name: eager[name] for name in ("replay_ms", "per_token_ms")}}
-
-
-def _interleaved(sides: Sequence[Run], clock: Clock) -> dict[str, Any]:
-    for side in sides:
-        clock(side)
-    times: list[list[float]] = [[] for _ in sides]
+    """Time all layers' verify and commit together: milliseconds, and the ratio of interleaved pairs."""
+    graphs = captured(replay), captured(per_token)
+    for graph in graphs:
+        device_seconds(graph)
+    times: list[list[float]] = [[], []]
     for pair in range(PAIRS):
-        for i in range(len(sides))[:: -1 if pair % 2 else 1]:
-            times[i].append(clock(sides[i]))
+        for i in (0, 1)[:: -1 if pair % 2 else 1]:
+            times[i].append(device_seconds(graphs[i]))
     ratios = sorted(a / b for a, b in zip(*times, strict=True))
     return {
         "replay_ms": 1e3 * statistics.median(times[0]),

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -69,46 +67,17 @@ def run(kernels: Kernels, shapes: Shapes, device: torch.device, seed: int = 0) -
     started = time.perf_counter()
     parts: tuple[Part, ...] = ()
     error, is_lost = None, False
-    with compile_time() as compiling:
-        try:
-            with torch.device("cpu"):  # vLLM builds models where another one is the default
-                for requests in kernels.batches(shapes):
-                    step = make_step(shapes, device, requests, seed)
-                    parts += tuple(_compare_step(kernels, shapes, step))
-        except Exception as raised:  # noqa: BLE001 - whatever it is, these kernels do not serve
-            error, is_lost = error_line(raised), is_device_lost(raised, device)
-        compiled = compiling()
-    milliseconds = 1e3 * (time.perf_counter() - started)
-    return KernelCheck(
-        kernels=kernels.name, shapes=str(shapes), parts=parts, milliseconds=milliseconds - compiled,
-        compile_milliseconds=compiled, error=error, device_lost=is_lost,
-    )  # fmt: skip
-
-
-@contextmanager
-def compile_time() -> Iterator[Callable[[], float]]:
-    """Yield what tells the milliseconds for which kernels have been compiled, or read from Triton's
-    cache, since then. Whoever else listens goes on doing so. Where no Triton is loaded there are none.
-    """
-    if "triton" not in sys.modules:
-        yield lambda: 0.0
-        return
-    from triton import knobs  # type: ignore[import-untyped]
-
-    microseconds = 0
-    others = knobs.compilation.listener
-
-    def listen(*args: Any, times: Any, **kwargs: Any) -> None:
-        nonlocal microseconds
-        microseconds += times.total
-        if others is not None:
-            others(*args, times=times, **kwargs)
-
-    knobs.compilation.listener = listen
     try:
-        yield lambda: microseconds / 1e3
-    finally:
-        knobs.compilation.listener = others
+        with torch.device("cpu"):  # vLLM builds models where another one is the default
+            for requests in kernels.batches(shapes):
+                step = make_step(shapes, device, requests, seed)
+                parts += tuple(_compare_step(kernels, shapes, step))
+    except Exception as raised:  # noqa: BLE001 - whatever it is, these kernels do not serve
+        error, is_lost = error_line(raised), is_device_lost(raised, device)
+    return KernelCheck(
+        kernels=kernels.name, shapes=str(shapes), parts=parts, error=error, device_lost=is_lost,
+        milliseconds=1e3 * (time.perf_counter() - started),
+    )  # fmt: skip
 
 
 def _compare_step(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Iterator[Part]:
