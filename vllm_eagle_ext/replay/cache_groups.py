@@ -75,8 +75,10 @@ class CacheGroups:
     def batch(self, step: Step) -> Batch:
         """Return the batch of all groups, without padding."""
         groups, requests = len(self._tables), step.num_requests
-        if len(step.built) < groups:
-            self._leave_out(set(range(groups)) - set(step.built), step)
+        for group in set(range(groups)) - set(step.built):
+            # vLLM did not build this one in this step: it gets null blocks.
+            self._blocks[0, group].fill_(NULL_BLOCK)
+            self._with_batch(group, step)
         blocks = self._blocks[:, :groups, :requests]
         tables: tuple[HostTables, ...] = ()
         if step.batch.tables:
@@ -101,12 +103,6 @@ class CacheGroups:
         """Return the state blocks of the requests that are not verified, [requests] int32."""
         assert step.other_places is not None
         return self._other_blocks[0, group, : step.other_places.requests]
-
-    def _leave_out(self, groups: set[int], step: Step) -> None:
-        """Give null blocks to these groups, as vLLM did not build them in this step."""
-        for group in groups:
-            self._blocks[0, group].fill_(NULL_BLOCK)
-            self._with_batch(group, step)
 
     def _store_table(self, group: int, block_table: torch.Tensor) -> bool:
         """Keep a group's table. Returns whether it stands in another place than in the step before."""

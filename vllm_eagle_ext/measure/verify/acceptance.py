@@ -88,11 +88,6 @@ class Paired:
         variances = (u / self.drafts - d * d for u, d in zip(self.unlike, self.differences, strict=True))
         return [max(BOUND, CERTAIN * sqrt(max(0.0, v) / self.drafts)) for v in variances]
 
-    @property
-    def most_clear(self) -> float:
-        """Return the most steps that may diverge clearly, with what chance adds to their share."""
-        return UNLIKE * self.drafts + CERTAIN * sqrt(UNLIKE * (1 - UNLIKE) * self.drafts)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "drafts": self.drafts, "clear_divergences": self.clear, "engine": self.rates(self.engine),
@@ -246,11 +241,15 @@ def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
     details = [f"{name:<9} {_row(paired.rates(counts))}" for name, counts in by_drafter]
     if beyond:
         details.append(f"{'allowed':<9} {_row(paired.bounds)}")
-    unlike = paired.clear > paired.most_clear
+    # The most steps that may diverge clearly, with what chance adds to their share.
+    most_clear = UNLIKE * paired.drafts + CERTAIN * sqrt(UNLIKE * (1 - UNLIKE) * paired.drafts)
+    unlike = paired.clear > most_clear
     if unlike:
         details.append("The engine drafts other tokens: aux layers or norms may be read otherwise.")
-    if beyond or unlike:
-        details += _explain(largest, overrides)
+    if (beyond or unlike) and overrides:
+        details.append(f"The reference reads the checkpoint without {', '.join(overrides)}.")
+        if largest > 0:
+            details.append("The engine accepts more: the options may be right, and the file wrong.")
     found = _reference_verdict(list(beyond.values()), unlike, overridden=bool(overrides))
     return Check(REFERENCE, found, said, tuple(details), paired.to_json())
 
@@ -260,13 +259,6 @@ def _reference_verdict(beyond: Sequence[float], unlike: bool, *, overridden: boo
     if any(difference < 0 or not overridden for difference in beyond):
         return Verdict.FAILED
     return Verdict.WARNING if beyond or unlike else Verdict.PASSED
-
-
-def _explain(difference: float, overrides: Sequence[str]) -> Iterator[str]:
-    if overrides:
-        yield f"The reference reads the checkpoint without {', '.join(overrides)}."
-    if overrides and difference > 0:
-        yield "The engine accepts more: the options may be right, and the file wrong."
 
 
 def _row(values: Sequence[float]) -> str:

@@ -131,7 +131,7 @@ def _run_other_states(
     if scheme is None:
         return not_applicable(texts.STATES, "the engine keeps no recurrent states")
     other = texts.other_scheme(scheme)
-    name = texts.scheme_name(other)
+    name = texts.SCHEMES[other]
     arguments = drafted_arguments(request, checked, hybrid_state=other)
     log = folder / f"{other}.log"
     try:
