@@ -129,25 +129,22 @@ def test_a_tensor_that_is_not_computed_with(tmp_path, family):
         loaded(draft, tmp_path, strict=False)
 
 
-def test_a_norm_that_its_flag_does_not_mention(tmp_path):
-    draft = valid_draft("post-norm")
-    del draft.config["fc_norm"]
-    with pytest.raises(NotComputedError, match=r"fc_norm\.0\.weight"):
-        loaded(draft, tmp_path, strict=False)
-
-
-@pytest.mark.parametrize("family", ["native", "dflash"])
-def test_a_rope_that_is_not_computed(tmp_path, family):
+@pytest.mark.parametrize(
+    ("family", "changes", "said"),
+    [
+        ("post-norm", {"fc_norm": None}, r"fc_norm\.0\.weight"),  # a norm that no flag mentions
+        ("native", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic'"),
+        ("dflash", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic'"),
+        ("dflash", {}, r"mask_embedding\.pt"),  # next to the weights
+    ],
+)
+def test_what_is_not_computed(tmp_path, family, changes, said):
     draft = valid_draft(family)
-    draft.config["rope_scaling"] = {"rope_type": "dynamic", "factor": 2.0}
-    with pytest.raises(NotComputedError, match="'dynamic'"):
-        loaded(draft, tmp_path)
-
-
-def test_an_embedding_of_the_mask_beside_the_weights(tmp_path):
-    torch.save(torch.ones(64), tmp_path / "mask_embedding.pt")
-    with pytest.raises(NotComputedError, match=r"mask_embedding\.pt"):
-        loaded(valid_draft("dflash"), tmp_path)
+    draft.config = {k: v for k, v in (draft.config | changes).items() if v is not None}
+    if not changes:
+        torch.save(torch.ones(64), tmp_path / "mask_embedding.pt")
+    with pytest.raises(NotComputedError, match=said):
+        loaded(draft, tmp_path, strict=False)
 
 
 @pytest.mark.parametrize("family", ["native", "post-norm", "speculators", "p-eagle", "dflash"])
