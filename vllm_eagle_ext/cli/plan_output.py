@@ -49,6 +49,7 @@ def _sentences(plans: Sequence[Plan]) -> Iterator[str]:
 def _premises(plan: Plan) -> Iterator[str]:
     """Say what the plan is for, and where each part is from."""
     request, memory, draft, device = plan.request, plan.memory, plan.draft, plan.device
+    # Target and draft.
     yield f"{request.target}: {_layers(plan)}"
     yield f"weights  {plan.weights.size / GIB:.1f} GiB, {plan.weights.origin}"
     if draft:
@@ -64,6 +65,7 @@ def _premises(plan: Plan) -> Iterator[str]:
         yield f"draft    {draft.size / GIB:.2f} GiB, {layers} attention {noun}{window}"
         if draft.head_read:
             yield f"         its head reads {draft.head_read}"
+    # What is left for the cache, on which device.
     ranks = f" on each of {request.tp} ranks" if request.tp > 1 else ""
     origin = f" ({memory.origin})" if memory.origin else ""
     yield (

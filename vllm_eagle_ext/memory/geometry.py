@@ -143,6 +143,7 @@ def read_target(
             divide no heads.
     """
     text, width = text_config(config), model_bytes(config)
+    # Gated delta nets next to full attention, or attention alone.
     recurrent = None
     if is_hybrid(config):
         linear, full = layer_kinds(text)
@@ -156,6 +157,7 @@ def read_target(
         stated = text.get("num_key_value_heads") is not None
         heads = size(text, "num_key_value_heads" if stated else "num_attention_heads")
         counts = dict(_attention_layers(text))
+    # Layers of one window have one shape.
     attention = tuple(
         Attention(
             layers=count, kv_heads=heads, head_dim=head_dim(text), window=window,

@@ -112,6 +112,7 @@ def judge_worth(
     if measured.drafts < LEAST_DRAFTS:
         reason = f"{measured.drafts} drafts are too few; use more prompts or a larger --max-tokens"
         return not_applicable(WORTH, reason)
+    # Whether it is worth it, by how often tokens are accepted, by chance, and by the vocabulary's map.
     rates = [count / measured.drafts for count in measured.accepted]
     length = 1 + sum(rates)
     enough = rates[0] >= LEAST_RATE
@@ -122,6 +123,7 @@ def judge_worth(
     below = () if enough else _below_chance(measured, counted)
     mapped, off = _judge_map(counted, ids)
     found = Verdict.FAILED if below else Verdict.PASSED if enough and not off else Verdict.WARNING
+    # Per request and by category of prompt.
     spread = spread_of(measured.histograms, len(rates), categories)
     figures = {
         "drafts": measured.drafts,

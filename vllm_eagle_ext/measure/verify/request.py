@@ -63,6 +63,7 @@ def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
     Raises:
         EagleExtError: draft, target, prompts or a value cannot be used.
     """
+    # Amounts and the engine's keywords: what is typed wins over --quick.
     source, quick = given["prompts"], given["quick"]
     refuse_reserved(given["engine"])
     engine = {**(QUICK_ENGINE if quick else {}), **given["engine"]}
@@ -72,11 +73,12 @@ def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
     amounts: dict[str, Any] = {
         name: usual[name] if given[name] is None else given[name] for name in USUAL
     }
+    # Draft and target are checked before the tokenizer loads: a missing folder ends it at once.
     check = CheckRequest(
         engine=engine, options=given["eagle_ext"],
         **{name: given[name] for name in ("draft", "target", "k", "method", "revision")},
     )  # fmt: skip
-    checked = run_check(check)  # before the tokenizer: a missing folder ends it at once
+    checked = run_check(check)
     texts = read_prompts(source, count=amounts.pop("num_prompts"))
     prompts = token_ids(
         [text for text, _ in texts], checked.target_name, source=source,
