@@ -143,7 +143,7 @@ def read_target(
             divide no heads.
     """
     text, width = text_config(config), model_bytes(config)
-    # Gated delta nets next to full attention, or attention alone.
+    # Gated delta nets next to full attention, or only attention.
     recurrent = None
     if is_hybrid(config):
         linear, full = layer_kinds(text)
