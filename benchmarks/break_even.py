@@ -19,7 +19,7 @@ from tests.support.published import Published, materialise, published
 from tests.support.virtual_clock import Load
 from tests.unit.memory.configs import config
 from vllm_eagle_ext.plan.request import PlanRequest
-from vllm_eagle_ext.plan.run import DensePlan, Plan, run_plans
+from vllm_eagle_ext.plan.run import Plan, run_plans
 
 RESULT = Path(__file__).parent / "results" / "break_even.json"
 CONTEXT = 1024  # tokens of each request
@@ -93,14 +93,13 @@ def figures(row: Row, draft: Published, folder: Path) -> Iterator[dict[str, Any]
     for gpu in GPUS.values():
         for plan in plans_of(row, draft, gpu.gib, folder):
             k = plan.setting.k
-            dense = isinstance(plan, DensePlan)
-            scheme, cost = ("dense", plan.cost) if dense else (plan.auto, plan.taken)
+            scheme = plan.auto or "dense"
             times = Modelled(pair_of(plan, draft, target_of(row, draft)), gpu)
             needed = {}
             for n in REQUESTS:
                 load = Load(n, CONTEXT, 0)
                 ratio = times.seconds(scheme, k, load) / times.seconds("none", 0, load)
-                needed[n] = round(ratio, 3) if cost.fit(plan.premises.budget) >= n else None
+                needed[n] = round(ratio, 3) if plan.taken.fit(plan.budget) >= n else None
             yield {"gpu": gpu.name, "k": k, "scheme": scheme, "needed": needed}
 
 

@@ -41,7 +41,7 @@ from tests.unit.memory.built_model import Builder
 from tests.unit.memory.configs import config
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.plan.request import PlanRequest
-from vllm_eagle_ext.plan.run import HybridPlan, run_plans
+from vllm_eagle_ext.plan.run import Plan, run_plans
 
 RESULTS = Path(__file__).parent / "results" / "virtual_clock"
 ANSWER = 512
@@ -83,7 +83,7 @@ def draft_of(name: str) -> Published:
     return replace(found, config=found.config | {"layer_types": kinds})
 
 
-def plan_of(cell: Cell, folder: Path) -> HybridPlan:
+def plan_of(cell: Cell, folder: Path) -> Plan:
     """Plan the memory as `vllm-eagle plan` does, without a draft for K = 0."""
     target = folder / "target.json"
     target.write_text(json.dumps(config("qwen3_6_27b")), encoding="utf-8")
@@ -95,7 +95,7 @@ def plan_of(cell: Cell, folder: Path) -> HybridPlan:
         max_model_len=cell.prompt + ANSWER + 64,
     )  # fmt: skip
     (plan,) = run_plans(request, [max(cell.k, 1)])
-    assert isinstance(plan, HybridPlan)
+    assert plan.is_hybrid
     return plan
 
 
@@ -112,8 +112,8 @@ class Runner:
         """Tell whether the file, if one is given, is of the cell's GPU; a tune's may be of any."""
         return not isinstance(self.measured, Modelled) or self.measured.gpu.name == GPUS[cell.gpu].name
 
-    def times(self, gpu: Gpu, plan: HybridPlan) -> StepTimes:
-        draft = plan.premises.draft
+    def times(self, gpu: Gpu, plan: Plan) -> StepTimes:
+        draft = plan.draft
         layers = draft.layers if draft else ()
         return self.measured or Modelled(replace(self.pair, draft_layers=layers), gpu)
 
@@ -121,8 +121,8 @@ class Runner:
         plan = plan_of(cell, self.folder)
         share = plan.replay if cell.scheme == "replay" else plan.per_token
         served = Served(
-            scheme=cell.scheme, k=cell.k, draft=tuple(plan.premises.draft_layers),
-            budget=plan.premises.budget, length=plan.setting.max_model_len,
+            scheme=cell.scheme, k=cell.k, draft=tuple(plan.draft_layers),
+            budget=plan.budget, length=plan.setting.max_model_len,
         )  # fmt: skip
         engine = plan_engine(self.build, served)
         times = self.times(GPUS[cell.gpu], plan)
@@ -130,7 +130,7 @@ class Runner:
         loop = Loop(engine, clients, lambda load: times.seconds(cell.scheme, cell.k, load))
         figures = loop.figures(steps)
         groups = {f"{kind} of {n}": count for (kind, n), count in Counter(engine.groups).items()}
-        fit = share.fit(plan.premises.budget) if cell.k else None
+        fit = share.fit(plan.budget) if cell.k else None
         return cell._asdict() | asdict(figures) | {"groups": groups, "plan_fits": fit}
 
 

@@ -163,7 +163,9 @@ def last_line(error: BaseException, trace: TracebackType | None) -> str | None:
         cause = _noted()
         if cause is None:
             return None
-    elif isinstance(error, EagleExtError) or _is_of_start(trace):
+    elif isinstance(error, EagleExtError) or any(
+        frame.name == "create_engine_config" for frame in traceback.extract_tb(trace)
+    ):
         cause = own
         if traceback.format_exception_only(error)[-1].strip().splitlines()[-1].strip() == own:
             return None
@@ -171,10 +173,6 @@ def last_line(error: BaseException, trace: TracebackType | None) -> str | None:
         return None
     happened = "ended" if _RUNNING in own else "did not start"
     return f"vllm-eagle-ext: the engine {happened}: {_plain(cause)}"
-
-
-def _is_of_start(trace: TracebackType | None) -> bool:
-    return any(frame.name == "create_engine_config" for frame in traceback.extract_tb(trace))
 
 
 def _noted() -> str | None:

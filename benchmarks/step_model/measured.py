@@ -14,7 +14,7 @@ from benchmarks.step_model.modelled import GPUS, Modelled, Pair, StepTimes, stat
 from tests.support.virtual_clock import Load
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.measure.bench.results import Report
-from vllm_eagle_ext.measure.selftest.outcome import FORMAT
+from vllm_eagle_ext.measure.selftest.run import FORMAT
 
 
 def read_times(path: Path, pair: Pair) -> StepTimes:

@@ -22,7 +22,7 @@ from tests.support.virtual_clock import Load
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.memory.geometry import Attention, Recurrent
 from vllm_eagle_ext.memory.parameter_count import bytes_per_step
-from vllm_eagle_ext.plan.run import HybridPlan, Plan
+from vllm_eagle_ext.plan.run import Plan
 
 REACHED_BANDWIDTH, REACHED_PEAK = 0.8, 0.6  # shares of the vendor's figures; assumptions
 HOST_S = 1e-3
@@ -94,7 +94,7 @@ class Pair:
 
 def pair_of(plan: Plan, draft: Published, config: dict[str, Any]) -> Pair:
     """Take the sizes from a plan, and from the names of the draft's tensors what a pass reads."""
-    found = plan.premises.draft
+    found = plan.draft
     assert found is not None
     assert found.head_read is not None
     read = sum(
@@ -102,10 +102,8 @@ def pair_of(plan: Plan, draft: Published, config: dict[str, Any]) -> Pair:
         for name, (dtype, shape) in draft.tensors.items()
         if not any(part in name for part in _NOT_READ)
     )
-    hybrid = plan if isinstance(plan, HybridPlan) else None
-    attention = [hybrid.target.attention] if hybrid else list(plan.target.attention)
     return Pair(
-        config=config, attention=attention, recurrent=hybrid.target.recurrent if hybrid else None,
+        config=config, attention=plan.target.attention, recurrent=plan.target.recurrent,
         draft_layers=found.layers, draft_bytes=read + found.head_read.size,
         one_pass=found.head_read.per == "block",
     )  # fmt: skip

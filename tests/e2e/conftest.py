@@ -12,8 +12,9 @@ from filelock import FileLock
 from tests.support.dense import FLOAT32, STOCK, dense
 from tests.support.engine import TINY
 from tests.support.hybrid import TARGET, started, with_log
+from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
-from vllm_eagle_ext.measure.reference.walk import DFlashWalk, load_target
+from vllm_eagle_ext.measure.reference.walk import embeddings_and_head, load_target
 
 
 @pytest.fixture(scope="session")
@@ -64,8 +65,8 @@ def hybrid_target():
 
 
 @pytest.fixture(scope="session")
-def dflash_walk(hybrid_target) -> DFlashWalk:
-    return DFlashWalk.load(TINY / "dflash", hybrid_target)
+def dflash_walk(hybrid_target) -> DFlashReference:
+    return DFlashReference.load(TINY / "dflash", *embeddings_and_head(hybrid_target))
 
 
 @pytest.fixture(scope="session")

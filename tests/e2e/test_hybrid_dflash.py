@@ -28,7 +28,6 @@ from tests.support.targets.models import write_target
 from tests.support.targets.run import ENGINE, candidates
 from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import rms_norm
-from vllm_eagle_ext.measure.reference.walk import DFlashWalk
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -164,5 +163,5 @@ class TestNegativeControls:
 
     def test_context_keys_normed_as_stock_vllm_does(self, v1, hybrid_target, dflash_walk, prompts):
         """These norms differ by a twelfth between the two layers, which is less than a wrong layer."""
-        stock = DFlashWalk(StockOnCpu(**vars(dflash_walk.reference)))
+        stock = StockOnCpu(**vars(dflash_walk))
         assert self.equal_ids(v1, hybrid_target, stock, prompts) < EQUAL_IDS - 0.01

@@ -129,7 +129,7 @@ def gaps_of_differing_ids(
             pairs = list(enumerate(zip(one[length], other[length], strict=False)))
             if length > len(tokens) or all(a == b for _, (a, b) in pairs):
                 continue  # behind a text's end a step may have drafted, too
-            seen = walk.reference.logits(context[: length - 1], tokens[length - 1], K).log_softmax(-1)
+            seen = walk.logits(context[: length - 1], tokens[length - 1], K).log_softmax(-1)
             gaps += [float((seen[i, a] - seen[i, b]).abs()) for i, (a, b) in pairs if a != b]
     return gaps
 

@@ -74,8 +74,8 @@ def of_reference(draft: Draft, folder: Path, target: Any, probe: Probe) -> tuple
     target.get_output_embeddings().weight.data = probe.lm_head
     walk: Any = load_reference(spec, folder, target)
     states = [state[:ROWS] for state in probe.aux(spec.aux_layers.layer_ids)]
-    context = walk.reference.context(states)
-    return walk.reference.choices(context, int(probe.tokens[0]), STEPS), spec.samples_anchor
+    context = walk.context(states)
+    return walk.choices(context, int(probe.tokens[0]), STEPS), spec.samples_anchor
 
 
 def drafted(choices: Choices) -> list[int]:

@@ -82,29 +82,97 @@ def last_lines(tmp_path, code: str, left=()) -> list[str]:
     return result.stderr.strip().splitlines()
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_a_workers_error_is_told_last(tmp_path, method):
-    lines = last_lines(tmp_path, f"failed_start.watch()\nstart({method!r})")
-    assert lines[-2].startswith("RuntimeError: Engine core initialization failed.")
-    assert lines[-1] == (
-        "vllm-eagle-ext: the engine did not start: ValueError: fc.weight is not finite."
-    )
-
-
-def test_an_engine_that_ended_later_says_so(tmp_path):
-    code = (
-        "failed_start.watch()\ncore_child = multiprocessing.get_context('fork').Process(\n"
+TOLD = "vllm-eagle-ext: the engine did not start: "
+NOT_FINITE = "ValueError: fc.weight is not finite."
+POINTER = "RuntimeError: Engine core initialization failed."
+RAISES_LATER = "try:\n    start('fork')\nexcept RuntimeError:\n    pass\n"
+MODEL = "from pydantic import BaseModel, model_validator\nclass CacheConfig(BaseModel):\n"
+CONFIGURE = (
+    "failed_start.watch()\ndef create_engine_config():\n    CacheConfig({})\ncreate_engine_config()"
+)
+LOGGED = (
+    "class OutOfResources(Exception): pass\nclass Unsupported(Exception): pass\n"
+    "failed_start.watch()\ntry:\n    {}\nexcept Exception:\n"
+    "    logging.getLogger('vllm.x').exception('EngineCore failed to start.')\n"
+    "raise RuntimeError(POINTER)"
+)
+# A program, and how its last line begins.
+PROGRAMS = {
+    "a worker that was spawned": ("failed_start.watch()\nstart('spawn')", TOLD + NOT_FINITE),
+    "a worker that was forked": ("failed_start.watch()\nstart('fork')", TOLD + NOT_FINITE),
+    "an engine that ended later": (
+        ("failed_start.watch()\ncore_child = multiprocessing.get_context('fork').Process(\n"
         "    target=core, args=('fork',))\ncore_child.start()\ncore_child.join()\n"
-        "raise RuntimeError('EngineCore encountered an issue. See stack trace (above).')"
-    )
-    assert last_lines(tmp_path, code)[-1] == (
-        "vllm-eagle-ext: the engine ended: ValueError: fc.weight is not finite."
-    )
+        "raise RuntimeError('EngineCore encountered an issue. See stack trace (above).')"),
+        f"vllm-eagle-ext: the engine ended: {NOT_FINITE}",
+    ),
+    "no file for notes, as on other systems than Linux": (
+        "del os.memfd_create\nfailed_start.watch()\nstart('fork')", POINTER,
+    ),
+    "a second start after the environment was restored": (
+        ("from unittest import mock\nwith mock.patch.dict(os.environ):\n    failed_start.watch()\n"
+        "assert failed_start.NOTES not in os.environ\nfailed_start.watch()\nstart('fork')"),
+        TOLD + NOT_FINITE,
+    ),
+    "without a draft": ("start('fork')", POINTER),
+    "a later error of the program": (
+        f"failed_start.watch()\n{RAISES_LATER}int('x')", "ValueError: invalid literal",
+    ),
+    "what an earlier start noted is dropped": (
+        f"failed_start.watch()\n{RAISES_LATER}failed_start.watch()\nraise RuntimeError(POINTER)",
+        POINTER,
+    ),
+    "a refusal of several lines is told in one": (
+        ("failed_start.watch()\nREFUSED['more'] = ['also: the rest', 'draft: tiny']\n"
+        "create_engine_config(OptionsError(**REFUSED))"),
+        TOLD + "aux_layer is 1. Allowed: aux_layers. What to do: mind the spelling",
+    ),
+    "a refusal of one line is not told twice": (
+        "failed_start.watch()\nraise OptionsError(**REFUSED)",
+        "vllm_eagle_ext.errors.OptionsError: vllm-eagle-ext: aux_layer is 1.",
+    ),
+    "pydantic's first error": (
+        MODEL + "    block_size: int\n" + CONFIGURE.format("block_size='x'"),
+        TOLD + "pydantic_core._pydantic_core.ValidationError: block_size: Input should be a valid",
+    ),
+    "a validator's error keeps its name": (
+        MODEL + "    @model_validator(mode='before')\n    def check(self):\n"
+        "        raise ValueError('too few blocks: 0')\n" + CONFIGURE.format(""),
+        TOLD + "pydantic_core._pydantic_core.ValidationError: Value error, too few blocks: 0",
+    ),
+    # Libraries name some of their errors otherwise, and begin some messages with a new line.
+    "an error that is not called one": (
+        LOGGED.format("raise OutOfResources('out of resource: threads')"),
+        TOLD + "OutOfResources: out of resource: threads",
+    ),
+    "a hint that looks like an error": (
+        LOGGED.format("raise Unsupported('Graph break\\n  AnError: of a hint')"),
+        TOLD + "Unsupported: Graph break",
+    ),
+    "a message that begins with a new line": (
+        LOGGED.format("raise ValueError('\\n  too little memory\\n  hint')"),
+        TOLD + "ValueError: too little memory",
+    ),
+    "an assertion without a message is told by its code": (
+        LOGGED.format("assert 1 > 2"), TOLD + "AssertionError: assert 1 > 2 (",
+    ),
+    **{
+        f"{failing} fails in watching": (
+            (f"def fail(*_): raise RecursionError\nfailed_start.{failing} = fail\n"
+            "failed_start.watch()\nraise KeyError('it went on')"),
+            "KeyError: 'it went on'",
+        )
+        for failing in ("_notes", "_file", "join")
+    },
+}  # fmt: skip
 
 
-def test_a_start_does_without_a_file_for_notes(tmp_path):
-    code = "del os.memfd_create  # as on other systems than Linux\nfailed_start.watch()\nstart('fork')"
-    assert last_lines(tmp_path, code)[-1].startswith("RuntimeError: Engine core")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_last_line(tmp_path, name):
+    code, begins = PROGRAMS[name]
+    lines = last_lines(tmp_path, code)
+    assert lines[-1].replace("__main__.", "").startswith(begins)
+    assert "".join(lines).count("did not start: ") == begins.startswith(TOLD)
 
 
 @pytest.mark.parametrize("name", ["99999999999999999999-x", "-1-x", "0-x", "x", "\udcff", "1"])
@@ -115,15 +183,6 @@ def test_files_of_others_in_the_temporary_folder_stop_no_start(tmp_path, name):
     lines = last_lines(tmp_path, "failed_start.watch()\nstart('fork')", left=[stranger])
     assert lines[-1].startswith("vllm-eagle-ext: the engine did not start: ValueError: fc.weight")
     assert stranger.read_bytes() == b"theirs"
-
-
-@pytest.mark.parametrize("failing", ["_notes", "_file", "join"])
-def test_whatever_fails_in_watching_fails_no_start(tmp_path, failing):
-    code = (
-        f"def fail(*_): raise RecursionError\nfailed_start.{failing} = fail\n"
-        "failed_start.watch()\nraise KeyError('it went on')"
-    )
-    assert last_lines(tmp_path, code)[-1] == "KeyError: 'it went on'"
 
 
 def test_a_killed_process_leaves_nothing(tmp_path):
@@ -151,95 +210,6 @@ def test_notes_never_go_into_another_file(tmp_path, monkeypatch):
         with pytest.raises(FileNotFoundError):
             failed_start._note(ValueError("ours"))
     assert (tmp_path / "theirs").read_text() == ""
-
-
-def test_a_second_start_after_the_environment_was_restored(tmp_path):
-    code = (
-        "from unittest import mock\nwith mock.patch.dict(os.environ):\n    failed_start.watch()\n"
-        "assert failed_start.NOTES not in os.environ\nfailed_start.watch()\nstart('fork')"
-    )
-    assert last_lines(tmp_path, code)[-1] == (
-        "vllm-eagle-ext: the engine did not start: ValueError: fc.weight is not finite."
-    )
-
-
-def test_without_a_draft_nothing_is_added(tmp_path):
-    lines = last_lines(tmp_path, "start('fork')")
-    assert lines[-1].startswith("RuntimeError: Engine core initialization failed.")
-
-
-def test_a_later_error_of_the_program_is_its_own(tmp_path):
-    code = "failed_start.watch()\ntry:\n    start('fork')\nexcept RuntimeError:\n    pass\nint('x')"
-    lines = last_lines(tmp_path, code)
-    assert lines[-1].startswith("ValueError: invalid literal")
-    assert "did not start" not in "".join(lines)
-
-
-def test_what_an_earlier_start_noted_is_dropped(tmp_path):
-    code = (
-        "failed_start.watch()\ntry:\n    start('fork')\nexcept RuntimeError:\n    pass\n"
-        "failed_start.watch()\nraise RuntimeError(POINTER)"
-    )
-    assert last_lines(tmp_path, code)[-1].startswith("RuntimeError: Engine core")
-
-
-def test_a_refusal_of_several_lines_is_told_in_one(tmp_path):
-    code = (
-        "failed_start.watch()\nREFUSED['more'] = ['also: the rest', 'draft: tiny']\n"
-        "create_engine_config(OptionsError(**REFUSED))"
-    )
-    lines = last_lines(tmp_path, code)
-    assert lines[-2] == "  draft: tiny"
-    assert lines[-1] == (
-        "vllm-eagle-ext: the engine did not start: aux_layer is 1. Allowed: aux_layers. What to do: "
-        "mind the spelling"
-    )
-
-
-def test_a_refusal_of_one_line_is_not_told_twice(tmp_path):
-    lines = last_lines(tmp_path, "failed_start.watch()\nraise OptionsError(**REFUSED)")
-    assert lines[-1].startswith("vllm_eagle_ext.errors.OptionsError: vllm-eagle-ext: aux_layer is 1.")
-
-
-def test_pydantics_first_error_is_the_cause(tmp_path):
-    code = (
-        "from pydantic import BaseModel\nclass CacheConfig(BaseModel):\n    block_size: int\n"
-        "failed_start.watch()\ndef create_engine_config():\n    CacheConfig(block_size='x')\n"
-        "create_engine_config()"
-    )
-    assert last_lines(tmp_path, code)[-1].startswith(
-        "vllm-eagle-ext: the engine did not start: pydantic_core._pydantic_core.ValidationError: "
-        "block_size: Input should be a valid integer"
-    )
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        ("OutOfResources('out of resource: threads')", "OutOfResources: out of resource: threads"),
-        ("Unsupported('Graph break\\n  AnError: of a hint')", "Unsupported: Graph break"),
-        ("ValueError('\\n  too little memory\\n  hint')", "ValueError: too little memory"),
-    ],
-)
-def test_any_exception_is_told_by_its_first_words(tmp_path, error, told):
-    """Libraries name some of their errors otherwise, and begin some messages with a new line."""
-    code = (
-        "class OutOfResources(Exception): pass\nclass Unsupported(Exception): pass\n"
-        f"failed_start.watch()\ntry:\n    raise {error}\nexcept Exception:\n"
-        "    logging.getLogger('vllm.x').exception('EngineCore failed to start.')\n"
-        "raise RuntimeError(POINTER)"
-    )
-    last = last_lines(tmp_path, code)[-1].replace("__main__.", "")
-    assert last == f"vllm-eagle-ext: the engine did not start: {told}"
-
-
-def test_an_assertion_without_a_message_is_told_by_its_code(tmp_path):
-    code = (
-        "failed_start.watch()\ntry:\n    assert 1 > 2\nexcept AssertionError:\n"
-        "    logging.getLogger('vllm.x').exception('EngineCore failed to start.')\n"
-        "raise RuntimeError(POINTER)"
-    )
-    assert "AssertionError: assert 1 > 2 (" in last_lines(tmp_path, code)[-1]
 
 
 @pytest.fixture

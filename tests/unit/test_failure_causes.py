@@ -30,50 +30,41 @@ LOG = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("error", "log", "cause"),
-    [
-        ("ValueError: no such draft", LOG, ("ValueError: no such draft", len(LOG))),
-        # Behind the cause lie the errors of the processes that waited for that one.
-        (POINTER, LOG, ("ValueError: less memory than asked for", 1)),
-        ("exit status 1", LOG, ("ValueError: less memory than asked for", 1)),
-        (
-            POINTER,
-            ["ImportError: optional", "Traceback", "ValueError: x", POINTER],
-            ("ValueError: x", 3),
-        ),
-        (POINTER, ["INFO all is well"], (POINTER, 1)),
-        ("exit status -6", ["INFO all is well"], ("exit status -6", 1)),
-    ],
-)
-def test_the_cause_is_the_line_that_tells(error, log, cause):
+# As vLLM 0.32 logs it: the core waits for its workers, and the front end for the core.
+OF_A_WORKER = [
+    "INFO 01-01 [x.py:1] loading",
+    WORKER + "WorkerProc failed to start.",
+    WORKER + "ValueError: vllm-eagle-ext: fc.weight is not finite.",
+    CORE + "EngineCore failed to start.",
+    CORE + WAITED,
+    "Process EngineCore:",
+    WAITED,
+    POINTER,
+]
+LED_TO_ANOTHER = [
+    SECOND + "ImportError: an optional library is missing",  # it goes on
+    WORKER + "ValueError: fc.weight is not finite",
+    SECOND + "RuntimeError: Connection closed by peer",
+    CORE + WAITED,
+]
+OF_ONE_PROCESS = ["ImportError: optional", "Traceback", "ValueError: the cause", POINTER]
+CAUSES = [  # error, log, cause and its line
+    ("ValueError: no such draft", LOG, ("ValueError: no such draft", len(LOG))),
+    # Behind it lie the errors of the processes that waited for that one.
+    (POINTER, LOG, ("ValueError: less memory than asked for", 1)),
+    ("exit status 1", LOG, ("ValueError: less memory than asked for", 1)),
+    (POINTER, OF_A_WORKER, ("ValueError: vllm-eagle-ext: fc.weight is not finite.", 3)),
+    (WAITED, OF_A_WORKER, ("ValueError: vllm-eagle-ext: fc.weight is not finite.", 3)),
+    (POINTER, LED_TO_ANOTHER, ("ValueError: fc.weight is not finite", 2)),
+    (POINTER, OF_ONE_PROCESS, ("ValueError: the cause", 3)),
+    (POINTER, ["INFO all is well"], (POINTER, 1)),
+    ("exit status -6", ["INFO all is well"], ("exit status -6", 1)),
+]
+
+
+@pytest.mark.parametrize(("error", "log", "cause"), CAUSES, ids=lambda value: str(value)[:30])
+def test_the_cause_and_its_line(error, log, cause):
     assert cause_of(error, log) == cause
-
-
-@pytest.mark.parametrize("error", [POINTER, WAITED])
-def test_a_workers_error_is_the_cause(error):
-    """As vLLM 0.32 logs it: the core waits for its workers, and the front end for the core."""
-    log = [
-        "INFO 01-01 [x.py:1] loading",
-        WORKER + "WorkerProc failed to start.",
-        WORKER + "ValueError: vllm-eagle-ext: fc.weight is not finite.",
-        CORE + "EngineCore failed to start.",
-        CORE + WAITED,
-        "Process EngineCore:",
-        WAITED,
-        POINTER,
-    ]
-    assert cause_of(error, log) == ("ValueError: vllm-eagle-ext: fc.weight is not finite.", 3)
-
-
-def test_what_one_worker_led_to_in_another_is_not_the_cause():
-    log = [
-        SECOND + "ImportError: an optional library is missing",  # it goes on
-        WORKER + "ValueError: fc.weight is not finite",
-        SECOND + "RuntimeError: Connection closed by peer",
-        CORE + WAITED,
-    ]
-    assert cause_of(POINTER, log) == ("ValueError: fc.weight is not finite", 2)
 
 
 @pytest.mark.parametrize(
@@ -140,12 +131,9 @@ def test_another_end_is_no_kill(code):
     assert "SIGKILL" not in cause_of(POINTER, [line])[0]
 
 
-def test_an_error_need_not_be_called_one():
+def test_the_earliest_need_not_be_called_an_error():
     said = [("1", "triton.runtime.errors.OutOfResources: out of resource"), ("2", WAITED)]
     assert earliest(said) == 0
-
-
-def test_nobody_tells():
     assert earliest([("1", WAITED), ("2", POINTER)]) is None
 
 

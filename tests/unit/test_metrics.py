@@ -102,15 +102,14 @@ def test_a_start_knows_blocks_but_no_bytes(scheme, blocks):
 
 
 def test_the_engine_built_here_has_the_last_word():
+    metrics.correct_state(3 << 20, 5)  # as a worker without gauges
+    assert samples(metrics.STATE_BYTES) == samples(metrics.STATE_BLOCKS) == {}
     configure(TARGET, speculative_config=ngram(7), enable_prefix_caching=False)
+    assert samples(metrics.DRAFT_INFO) == {}  # a method without a draft has a state alone
+    assert len(samples(metrics.STATE_BLOCKS)) == 1
     metrics.correct_state(3 << 20, 5)
     assert list(samples(metrics.STATE_BYTES).values()) == [3 << 20]
     assert list(samples(metrics.STATE_BLOCKS).values()) == [5]
-
-
-def test_a_worker_without_gauges_is_not_given_any():
-    metrics.correct_state(3 << 20, 5)
-    assert samples(metrics.STATE_BYTES) == samples(metrics.STATE_BLOCKS) == {}
 
 
 GPUS = [
@@ -131,9 +130,3 @@ def test_the_state_on_a_gpu(facts, blocks):
     arguments = EngineArgs(model=str(TARGET), served_model_name="tiny", max_model_len=1024)
     metrics.publish_state(arguments, arguments.create_model_config(), choice)
     assert list(samples(metrics.STATE_BLOCKS).values()) == [blocks]
-
-
-def test_a_method_without_a_draft_has_a_state_but_no_draft():
-    configure(TARGET, speculative_config=ngram(7), enable_prefix_caching=False)
-    assert samples(metrics.DRAFT_INFO) == {}
-    assert len(samples(metrics.STATE_BLOCKS)) == 1

@@ -13,10 +13,8 @@ import typer
 
 from vllm_eagle_ext.cli import parameters
 from vllm_eagle_ext.cli.bench import bench, tune
-from vllm_eagle_ext.cli.check import check
-from vllm_eagle_ext.cli.convert import convert
+from vllm_eagle_ext.cli.check import check, convert, rule
 from vllm_eagle_ext.cli.plan import plan
-from vllm_eagle_ext.cli.rule import rule
 from vllm_eagle_ext.cli.selftest import selftest
 from vllm_eagle_ext.cli.terminal import Group, console, json_text
 from vllm_eagle_ext.cli.verify import verify_draft

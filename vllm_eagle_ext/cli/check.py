@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm-eagle check`: what a draft is, and whether it will be served rightly; no engine starts."""
+"""`vllm-eagle check`, `rule` and `convert`: what a draft is, whether it will be served rightly, what the
+rules want, and a copy for vLLM without this package. No engine starts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from difflib import get_close_matches
+from inspect import getdoc
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
 from vllm_eagle_ext.cli import parameters
 from vllm_eagle_ext.cli.terminal import console, fail, json_object
-from vllm_eagle_ext.errors import EagleExtError
+from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError
+from vllm_eagle_ext.printable import shown
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint.draft_files import OnValues
@@ -50,6 +55,12 @@ _Further = Annotated[
 ]  # fmt: skip
 _Weights = Annotated[bool, typer.Option("--weights", help="Read the values of every tensor too.")]
 _All = Annotated[bool, typer.Option("--all", help="Show also the errors that follow from others.")]
+
+_Copy = Annotated[Path, typer.Argument(help="Write the copy to this new folder.")]
+_Format = Annotated[
+    Literal["own", "speculators"],
+    typer.Option("--format", help="Keep the draft's own format, or name target and K in another."),
+]
 
 
 def check(
@@ -127,10 +138,10 @@ def _ask(result: CheckResult, words: list[str]) -> Answer:
 
     from vllm_eagle_ext.preflight.dry import ask_engine
 
-    shown = Console(stderr=True)
-    if not shown.is_terminal:
+    progress = Console(stderr=True)
+    if not progress.is_terminal:
         return ask_engine(result, words)
-    with shown.status("asking vLLM, which takes some 10 s"):
+    with progress.status("asking vLLM, which takes some 10 s"):
         return ask_engine(result, words)
 
 
@@ -152,8 +163,79 @@ def _progress() -> Iterator[OnValues]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    shown = Console(stderr=True)
+    errors = Console(stderr=True)
     columns: Any = (TextColumn("reading weights"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as progress:
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("", total=None)
         yield lambda read, total: progress.update(task, completed=read, total=total)
+
+
+def rule(name: Annotated[str, typer.Argument(help="Name a rule as `check` prints it.")]) -> None:
+    """Explain a rule that `check` names, and how grave it is.
+
+    Exits with 0, and with 2 if no rule has the name.
+    """
+    from vllm_eagle_ext.checkpoint.registry import families
+    from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES, rules_for
+    from vllm_eagle_ext.engine_rules import ENGINE_RULES, UNTESTED_RULES
+
+    rules = {each.name: each for each in (*EARLY_RULES, *RULES, *ENGINE_RULES, *UNTESTED_RULES)}
+    if name not in rules:
+        close = get_close_matches(name, rules)
+        fail(f"No rule is called {shown(name)}." + (f" Close: {', '.join(close)}." if close else ""))
+    named, out = rules[name], console()
+    raised = f", a start raises {named.error.__name__}" if named.severity == "error" else ""
+    relaxed = "; `strict: false` makes it a warning" if raised and named.can_run else ""
+    out.print(f"{name}: {named.severity}{raised}{relaxed}")
+    if named.of is not None:
+        titles = [family.title for family in families().values() if named in rules_for(family)]
+        out.print(f"For {', '.join(titles)}.")
+    words = getdoc(named.check) or f"{name.replace('_', ' ').capitalize()}."
+    for line in ("", *words.split("\n")):
+        out.print(line)
+
+
+def convert(
+    draft: parameters.Draft,
+    out: _Copy,
+    target: parameters.Target = None,
+    k: parameters.K = None,
+    format_: _Format = "own",
+) -> None:
+    """Make a copy of a draft that vLLM serves without this package.
+
+    It adds keys to config.json. The weights are hard links to the draft's files, which you
+    must not edit in place; where the file system has no links they are copied.
+    A draft that vLLM serves as it is published is not copied.
+
+    Exits with 0 if vLLM serves the draft or its copy, and with 1 if it cannot. Exits with 2 if the draft
+    cannot be read or OUT cannot be written.
+    """
+    from vllm_eagle_ext.preflight.check import CheckRequest, run_check
+    from vllm_eagle_ext.preflight.convert import convert as plan
+    from vllm_eagle_ext.preflight.convert import require_new_folder, start_command, write
+
+    out_console = console()
+    # Read the draft, and find out what its copy must state.
+    try:
+        require_new_folder(out)
+        result = run_check(CheckRequest(draft=draft, target=target, k=k, options={}))
+        try:
+            found = plan(result, in_speculators_format=format_ == "speculators")
+        except UnsupportedDraftError as refusal:
+            for line in str(refusal).splitlines():
+                out_console.print(line)
+            raise typer.Exit(1) from None
+        if found is None:
+            out_console.print("vLLM reads this draft as it is meant by itself: nothing was written.")
+            return
+        how = write(found, out)
+    except EagleExtError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"OUT cannot be written: {error}")
+    # Say what was done, and how to start it.
+    for name, way in how.items():
+        out_console.print(f"{name}: {way}")
+    out_console.print("Start it without this package:")
+    out_console.print(start_command(result, found, out))

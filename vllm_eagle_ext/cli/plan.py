@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +14,6 @@ from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.checkpoint.attention import WindowOption
-    from vllm_eagle_ext.plan.run import Plan
 
 
 def _count(*names: str, least: int = 1, about: str) -> Any:
@@ -127,6 +127,7 @@ _Cpu = Annotated[bool, typer.Option("--cpu", help="Plan for vLLM's CPU backend."
 
 
 def plan(
+    context: typer.Context,
     k: _Drafted,
     draft: _Draft = None,
     target: _Target = None,
@@ -160,39 +161,26 @@ def plan(
     Exits with 0 if a request fits for every K, and with 1 if for some K none does. Exits with 2 if the
     target or the draft cannot be read.
     """
-    # Read what was typed.
     if draft and draft_option:
         raise typer.BadParameter("give one draft, as DRAFT; --draft is its former name")
     if not (target or draft or draft_option):
         raise typer.BadParameter("name the target, or a draft that names it", param_hint="--target")
-    from vllm_eagle_ext.cli.plan_output import print_by_vllm
+    from vllm_eagle_ext.cli.plan_output import print_by_vllm, print_plans, to_json
     from vllm_eagle_ext.plan.request import PlanRequest
     from vllm_eagle_ext.plan.run import run_plans
 
-    # Plan for each K.
+    # The options become a request by their names.
+    given = {field.name: context.params[field.name] for field in fields(PlanRequest)}
+    given |= {"target": target or None, "draft": draft or draft_option}
+    given["draft_window"] = _read_draft_window(draft_window)
+    ks = list(dict.fromkeys(numbers(k, "-k")))
+    # Plan each K, print, and end as the worst plan does.
     try:
-        request = PlanRequest(
-            target=target or None, target_revision=target_revision, gpu_mem=gpu_mem, tp=tp,
-            max_model_len=max_model_len, max_num_seqs=max_num_seqs, vllm=vllm, device=device, cpu=cpu,
-            gpu_memory_utilization=gpu_memory_utilization, prefix_caching=prefix_caching,
-            kv_dtype=kv_dtype, draft=draft or draft_option, weights_gib=weights_gib,
-            reserve_gib=reserve_gib, download_dir=download_dir, gdn_prefill=gdn_prefill,
-            attention_block=attention_block, mamba_block_size=mamba_block_size,
-            draft_window=_asked_draft_window(draft_window), draft_vocabulary=draft_vocabulary,
-        )  # fmt: skip
-        ks = list(dict.fromkeys(numbers(k, "-k")))
         if by_vllm:
-            raise typer.Exit(print_by_vllm(request, ks, as_json=as_json))
-        plans = run_plans(request, ks)
+            raise typer.Exit(print_by_vllm(PlanRequest(**given), ks, as_json=as_json))
+        plans = run_plans(PlanRequest(**given), ks)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
-    _end(plans, as_json=as_json)
-
-
-def _end(plans: list[Plan], *, as_json: bool) -> NoReturn:
-    """Print, and end as the worst plan does."""
-    from vllm_eagle_ext.cli.plan_output import print_plans, to_json
-
     if as_json:
         typer.echo(to_json(plans))
     else:
@@ -200,7 +188,7 @@ def _end(plans: list[Plan], *, as_json: bool) -> NoReturn:
     raise typer.Exit(max(planned.exit_code for planned in plans))
 
 
-def _asked_draft_window(text: str | None) -> WindowOption:
+def _read_draft_window(text: str | None) -> WindowOption:
     if text is None:
         return None
     if text == "auto":

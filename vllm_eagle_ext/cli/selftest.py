@@ -18,8 +18,7 @@ from vllm_eagle_ext.cli.terminal import SCHEMA, console, fail, require_engine
 from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
-    from vllm_eagle_ext.measure.selftest.outcome import SelfTest
-    from vllm_eagle_ext.measure.selftest.run import Watch
+    from vllm_eagle_ext.measure.selftest.run import SelfTest, Watch
 
 
 def selftest(

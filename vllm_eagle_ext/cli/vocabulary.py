@@ -94,30 +94,28 @@ def vocabulary(
         # Count, choose and write.
         counted, named = _count(checked.target_name, texts, prompts, given, max_tokens)
         size, ends = case.target.vocab_size, _ends(checked.text, case) | named
-        if entries <= len(ends):
-            raise OptionsError(
-                field="--entries", value=entries, allowed=f"more than the {len(ends)} tokens of chats",
-                remedy="give more entries: these are kept whatever the texts have",
-            )  # fmt: skip
-        rows = [
-            coverage(counted, choose(counted, count, size, ends), case)
-            for count in sorted({*SIZES, entries})
-            if count < size
-        ]
+        _require_more_than(ends, entries)
         write_whole(out, json.dumps(choose(counted, entries, size, ends)), replaces_links=True)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
     except OSError as error:
         fail(f"--out cannot be written: {error}", as_json=as_json)
-    # Print.
+    # Print what a list of each size would keep.
+    rows = [
+        coverage(counted, choose(counted, count, size, ends), case)
+        for count in sorted({*SIZES, entries})
+        if count < size
+    ]
+    _print(counted, rows, case, entries, out, as_json=as_json)
+
+
+def _print(
+    counted: Counter[int], rows: list[Coverage], case: Case, entries: int, out: Path, *, as_json: bool
+) -> None:
     if as_json:
         found = {"tokens": counted.total(), "entries": entries, "sizes": [asdict(row) for row in rows]}
         typer.echo(json_text(found | {"out": str(out)}, 0))
-    else:
-        _print(counted, rows, case, entries, out)
-
-
-def _print(counted: Counter[int], rows: list[Coverage], case: Case, entries: int, out: Path) -> None:
+        return
     shown = console()
     shown.print(
         f"{counted.total():,} tokens, {len(counted):,} different ones of {case.target.vocab_size:,}"
@@ -173,6 +171,14 @@ def _of_whole_head(checked: CheckResult, draft: str, entries: int) -> Case:
             field="DRAFT", value=draft, allowed=reasons[0], remedy="serve it without the option"
         )
     return case
+
+
+def _require_more_than(ends: frozenset[int], entries: int) -> None:
+    if entries <= len(ends):
+        raise OptionsError(
+            field="--entries", value=entries, allowed=f"more than the {len(ends)} tokens of chats",
+            remedy="give more entries: these are kept whatever the texts have",
+        )  # fmt: skip
 
 
 def _ends(text: Mapping[str, Any], case: Case) -> frozenset[int]:

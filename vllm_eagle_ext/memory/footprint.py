@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes what speculation costs a hybrid target in memory and traffic, with either scheme.
+"""Computes what a request costs in memory, of a hybrid target with either scheme.
 
 `per_token`: vLLM keeps a state after each token of a draft, 1 + K state blocks per request. `replay`:
 one state block holds the committed state and, after it, the recorded inputs of the T = K + 1 verified
 tokens, from which the next committed state is computed. Both follow vLLM's own rules of padding, groups
-and admission.
+and admission. A target without recurrent state has keys and values only.
+
+Last, the words for what replay saves that a start logs and a plan prints.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 
 from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target
-from vllm_eagle_ext.memory.state_blocks import Scheme, state_blocks
+from vllm_eagle_ext.memory.state_blocks import Scheme, counted, state_blocks
+
+MIB = 2**20
 
 # Smallest kernel block in tokens: FlashAttention and Triton on a GPU, vLLM's default block on a CPU.
 GPU_BLOCK, CPU_BLOCK = 16, 128
@@ -23,6 +28,7 @@ _EXPORTED_EVERY = 64
 # vLLM's default batch of a server, in tokens; only windowed layers reserve room for those in flight.
 GPU_BATCH = 8192
 _GPU_IN_FLIGHT, _CPU_IN_FLIGHT = 2 * GPU_BATCH, 2048
+_OTHERWISE = "with one state block per draft token"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +39,6 @@ class CacheSetting:
     max_model_len: int
     prefix_caching: bool = True
     cpu: bool = False
-    in_flight_tokens: int | None = None  # None: as vLLM's server by default
     attention_alignment: int | None = None  # tokens; None: as attention needs by default
     prefill_exports: bool = False  # FlashInfer's prefill can export states at block ends
 
@@ -41,39 +46,37 @@ class CacheSetting:
     def block_alignment(self) -> int:
         """Return the tokens of which an attention block of a hybrid target has a multiple."""
         own = self.attention_alignment or (CPU_BLOCK if self.cpu else GPU_BLOCK)
-        return lcm(own, _EXPORTED_EVERY) if self.exports_states else own
-
-    @property
-    def exports_states(self) -> bool:
-        return self.prefill_exports and self.prefix_caching
-
-    @property
-    def in_flight(self) -> int:
-        return self.in_flight_tokens or (_CPU_IN_FLIGHT if self.cpu else _GPU_IN_FLIGHT)
+        exports_states = self.prefill_exports and self.prefix_caching
+        return lcm(own, _EXPORTED_EVERY) if exports_states else own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerBlock:
-    """One layer's part of a KV-cache block, which vLLM calls its page; all layers have the same size."""
+class Footprint:
+    """Bytes on one rank; per request of max_model_len unless said otherwise.
 
-    raw: int  # bytes that a recurrent layer uses
-    padded: int  # bytes that every layer takes
-    tokens: int  # of a full-attention layer of the target in it
+    A layer's block is its part of a KV-cache block, vLLM's page; those of all layers have one size.
+    """
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolShare:
-    """Says what a request takes of vLLM's pool of blocks on one rank."""
-
-    block_bytes: int  # of one block of the pool
-    blocks: int  # a request at max_model_len takes
+    block_bytes: int  # of one block of vLLM's pool
+    blocks: int  # that a request takes of the pool
+    attention: int = 0  # keys and values, the draft's included
+    token: int = 0  # of one token, in layers that keep every token
+    state_blocks: int = 0  # in each recurrent layer
+    state: int = 0  # padded state blocks of all recurrent layers
+    recorded_inputs: int = 0  # part of `state`
+    moved: int = 0  # of the recurrent state, per step
+    unpadded: int = 0  # of a layer's block that a recurrent layer uses
+    padded: int = 0  # of a layer's block
+    tokens: int = 0  # of a full-attention layer of the target in its block
+    group_layers: int = 0  # of a KV-cache group
+    padding_layers: int = 0  # that groups take up and no layer uses, all together
 
     def concurrency(self, budget: int) -> float:
         """Return vLLM's "Maximum concurrency" at a KV budget in bytes."""
         return self.pool(budget) / self.blocks
 
     def fit(self, budget: int) -> int:
-        """Count the requests of max_model_len at a time; one block of the pool is vLLM's null block."""
+        """Count the requests at a time; one block of the pool is vLLM's null block."""
         return max(0, self.pool(budget) - 1) // self.blocks
 
     def running(self, budget: int, max_num_seqs: int) -> int:
@@ -83,82 +86,61 @@ class PoolShare:
         return max(0, budget) // self.block_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateShare(PoolShare):
-    """Bytes of one request on one rank."""
-
-    state_blocks: int  # in each recurrent layer
-    state: int  # padded state blocks of all recurrent layers
-    recorded_inputs: int  # part of `state`
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint(StateShare):
-    """Bytes on one rank; per request unless said otherwise."""
-
-    scheme: Scheme
-    layer_block: LayerBlock
-    attention: int  # at max_model_len, the draft's included
-    moved: int  # of the recurrent state, per step
-    group_layers: int  # of a KV-cache group
-    padding_layers: int  # that groups take up and no layer uses, all together
-
-
-def recorded_bytes(recurrent: Recurrent, k: int) -> int:
-    """Return bytes of the recorded inputs of one step in one layer."""
-    return (k + 1) * recurrent.record_bytes
-
-
-def layer_block_of(target: Target, scheme: Scheme, setting: CacheSetting) -> LayerBlock:
-    """Compute the block of one layer, as vLLM does.
-
-    vLLM grows the attention block until it can hold a state, then pads the state to its size.
-    """
-    recurrent, token_bytes = target.recurrent, target.attention.token_bytes
-    raw = recurrent.conv_bytes(setting.k) + recurrent.ssm_bytes
-    if scheme == "replay":
-        raw += recorded_bytes(recurrent, setting.k)
-    tokens = round_up(ceil(raw, token_bytes), setting.block_alignment)
-    return LayerBlock(raw=raw, padded=tokens * token_bytes, tokens=tokens)
-
-
 def footprint(
-    target: Target, scheme: Scheme, setting: CacheSetting, draft: Sequence[Attention] = ()
+    target: Target, scheme: Scheme | None, setting: CacheSetting, draft: Sequence[Attention] = ()
 ) -> Footprint:
     """Compute what one request takes with the scheme.
 
     Args:
+        scheme: of the recurrent states; None: the target keeps none.
         draft: attention layers that a draft adds to the pool.
     """
-    recurrent = target.recurrent
-    own = layer_block_of(target, scheme, setting)
-    layers = merged([target.attention, *draft])
-    padded = max(own.tokens * attention.token_bytes for attention in layers)
-    layer_block = LayerBlock(raw=own.raw, padded=padded, tokens=own.tokens)
-    states = state_blocks(
-        scheme, k=setting.k, prefix_caching=setting.prefix_caching, cpu=setting.cpu,
-        prefill_exports=setting.prefill_exports,
-    ).count  # fmt: skip
-    blocks = [blocks_of(attention, layer_block, setting) for attention in layers]
+    layers = _merged([*target.attention, *draft])
     counts = [attention.layers for attention in layers]
-    every = [recurrent.layers, *counts]
+    token = sum(each.layers * each.token_bytes for each in layers if each.window is None)
+    if scheme is None and all(attention.window is None for attention in layers):
+        # One group, each layer of its own size.
+        tokens = setting.block_alignment
+        blocks = ceil(setting.max_model_len, tokens)
+        size = tokens * token
+        return Footprint(block_bytes=size, blocks=blocks, attention=blocks * size, token=token)
+    # The block of a layer. vLLM grows the attention block until it can hold a state, then pads.
+    recurrent, tokens, unpadded, states, recorded = target.recurrent, setting.block_alignment, 0, 0, 0
+    if recurrent is not None and scheme is not None:
+        recorded = recorded_bytes(recurrent, setting.k) if scheme == "replay" else 0
+        unpadded = recurrent.conv_bytes(setting.k) + recurrent.ssm_bytes + recorded
+        tokens = round_up(ceil(unpadded, target.attention[0].token_bytes), setting.block_alignment)
+        states = state_blocks(
+            scheme, k=setting.k, prefix_caching=setting.prefix_caching, cpu=setting.cpu,
+            prefill_exports=setting.prefill_exports,
+        ).count  # fmt: skip
+    padded = max(tokens * attention.token_bytes for attention in layers)
+    # The groups of layers, whose blocks vLLM hands out together.
+    taken = [_blocks_of(attention, padded, tokens, setting) for attention in layers]
+    recurrent_layers = recurrent.layers if recurrent is not None else 0
+    every = [recurrent_layers, *counts] if recurrent_layers else counts
+    each_takes = [states, *taken] if recurrent_layers else taken
     wide = group_size(every)
-    recorded = recorded_bytes(recurrent, setting.k) if scheme == "replay" else 0
     return Footprint(
-        scheme=scheme,
-        state_blocks=states,
-        layer_block=layer_block,
-        state=recurrent.layers * states * padded,
-        recorded_inputs=recurrent.layers * states * recorded,
-        attention=sum(n * b for n, b in zip(counts, blocks, strict=True)) * padded,
-        moved=moved_per_step(recurrent, scheme, setting.k),
         block_bytes=wide * padded,
-        blocks=sum(
-            ceil(count, wide) * taken for count, taken in zip(every, [states, *blocks], strict=True)
-        ),
+        blocks=sum(ceil(n, wide) * blocks for n, blocks in zip(every, each_takes, strict=True)),
+        attention=sum(n * blocks for n, blocks in zip(counts, taken, strict=True)) * padded,
+        token=token,
+        state_blocks=states,
+        state=recurrent_layers * states * padded,
+        recorded_inputs=recurrent_layers * states * recorded,
+        moved=moved_per_step(recurrent, scheme, setting.k) if recurrent and scheme else 0,
+        unpadded=unpadded,
+        padded=padded,
+        tokens=tokens,
         group_layers=wide,
         padding_layers=sum(round_up(count, wide) - count for count in every),
     )
+
+
+def recorded_bytes(recurrent: Recurrent, k: int) -> int:
+    """Return bytes of the recorded inputs of one step in one layer."""
+    return (k + 1) * recurrent.record_width * recurrent.model_bytes
 
 
 def moved_per_step(recurrent: Recurrent, scheme: Scheme, k: int) -> int:
@@ -174,36 +156,26 @@ def moved_per_step(recurrent: Recurrent, scheme: Scheme, k: int) -> int:
     return 3 * state + 2 * recurrent.layers * recorded_bytes(recurrent, k)
 
 
-def merged(layers: Sequence[Attention]) -> list[Attention]:
+def _merged(layers: Sequence[Attention]) -> list[Attention]:
     """Merge the layers of one shape and window, which share vLLM's groups."""
-    found: dict[tuple[object, ...], Attention] = {}
-    for new in layers:
-        key = (new.kv_heads, new.head_dim, new.window, new.element_bytes, new.tp)
-        old = found.get(key)
-        found[key] = new if old is None else _footprint_of_all(old, new)
-    return list(found.values())
+    counts: Counter[Attention] = Counter()
+    for each in layers:
+        counts[replace(each, layers=0)] += each.layers
+    return [replace(shape, layers=count) for shape, count in counts.items()]
 
 
-def _footprint_of_all(old: Attention, new: Attention) -> Attention:
-    return Attention(
-        layers=old.layers + new.layers, kv_heads=new.kv_heads, head_dim=new.head_dim,
-        window=new.window, element_bytes=new.element_bytes, tp=new.tp,
-    )  # fmt: skip
-
-
-def blocks_of(attention: Attention, layer_block: LayerBlock, setting: CacheSetting) -> int:
+def _blocks_of(attention: Attention, padded: int, tokens: int, setting: CacheSetting) -> int:
     """Count the blocks of one layer that a request takes at max_model_len.
 
     A layer with fewer bytes per token gets more tokens to a block if that fills it, else it is padded.
     A windowed layer keeps its window, the tokens in flight, and a block for where the window starts.
     """
-    own = layer_block.tokens * attention.token_bytes
-    times = layer_block.padded // own if layer_block.padded % own == 0 else 1
-    tokens = layer_block.tokens * times
+    own = tokens * attention.token_bytes
+    tokens *= padded // own if padded % own == 0 else 1
     if attention.window is None:
         return ceil(setting.max_model_len, tokens)
-    kept = min(attention.window - 1 + setting.in_flight, setting.max_model_len)
-    return ceil(kept, tokens) + 1
+    in_flight = _CPU_IN_FLIGHT if setting.cpu else _GPU_IN_FLIGHT
+    return ceil(min(attention.window - 1 + in_flight, setting.max_model_len), tokens) + 1
 
 
 def group_size(counts: Sequence[int]) -> int:
@@ -214,6 +186,39 @@ def group_size(counts: Sequence[int]) -> int:
     """
     fewest, most = min(counts), max(counts)
     return most if most < fewest * 1.5 else fewest
+
+
+def savings_line(replay: Footprint, per_token: Footprint, *, budget: int, length: int) -> str:
+    """Say what replay saves over vLLM's own scheme, at a KV budget in bytes.
+
+    Args:
+        length: of a request in tokens.
+    """
+    fit, other_fit = replay.fit(budget), per_token.fit(budget)
+    if fit == other_fit:
+        same = {0: f"{_OTHERWISE} neither", 1: f"{_OTHERWISE} as well"}
+        compared = f", {same.get(fit, f'as many as {_OTHERWISE}')}"
+    else:
+        compared = f" instead of {other_fit}" if other_fit else f", {_OTHERWISE} none"
+    return (
+        f"Recurrent state: replay, {counted(replay.state_blocks)} per request "
+        f"(per_token: {per_token.state_blocks}): "
+        f"{mib(replay.state)} MiB instead of {mib(per_token.state)} MiB per request, "
+        f"recorded inputs {mib(replay.recorded_inputs)} MiB of it; "
+        f"{requests_fit(fit, length)}{compared}."
+    )
+
+
+def requests_fit(count: int, length: int) -> str:
+    if count == 1:
+        return f"1 request of {length} tokens fits"
+    return f"{count} requests of {length} tokens fit" if count else f"no request of {length} tokens fits"
+
+
+def mib(size: float) -> str:
+    """Round to whole MiB, or to two digits of a small size."""
+    value = size / MIB
+    return f"{value:.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
 
 
 def ceil(dividend: int, divisor: int) -> int:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads from config.json the shapes of a hybrid target that its memory follows from.
+"""Reads from config.json the shapes of a target that its memory follows from.
 
-Qwen3-Next, Qwen3.5 and Qwen3.6 name them alike. Pure Python: neither torch nor vLLM.
+Qwen3-Next, Qwen3.5 and Qwen3.6 name those of gated delta nets alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +29,23 @@ STATE_DTYPE_UNREAD = (
 )
 _ROWS_WITH_IMAGES = 4  # of vLLM's MRotaryEmbedding; where sections interleave, as Qwen3's, one
 _FLOAT32_TABLES = ("gpt_oss",)  # model types whose class asks for tables of float32
-_LINEAR, _FULL = "linear_attention", "full_attention"
+_LINEAR, _FULL, _SLIDING = "linear_attention", "full_attention", "sliding_attention"
+# Keys of layers whose cache is not keys and values per head, alike in all layers: name -> what they are.
+_UNPLANNED_LAYERS = {
+    "kv_lora_rank": "latent attention",
+    "index_topk": "sparse attention",
+    "attention_chunk_size": "chunked attention",
+    "global_head_dim": "layers of several head sizes",
+    "num_kv_shared_layers": "layers that share keys and values",
+    "hybrid_override_pattern": "recurrent layers of another kind",
+    "layers_block_type": "recurrent layers of another kind",
+    "attn_type_list": "recurrent layers of another kind",
+    "linear_attn_config": "recurrent layers of another kind",
+    "mamba_d_state": "recurrent layers of another kind",
+    "ssm_state_size": "recurrent layers of another kind",
+}
 _REMEDY = "correct the target's config.json, or name another"
+_BY_VLLM = "add --by-vllm and a draft: the planner of the vLLM that is installed knows such layers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +78,6 @@ class Recurrent:
     def record_width(self) -> int:
         heads = self.key_heads // self.tp, self.value_heads // self.tp
         return record_width(heads[0], self.key_dim, heads[1], self.value_dim)
-
-    @property
-    def record_bytes(self) -> int:
-        """Return bytes recorded for one verified token in one layer."""
-        return self.record_width * self.model_bytes
 
     @property
     def ssm_bytes(self) -> int:
@@ -106,35 +116,55 @@ class Attention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    recurrent: Recurrent
-    attention: Attention
+    recurrent: Recurrent | None  # None: the target has no recurrent state
+    attention: tuple[Attention, ...]  # of full layers, of sliding ones, or of both
     max_position_embeddings: int | None
+
+
+def is_hybrid(config: Mapping[str, Any]) -> bool:
+    """Find out whether the config tells of gated delta nets, rightly or not."""
+    text = text_config(config)
+    kinds = text.get("layer_types")
+    linear = ("linear_num_", "linear_key_", "linear_value_", "linear_conv_")
+    return any(key.startswith(linear) for key in text) or (isinstance(kinds, list) and _LINEAR in kinds)
 
 
 def read_target(
     config: Mapping[str, Any], *, tp: int = 1, kv_bytes: int | None = None, fp32_state: bool = False
 ) -> Target:
-    """Read the shapes of a hybrid target from its config.json.
+    """Read the shapes of a target from its config.json.
 
     Args:
         kv_bytes: per element of keys and values; None: as the model's dtype.
-        fp32_state: where the config asks for no dtype, as vLLM's CPU backend.
+        fp32_state: where the config asks for no dtype of states, as vLLM's CPU backend.
 
     Raises:
-        UnsupportedTargetError: no gated delta nets, a size that is none, or ranks that divide no heads.
+        UnsupportedTargetError: layers that keep something else, a size that is none, or ranks that
+            divide no heads.
     """
-    text = text_config(config)
-    linear, full = layer_kinds(text)
-    model = model_bytes(dtype_of(config))
-    wanted = stated_state_dtype(config)
-    recurrent = _recurrent_layers(text, linear, model, wanted, 4 if fp32_state else model, tp)
-    attention = Attention(
-        layers=full,
-        kv_heads=size(text, "num_key_value_heads"),
-        head_dim=head_dim(text),
-        element_bytes=kv_bytes or model,
-        tp=tp,
-    )
+    text, width = text_config(config), model_bytes(config)
+    # Gated delta nets next to full attention, or only attention.
+    recurrent = None
+    if is_hybrid(config):
+        linear, full = layer_kinds(text)
+        recurrent = _recurrent_layers(text, linear, config, 4 if fp32_state else width, tp)
+        heads = size(text, "num_key_value_heads")
+        counts: dict[int | None, int] = {None: full}
+    else:
+        for key, what in _UNPLANNED_LAYERS.items():
+            if text.get(key):
+                raise _bad_size(key, text[key], f"unset: {what} cannot be planned for", _BY_VLLM)
+        stated = text.get("num_key_value_heads") is not None
+        heads = size(text, "num_key_value_heads" if stated else "num_attention_heads")
+        counts = dict(_attention_layers(text))
+    # Layers of one window have one shape.
+    attention = tuple(
+        Attention(
+            layers=count, kv_heads=heads, head_dim=head_dim(text), window=window,
+            element_bytes=kv_bytes or width, tp=tp,
+        )
+        for window, count in counts.items()
+    )  # fmt: skip
     length = text.get("max_position_embeddings")
     return Target(
         recurrent=recurrent,
@@ -143,12 +173,32 @@ def read_target(
     )
 
 
+def _attention_layers(text: Mapping[str, Any]) -> Iterator[tuple[int | None, int]]:
+    """Yield each window (None: none) and how many layers of a dense target have it."""
+    count, kinds = size(text, "num_hidden_layers"), text.get("layer_types")
+    if kinds is None:
+        if text.get("sliding_window") and text.get("use_sliding_window") is not False:
+            allowed = "stated, as `sliding_window` does not say which slide"
+            raise _bad_size("layer_types", None, allowed, _BY_VLLM)
+        kinds = [_FULL] * count
+    known = isinstance(kinds, list) and all(kind in (_FULL, _SLIDING) for kind in kinds)
+    if not known or len(kinds) != count:
+        allowed = f'{count} times "{_FULL}" or "{_SLIDING}"'
+        raise _bad_size("layer_types", kinds, allowed, _BY_VLLM)
+    if full := kinds.count(_FULL):
+        yield None, full
+    if full < count:
+        yield size(text, "sliding_window"), count - full
+
+
 def _recurrent_layers(
-    text: Mapping[str, Any], layers: int, model: int, wanted: Any, default_state: int, tp: int
+    text: Mapping[str, Any], layers: int, config: Mapping[str, Any], default_state: int, tp: int
 ) -> Recurrent:
-    state = default_state
-    if wanted not in (None, "auto"):
-        state = _bytes(wanted, "mamba_ssm_dtype", _STATE_BYTES)
+    # Architectures whose states vLLM keeps in the model's dtype have no say in it.
+    named = config.get("architectures")
+    unread = isinstance(named, list) and any(name in STATE_DTYPE_UNREAD for name in map(str, named))
+    stated = None if unread else text.get("mamba_ssm_dtype")
+    is_stated = stated not in (None, "auto")
     return Recurrent(
         layers=layers,
         key_heads=size(text, "linear_num_key_heads"),
@@ -156,8 +206,8 @@ def _recurrent_layers(
         key_dim=size(text, "linear_key_head_dim"),
         value_dim=size(text, "linear_value_head_dim"),
         conv_width=size(text, "linear_conv_kernel_dim"),
-        model_bytes=model,
-        state_bytes=state,
+        model_bytes=model_bytes(config),
+        state_bytes=_bytes(stated, "mamba_ssm_dtype", _STATE_BYTES) if is_stated else default_state,
         tp=tp,
     )
 
@@ -174,16 +224,9 @@ def served_dtype(config: Mapping[str, Any]) -> str:
     return "float16" if str(dtype_of(config)) in ("float16", "half") else "bfloat16"
 
 
-def stated_state_dtype(config: Mapping[str, Any]) -> Any:
-    """Read the dtype of recurrent states, where vLLM reads it; else None."""
-    named = config.get("architectures")
-    unread = isinstance(named, list) and any(name in STATE_DTYPE_UNREAD for name in map(str, named))
-    return None if unread else text_config(config).get("mamba_ssm_dtype")
-
-
-def model_bytes(dtype: Any) -> int:
-    """Give the bytes per element of a dtype, as it is served."""
-    return _bytes(dtype, "dtype", _MODEL_BYTES)
+def model_bytes(config: Mapping[str, Any]) -> int:
+    """Give the bytes per element of the model's dtype, as it is served."""
+    return _bytes(dtype_of(config), "dtype", _MODEL_BYTES)
 
 
 def head_dim(text: Mapping[str, Any]) -> int:
@@ -225,9 +268,9 @@ def _bytes(dtype: Any, key: str, known: Mapping[str, int]) -> int:
     raise _bad_size(key, dtype, " or ".join(known))
 
 
-def _bad_size(key: str, value: object, allowed: str) -> UnsupportedTargetError:
+def _bad_size(key: str, value: object, allowed: str, remedy: str = _REMEDY) -> UnsupportedTargetError:
     return UnsupportedTargetError(
-        field=f"{key} of the target's config.json", value=value, allowed=allowed, remedy=_REMEDY
+        field=f"{key} of the target's config.json", value=value, allowed=allowed, remedy=remedy
     )
 
 

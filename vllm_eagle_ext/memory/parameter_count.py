@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint.target_facts import text_config
 from vllm_eagle_ext.errors import UnsupportedTargetError
-from vllm_eagle_ext.memory.geometry import head_dim, layer_kinds, size
+from vllm_eagle_ext.memory.geometry import head_dim, is_hybrid, layer_kinds, model_bytes, size
 
 # Share by which an estimate may be off: norms and biases are left out, and of a quantised checkpoint
 # it is unknown which layers stayed in 16 bit.
@@ -52,18 +52,19 @@ class _FeedForward:
     experts: int = 0  # in such a layer
 
 
-def estimate_weights(config: Mapping[str, Any], *, model_bytes: int) -> Estimate:
-    """Estimate the weights of a target.
-
-    Args:
-        config: the target's config.json.
-        model_bytes: per element of the model's dtype.
+def estimate_weights(config: Mapping[str, Any]) -> Estimate:
+    """Estimate the weights of a target from its config.json.
 
     Raises:
-        UnsupportedTargetError: a size that the layers follow from is missing, or experts are of a kind
-            that is not counted.
+        UnsupportedTargetError: a size that the layers follow from is missing, or layers or experts are
+            of a kind that is not counted.
     """
     text = text_config(config)
+    if not is_hybrid(config) and text.get("hidden_act") != "silu":
+        raise UnsupportedTargetError(
+            field="hidden_act of the target's config.json", value=text.get("hidden_act"),
+            allowed='"silu", whose layers are known', remedy="state the weights' size",
+        )  # fmt: skip
     if uncounted := next((key for key in _OTHER_EXPERTS if text.get(key)), None):
         raise UnsupportedTargetError(
             field=f"{uncounted} of the target's config.json", value=text[uncounted],
@@ -71,7 +72,7 @@ def estimate_weights(config: Mapping[str, Any], *, model_bytes: int) -> Estimate
         )  # fmt: skip
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)) is True
     embeddings = size(text, "vocab_size") * size(text, "hidden_size") * (1 if tied else 2)
-    plain, mlps = 8 * model_bytes, _feed_forward(text)
+    plain, mlps = 8 * model_bytes(config), _feed_forward(text)
     of_experts, of_others = _bits(config, plain)
     others = _mixers(text) + mlps.every_token + _vision(config)
     total = embeddings * plain + others * of_others + mlps.expert * mlps.experts * of_experts
@@ -92,7 +93,7 @@ def head_read(head: int, target: Mapping[str, Any], *, at_once: bool) -> HeadRea
     return HeadRead(head, head / step, "block" if at_once else "drafted token") if step else None
 
 
-def bytes_per_step(config: Mapping[str, Any], *, rows: int = 1, model_bytes: int = 2) -> int | None:
+def bytes_per_step(config: Mapping[str, Any], *, rows: int = 1) -> int | None:
     """Estimate the bytes of weights that a target reads to compute a step.
 
     Norms, biases and what images take are left out. Of experts, those are counted that the step's rows
@@ -101,12 +102,11 @@ def bytes_per_step(config: Mapping[str, Any], *, rows: int = 1, model_bytes: int
     Args:
         config: the target's config.json, or that of its language model.
         rows: tokens that are computed at once.
-        model_bytes: per element of the model's dtype.
 
     Returns:
         None where a size is not stated.
     """
-    text, plain = text_config(config), 8 * model_bytes
+    text, plain = text_config(config), 16
     try:
         mlps = _feed_forward(text)
         read = 0.0  # experts of a layer

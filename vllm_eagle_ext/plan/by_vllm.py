@@ -8,10 +8,9 @@ from typing import Any
 
 from vllm_eagle_ext.checkpoint import Severity
 from vllm_eagle_ext.errors import OptionsError
-from vllm_eagle_ext.plan.device import GIB, Memory, read_memory
 from vllm_eagle_ext.plan.draft import refusal
 from vllm_eagle_ext.plan.model_files import open_model, size_of
-from vllm_eagle_ext.plan.request import PlanRequest
+from vllm_eagle_ext.plan.request import GIB, Memory, PlanRequest, read_memory
 from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 from vllm_eagle_ext.preflight.dry import ask_engine
 from vllm_eagle_ext.printable import printable

@@ -64,24 +64,26 @@ def read_draft(
         _require_no_options(request)
         return None
     model = open_model(request.draft, field="DRAFT", download_dir=request.download_dir)
+    # Its layers as they are published, and as the option has them.
     drafter, flat, config = _read_config(request, model, target)
     family = family_of(flat, drafter)
     published = family.read_layers(config, drafter.backbone, format_of(model.config))
     window = _window_to_give(request, drafter, flat, config, published, length, k)
-    found = published if window is None or keeps_all else with_window(published, window)
-    windows = [None if keeps_all and window is not None else layer.window for layer in found]
+    layers = published if window is None or keeps_all else with_window(published, window)
+    windows = [None if keeps_all and window is not None else layer.window for layer in layers]
     heads, row = read_heads(config, drafter.backbone), 2 * config.hidden_size
+    # What its output head has of rows, and what a step reads of it.
     head, added = _head_rows(request, model, drafter, config)
     return Draft(
         tuple(
             Attention(
-                layers=windows.count(one), kv_heads=heads.kv, head_dim=heads.dim, window=one,
+                layers=windows.count(kept), kv_heads=heads.kv, head_dim=heads.dim, window=kept,
                 element_bytes=kv_bytes, tp=request.tp,
             )
-            for one in dict.fromkeys(windows)
+            for kept in dict.fromkeys(windows)
         ),
         (size_of(model, ".safetensors") or size_of(model, ".bin")) + added * row,
-        non_causal=not all(layer.causal for layer in found),
+        non_causal=not all(layer.causal for layer in layers),
         window=window,
         keeps_all=keeps_all and window is not None,
         tables=0 if rope_table(flat) == rope_table(target) else rope_table_bytes(flat),

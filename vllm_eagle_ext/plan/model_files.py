@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from vllm_eagle_ext.checkpoint.draft_files import (
 from vllm_eagle_ext.checkpoint.headers import LargeHeaderError
 from vllm_eagle_ext.checkpoint.sources import FolderSource, Source, open_source
 from vllm_eagle_ext.errors import UnsupportedTargetError
-from vllm_eagle_ext.memory.parameter_count import Estimate
-from vllm_eagle_ext.plan.device import GIB
+from vllm_eagle_ext.memory.parameter_count import estimate_weights
+from vllm_eagle_ext.plan.request import GIB
 
 _INDEX = "model.safetensors.index.json"
 _MTP = "mtp."  # a head in the target's files that is loaded only to draft with it
@@ -63,7 +63,7 @@ def open_model(
     return Model(name, config, source, files if config_name == "config.json" else {})
 
 
-def read_weights(model: Model, estimated: Callable[[], Estimate], given_gib: float | None) -> Weights:
+def read_weights(model: Model, given_gib: float | None) -> Weights:
     """Take the size of the weights as given, else by the files, else estimated.
 
     Raises:
@@ -75,7 +75,7 @@ def read_weights(model: Model, estimated: Callable[[], Estimate], given_gib: flo
     if shards and not missing:
         return Weights(sum(_loaded(model, shard) for shard in shards), "by its files")
     try:
-        estimate = estimated()
+        estimate = estimate_weights(model.config)
     except UnsupportedTargetError as error:
         raise UnsupportedTargetError(
             field=error.field, value=error.value, allowed=error.allowed,

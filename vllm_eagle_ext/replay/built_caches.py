@@ -27,8 +27,7 @@ from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheSpec, MambaSpec
 from vllm_eagle_ext import metrics
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, beyond_graphs, graphs_of
-from vllm_eagle_ext.memory.footprint import CPU_BLOCK, StateShare, ceil, round_up
-from vllm_eagle_ext.memory.savings import StateReport, report
+from vllm_eagle_ext.memory.footprint import CPU_BLOCK, Footprint, ceil, round_up, savings_line
 
 logger = get_logger(__name__)
 
@@ -46,26 +45,27 @@ def log_start_line(vllm_config: VllmConfig) -> None:
     if parallel.rank != 0 or not vllm_config.cache_config.num_gpu_blocks:
         return
     try:
-        found = state_report(vllm_config)
-        graphs = full_graphs(vllm_config, found.fit) if current_platform.is_cuda() else None
+        replay, per_token, budget = both_footprints(vllm_config)
+        fit = replay.fit(budget)
+        graphs = full_graphs(vllm_config, fit) if current_platform.is_cuda() else None
     except Exception as error:  # noqa: BLE001 - no engine may fail for a line of its log
         logger.warning("Could not estimate replay savings: %s", error)
         return
-    metrics.correct_state(found.state, found.state_blocks)
-    if not found.fit:
+    metrics.correct_state(replay.state, replay.state_blocks)
+    if not fit:
         return
-    log_once(logger, logging.INFO, found.line())
+    length = vllm_config.model_config.max_model_len
+    log_once(logger, logging.INFO, savings_line(replay, per_token, budget=budget, length=length))
     if graphs is not None and not graphs.enough:
         log_once(logger, logging.INFO, beyond_graphs(graphs))
 
 
-def state_report(vllm_config: VllmConfig) -> StateReport:
+def both_footprints(vllm_config: VllmConfig) -> tuple[Footprint, Footprint, int]:
+    """Return what a request takes with replay and with vLLM's own scheme, and the bytes of the cache."""
     specs = built_specs(vllm_config)
-    replayed = state_share(vllm_config, specs)
-    per_token = state_share(vllm_config, per_token_specs(vllm_config, specs))
-    budget = (vllm_config.cache_config.num_gpu_blocks or 0) * replayed.block_bytes
-    length = vllm_config.model_config.max_model_len
-    return report(replayed, per_token, budget=budget, max_model_len=length)
+    replay = footprint_of(vllm_config, specs)
+    per_token = footprint_of(vllm_config, per_token_specs(vllm_config, specs))
+    return replay, per_token, (vllm_config.cache_config.num_gpu_blocks or 0) * replay.block_bytes
 
 
 def full_graphs(vllm_config: VllmConfig, fit: int) -> FullGraphs | None:
@@ -127,7 +127,7 @@ def _with_block(vllm_config: VllmConfig, tokens: int, page: int) -> VllmConfig:
     return changed
 
 
-def state_share(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> StateShare:
+def footprint_of(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> Footprint:
     """Count what a request of max_model_len takes, as vLLM admits and groups these specs."""
     with _quiet(planning.__name__):  # it would speak of this grouping as of the engine's
         groups = planning.get_kv_cache_groups(vllm_config, dict(specs))
@@ -136,7 +136,7 @@ def state_share(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> St
     layers = sum(len(group.layer_names) for group in states)
     blocks = [_blocks_of(vllm_config, group.kv_cache_spec) for group in groups]
     state_blocks = _blocks_of(vllm_config, states[0].kv_cache_spec)
-    return StateShare(
+    return Footprint(
         block_bytes=page * max(len(group.layer_names) for group in groups),
         blocks=sum(blocks),
         state_blocks=state_blocks,

@@ -9,7 +9,8 @@ where they are, and those of the step before tell where. A table that has moved 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 from vllm.config import VllmConfig
@@ -21,16 +22,12 @@ from vllm_eagle_ext.replay.ops.types import (
     BlockTables,
     CommitKernel,
     CommitPlan,
-    Gating,
     HostTables,
     Layer,
     ReplayKernels,
-    StateCache,
     Step,
 )
-
-if TYPE_CHECKING:
-    from vllm_eagle_ext.replay.platform_ops import ReplayOps
+from vllm_eagle_ext.replay.platform_ops import ReplayOps
 
 ALIGNED = 16  # int32s; Triton asks for 16 bytes
 
@@ -62,24 +59,26 @@ class CacheGroups:
         self.layer_names.append(layer_names)
         return len(self.layer_names) - 1
 
-    def begin(self, block_table: torch.Tensor, step: Step) -> Step:
+    def first_step(self, block_table: torch.Tensor, step: Step) -> Step:
         """Gather the state blocks of a step. Returns the step as the layers of group 0 see it."""
-        self._put(0, block_table)
+        self._store_table(0, block_table)
         self._gather(0, len(self._tables) if self.ops.gathers_by_address else 1, step)
-        return self._seen_by(0, step)
+        return self._with_batch(0, step)
 
-    def add(self, group: int, block_table: torch.Tensor, step: Step) -> Step:
-        """Gather the state blocks of another group, where `begin` did not. Returns what `begin`
-        returned, as the layers of this group see it."""
-        if self._put(group, block_table) or not self.ops.gathers_by_address:
+    def step_for_group(self, group: int, block_table: torch.Tensor, step: Step) -> Step:
+        """Gather the state blocks of another group, where `first_step` did not. Returns what
+        that returned, as the layers of this group see it."""
+        if self._store_table(group, block_table) or not self.ops.gathers_by_address:
             self._gather(group, group + 1, step)
-        return self._seen_by(group, step)
+        return self._with_batch(group, step)
 
     def batch(self, step: Step) -> Batch:
         """Return the batch of all groups, without padding."""
         groups, requests = len(self._tables), step.num_requests
-        if len(step.built) < groups:
-            self._leave_out(set(range(groups)) - set(step.built), step)
+        for group in set(range(groups)) - set(step.built):
+            # vLLM did not build this one in this step: it gets null blocks.
+            self._blocks[0, group].fill_(NULL_BLOCK)
+            self._with_batch(group, step)
         blocks = self._blocks[:, :groups, :requests]
         tables: tuple[HostTables, ...] = ()
         if step.batch.tables:
@@ -92,7 +91,7 @@ class CacheGroups:
             return None
         return Align(self._as_tables(0, len(self._tables)), step.num_computed, step.places.block_size)
 
-    def of_nobody(self, step: Step, rows_of: torch.Tensor | None, requests: int = 1) -> Batch:
+    def padding_batch(self, step: Step, rows_of: torch.Tensor | None, requests: int = 1) -> Batch:
         """Make a batch of requests that are padding, gathered as a step's own. No step is about to read
         the buffer that it stands in."""
         places = step.places._replace(requests=0, rows_of=rows_of)
@@ -105,13 +104,7 @@ class CacheGroups:
         assert step.other_places is not None
         return self._other_blocks[0, group, : step.other_places.requests]
 
-    def _leave_out(self, groups: set[int], step: Step) -> None:
-        """Give null blocks to these groups, as vLLM did not build them in this step."""
-        for group in groups:
-            self._blocks[0, group].fill_(NULL_BLOCK)
-            self._seen_by(group, step)
-
-    def _put(self, group: int, block_table: torch.Tensor) -> bool:
+    def _store_table(self, group: int, block_table: torch.Tensor) -> bool:
         """Keep a group's table. Returns whether it stands in another place than in the step before."""
         if group == len(self._tables):
             self._tables.append(block_table)
@@ -135,7 +128,7 @@ class CacheGroups:
             others = self._other_blocks[:, start:end, : step.other_places.requests]
             self.ops.gather_blocks(tables, step.other_places, others)
 
-    def _seen_by(self, group: int, step: Step) -> Step:
+    def _with_batch(self, group: int, step: Step) -> Step:
         starts = step.batch.starts
         requests = len(starts) - 1
         if not self._views or len(self._views[0]) != requests:
@@ -146,30 +139,14 @@ class CacheGroups:
         return step._replace(batch=batch)
 
 
-class ReplayLayer(Protocol):
-    """What a commit reads of a layer."""
-
-    @property
-    def state_cache(self) -> StateCache: ...
-
-    @property
-    def gating(self) -> Gating: ...
-
-    @property
-    def conv_kernel_size(self) -> int: ...
-
-    @property
-    def replay_kernels(self) -> ReplayKernels:
-        """Return the kernels that verify and commit."""
-
-
 class GroupCommit:
     """Commits what a step sampled, in all layers of all KV-cache groups. Both runners end up here."""
 
     def __init__(self, groups: CacheGroups, vllm_config: VllmConfig) -> None:
         self._groups = groups
-        # vLLM's register of the layers that run inside compiled graphs, by prefix.
-        self._layers: dict[str, ReplayLayer] = vllm_config.compilation_config.static_forward_context
+        # vLLM's register of the layers that run inside compiled graphs, by prefix. A commit reads their
+        # `state_cache`, `gating`, `conv_kernel_size` and `replay_kernels`.
+        self._layers: dict[str, Any] = vllm_config.compilation_config.static_forward_context
         self._most_requests = vllm_config.scheduler_config.max_num_seqs
         self._bound: tuple[int, ReplayKernels, CommitKernel, CommitPlan] | None = None
 
@@ -188,16 +165,18 @@ class GroupCommit:
         the builders."""
         names = self._groups.layer_names
         if self._bound is None or self._bound[0] != len(names):
-            found = [(self._layers[name], group) for group, each in enumerate(names) for name in each]
-            layers = [Layer(layer.state_cache, layer.gating, group) for layer, group in found]
-            first = found[0][0]
+            grouped = [(self._layers[name], group) for group, each in enumerate(names) for name in each]
+            layers = [Layer(layer.state_cache, layer.gating, group) for layer, group in grouped]
+            first = grouped[0][0]
             kernels = first.replay_kernels  # a target's layers have the same
             commit = kernels.Commit(layers, first.conv_kernel_size - 1)
             size = (4, len(names), self._most_requests + -self._most_requests % ALIGNED)
             device = layers[0].gating.A_log.device
             parts = torch.zeros(size, dtype=torch.int32, device=device)
             self._bound = (len(names), kernels, commit, CommitPlan(*parts))
+            padding_batch = partial(self._groups.padding_batch, step)
             self._groups.ops.warm_up(
-                kernels, self._groups, step, num_sampled, commit, CommitPlan(*parts), layers[0]
-            )
+                kernels, padding_batch, self._groups.align(step), num_sampled, commit,
+                CommitPlan(*parts), layers[0],
+            )  # fmt: skip
         return self._bound[1:]

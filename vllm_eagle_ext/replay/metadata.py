@@ -130,7 +130,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
             return _copied(metadata, **NO_STEP | {"seq_lens": common.seq_lens})
         groups = self.leads_groups or self._lead_groups()
         step = self._verify_step(metadata, common)
-        self.pending = step = groups.begin(common.block_table_tensor, step)
+        self.pending = step = groups.first_step(common.block_table_tensor, step)
         return _without_verify_rows(metadata, step, groups, self.group_commit)
 
     def update_block_table(
@@ -150,7 +150,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         group = self.group_of.get(groups)
         if group is None:
             group = self.group_of[groups] = groups.join(self.layer_names)
-        mine = _copied(metadata, group_commit=None, step=groups.add(group, blk_table, step))
+        mine = _copied(metadata, group_commit=None, step=groups.step_for_group(group, blk_table, step))
         if step.other_places is not None:
             blocks = groups.other_blocks(group, step)
             mine.non_spec_state_indices_tensor = mine.prefill_state_indices = blocks

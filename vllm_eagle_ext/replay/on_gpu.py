@@ -18,10 +18,9 @@ from vllm.v1.attention.backends.recoverssm_metadata import (
 from vllm.v1.worker.gpu.model_states.recoverssm import RecoverSSMState
 from vllm.v1.worker.utils import AttentionGroup
 
-from vllm_eagle_ext.memory import chunked_kernels
-from vllm_eagle_ext.replay.cache_groups import CacheGroups
-from vllm_eagle_ext.replay.ops import triton, triton_blocks, triton_chunked
+from vllm_eagle_ext.replay.ops import triton, triton_chunked, triton_plan
 from vllm_eagle_ext.replay.ops.types import (
+    Align,
     Batch,
     BlockPlaces,
     BlockTables,
@@ -29,6 +28,7 @@ from vllm_eagle_ext.replay.ops.types import (
     CommitPlan,
     Implementation,
     Layer,
+    PaddingBatch,
     ReplayKernels,
     Rows,
     StateCache,
@@ -39,7 +39,7 @@ from vllm_eagle_ext.replay.ops.types import (
 class GpuOps:
     candidates = (
         Implementation(
-            "chunked", triton_chunked, exact=False, unsupported_reason=chunked_kernels.unsupported_reason
+            "chunked", triton_chunked, exact=False, unsupported_reason=triton_chunked.unsupported_reason
         ),
         Implementation("sequential", triton, exact=True),
     )
@@ -48,7 +48,7 @@ class GpuOps:
     gathers_by_address = True
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
-        triton_blocks.gather_blocks(tables, places, out)
+        triton_plan.gather_blocks(tables, places, out)
 
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         del rows_per_request
@@ -57,8 +57,8 @@ class GpuOps:
     def warm_up(
         self,
         kernels: ReplayKernels,
-        groups: CacheGroups,
-        step: Step,
+        padding_batch: PaddingBatch,
+        align: Align | None,
         num_sampled: torch.Tensor,
         commit: CommitKernel,
         plan: CommitPlan,
@@ -72,22 +72,22 @@ class GpuOps:
         one of many; compiling while serving is a stall. Nothing is written here that a step would read.
 
         Args:
-            step, num_sampled: of the commit that comes first.
+            align, num_sampled: of the commit that comes first.
             plan: its buffers, before they are filled.
             layer: one of those that commit, and verify with the same kernels.
         """
         # Batches of one request and of the most.
         for requests in (1, plan.final.shape[-1]):  # the chunked kernels' tiles differ
-            batch = groups.of_nobody(step, None, requests)
+            batch = padding_batch(None, requests)
             _compile_verify(kernels, layer, batch.of_group(0))
             commit(batch, CommitPlan(*(part[:, :requests] for part in plan)))
         # Batches whose requests stand in their places, and mixed ones.
-        nobody = torch.zeros(1, dtype=torch.int32, device=num_sampled.device)
-        for rows_of in (None, nobody):
-            batch = groups.of_nobody(step, rows_of)
+        one_request = torch.zeros(1, dtype=torch.int32, device=num_sampled.device)
+        for rows_of in (None, one_request):
+            batch = padding_batch(rows_of)
             parts = CommitPlan(*(part[:, :1] for part in plan))
-            kernels.plan(batch, num_sampled, rows_of, groups.align(step), parts)
-            _compile_align(groups, step, num_sampled, rows_of)
+            kernels.plan(batch, num_sampled, rows_of, align, parts)
+            _compile_align(align, num_sampled, rows_of)
 
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step
@@ -146,11 +146,8 @@ def _compile_verify(kernels: ReplayKernels, layer: Layer, batch: Batch) -> None:
     kernels.verify(rows, layer.gating, layer.cache, batch, records.new_zeros(2, HV, DV))
 
 
-def _compile_align(
-    groups: CacheGroups, step: Step, num_sampled: torch.Tensor, rows_of: torch.Tensor | None
-) -> None:
+def _compile_align(align: Align | None, num_sampled: torch.Tensor, rows_of: torch.Tensor | None) -> None:
     """Run vLLM's kernel after a commit; it skips requests whose index is negative."""
-    align = groups.align(step)
     if align is None:
         return
     like = torch.zeros_like(num_sampled[:1])

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a platform offers to the layer, the metadata and the commit, and who runs it on this
-platform."""
+"""What a platform offers to the layer, the metadata and the commit, and who runs it here."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.platforms import current_platform
 
 from vllm_eagle_ext.replay.ops.types import (
+    Align,
     Batch,
     BlockPlaces,
     BlockTables,
@@ -19,6 +19,7 @@ from vllm_eagle_ext.replay.ops.types import (
     CommitPlan,
     Implementation,
     Layer,
+    PaddingBatch,
     ReplayKernels,
     StateCache,
     Step,
@@ -54,15 +55,14 @@ class ReplayOps(Protocol):
     def warm_up(
         self,
         kernels: ReplayKernels,
-        groups: Any,
-        step: Step,
+        padding_batch: PaddingBatch,
+        align: Align | None,
         num_sampled: torch.Tensor,
         commit: CommitKernel,
         plan: CommitPlan,
         layer: Layer,
     ) -> None:
-        """Prepare later steps at the first commit, whose step, buffers and first layer these are;
-        groups: `CacheGroups`."""
+        """Prepare later steps at the first commit, whose buffers and first layer these are."""
 
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step

@@ -136,41 +136,7 @@ class _Replay:
         return ReplayModelState
 
 
-class Qwen3NextForCausalLM(_Replay, qwen3_next.Qwen3NextForCausalLM):
-    pass
-
-
-class Qwen3_5ForCausalLM(_Replay, qwen3_5.Qwen3_5ForCausalLM):
-    pass
-
-
-class Qwen3_5MoeForCausalLM(_Replay, qwen3_5.Qwen3_5MoeForCausalLM):
-    pass
-
-
-class Qwen3_5ForConditionalGeneration(_Replay, qwen3_5.Qwen3_5ForConditionalGeneration):
-    pass
-
-
-class Qwen3_5MoeForConditionalGeneration(_Replay, qwen3_5.Qwen3_5MoeForConditionalGeneration):
-    pass
-
-
-class InternS2PreviewForConditionalGeneration(
-    _Replay, interns2_preview.InternS2PreviewForConditionalGeneration
-):
-    pass
-
-
-class InternS2MobiusForConditionalGeneration(
-    _Replay, interns2_mobius.InternS2MobiusForConditionalGeneration
-):
-    pass
-
-
-class MiniCPMV4_6ForConditionalGeneration(_Replay, minicpmv4_6.MiniCPMV4_6ForConditionalGeneration):
-    pass
-
-
-class MiniCPMV4_7ForConditionalGeneration(_Replay, minicpmv4_7.MiniCPMV4_7ForConditionalGeneration):
-    pass
+_MODULES = (qwen3_next, qwen3_5, interns2_preview, interns2_mobius, minicpmv4_6, minicpmv4_7)
+for _name in REPLAYING_TARGETS:
+    _stock = next(getattr(module, _name) for module in _MODULES if hasattr(module, _name))
+    globals()[_name] = type(_name, (_Replay, _stock), {"__module__": __name__})

@@ -19,7 +19,13 @@ from tests.support.replay import replay
 from tests.support.targets.drafts import write_draft
 from tests.support.targets.families import FAMILIES, Family, Pair
 from tests.support.targets.models import as_served, write_target
-from vllm_eagle_ext.measure.reference.walk import DFlashWalk, layers_of, load_target, residual_stream
+from vllm_eagle_ext.measure.reference.dflash import DFlashReference
+from vllm_eagle_ext.measure.reference.walk import (
+    embeddings_and_head,
+    layers_of,
+    load_target,
+    residual_stream,
+)
 
 CANDIDATES, CHOSEN = 96, 4  # prompts
 PROMPT_TOKENS = 8  # more than the oracle tells texts apart by
@@ -146,12 +152,12 @@ def compare_with_hugging_face(
     errors = state_errors(found["states"]["states"], model, pair.layer_ids)
     if speculative["method"] != "dflash":
         return errors
-    walk = DFlashWalk.load(Path(speculative["model"]), model)
+    walk = DFlashReference.load(Path(speculative["model"]), *embeddings_and_head(model))
     return errors | {"reference": compare_drafts(found["own"], walk, model, pair, texts)}
 
 
 def compare_drafts(
-    own: dict[str, Any], reference: DFlashWalk, model: Any, pair: Pair, texts: list[Text]
+    own: dict[str, Any], reference: DFlashReference, model: Any, pair: Pair, texts: list[Text]
 ) -> dict[str, Any]:
     """The drafter's own drafts against those that the reference makes of Hugging Face's states."""
     prompts = [text.prompt for text in texts]

@@ -55,24 +55,6 @@ def test_required_options_are_marked(shown):
     assert marked == needed
 
 
-def test_the_commands_are_known():
-    names = [" ".join(path) for path in COMMANDS]
-    expected = [
-        "",
-        "check",
-        "rule",
-        "convert",
-        "plan",
-        "verify",
-        "bench",
-        "tune",
-        "vocabulary",
-        "selftest",
-        "status",
-    ]
-    assert names == expected
-
-
 def test_every_command_ends_with_an_example(shown):
     command, text = shown
     if command.name in COMMANDS_BY_NAME:
@@ -87,12 +69,6 @@ def test_every_option_has_a_help_text(shown):
 def test_the_summaries_of_commands_are_not_cut():
     runner = CliRunner(env={"COLUMNS": str(WIDTH), "TERM": "dumb", "NO_COLOR": "1"})
     assert "..." not in runner.invoke(app, ["--help"]).stdout.partition("Commands:")[2]
-
-
-@pytest.mark.parametrize("command", ["plan", "bench"])
-def test_the_draft_has_an_option_of_its_former_name(command):
-    options = {name: p for p in COMMANDS[(command,)].params for name in p.opts}
-    assert options["--draft"].hidden
 
 
 def test_plan_takes_one_draft():

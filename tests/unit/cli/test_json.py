@@ -37,14 +37,6 @@ def test_version_and_exit_code(words):
     assert found["exit_code"] == result.exit_code
 
 
-@pytest.mark.parametrize("k", ["3", "3,7"])
-def test_plans_have_one_shape(k):
-    result = runner.invoke(app, ["plan", *PAIR, "-k", k, "--gpu-mem", "80", "--json"])
-    assert [plan["request"]["k"] for plan in json.loads(result.stdout)["plans"]] == [
-        *map(int, k.split(","))
-    ]
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

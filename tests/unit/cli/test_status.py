@@ -51,13 +51,6 @@ def test_the_runner_and_replay_follow_vllms_variable(monkeypatch, runs_on_v2):
     )
 
 
-def test_vllm_plugins_that_keeps_us_out(monkeypatch):
-    monkeypatch.setenv("VLLM_PLUGINS", "all")
-    result = runner.invoke(app, ["status"])
-    assert result.exit_code == 1
-    assert "NO  VLLM_PLUGINS='all' keeps eagle_ext out" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("version", "said"),
     [
@@ -72,32 +65,35 @@ def test_what_the_release_was_tested_by(monkeypatch, version, said):
     assert f"ok  vLLM {version}, {said}" in result.stdout
 
 
-def test_outside_the_tested_range(monkeypatch):
-    monkeypatch.setattr("vllm_eagle_ext.cli.status.vllm_version", lambda: "0.99.0")
+def no_distribution(name):
+    """That of pip's CPU wheel is called otherwise, and the vllm command asks for this name."""
+    raise PackageNotFoundError(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("vllm_version", lambda: "0.99.0", "vLLM 0.99.0, not run: outside >=0.32,<0.34"),
+        ("find_spec", lambda name: None,
+         "vLLM is not installed. From a clone of this project: `make venv` on a CPU"),
+        ("version", no_distribution,
+         "the vllm command will not start: no distribution is called vllm"),
+        ("entry_points", lambda group: [], "no entry point eagle_ext"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_is_wrong(monkeypatch, name, value, said):
+    monkeypatch.setattr(f"vllm_eagle_ext.cli.status.{name}", value)
     result = runner.invoke(app, ["status"])
     assert result.exit_code == 1
-    assert "NO  vLLM 0.99.0, not run: outside >=0.32,<0.34" in result.stdout
+    assert f"NO  {said}" in result.stdout
 
 
-def test_no_vllm(monkeypatch):
-    monkeypatch.setattr("vllm_eagle_ext.cli.status.find_spec", lambda name: None)
+def test_vllm_plugins_that_keeps_us_out(monkeypatch):
+    monkeypatch.setenv("VLLM_PLUGINS", "all")
     result = runner.invoke(app, ["status"])
     assert result.exit_code == 1
-    assert (
-        "NO  vLLM is not installed. From a clone of this project: `make venv` on a CPU" in result.stdout
-    )
-
-
-def test_a_distribution_of_another_name(monkeypatch):
-    """That of pip's CPU wheel, for whose name the vllm command does not ask."""
-
-    def version(name):
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr("vllm_eagle_ext.cli.status.version", version)
-    result = runner.invoke(app, ["status"])
-    assert result.exit_code == 1
-    assert "NO  the vllm command will not start: no distribution is called vllm" in result.stdout
+    assert "NO  VLLM_PLUGINS='all' keeps eagle_ext out" in result.stdout
 
 
 def in_a_process(folder, *words):
@@ -148,10 +144,3 @@ def test_commands_that_start_engines_need_vllm_and_torch(monkeypatch, missing, w
     assert result.exit_code == 2
     assert f"This command needs {missing}. From a clone of this project" in result.output
     assert len(result.output.strip().splitlines()) == 1
-
-
-def test_no_entry_point(monkeypatch):
-    monkeypatch.setattr("vllm_eagle_ext.cli.status.entry_points", lambda group: [])
-    result = runner.invoke(app, ["status"])
-    assert result.exit_code == 1
-    assert "NO  no entry point eagle_ext" in result.stdout

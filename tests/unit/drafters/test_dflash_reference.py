@@ -73,7 +73,7 @@ def logits(draft: Draft, folder, probe: Probe) -> torch.Tensor:
     assert len(probe.layer_ids) == LAYERS + 1
     states = [state[:ROWS] for state in probe.aux(spec.aux_layers.layer_ids)]
     with torch.inference_mode():
-        return walk.reference.logits(walk.reference.context(states), int(probe.tokens[0]), STEPS)
+        return walk.logits(walk.context(states), int(probe.tokens[0]), STEPS)
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -43,8 +43,8 @@ def test_logits(window, is_same, tmp_path):
     reference: Any = load_reference(spec, path, target)
     states = [state[:ROWS] for state in probe.aux(spec.aux_layers.layer_ids)]
     with torch.inference_mode():
-        context = reference.reference.context(states)
-        expected = reference.reference.logits(context, int(probe.tokens[0]), STEPS)
+        context = reference.context(states)
+        expected = reference.logits(context, int(probe.tokens[0]), STEPS)
     apart = difference(module_logits(drafter, "dflash", layer_ids, probe), expected)
     assert apart < BOUND if is_same else apart > 10 * BOUND
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -72,7 +74,7 @@ def test_norm_output_changes_the_second_step_only(tmp_path):
     drafter, reference = build_drafter(tmp_path, torch.float32, num_aux=3, post_norm=True)
     aux = [torch.randn(2, HIDDEN) for _ in range(3)]
     rows = reference.true_rows([1, 2], aux)
-    pre_norm = reference.with_pre_norm_feedback()
+    pre_norm = replace(reference, norm_output=False)
     pre_rows = pre_norm.true_rows([1, 2], aux)
     assert torch.equal(rows[0][0], pre_rows[0][0])
     second = reference.row(3, rows[1][0], 1, list(rows[2]))[0]

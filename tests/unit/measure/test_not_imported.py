@@ -22,8 +22,7 @@ for package in (checkpoint, drafters, families, memory, preflight, replay):
 """
 COMMAND = """
 import sys
-for extra in ("matplotlib", "scipy"):
-    sys.modules[extra] = None
+sys.modules["matplotlib"] = None
 from vllm_eagle_ext.cli import app
 try:
     app({arguments})

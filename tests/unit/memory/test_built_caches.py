@@ -10,9 +10,9 @@ from packaging.version import Version
 from vllm.version import __version__ as release
 
 from tests.unit.memory.built_model import Builder, Case, count
-from vllm_eagle_ext.memory.savings import MIB
+from vllm_eagle_ext.memory.footprint import MIB, savings_line
 from vllm_eagle_ext.replay import built_caches
-from vllm_eagle_ext.replay.built_caches import built_specs, per_token_specs, state_share
+from vllm_eagle_ext.replay.built_caches import built_specs, footprint_of, per_token_specs
 
 pytestmark = [
     pytest.mark.usefixtures("single_process_group"),
@@ -45,8 +45,8 @@ def test_a_start_counts_as_vllm(build, case):
     built = {scheme: build(scheme, case) for scheme in SCHEMES}
     specs = built_specs(built["replay"])
     started = {
-        "replay": state_share(built["replay"], specs),
-        "per_token": state_share(built["replay"], per_token_specs(built["replay"], specs)),
+        "replay": footprint_of(built["replay"], specs),
+        "per_token": footprint_of(built["replay"], per_token_specs(built["replay"], specs)),
     }
     for scheme in SCHEMES:
         theirs, start = count(built[scheme], BUDGET), started[scheme]
@@ -66,7 +66,8 @@ def test_the_line(build):
     built = build("replay", Case(prefill="flashinfer"))
     vllm_s = count(built, BUDGET)
     built.cache_config.num_gpu_blocks = vllm_s.pool
-    line = built_caches.state_report(built).line()
+    *both, budget = built_caches.both_footprints(built)
+    line = savings_line(*both, budget=budget, length=32768)
     fit = int(vllm_s.concurrency)
     assert f"replay, {vllm_s.state_blocks} state blocks per request" in line
     assert f": {vllm_s.state // MIB} MiB instead of" in line

@@ -10,9 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.memory.configs import TARGETS
-from vllm_eagle_ext.memory.footprint import CacheSetting, footprint, moved_per_step
+from vllm_eagle_ext.memory.footprint import (
+    MIB,
+    CacheSetting,
+    Footprint,
+    footprint,
+    moved_per_step,
+    savings_line,
+)  # fmt: skip
 from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target, read_target
-from vllm_eagle_ext.memory.savings import MIB, StateReport
 from vllm_eagle_ext.memory.state_blocks import state_blocks
 
 CACHED = "block boundary of prefix caching"
@@ -76,11 +82,12 @@ def test_requests_that_fit():
 
 
 def test_the_line():
-    measured = StateReport(
-        state_blocks=1, per_token_state_blocks=16, state=175 * MIB, per_token_state=2592 * MIB,
-        recorded_inputs=13 * MIB, max_model_len=1024, fit=41, per_token_fit=4,
+    replay, per_token = (
+        Footprint(block_bytes=1, blocks=blocks, state_blocks=states, state=state * MIB,
+                  recorded_inputs=recorded * MIB)
+        for blocks, states, state, recorded in ((1, 1, 175, 13), (10, 16, 2592, 0))
     )  # fmt: skip
-    assert measured.line() == (
+    assert savings_line(replay, per_token, budget=42, length=1024) == (
         "Recurrent state: replay, 1 state block per request (per_token: 16): 175 MiB instead of 2592 "
         "MiB per request, recorded inputs 13 MiB of it; 41 requests of 1024 tokens fit instead of 4."
     )
@@ -93,7 +100,7 @@ GEOMETRIES = st.builds(
             layers=3 * layers, key_heads=heads, value_heads=heads * repeat, key_dim=dims[0],
             value_dim=dims[1], conv_width=width, model_bytes=2, state_bytes=state,
         ),
-        attention=Attention(layers=layers, kv_heads=attention[0], head_dim=attention[1]),
+        attention=(Attention(layers=layers, kv_heads=attention[0], head_dim=attention[1]),),
         max_position_embeddings=None,
     ),
     st.integers(1, 32), st.integers(1, 4), st.tuples(SIZES, SIZES), st.integers(2, 5),
@@ -124,7 +131,7 @@ def test_more_drafts_take_more(target, k, scheme, cpu):
         footprint(target, scheme, CacheSetting(k=drafts, max_model_len=4096, cpu=cpu))
         for drafts in (k, k + 1)
     )
-    assert fewer.layer_block.raw < more.layer_block.raw <= more.layer_block.padded
+    assert fewer.unpadded < more.unpadded <= more.padded
     assert fewer.state <= more.state
     assert fewer.moved < more.moved
 

@@ -6,7 +6,8 @@ import pytest
 
 from tests.unit.memory.configs import TARGETS, config
 from vllm_eagle_ext.errors import UnsupportedTargetError
-from vllm_eagle_ext.memory.geometry import read_target
+from vllm_eagle_ext.memory.geometry import STATE_DTYPE_UNREAD, read_target
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,23 @@ def test_dtypes():
     assert read_target(listed) == read_target(TARGETS["27B"])
     assert read_target(TARGETS["Next-80B"]).recurrent.state_bytes == 2
     assert read_target(TARGETS["Next-80B"], fp32_state=True).recurrent.state_bytes == 4
-    assert read_target(TARGETS["27B"], kv_bytes=1).attention.token_bytes == 2048
+    assert read_target(TARGETS["27B"], kv_bytes=1).attention[0].token_bytes == 2048
     # vLLM serves a checkpoint in float32 as 16 bit.
     assert read_target(config("qwen3_6_27b", dtype="float32")).recurrent.model_bytes == 2
+
+
+def test_those_that_are_unread_have_no_config_hook_of_vllms():
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
+
+    assert set(REPLAYING_TARGETS) - set(MODELS_CONFIG_MAP) == set(STATE_DTYPE_UNREAD)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "size"),
+    [("Qwen3_5ForConditionalGeneration", 4), *((name, 2) for name in STATE_DTYPE_UNREAD)],
+)
+def test_bytes_of_a_state(architecture, size):
+    read = read_target(
+        config("qwen3_6_27b", mamba_ssm_dtype="float32") | {"architectures": [architecture]}
+    )
+    assert read.recurrent.state_bytes == size

@@ -11,7 +11,6 @@ from vllm_eagle_ext.device import Device
 from vllm_eagle_ext.engine_rules import states
 from vllm_eagle_ext.engine_rules.states import short_rows_are_served, state_can_be_kept
 from vllm_eagle_ext.errors import HybridStateError
-from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.memory.state_scheme import OPTION
 from vllm_eagle_ext.options import Options
 
@@ -73,38 +72,26 @@ def refusals(config, asked="auto", **options) -> list[Problem]:
     return problems(state_can_be_kept, config, hybrid_state=asked, **options)
 
 
-def test_names_tell_whose_they_are():
-    assert all("EagleExt" in ours for ours in REPLAYING_TARGETS.values())
+CHOICES = [  # what is served, what is asked for, and how the choice begins
+    ({}, "auto", "replay, 2 state blocks per request (committed state, block boundary of prefix"),
+    ({"prefix_caching": False}, "auto", "replay, 1 state block per request (committed state); "),
+    ({"k": 1}, "auto", "per_token, 3 state blocks per request (committed state, 1 draft token, block "),
+    ({"k": 2}, "auto", "per_token, 4 state blocks"),
+    ({"k": 3}, "auto", "replay, 2 state blocks"),
+    ({"k": 1}, "replay", "replay, 2 state blocks"),
+    ({}, "per_token", "per_token, 17 state blocks"),
+    *((ON_CPU | {"k": k, "release": release}, "auto",
+       f"replay, 2 state blocks per request (committed state, CPU scratch); {k} draft token")
+      for k in (1, 2, 3, 15) for release in ("0.32.0", "0.33.0")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("k", "replays"), [(1, False), (2, False), (3, True), (15, True)])
-def test_auto_takes_replay_where_it_saves(k, replays):
-    choice = choose(engine(k=k))
-    assert choice.replays is replays
-    assert str(k) in choice.reason
-    assert ("on a GPU replay pays from 3" in choice.reason) is not replays
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({}, "replay, 2 state blocks per request (committed state, block boundary of prefix caching); "),
-        ({"prefix_caching": False}, "replay, 1 state block per request (committed state); "),
-        ({"k": 1}, "per_token, 3 state blocks per request (committed state, 1 draft token, block "),
-        (ON_CPU, "replay, 2 state blocks per request (committed state, CPU scratch); 15 draft tokens, "),
-    ],
-    ids=str,
-)
-def test_what_is_kept_is_counted_as_vllm_counts(changes, said):
-    assert str(choose(engine(**changes))).startswith(said)
-
-
-@pytest.mark.parametrize("release", ["0.32.0", "0.33.0"])
-@pytest.mark.parametrize("k", [1, 2, 3, 15])
-def test_a_cpu_replays_wherever_it_can(k, release):
-    drafts = "1 draft token" if k == 1 else f"{k} draft tokens"
-    choice = choose(engine(**ON_CPU, k=k, release=release))
-    assert (choice.scheme, choice.reason) == ("replay", f"{drafts}, on a CPU")
+@pytest.mark.parametrize(("changes", "asked", "said"), CHOICES, ids=str)
+def test_what_is_chosen(changes, asked, said):
+    choice = choose(engine(**changes), asked)
+    assert str(choice).startswith(said)
+    is_small = asked == "auto" and not choice.replays
+    assert ("on a GPU replay pays from 3" in choice.reason) is is_small
 
 
 SHORT_ROWS = [
@@ -140,11 +127,6 @@ def test_rows_that_are_placed_right_need_no_warning(changes):
     assert not problems(short_rows_are_served, engine(**ON_CPU | changes))
 
 
-def test_what_is_asked_for_is_done():
-    assert choose(engine(k=1), "replay").scheme == "replay"
-    assert choose(engine(), "per_token").scheme == "per_token"
-
-
 @pytest.mark.promise("no replay on V1 of a CPU with prefix caching", id="enable_prefix_caching")
 @pytest.mark.promise("no replay on V1 of a GPU: one state block per draft token", id="model runner")
 @pytest.mark.parametrize("field", IMPOSSIBLE)
@@ -157,11 +139,8 @@ def test_what_is_impossible(field):
     (found,) = refusals(config, "replay")
     assert found.field == field
     assert "per_token" in found.remedy
-
-
-def test_all_that_replay_cannot_serve_is_named():
     (found,) = refusals(engine(stages=2, use_ubatching=True), "replay")
-    assert "also: enable_dbo" in found.remedy
+    assert "also: enable_dbo" in found.remedy  # all are named
 
 
 def test_prefix_caching_on_v1_without_triton_is_refused(monkeypatch):
@@ -258,10 +237,6 @@ def test_drafts_trimmed_on_the_device_need_replay_and_the_option(changes, asked,
     assert "untested on GPUs" in found.allowed
     for option in ("hybrid_state", "adaptive_verification"):
         assert option in found.remedy
-
-
-@pytest.mark.parametrize("asked", ["auto", "replay"])
-def test_drafts_trimmed_on_the_device_with_replay_and_the_option(asked):
-    config = engine(adaptive=True)
-    assert not refusals(config, asked, adaptive_verification=True)
-    assert states.needs_replay(config)
+    for served in ("auto", "replay"):
+        assert not refusals(engine(adaptive=True), served, adaptive_verification=True)
+    assert states.needs_replay(engine(adaptive=True))

@@ -24,3 +24,14 @@ def write_shard(path, tensors):
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         file.truncate(8 + len(header) + end)
+
+
+def eagle3(folder, **changes):
+    """An EAGLE-3 draft of one full layer, 8 KV heads of 128."""
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 1,
+        "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "vocab_size": 128256, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 2048,
+    }  # fmt: skip
+    return str(write_config(folder, config | changes))

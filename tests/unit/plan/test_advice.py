@@ -7,112 +7,85 @@ import pytest
 OTHERWISE = "with one state block per draft token"
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("-k", "15", "--gpu-mem", "40"), "Nothing fits: weights and reserve take all the memory."),
-        (("-k", "15", "--gpu-mem", "60"), "vLLM would not start: use --max-model-len "),
-    ],
-)
-def test_nothing_fits(plan, options, words):
-    result = plan(*options)
-    assert result.exit_code == 1
-    assert f"- {words}" in result.stdout if words.startswith("Nothing") else words in result.stdout
-    assert (
-        "; no request of 262144 tokens fits, with one state block per draft token neither."
-        in result.stdout
-    )
+SHORT = ("--max-model-len", "1024")
+SENTENCES = [  # options, end of the sentence
+    (("-k", "15", "--gpu-mem", "58", "--max-model-len", "8192"),
+     f"; 1 request of 8192 tokens fits, {OTHERWISE} none."),
+    (("-k", "15", "--gpu-mem", "61", "--max-model-len", "8192"),
+     "; 4 requests of 8192 tokens fit instead of 1."),
+    (("-k", "3", "--gpu-mem", "80"), f"; 1 request of 262144 tokens fits, {OTHERWISE} as well."),
+    (("-k", "3", "--gpu-mem", "140"),
+     f"; 4 requests of 262144 tokens fit, as many as {OTHERWISE}."),
+    (("-k", "15", "--gpu-mem", "40"), f"; no request of 262144 tokens fits, {OTHERWISE} neither."),
+    (("-k", "1", "--gpu-mem", "140", "--max-model-len", "32768"),
+     ("1 draft token saves little; on a GPU replay pays from 3. Replay would take 2 state blocks, 300 "
+     "MiB. 31 requests of 32768 tokens fit, with replay 33.")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("gpu_mem", "sentence"),
-    [
-        ("58", "; 1 request of 8192 tokens fits, with one state block per draft token none."),
-        ("61", "; 4 requests of 8192 tokens fit instead of 1."),
-    ],
-)
-def test_a_single_request(said, gpu_mem, sentence):
-    found = said("-k", "15", "--gpu-mem", gpu_mem, "--max-model-len", "8192")
-    assert found["line"].endswith(sentence)
+@pytest.mark.parametrize(("options", "sentence"), SENTENCES, ids=str)
+def test_the_sentence(said, options, sentence):
+    assert said(*options)["line"].endswith(sentence)
 
 
-def test_as_many_with_per_token(said):
-    line = said("-k", "3", "--gpu-mem", "80")["line"]
-    assert line.endswith(
-        "; 1 request of 262144 tokens fits, with one state block per draft token as well."
-    )
-    line = said("-k", "3", "--gpu-mem", "140", "--max-model-len", "262144")["line"]
-    assert line.endswith(
-        "; 4 requests of 262144 tokens fit, as many as with one state block per draft token."
-    )
+ADVICE = [  # options, a part of the advice
+    (("-k", "15", "--gpu-mem", "40"), "Nothing fits: weights and reserve take all the memory."),
+    (("-k", "15", "--gpu-mem", "60"), "vLLM would not start: use --max-model-len "),
+    (("-k", "15", "--gpu-mem", "60", "--max-model-len", "8192"),
+     "With one state block per draft token vLLM would not start here; with replay it does."),
+    (("-k", "2", "--gpu-mem", "140", "--max-model-len", "4096"), "K = 2 is small: replay saves memory"),
+    (("-k", "15", "--gpu-mem", "140", "--max-num-seqs", "8", *SHORT), "requests fit and 8 run"),
+]  # fmt: skip
 
 
-def test_few_drafts_are_planned_as_auto_takes_them(said):
-    found = said("-k", "1", "--gpu-mem", "140", "--max-model-len", "32768")
-    assert found["hybrid_state"]["auto"] == "per_token"
-    assert found["line"] == (
-        "Recurrent state: per_token, 3 state blocks per request, 450 MiB: 1 draft token saves "
-        "little; on a GPU replay pays from 3. "
-        "Replay would take 2 state blocks, 300 MiB. "
-        "31 requests of 32768 tokens fit, with replay 33."
-    )
-    assert said("-k", "3", "--gpu-mem", "140")["hybrid_state"]["auto"] == "replay"
+@pytest.mark.parametrize(("options", "words"), ADVICE, ids=str)
+def test_what_is_advised(said, options, words):
+    assert words in " ".join(said(*options)["advice"])
 
 
-def test_the_exit_code_is_of_what_auto_takes(said):
-    barely = ("--gpu-mem", "57.35", "--max-model-len", "1024", "--prefix-caching")
+def test_auto_takes_replay_from_three_drafts(said):
+    schemes = [said("-k", k, "--gpu-mem", "140")["hybrid_state"]["auto"] for k in ("1", "2", "3")]
+    assert schemes == ["per_token", "per_token", "replay"]
+
+
+def test_the_exit_code_is_of_what_auto_takes(said, plan):
+    barely = ("--gpu-mem", "57.35", "--prefix-caching", *SHORT)
     few, more = said("-k", "1", *barely), said("-k", "3", *barely)
     assert few["per_token"]["requests_that_fit"] == 0 < few["replay"]["requests_that_fit"]
     assert (few["exit_code"], more["exit_code"]) == (1, 0)
     assert "With replay a request would fit." in few["advice"]
+    assert plan("-k", "1,3", *barely).exit_code == 1  # the worst
 
 
-def test_the_length_that_is_advised_fits(plan):
-    advice = plan("-k", "15", "--gpu-mem", "60").stdout
-    length = int(advice.split("use --max-model-len ")[1].split()[0])
-    assert plan("-k", "15", "--gpu-mem", "60", "--max-model-len", str(length)).exit_code == 0
-    assert plan("-k", "15", "--gpu-mem", "60", "--max-model-len", str(length + 1)).exit_code == 1
-
-
-def test_only_replay_fits(said):
-    found = said("-k", "15", "--gpu-mem", "60", "--max-model-len", "8192")
-    assert found["per_token"]["requests_that_fit"] == 0 < found["replay"]["requests_that_fit"]
-    assert (
-        "With one state block per draft token vLLM would not start here; with replay it does."
-        in found["advice"]
-    )
-
-
-@pytest.mark.parametrize(("k", "is_small"), [("1", True), ("2", True), ("3", False)])
-def test_few_drafts(said, k, is_small):
-    advice = said("-k", k, "--gpu-mem", "140", "--max-model-len", "4096")["advice"]
-    assert any(text.startswith(f"K = {k} is small") for text in advice) == is_small
+@pytest.mark.parametrize("kind", ["target", "dense"])
+def test_the_length_that_is_advised_fits(request, plan, kind):
+    options, step = ("-k", "15", "--gpu-mem", "60"), 1
+    if kind == "dense":
+        options, step = ("-k", "5", "--gpu-mem", "80", "--tp", "8", "--reserve-gib", "18"), 16
+    of = {"of": request.getfixturevalue(kind)}
+    length = int(plan(*options, **of).stdout.split("use --max-model-len ")[1].split()[0])
+    assert plan(*options, "--max-model-len", str(length), **of).exit_code == 0
+    assert plan(*options, "--max-model-len", str(length + step), **of).exit_code == 1
 
 
 def test_prefix_caching_costs_a_state_block(said):
-    short = ("-k", "15", "--gpu-mem", "140", "--max-model-len", "1024")
+    short = ("-k", "15", "--gpu-mem", "140", *SHORT)
     advice = said(*short)["advice"]
     fit = said(*short, "--no-prefix-caching")["replay"]["requests_that_fit"]
     assert any(f"1 state block instead of 2: {fit} requests would fit" in text for text in advice)
 
 
-def test_more_fit_than_run(said):
-    found = said("-k", "15", "--gpu-mem", "140", "--max-model-len", "1024", "--max-num-seqs", "8")
-    assert found["replay"]["requests_that_run"] == 8
-    assert any("requests fit and 8 run" in text for text in found["advice"])
-
-
 def test_a_cpu(said):
-    found = said("-k", "7", "--gpu-mem", "140", "--max-model-len", "1024", "--cpu", "--prefix-caching")
-    assert (found["replay"]["pages_per_request"], found["per_token"]["pages_per_request"]) == (3, 9)
-    assert found["per_token"]["attention_block_tokens"] % 128 == 0
-    assert any("vLLM would not start here" in text for text in found["advice"])
-    assert found["exit_code"] == 1
-
-
-def test_a_cpu_without_prefix_caching_unless_asked_for(said):
-    cpu = ("-k", "7", "--gpu-mem", "140", "--max-model-len", "1024", "--cpu")
-    found, without = said(*cpu), said(*cpu, "--no-prefix-caching")
+    """Without prefix caching unless it is asked for, with which vLLM would not start."""
+    cpu = ("-k", "7", "--gpu-mem", "140", "--cpu", *SHORT)
+    found, without, crashing = (
+        said(*cpu),
+        said(*cpu, "--no-prefix-caching"),
+        said(*cpu, "--prefix-caching"),
+    )
     assert found == without
-    assert found["hybrid_state"]["auto"] == "replay"
-    assert found["exit_code"] == 0
+    assert (found["hybrid_state"]["auto"], found["exit_code"]) == ("replay", 0)
+    blocks = [crashing[scheme]["pages_per_request"] for scheme in ("replay", "per_token")]
+    assert (blocks, crashing["exit_code"]) == ([3, 9], 1)
+    assert crashing["per_token"]["attention_block_tokens"] % 128 == 0
+    assert any("vLLM would not start here" in text for text in crashing["advice"])

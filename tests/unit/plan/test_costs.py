@@ -1,15 +1,24 @@
-"""`vllm-eagle plan`: what a request costs with vLLM's own scheme and with replay."""
+"""`vllm-eagle plan`: its tables and its JSON, for one K and several, hybrid and dense targets, and where
+the size of the weights is from."""
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 
 import pytest
 
-from tests.unit.plan.inputs import GIB, H200, write_shard
+from tests.support.engine import has_gpu
+from tests.unit.plan.inputs import GIB, H200, write_config, write_shard
+from vllm_eagle_ext.checkpoint import headers
+from vllm_eagle_ext.plan.request import read_memory
+
+REST, H100S = H200[2:], ("-k", "5", "--gpu-mem", "80", "--tp", "8")
 
 
-def test_table(plan, target):
+def test_one_k(plan, target):
     result = plan(*H200)
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
@@ -69,3 +78,143 @@ def test_a_config_instead_of_a_folder(said, target, place):
     found = said(*H200, of=path)
     assert found["per_token"]["pages_per_request"] == 17
     assert found["weights"]["origin"].startswith("by its" if place == "config.json" else "estimated")
+
+
+def test_each_is_the_plan_of_its_own(plan, said):
+    found = json.loads(plan("-k", "1,7,15", *REST, "--json").stdout)
+    assert found.keys() == {"schema_version", "plans", "exit_code"}
+    assert found["plans"] == [said("-k", k, *REST) for k in ("1", "7", "15")]
+    assert [one["request"]["k"] for one in found["plans"]] == [1, 7, 15]
+
+
+def test_several_k(plan):
+    result = plan("-k", "1,7,15", *REST, columns=80)
+    lines = result.stdout.splitlines()
+    rows = {line.split()[0]: line.split()[1:] for line in lines[7:10]}
+    assert rows == {
+        "1": ["per_token", "450", "300", "31", "33", "432", "435"],
+        "7": ["replay", "1404", "324", "22", "32", "1296", "444"],
+        "15": ["replay", "2754", "348", "16", "32", "2448", "456"],
+    }
+    assert max(len(line) for line in lines[5:10]) <= 80
+    sentences = [line for line in lines if line.startswith("K = ")]
+    assert [line.split(". ")[0] for line in sentences] == ["K = 1", "K = 7", "K = 15"]
+
+
+def test_advice_that_is_the_same_for_all_is_given_once(plan):
+    short = ("--gpu-mem", "140", "--max-model-len", "1024", "--max-num-seqs", "8")
+    text = plan("-k", "7,15", *short, "--cpu", "--prefix-caching").stdout
+    assert text.count("use --no-prefix-caching") == 1
+
+
+def test_a_k_that_is_named_twice_is_planned_once(said, plan):
+    assert json.loads(plan("-k", "3,3", *REST, "--json").stdout)["plans"] == [said("-k", "3", *REST)]
+
+
+def test_a_dense_target(plan, dense):
+    result = plan(*H100S, of=dense, columns=80)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert plan("-k", "3,5", *H100S[2:], of=dense).stdout == plan(*H100S, of=dense).stdout
+    assert "linear_num_key_heads" not in result.stdout
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"{dense}: 94 layers of full attention"
+    assert lines[1] == "weights  437.9 GiB, estimated from config.json within 2%, no weights at hand"
+    rows = {line[:40].strip(): line[40:].strip() for line in lines[6:11]}
+    assert rows["keys and values of one token, KiB"] == "47"
+    assert rows["keys and values of 40960 tokens, MiB"] == "1880"
+    assert rows["requests of 40960 tokens that fit"] == "9"
+    assert lines[11] == (
+        "Not a hybrid target: no recurrent state to plan. Keys and values: 1880 MiB per request; "
+        "9 requests of 40960 tokens fit."
+    )
+
+
+def test_json_of_a_dense_target(said, dense):
+    found = said(*H100S, of=dense)
+    assert (found["per_token"], found["replay"], found["hybrid_state"]) == (None, None, None)
+    # Counted once on transformers' own model of this config, on the meta device.
+    assert found["weights"]["bytes"] == pytest.approx(2 * 235.0936e9, rel=0.001)
+
+
+def test_heads_are_the_query_s_where_none_are_stated(said, tmp_path):
+    llama = {
+        "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512,
+        "intermediate_size": 256, "hidden_act": "silu", "max_position_embeddings": 2048,
+    }  # fmt: skip
+    found = said("-k", "3", "--gpu-mem", "8", of=write_config(tmp_path / "llama", llama))
+    assert found["kv"]["attention_bytes"] == 2 * 2048 * 2 * 64 * 2
+    parameters = 2 * 512 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 256)
+    assert found["weights"]["bytes"] == 2 * parameters
+    assert found["kv_budget_bytes"] == int(8 * 0.92 * GIB - 2 * parameters - 2048 * 16 * 2 - 2 * GIB)
+
+
+def test_weights_as_given(said):
+    found = said(*H200, "--weights-gib", "27.5", "--reserve-gib", "3")
+    assert found["weights"] == {"bytes": int(27.5 * GIB), "origin": "as given"}
+    assert found["kv_budget_bytes"] == int((140 * 0.92 - 27.5 - 3) * GIB - found["rope_table_bytes"])
+
+
+def test_weights_by_their_files(said, target):
+    write_shard(target / "model.safetensors", {"layers.0": 3 * GIB, "mtp.layers.0": GIB})
+    assert said(*H200)["weights"] == {"bytes": 3 * GIB, "origin": "by its files"}
+
+
+def test_weights_by_an_index(said, target):
+    names = ["model-1.safetensors", "model-2.safetensors"]
+    for name in (*names, "consolidated.safetensors"):
+        write_shard(target / name, {name: GIB})
+    index = target / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {name: name for name in names}}))
+    assert said(*H200)["weights"]["bytes"] == 2 * GIB
+    (target / names[1]).unlink()
+    found = said(*H200)["weights"]
+    assert found["bytes"] == pytest.approx(2 * 26.896e9, rel=0.001)
+    assert found["origin"].endswith("1 of its files are missing")
+
+
+def test_weights_of_a_file_with_a_huge_header(said, target, monkeypatch):
+    write_shard(target / "model.safetensors", {"mtp.layers.0": GIB})
+    monkeypatch.setattr(headers, "HEADER_LIMIT", 8)
+    assert said(*H200)["weights"]["bytes"] == (target / "model.safetensors").stat().st_size
+
+
+def test_the_node_s_memory_is_what_vllm_counts():
+    """On machines with one node; of several, vLLM binds each rank to one."""
+    from vllm.utils.cpu_resource_utils import get_memory_node_info
+
+    # A virtual machine's memory may grow or shrink between the two.
+    assert read_memory(cpu=True).gib * GIB == pytest.approx(
+        get_memory_node_info(0).total_memory, rel=0.2
+    )
+
+
+def test_it_is_planned_with_and_named(plan, said):
+    options = ("-k", "3", "--cpu", "--no-prefix-caching", "--weights-gib", "0.5", "--reserve-gib", "0")
+    found = said(*options)
+    given = said(*options, "--gpu-mem", str(found["request"]["gpu_mem"]))
+    assert given["kv_budget_bytes"] == found["kv_budget_bytes"] > 0
+    assert "of this machine), less weights" in plan(*options).stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_gpu(), reason="reads the memory of an NVIDIA GPU")
+def test_the_gpu_s_memory_is_what_vllm_counts(said):
+    import torch
+
+    found = said("-k", "3")["request"]["gpu_mem"]
+    assert found * GIB == pytest.approx(torch.cuda.mem_get_info()[1], rel=0.02)
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_little_is_imported(target, options):
+    script = (
+        "import sys\n"
+        "from vllm_eagle_ext.cli import app\n"
+        "try:\n"
+        f"    app({['plan', '--target', str(target), *H200, *options]!r})\n"
+        "except SystemExit as exit:\n"
+        "    heavy = {'torch', 'vllm', 'transformers', 'numpy', 'safetensors', 'huggingface_hub'}\n"
+        "    print(exit.code, sorted(heavy & sys.modules.keys()), file=sys.stderr)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert result.stderr == "0 []\n"

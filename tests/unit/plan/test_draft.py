@@ -9,11 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.support import published
 from tests.support.checkpoints import tiny_draft
-from tests.support.drafts import valid_draft
-from tests.unit.cli.output import refusal
-from tests.unit.plan.inputs import H200, write_config
+from tests.unit.plan.inputs import H200, eagle3, write_config
 
 LONG = 32768
 WINDOW = 2048
@@ -22,25 +19,6 @@ WINDOW = 2048
 def test_a_draft_is_shown(plan, tmp_path):
     lines = plan(*H200, "--draft", str(tiny_draft(tmp_path / "draft"))).stdout.splitlines()
     assert lines[2] == "draft    0.00 GiB, 1 attention layer"
-
-
-@pytest.mark.parametrize("slug", ["kimi_k2_5_mla", "kimi_k3_dspark"])
-def test_a_draft_of_another_kind(plan, tmp_path, slug):
-    checkpoint = next(c for c in published.published() if c.slug == slug)
-    draft = published.materialise(checkpoint, tmp_path / "draft")
-    message = refusal(plan(*H200, "--draft", str(draft)))
-    assert "DRAFT" in message or "of the draft's config.json" in message
-
-
-def eagle3(folder, **changes):
-    """An EAGLE-3 draft of one full layer, 8 KV heads of 128."""
-    config = {
-        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 1,
-        "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "vocab_size": 128256, "rms_norm_eps": 1e-5,
-        "max_position_embeddings": 2048,
-    }  # fmt: skip
-    return str(write_config(folder, config | changes))
 
 
 def windowed(folder):
@@ -90,42 +68,6 @@ def test_auto_is_nothing_where_no_text_is_longer(said, plan, tmp_path):
 def test_a_published_window_stays(said, tmp_path):
     options = (*H200, "--draft", windowed(tmp_path / "draft"))
     assert said(*options)["replay"] == said(*options, "--draft-window", "64")["replay"]
-
-
-def test_a_draft_whose_layers_differ_in_causality(plan, tmp_path):
-    checkpoint = next(c for c in published.published() if c.slug == "specforge_qwen3_6_27b_dflash")
-    options = (*H200, "--draft", str(published.materialise(checkpoint, tmp_path / "draft")))
-    message = refusal(plan(*options, "--draft-window", str(WINDOW)))
-    assert "causal and bidirectional" in message
-
-
-@pytest.mark.parametrize(
-    ("family", "window", "told"),
-    [
-        ("dflash2", "64", "vLLM's own classes"),
-        ("dflash2", "auto", "vLLM's own classes"),
-        ("native", "16", "at least 17"),  # K = 15
-    ],
-)
-def test_a_window_that_a_start_refuses(plan, tmp_path, family, window, told):
-    draft = str(write_config(tmp_path / "draft", valid_draft(family).config))
-    assert plan(*H200, "--draft", draft).exit_code == 0
-    message = refusal(plan(*H200, "--draft", draft, "--draft-window", window))
-    assert "--draft-window" in message
-    assert told in message
-
-
-def test_a_window_of_no_draft(plan):
-    message = refusal(plan(*H200, "--draft-window", "64"))
-    assert "--draft-window" in message
-    assert "name the draft" in message
-
-
-@pytest.mark.parametrize("value", ["1", "0", "wide", ""])
-def test_a_window_that_is_none(plan, tmp_path, value):
-    result = plan(*H200, "--draft", eagle3(tmp_path / "draft"), "--draft-window", value)
-    assert result.exit_code == 2
-    assert "above 1" in result.output
 
 
 def test_the_targets_depth_is_no_depth_of_a_draft(said, dense, tmp_path):

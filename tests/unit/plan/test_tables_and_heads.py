@@ -10,6 +10,7 @@ import torch
 from tests.support.checkpoints import HIDDEN
 from tests.support.draft_vocabularies import whole, write_ids
 from tests.support.drafts import valid_draft, write
+from tests.unit.cli.output import refusal
 from tests.unit.memory.configs import config
 from tests.unit.plan.inputs import H200, write_config
 from vllm_eagle_ext.memory.parameter_count import bytes_per_step, head_read
@@ -75,19 +76,9 @@ def test_the_head_is_told(plan, said, tmp_path):
     assert "its head reads " in plan(*H200, "--draft", str(draft)).stdout
 
 
-def test_vllm_overwrites_the_size_of_state_blocks(said, plan):
+def test_vllm_overwrites_the_size_of_state_blocks(said):
     advice = " ".join(said(*H200, "--prefix-caching", "--mamba-block-size", "8192")["advice"])
     assert "overwrites --mamba-block-size 8192" in advice
-    for options in (("--no-prefix-caching", "--mamba-block-size", "8192"), ("--mamba-block-size", "12")):
-        result = plan(*H200, *options)
-        assert result.exit_code == 2
-        assert "Allowed: a multiple of 8, for a hybrid target with prefix caching" in result.stderr
-
-
-def test_a_target_without_states_has_none_to_keep(plan, dense):
-    result = plan("-k", "3", "--gpu-mem", "80", "--mamba-block-size", "64", of=dense)
-    assert result.exit_code == 2
-    assert "--mamba-block-size is 64" in result.stderr
 
 
 def test_a_speculators_draft_names_the_target(tmp_path, plan):
@@ -108,16 +99,6 @@ def test_a_speculators_draft_names_the_target(tmp_path, plan):
     assert "names no target" in " ".join(result.stderr.split())
 
 
-@pytest.mark.parametrize("value", ["inf", "nan", "-1"])
-@pytest.mark.parametrize(
-    "option", ["--weights-gib", "--gpu-mem", "--reserve-gib", "--gpu-memory-utilization"]
-)
-def test_sizes_are_finite(plan, option, value):
-    result = plan("-k", "3", option, value)
-    assert result.exit_code == 2
-    assert option in result.stderr
-
-
 def test_a_draft_vocabulary_reads_less_and_is_kept(said, plan, tmp_path):
     draft = write(whole("dflash"), tmp_path / "draft")
     before = said(*H200, "--draft", str(draft))
@@ -126,14 +107,7 @@ def test_a_draft_vocabulary_reads_less_and_is_kept(said, plan, tmp_path):
     rows = 2 * 70 * HIDDEN
     assert found["draft_head_bytes"] == rows < before["draft_head_bytes"]
     assert found["draft_weights_bytes"] == before["draft_weights_bytes"] + rows
-    for options, words in (
-        (("--draft-vocabulary", file), "only with a draft"),
-        (("--draft", str(draft), "--draft-vocabulary", "none"), "no such file"),
-    ):
-        result = plan(*H200, *options)
-        assert result.exit_code == 2
-        assert "--draft-vocabulary is" in result.stderr
-        assert words in result.stderr
+    assert "no such file" in refusal(plan(*H200, "--draft", str(draft), "--draft-vocabulary", "none"))
 
 
 def test_a_draft_s_own_head_shrinks(said, tmp_path):
@@ -149,23 +123,15 @@ def test_a_draft_s_own_head_shrinks(said, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "ids", "words"),
+    ("draft", "ids", "words"),
     [
-        ("dspark", range(70), "a draft that runs in a class of vLLM's"),
-        ("dflash", [*range(70), 10**6], "the last is 1000000"),
+        (whole("dspark"), range(70), "a draft that runs in a class of vLLM's"),
+        (whole("dflash"), [*range(70), 10**6], "the last is 1000000"),
+        (valid_draft("native"), range(70), "a part of a whole vocabulary; the draft's head has 96 rows"),
     ],
+    ids=["vLLM's class", "ids beyond", "a part"],
 )
-def test_a_draft_vocabulary_that_a_start_refuses(plan, tmp_path, family, ids, words):
-    draft = write(whole(family), tmp_path / "draft")
-    result = plan(
-        *H200, "--draft", str(draft), "--draft-vocabulary", write_ids(tmp_path / "i.json", ids)
-    )
-    assert result.exit_code == 2
-    assert words in " ".join(result.stderr.split())
-
-
-def test_a_draft_vocabulary_is_a_part_of_a_whole_one(plan, tmp_path):
-    file = write_ids(tmp_path / "ids.json", range(70))
-    draft = write(valid_draft("native"), tmp_path / "draft")
-    result = plan(*H200, "--draft", str(draft), "--draft-vocabulary", file)
-    assert "a part of a whole vocabulary; the draft's head has 96 rows" in result.stderr
+def test_a_draft_vocabulary_that_a_start_refuses(plan, tmp_path, draft, ids, words):
+    given = ("--draft", str(write(draft, tmp_path / "draft")))
+    result = plan(*H200, *given, "--draft-vocabulary", write_ids(tmp_path / "i.json", ids))
+    assert words in " ".join(refusal(result).split())

@@ -1,4 +1,4 @@
-"""`vllm-eagle plan`, exit code 2: targets and arguments from which nothing can be planned."""
+"""`vllm-eagle plan`, exit code 2: targets, drafts and arguments from which nothing can be planned."""
 
 from __future__ import annotations
 
@@ -6,52 +6,89 @@ import json
 
 import pytest
 
+from tests.support import published
 from tests.support.checkpoints import tiny_draft
+from tests.support.drafts import valid_draft
 from tests.support.engine import has_gpu
 from tests.unit.cli.output import refusal
 from tests.unit.memory.configs import config
 from tests.unit.plan.inputs import H200, write_config
 
+OPTIONS = [
+    (("--vllm", "0.31"), "--vllm is '0.31'. Allowed: a release from 0.32 on, such as 0.33."),
+    (("--vllm", "newest"), "--vllm is 'newest'. Allowed: a release from 0.32 on"),
+    (("--device", "H100"), "--device is 'H100'. Allowed: the compute capability of an NVIDIA GPU"),
+    (("--device", "sm_90", "--cpu"), "without --cpu: sm_80 (A100), sm_90 (H100, H200)"),
+    (("--gdn-prefill", "cuda"), "--gdn-prefill is 'cuda'. Allowed: auto, triton, flashinfer, cutedsl"),
+    (("--no-prefix-caching", "--mamba-block-size", "8192"), "Allowed: a multiple of 8, for a hybrid"),
+    (("--mamba-block-size", "12"), "Allowed: a multiple of 8, for a hybrid target with prefix caching"),
+    (("--draft-window", "64"), "name the draft"),
+    (("--draft-window", "1"), "above 1"),
+    (("--draft-window", "wide"), "above 1"),
+    (("--draft-vocabulary", "ids.json"), "only with a draft"),
+    (("--tp", "3"), "tensor_parallel_size"),
+    *(((option, "0"), option) for option in ("--tp", "-k", "--gpu-mem", "--max-num-seqs")),
+    *(((option, value), option) for option, value in (
+        ("--kv-dtype", "nvfp4"), ("-k", "3,"), ("-k", "3,x"), ("--gpu-memory-utilization", "2"))),
+    *(((option, value), option) for value in ("inf", "nan", "-1")
+      for option in ("--weights-gib", "--gpu-mem", "--reserve-gib", "--gpu-memory-utilization")),
+]  # fmt: skip
 
-def test_no_target(plan, tmp_path):
+
+@pytest.mark.parametrize(("options", "words"), OPTIONS, ids=str)
+def test_options(plan, options, words):
+    assert words in refusal(plan(*H200, *options))
+
+
+HYBRID = [
+    ({"max_position_embeddings": None}, "--max-model-len is missing"),
+    ({"vocab_size": None}, "What to do: say --weights-gib"),
+]
+DENSE = [
+    ({"kv_lora_rank": 512}, "kv_lora_rank of the target's config.json is "),
+    ({"layer_types": ["mamba"] * 94}, "layer_types of the target's config.json is "),
+    ({"layer_types": ["full_attention"]}, "layer_types of the target's config.json is "),
+    ({"num_attention_heads": None}, "num_attention_heads of the target's config.json is "),
+    (
+        {"sliding_window": 4096, "use_sliding_window": True},
+        "layer_types of the target's config.json is ",
+    ),
+    ({"hidden_act": "gelu"}, "What to do: say --weights-gib"),
+    ({"num_experts": None, "num_local_experts": 32}, "What to do: say --weights-gib"),
+    ({"vocab_size": None}, "What to do: say --weights-gib"),
+    ({"moe_intermediate_size": None}, "What to do: say --weights-gib"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [("hybrid", *row) for row in HYBRID] + [("dense", *row) for row in DENSE], ids=str,
+)  # fmt: skip
+def test_targets(plan, tmp_path, dense, kind, changes, words):
+    content = config("qwen3_6_27b", **changes)
+    if kind == "dense":
+        content = json.loads((dense / "config.json").read_text()) | changes
+    of = write_config(tmp_path / "changed", content)
+    message = refusal(plan("-k", "7", "--gpu-mem", "140", of=of))
+    assert words in message
+    assert message.count("\n") == 1
+    if "--weights-gib" in words:
+        assert plan("-k", "7", "--gpu-mem", "1000", "--weights-gib", "50", of=of).exit_code == 0
+
+
+def test_a_target_without_states_has_none_to_keep(plan, dense):
+    words = refusal(plan("-k", "3", "--gpu-mem", "80", "--mamba-block-size", "64", of=dense))
+    assert "--mamba-block-size is 64" in words
+
+
+def test_no_target(plan, target, tmp_path):
     assert "--target is" in refusal(plan(*H200, of=tmp_path / "nothing"))
-
-
-def test_a_folder_without_a_config(plan, target):
+    found = json.loads(plan(*H200, "--json", of=tmp_path / "nothing").stdout)
+    assert found["exit_code"] == 2
+    assert "What to do: " in found["error"]
     (target / "config.json").unlink()
     message = refusal(plan(*H200))
     assert "Allowed: a config.json, or a folder or repository with one" in message
-
-
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"kv_lora_rank": 512}, "kv_lora_rank"),
-        ({"layer_types": ["mamba"] * 94}, "layer_types"),
-        ({"layer_types": ["full_attention"]}, "layer_types"),
-        ({"num_attention_heads": None}, "num_attention_heads"),
-        ({"sliding_window": 4096, "use_sliding_window": True}, "layer_types"),
-    ],
-)
-def test_a_target_of_another_kind(plan, dense, changes, field):
-    config = json.loads((dense / "config.json").read_text())
-    message = refusal(plan(*H200, of=write_config(dense, config | changes)))
-    assert message.startswith(f"vllm-eagle-ext: {field} of the target's config.json is ")
-    assert message.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"hidden_act": "gelu"}, {"num_experts": None, "num_local_experts": 32},
-        {"vocab_size": None}, {"moe_intermediate_size": None},
-    ],
-)  # fmt: skip
-def test_a_dense_target_whose_weights_cannot_be_estimated(plan, dense, changes):
-    config = json.loads((dense / "config.json").read_text())
-    write_config(dense, config | changes)
-    assert "What to do: say --weights-gib" in refusal(plan(*H200, of=dense))
-    assert plan(*H200, "--weights-gib", "50", of=dense).exit_code == 0
 
 
 def test_no_gpu_to_read_the_memory_of(plan):
@@ -63,36 +100,35 @@ def test_no_gpu_to_read_the_memory_of(plan):
     assert "--cpu plans for vLLM's CPU backend on this machine" in message
 
 
-def test_a_target_whose_weights_cannot_be_estimated(plan, tmp_path):
-    vague = write_config(tmp_path / "vague", config("qwen3_6_27b", vocab_size=None))
-    assert "What to do: say --weights-gib" in refusal(plan(*H200, of=vague))
-    assert plan(*H200, "--weights-gib", "50", of=vague).exit_code == 0
+@pytest.mark.parametrize("slug", ["kimi_k2_5_mla", "kimi_k3_dspark"])
+def test_a_draft_of_another_kind(plan, tmp_path, slug):
+    checkpoint = next(c for c in published.published() if c.slug == slug)
+    draft = published.materialise(checkpoint, tmp_path / "draft")
+    message = refusal(plan(*H200, "--draft", str(draft)))
+    assert "DRAFT" in message or "of the draft's config.json" in message
 
 
-def test_a_target_without_a_length(plan, tmp_path):
-    short = write_config(tmp_path / "short", config("qwen3_6_27b", max_position_embeddings=None))
-    assert "--max-model-len is missing" in refusal(plan("-k", "7", "--gpu-mem", "140", of=short))
-
-
-def test_json_of_what_cannot_be_read(plan, tmp_path):
-    result = plan(*H200, "--json", of=tmp_path / "nothing")
-    found = json.loads(result.stdout)
-    assert result.exit_code == found["exit_code"] == 2
-    assert "What to do: " in found["error"]
+def test_a_window_of_layers_that_differ_in_causality(plan, tmp_path):
+    checkpoint = next(c for c in published.published() if c.slug == "specforge_qwen3_6_27b_dflash")
+    draft = str(published.materialise(checkpoint, tmp_path / "draft"))
+    message = refusal(plan(*H200, "--draft", draft, "--draft-window", "2048"))
+    assert "causal and bidirectional" in message
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("family", "window", "words"),
     [
-        ("--kv-dtype", "nvfp4"), ("--tp", "3"), ("--tp", "0"), ("-k", "0"), ("-k", "3,"), ("-k", "3,x"),
-        ("--gpu-mem", "0"),
-        ("--gpu-memory-utilization", "2"), ("--weights-gib", "-1"), ("--max-num-seqs", "0"),
+        ("dflash2", "64", "vLLM's own classes"),
+        ("dflash2", "auto", "vLLM's own classes"),
+        ("native", "16", "at least 17"),  # K = 15
     ],
-)  # fmt: skip
-def test_bad_options(plan, options):
-    name = {"--tp": "tensor_parallel_size"}.get(options[0], options[0])
-    message = refusal(plan(*H200, *options))
-    assert name in message or options[0] in message
+)
+def test_a_window_that_a_start_refuses(plan, tmp_path, family, window, words):
+    draft = str(write_config(tmp_path / "draft", valid_draft(family).config))
+    assert plan(*H200, "--draft", draft).exit_code == 0
+    message = refusal(plan(*H200, "--draft", draft, "--draft-window", window))
+    assert "--draft-window" in message
+    assert words in message
 
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"

@@ -25,7 +25,6 @@ from tests.unit.replay.cases import (
     replay,
     rows,
 )
-from tests.unit.replay.grouped import SHAPE, assert_equals_one_by_one
 from vllm_eagle_ext.replay.ops import reference
 from vllm_eagle_ext.replay.ops.types import Align, Batch, CommitPlan
 
@@ -187,8 +186,3 @@ def test_a_row_that_samples_nothing_is_still_committed():
     plan = made.plan()
     cpu.plan(made.batch, made.sampled([0, 4]), None, None, plan)
     assert plan.rows_to_commit.tolist() == [1, 4]
-
-
-@pytest.mark.parametrize("aligned", [False, True], ids=["none", "align"])
-def test_one_commit_for_all_groups(aligned):
-    assert_equals_one_by_one(ops(SHAPE.T), 5, aligned=aligned)

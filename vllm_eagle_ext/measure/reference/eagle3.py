@@ -22,7 +22,7 @@ in place of the target's states.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -116,23 +116,6 @@ class Eagle3Reference:
             "norm_before_residual": bool(config.get("norm_before_residual")),
             "gate_layout": config.get("gate_layout"),
         }
-
-    def with_pre_norm_feedback(self) -> Eagle3Reference:
-        return replace(self, norm_output=False)
-
-    def with_gate_layout(self, layout: str | None) -> Eagle3Reference:
-        """Set the gate's layout; None drops the gate and takes q_proj's first rows for the query."""
-        if layout is not None:
-            return replace(self, gate_layout=layout)
-        name = "layers.0.self_attn.q_proj.weight"
-        kept = self.weights[name][: self.heads * self.head_dim]
-        return replace(self, gate_layout=None, weights={**self.weights, name: kept})
-
-    def with_permuted_fc_norms(self, order: Sequence[int]) -> Eagle3Reference:
-        permuted = {
-            f"fc_norm.{k}.weight": self.weights[f"fc_norm.{o}.weight"] for k, o in enumerate(order)
-        }
-        return replace(self, weights={**self.weights, **permuted})
 
     def fuse(self, aux: Sequence[torch.Tensor]) -> torch.Tensor:
         """Fuse the target's states, per aux layer [.., Ht] -> [.., H]."""

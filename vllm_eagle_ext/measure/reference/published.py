@@ -17,7 +17,7 @@ from vllm_eagle_ext.checkpoint.tensors import COMPUTED
 from vllm_eagle_ext.measure.reference.dflash import DFlash2Reference, DFlashReference, DSparkReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference, PEagleReference
 from vllm_eagle_ext.measure.reference.rotary import rope_unsupported_reason
-from vllm_eagle_ext.measure.reference.walk import DFlashWalk, ReferenceDrafter, embeddings_and_head
+from vllm_eagle_ext.measure.reference.walk import ReferenceDrafter, embeddings_and_head
 from vllm_eagle_ext.measure.reference.weight_files import Recorded, read_draft_config, read_tensors
 
 _THETA = {"llama": 1e4}  # of drafts that state none; other backbones have no default of the reference's
@@ -89,18 +89,17 @@ def load_dflash(
     folder: Path,
     target: PreTrainedModel,
     kind: type[DFlashReference] = DFlashReference,
-) -> DFlashWalk:
-    reference = DFlashWalk.load(folder, target, spec.layers, kind).reference
+) -> DFlashReference:
+    reference = kind.load(folder, *embeddings_and_head(target), spec.layers)
     read = _of_both(spec, reference) | {"layers": spec.num_layers, "mask_token": spec.mask_token_id}
-    for field, name in (("embed_tokens", "embed_tokens.weight"), ("lm_head", "lm_head.weight")):
-        if name in reference.weights:
-            read[field] = reference.weights[name]
-    embeddings = read.get("embed_tokens", reference.embed_tokens)
-    read["embed_tokens"] = embeddings * spec.embedding_scale
+    for field in ("embed_tokens", "lm_head"):
+        if f"{field}.weight" in reference.weights:
+            read[field] = reference.weights[f"{field}.weight"]
+    read["embed_tokens"] = read.get("embed_tokens", reference.embed_tokens) * spec.embedding_scale
     if spec.vocabulary.map_kind is not None:
         read["target_ids"] = _target_ids(spec, folder, spec.vocabulary.size)
     read |= _kept(spec, read.get("lm_head", reference.lm_head))
-    return DFlashWalk(replace(reference, **read))
+    return replace(reference, **read)
 
 
 def _kept(spec: DraftSpec, head: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -111,13 +110,13 @@ def _kept(spec: DraftSpec, head: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"lm_head": head[ids], "target_ids": ids}
 
 
-def load_dflash2(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashWalk:
+def load_dflash2(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashReference:
     return load_dflash(spec, folder, target, DFlash2Reference)
 
 
-def load_dspark(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashWalk:
-    reference = load_dflash(spec, folder, target, DSparkReference).reference
-    return DFlashWalk(replace(reference, samples_anchor=spec.samples_anchor))  # type: ignore[call-arg]
+def load_dspark(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashReference:
+    reference = load_dflash(spec, folder, target, DSparkReference)
+    return replace(reference, samples_anchor=spec.samples_anchor)  # type: ignore[call-arg]
 
 
 def _of_both(spec: DraftSpec, reference: Eagle3Reference | DFlashReference) -> dict[str, Any]:
@@ -159,17 +158,14 @@ def _target_ids(spec: DraftSpec, folder: Path, size: int) -> torch.Tensor:
     return d2t if spec.vocabulary.map_kind == "absolute" else ids + d2t
 
 
-def _unread(reference: Eagle3Reference | DFlashWalk, spec: DraftSpec) -> list[str]:
+def _unread(reference: Eagle3Reference | DFlashReference, spec: DraftSpec) -> list[str]:
     """Return the tensors of floats that a draft of two tokens after two rows does not need."""
-    inner = reference.reference if isinstance(reference, DFlashWalk) else reference
-    recorded = Recorded(inner.weights)
-    trial: ReferenceDrafter = replace(inner, weights=recorded)  # type: ignore[assignment]
-    if isinstance(reference, DFlashWalk):
-        trial = DFlashWalk(trial)  # type: ignore[arg-type]
+    recorded = Recorded(reference.weights)
+    trial: ReferenceDrafter = replace(reference, weights=recorded)
     states = [torch.zeros(3, spec.target_hidden_size)] * len(spec.aux_layers.layer_ids)
     with torch.inference_mode():
         trial.draft(1, 2, trial.true_rows([0, 0, 0], states))
-    unused = {*inner.weights} - recorded.read - set(_SHARED)
+    unused = {*reference.weights} - recorded.read - set(_SHARED)
     # vLLM builds a hidden_norm for each layer, too, and uses only the first layer's.
     kept = {name for name in unused if name.endswith(".hidden_norm.weight") and spec.family.has_flags}
     kept |= {name for name in unused if name.startswith("confidence_head.")}  # chooses no token

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a self-test: the checks of `replay.self_check` for many shapes, then step times on a device."""
+"""Runs a self-test: the checks of `replay.self_check` for many shapes, then step times on a device.
+
+What it found is JSON that a user may send in: no host names, no paths.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,8 +16,7 @@ import torch
 
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.measure.engine.machine import gpus, processor, versions
-from vllm_eagle_ext.measure.selftest import groups, surroundings, timing
-from vllm_eagle_ext.measure.selftest.outcome import Checked, SelfTest
+from vllm_eagle_ext.measure.selftest import checks, timing
 from vllm_eagle_ext.replay.self_check.compared import Kernels, run
 from vllm_eagle_ext.replay.self_check.results import KernelCheck, error_line, is_device_lost
 from vllm_eagle_ext.replay.self_check.step import Shapes
@@ -30,9 +33,86 @@ QUICK = (("Qwen3.6-27B", 1, 15, STATES[0]), ("Qwen3.6-27B", 8, 3, STATES[1]),
 FEW = Shapes(H=2, HV=6, DK=WIDTH, DV=WIDTH, T=16)
 TIMED = "Qwen3.6-27B"
 BATCHES, QUICK_BATCHES, TIMED_KS = (1, 4, 16, 32, 64), (1, 16), (7, 15)
+FORMAT = 2  # of the JSON; raised when a key changes its meaning
+_PATH = re.compile(r"(?<![\w.])~?(?:/[\w.+@-]+){2,}/?")
 SPARED = 0.8  # of the free memory at most
 
 Watch = Callable[[str, int, int], None]  # what runs, how many are done, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One check and its case: "Qwen3.6-27B, TP 1, K 15, float32 state"."""
+
+    case: str
+    result: KernelCheck
+
+
+@dataclass(slots=True)
+class SelfTest:
+    """Collects what a self-test finds."""
+
+    device: dict[str, Any]
+    versions: dict[str, str]
+    quick: bool
+    checks: list[Checked] = field(default_factory=list)
+    times: list[dict[str, Any]] = field(default_factory=list)
+    bandwidth: float | None = None  # bytes a second of a copy on the device
+    left_out: list[str] = field(default_factory=list)  # and why
+
+    @property
+    def failed(self) -> list[Checked]:
+        return [checked for checked in self.checks if not checked.result.ok]
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0: all is right; 1: something is not; 2: nothing could be checked."""
+        if not self.checks:
+            return 2
+        return 1 if self.failed else 0
+
+    def to_json(self) -> dict[str, Any]:
+        found = {
+            "selftest": FORMAT,
+            "exit_code": self.exit_code,
+            "quick": self.quick,
+            "device": self.device,
+            "versions": self.versions,
+            "checks": [_to_json(checked) for checked in self.checks],
+            "copy_bandwidth": self.bandwidth,
+            "times": self.times,
+            "left_out": self.left_out,
+        }
+        return {key: without_paths(value) for key, value in found.items()}
+
+
+def without_paths(value: Any) -> Any:
+    """Replace the paths in all texts: a compiler's message may name folders of the user's."""
+    if isinstance(value, str):
+        return _PATH.sub("<path>", value)
+    if isinstance(value, dict):
+        return {key: without_paths(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_paths(part) for part in value]
+    return value
+
+
+def _to_json(checked: Checked) -> dict[str, Any]:
+    """Return a check as JSON, without the values of parts that are equal in all bits."""
+    result = checked.result
+    found: dict[str, Any] = {
+        "case": checked.case,
+        "kernels": result.kernels,
+        "shapes": result.shapes,
+        "ok": result.ok,
+        "milliseconds_with_compilation": round(result.milliseconds, 1),
+    }
+    if result.error is not None:
+        found["error"] = result.error
+    equal = [part.name for part in result.parts if part.ok and part.limit is None]
+    found["equal"] = sorted(set(equal))
+    found["parts"] = [asdict(part) for part in result.parts if not part.ok or part.limit is not None]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +225,9 @@ def _jobs(
     for each in kernels:
         for case in cases(quick=quick):
             yield str(case), partial(run, each, case.shapes, device)
-        yield "48 cache groups", partial(groups.check_groups, each, FEW, device)
+        yield "48 cache groups", partial(checks.check_groups, each, FEW, device)
         if device.type == "cuda":
-            yield "CUDA graph", partial(surroundings.check_in_a_graph, each, FEW, device)
+            yield "CUDA graph", partial(checks.check_in_a_graph, each, FEW, device)
 
 
 def _passed(found: SelfTest, kernels: Kernels) -> bool:

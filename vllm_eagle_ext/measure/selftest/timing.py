@@ -5,15 +5,14 @@ vLLM has two of them: one of Triton for all K, and for K <= 7 one of CUDA, with 
 that follows ("fused").
 
 On a GPU each scheme's step is captured in a CUDA graph, as serving captures verify, and its replays are
-timed by the device's clock: what the host takes to launch kernels is no part of it. An eager step, which
-it is part of, is timed with it. Runs are interleaved, and the ratio of each pair is taken. Several
-layers take turns, as many as it takes for states to come from memory as they do in a model.
+timed by the device's clock: what the host takes to launch kernels is no part of it. Runs are
+interleaved, and the ratio of each pair is taken. Several layers take turns, as many as it takes for
+states to come from memory as they do in a model.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +32,6 @@ FUSED_ROWS = 8  # that vLLM's fused kernel takes of a request at most
 COPIED = 1 << 30  # bytes of the copy that tells the bandwidth
 
 Run = Callable[[], None]
-Clock = Callable[[Run], float]  # seconds of one run
 
 
 class Scheme:
@@ -169,24 +167,17 @@ def device_seconds(run: Run, times: int = REPLAYS) -> float:
     return float(start.elapsed_time(end)) / 1e3 / times
 
 
-def host_seconds(run: Run) -> float:
-    """Return the seconds of one run by the host's clock, from its call until it is done."""
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    run()
-    torch.cuda.synchronize()
-    return time.perf_counter() - started
-
-
 @torch.inference_mode()
 def compare_times(runs: dict[str, Run]) -> dict[str, Any]:
     """Time all layers' verify and commit together, by names of kernels: milliseconds, and the ratio of
-    replay to each other in interleaved pairs, with its range.
-
-    They are the times of graphs; those of eager steps come with them.
-    """
-    eager = _interleaved(runs, host_seconds)
-    times = _interleaved({name: captured(run) for name, run in runs.items()}, device_seconds)
+    replay to each other in interleaved pairs, with its range."""
+    graphs = {name: captured(run) for name, run in runs.items()}
+    for graph in graphs.values():
+        device_seconds(graph)
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for turn in range(PAIRS):
+        for name in list(graphs)[:: -1 if turn % 2 else 1]:
+            times[name].append(device_seconds(graphs[name]))
     compared: dict[str, Any] = {
         f"{name}_ms": 1e3 * statistics.median(seconds) for name, seconds in times.items()
     }
@@ -195,20 +186,7 @@ def compare_times(runs: dict[str, Run]) -> dict[str, Any]:
         suffix = "" if name == "per_token" else f"_to_{name}"
         compared[f"ratio{suffix}"] = statistics.median(ratios)
         compared[f"ratio{suffix}_range"] = [ratios[0], ratios[-1]]
-    return compared | {
-        "eager": {f"{name}_ms": 1e3 * statistics.median(seconds) for name, seconds in eager.items()}
-    }
-
-
-def _interleaved(runs: dict[str, Run], clock: Clock) -> dict[str, list[float]]:
-    """Return the seconds of each run, which take turns, every second time in the other order."""
-    for run in runs.values():
-        clock(run)
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(PAIRS):
-        for name in list(runs)[:: -1 if turn % 2 else 1]:
-            times[name].append(clock(runs[name]))
-    return times
+    return compared
 
 
 def floor_ms(

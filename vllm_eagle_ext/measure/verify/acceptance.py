@@ -88,11 +88,6 @@ class Paired:
         variances = (u / self.drafts - d * d for u, d in zip(self.unlike, self.differences, strict=True))
         return [max(BOUND, CERTAIN * sqrt(max(0.0, v) / self.drafts)) for v in variances]
 
-    @property
-    def most_clear(self) -> float:
-        """Return the most steps that may diverge clearly, with what chance adds to their share."""
-        return UNLIKE * self.drafts + CERTAIN * sqrt(UNLIKE * (1 - UNLIKE) * self.drafts)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "drafts": self.drafts, "clear_divergences": self.clear, "engine": self.rates(self.engine),
@@ -117,6 +112,7 @@ def judge_worth(
     if measured.drafts < LEAST_DRAFTS:
         reason = f"{measured.drafts} drafts are too few; use more prompts or a larger --max-tokens"
         return not_applicable(WORTH, reason)
+    # Whether it is worth it, by how often tokens are accepted, by chance, and by the vocabulary's map.
     rates = [count / measured.drafts for count in measured.accepted]
     length = 1 + sum(rates)
     enough = rates[0] >= LEAST_RATE
@@ -127,6 +123,7 @@ def judge_worth(
     below = () if enough else _below_chance(measured, counted)
     mapped, off = _judge_map(counted, ids)
     found = Verdict.FAILED if below else Verdict.PASSED if enough and not off else Verdict.WARNING
+    # Per request and by category of prompt.
     spread = spread_of(measured.histograms, len(rates), categories)
     figures = {
         "drafts": measured.drafts,
@@ -142,15 +139,17 @@ def judge_worth(
 
 def _below_chance(measured: Measured, counted: Counter[int]) -> tuple[str, ...]:
     """Tell of a first position that is right less often than the commonest token would be."""
-    from scipy.stats import beta
+    import torch
 
     if counted.total() < LEAST_DRAFTS:
         return ()
     accepted = measured.accepted[0]
     chance = max(counted.most_common(1)[0][1] / counted.total(), _CHANCE)
-    most = float(beta.ppf(_SURE, accepted + 1, measured.drafts - accepted))
-    said = f"Below chance: at most {most:.3f} of the first tokens are right, by chance {chance:.3f}."
-    return (said,) if most < chance else ()
+    right = torch.distributions.Binomial(measured.drafts, torch.tensor(chance, dtype=torch.float64))
+    as_few = float(right.log_prob(torch.arange(accepted + 1, dtype=torch.float64)).exp().sum())
+    if as_few >= 1 - _SURE:
+        return ()
+    return (f"Below chance: {accepted} first tokens are right; by chance {chance:.3f} of them are.",)
 
 
 def _judge_map(counted: Counter[int], ids: Collection[int]) -> tuple[list[str], bool]:
@@ -244,11 +243,15 @@ def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
     details = [f"{name:<9} {_row(paired.rates(counts))}" for name, counts in by_drafter]
     if beyond:
         details.append(f"{'allowed':<9} {_row(paired.bounds)}")
-    unlike = paired.clear > paired.most_clear
+    # The most steps that may diverge clearly, with what chance adds to their share.
+    most_clear = UNLIKE * paired.drafts + CERTAIN * sqrt(UNLIKE * (1 - UNLIKE) * paired.drafts)
+    unlike = paired.clear > most_clear
     if unlike:
         details.append("The engine drafts other tokens: aux layers or norms may be read otherwise.")
-    if beyond or unlike:
-        details += _explain(largest, overrides)
+    if (beyond or unlike) and overrides:
+        details.append(f"The reference reads the checkpoint without {', '.join(overrides)}.")
+        if largest > 0:
+            details.append("The engine accepts more: the options may be right, and the file wrong.")
     found = _reference_verdict(list(beyond.values()), unlike, overridden=bool(overrides))
     return Check(REFERENCE, found, said, tuple(details), paired.to_json())
 
@@ -258,13 +261,6 @@ def _reference_verdict(beyond: Sequence[float], unlike: bool, *, overridden: boo
     if any(difference < 0 or not overridden for difference in beyond):
         return Verdict.FAILED
     return Verdict.WARNING if beyond or unlike else Verdict.PASSED
-
-
-def _explain(difference: float, overrides: Sequence[str]) -> Iterator[str]:
-    if overrides:
-        yield f"The reference reads the checkpoint without {', '.join(overrides)}."
-    if overrides and difference > 0:
-        yield "The engine accepts more: the options may be right, and the file wrong."
 
 
 def _row(values: Sequence[float]) -> str:

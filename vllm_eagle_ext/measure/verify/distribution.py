@@ -35,9 +35,10 @@ class Fit:
 
     @property
     def p(self) -> float:
-        from scipy.stats import chi2
+        import torch
 
-        return float(chi2.sf(self.chi_square, self.freedom))
+        halves = torch.tensor([self.freedom, self.chi_square], dtype=torch.float64) / 2
+        return float(torch.special.gammaincc(*halves))
 
     def __str__(self) -> str:
         return f"chi-square {self.chi_square:.1f} over {self.cells} cells, p = {self.p:.3g}"
@@ -71,13 +72,10 @@ def _leaves(
 def leaf_of(text: Sequence[int], leaves: Mapping[Leaf, float]) -> Leaf:
     """Find where a sampled text of at least DEPTH tokens ends."""
     for length in range(DEPTH):
-        if (other := (*text[:length], OTHER)) in leaves and not _goes_on(text[: length + 1], leaves):
+        other, further = (*text[:length], OTHER), tuple(text[: length + 1])
+        if other in leaves and further not in leaves and (*further, OTHER) not in leaves:
             return other
     return tuple(text[:DEPTH])
-
-
-def _goes_on(prefix: Sequence[int], leaves: Mapping[Leaf, float]) -> bool:
-    return tuple(prefix) in leaves or (*prefix, OTHER) in leaves
 
 
 def fit(texts: Sequence[Sequence[int]], leaves: Mapping[Leaf, float]) -> Fit:

@@ -34,7 +34,6 @@ class VerifyRequest:
     samples: int = USUAL["samples"]
     tie_gap: float | None = None  # None: by the target's dtype
     reference: bool | None = None  # None: where the target is small enough
-    quick: bool = False  # asked for; the amounts are those of the other fields
 
     @property
     def k(self) -> int:
@@ -64,6 +63,7 @@ def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
     Raises:
         EagleExtError: draft, target, prompts or a value cannot be used.
     """
+    # Amounts and the engine's keywords: what is typed wins over --quick.
     source, quick = given["prompts"], given["quick"]
     refuse_reserved(given["engine"])
     engine = {**(QUICK_ENGINE if quick else {}), **given["engine"]}
@@ -73,18 +73,19 @@ def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
     amounts: dict[str, Any] = {
         name: usual[name] if given[name] is None else given[name] for name in USUAL
     }
+    # Draft and target are checked before the tokenizer loads: a missing folder ends it at once.
     check = CheckRequest(
         engine=engine, options=given["eagle_ext"],
         **{name: given[name] for name in ("draft", "target", "k", "method", "revision")},
     )  # fmt: skip
-    checked = run_check(check)  # before the tokenizer: a missing folder ends it at once
+    checked = run_check(check)
     texts = read_prompts(source, count=amounts.pop("num_prompts"))
     prompts = token_ids(
         [text for text, _ in texts], checked.target_name, source=source,
         chat_template=given["chat_template"], thinking=given["thinking"], **tokenizer_keywords(engine),
     )  # fmt: skip
     prompts = replace(prompts, categories=[category for _, category in texts])
-    same = ("concurrency", "tie_gap", "reference", "quick")
+    same = ("concurrency", "tie_gap", "reference")
     return VerifyRequest(
         check=replace(
             check, target=checked.target_name, k=check.k or usual_k(checked.inspection.spec)
@@ -120,19 +121,3 @@ def tie_bound(request: VerifyRequest) -> float:
 def has_recurrent_state(target: Mapping[str, Any]) -> bool:
     """Say whether a config.json names a target whose recurrent state this package knows."""
     return any(name in REPLAYING_TARGETS for name in target.get("architectures") or ())
-
-
-def left_out(request: VerifyRequest) -> str | None:
-    """Return what --quick has done without; None: it was not asked for."""
-    if not request.quick:
-        return None
-    amounts = {
-        "prompts": (len(request.prompts.ids), USUAL["num_prompts"]),
-        "tokens of each": (request.max_tokens, USUAL["max_tokens"]),
-        "samples": (request.samples, USUAL["samples"]),
-    }
-    fewer = [
-        f"{mine} {name} in place of {usual}" for name, (mine, usual) in amounts.items() if mine < usual
-    ]
-    graphs = ["compiled engines and CUDA graphs"] if request.engine.get("enforce_eager") else []
-    return f"Left out by --quick: {'; '.join([*graphs, *fewer])}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from vllm_eagle_ext.measure.verify.request import (
     VerifyRequest,
     drafted_arguments,
     has_recurrent_state,
-    left_out,
     plain_arguments,
     tie_bound,
 )
@@ -42,26 +41,6 @@ _BEYOND = 2  # tokens sampled after those that are looked at: a request's last s
 
 # A stage's title -> called with the number of things done, out of a total.
 Stage = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Drafted:
-    """What the engine said as it would be served."""
-
-    greedy: Measured
-    contexts: list[list[int]]  # after which was sampled
-    samples: Measured
-    scheme: texts.Scheme | None  # of a hybrid target
-
-
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """Holds what the target said without a draft."""
-
-    divergences: list[texts.Divergence]  # of the drafted texts from its own
-    state_divergences: list[texts.Divergence]  # of the drafted texts from those with the other scheme
-    trees: list[dict[distribution.Leaf, float]]  # of each context
-    samples: Measured
 
 
 def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> VerifyReport:
@@ -85,19 +64,31 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> VerifyRepo
         request.target,
         revision=request.check.target_revision, download_dir=request.check.download_dir,
     )  # fmt: skip
-    drafted = _run_drafted(request, checked, folder, stage)
-    others = _run_other_states(request, checked, target, drafted.scheme, folder, stage)
-    plain = _run_plain(request, drafted, others, folder, stage)
+    greedy, contexts, samples, scheme = _run_drafted(request, checked, folder, stage)
+    others = _run_other_states(request, checked, target, scheme, folder, stage)
+    diverged, diverged_states, trees, control = _run_plain(
+        request, greedy, contexts, others, folder, stage
+    )
     # What they said, check by check.
-    found = [
+    bound = tie_bound(request)
+    if isinstance(others, Check):
+        states = others
+    else:
+        assert scheme is not None
+        states = texts.judge_states(greedy, others, diverged_states, served=scheme, bound=bound)
+    sampled = distribution.judge_distribution(
+        _fit(samples, trees), _fit(control, trees), samples=len(samples.answers),
+        accepted=sum(samples.accepted),
+    )  # fmt: skip
+    checks = [
         preflight,
-        texts.judge_texts(GREEDY, plain.divergences, drafted.greedy.texts, bound=tie_bound(request)),
-        _judge_samples(drafted, plain),
-        check_reference(request, checked, drafted.greedy, stage),
-        _judge_states(request, drafted, others, plain),
-        acceptance.judge_worth(drafted.greedy, request.prompts.categories, _ids_of_map(checked)),
+        texts.judge_texts(GREEDY, diverged, greedy.texts, bound=bound),
+        sampled,
+        check_reference(request, checked, greedy, stage),
+        states,
+        acceptance.judge_worth(greedy, request.prompts.categories, _ids_of_map(checked)),
     ]
-    return _report(request, checked, found)
+    return _report(request, checked, checks)
 
 
 def _ids_of_map(checked: CheckResult) -> Sequence[int]:
@@ -107,17 +98,24 @@ def _ids_of_map(checked: CheckResult) -> Sequence[int]:
     return target_ids(d2t, kind) if d2t and kind else (case and case.spec.kept_ids) or ()
 
 
-def _run_drafted(request: VerifyRequest, checked: CheckResult, folder: Path, stage: Stage) -> Drafted:
+def _run_drafted(
+    request: VerifyRequest, checked: CheckResult, folder: Path, stage: Stage
+) -> tuple[Measured, list[list[int]], Measured, texts.Scheme | None]:
+    """Run the engine as it would be served.
+
+    Returns:
+        Its greedy texts, the contexts after which was sampled, the samples, and the scheme of a hybrid
+        target's states.
+    """
     arguments = drafted_arguments(request, checked) | {"worker_extension_cls": PROBE}
     log = folder / "with_draft.log"
-    prompts = request.prompts.ids
     with start("the engine with the draft", arguments, log, stage) as engine:
         scheme = engine.rpc("eagle_ext_facts")[0]["state"]
         greedy = load_in(engine, _greedy(request), "Texts with the draft", stage)
         ask = partial(engine.logprobs, top=distribution.BRANCHES)
-        contexts = distribution.open_contexts(prompts, greedy.texts, ask)
+        contexts = distribution.open_contexts(request.prompts.ids, greedy.texts, ask)
         samples = load_in(engine, _sampled(request, contexts), "Samples with the draft", stage)
-    return Drafted(greedy, contexts, samples, scheme)
+    return greedy, contexts, samples, scheme
 
 
 def _run_other_states(
@@ -133,7 +131,7 @@ def _run_other_states(
     if scheme is None:
         return not_applicable(texts.STATES, "the engine keeps no recurrent states")
     other = texts.other_scheme(scheme)
-    name = texts.scheme_name(other)
+    name = texts.SCHEMES[other]
     arguments = drafted_arguments(request, checked, hybrid_state=other)
     log = folder / f"{other}.log"
     try:
@@ -144,42 +142,30 @@ def _run_other_states(
 
 
 def _run_plain(
-    request: VerifyRequest, drafted: Drafted, others: Measured | Check, folder: Path, stage: Stage
-) -> Plain:
-    prompts, mine = request.prompts.ids, drafted.greedy.texts
+    request: VerifyRequest, greedy: Measured, contexts: Sequence[list[int]], others: Measured | Check,
+    folder: Path, stage: Stage,
+) -> tuple[
+    list[texts.Divergence], list[texts.Divergence], list[dict[distribution.Leaf, float]], Measured
+]:  # fmt: skip
+    """Run the target without a draft.
+
+    Returns:
+        Where the drafted texts diverge from its own, and from those with the other scheme; the chances
+        of what follows each context; and samples.
+    """
+    prompts, mine = request.prompts.ids, greedy.texts
     arguments, log = plain_arguments(request), folder / "without_draft.log"
     with start("the engine without a draft", arguments, log, stage, plugin=False) as engine:
-        greedy = load_in(engine, _greedy(request), "Texts without a draft", stage)
+        own = load_in(engine, _greedy(request), "Texts without a draft", stage)
         ask = partial(engine.logprobs, top=texts.TOP)
-        mine_and_plain = texts.divergences(mine, greedy.texts)
         between = texts.divergences(mine, others.texts) if isinstance(others, Measured) else []
         branches = partial(engine.logprobs, top=distribution.BRANCHES)
-        return Plain(
-            texts.with_gaps(mine_and_plain, prompts, mine, ask),
+        return (
+            texts.with_gaps(texts.divergences(mine, own.texts), prompts, mine, ask),
             texts.with_gaps(between, prompts, mine, ask),
-            [distribution.tree(context, branches) for context in drafted.contexts],
-            load_in(engine, _sampled(request, drafted.contexts), "Samples without a draft", stage),
+            [distribution.tree(context, branches) for context in contexts],
+            load_in(engine, _sampled(request, contexts), "Samples without a draft", stage),
         )
-
-
-def _judge_samples(drafted: Drafted, plain: Plain) -> Check:
-    return distribution.judge_distribution(
-        _fit(drafted.samples, plain.trees),
-        _fit(plain.samples, plain.trees),
-        samples=len(drafted.samples.answers),
-        accepted=sum(drafted.samples.accepted),
-    )
-
-
-def _judge_states(
-    request: VerifyRequest, drafted: Drafted, others: Measured | Check, plain: Plain
-) -> Check:
-    if isinstance(others, Check):
-        return others
-    assert drafted.scheme is not None
-    return texts.judge_states(
-        drafted.greedy, others, plain.state_divergences, served=drafted.scheme, bound=tie_bound(request)
-    )
 
 
 def _fit(sampled: Measured, trees: Sequence[dict[distribution.Leaf, float]]) -> distribution.Fit:
@@ -233,6 +219,5 @@ def _report(request: VerifyRequest, checked: CheckResult, checks: Sequence[Check
         "max_tokens": request.max_tokens, "concurrency": request.concurrency,
         "samples": request.samples, "tie_gap": tie_bound(request), "versions": versions(),
         "engine": dict(request.engine), "eagle_ext": dict(request.options),
-        "left_out": left_out(request),
     }  # fmt: skip
     return VerifyReport(request.check.draft, request.target, request.k, tuple(checks), settings)

@@ -70,8 +70,6 @@ def print_verification(report: VerifyReport, console: Console) -> None:
         found += [Text(printable(line), style="dim") for line in check.details]
         table.add_row(check.name, Text(check.verdict.value, style=_STYLES[check.verdict]), Group(*found))
     console.print(table)
-    if (without := report.settings["left_out"]) is not None:
-        console.print(without, markup=False)
     console.print(_conclusion(report))
 
 

@@ -26,7 +26,7 @@ _ROUNDING = 1e-5  # of logprobs: logits two steps apart have a gap of 0.25, and 
 TOP = 5  # tokens whose logprobs are asked for
 STATES = "hybrid states"
 Scheme = Literal["replay", "per_token"]
-_SCHEMES: Mapping[Scheme, str] = {"replay": "replay", "per_token": "one state block per draft token"}
+SCHEMES: Mapping[Scheme, str] = {"replay": "replay", "per_token": "one state block per draft token"}
 # All that this package refuses begins so, after an error's name or pydantic's "Value error".
 _REFUSAL = re.compile(r"[Ee]rror[:,] vllm-eagle-ext: (.+)")
 
@@ -109,11 +109,6 @@ def other_scheme(scheme: Scheme) -> Scheme:
     return "per_token" if scheme == "replay" else "replay"
 
 
-def scheme_name(scheme: Scheme) -> str:
-    """Name the scheme as messages do."""
-    return _SCHEMES[scheme]
-
-
 def judge_failure(error: EngineFailedError, scheme: Scheme, log: str = "") -> Check:
     """Report that an engine with the other scheme did not start or ended.
 
@@ -124,20 +119,18 @@ def judge_failure(error: EngineFailedError, scheme: Scheme, log: str = "") -> Ch
     """
     said, told_before = str(error.value), log or "\n".join([error.remedy, *error.more])
     if refusal := _REFUSAL.search(said) or _REFUSAL.search(told_before):
-        return not_applicable(STATES, f"{scheme_name(scheme)} cannot be had here: {refusal.group(1)}")
+        return not_applicable(STATES, f"{SCHEMES[scheme]} cannot be had here: {refusal.group(1)}")
     reason, _ = cause_of((said.splitlines() or [""])[0], told_before.splitlines())
-    return not_applicable(
-        STATES, f"the engine with {scheme_name(scheme)}, to compare with, ended: {reason}"
-    )
+    return not_applicable(STATES, f"the engine with {SCHEMES[scheme]}, to compare with, ended: {reason}")
 
 
 def judge_states(
     mine: Measured, theirs: Measured, found: list[Divergence], *, served: Scheme, bound: float
 ) -> Check:
     """Compare both schemes; `found` is where their texts diverge, with the target's gaps."""
-    without = f"with {scheme_name(other_scheme(served))}"
+    without = f"with {SCHEMES[other_scheme(served)]}"
     check = judge_texts(STATES, found, mine.texts, bound=bound, without=without)
-    said = f"Served with {scheme_name(served)}: {check.said}"
+    said = f"Served with {SCHEMES[served]}: {check.said}"
     counters = [[one.drafts, *one.accepted] for one in (mine, theirs)]
     figures = {
         **check.figures,
@@ -148,7 +141,7 @@ def judge_states(
         return replace(check, said=said, figures=figures)
     if counters[0] != counters[1]:
         details = [
-            f"{scheme_name(one)}: drafts, accepted {row}"
+            f"{SCHEMES[one]}: drafts, accepted {row}"
             for one, row in zip((served, other_scheme(served)), counters, strict=True)
         ]
         details.append(

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from vllm_eagle_ext.checkpoint import Inspection, Severity
+from vllm_eagle_ext.checkpoint import Severity
 from vllm_eagle_ext.checkpoint.consequences import consequences
-from vllm_eagle_ext.checkpoint.findings import Finding
 from vllm_eagle_ext.errors import sentence
 from vllm_eagle_ext.preflight.check import CheckResult
 
@@ -55,28 +54,26 @@ def not_applicable(name: str, reason: str) -> Check:
 
 
 def judge_preflight(checked: CheckResult) -> Check:
-    found, spec = checked.inspection, checked.inspection.spec
-    if spec is None and found.is_passed_through:
+    inspection, spec = checked.inspection, checked.inspection.spec
+    if spec is None and inspection.is_passed_through:
         return not_applicable(PREFLIGHT, "not one of this package's drafts: vLLM serves it unchecked")
-    heard = (finding for finding in found.findings if finding.follows_from is None)
-    told = [finding for finding in heard if finding.severity is not Severity.NOTE]
-    lines = [line for finding in told for line in _finding_lines(finding)]
-    said = f"The draft would be refused: {_error_count(found)}."
-    if not found.errors and spec is not None:
+    lines: list[str] = []
+    for finding in inspection.findings:
+        if finding.follows_from is None and finding.severity is not Severity.NOTE:
+            problem = finding.problem
+            head = f"{finding.severity.value} {finding.rule}: "
+            lines += [
+                head + sentence(problem.field, problem.value),
+                *(f"  {x}" for x in problem.details),
+            ]
+    if inspection.errors or spec is None:
+        count, follow = len(inspection.causes), consequences(inspection.errors)
+        errors = f"{count} error{'s' * (count > 1)}" + (f", {follow}" if follow else "")
+        said = f"The draft would be refused: {errors}."
+    else:
         layer_ids = list(spec.aux_layers.layer_ids)
         said = f"{spec.title}" + (
             f", inputs of layers {layer_ids} of {checked.target.num_layers}." * bool(layer_ids)
         )
-    figures = {"findings": [{"rule": f.rule, "severity": f.severity.value} for f in found.findings]}
-    return Check(PREFLIGHT, verdict(not found.errors), said, tuple(lines), figures)
-
-
-def _error_count(found: Inspection) -> str:
-    count, follow = len(found.causes), consequences(found.errors)
-    return f"{count} error{'s' * (count > 1)}" + (f", {follow}" if follow else "")
-
-
-def _finding_lines(finding: Finding) -> Iterator[str]:
-    problem = finding.problem
-    yield f"{finding.severity.value} {finding.rule}: {sentence(problem.field, problem.value)}"
-    yield from (f"  {line}" for line in problem.details)
+    findings = [{"rule": each.rule, "severity": each.severity.value} for each in inspection.findings]
+    return Check(PREFLIGHT, verdict(not inspection.errors), said, tuple(lines), {"findings": findings})

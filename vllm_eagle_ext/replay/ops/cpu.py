@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from vllm import _custom_ops as ops
 
-from vllm_eagle_ext.replay.ops.host_tables import as_int64, from_last_column, prepare, row_starts
 from vllm_eagle_ext.replay.ops.types import (
     NULL_BLOCK,
     Align,
@@ -45,6 +44,52 @@ def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: tor
     record = [rows.key.flatten(1), rows.value.flatten(1), rows.a, rows.b]
     cache.records.index_put_(tables.row_places, torch.cat(record, dim=-1))
     out[:count] = _recur(rows, gating, cache.state, tables.columns, tables.from_last, tables.starts)
+
+
+def prepare(batch: Batch, rows_per_request: int) -> Batch:
+    """Add the tables of vLLM's C++ kernel to a batch, once a step for all layers. With numpy: its small
+    operations cost a fraction of torch's.
+
+    Args:
+        rows_per_request: T. Rows of padding, if there are any, must stand after all others.
+    """
+    groups = (batch.of_group(group) for group in range(batch.groups))
+    return batch._replace(tables=tuple(_tables_of(each, rows_per_request) for each in groups))
+
+
+def _tables_of(batch: Batch, rows_per_request: int) -> HostTables:
+    assert batch.scratch is not None
+    active = np.flatnonzero(batch.state_blocks.numpy() > NULL_BLOCK)
+    blocks, scratch = batch.state_blocks.numpy()[active], batch.scratch.numpy()[active]
+    lengths = np.diff(batch.starts.numpy())[active]
+    starts = _row_starts(lengths)
+    request = np.repeat(np.arange(len(active)), lengths)
+    offset = np.arange(len(request)) - starts[request]
+    columns = np.repeat(scratch[:, None], rows_per_request + 1, axis=1)
+    columns[:, -1] = blocks
+    return HostTables(
+        active, blocks, request, offset,
+        (_as_int64(blocks[request]), _as_int64(offset)), torch.from_numpy(starts),
+        *_from_last_column(columns),
+        torch.from_numpy(blocks), torch.ones(len(blocks), dtype=torch.int32),
+    )  # fmt: skip
+
+
+def _row_starts(lengths: np.ndarray) -> np.ndarray:
+    """Return the first row of each request, then the number of rows: [R] -> [R + 1] int32."""
+    starts = np.zeros(len(lengths) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=starts[1:])
+    return starts
+
+
+def _from_last_column(columns: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the table, and what makes the kernel load each state from its last column."""
+    last = np.full(len(columns), columns.shape[1], dtype=np.int32)
+    return torch.from_numpy(columns), torch.from_numpy(last)
+
+
+def _as_int64(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array.astype(np.int64))
 
 
 def gather_blocks(tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
@@ -132,8 +177,8 @@ class Commit:
         count = plan.rows_to_commit.numpy()[tables.active]
         kept = tables.offset < count[tables.request]
         places = tuple(torch.from_numpy(part.numpy()[kept]) for part in tables.row_places)
-        starts = torch.from_numpy(row_starts(count))
-        columns, from_last = from_last_column(_commit_columns(tables, plan, count))
+        starts = torch.from_numpy(_row_starts(count))
+        columns, from_last = _from_last_column(_commit_columns(tables, plan, count))
         moves = _conv_moves(tables, plan, count, self._history)
         for cache, gating in layers:
             rows = _rows(cache.records[places], cache.state)
@@ -171,7 +216,7 @@ def _conv_moves(
     places = np.arange(history)
     return [
         tuple(
-            as_int64(array)
+            _as_int64(array)
             for array in (
                 tables.state_blocks[of][:, None],
                 (length[of] - 1)[:, None] + places,

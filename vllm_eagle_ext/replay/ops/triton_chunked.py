@@ -16,19 +16,41 @@ from collections.abc import Sequence
 import torch
 import triton  # type: ignore[import-untyped]
 
-from vllm_eagle_ext.memory import chunked_kernels
 from vllm_eagle_ext.replay.ops import triton as sequential
+from vllm_eagle_ext.replay.ops.triton import launch_verify, layer_sizes, programs
 from vllm_eagle_ext.replay.ops.triton_chunked_kernels import _apply_states, _verify
-from vllm_eagle_ext.replay.ops.triton_launch import launch_verify, layer_sizes, programs
 from vllm_eagle_ext.replay.ops.triton_plan import plan, steps
 from vllm_eagle_ext.replay.ops.types import Batch, CommitPlan, Gating, Rows, StateCache
 
 __all__ = ["Commit", "plan", "verify"]
 
+LEAST_WIDTH = 16  # rows and columns of a tensor core's product
+MOST_ROWS = 64
+DTYPES = (torch.bfloat16, torch.float16)  # of rows; sums of three bf16 parts hold either exactly
 COLUMNS_AT_A_TIME = 32
 FEW_HEADS = 128  # value heads of a launch, below which a head is shared among more programs
 VERIFY = {"num_warps": 4, "STAGES": 3}
 COMMIT = {"num_warps": 4, "STAGES": 3}
+
+
+def unsupported_reason(
+    key_width: int, value_width: int, rows: int, dtype: torch.dtype, state_dtype: torch.dtype
+) -> str | None:
+    """Say why these kernels cannot run a layer; None: they can.
+
+    Args:
+        rows: of a request in a step, 1 + K at most.
+        dtype: of rows.
+    """
+    if key_width % LEAST_WIDTH or value_width % LEAST_WIDTH:
+        return f"heads are {key_width} and {value_width} wide, allowed are multiples of {LEAST_WIDTH}"
+    if rows > MOST_ROWS:
+        return f"a step has up to {rows} rows of a request, allowed are {MOST_ROWS}"
+    if dtype not in DTYPES:
+        return f"rows are {dtype}, allowed are bfloat16 and float16"
+    if state_dtype not in (torch.float32, *DTYPES):
+        return f"states are {state_dtype}, allowed are float32, bfloat16 and float16"
+    return None
 
 
 def _sizes_for(cache: StateCache, requests: int, layers: int = 1) -> dict[str, int]:
@@ -36,13 +58,13 @@ def _sizes_for(cache: StateCache, requests: int, layers: int = 1) -> dict[str, i
     depends only on its layers and the padded number of requests, so that a graph may hold it."""
     sizes = layer_sizes(cache)
     rows, DK, DV = cache.records.shape[1], sizes["DK"], sizes["DV"]
-    reason = chunked_kernels.unsupported_reason(DK, DV, rows, cache.records.dtype, cache.state.dtype)
+    reason = unsupported_reason(DK, DV, rows, cache.records.dtype, cache.state.dtype)
     if reason:
         raise ValueError(reason)
     BV = 128 if layers * requests * sizes["HV"] >= FEW_HEADS else 32
     return {
         **sizes,
-        "ROWS": max(triton.next_power_of_2(rows), chunked_kernels.LEAST_WIDTH),
+        "ROWS": max(triton.next_power_of_2(rows), LEAST_WIDTH),
         "BD": min(triton.next_power_of_2(DK), COLUMNS_AT_A_TIME),
         "BV": min(triton.next_power_of_2(DV), BV),
     }

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
-NULL_BLOCK = 0  # block 0 of vLLM's cache belongs to nobody: a request there is padding, and not touched
+NULL_BLOCK = 0  # block 0 of vLLM's cache belongs to no request: one there is padding, and not touched
 
 
 class Rows(NamedTuple):
@@ -171,6 +171,12 @@ class Step(NamedTuple):
     num_computed: torch.Tensor | None  # with `align`: as in `Align`
     ones: torch.Tensor  # [R] int32, for vLLM's convolution: conv states, too, are committed ones
     built: dict[int, Batch]  # of all groups that take part, by number; the groups share it
+
+
+class PaddingBatch(Protocol):
+    """Makes a batch of requests that are padding, gathered as a step's own."""
+
+    def __call__(self, rows_of: torch.Tensor | None, requests: int = 1) -> Batch: ...
 
 
 class CommitKernel(Protocol):

@@ -25,9 +25,8 @@ from vllm_eagle_ext.memory.state_scheme import OPTION
 from vllm_eagle_ext.replay.ops.types import ReplayKernels
 from vllm_eagle_ext.replay.platform_ops import replay_ops
 from vllm_eagle_ext.replay.self_check.compared import Kernels, run
-from vllm_eagle_ext.replay.self_check.per_token import cpu_kernel, gpu_kernel
 from vllm_eagle_ext.replay.self_check.results import KernelCheck
-from vllm_eagle_ext.replay.self_check.step import Shapes
+from vllm_eagle_ext.replay.self_check.step import Shapes, cpu_kernel, gpu_kernel
 
 logger = get_logger(__name__)
 

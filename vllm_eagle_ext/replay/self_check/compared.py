@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from vllm_eagle_ext.replay.ops import reference
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, ReplayKernels
-from vllm_eagle_ext.replay.self_check.per_token import PerToken, PerTokenKernel, run_per_token
 from vllm_eagle_ext.replay.self_check.results import (
     KernelCheck,
     Part,
@@ -24,7 +21,16 @@ from vllm_eagle_ext.replay.self_check.results import (
     is_device_lost,
     relative_error,
 )
-from vllm_eagle_ext.replay.self_check.step import MadeStep, Shapes, copy_of, empty_plan, make_step
+from vllm_eagle_ext.replay.self_check.step import (
+    MadeStep,
+    PerToken,
+    PerTokenKernel,
+    Shapes,
+    copy_of,
+    empty_plan,
+    make_step,
+    run_per_token,
+)
 
 # Kernels that sum in another order than vLLM's may err so many times as much as vLLM's own, which is
 # itself compared with fp64. Over 256 steps the tests hold them to 1.5; one step of a few rows scatters
@@ -61,46 +67,17 @@ def run(kernels: Kernels, shapes: Shapes, device: torch.device, seed: int = 0) -
     started = time.perf_counter()
     parts: tuple[Part, ...] = ()
     error, is_lost = None, False
-    with compile_time() as compiling:
-        try:
-            with torch.device("cpu"):  # vLLM builds models where another one is the default
-                for requests in kernels.batches(shapes):
-                    step = make_step(shapes, device, requests, seed)
-                    parts += tuple(_compare_step(kernels, shapes, step))
-        except Exception as raised:  # noqa: BLE001 - whatever it is, these kernels do not serve
-            error, is_lost = error_line(raised), is_device_lost(raised, device)
-        compiled = compiling()
-    milliseconds = 1e3 * (time.perf_counter() - started)
-    return KernelCheck(
-        kernels=kernels.name, shapes=str(shapes), parts=parts, milliseconds=milliseconds - compiled,
-        compile_milliseconds=compiled, error=error, device_lost=is_lost,
-    )  # fmt: skip
-
-
-@contextmanager
-def compile_time() -> Iterator[Callable[[], float]]:
-    """Yield what tells the milliseconds for which kernels have been compiled, or read from Triton's
-    cache, since then. Whoever else listens goes on doing so. Where no Triton is loaded there are none.
-    """
-    if "triton" not in sys.modules:
-        yield lambda: 0.0
-        return
-    from triton import knobs  # type: ignore[import-untyped]
-
-    microseconds = 0
-    others = knobs.compilation.listener
-
-    def listen(*args: Any, times: Any, **kwargs: Any) -> None:
-        nonlocal microseconds
-        microseconds += times.total
-        if others is not None:
-            others(*args, times=times, **kwargs)
-
-    knobs.compilation.listener = listen
     try:
-        yield lambda: microseconds / 1e3
-    finally:
-        knobs.compilation.listener = others
+        with torch.device("cpu"):  # vLLM builds models where another one is the default
+            for requests in kernels.batches(shapes):
+                step = make_step(shapes, device, requests, seed)
+                parts += tuple(_compare_step(kernels, shapes, step))
+    except Exception as raised:  # noqa: BLE001 - whatever it is, these kernels do not serve
+        error, is_lost = error_line(raised), is_device_lost(raised, device)
+    return KernelCheck(
+        kernels=kernels.name, shapes=str(shapes), parts=parts, error=error, device_lost=is_lost,
+        milliseconds=1e3 * (time.perf_counter() - started),
+    )  # fmt: skip
 
 
 def _compare_step(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Iterator[Part]:

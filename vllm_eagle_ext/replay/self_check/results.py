@@ -53,8 +53,7 @@ class KernelCheck:
     kernels: str  # "sequential", "chunked"
     shapes: str
     parts: tuple[Part, ...] = ()
-    milliseconds: float = 0.0  # without compilation
-    compile_milliseconds: float = 0.0
+    milliseconds: float = 0.0
     error: str | None = None  # of a kernel that raised
     device_lost: bool = False  # after that error nothing runs any more in this process
 
@@ -74,10 +73,7 @@ class KernelCheck:
             return "; ".join(wrong)
         bounded = [str(part) for part in self.parts if part.limit is not None]
         equal = "all bits as vLLM's own" if not bounded else "; ".join(bounded)
-        more = ""
-        if self.compile_milliseconds:
-            more = f", and {self.compile_milliseconds:.0f} ms in which Triton compiled"
-        return f"{equal} ({self.milliseconds:.0f} ms{more})"
+        return f"{equal} ({self.milliseconds:.0f} ms)"
 
 
 class KernelError(Exception):

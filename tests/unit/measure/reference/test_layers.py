@@ -60,14 +60,6 @@ CHANGES: dict[str, Callable[[Draft], None]] = {
 }
 
 
-@pytest.mark.parametrize("family", ["native", "post-norm"])
-@pytest.mark.parametrize("change", CHANGES)
-def test_rows(family, change, tmp_path, target):
-    draft = valid_draft(family)
-    CHANGES[change](draft)
-    assert_equal_rows(both(draft, tmp_path, target))
-
-
 @pytest.mark.parametrize("change", sorted(CHANGES.keys() - {"as_it_is", "window_beyond_the_text"}))
 @torch.inference_mode()
 def test_each_change_shows(change, tmp_path, target):
@@ -108,14 +100,6 @@ def speculators_default(layers: int = 1) -> Draft:
     return draft
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_speculators_default(tmp_path, layers, target):
-    one = both(speculators_default(layers), tmp_path, target)
-    assert one.reference.norm_output
-    assert one.reference.norm_before_residual
-    assert_equal_rows(one)
-
-
 @torch.inference_mode()
 def chain(one: Both, start: int, *, normed: bool) -> list[int]:
     """K tokens from row `start`, one pass over all rows each."""
@@ -138,14 +122,21 @@ def assert_equal_chains(one: Both, *, normed: bool) -> None:
 
 @pytest.mark.parametrize("family", ["native", "post-norm"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_chains(family, change, tmp_path, target):
+def test_rows_and_chains(family, change, tmp_path, target):
     draft = valid_draft(family)
     CHANGES[change](draft)
-    assert_equal_chains(both(draft, tmp_path, target), normed=family == "post-norm")
+    one = both(draft, tmp_path, target)
+    assert_equal_rows(one)
+    assert_equal_chains(one, normed=family == "post-norm")
 
 
-def test_chains_of_speculators_default(tmp_path, target):
-    assert_equal_chains(both(speculators_default(), tmp_path, target), normed=True)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_speculators_default(tmp_path, layers, target):
+    one = both(speculators_default(layers), tmp_path, target)
+    assert one.reference.norm_output
+    assert one.reference.norm_before_residual
+    assert_equal_rows(one)
+    assert_equal_chains(one, normed=True)
 
 
 def p_eagle(**flags: bool) -> Draft:

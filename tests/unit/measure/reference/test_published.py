@@ -16,13 +16,14 @@ from vllm_eagle_ext.checkpoint.registry import families
 from vllm_eagle_ext.checkpoint.rope_config import Rope
 from vllm_eagle_ext.checkpoint.vocabulary import Vocabulary
 from vllm_eagle_ext.families.eagle3.names import QWEN3_DRAFTER
+from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
 from vllm_eagle_ext.measure.reference.published import (
     NotComputedError,
     load_reference,
     unsupported_reason,
 )
-from vllm_eagle_ext.measure.reference.walk import DFlashWalk, load_target
+from vllm_eagle_ext.measure.reference.walk import embeddings_and_head, load_target
 from vllm_eagle_ext.preflight.check import CheckRequest, run_check
 
 TARGETS = {"native": "target", "postnorm": "target", "gated": "target", "dflash": "hybrid_target"}
@@ -62,11 +63,11 @@ def test_the_spec_reads_what_the_file_says(draft, target):
 def test_dflash_reads_its_layers():
     target, spec = load_target(TINY / "hybrid_target"), spec_of("dflash")
     assert differing(
-        load_reference(spec, TINY / "dflash", target).reference,
-        DFlashWalk.load(TINY / "dflash", target).reference,
+        load_reference(spec, TINY / "dflash", target),
+        DFlashReference.load(TINY / "dflash", *embeddings_and_head(target)),
     ) == []  # fmt: skip
     causal = replace(spec, layers=(LayerAttention(64, True),) * 2)
-    other = load_reference(causal, TINY / "dflash", target).reference
+    other = load_reference(causal, TINY / "dflash", target)
     assert (list(other.causal), list(other.windows)) == ([True] * 2, [64] * 2)
 
 
@@ -128,25 +129,22 @@ def test_a_tensor_that_is_not_computed_with(tmp_path, family):
         loaded(draft, tmp_path, strict=False)
 
 
-def test_a_norm_that_its_flag_does_not_mention(tmp_path):
-    draft = valid_draft("post-norm")
-    del draft.config["fc_norm"]
-    with pytest.raises(NotComputedError, match=r"fc_norm\.0\.weight"):
-        loaded(draft, tmp_path, strict=False)
-
-
-@pytest.mark.parametrize("family", ["native", "dflash"])
-def test_a_rope_that_is_not_computed(tmp_path, family):
+@pytest.mark.parametrize(
+    ("family", "changes", "said"),
+    [
+        ("post-norm", {"fc_norm": None}, r"fc_norm\.0\.weight"),  # a norm that no flag mentions
+        ("native", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic'"),
+        ("dflash", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic'"),
+        ("dflash", {}, r"mask_embedding\.pt"),  # next to the weights
+    ],
+)
+def test_what_is_not_computed(tmp_path, family, changes, said):
     draft = valid_draft(family)
-    draft.config["rope_scaling"] = {"rope_type": "dynamic", "factor": 2.0}
-    with pytest.raises(NotComputedError, match="'dynamic'"):
-        loaded(draft, tmp_path)
-
-
-def test_an_embedding_of_the_mask_beside_the_weights(tmp_path):
-    torch.save(torch.ones(64), tmp_path / "mask_embedding.pt")
-    with pytest.raises(NotComputedError, match=r"mask_embedding\.pt"):
-        loaded(valid_draft("dflash"), tmp_path)
+    draft.config = {k: v for k, v in (draft.config | changes).items() if v is not None}
+    if not changes:
+        torch.save(torch.ones(64), tmp_path / "mask_embedding.pt")
+    with pytest.raises(NotComputedError, match=said):
+        loaded(draft, tmp_path, strict=False)
 
 
 @pytest.mark.parametrize("family", ["native", "post-norm", "speculators", "p-eagle", "dflash"])
@@ -183,5 +181,5 @@ def test_dflash_with_a_vocabulary_of_its_own(tmp_path):
     states = [torch.randn(6, 64) for _ in range(3)]
     rows = reference.true_rows([1, 2, 3, 4, 5, 6], states)
     found = reference.draft(3, 4, rows).tokens
-    rows_of_head = reference.reference.logits(rows[1][:4], 5, 4).argmax(-1)
+    rows_of_head = reference.logits(rows[1][:4], 5, 4).argmax(-1)
     assert found == kept[rows_of_head].tolist()

@@ -34,7 +34,7 @@ def test_a_row_sees_the_last_tokens(causal, tmp_path):
     """Of one layer: through a second one a row would see what the other rows of its block saw."""
     spec = inspect(valid_draft("dflash"), tmp_path, draft_window=WINDOW).spec
     walk = load_reference(spec, tmp_path, tiny_target())
-    dflash = replace(walk.reference, layers=1, causal=(causal,))
+    dflash = replace(walk, layers=1, causal=(causal,))
     states = torch.randn(ROWS, dflash.lm_head.shape[-1], generator=torch.Generator().manual_seed(3))
     for row, positions in enumerate(seen_by(dflash, states)):
         assert positions == list(range(ROWS + row - WINDOW + 1, ROWS))

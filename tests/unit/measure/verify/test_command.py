@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -25,7 +26,7 @@ def asked(*arguments: str, monkeypatch):
 
     def run_verify(request, *_):
         found.append(request)
-        return VerifyReport("d", "t", request.k, (), {"left_out": None})
+        return VerifyReport("d", "t", request.k, ())
 
     monkeypatch.setattr(run, "run_verify", run_verify)
     given = [str(TINY / "postnorm"), "--target", str(TINY / "target"), "--json"]
@@ -43,12 +44,9 @@ def test_quick(monkeypatch):
     other = asked("--quick", *typed, monkeypatch=monkeypatch)
     assert (len(other.prompts.ids), other.max_tokens, other.samples) == (3, 64, 300)
     assert other.engine["enforce_eager"] is False
-
-
-def test_not_quick(monkeypatch):
-    one = asked(monkeypatch=monkeypatch)
-    assert (len(one.prompts.ids), one.max_tokens, one.samples) == (20, 64, 1000)
-    assert dict(one.engine) == {}
+    usual = asked(monkeypatch=monkeypatch)
+    assert (len(usual.prompts.ids), usual.max_tokens, usual.samples) == (20, 64, 1000)
+    assert dict(usual.engine) == {}
 
 
 def test_the_check_is_of_the_engine_that_starts(monkeypatch):
@@ -69,33 +67,20 @@ def test_no_number_of_ranks(report, ranks):
     assert "tensor_parallel_size" in json.loads(result.stdout)["error"]
 
 
-@pytest.mark.parametrize(("passed", "stays"), [(True, False), (False, True)])
-def test_logs_stay_unless_all_passed(capsys, passed, stays):
-    with Logs() as kept:
-        (kept.folder / "log").write_text("x")
+@pytest.mark.parametrize(
+    ("logged", "passed", "error", "stays"),
+    [(True, True, None, False), (True, False, None, True), (True, False, KeyboardInterrupt, True),
+     (False, False, None, False)],
+)  # fmt: skip
+def test_logs_stay_unless_all_passed(capsys, logged, passed, error, stays):
+    with suppress(KeyboardInterrupt), Logs() as kept:
+        if logged:
+            (kept.folder / "log").write_text("x")
         kept.passed = passed
+        if error:
+            raise error
     assert kept.folder.exists() == stays
     assert (str(kept.folder) in capsys.readouterr().err) == stays
-
-
-def stop_within(kept: Logs) -> None:
-    with kept:
-        (kept.folder / "log").write_text("x")
-        raise KeyboardInterrupt
-
-
-def test_logs_stay_after_an_error(capsys):
-    kept = Logs()
-    with pytest.raises(KeyboardInterrupt):
-        stop_within(kept)
-    assert (kept.folder / "log").exists()
-    assert str(kept.folder) in capsys.readouterr().err
-
-
-def test_a_folder_without_logs_goes():
-    with Logs() as kept:
-        pass
-    assert not kept.folder.exists()
 
 
 def verify(*arguments: str):

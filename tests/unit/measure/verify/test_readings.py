@@ -73,35 +73,30 @@ def test_a_share_and_its_error():
     assert row.share(1) == 0.8
     assert row.error(1) == pytest.approx((0.8 * 0.2 / 500) ** 0.5, rel=0.02)
     assert Acceptance(True, 5, (0, 0)).share(1) == 0
+    assert row.rates == [0.5, 0.4, 0.001]
+    assert row.acceptance_length == pytest.approx(1.901)
 
 
-def test_rates_and_tau():
-    row = Acceptance("concat", 10, (8, 5, 1))
-    assert row.rates == [0.8, 0.5, 0.1]
-    assert row.acceptance_length == pytest.approx(2.4)
-
-
-def shown(answer: Comparison) -> str:
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (layouts(150, 20), ('{"eagle_ext": {"gate_layout": "interleaved"}}', "0.75")),
+        (layouts(100, 99), ("--num-prompts",)),
+        (layouts(36, 2, 600), ("something else",)),
+        (layouts(150, 20, aux_layers="input"), ('"aux_layers": "input"',)),
+        (
+            feedback((400, 180, 60), (400, 300, 220)),
+            ('{"eagle_ext": {"norm_output": false}}', "0.750 ± 0.022",
+             "Before position 2 both draft the same tokens."),
+        ),
+    ],
+    ids=["the option to paste", "too close", "low rates", "other options", "the feedback to paste"],
+)  # fmt: skip
+def test_what_is_shown(answer, words):
     console = Console(width=100, record=True)
     print_answer(answer, console)
-    return " ".join(console.export_text().split())
-
-
-def test_the_option_to_paste_is_shown():
-    text = shown(layouts(150, 20))
-    assert '{"eagle_ext": {"gate_layout": "interleaved"}}' in text
-    assert "0.75" in text
-
-
-def test_the_feedback_to_paste_is_shown():
-    text = shown(feedback((400, 180, 60), (400, 300, 220)))
-    assert '{"eagle_ext": {"norm_output": false}}' in text
-    assert "0.750 ± 0.022" in text
-    assert "Before position 2 both draft the same tokens." in text
-
-
-def test_too_close_says_what_to_do():
-    assert "--num-prompts" in shown(layouts(100, 99))
+    text = " ".join(console.export_text().split())
+    assert [word for word in words if word not in text] == []
 
 
 TINY = ["--target", str(ROOT / "examples/tiny/target"), "--json"]
@@ -119,23 +114,22 @@ def test_a_draft_that_cannot_be_read(tmp_path, asked):
     assert "config.json" in error_of(str(tmp_path), *asked)
 
 
-def test_a_draft_without_a_gate_starts_no_engine():
-    assert "gate of the draft" in error_of(str(ROOT / "examples/tiny/postnorm"), *GATE)
-
-
-def test_a_draft_that_feeds_nothing_back_starts_no_engine():
-    target = ["--target", str(ROOT / "examples/tiny/hybrid_target"), *FED[2:]]
-    said = error_of(str(ROOT / "examples/tiny/dflash"), *target)
-    assert "is 'DFlash'. Allowed: EAGLE-3" in said
-
-
-def test_one_token_shows_no_feedback():
-    said = error_of(str(ROOT / "examples/tiny/postnorm"), *FED, "-k", "1")
-    assert "num_speculative_tokens is 1. Allowed: at least 2" in said
-
-
-def test_one_question_at_a_time():
-    assert "both" in error_of(str(ROOT / "examples/tiny/gated"), *GATE, "--feedback")
+@pytest.mark.parametrize(
+    ("draft", "asked", "words"),
+    [
+        ("postnorm", GATE, "gate of the draft"),
+        ("postnorm", [*FED, "-k", "1"], "num_speculative_tokens is 1. Allowed: at least 2"),
+        ("gated", [*GATE, "--feedback"], "both"),
+        ("gated", [*GATE, "--engine", '{"max_model_len": -5}'], "interleaved"),  # an engine that fails
+        *(
+            ("gated", [*GATE, "--engine", json.dumps({name: {}})], name)
+            for name in ("model", "speculative_config", "additional_config", "logprobs_mode")
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_refused(draft, asked, words):
+    assert words in error_of(str(ROOT / "examples/tiny" / draft), *asked)
 
 
 @pytest.mark.parametrize("asked", [GATE, FED])
@@ -144,11 +138,6 @@ def test_a_draft_that_would_be_refused_starts_no_engine(asked):
     said = error_of(str(ROOT / "examples/tiny/gated"), *other)
     assert "Allowed" in said
     assert "log" not in said
-
-
-def test_an_engine_that_fails_is_reported():
-    engine = json.dumps({"max_model_len": -5})
-    assert "interleaved" in error_of(str(ROOT / "examples/tiny/gated"), *GATE, "--engine", engine)
 
 
 @pytest.fixture
@@ -193,20 +182,6 @@ def test_quick_applies_to_readings(engines):
 )
 def test_who_feeds_a_state_back(tmp_path, family, fed):
     assert FEEDBACK.is_open(inspect(valid_draft(family), tmp_path).spec) is fed
-
-
-@pytest.mark.parametrize("name", ["model", "speculative_config", "additional_config", "logprobs_mode"])
-def test_what_the_command_decides_itself(name):
-    engine = json.dumps({name: {}})
-    assert name in error_of(str(ROOT / "examples/tiny/gated"), *GATE, "--engine", engine)
-
-
-def test_low_rates_are_not_called_a_success():
-    assert "something else" in shown(layouts(36, 2, 600))
-
-
-def test_the_other_options_are_kept():
-    assert '"aux_layers": "input"' in shown(layouts(150, 20, aux_layers="input"))
 
 
 @pytest.mark.parametrize(

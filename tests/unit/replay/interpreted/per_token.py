@@ -6,7 +6,7 @@ import torch
 
 from tests.unit.replay.cases import DEVICE, PADDING_ROWS, Case, Outcome, conv_states
 from vllm_eagle_ext.replay.ops.types import Gating, Rows
-from vllm_eagle_ext.replay.self_check.per_token import gpu_kernel
+from vllm_eagle_ext.replay.self_check.step import gpu_kernel
 
 
 class PerToken:

@@ -58,47 +58,50 @@ def check_lengths(shape: Shape, lengths: list[int], seed: int) -> None:
     assert differing(many, mine, Outcome(outputs, states, mine.conv)) == set()
 
 
-@pytest.mark.parametrize(("T", "HV"), [(2, 2), (4, 2), (8, 2), (9, 2), (16, 1), (17, 1)])
-def test_every_accept_length(T, HV):
-    check_lengths(Shape(T=T, HV=HV), list(range(1, T + 1)), seed=T)
+BF16, LONG = {"state": torch.bfloat16}, pytest.mark.long
 
 
-@pytest.mark.parametrize("T", [2, 9])
-def test_every_accept_length_of_a_bf16_state(T):
-    check_lengths(Shape(T=T, state=torch.bfloat16), list(range(1, T + 1)), seed=T)
+@pytest.mark.parametrize(
+    ("T", "sizes"),
+    [
+        *((T, {"HV": HV}) for T, HV in [(2, 2), (4, 2), (8, 2), (9, 2), (16, 1), (17, 1)]),
+        (2, BF16),
+        (9, BF16),
+        *(
+            pytest.param(T, {"H": 2, "HV": 4} | state, marks=LONG)
+            for T in (8, 16, 17, 33)
+            for state in ({}, BF16)
+        ),
+    ],
+    ids=str,
+)
+def test_every_accept_length(T, sizes):
+    check_lengths(Shape(T=T, **sizes), list(range(1, T + 1)), seed=T)
 
 
 def test_accept_lengths_of_the_longest_step():
     check_lengths(Shape(T=33, HV=1), [1, 2, 16, 32, 33], seed=33)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("state", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("T", [8, 16, 17, 33])
-def test_every_accept_length_of_grouped_heads(T, state):
-    check_lengths(Shape(T=T, H=2, HV=4, state=state), list(range(1, T + 1)), seed=T)
+RAGGED = [1, PADDING, 4, 0, 2, PADDING], [1, 0, 3, 0, 1, 0]
 
 
-def test_ragged_rows_and_padding():
-    check(case(GROUPED, [1, PADDING, 4, 0, 2, PADDING]), [1, 0, 3, 0, 1, 0])
-
-
-def test_ragged_rows_of_a_bf16_state():
-    check(case(Shape(state=torch.bfloat16), [1, PADDING, 4, 0, 2, PADDING]), [1, 0, 3, 0, 1, 0])
-
-
-def test_rows_in_fp32():
-    check(case(Shape(model=torch.float32), [2, 3]), [2, 1])
-
-
-@pytest.mark.parametrize("gap", [0, 4, 8, 1040])
-def test_block_strides(gap):
-    check(case(Shape(HV=1, gap=gap), [1, 2]), [1, 1])
-
-
-@pytest.mark.parametrize(("DK", "DV"), [(128, 128), (64, 128), (128, 32)])
-def test_published_widths(DK, DV):
-    check(case(Shape(T=3, H=1, HV=1, DK=DK, DV=DV), [3]), [2])
+@pytest.mark.parametrize(
+    ("shape", "counts", "lengths"),
+    [
+        (GROUPED, *RAGGED),
+        (Shape(state=torch.bfloat16), *RAGGED),
+        (Shape(model=torch.float32), [2, 3], [2, 1]),
+        *((Shape(HV=1, gap=gap), [1, 2], [1, 1]) for gap in (0, 4, 8, 1040)),
+        *(  # published widths
+            (Shape(T=3, H=1, HV=1, DK=DK, DV=DV), [3], [2])
+            for DK, DV in [(128, 128), (64, 128), (128, 32)]
+        ),
+    ],
+    ids=str,
+)
+def test_a_step(shape, counts, lengths):
+    check(case(shape, counts), lengths)
 
 
 @pytest.mark.parametrize(("a", "b"), [(60.0, 60.0), (60.0, -60.0), (-60.0, 60.0), (-60.0, -60.0)])

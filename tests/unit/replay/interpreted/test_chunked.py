@@ -41,31 +41,35 @@ def test_every_accept_length_of_every_width(T, state):
     check(Shape(T=T, state=state, **SMALL), [T] * T, list(range(1, T + 1)), seeds=1 + 8 // T)
 
 
-@pytest.mark.parametrize("T", [8, 16, pytest.param(33, marks=FULL)])
-def test_published_widths(T):
-    check(Shape(T=T, H=1, HV=2, DK=128, DV=128), [T], [T - 1], seeds=1)
+def step(shape: Shape, counts: list[int], lengths: list[int], seeds: int = 3, *, full: bool = False):
+    return pytest.param(shape, counts, lengths, seeds, marks=[FULL] if full else [], id=str(shape))
 
 
-@pytest.mark.parametrize(("DK", "DV"), [(16, 16), pytest.param(48, 80, marks=FULL)])
-def test_other_widths(DK, DV):
-    check(Shape(T=5, H=1, HV=2, DK=DK, DV=DV), [5, 2], [4, 2], seeds=2)
-
-
-@pytest.mark.parametrize("model", [torch.bfloat16, pytest.param(torch.float16, marks=FULL)], ids=str)
 @pytest.mark.parametrize(
-    "state", [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=FULL)], ids=str
-)
-def test_dtypes(model, state):
-    check(Shape(T=16, model=model, state=state, **SMALL), [16, 7], [13, 7])
-
-
-def test_ragged_rows_and_padding():
-    check(Shape(T=16, H=1, HV=2, DK=32, DV=16), [1, PADDING, 16, 0, 5, PADDING], [1, 0, 9, 0, 5, 0])
-
-
-@pytest.mark.parametrize("gap", [0, 4, 8, 1040])
-def test_block_strides(gap):
-    check(Shape(T=4, gap=gap), [4, 2], [3, 1])
+    ("shape", "counts", "lengths", "seeds"),
+    [
+        *(  # published widths
+            step(Shape(T=T, H=1, HV=2, DK=128, DV=128), [T], [T - 1], 1, full=T > 16)
+            for T in (8, 16, 33)
+        ),
+        *(  # other widths
+            step(Shape(T=5, H=1, HV=2, DK=DK, DV=DV), [5, 2], [4, 2], 2, full=DK > 16)
+            for DK, DV in [(16, 16), (48, 80)]
+        ),
+        *(
+            step(
+                Shape(T=16, model=model, state=state, **SMALL), [16, 7], [13, 7],
+                full=torch.float16 in (model, state),
+            )
+            for model in (torch.bfloat16, torch.float16)
+            for state in (torch.float32, torch.bfloat16, torch.float16)
+        ),
+        step(Shape(T=16, **SMALL), [1, PADDING, 16, 0, 5, PADDING], [1, 0, 9, 0, 5, 0]),
+        *(step(Shape(T=4, gap=gap), [4, 2], [3, 1]) for gap in (0, 4, 8, 1040)),
+    ],
+)  # fmt: skip
+def test_a_step(shape, counts, lengths, seeds):
+    check(shape, counts, lengths, seeds=seeds)
 
 
 def split_marks(HV: int) -> list[pytest.MarkDecorator]:

@@ -6,17 +6,10 @@ import pytest
 import torch
 
 from tests.unit.replay.cases import DEVICE
-from tests.unit.replay.grouped import assert_equals_one_by_one
-from vllm_eagle_ext.replay.ops import triton as ops
-from vllm_eagle_ext.replay.ops.triton_blocks import gather_blocks
+from vllm_eagle_ext.replay.ops.triton_plan import gather_blocks
 from vllm_eagle_ext.replay.ops.types import BlockPlaces, BlockTables
 
 ROWS, COLUMNS, SIZE = 300, 6, 16  # more requests than one program's
-
-
-@pytest.mark.parametrize("aligned", [False, True], ids=["none", "align"])
-def test_one_commit_for_all_groups(aligned):
-    assert_equals_one_by_one(ops, 5, aligned=aligned)
 
 
 @pytest.mark.parametrize("is_mapped", [False, True], ids=["all", "some"])

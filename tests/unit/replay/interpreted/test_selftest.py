@@ -10,14 +10,13 @@ from vllm.v1.worker.gpu.model_states import recoverssm
 
 from tests.support.broken_kernels import broken
 from tests.unit.replay.cases import DEVICE
-from vllm_eagle_ext.measure.selftest import groups, timing
+from vllm_eagle_ext.measure.selftest import checks, timing
 from vllm_eagle_ext.replay import cache_groups
 from vllm_eagle_ext.replay.on_gpu import GpuOps
 from vllm_eagle_ext.replay.ops import triton, triton_chunked
 from vllm_eagle_ext.replay.ops.types import BlockTables
 from vllm_eagle_ext.replay.self_check.compared import Kernels
-from vllm_eagle_ext.replay.self_check.per_token import gpu_kernel
-from vllm_eagle_ext.replay.self_check.step import Shapes
+from vllm_eagle_ext.replay.self_check.step import Shapes, gpu_kernel
 
 SMALL = Shapes(H=1, HV=1, DK=16, DV=16, T=3)
 HERE = torch.device(DEVICE)
@@ -31,11 +30,11 @@ KERNELS = {
 def _as_on_a_gpu(monkeypatch):
     if DEVICE == "cpu":  # without a device vLLM's own kernel, which the warm-up calls, is no kernel
         monkeypatch.setattr(recoverssm, "_postprocess_recoverssm_align_kernel", mock.MagicMock())
-    monkeypatch.setattr(groups, "replay_ops", GpuOps)
+    monkeypatch.setattr(checks, "replay_ops", GpuOps)
 
 
 def failed(kernels: Kernels) -> set[str]:
-    result = groups.check_groups(kernels, SMALL, HERE, 2)
+    result = checks.check_groups(kernels, SMALL, HERE, 2)
     print(result)
     assert result.error is None
     assert {part.name for part in result.parts} == {
@@ -68,7 +67,7 @@ def test_tables_that_are_read_where_they_were_are_seen(monkeypatch):
         self._addresses = None
         return True
 
-    monkeypatch.setattr(cache_groups.CacheGroups, "_put", put)
+    monkeypatch.setattr(cache_groups.CacheGroups, "_store_table", put)
     assert {"outputs", "cache"} <= failed(KERNELS["sequential"])
 
 

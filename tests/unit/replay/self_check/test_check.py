@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
-import sys
-import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,8 +11,7 @@ from tests.support import breakage
 from tests.support.broken_kernels import SEEN, broken
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.replay.self_check.compared import Kernels, run
-from vllm_eagle_ext.replay.self_check.per_token import cpu_kernel
-from vllm_eagle_ext.replay.self_check.step import Shapes
+from vllm_eagle_ext.replay.self_check.step import Shapes, cpu_kernel
 
 if has_gpu():
     pytest.skip("vLLM's CPU kernels", allow_module_level=True)
@@ -100,34 +95,6 @@ def test_a_kernel_that_raises_is_a_result():
     assert not result.ok
     assert str(result).endswith("failed with RuntimeError: no such, in verify")
     assert not result.device_lost
-
-
-def test_compilation_is_told_apart(monkeypatch):
-    """It is no part of what a start waits for once Triton's cache is filled."""
-    waited = 200
-    compiling = SimpleNamespace(compilation=SimpleNamespace(listener=None))
-
-    def compile_first(*arguments):
-        time.sleep(waited / 1e3)
-        compiling.compilation.listener(src=None, times=SimpleNamespace(total=1e3 * waited))
-        cpu.verify(*arguments)
-
-    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(knobs=compiling))
-    changed = broken(SEQUENTIAL, "no commit").replay
-    changed.verify, changed.Commit = compile_first, cpu.Commit
-    started = time.perf_counter()
-    result = run(SEQUENTIAL._replace(replay=changed), SMALL, CPU)
-    taken = 1e3 * (time.perf_counter() - started)
-    assert result.ok, result
-    assert result.compile_milliseconds == waited
-    assert 0 < result.milliseconds < taken - waited + 1
-    assert f"({result.milliseconds:.0f} ms, and 200 ms in which Triton compiled)" in str(result)
-    assert compiling.compilation.listener is None
-
-
-def test_results_travel_between_ranks():
-    result = run(SEQUENTIAL, SMALL, CPU)
-    assert pickle.loads(pickle.dumps(result)) == result
 
 
 def test_the_run_keeps_its_random_state_and_its_defaults():

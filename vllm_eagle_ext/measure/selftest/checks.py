@@ -1,23 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of many cache groups the way an engine takes them: state blocks gathered from the block tables
-of all groups, one commit after them. Compared with each layer by itself, whose blocks the host looks up.
+"""What an engine does around the kernels, which a worker's check at a start leaves out.
+
+A CUDA graph of verify and commit: every byte of the cache and every output is compared with the same
+step run plainly. And steps of many cache groups: state blocks gathered from the block tables of all
+groups, one commit after them. Compared with each layer by itself, whose blocks the host looks up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 from vllm.config import VllmConfig
 
-from vllm_eagle_ext.measure.selftest.surroundings import kept, result_of
 from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupCommit
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, BlockPlaces, Step
 from vllm_eagle_ext.replay.platform_ops import replay_ops
 from vllm_eagle_ext.replay.self_check.compared import STEP_REQUESTS, Kernels
-from vllm_eagle_ext.replay.self_check.results import KernelCheck, Part, compare_bits
+from vllm_eagle_ext.replay.self_check.results import (
+    KernelCheck,
+    Part,
+    compare_bits,
+    error_line,
+    is_device_lost,
+)
 from vllm_eagle_ext.replay.self_check.step import MadeStep, Shapes, copy_of, empty_plan, make_step
 
 GROUPS = 48  # Qwen3.6-27B with its published DFlash draft: a cache group for each gated delta net
@@ -25,6 +34,104 @@ STEPS = 2  # block tables are known by address from the second one on
 WHOLE = 6  # requests of a batch: four that are verified, and two prompts
 MIXED = [5, 0, 3, 2]  # places of the verified ones among them
 COLUMNS = 2  # of a block table
+
+
+@torch.inference_mode()
+def check_in_a_graph(kernels: Kernels, shapes: Shapes, device: torch.device) -> KernelCheck:
+    """Capture verify and commit on one row per request, replay them on one step and, in the same memory,
+    on another, whose requests have other numbers of rows: vLLM captures graphs for varying widths so."""
+
+    def parts() -> list[Part]:
+        step, other = (make_step(shapes, device, STEP_REQUESTS, seed) for seed in (0, 50))
+        out, run = _plain_run(kernels, shapes, step)
+        first, second = (copy_of(each, shapes) for each in (step, other))
+        graph = torch.cuda.CUDAGraph()
+        run()  # compiles, and fills what is filled once
+        _narrow(step)
+        with torch.cuda.graph(graph):
+            run()
+        found = []
+        for name, fresh in (("in a graph", first), ("with other rows", second)):
+            _refill(step, fresh)
+            out.fill_(float("nan"))
+            graph.replay()
+            torch.cuda.synchronize()
+            found += _beside_plain_run(name, kernels, shapes, fresh, step, out)
+        return found
+
+    return result_of("CUDA graph", kernels, shapes, device, parts)
+
+
+def result_of(
+    name: str, kernels: Kernels, shapes: Shapes, device: torch.device, parts: Callable[[], list[Part]]
+) -> KernelCheck:
+    """Collect the parts of a check; what they raise is a result, too."""
+    plain = KernelCheck(kernels=f"{name}: {kernels.name}", shapes=str(shapes))
+    try:
+        return replace(plain, parts=tuple(parts()))
+    except Exception as raised:  # noqa: BLE001 - the next check must have its turn
+        return replace(plain, error=error_line(raised), device_lost=is_device_lost(raised, device))
+
+
+def _plain_run(
+    kernels: Kernels, shapes: Shapes, step: MadeStep
+) -> tuple[torch.Tensor, Callable[[], None]]:
+    """Return outputs, and what computes them and commits the step."""
+    out, plan = torch.full_like(step.rows.value, float("nan")), empty_plan(step)
+    batch = kernels.prepare(step.batch, shapes.T)
+    apply = kernels.replay.Commit([(step.cache, step.gating, 0)], shapes.W - 1)
+
+    def run() -> None:
+        kernels.replay.verify(step.rows, step.gating, step.cache, batch, out)
+        kernels.replay.plan(batch, step.num_sampled, None, step.align, plan)
+        apply(batch, plan)
+
+    return out, run
+
+
+def _narrow(step: MadeStep) -> None:
+    """Leave each request its first row; the rows after them belong to nobody."""
+    starts = step.batch.starts
+    starts.copy_(torch.arange(len(starts), dtype=starts.dtype, device=starts.device))
+    step.num_sampled.fill_(1)
+
+
+def _refill(step: MadeStep, fresh: MadeStep) -> None:
+    """Give a step the content of another one of the same sizes, where it stands."""
+    for mine, theirs in zip(_inputs(step), _inputs(fresh), strict=True):
+        mine.copy_(theirs)
+    step.whole.copy_(fresh.whole)
+
+
+def _inputs(step: MadeStep) -> tuple[torch.Tensor, ...]:
+    """Return what a graph reads.
+
+    Scratch blocks, and how many tokens were computed, are those of all steps.
+    """
+    batch = step.batch
+    return (
+        *step.rows, *step.gating, batch.state_blocks, batch.starts, step.num_sampled,
+        *step.align.tables.tensors,
+    )  # fmt: skip
+
+
+def _beside_plain_run(
+    name: str, kernels: Kernels, shapes: Shapes, fresh: MadeStep, step: MadeStep, out: torch.Tensor
+) -> list[Part]:
+    """Compare outputs and cache with those of the same step run plainly."""
+    expected, run = _plain_run(kernels, shapes, fresh)
+    run()
+    count = fresh.num_rows
+    return [
+        compare_bits(f"outputs {name}", out[:count], expected[:count]),
+        compare_bits(f"cache {name}", *kept(step, fresh)),
+    ]
+
+
+def kept(step: MadeStep, other: MadeStep) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the bytes of both steps without scratch blocks."""
+    kept = [block for block in range(len(step.whole)) if block not in step.scratch]
+    return step.whole[kept], other.whole[kept]
 
 
 @torch.inference_mode()
@@ -163,8 +270,9 @@ class _AsAnEngine:
     def take(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return outputs, and the blocks of the requests that are not verified, of all groups."""
         first_table, *tables = self.batches.tables
-        first = self.groups.begin(first_table, self.batches.step())
-        steps = [first, *(self.groups.add(group, t, first) for group, t in enumerate(tables, 1))]
+        first = self.groups.first_step(first_table, self.batches.step())
+        later = (self.groups.step_for_group(i, table, first) for i, table in enumerate(tables, 1))
+        steps = [first, *later]
         outputs, others = [], []
         for group, (made, step) in enumerate(zip(self.made, steps, strict=True)):
             out = torch.empty_like(made.rows.value)
