@@ -60,7 +60,6 @@ RUN_BY = {
     "vllm-eagle plan": "tests/e2e/test_readme.py",
     "vllm-eagle verify": "tests/e2e/test_verify.py",
     "vllm-eagle bench": "tests/e2e/test_bench.py",
-    "vllm-eagle tune": "tests/e2e/test_tune.py",
     "vllm-eagle convert": "tests/e2e/test_convert.py",
     "vllm-eagle rule": "tests/unit/cli/test_rule.py",
     "vllm-eagle vocabulary": "tests/unit/measure/test_vocabulary.py",

@@ -75,4 +75,4 @@ def test_the_files_that_are_searched_for_listed_words(name, expected):
 def test_the_help_of_every_command_is_read():
     texts = dict(help_texts())
     assert texts["vllm-eagle plan -k"].startswith("Draft this many tokens")
-    assert {name.split()[1] for name in texts} >= {"check", "verify", "bench", "tune", "status"}
+    assert {name.split()[1] for name in texts} >= {"check", "verify", "bench", "status"}

@@ -100,11 +100,9 @@ def _verify_request(given: dict[str, Any]) -> VerifyRequest:
 
 
 def _run_checks(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
-    from vllm_eagle_ext.measure.engine.machine import require_package
     from vllm_eagle_ext.measure.verify.run import run_verify
     from vllm_eagle_ext.measure.verify.table import Logs, Stages, print_verification
 
-    require_package("scipy", use="the test of distributions")
     with Logs() as kept:
         with Stages() as shown:
             report = run_verify(request, kept.folder, shown.stage)

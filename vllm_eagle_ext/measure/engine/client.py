@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
 from vllm_eagle_ext.failure_causes import cause_of
 from vllm_eagle_ext.measure.engine.load import Load, Measured, StepLoad, TimedSteps
+from vllm_eagle_ext.options import KEY
 
 OURS = "eagle_ext"  # this package's entry point
 PROBE = "vllm_eagle_ext.measure.engine.probe.StepProbe"  # for worker_extension_cls
@@ -25,8 +26,8 @@ _STOP_S, _STOP_AT_ONCE_S = 60, 5  # `docker stop` waits 10
 _TAIL = 25  # lines of a log in a message
 # The commands decide these by options of their own, or need them as they are.
 _RESERVED = (
-    "model", "speculative_config", "additional_config", "worker_extension_cls", "disable_log_stats",
-    "logprobs_mode", "per_request_spec_decode_metrics",
+    "model", "speculative_config", "worker_extension_cls", "disable_log_stats", "logprobs_mode",
+    "per_request_spec_decode_metrics",
 )  # fmt: skip
 
 # Keywords of LLM() that this package, too, reads or judges the truth of; which numbers, is for vLLM.
@@ -183,6 +184,13 @@ def refuse_reserved(engine: Mapping[str, Any]) -> None:
             field="--engine", value=taken,
             allowed="other arguments of LLM() than " + ", ".join(_RESERVED),
             remedy="use the command's options for target, draft, K, method and --eagle-ext",
+        )  # fmt: skip
+    additional = engine.get("additional_config")
+    if additional is not None and (not isinstance(additional, Mapping) or KEY in additional):
+        raise SpeculativeConfigError(
+            field="--engine: additional_config", value=additional,
+            allowed=f"an object with keys of other plugins than {KEY}",
+            remedy="give the options of this package with --eagle-ext",
         )  # fmt: skip
     for kind, (allowed, names) in _TYPES.items():
         for name in names:

