@@ -58,7 +58,7 @@ class StepProcess(EngineProcess):
 
     def cell(self, prompts: list[list[int]], k: int) -> dict[str, list[float]]:
         asked = {"prompts": prompts, "k": k, "steps": STEPS, "budget_s": BUDGET_S}
-        found: dict[str, list[float]] = self._ask({"do": "cell", **asked})
+        found: dict[str, list[float]] = self.ask({"do": "cell", **asked})
         return found
 
 

@@ -1,21 +1,18 @@
 """Texts of a Markov chain, drawn with sampled drafts of which as many are verified as a rule of K says.
 
 Target and draft are tables of chances; drafting is their plain sampling. What judges the drafts is
-vLLM's own rejection sampler, whose kernels for a CPU are put in place once per process:
-
-    python -m tests.support.drawn_chains JOB RESULT
+vLLM's own rejection sampler, whose kernels for a CPU are put in place once per process.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from tests.support.engine import answer
 
 VOCAB, LENGTH, K = 5, 4, 3
 # Drafted tokens [N, K] of a step and the chance of each -> how many of each draft are kept, [N].
@@ -147,17 +144,17 @@ def sample(rule: Rule, size: int) -> tuple[list[tuple[int, ...]], list[int]]:
     return [tuple(row) for row in texts[:, 1 : 1 + LENGTH].tolist()], sorted(seen)
 
 
-def main() -> None:
+def run(job: dict[str, int]) -> dict[str, Any]:
     from vllm.platforms import current_platform
 
-    job, results = json.loads(Path(sys.argv[1]).read_text()), {}
+    results = {}
     current_platform.register_triton_kernel_overrides()
     for name, rule in RULES.items():
         torch.manual_seed(job["seed"])
         texts, kept = sample(rule, job["size"])
         results[name] = {"texts": texts, "kept": kept}
-    Path(sys.argv[2]).write_text(json.dumps(results))
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    answer(run)

@@ -1,23 +1,17 @@
 """Starts an engine under Ray whose workers have another installation than the driver.
 
 It stays apart from `engine_process`: each job has a Ray of its own, with the workers' environment.
-
-    python -m tests.support.ray_workers_process JOBS RESULT
-
-JOBS: JSON, name -> the workers' environment variables. RESULT: name -> what the user of `LLM()` sees.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from pathlib import Path
+import tempfile
 
 import ray
 from vllm import LLM
 
-from tests.support.engine import TINY
+from tests.support.engine import TINY, answer
 
 
 def start() -> str:
@@ -41,16 +35,19 @@ def start() -> str:
     return "started"
 
 
-def main() -> None:
-    os.chdir(Path(sys.argv[2]).parent)  # Ray's workers look for modules here first of all
-    jobs, results = json.loads(Path(sys.argv[1]).read_text()), {}
-    for name, environment in jobs.items():
-        print(f"=== {name}", flush=True)
-        ray.init(runtime_env={"env_vars": environment})
-        results[name] = start()
-        ray.shutdown()
-    Path(sys.argv[2]).write_text(json.dumps(results))
+def run(jobs: dict[str, dict[str, str]]) -> dict[str, str]:
+    """By name of a job, which has the workers' environment variables: what the user of `LLM()` sees."""
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)  # Ray's workers look for modules here first of all
+        for name, environment in jobs.items():
+            print(f"=== {name}", flush=True)
+            ray.init(runtime_env={"env_vars": environment})
+            results[name] = start()
+            ray.shutdown()
+        os.chdir("/")
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    answer(run)

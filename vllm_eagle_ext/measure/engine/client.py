@@ -74,7 +74,7 @@ class EngineProcess:
                 text=True, bufsize=1, start_new_session=True,
             )  # fmt: skip
         try:
-            self._ask(self.arguments)
+            self.ask(self.arguments)
         except BaseException:
             self._end(at_once=True)
             raise
@@ -90,23 +90,24 @@ class EngineProcess:
 
     def load(self, load: Load, progress: Callable[[int], None] | None = None) -> Measured:
         """Decode a load; `progress` is called with the number of requests that have ended."""
-        return Measured.from_json(self._ask({"do": "load", **load.to_json()}, progress))
+        return Measured.from_json(self.ask({"do": "load", **load.to_json()}, progress))
 
     def steps(self, load: StepLoad) -> TimedSteps:
         """Time decode steps of requests that decode together."""
-        return TimedSteps(**self._ask({"do": "steps", **load.to_json()}))
+        return TimedSteps(**self.ask({"do": "steps", **load.to_json()}))
 
     def logprobs(self, prompts: Sequence[Sequence[int]], top: int) -> list[dict[int, float]]:
         """Return the `top` likeliest next tokens of each prompt at temperature 1, and their logprobs."""
-        rows = self._ask({"do": "logprobs", "prompts": [list(one) for one in prompts], "top": top})
+        rows = self.ask({"do": "logprobs", "prompts": [list(one) for one in prompts], "top": top})
         return [{int(token): logprob for token, logprob in row.items()} for row in rows]
 
     def rpc(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of every worker's extension."""
-        found: list[Any] = self._ask({"do": "rpc", "method": method, "arguments": list(arguments)})
+        found: list[Any] = self.ask({"do": "rpc", "method": method, "arguments": list(arguments)})
         return found
 
-    def _ask(self, command: Mapping[str, Any], progress: Callable[[int], None] | None = None) -> Any:
+    def ask(self, command: Mapping[str, Any], progress: Callable[[int], None] | None = None) -> Any:
+        """Send a command of the program, and return its result."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # the next read finds the end, and says it

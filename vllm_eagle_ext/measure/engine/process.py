@@ -240,7 +240,7 @@ class _Running:
         return Answer(self.prompt_tokens, self.tokens, self.steps, ttft, decode, drafts)
 
 
-def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Engine] = Engine) -> None:
+def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Any] = Engine) -> None:
     engine = None
     for line in lines:
         asked = json.loads(line)
@@ -273,7 +273,7 @@ def _end_with_killed() -> None:
                 os._exit(1)
 
 
-def main(kind: type[Engine] = Engine) -> None:
+def main(kind: type[Any] = Engine) -> None:
     # vLLM and its children print to descriptor 1; the answers keep the real one for themselves.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
