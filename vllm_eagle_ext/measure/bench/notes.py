@@ -11,11 +11,9 @@ from typing import TypeVar
 from vllm_eagle_ext.failure_causes import cause_of
 from vllm_eagle_ext.measure.bench.results import (
     PLAIN,
-    Config,
     Context,
     Report,
     Row,
-    ServedLoad,
     Settings,
     Variant,
     labels,
@@ -208,7 +206,12 @@ def recommendation(report: Report) -> Iterator[str]:
     if choice.served == PLAIN:
         yield "No K pays at any load that was measured: serve without a draft."
     else:
-        yield from _flag_lines(report, choice.config)
+        words = ["--speculative-config", json.dumps(choice.config.speculative_config)]
+        if choice.config.additional_config:
+            words += ["--additional-config", json.dumps(choice.config.additional_config)]
+        if report.settings.engine.get("enable_prefix_caching") is False:
+            words.append("--no-enable-prefix-caching")
+        yield f"  {shell_line(words)}"
     for served in dict.fromkeys([choice.served, *(row.variant for row in report.of("closing"))]):
         if served != PLAIN:
             gain = gain_over_loads(report, served)
@@ -218,35 +221,14 @@ def recommendation(report: Report) -> Iterator[str]:
         spans = ", ".join(f"K={k} for {a} to {b} requests" for a, b, k in choice.served.schedule)
         yield f"The schedule: {spans}; more requests get the last K."
     # Where it is slower than no draft.
-    for load in choice.slower:
-        yield f"SLOWER than no draft {_gain_at(report, choice.served, load)}."
-    for load in choice.undecided:
-        yield f"Slower or not is undecided {_gain_at(report, choice.served, load)}: more --rounds tell."
-    if choice.with_zero:
-        yield "Less slow there, by the sweep, with K=0:"
-        yield from _flag_lines(report, choice.with_zero)
-    elif choice.slower:
-        yield "K=0 there would be no faster, by the sweep: serve such loads without a draft."
+    for load in (*choice.slower, *choice.undecided):
+        row = report.row("closing", choice.served, load)
+        measured = gain_text(row.speedup) if row and row.speedup else "not measured"
+        at = f"with {load.concurrency} at a time at context {load.context}: {measured}"
+        is_sure = load in choice.slower
+        yield f"SLOWER than no draft {at}." if is_sure else f"Undecided {at}; more --rounds tell."
 
 
 def gain_text(gain: Interval) -> str:
     """Give a gain with its interval; one measurement has none."""
     return f"{gain.median:.2f}x" + (f" ({gain.low:.2f} to {gain.high:.2f})" if gain.is_interval else "")
-
-
-def _gain_at(report: Report, served: Variant, load: ServedLoad) -> str:
-    row = report.row("closing", served, load)
-    gain = gain_text(row.speedup) if row and row.speedup else "not measured"
-    return f"with {load.concurrency} at a time at context {load.context}: {gain}"
-
-
-def _flag_lines(report: Report, config: Config) -> Iterator[str]:
-    if config.speculative_config is None:
-        yield "  no --speculative-config: no draft"
-        return
-    words = ["--speculative-config", json.dumps(config.speculative_config)]
-    if config.additional_config:
-        words += ["--additional-config", json.dumps(config.additional_config)]
-    if report.settings.engine.get("enable_prefix_caching") is False:
-        words.append("--no-enable-prefix-caching")
-    yield "  " + shell_line(words)

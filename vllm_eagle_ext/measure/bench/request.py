@@ -98,48 +98,40 @@ def resolve(request: BenchRequest) -> tuple[Settings, Prompts]:
     prompts, read = _prompts(request, levels)
     _require_prompts(request, len(read.ids), max(levels))
     _require_room(request, checked, prompts, max(ks, default=0), max(levels))
-    # What both ways of measuring find alike, and what each has of its own.
     served = {
         draft: {**request.speculative, **speculative_config(result)} for draft, result in checked.items()
     }
     for config in served.values():
         config.pop("num_speculative_tokens", None)
-    alike: dict[str, Any] = {
-        "target": request.target,
-        "drafts": list(checked),
-        "served": served,
-        "ks": ks,
-        "concurrency": levels,
-        "rounds": request.rounds or (6 if is_schedule else 3),
-        "temperature": request.temperature,
-        "seed": request.seed,
-        "prompts": read.source,
-        "num_prompts": len(read.ids),
-        "prompts_sha256": sha256_of([ids for context in sorted(prompts) for ids in prompts[context]]),
-        "chat_template": read.chat_template,
-        "thinking": read.thinking,
-        "engine": as_decided(request.engine, checked.values()),
-        "eagle_ext": dict(request.eagle_ext),
-    }
-    if is_schedule:
-        return Settings(
-            **alike,
-            kinds=["none", "ours"],
-            contexts=sorted(prompts),
-            together=bool(nodes()) if request.together is None else request.together,  # on a CPU
-            steps=request.steps,
-            surface_only=request.surface_only,
-            adaptive=request.adaptive,
-            ignore_eos=True,
-        ), prompts
+    texts = [ids for context in sorted(prompts) for ids in prompts[context]]
+    kinds: list[ComparedKind] = [kind for kind in KINDS if kind in request.kinds]
+    on_cpu = is_schedule and bool(nodes())
     return Settings(
-        **alike,
-        kinds=[kind for kind in KINDS if kind in request.kinds],
+        target=request.target,
+        drafts=list(checked),
+        served=served,
+        kinds=["none", "ours"] if is_schedule else kinds,
+        ks=ks,
+        concurrency=levels,
+        contexts=sorted(prompts),
         repeats=request.repeats,
-        together=bool(request.together),
-        max_tokens=request.max_tokens,
-        categories=read.categories,
-        ignore_eos=request.ignore_eos or request.dummy,
+        rounds=request.rounds or (6 if is_schedule else 3),
+        together=on_cpu if request.together is None else request.together,
+        max_tokens=0 if is_schedule else request.max_tokens,
+        steps=request.steps if is_schedule else 0,
+        surface_only=request.surface_only,
+        adaptive=request.adaptive,
+        temperature=request.temperature,
+        seed=request.seed,
+        ignore_eos=is_schedule or request.ignore_eos or request.dummy,
+        prompts=read.source,
+        num_prompts=len(read.ids),
+        prompts_sha256=sha256_of(texts),
+        categories=[] if is_schedule else read.categories,
+        chat_template=read.chat_template,
+        thinking=read.thinking,
+        engine=as_decided(request.engine, checked.values()),
+        eagle_ext=dict(request.eagle_ext),
         synthetic_acceptance=_synthetic(request, max(ks, default=0)),
         dummy=request.dummy,
     ), prompts

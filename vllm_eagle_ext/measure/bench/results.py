@@ -69,14 +69,6 @@ class Variant(Record):
         named = {"none": "no draft", "schedule": "schedule", "adaptive": "adaptive verification"}
         return named.get(self.kind, f"K={self.k}")
 
-    def k_at(self, requests: int) -> int | None:
-        """Return the K that so many requests get; None where it is chosen while serving."""
-        if self.kind == "adaptive":
-            return None
-        # vLLM carries the last K forward.
-        beyond = self.schedule[-1][2] if self.schedule else self.k
-        return next((k for _, last, k in self.schedule if requests <= last), beyond)
-
 
 PLAIN = Variant(kind="none")
 
@@ -229,7 +221,6 @@ class TunedChoice(Record):
     gain: Interval | None = None  # over no draft, mean over the loads of each round
     slower: list[ServedLoad] = []
     undecided: list[ServedLoad] = []  # only by the median, while the interval reaches 1
-    with_zero: Config | None = None  # the same with K = 0 there, where that is less slow
 
     @property
     def exit_code(self) -> int:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from vllm_eagle_ext.measure.bench.engines import config_of
 from vllm_eagle_ext.measure.bench.results import (
     PLAIN,
-    Config,
     Report,
     Schedule,
     ServedLoad,
@@ -32,7 +31,6 @@ from vllm_eagle_ext.measure.bench.summary import acceptance_length_of, pooled
 from vllm_eagle_ext.measure.intervals import Interval, median_interval
 
 HYSTERESIS = 1.01  # another K must promise so much more than that of fewer requests
-Gains = Mapping[ServedLoad, Interval]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,36 +159,13 @@ def choose_served(report: Report) -> TunedChoice:
     }
     medians = {served: gain.median if gain else 0.0 for served, gain in means.items()}
     best = max(measured, key=lambda served: (-len(slower_at[served]), medians[served]))
-    # Where it is slower, and what would be less slow there.
-    slower = slower_at[best]
     return TunedChoice(
         served=best,
         config=config_of(report.settings, best),
         gain=means[best],
-        slower=slower,
+        slower=slower_at[best],
         undecided=[load for load, gain in measured[best].items() if gain.median < 1 <= gain.high],
-        with_zero=_with_zero(report, best, measured[best], slower),
     )
-
-
-def _with_zero(
-    report: Report, served: Variant, gains: Gains, slower: Sequence[ServedLoad]
-) -> Config | None:
-    """Return the config of the printed K, with 0 at the numbers of requests where that is less slow."""
-    if served.kind == "adaptive":
-        return None
-    surface = surface_of(report)
-    own = {level: served.k_at(level) or 0 for level in report.settings.concurrency}
-    levels = dict(own)
-    for level in {load.concurrency for load in slower}:
-        now = mean_gain(gains[load].median for load in slower if load.concurrency == level)
-        if mean_gain(_gains(surface, 0, level)) > now:
-            levels[level] = 0
-    if levels == own:
-        return None
-    drafts = any(levels.values())
-    zero = _scheduled(str(served.draft), merged_schedule(levels)) if drafts else PLAIN
-    return config_of(report.settings, zero)
 
 
 def _scheduled(draft: str, schedule: Schedule) -> Variant:

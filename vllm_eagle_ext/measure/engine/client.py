@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
@@ -90,11 +91,11 @@ class EngineProcess:
 
     def load(self, load: Load, progress: Callable[[int], None] | None = None) -> Measured:
         """Decode a load; `progress` is called with the number of requests that have ended."""
-        return Measured.from_json(self.ask({"do": "load", **load.to_json()}, progress))
+        return Measured.from_json(self.ask({"do": "load", **asdict(load)}, progress))
 
     def steps(self, load: StepLoad) -> TimedSteps:
         """Time decode steps of requests that decode together."""
-        return TimedSteps(**self.ask({"do": "steps", **load.to_json()}))
+        return TimedSteps(**self.ask({"do": "steps", **asdict(load)}))
 
     def logprobs(self, prompts: Sequence[Sequence[int]], top: int) -> list[dict[int, float]]:
         """Return the `top` likeliest next tokens of each prompt at temperature 1, and their logprobs."""

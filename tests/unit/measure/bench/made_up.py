@@ -209,8 +209,8 @@ class MadeUpTune:
     def _cell(
         self, stage: Stage, served: Variant, at: ServedLoad, number: int, machine: float
     ) -> Measurement:
-        k = served.k_at(at.concurrency)
-        if k is None:
+        k = next((k for _, last, k in served.schedule if at.concurrency <= last), served.k)
+        if served.kind == "adaptive":
             k = max(self.ks, key=lambda k: expected_length(self.rate, k) / self.step_s(at, k))
         seconds = self.step_s(at, k) + (self.awake_s if served != PLAIN and not k else 0)
         if served.kind == "adaptive":
