@@ -28,7 +28,6 @@ def bench(
     context: typer.Context,
     target: parameters.NeededTarget,
     draft: parameters.Drafts = None,
-    draft_option: parameters.DraftOptions = None,
     k: parameters.Ks = None,
     concurrency: parameters.Concurrency = None,
     rounds: parameters.Rounds = None,
@@ -106,7 +105,7 @@ def _typed_request(context: typer.Context) -> BenchRequest:
         if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE":
             when = "without" if given["schedule"] else "only with"
             raise typer.BadParameter(f"{when} --schedule", param_hint=_option_of(context, name))
-    read: dict[str, Any] = {"drafts": [*(given["draft"] or ()), *(given["draft_option"] or ())]}
+    read: dict[str, Any] = {"drafts": given["draft"] or []}
     for name in ("engine", "speculative", "eagle_ext"):
         read[name] = json_object(given[name], _option_of(context, name))
     for name, field in {"k": "ks", "concurrency": "concurrency", "contexts": "contexts"}.items():

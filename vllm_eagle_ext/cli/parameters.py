@@ -13,8 +13,6 @@ Drafts = Annotated[
     list[str] | None,
     typer.Argument(help="Name the folder or hub repository of each draft.", show_default=False),
 ]
-# The name of the argument before it was one.
-DraftOptions = Annotated[list[str] | None, typer.Option("--draft", hidden=True)]
 NeededTarget = Annotated[
     str, typer.Option("--target", help="Name the folder or hub repository of the target.")
 ]

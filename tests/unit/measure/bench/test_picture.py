@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
@@ -63,25 +62,11 @@ def test_each_variant_and_its_interval(picture):
     assert figure.get_suptitle().startswith("Speed-up against no draft: target-8B with fast-draft\n")
 
 
-def published(report, path) -> str:
-    console = Console(record=True, soft_wrap=True, width=80)
-    publish(report, path, console)
-    return console.export_text()
-
-
-def test_all_of_a_bench_in_its_folder(picture, tmp_path):
-    shown = published(MadeUp(concurrency=(1, 4)).report(), tmp_path)
-    assert "concurrency 4" in shown
-    assert shown.splitlines()[-1].endswith("report.json, speedup.png")
-    found = json.loads((tmp_path / REPORT).read_text())
-    assert found["advice"]
-    assert all(f"- {line}" in shown for line in found["advice"])
-    assert len(found["rows"]) == 6
-
-
 def test_without_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    shown = published(MadeUp().report(), tmp_path)
+    console = Console(record=True, soft_wrap=True, width=80)
+    publish(MadeUp().report(), tmp_path, console)
+    shown = console.export_text()
     assert "pip install '.[measure]'" in shown.splitlines()[-1]
     assert "at concurrency 1 K=3" in shown
     assert [file.name for file in tmp_path.iterdir()] == [REPORT]

@@ -153,7 +153,7 @@ def test_dummy_weights_take_random_tokens():
     ],
 )
 def test_options_that_cannot_be_read(arguments, said):
-    base = ["bench", "--target", "t", "--draft", "d"] if arguments else ["bench"]
+    base = ["bench", "d", "--target", "t"] if arguments else ["bench"]
     result = CliRunner().invoke(app, base + arguments)
     assert result.exit_code == 2
     assert said in result.output

@@ -49,6 +49,7 @@ def test_the_schedule_is_printed_ready_to_paste(tmp_path):
     assert f"Over no draft in the mean over all loads, {said}" in text
     assert re.search(r"all loads, K=\d: [\d.]+x \([\d.]+ to [\d.]+\)", text)
     assert Report.model_validate_json((tmp_path / REPORT).read_text()) == report
+    assert text.splitlines()[-1].endswith("report.json, speedup.png, schedule.png")
 
 
 def test_a_k_for_every_load_needs_no_schedule(tmp_path):
