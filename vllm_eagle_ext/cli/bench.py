@@ -57,7 +57,7 @@ def bench(
     as_json: parameters.AsJson = False,
     out: parameters.Out = None,
 ) -> None:
-    """Measure drafts against no draft, or find the K that pays at each load.
+    """Measure drafts against no draft, or find the K that pays.
 
     It measures no draft, plain vLLM and vLLM with this package in turns, each in a fresh engine. With
     --schedule it times steps of every K and of no draft, and prints the acceptance length from which

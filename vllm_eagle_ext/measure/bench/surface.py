@@ -112,15 +112,14 @@ def merged_schedule(best: Mapping[int, int]) -> Schedule:
     Between two measured numbers of requests the K of the larger one holds: there it was shown to pay.
     vLLM carries the last K forward.
     """
-    found: list[tuple[int, int, int]] = []
+    entries: list[tuple[int, int, int]] = []
     first = 1
     for level in sorted(best):
-        if found and found[-1][2] == best[level]:
-            found[-1] = (found[-1][0], level, best[level])
-        else:
-            found.append((first, level, best[level]))
+        if entries and entries[-1][2] == best[level]:
+            first, *_ = entries.pop()
+        entries.append((first, level, best[level]))
         first = level + 1
-    return tuple(found)
+    return tuple(entries)
 
 
 def worth_serving(settings: Settings, surface: Surface) -> list[Variant]:
@@ -128,14 +127,15 @@ def worth_serving(settings: Settings, surface: Surface) -> list[Variant]:
     (draft,) = settings.drafts
     fixed = best_fixed(surface, settings.ks)
     best = best_by_requests(surface, settings.ks, settings.concurrency)
-    found = []
+    served = []
     if any(gain > 1 for gain in _gains(surface, fixed)) or any(best.values()):
-        found.append(Variant(kind="ours", draft=draft, k=fixed))
+        served.append(Variant(kind="ours", draft=draft, k=fixed))
     if any(best.values()) and set(best.values()) != {fixed}:
-        found.append(_scheduled(draft, merged_schedule(best)))
+        schedule = merged_schedule(best)
+        served.append(Variant(kind="schedule", draft=draft, k=max(best.values()), schedule=schedule))
     if settings.adaptive:
-        found.append(Variant(kind="adaptive", draft=draft, k=max(settings.ks)))
-    return found
+        served.append(Variant(kind="adaptive", draft=draft, k=max(settings.ks)))
+    return served
 
 
 def choose_served(report: Report) -> TunedChoice:
@@ -166,10 +166,6 @@ def choose_served(report: Report) -> TunedChoice:
         slower=slower_at[best],
         undecided=[load for load, gain in measured[best].items() if gain.median < 1 <= gain.high],
     )
-
-
-def _scheduled(draft: str, schedule: Schedule) -> Variant:
-    return Variant(kind="schedule", draft=draft, k=max(k for _, _, k in schedule), schedule=schedule)
 
 
 def _gains(surface: Surface, k: int, level: int | None = None) -> list[float]:
