@@ -27,9 +27,9 @@ from benchmarks.gpu_shapes import write
 from benchmarks.machine import machine
 from benchmarks.performance import ENVIRONMENT
 from benchmarks.shapes.dense import Dense
-from vllm_eagle_ext.measure.bench.progress import fallback_warning
 from vllm_eagle_ext.measure.engine.client import EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load, StepLoad
+from vllm_eagle_ext.measure.engine.machine import fallback_warning
 from vllm_eagle_ext.measure.prompts import random_ids, read_texts, token_ids
 from vllm_eagle_ext.measure.vocabulary import choose
 

@@ -28,7 +28,6 @@ from benchmarks.shapes.hybrid import QWEN_27B, Hybrid
 from vllm_eagle_ext.device import LoadedKernels
 
 ROOT = Path(__file__).resolve().parents[1]
-PROBE_TOKENS = 64  # that the bench decodes to time the parts of a step
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,7 @@ def command(
     found += ["--prompt-tokens", str(prompt_tokens), "--num-prompts", str(2 * most)]
     found += ["--max-tokens", str(max_tokens), "--repeats", str(repeats), "--rounds", "1"]
     # Room for a step beyond the last: near the end of max_model_len stock vLLM drafts for nobody.
-    tokens = max(max_tokens, PROBE_TOKENS) + 2 * (pair.k + 1)
-    length = {"max_model_len": prompt_tokens + tokens}
+    length = {"max_model_len": prompt_tokens + max_tokens + 2 * (pair.k + 1)}
     found += ["--engine", json.dumps({**length, **pair.engine, **engine})]
     return [*found, "--synthetic-acceptance", pair.acceptance]
 

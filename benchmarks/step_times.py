@@ -33,7 +33,6 @@ from benchmarks.gpu_shapes import dense_pair
 from benchmarks.machine import machine
 from benchmarks.shapes.dense import LLAMA_8B
 from vllm_eagle_ext.device import LoadedKernels
-from vllm_eagle_ext.measure.bench.engines import lists_of
 from vllm_eagle_ext.measure.engine.client import PROBE, EngineProcess
 from vllm_eagle_ext.measure.engine.held_length import SCHEDULER, schedule_of
 
@@ -59,7 +58,7 @@ class StepProcess(EngineProcess):
 
     def cell(self, prompts: list[list[int]], k: int) -> dict[str, list[float]]:
         asked = {"prompts": prompts, "k": k, "steps": STEPS, "budget_s": BUDGET_S}
-        found: dict[str, list[float]] = self._ask({"do": "cell", **asked})
+        found: dict[str, list[float]] = self.ask({"do": "cell", **asked})
         return found
 
 
@@ -110,7 +109,7 @@ def arguments(kind: str, dtype: torch.dtype, *, most: int, length: int, cache: i
         found["speculative_config"] = {
             "method": "eagle3", "model": str(pair.drafts[1]), "num_speculative_tokens": max(KS),
             "draft_load_config": {"load_format": "auto"},
-            "num_speculative_tokens_per_batch_size": lists_of(schedule_of(KS)),
+            "num_speculative_tokens_per_batch_size": schedule_of(KS),
             "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": list(RATES),
         }  # fmt: skip
     return found

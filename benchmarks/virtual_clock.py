@@ -109,7 +109,7 @@ class Runner:
         self.measured = read_times(file, self.pair) if file else None
 
     def has_times_of(self, cell: Cell) -> bool:
-        """Tell whether the file, if one is given, is of the cell's GPU; a tune's may be of any."""
+        """Tell whether the file, if one is given, is of the cell's GPU; a bench's may be of any."""
         return not isinstance(self.measured, Modelled) or self.measured.gpu.name == GPUS[cell.gpu].name
 
     def times(self, gpu: Gpu, plan: Plan) -> StepTimes:
@@ -139,7 +139,7 @@ def main(
     times: Annotated[
         Path | None,
         typer.Option(
-            help="A selftest's JSON, or report.json of tune: its times are those of both schemes."
+            help="JSON of selftest, or of bench --schedule: its times are those of both schemes."
         ),
     ] = None,
     longer: Annotated[int, typer.Option(min=1, help="Times as many steps, for long queues.")] = 1,

@@ -140,7 +140,7 @@ LAYERS = (
     Layer(
         "measure",
         ("measure",),
-        "bench, tune, verify, selftest and their references",
+        "bench, verify, selftest and their references",
         (
             "base", "checkpoint", "options", "device", "memory", "compat", "engine_rules", "replay",
             "preflight", "plan",

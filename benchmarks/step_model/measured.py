@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times that a user's machine measured: `tune`'s report.json, or the JSON of a `selftest` on a GPU."""
+"""Times that a user's machine measured: by `bench --schedule`, or by a `selftest` on a GPU."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _of_selftest(found: dict[str, Any], pair: Pair) -> Modelled:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A tune's step times, between its loads in proportion, beyond them as at the nearest.
+    """Step times of a schedule, between its loads in proportion, beyond them as at the nearest.
 
     A prompt's row costs what one more verified row costs at the largest load.
     """
@@ -66,7 +66,7 @@ class Tuned:
         }
         ks = {k for k, _, _ in times}
         if len(ks) < 2 or 0 not in ks:
-            raise _refused("report.json", "that of a tune, with step times of K = 0 and another K")
+            raise _refused("report.json", "that of --schedule, with step times of K = 0 and another K")
         most, longest = max(n for _, _, n in times), max(c for _, c, _ in times)
         found = cls(times, 0.0)
         steps = [found._at(k, longest, most) for k in (0, max(ks))]
@@ -75,7 +75,7 @@ class Tuned:
     def seconds(self, scheme: str, k: int, load: Load) -> float:
         contexts = sorted({c for one, c, _ in self.seconds_at if one == k})
         if not contexts:
-            raise _refused(f"K = {k}", f"one that was tuned: {sorted({k for k, *_ in self.seconds_at})}")
+            raise _refused(f"K = {k}", f"one of {sorted({k for k, *_ in self.seconds_at})}")
         by_context = [(float(c), self._at(k, c, load.requests)) for c in contexts]
         return _between(by_context, load.context) + self.row * load.prompt_rows
 
@@ -97,5 +97,5 @@ def _between(points: list[tuple[float, float]], at: float) -> float:
 def _refused(value: object, allowed: str) -> OptionsError:
     return OptionsError(
         field="--times", value=value, allowed=allowed,
-        remedy="name a report.json of `vllm-eagle tune`, or the JSON of a GPU's `selftest`",
+        remedy="name a report.json of `vllm-eagle bench --schedule`, or the JSON of a GPU's `selftest`",
     )  # fmt: skip

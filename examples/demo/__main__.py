@@ -21,10 +21,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from tokenizers import Tokenizer
 
-from vllm_eagle_ext.measure.bench.progress import fallback_warning
 from vllm_eagle_ext.measure.engine.client import EngineFailedError, EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load
-from vllm_eagle_ext.measure.engine.machine import OtherWork, cores
+from vllm_eagle_ext.measure.engine.machine import OtherWork, cores, fallback_warning
 from vllm_eagle_ext.measure.prompts import read_texts, token_ids
 
 from .report import Row, over_the_passes, picture, table

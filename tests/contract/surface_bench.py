@@ -1,4 +1,4 @@
-"""What `vllm-eagle bench`, `tune` and `verify` ask of an engine, from outside and within its worker."""
+"""What `vllm-eagle bench` and `verify` ask of an engine, from outside and within its worker."""
 
 from __future__ import annotations
 
@@ -181,51 +181,6 @@ _RUNNERS = (
     *(
         Name(module, "GPUModelRunner", "the same", contains=("self.attn_groups", "self.kv_cache_config"))
         for module in (_V1, _V2)
-    ),
-    *(
-        Name(module, "GPUModelRunner.execute_model", "timed: the forward", accepts=("scheduler_output",))
-        for module in (_V1, _V2)
-    ),
-    Name(
-        _V1,
-        "GPUModelRunner.sample_tokens",
-        "timed: V1 samples and drafts",
-        contains=("self.propose_draft_token_ids(", "self._sample(logits, spec_decode_metadata)"),
-    ),
-    Name(
-        _V2,
-        "GPUModelRunner.sample_tokens",
-        "timed: V2 samples and drafts",
-        contains=("self.speculator.propose(", "self.sample("),
-    ),
-    Name(
-        "vllm.v1.worker.gpu_worker",
-        "Worker.sample_tokens",
-        "looks the method up on the runner's instance at every step",
-        contains=("self.model_runner.sample_tokens(grammar_output)",),
-    ),
-    Name(
-        "vllm.v1.worker.gpu_worker",
-        "Worker.execute_model",
-        "the same",
-        contains=("self.model_runner.execute_model(scheduler_output, intermediate_tensors)",),
-    ),
-    Name(
-        "vllm.v1.core.sched.output",
-        "SchedulerOutput",
-        "which steps decode",
-        contains=(
-            "scheduled_new_reqs:",
-            "scheduled_cached_reqs:",
-            "num_scheduled_tokens:",
-            "scheduled_spec_decode_tokens:",
-        ),
-    ),
-    Name(
-        "vllm.v1.core.sched.output",
-        "CachedRequestData",
-        "the same",
-        contains=("resumed_req_ids:", "num_output_tokens:"),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""What a K that changes from step to step leans on in vLLM: its schedule, and a K that `tune` holds."""
+"""What a K that changes by step leans on in vLLM: its schedule, and a K that `bench` holds."""
 
 from __future__ import annotations
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.support.lifetime import end_children_with_us
+from vllm_eagle_ext.measure.engine.client import EngineFailedError as ProcessFailedError
+from vllm_eagle_ext.measure.engine.client import EngineProcess
+from vllm_eagle_ext.measure.engine.process import main
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "examples/tiny"
@@ -61,25 +64,37 @@ def has_gpu() -> bool:
 def run_child(
     module: str, job: Any, *, environment: dict[str, str], timeout_s: float
 ) -> tuple[Any, str]:
-    """`python -m tests.support.<module> JOB RESULT`, both JSON: its result, and all it printed.
+    """What the `answer` of `tests.support.<module>` makes of a job of JSON, and all that it printed.
 
     Raises:
-        EngineFailedError: the process ended with an error or without a result.
-        subprocess.TimeoutExpired: it did not end in time.
+        EngineFailedError: the process ended with an error, without a result, or not in time.
     """
     with tempfile.TemporaryDirectory() as folder:
-        job_file, result = Path(folder, "job.json"), Path(folder, "result.json")
-        job_file.write_text(json.dumps(job, default=str))
-        process = subprocess.run(
-            [sys.executable, "-m", f"tests.support.{module}", str(job_file), str(result)],
-            env=environment,
-            cwd=ROOT,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=timeout_s,
-            check=False,
-        )
-        if process.returncode != 0 or not result.exists():
-            raise EngineFailedError(process.stdout)
-        return json.loads(result.read_text()), process.stdout
+        log = Path(folder, "log")
+        process = EngineProcess({}, log)
+        process.PROGRAM, process.environment = f"tests.support.{module}", environment
+        try:
+            with process:
+                end = threading.Timer(timeout_s, process.process.kill)
+                end.start()
+                try:
+                    result = process.ask({"do": "run", "job": json.loads(json.dumps(job, default=str))})
+                finally:
+                    end.cancel()
+        except ProcessFailedError as error:
+            raise EngineFailedError(f"{log.read_text(errors='replace')}\n{error.value}") from None
+        return result, log.read_text(errors="replace")
+
+
+def answer(run: Callable[[Any], Any]) -> None:
+    """Be the program that `run_child` starts: return what `run` makes of the job."""
+
+    class Program:
+        COMMANDS = ("run",)
+
+        def __init__(self, *_: Any) -> None: ...
+
+        def run(self, job: Any) -> Any:
+            return run(job)
+
+    main(Program)

@@ -1,26 +1,23 @@
 """The program of tests that starts engines, one after the other in one process.
 
-    python -m tests.support.engine_process JOB RESULT
-
-JOB is a JSON list of `tests.support.batches.Engine`. RESULT holds what was found, by engine and batch.
+Its job is a list of `tests.support.batches.Engine`, its result what was found, by engine and batch.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 import time
 import traceback
 import zlib
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import breakage, joining
 from tests.support.batches import PLACED, RECORDED, difference
+from tests.support.engine import answer
 from tests.support.in_process import (
     build,
     close,
@@ -227,9 +224,9 @@ def serve(engine: dict[str, Any], earlier: dict[str, Any], patch: pytest.MonkeyP
         close(llm)
 
 
-def main() -> None:
+def run(engines: list[dict[str, Any]]) -> dict[str, Any]:
     results: dict[str, Any] = {}
-    for engine in json.loads(Path(sys.argv[1]).read_text()):
+    for engine in engines:
         print(f"=== {engine['name']}", flush=True)
         try:
             with pytest.MonkeyPatch.context() as patch:
@@ -240,8 +237,8 @@ def main() -> None:
                 "trace": traceback.format_exc(),
             }
         keep_kernels()
-    Path(sys.argv[2]).write_text(json.dumps(results))
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    answer(run)

@@ -39,7 +39,10 @@ _with_example("convert DRAFT OUT --target TARGET")(convert)
 _with_example("plan DRAFT --target TARGET -k 3,7 --gpu-mem 80")(plan)
 _with_example("verify DRAFT --target TARGET --quick")(verify_draft)
 _with_example("bench DRAFT --target TARGET -k 3,5,7")(bench)
-_with_example("tune DRAFT --target TARGET")(tune)
+app.command(
+    hidden=True, add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(tune)  # fmt: skip
 _with_example("vocabulary DRAFT --target TARGET --texts answers.jsonl")(vocabulary)
 _with_example("selftest --json selftest.json")(selftest)
 

@@ -13,8 +13,6 @@ Drafts = Annotated[
     list[str] | None,
     typer.Argument(help="Name the folder or hub repository of each draft.", show_default=False),
 ]
-# The name of the argument before it was one.
-DraftOptions = Annotated[list[str] | None, typer.Option("--draft", hidden=True)]
 NeededTarget = Annotated[
     str, typer.Option("--target", help="Name the folder or hub repository of the target.")
 ]
@@ -96,28 +94,48 @@ GateLayouts = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 JsonFile = Annotated[Path | None, typer.Option("--out", help="Write the results to this JSON file.")]
+# Of `bench`.
 Ks = Annotated[
-    str,
-    typer.Option("-k", "--num-speculative-tokens", help="Measure these draft lengths, such as 3,5,7."),
-]
-Concurrency = Annotated[
-    str, typer.Option(help="Keep this many requests in flight; several numbers such as 1,4,16.")
-]
-Repeats = Annotated[int, typer.Option(min=1, help="Start this many engines of each kind.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Measure each engine this often at each concurrency.")]
-Together = Annotated[
-    bool,
+    str | None,
     typer.Option(
-        "--together", help="Keep all engines of a repeat running, and let them take turns by rounds."
+        "-k", "--num-speculative-tokens",
+        help="Measure these draft lengths, such as 3,5,7. Default: 3. With --schedule one number means "
+        "that and the usual ones below it; default: the draft's own.",
+    ),
+]  # fmt: skip
+Concurrency = Annotated[
+    str | None,
+    typer.Option(
+        help="Keep this many requests in flight; several numbers such as 1,4,16. Default: 1, with "
+        "--schedule 1,2,4,8,16,32."
     ),
 ]
+Rounds = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Measure each engine this often at each load. Default: 3, with --schedule 6, from which on "
+        "intervals are of 95 %.",
+    ),
+]
+Together = Annotated[
+    bool | None,
+    typer.Option(
+        "--together/--apart",
+        help="Keep all engines running in turns, or run one at a time. Default: apart, with --schedule "
+        "together on a CPU.",
+    ),
+]
+Repeats = Annotated[int, typer.Option(min=1, help="Start this many engines of each kind.")]
 Prompts = Annotated[
     str | None,
     typer.Option(help="Read prompts from this file: one per line, or JSON lines. Default: built in."),
 ]
 NumPrompts = Annotated[
     int | None,
-    typer.Option(min=1, help="Use only the first N prompts. Default: the whole file, or 20 built in."),
+    typer.Option(
+        min=1, help="Use only the first N prompts. Default: all; 20 of those built in for whole texts."
+    ),
 ]
 PromptTokens = Annotated[
     int | None,
@@ -167,22 +185,13 @@ Out = Annotated[
     Path | None,
     typer.Option(help="Write results to this new folder. Default: bench-<time>."),
 ]
-Lengths = Annotated[
-    str | None,
-    typer.Option(help="Measure these K, such as 1,2,4. Default: every K up to 4, then fewer."),
-]
-Levels = Annotated[
-    str | None,
-    typer.Option(
-        "--concurrency", help="Measure with these numbers of requests. Default: 1,2,4,8,16,32."
-    ),
+Schedule = Annotated[
+    bool,
+    typer.Option("--schedule", help="Find the K that pays at each load, and the config that serves it."),
 ]
 Contexts = Annotated[
     str,
     typer.Option("--context", help="Make prompts at least this long in tokens, by joining texts."),
-]
-TuneRounds = Annotated[
-    int, typer.Option(min=1, help="Measure each load this often. Intervals of 95 % need 6 or more.")
 ]
 Steps = Annotated[int, typer.Option(min=4, help="Time this many decoding steps at each load.")]
 SurfaceOnly = Annotated[
@@ -199,17 +208,4 @@ Adaptive = Annotated[
         "--adaptive",
         help="Measure vLLM's adaptive verification too; it needs the V2 runner on a GPU.",
     ),
-]
-Apart = Annotated[
-    bool | None,
-    typer.Option(
-        "--together/--apart",
-        help="Keep all engines running in turns, or run one at a time. Default: together only on a CPU.",
-    ),
-]
-AllPrompts = Annotated[
-    int | None, typer.Option(min=1, help="Use only the first N prompts. Default: all.")
-]
-TuneOut = Annotated[
-    Path | None, typer.Option(help="Write results to this new folder. Default: tune-<time>.")
 ]

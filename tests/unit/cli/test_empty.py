@@ -20,7 +20,7 @@ from vllm_eagle_ext.cli import app
         (["plan", "", "--target", "target"], "plan"),
         (["verify", "draft", "", "--target", "target"], "draft"),
         (["bench", "draft", "--target", "target", "--out", ""], "--out"),
-        (["tune", "", "--target", "target"], "tune"),
+        (["bench", "", "--target", "target"], "bench"),
         (["vocabulary", "draft", "--target", "target", "--out", ""], "--out"),
     ],
 )

@@ -21,7 +21,8 @@ def commands(group, path=()):
     """Every command, and every group of commands, by the words that call it."""
     yield path, group
     for name, command in getattr(group, "commands", {}).items():
-        yield from commands(command, (*path, name))
+        if not command.hidden:
+            yield from commands(command, (*path, name))
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))

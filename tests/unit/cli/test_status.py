@@ -129,9 +129,8 @@ def test_a_vllm_that_cannot_be_imported(tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        ["bench", "DRAFT", "--target", "T"],
         ["verify", "DRAFT", "--target", "T"],
-        ["tune", "DRAFT", "--target", "T", "--json"],
+        ["bench", "DRAFT", "--target", "T", "--json"],
         ["selftest"],
     ],
     ids=lambda words: words[0],

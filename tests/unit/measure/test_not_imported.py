@@ -63,7 +63,6 @@ def test_a_serving_process():
         pytest.param(["--help"], id="help"),
         pytest.param(["verify", "--help"], id="help of verify"),
         pytest.param(["bench", "--help"], id="help of bench"),
-        pytest.param(["tune", "--help"], id="help of tune"),
         pytest.param(
             ["check", str(TINY / "postnorm"), "--target", str(TINY / "target")],
             id="check",

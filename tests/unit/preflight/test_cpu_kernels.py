@@ -152,5 +152,5 @@ def test_status_says_it_too(kernels, limit):
 def test_the_demo_serves_in_a_dtype_that_has_a_kernel(lacks, monkeypatch):
     from examples.demo.__main__ import choose_dtype
 
-    monkeypatch.setattr("vllm_eagle_ext.measure.bench.progress.lacks_avx512", lambda: lacks)
+    monkeypatch.setattr("vllm_eagle_ext.measure.engine.machine.lacks_avx512", lambda: lacks)
     assert choose_dtype() == ("float32" if lacks else "auto")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm-eagle bench` and `tune`: engines in turns over the same prompts, and what follows from them."""
+"""`vllm-eagle bench`: engines in turns over the same prompts, and what follows from them."""

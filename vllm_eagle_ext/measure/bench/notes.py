@@ -1,30 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is printed above and below a report's tables: what is measured, what failed, what to serve."""
+"""The lines around the tables of a report: what is measured, what failed, what to do and to serve."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from vllm_eagle_ext.failure_causes import cause_of
-from vllm_eagle_ext.measure.bench.advice import name_of
 from vllm_eagle_ext.measure.bench.results import (
     PLAIN,
-    Config,
     Context,
     Report,
-    ServedLoad,
+    Row,
     Settings,
     Variant,
+    labels,
 )
-from vllm_eagle_ext.measure.bench.surface import gain_over_loads, rates_by_position, surface_of
+from vllm_eagle_ext.measure.bench.summary import acceptance_length_of, pooled
+from vllm_eagle_ext.measure.bench.surface import gain_over_loads, surface_of
 from vllm_eagle_ext.measure.engine.machine import BUSY, DISTURBED
 from vllm_eagle_ext.measure.intervals import COVERAGE, Interval
 from vllm_eagle_ext.printable import shell_line
 
 PAYS, UNSURE = "*", "~"
 _SHORTER = 0.95  # of a step without a draft: less than noise
+_STANDARD_ERRORS = 4.0
 _REASON_WIDTH = 200
 _T = TypeVar("_T")
 
@@ -36,21 +38,17 @@ def premises(settings: Settings, context: Context) -> Iterator[str]:
     yield f"{settings.target}{drafts} on {context.device}"
     yield f"{versions}; {context.started}"
     thinking = {None: "as the template has it", True: "on", False: "off"}[settings.thinking]
-    template = f"chat template on, thinking {thinking}"
+    template = f"chat template on, thinking {thinking}" if settings.chat_template else "no chat template"
     measured = f"at most {settings.max_tokens} tokens"
     if settings.steps:
         lengths = ", ".join(map(str, settings.ks))
         measured = f"K of {lengths} and only steps of decoding, {settings.steps} of each load"
     yield (
-        f"{settings.num_prompts} prompts ({settings.prompts}), "
-        f"{template if settings.chat_template else 'no chat template'}; {measured}, "
+        f"{settings.num_prompts} prompts ({settings.prompts}), {template}; {measured}, "
         f"temperature {settings.temperature:g}, seed {settings.seed}"
     )
     kept = "all kept at the same time" if settings.together else "one at a time"
-    yield (
-        f"{_counted(settings.repeats, 'engine')} of each kind, {kept}; "
-        f"{_counted(settings.rounds, 'round')} at each load"
-    )
+    yield f"engines of each kind: {settings.repeats}, {kept}; rounds at each load: {settings.rounds}"
     if settings.dummy:
         yield "Dummy weights: times are real, texts and acceptance are not."
     if settings.synthetic_acceptance is not None:
@@ -61,12 +59,9 @@ def about_the_machine(report: Report) -> Iterator[str]:
     """Say how busy it was, and whether the times can be trusted."""
     context = report.context
     cores, load = context.cores or 1, context.load_average
+    others = max((row.other_cores or 0.0 for row in report.rows), default=0.0)
     if load is not None:
         yield f"load average {load:.2f} on {cores} cores before the first engine"
-    if chosen := {one.gpu_memory_utilization for one in report.engines} - {None}:
-        shares = ", ".join(f"{share:.2f}" for share in sorted(filter(None, chosen)))
-        yield f"gpu_memory_utilization {shares}, chosen by what was free"
-    others = max((row.other_cores or 0.0 for row in report.rows), default=0.0)
     if (load or 0.0) > BUSY * cores or others > DISTURBED * cores:
         yield (
             f"Other work ran on this machine (load average {load or 0:.1f} before, up to {others:.1f} "
@@ -82,69 +77,39 @@ def about_the_machine(report: Report) -> Iterator[str]:
 
 def notes(report: Report) -> Iterator[str]:
     """Say how to read the numbers, and what is missing of them."""
-    yield from _about_intervals(report)
-    if report.settings.command == "tune":
-        yield from _about_the_surface(report)
-    failed = ((row.error, row) for row in report.rows)
-    for text, rows in _by_reason(failed).items():
-        names = dict.fromkeys(name_of(report, row.variant) for row in rows)
+    # What the intervals are, in one line per number of pairs, most often one.
+    ratios = [one for row in report.rows for one in (row.speedup, row.against_stock) if one]
+    for pairs, coverage in sorted({(one.pairs, one.coverage) for one in ratios}):
+        what = f"their {coverage:.0%} interval" if coverage >= COVERAGE else "their range"
+        yield f"ratios: median of {pairs} pairs ({what})." if pairs > 1 else "ratios: of one pair."
+    if report.of("sweep") and not report.settings.surface_only:
+        yield f"{PAYS} the measured length is above; {UNSURE} within the interval."
+    # What failed, or was not measured to the end.
+    for text, rows in _by_reason((row.error, row) for row in report.rows).items():
         what = "failed on the way" if any(row.measured for row in rows) else "not served"
-        yield f"{what}: {', '.join(names)}: {text}"
-    for text, engines in _by_reason((one.probe_error, one) for one in report.engines).items():
-        names = dict.fromkeys(name_of(report, one.variant) for one in engines)
-        yield f"parts of a step could not be measured for {', '.join(names)}: {text}"
+        yield f"{what}: {_names(report, (row.variant for row in rows))}: {text}"
     runs = report.settings.runs
-    if cut := dict.fromkeys(row.variant for row in report.rows if row.measured < runs and not row.error):
-        named = ", ".join(name_of(report, variant) for variant in cut)
-        yield f"interrupted, with fewer than {runs} measurements: {named}."
+    if cut := [row.variant for row in report.rows if row.measured < runs and not row.error]:
+        yield f"interrupted, with fewer than {runs} measurements: {_names(report, cut)}."
 
 
-def _about_the_surface(report: Report) -> Iterator[str]:
-    yield (
-        "each accepted: the least share of accepted tokens, alike at each position, at which some K "
-        "pays. K=0: nothing is drafted."
-    )
-    if report.settings.surface_only:
-        yield "Only step times were measured: they hold for any draft of this shape, trained or not."
-        return
-    rates = " ".join(f"{rate:.2f}" for rate in rates_by_position(report))
-    yield f"{PAYS} the measured length is above; {UNSURE} within the interval. Per position: {rates}"
-    if report.of("closing"):
-        yield "in brackets: interval of the median over the rounds, and what the sweep predicted"
+def _names(report: Report, variants: Iterable[Variant]) -> str:
+    return ", ".join(name_of(report, variant) for variant in dict.fromkeys(variants))
 
 
-def _about_intervals(report: Report) -> Iterator[str]:
-    """Say what the intervals are, in one line per number of pairs, most often one."""
-    what = "x none, x stock" if report.settings.command == "bench" else "ratios"
-    found = [one for row in report.rows for one in (row.speedup, row.against_stock) if one]
-    for pairs, coverage in sorted({(one.pairs, one.coverage) for one in found}):
-        if pairs == 1:
-            yield f"{what}: of one measurement, so without an interval."
-        elif coverage >= COVERAGE:
-            yield f"{what}: median of {pairs} pairs (its {coverage:.0%} interval)."
-        else:
-            yield (
-                f"{what}: median of {pairs} pairs (their range, which holds the true median in "
-                f"{coverage:.0%} of cases; {COVERAGE:.0%} takes 6 pairs)."
-            )
-    if found and report.settings.rounds > 1:
-        yield (
-            f"Pairs are rounds of {_counted(report.settings.repeats, 'engine')} of each kind: what one "
-            "start of an engine has over another only shows in --repeats of `bench`."
-        )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def name_of(report: Report, variant: Variant) -> str:
+    """Name a variant, with its draft's label."""
+    draft = labels(report.settings.drafts).get(str(variant.draft))
+    return variant.model_copy(update={"draft": draft}).name
 
 
 def _by_reason(errors: Iterable[tuple[str | None, _T]]) -> dict[str, list[_T]]:
     """Group what failed by one line that says why."""
-    found: dict[str, list[_T]] = {}
+    grouped: dict[str, list[_T]] = {}
     for error, what in errors:
         if error:
-            found.setdefault(reason(error), []).append(what)
-    return found
+            grouped.setdefault(reason(error), []).append(what)
+    return grouped
 
 
 def reason(error: str) -> str:
@@ -154,85 +119,116 @@ def reason(error: str) -> str:
     return text if len(text) <= _REASON_WIDTH else f"{text[:_REASON_WIDTH]} .."
 
 
+def advice(report: Report) -> list[str]:
+    """Say of whole texts which K to serve with, and what not to trust."""
+    return [*_best(report), *_misread(report), *_other_texts(report)]
+
+
+def _best(report: Report) -> Iterator[str]:
+    kind = "ours" if "ours" in report.settings.kinds else "stock"
+    rows = [row for row in report.of("texts") if row.variant.kind == kind and row.speedup]
+    drafts = list(dict.fromkeys(str(row.variant.draft) for row in rows))
+    for draft in drafts:
+        named = f"{labels(drafts)[draft]}: " if len(drafts) > 1 else ""
+        for level in report.settings.concurrency:
+            own = [row for row in rows if (row.variant.draft, row.concurrency) == (draft, level)]
+            # An acceptance length that was set is that of every K, and makes none the best.
+            is_set = (report.settings.synthetic_acceptance or [0])[0] > 1
+            for judged in ([row] for row in own) if is_set else [own]:
+                if judged:
+                    yield f"{named}at concurrency {level} {_verdict_on_k(judged)}."
+
+
+def _verdict_on_k(rows: Sequence[Row]) -> str:
+    """Say which K to serve with, from the rows of one draft at one concurrency, one per K."""
+    judged = [(row.speedup, row.variant.k) for row in rows if row.speedup]
+    # A gain that is sure goes before a larger median.
+    sure = [pair for pair in judged if pair[0].low > 1]
+    gain, k = max(sure or judged, key=lambda pair: pair[0].median)
+    best = f"{'the best is ' if len(judged) > 1 else ''}K={k}, {gain_text(gain)} of no draft"
+    if gain.low > 1:
+        alike = [f"K={other}" for one, other in judged if other != k and one.overlaps(gain)]
+        return f"{best}; within its interval: {', '.join(alike)}" if gain.pairs > 1 and alike else best
+    return f"no draft is faster; {best}" if gain.high < 1 else f"no difference is seen; {best}"
+
+
+def _misread(report: Report) -> Iterator[str]:
+    """Compare acceptance lengths of ours and stock, which chance may tell apart by a little."""
+    rows: dict[Variant, list[Row]] = {}
+    for row in report.of("texts"):
+        rows.setdefault(row.variant, []).append(row)
+    for variant, ours in rows.items():
+        stock = rows.get(variant.model_copy(update={"kind": "stock"}))
+        if variant.kind != "ours" or stock is None:
+            continue
+        mine, theirs = (acceptance_length_of(*pooled(one)) for one in (ours, stock))
+        if mine is None or theirs is None:
+            continue
+        error = math.hypot(_standard_error(ours), _standard_error(stock))
+        if abs(mine - theirs) > _STANDARD_ERRORS * error:
+            yield (
+                f"{name_of(report, variant)}: acceptance length {mine:.2f}, with stock vLLM "
+                f"{theirs:.2f}; sampling does not explain it: the two read this draft differently "
+                "(`vllm-eagle check` says how it is meant)."
+            )
+
+
+def _standard_error(rows: Sequence[Row]) -> float:
+    """Estimate the standard error of the acceptance length.
+
+    The steps of one pass over the prompts are taken as independent. A step's length L has P(L > j) =
+    acceptance of position j, so E[L] and E[L^2] follow from the rates.
+    """
+    drafts, accepted = pooled(rows)
+    rates = [count / drafts for count in accepted]
+    mean = sum(rates)
+    square = sum((2 * place + 1) * rate for place, rate in enumerate(rates))
+    once = drafts / sum(row.measured for row in rows)  # more passes bring no new texts
+    return math.sqrt(max(0.0, square - mean**2) / max(1.0, once))
+
+
+def _other_texts(report: Report) -> Iterator[str]:
+    compared = [row for row in report.rows if row.same_texts is not None]
+    if other := [row for row in compared if not row.same_texts]:
+        yield (
+            f"texts differ from those without a draft in {len(other)} of {len(compared)} rows "
+            f"({_names(report, (row.variant for row in other))}): `vllm-eagle verify` tells near-ties "
+            "from faults."
+        )
+
+
 def recommendation(report: Report) -> Iterator[str]:
     """Say what to serve with, from the closing round; nothing of a report without a choice."""
     choice = report.choice
     if choice is None:
         return
-    compared = dict.fromkeys(row.variant for row in report.of("closing"))
+    # The config that was chosen, its gain, and that of the others.
     if choice.served == PLAIN:
         yield "No K pays at any load that was measured: serve without a draft."
-        for other in compared:
-            if other != PLAIN:
-                yield f"As served, {other.length} over no draft: {mean_text(report, other)}."
-        return
-    yield from _flag_lines(report, choice.config)
-    yield (
-        f"Over no draft: {mean_text(report, choice.served)}, measured with this config in "
-        f"{report.settings.rounds} rounds."
-    )
-    for other in compared:
-        if other not in (PLAIN, choice.served):
-            yield f"Next to it, {other.length}: {mean_text(report, other)}."
+    else:
+        words = ["--speculative-config", json.dumps(choice.config.speculative_config)]
+        if choice.config.additional_config:
+            words += ["--additional-config", json.dumps(choice.config.additional_config)]
+        if report.settings.engine.get("enable_prefix_caching") is False:
+            words.append("--no-enable-prefix-caching")
+        yield f"  {shell_line(words)}"
+    for served in dict.fromkeys([choice.served, *(row.variant for row in report.of("closing"))]):
+        if served != PLAIN:
+            gain = gain_over_loads(report, served)
+            mean = gain_text(gain) if gain else "not measured"
+            yield f"Over no draft in the mean over all loads, {served.length}: {mean}."
     if choice.served.schedule:
-        spans = ", ".join(f"K={k} for {_span(a, b)}" for a, b, k in choice.served.schedule)
+        spans = ", ".join(f"K={k} for {a} to {b} requests" for a, b, k in choice.served.schedule)
         yield f"The schedule: {spans}; more requests get the last K."
-    yield from _slower_lines(report)
+    # Where it is slower than no draft.
+    for load in (*choice.slower, *choice.undecided):
+        row = report.row("closing", choice.served, load)
+        measured = gain_text(row.speedup) if row and row.speedup else "not measured"
+        at = f"with {load.concurrency} at a time at context {load.context}: {measured}"
+        is_sure = load in choice.slower
+        yield f"SLOWER than no draft {at}." if is_sure else f"Undecided {at}; more --rounds tell."
 
 
-def _slower_lines(report: Report) -> Iterator[str]:
-    choice = report.choice
-    assert choice is not None
-    for load in choice.slower:
-        yield f"SLOWER than no draft {_gain_at(report, choice.served, load)}."
-    for load in choice.undecided:
-        yield (
-            f"Slower or not cannot be told {_gain_at(report, choice.served, load)}. More --rounds "
-            "narrow it."
-        )
-    if choice.with_zero:
-        yield "Less slow there, by the sweep, with K=0:"
-        yield from _flag_lines(report, choice.with_zero)
-    elif choice.slower:
-        yield (
-            "K=0 there would be no faster, by the sweep. Keep such loads off this server, or serve them "
-            "without a draft."
-        )
-
-
-def mean_text(report: Report, served: Variant) -> str:
-    """Give the mean gain over all loads, with its interval over the rounds."""
-    gain = gain_over_loads(report, served)
-    loads = len([row for row in report.of("closing") if row.variant == served and row.speedup])
-    return "not measured" if gain is None else f"{gain_text(gain)} in the mean over {loads} loads"
-
-
-def gain_text(gain: Interval, more: str = "") -> str:
-    if not gain.is_interval:
-        return f"{gain.median:.2f}x{f' ({more[2:]})' if more else ''}"
-    return f"{gain.median:.2f}x ({gain.low:.2f} to {gain.high:.2f}{more})"
-
-
-def _gain_at(report: Report, served: Variant, load: ServedLoad) -> str:
-    row = report.row("closing", served, load)
-    assert row is not None
-    assert row.speedup is not None
-    many = f"{load.concurrency} request{'s' * (load.concurrency > 1)}"
-    return f"with {many} at context {load.context}: {gain_text(row.speedup)}"
-
-
-def _flag_lines(report: Report, config: Config) -> Iterator[str]:
-    if config.speculative_config is None:
-        yield "  no --speculative-config: no draft"
-        return
-    words = ["--speculative-config", json.dumps(config.speculative_config)]
-    if config.additional_config:
-        words += ["--additional-config", json.dumps(config.additional_config)]
-    if report.settings.engine.get("enable_prefix_caching") is False:
-        words.append("--no-enable-prefix-caching")
-    yield "  " + shell_line(words)
-
-
-def _span(first: int, last: int) -> str:
-    named = f"{first}" if first == last else f"{first} to {last}"
-    return f"{named} request{'s' * (last > 1)}"
+def gain_text(gain: Interval) -> str:
+    """Give a gain with its interval; one measurement has none."""
+    return f"{gain.median:.2f}x" + (f" ({gain.low:.2f} to {gain.high:.2f})" if gain.is_interval else "")

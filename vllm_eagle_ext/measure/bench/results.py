@@ -20,7 +20,8 @@ ComparedKind = Literal["none", "stock", "ours"]  # no draft, stock vLLM, this pa
 # The others are this package too: each K in one engine, vLLM's schedule, its adaptive verification.
 VariantKind = Literal[ComparedKind, "held", "schedule", "adaptive"]
 KINDS: tuple[ComparedKind, ...] = get_args(ComparedKind)
-Stage = Literal["texts", "sweep", "closing"]  # of a bench; of a tune, each K and what may be served
+# Whole texts; of --schedule each K, and what may be served.
+Stage = Literal["texts", "sweep", "closing"]
 Schedule = tuple[tuple[int, int, int], ...]  # first and last number of requests, K
 
 REPORT = "report.json"
@@ -29,7 +30,8 @@ ADAPTIVE_KEY = "enable_adaptive_verification"
 
 
 class Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Reports of earlier versions have keys that are no longer measured.
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Context(Record):
@@ -67,14 +69,6 @@ class Variant(Record):
         named = {"none": "no draft", "schedule": "schedule", "adaptive": "adaptive verification"}
         return named.get(self.kind, f"K={self.k}")
 
-    def k_at(self, requests: int) -> int | None:
-        """Return the K that so many requests get; None where it is chosen while serving."""
-        if self.kind == "adaptive":
-            return None
-        # vLLM carries the last K forward.
-        beyond = self.schedule[-1][2] if self.schedule else self.k
-        return next((k for _, last, k in self.schedule if requests <= last), beyond)
-
 
 PLAIN = Variant(kind="none")
 
@@ -89,12 +83,12 @@ class ServedLoad(Record):
 class Settings(Record):
     """What was asked for, with nothing left open."""
 
-    command: Literal["bench", "tune"]
+    command: Literal["bench", "tune"] = "bench"  # "tune" was bench --schedule
     target: str
     drafts: list[str]
     served: dict[str, dict[str, Any]]  # speculative_config by draft, without K
-    kinds: list[ComparedKind]  # of a bench's variants
-    ks: list[int]  # of a tune with 0, where nothing is drafted
+    kinds: list[ComparedKind]
+    ks: list[int]  # with 0 of --schedule, where nothing is drafted
     concurrency: list[int]
     contexts: list[int] = [0]
     repeats: int = 1  # engines of each kind
@@ -110,7 +104,7 @@ class Settings(Record):
     prompts: str  # a file, "built-in" or "random token ids"
     num_prompts: int
     prompts_sha256: str  # of the token ids
-    categories: list[str | None] = []  # of a bench's prompts
+    categories: list[str | None] = []  # of the prompts
     chat_template: bool
     thinking: bool | None  # None: the template's own default
     engine: dict[str, Any]  # further keywords of LLM()
@@ -130,17 +124,8 @@ class Settings(Record):
         ]
 
 
-class Split(Record):
-    """Mean seconds of one decoding step in a worker, the device drained before and after each part."""
-
-    concurrency: int
-    steps: int
-    target_s: float  # the target's forward and the sampling of its rows
-    draft_s: float
-
-
 class EngineRecord(Record):
-    """One engine. The split is taken apart from what is timed, only of the first of each kind."""
+    """One engine, as it started and ended."""
 
     stage: Stage
     variant: Variant
@@ -148,9 +133,7 @@ class EngineRecord(Record):
     start_s: float
     gpu_memory_utilization: float | None = None  # as chosen here; None: the user's or vLLM's own
     error: str | None = None  # it did not start, or not reach its end
-    probe_error: str | None = None  # only of the splits
     facts: dict[str, Any] = {}  # drafter class, state scheme, as the workers say
-    splits: list[Split] = []
 
 
 class Measurement(Record):
@@ -212,8 +195,6 @@ class Row(Record):
     accepted: list[int] = []  # per position
     requests_by_length: dict[str, float] = {}  # acceptance length, from-to -> whole texts
     length_by_category: dict[str, float] = {}  # acceptance length
-    split: Split | None = None
-    draft_share: float | None = None  # of the step
     tpot_ms: Latency | None = None
     ttft_ms: Latency | None = None
     same_texts: bool | None = None  # as without a draft; None where sampling decides
@@ -233,14 +214,13 @@ class Config(Record):
 
 
 class TunedChoice(Record):
-    """What a tune prints, and where it is slower than no draft: by its whole interval, or perhaps."""
+    """What to serve with, and where it is slower than no draft: by its whole interval, or perhaps."""
 
     served: Variant
     config: Config
     gain: Interval | None = None  # over no draft, mean over the loads of each round
     slower: list[ServedLoad] = []
     undecided: list[ServedLoad] = []  # only by the median, while the interval reaches 1
-    with_zero: Config | None = None  # the same with K = 0 there, where that is less slow
 
     @property
     def exit_code(self) -> int:
@@ -255,7 +235,7 @@ class Report(Record):
     engines: list[EngineRecord]
     rows: list[Row]
     advice: list[str] = []
-    choice: TunedChoice | None = None  # of a tune
+    choice: TunedChoice | None = None  # of --schedule
 
     def row(self, stage: Stage, variant: Variant, load: ServedLoad) -> Row | None:
         wanted = (stage, variant, load)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole bench or tune: what was asked is resolved, measured and reported."""
+"""A whole bench: what was asked is resolved, measured and reported."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -14,20 +14,18 @@ from pathlib import Path
 from rich.console import Console
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.bench.advice import bench_advice
 from vllm_eagle_ext.measure.bench.engines import swept, variants
-from vllm_eagle_ext.measure.bench.notes import premises
-from vllm_eagle_ext.measure.bench.progress import ProgressDisplay, announced
-from vllm_eagle_ext.measure.bench.request import BenchRequest, Prompts, resolve_bench
-from vllm_eagle_ext.measure.bench.results import PLAIN, REPORT, Context, Report, Settings
+from vllm_eagle_ext.measure.bench.notes import advice, premises
+from vllm_eagle_ext.measure.bench.request import BenchRequest, resolve
+from vllm_eagle_ext.measure.bench.results import PLAIN, REPORT, Context, Report
 from vllm_eagle_ext.measure.bench.runner import Runner
 from vllm_eagle_ext.measure.bench.summary import summarise
 from vllm_eagle_ext.measure.bench.surface import choose_served, surface_of, worth_serving
 from vllm_eagle_ext.measure.bench.table import print_report
-from vllm_eagle_ext.measure.bench.tune_request import resolve_tune
 from vllm_eagle_ext.measure.engine.machine import (
     INSTALL,
     cores,
+    fallback_warning,
     gpus,
     load_average,
     processor,
@@ -40,123 +38,116 @@ _PREFIXES = ("VLLM_", "OMP_", "TRITON_", "CUDA_VISIBLE_DEVICES")
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
-def run_bench(request: BenchRequest, path: Path, arguments: Sequence[str], console: Console) -> int:
-    """Measure no draft, stock vLLM and this package in turns, and report it.
+def run_bench(request: BenchRequest, path: Path, arguments: Sequence[str], console: Console) -> Report:
+    """Measure in turns what was asked for, and report it.
 
     Args:
         path: folder of the report; it has none yet.
         arguments: of the command, without the program; kept with the report.
 
-    Returns:
-        The exit status: 1 if the target by itself, or a draft with this package, could not be served.
-
     Raises:
-        EagleExtError: the request cannot be met.
+        EagleExtError: the request cannot be met, or an engine of --schedule failed.
     """
-    settings, prompts = resolve_bench(request)
-    run = _Run(settings, prompts, path, run_context(arguments), console)
-    report = run.measured(lambda runner: runner.run("texts", variants(settings)))
+    settings, prompts = resolve(request)
+    require_new(path)
+    return measure(Runner(settings, prompts, path / "logs", console), path, run_context(arguments))
+
+
+def exit_code(report: Report) -> int:
+    """Return 1 if the target by itself, or a draft with this package, could not be served.
+
+    With a choice it is the choice's: whether that is slower than no draft.
+    """
+    if report.choice or report.settings.steps:
+        return report.choice.exit_code if report.choice else 0
     measured = {row.variant for row in report.of("texts")}
-    needed = [variant for variant in variants(settings) if variant.kind != "stock"]
+    needed = [variant for variant in variants(report.settings) if variant.kind != "stock"]
     return int(any(variant not in measured for variant in needed))
 
 
-def run_tune(request: BenchRequest, path: Path, arguments: Sequence[str], console: Console) -> Report:
-    """Measure every K in one engine next to one without a draft, then what may be served.
-
-    Args:
-        path: folder of the report; it has none yet.
-        arguments: of the command, without the program; kept with the report.
+def require_new(path: Path) -> None:
+    """Refuse a folder that has a report, or cannot have one.
 
     Raises:
-        EagleExtError: the request cannot be met, or an engine failed.
+        SpeculativeConfigError: it is such a folder.
     """
-    settings, prompts = resolve_tune(request)
-    run = _Run(settings, prompts, path, run_context(arguments), console)
-
-    def stages(runner: Runner) -> None:
-        runner.run("sweep", swept(settings))
-        _raise_failures(runner)
-        surface = surface_of(run.summary(runner))
-        if not settings.surface_only and (found := worth_serving(settings, surface)):
-            runner.run("closing", [PLAIN, *found])
-            _raise_failures(runner)
-
-    return run.measured(stages)
+    if (path / REPORT).exists():
+        raise SpeculativeConfigError(
+            field="--out", value=str(path), allowed=f"a folder without a {REPORT}",
+            remedy="name another folder, or remove it",
+        )  # fmt: skip
+    with suppress(OSError):  # what cannot be made cannot be written to
+        path.mkdir(parents=True, exist_ok=True)
+    require_writable(path / REPORT)
 
 
-def _raise_failures(runner: Runner) -> None:
+def measure(runner: Runner, path: Path, context: Context) -> Report:
+    """Measure, and report what was measured, also where it is interrupted or an engine fails."""
+    settings, console = runner.settings, runner.progress.console
+    for line in (*premises(settings, context), *fallback_warning(settings.engine)):
+        console.print(line, markup=False)
+    console.print(f"Results and logs go to {path}.", markup=False)
+    try:
+        with runner:
+            _run_stages(runner, context)
+    except BaseException:
+        if runner.measurements:
+            publish(_summary(runner, context), path, console)
+        raise
+    report = _summary(runner, context)
+    if settings.steps and not settings.surface_only:
+        report = report.model_copy(update={"choice": choose_served(report)})
+    report = report.model_copy(update={"advice": advice(report)})
+    publish(report, path, console)
+    return report
+
+
+def _run_stages(runner: Runner, context: Context) -> None:
+    """Measure whole texts; or every K in one engine next to no draft, then what may be served."""
+    settings = runner.settings
+    if not settings.steps:
+        runner.run("texts", variants(settings))
+        return
+    runner.run("sweep", swept(settings))
+    _raise_failure(runner)
+    surface = surface_of(_summary(runner, context))
+    if not settings.surface_only and (served := worth_serving(settings, surface)):
+        runner.run("closing", [PLAIN, *served])
+        _raise_failure(runner)
+
+
+def _raise_failure(runner: Runner) -> None:
     for failure in runner.failures.values():
         raise failure
 
 
-class _Run:
-    """One command: what it measures, and where it writes."""
-
-    def __init__(
-        self, settings: Settings, prompts: Prompts, path: Path, context: Context, console: Console
-    ) -> None:
-        if (path / REPORT).exists():
-            raise SpeculativeConfigError(
-                field="--out", value=str(path), allowed=f"a folder without a {REPORT}",
-                remedy="name another folder, or remove it",
-            )  # fmt: skip
-        with suppress(OSError):  # what cannot be made cannot be written to
-            path.mkdir(parents=True, exist_ok=True)
-        require_writable(path / REPORT)
-        self.settings, self.prompts, self.path = settings, prompts, path
-        self.context, self.console = context, console
-
-    def measured(self, stages: Callable[[Runner], None]) -> Report:
-        """Measure, and report what was measured, also where it is interrupted or an engine fails."""
-        settings, console = self.settings, self.console
-        for line in (*premises(settings, self.context), *announced(settings)):
-            console.print(line, markup=False)
-        console.print(f"Results and logs go to {self.path}.", markup=False)
-        with ProgressDisplay(console) as display:
-            runner = Runner(settings, self.prompts, self.path / "logs", display)
-            try:
-                stages(runner)
-            except BaseException:
-                with suppress(OSError):  # of a terminal that has been closed
-                    display.progress.stop()
-                if runner.measurements:
-                    publish(self.summary(runner), self.path, console)
-                raise
-        report = self.summary(runner)
-        if settings.command == "tune" and not settings.surface_only:
-            report = report.model_copy(update={"choice": choose_served(report)})
-        report = report.model_copy(update={"advice": bench_advice(report)})
-        publish(report, self.path, console)
-        return report
-
-    def summary(self, runner: Runner) -> Report:
-        return summarise(self.settings, self.context, runner.engines, runner.measurements)
+def _summary(runner: Runner, context: Context) -> Report:
+    return summarise(runner.settings, context, runner.engines, runner.measurements)
 
 
 def publish(report: Report, path: Path, console: Console) -> None:
-    """Print tables and what follows, then write report.json and the picture into the folder.
+    """Print tables and what follows, then write report.json and the pictures into the folder.
 
     Each is tried, whatever becomes of the others.
     """
-    written = REPORT
+    written = [REPORT]
     try:
         print_report(report, console)
     finally:
         try:
             write_whole(path / REPORT, json.dumps(report.model_dump(), indent=1))
         except OSError as error:
-            written = f"no {REPORT}: it cannot be written ({error.strerror})"
-    drawn = f"no picture: matplotlib is missing, {INSTALL}"
-    if find_spec("matplotlib") is not None:
-        from vllm_eagle_ext.measure.bench.picture import draw
+            written = [f"no {REPORT}: it cannot be written ({error.strerror})"]
+    if find_spec("matplotlib") is None:
+        written.append(f"no picture: matplotlib is missing, {INSTALL}")
+    else:
+        from vllm_eagle_ext.measure.bench import picture
 
         try:
-            picture = draw(report, path)
-            drawn = picture.name if picture else "no picture"
+            written += picture.draw(report, path)
         except Exception as error:  # noqa: BLE001 - of a stranger's names, or a broken matplotlib
-            drawn = f"no picture: it cannot be drawn ({type(error).__name__}: {error})"
-    console.print(f"{path}: {written}, {drawn}", markup=False)
+            written.append(f"no picture: it cannot be drawn ({type(error).__name__}: {error})")
+    console.print(f"{path}: {', '.join(written)}", markup=False)
 
 
 def run_context(arguments: Sequence[str]) -> Context:

@@ -17,7 +17,6 @@ from vllm_eagle_ext.measure.bench.results import (
     Row,
     ServedLoad,
     Settings,
-    Split,
     Spread,
     Stage,
     Variant,
@@ -27,6 +26,8 @@ from vllm_eagle_ext.measure.engine.load import Measured, TimedSteps
 from vllm_eagle_ext.measure.intervals import Interval, paired
 from vllm_eagle_ext.measure.per_request import spread_of
 
+Runs = dict[tuple[Stage, Variant, ServedLoad], dict[int, Measurement]]
+
 
 def summarise(
     settings: Settings,
@@ -35,14 +36,23 @@ def summarise(
     measurements: Sequence[Measurement],
 ) -> Report:
     """Make a row of each variant at each load, also of one that could not be served."""
-    summary = _Summary(settings, engines, measurements)
-    stages = dict.fromkeys([m.stage for m in measurements] + [engine.stage for engine in engines])
+    # Measurements by what they measured, and by repeat.
+    runs: Runs = {}
+    for run in measurements:
+        runs.setdefault((run.stage, run.variant, run.load), {})[run.repeat] = run
+    failed = {(engine.stage, engine.variant): engine.error for engine in engines if engine.error}
+    # The rows of each stage in the order of its loads.
+    measured = [(run.stage, run.variant) for run in measurements]
     rows = []
-    for stage in stages:
-        found = [engine.variant for engine in engines if engine.stage == stage and engine.error]
-        found += [m.variant for m in measurements if m.stage == stage]
-        served = sorted(dict.fromkeys(found), key=lambda one: _row_order(settings, one))
-        rows += [summary.row(stage, one, load) for load in settings.loads for one in served]
+    for stage in dict.fromkeys([run.stage for run in measurements] + [e.stage for e in engines]):
+        served = {variant for at, variant in [*failed, *measured] if at == stage}
+        for load in settings.loads:
+            for variant in sorted(served, key=lambda one: _row_order(settings, one)):
+                row = Row(
+                    stage=stage, variant=variant, concurrency=load.concurrency, context=load.context,
+                    measured=0, error=failed.get((stage, variant)),
+                )  # fmt: skip
+                rows.append(row.model_copy(update=_figures(settings, row, runs)))
     return Report(settings=settings, context=context, engines=list(engines), rows=rows)
 
 
@@ -54,68 +64,38 @@ def _row_order(settings: Settings, variant: Variant) -> tuple[int, int, int]:
     return draft, 10**6 if special else variant.k, kinds.index(variant.kind)
 
 
-class _Summary:
-    """Measurements by stage, variant, load and repeat."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        engines: Sequence[EngineRecord],
-        measurements: Sequence[Measurement],
-    ) -> None:
-        self.settings, self.engines = settings, engines
-        self.runs: dict[tuple[Stage, Variant, ServedLoad], dict[int, Measurement]] = {}
-        for one in measurements:
-            self.runs.setdefault((one.stage, one.variant, one.load), {})[one.repeat] = one
-
-    def row(self, stage: Stage, variant: Variant, load: ServedLoad) -> Row:
-        own = self.runs.get((stage, variant, load), {})
-        errors = [e.error for e in self.engines if (e.stage, e.variant) == (stage, variant) and e.error]
-        row = Row(
-            stage=stage, variant=variant, concurrency=load.concurrency, context=load.context,
-            measured=len(own), error=errors[-1] if errors else None, runs=list(own.values()),
-        )  # fmt: skip
-        if not own:
-            return row
-        split = self._split(stage, variant, load)
-        row = row.model_copy(update=_metrics(variant, row.runs) | {"split": split})
-        counted = [one for run in row.runs for one in run.histograms]
-        if counted:
-            categories = self.settings.categories * len(row.runs)
-            spread = spread_of(counted, max(self.settings.ks), categories)
-            row = row.model_copy(update=spread)
-        row = row.model_copy(update=self._compared(stage, variant, load))
-        return row.model_copy(update={"draft_share": _draft_share(row)})
-
-    def _compared(self, stage: Stage, variant: Variant, load: ServedLoad) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        own, base = self.runs[stage, variant, load], self.runs.get((stage, PLAIN, load), {})
-        if variant != PLAIN and base:
-            found["speedup"] = _ratio(own, base, lambda run: run.tokens_per_s)
-            found["step_ratio"] = _ratio(own, base, lambda run: run.step_s)
-            settings = self.settings
-            if stage == "texts" and not settings.temperature and settings.synthetic_acceptance is None:
-                texts = {run.texts_sha256 for run in base.values()}
-                found["same_texts"] = all(run.texts_sha256 in texts for run in own.values())
-        if variant.kind == "ours":
-            stock = variant.model_copy(update={"kind": "stock"})
-            stock_runs = self.runs.get((stage, stock, load), {})
-            found["against_stock"] = _ratio(own, stock_runs, lambda run: run.tokens_per_s)
-        return found
-
-    def _split(self, stage: Stage, variant: Variant, load: ServedLoad) -> Split | None:
-        own = [engine for engine in self.engines if (engine.stage, engine.variant) == (stage, variant)]
-        found = [s for engine in own for s in engine.splits if s.concurrency == load.concurrency]
-        return found[-1] if found else None
+def _figures(settings: Settings, row: Row, runs: Runs) -> dict[str, Any]:
+    """Compute what follows from the measurements of a row, by themselves and against others."""
+    stage, variant, load = row.stage, row.variant, row.load
+    own = runs.get((stage, variant, load), {})
+    if not own:
+        return {}
+    figures = _metrics(variant, list(own.values()))
+    if counted := [histogram for run in own.values() for histogram in run.histograms]:
+        figures |= spread_of(counted, max(settings.ks), settings.categories * len(own))
+    # Against no draft and, of ours, against stock.
+    base = runs.get((stage, PLAIN, load), {})
+    if variant != PLAIN and base:
+        figures["speedup"] = _ratio(own, base, lambda run: run.tokens_per_s)
+        figures["step_ratio"] = _ratio(own, base, lambda run: run.step_s)
+        if stage == "texts" and not settings.temperature and settings.synthetic_acceptance is None:
+            texts = {run.texts_sha256 for run in base.values()}
+            figures["same_texts"] = all(run.texts_sha256 in texts for run in own.values())
+    if variant.kind == "ours":
+        stock = runs.get((stage, variant.model_copy(update={"kind": "stock"}), load), {})
+        figures["against_stock"] = _ratio(own, stock, lambda run: run.tokens_per_s)
+    return figures
 
 
-def _metrics(variant: Variant, runs: Sequence[Measurement]) -> dict[str, Any]:
+def _metrics(variant: Variant, runs: list[Measurement]) -> dict[str, Any]:
     drafts = sum(run.drafts for run in runs)
     accepted = added([run.accepted for run in runs])
     rates = [run.tokens_per_s for run in runs]
     steps = [run.step_s for run in runs if run.step_s is not None]
     others = [run.other_cores for run in runs if run.other_cores is not None]
     return {
+        "measured": len(runs),
+        "runs": runs,
         "tokens_per_s": Spread(median=statistics.median(rates), low=min(rates), high=max(rates)),
         "step_ms": 1000 * statistics.median(steps) if steps else None,
         "drafts": drafts,
@@ -182,16 +162,6 @@ def _ratio(
         for runs in (own, base)
     )
     return paired(values, others)
-
-
-def _draft_share(row: Row) -> float | None:
-    """Return the draft's part of a step.
-
-    With the device drained around both, the parts can be longer than the step they are parts of.
-    """
-    if row.split is None or row.step_ms is None or not row.variant.k:
-        return None
-    return row.split.draft_s / max(row.step_ms / 1000, row.split.target_s + row.split.draft_s)
 
 
 def _latency(seconds: Sequence[float]) -> Latency | None:

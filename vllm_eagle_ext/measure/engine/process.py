@@ -63,8 +63,7 @@ def time_steps(llm: Any, load: StepLoad, *, detokenize: bool) -> TimedSteps:
 def _collected(engine: Any, load: StepLoad) -> TimedSteps:
     begun: set[str] = set()
     seconds: list[float] = []
-    tokens = context = 0
-    so_far = sum(map(len, load.prompts))
+    tokens = 0
     settling, before = _SETTLING, None
     while len(seconds) < load.steps:
         outputs = engine.step()
@@ -80,10 +79,7 @@ def _collected(engine: Any, load: StepLoad) -> TimedSteps:
                 tokens += sum(found.values())
         before = now if of_all else None
         begun |= {name for name, got in found.items() if got}
-        so_far += sum(found.values())
-        if len(seconds) <= load.steps // 2:
-            context = so_far
-    return TimedSteps(seconds, tokens, context)
+    return TimedSteps(seconds, tokens)
 
 
 def _sampling(
@@ -137,7 +133,7 @@ class Engine:
         self._empty_prefix_cache()
         started = time.perf_counter()
         answers = self._decode(Load(**load))
-        return Measured(time.perf_counter() - started, answers).to_json()
+        return asdict(Measured(time.perf_counter() - started, answers))
 
     def steps(self, **load: Any) -> dict[str, Any]:
         """Time the steps of a `StepLoad`, with what the prefix cache holds; return a `TimedSteps`."""
@@ -240,7 +236,7 @@ class _Running:
         return Answer(self.prompt_tokens, self.tokens, self.steps, ttft, decode, drafts)
 
 
-def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Engine] = Engine) -> None:
+def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Any] = Engine) -> None:
     engine = None
     for line in lines:
         asked = json.loads(line)
@@ -273,7 +269,7 @@ def _end_with_killed() -> None:
                 os._exit(1)
 
 
-def main(kind: type[Engine] = Engine) -> None:
+def main(kind: type[Any] = Engine) -> None:
     # vLLM and its children print to descriptor 1; the answers keep the real one for themselves.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

@@ -104,7 +104,10 @@ def drafted_arguments(request: VerifyRequest, checked: CheckResult, **options: A
     return {
         **plain_arguments(request),
         "speculative_config": speculative_config(checked),
-        "additional_config": {KEY: {**request.options, **options}},
+        "additional_config": {
+            **(request.engine.get("additional_config") or {}),
+            KEY: {**request.options, **options},
+        },
     }
 
 

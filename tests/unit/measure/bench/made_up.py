@@ -1,4 +1,4 @@
-"""Reports of a bench and of a tune that nothing was measured for: times and acceptance by formulas."""
+"""Reports of benches that nothing was measured for: times and acceptance by formulas."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from vllm_eagle_ext.measure.bench.advice import bench_advice
 from vllm_eagle_ext.measure.bench.engines import swept, variants
+from vllm_eagle_ext.measure.bench.notes import advice
 from vllm_eagle_ext.measure.bench.results import (
     PLAIN,
     Context,
@@ -17,17 +17,11 @@ from vllm_eagle_ext.measure.bench.results import (
     Report,
     ServedLoad,
     Settings,
-    Split,
     Stage,
     Variant,
 )
 from vllm_eagle_ext.measure.bench.summary import summarise
-from vllm_eagle_ext.measure.bench.surface import (
-    choose_served,
-    expected_length,
-    surface_of,
-    worth_serving,
-)
+from vllm_eagle_ext.measure.bench.surface import choose_served, surface_of, worth_serving
 
 FAST, SLOW = "org/fast-draft", "org/slow-draft"
 OURS, STOCK = (Variant(kind=kind, draft=FAST, k=3) for kind in ("ours", "stock"))
@@ -58,7 +52,7 @@ def load(concurrency: int, context: int = 0) -> ServedLoad:
 def settings_of(**given: Any) -> Settings:
     drafts = given.get("drafts", [FAST])
     usual: dict[str, Any] = {
-        "command": "bench", "target": "org/target-8B", "drafts": drafts,
+        "target": "org/target-8B", "drafts": drafts,
         "served": {draft: {"method": "eagle3", "model": draft} for draft in drafts},
         "kinds": ["none", "stock", "ours"], "ks": [3], "concurrency": [1], "rounds": 1,
         "together": False, "temperature": 0.0, "seed": 0, "ignore_eos": True, "prompts": "built-in",
@@ -88,7 +82,6 @@ class MadeUp:
     temperature: float = 0.0
     kinds: tuple[str, ...] = ("none", "stock", "ours")
     stock_error: str | None = None
-    probe_error: str | None = None
     synthetic: list[float] | None = None
     first: dict[str, float] = field(default_factory=lambda: {FAST: 0.8, SLOW: 0.5})  # of a position
     noise: tuple[float, ...] = (1.0, 1.05, 0.97, 1.01, 1.02, 0.99, 1.03, 0.98, 1.04, 0.96)
@@ -110,14 +103,10 @@ class MadeUp:
             categories=list(self.categories),
         )  # fmt: skip
 
-    def parts(self, variant: Variant, concurrency: int) -> tuple[float, float]:
-        """Seconds of target and draft."""
-        rows = concurrency * (1 + variant.k)
-        return self.plain_s * (1 + self.verify_per_row * (rows - 1)), self.draft_s * variant.k
-
     def step_s(self, variant: Variant, concurrency: int) -> float:
+        target_s = self.plain_s * (1 + self.verify_per_row * (concurrency * (1 + variant.k) - 1))
         extra = self.stock_extra_s if variant.kind == "stock" else 0
-        return sum(self.parts(variant, concurrency)) + self.rest_s + extra
+        return target_s + self.draft_s * variant.k + self.rest_s + extra
 
     def measurement(self, variant: Variant, repeat: int, concurrency: int) -> Measurement:
         drafts = 10_000 if variant.k else 0
@@ -138,14 +127,7 @@ class MadeUp:
         found = EngineRecord(stage="texts", variant=variant, repeat=repeat, start_s=32.0)
         if variant.kind == "stock" and self.stock_error:
             return found.model_copy(update={"error": self.stock_error})
-        if repeat or self.probe_error:
-            return found.model_copy(update={"probe_error": None if repeat else self.probe_error})
-        parts = {level: self.parts(variant, level) for level in self.concurrency}
-        splits = [
-            Split(concurrency=level, steps=50, target_s=target_s, draft_s=draft_s)
-            for level, (target_s, draft_s) in parts.items()
-        ]
-        return found.model_copy(update={"facts": {"drafter": "X"}, "splits": splits})
+        return found.model_copy(update={"facts": {"drafter": "X"}})
 
     def records(self) -> tuple[list[EngineRecord], list[Measurement]]:
         engines, measurements = [], []
@@ -164,7 +146,7 @@ class MadeUp:
             self.settings(), context(**given), [change(one) for one in engines],
             [changed for one in measurements if (changed := change(one)) is not None],
         )  # fmt: skip
-        return found.model_copy(update={"advice": bench_advice(found)})
+        return found.model_copy(update={"advice": advice(found)})
 
 
 def changing(variant: Variant, **update: Any) -> Callable[[Any], Any]:
@@ -175,6 +157,11 @@ def changing(variant: Variant, **update: Any) -> Callable[[Any], Any]:
         return record.model_copy(update=update) if mine else record
 
     return change
+
+
+def expected_length(rate: float, k: int) -> float:
+    """The acceptance length of K tokens that are each accepted with this probability."""
+    return sum(rate**position for position in range(k + 1))
 
 
 def memory_bound(at: ServedLoad, k: int) -> float:
@@ -205,7 +192,7 @@ class MadeUpTune:
 
     def settings(self) -> Settings:
         return settings_of(
-            command="tune", kinds=["none", "ours"], ks=list(self.ks),
+            kinds=["none", "ours"], ks=list(self.ks),
             concurrency=list(self.concurrency), contexts=list(self.contexts), rounds=self.rounds,
             steps=STEPS, together=self.together, surface_only=self.surface_only,
             adaptive=self.adaptive, chat_template=False,
@@ -222,8 +209,8 @@ class MadeUpTune:
     def _cell(
         self, stage: Stage, served: Variant, at: ServedLoad, number: int, machine: float
     ) -> Measurement:
-        k = served.k_at(at.concurrency)
-        if k is None:
+        k = next((k for _, last, k in served.schedule if at.concurrency <= last), served.k)
+        if served.kind == "adaptive":
             k = max(self.ks, key=lambda k: expected_length(self.rate, k) / self.step_s(at, k))
         seconds = self.step_s(at, k) + (self.awake_s if served != PLAIN and not k else 0)
         if served.kind == "adaptive":

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.measure.bench.made_up import FAST, SLOW, MadeUp, MadeUpTune, load, settings_of
+from tests.unit.measure.bench.made_up import FAST, SLOW, MadeUpTune, load, settings_of
 from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
-from vllm_eagle_ext.measure.bench import progress
 from vllm_eagle_ext.measure.bench.engines import (
     batches,
     engine_arguments,
@@ -15,8 +14,8 @@ from vllm_eagle_ext.measure.bench.engines import (
     turns,
     variants,
 )
-from vllm_eagle_ext.measure.bench.progress import announced
-from vllm_eagle_ext.measure.bench.results import PLAIN, Variant
+from vllm_eagle_ext.measure.bench.results import PLAIN, SCHEDULE_KEY, Variant
+from vllm_eagle_ext.measure.engine import machine
 
 pytestmark = pytest.mark.promise("`bench` measures no draft, stock vLLM and this package")
 TWO = {"drafts": [FAST, SLOW], "ks": [3, 5], "repeats": 2, "max_tokens": 64}
@@ -31,35 +30,38 @@ def test_stock_and_ours_are_neighbours():
 
 def test_every_second_repeat_runs_backwards():
     settings = settings_of(**TWO)
-    found = [one.engines for one in batches(settings, variants(settings))]
-    half = len(found) // 2
-    assert found[half:] == found[:half][::-1]
+    engines = [engines for _, engines in batches(settings, variants(settings))]
+    assert [len(at_once) for at_once in engines] == [1] * 18
+    assert engines[9:] == engines[:9][::-1]
 
 
 def test_engines_of_a_repeat_run_at_the_same_time_if_asked_to():
-    settings = settings_of(**TWO)
-    found = batches(settings, variants(settings))
-    assert [len(one.engines) for one in found] == [1] * 18
-    together = settings.model_copy(update={"together": True})
-    found = batches(together, variants(together))
-    assert [(one.repeat, len(one.engines)) for one in found] == [(0, 9), (1, 9)]
+    together = settings_of(**TWO, **{"together": True})
+    planned = batches(together, variants(together))
+    assert [(repeat, len(engines)) for repeat, engines in planned] == [(0, 9), (1, 9)]
 
 
 def test_every_k_is_held_in_one_engine_beside_no_draft():
+    """What is compared takes turns in changing order."""
     settings = MadeUpTune().settings()
-    (found,) = batches(settings, swept(settings))
-    held = tuple(Variant(kind="held", draft=FAST, k=k) for k in settings.ks)
-    assert found.engines == ((PLAIN,), held)
+    ((_, engines),) = batches(settings, swept(settings))
+    held = [Variant(kind="held", draft=FAST, k=k) for k in settings.ks]
+    assert engines == [[PLAIN], held]
     apart = settings.model_copy(update={"together": False})
-    assert [one.engines for one in batches(apart, swept(apart))] == [((PLAIN,),), (held,)]
+    assert [one for _, one in batches(apart, swept(apart))] == [[[PLAIN]], [held]]
+    first, second = ([one for _, one in turns(engines, number)] for number in (0, 1))
+    assert first == swept(settings) == second[::-1]
 
 
-def test_what_is_compared_takes_turns_in_changing_order():
+def test_a_held_k_and_one_that_is_served():
     settings = MadeUpTune().settings()
-    (found,) = batches(settings, swept(settings))
-    first, second = ([one for _, one in turns(found, number)] for number in (0, 1))
-    assert first == swept(settings)
-    assert second == first[::-1]
+    held = engine_arguments(settings, Variant(kind="held", draft=FAST, k=2))
+    assert held["speculative_config"]["num_speculative_tokens"] == 4
+    assert {k for _, _, k in held["speculative_config"][SCHEDULE_KEY]} == set(settings.ks)
+    assert held["scheduler_cls"].endswith("held_length.build_holding_scheduler")
+    fixed = engine_arguments(settings, Variant(kind="ours", draft=FAST, k=2))
+    assert fixed["speculative_config"]["num_speculative_tokens"] == 2
+    assert "scheduler_cls" not in fixed
 
 
 def test_prompts_change_from_round_to_round_and_not_from_length_to_length():
@@ -71,36 +73,33 @@ def test_prompts_change_from_round_to_round_and_not_from_length_to_length():
     assert len({tuple(prompt) for prompt in wave}) == 32
 
 
-@pytest.mark.parametrize(("found", "warned"), [(0.0, False), (1e6, True), (None, False)])
-def test_what_is_said_before_the_first_engine(monkeypatch, found, warned):
-    monkeypatch.setattr(progress, "load_average", lambda: found)
-    lines = list(announced(MadeUp().settings()))
-    assert "narrower intervals" in lines[0]
-    assert any(line.startswith("Warning: load average 1000000.0 on ") for line in lines) == warned
-
-
 @pytest.mark.parametrize(
     ("platform", "lacks", "said"), [("cpu", True, True), ("cpu", False, False), ("cuda", True, False)]
 )
-def test_a_dtype_without_a_kernel_is_said_before_the_first_engine(monkeypatch, platform, lacks, said):
-    monkeypatch.setattr(progress, "find_platform", lambda _: (platform, "as asked"))
-    monkeypatch.setattr(progress, "lacks_avx512", lambda: lacks)
-    for settings in (MadeUp().settings(), MadeUpTune().settings()):
-        assert (f"Warning: {BF16_FALLBACK}." in announced(settings)) is said
-    assert not list(progress.fallback_warning({"dtype": "float32"}))
+def test_a_dtype_without_a_kernel_is_said(monkeypatch, platform, lacks, said):
+    monkeypatch.setattr(machine, "find_platform", lambda _: (platform, "as asked"))
+    monkeypatch.setattr(machine, "lacks_avx512", lambda: lacks)
+    assert list(machine.fallback_warning({})) == [f"Warning: {BF16_FALLBACK}."] * said
+    assert not list(machine.fallback_warning({"dtype": "float32"}))
 
 
 def test_only_ours_is_given_our_options():
-    settings = settings_of(eagle_ext={"strict": False}, engine={"max_model_len": 64})
+    """Beside what other plugins are given in each."""
+    others = {"other_plugin": {"x": 1}}
+    settings = settings_of(
+        eagle_ext={"strict": False}, engine={"max_model_len": 64, "additional_config": others}
+    )
     ours, stock = (
         engine_arguments(settings, Variant(kind=kind, draft=FAST, k=3)) for kind in ("ours", "stock")
     )
-    assert ours.pop("additional_config") == {"eagle_ext": {"strict": False}}
+    assert ours.pop("additional_config") == {**others, "eagle_ext": {"strict": False}}
+    assert stock.pop("additional_config") == others
     assert ours == stock
     assert stock["speculative_config"] == {
         "method": "eagle3", "model": FAST, "num_speculative_tokens": 3
     }  # fmt: skip
-    assert engine_arguments(settings, PLAIN).keys() == {"seed", "max_model_len", "model"}
+    plain = engine_arguments(settings, PLAIN)
+    assert plain.keys() == {"seed", "max_model_len", "model", "additional_config"}
 
 
 def test_dummy_weights_are_the_targets_alone():

@@ -54,8 +54,8 @@ def test_a_step_is_a_step_of_the_target(answers, step_s):
 def test_metrics_of_steps():
     """A straggler moves nothing; waves behind each other are one load."""
     waves = [
-        TimedSteps([0.01, 0.01, 0.5], 12, 100, drafts=8, accepted=[6, 4]),
-        TimedSteps([0.01, 0.01, 0.01], 6, 100, drafts=4, accepted=[2]),
+        TimedSteps([0.01, 0.01, 0.5], 12, drafts=8, accepted=[6, 4]),
+        TimedSteps([0.01, 0.01, 0.01], 6, drafts=4, accepted=[2]),
     ]
     found = metrics_of_steps(waves)
     assert found["step_s"] == 0.01

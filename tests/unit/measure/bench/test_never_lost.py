@@ -19,9 +19,9 @@ from tests.support.engine import ROOT, TINY
 from tests.unit.measure.bench.made_up import MadeUp, MadeUpTune
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.cli.terminal import console as terminal
-from vllm_eagle_ext.measure.bench.progress import ProgressDisplay
 from vllm_eagle_ext.measure.bench.results import REPORT
 from vllm_eagle_ext.measure.bench.run import publish
+from vllm_eagle_ext.measure.bench.runner import Runner
 
 ODD = ["org/$\\frac{1}{0$", "org/$x$", "org/\udcff\udcfe", "org/[/bold]", "org/\x1b[31mred", "org/草稿"]
 
@@ -43,7 +43,8 @@ def test_any_name_of_a_draft(tmp_path, capsys, made, name):
     )
     publish(report, tmp_path, terminal())
     assert json.loads((tmp_path / REPORT).read_text())["settings"]["drafts"][0] == name
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".png"]
+    pictures = ["speedup.png"] if made is MadeUp else ["schedule.png", "speedup.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [REPORT, *pictures]
     said = capsys.readouterr().out
     assert "no picture" not in said
     assert "\x1b" not in said
@@ -51,10 +52,11 @@ def test_any_name_of_a_draft(tmp_path, capsys, made, name):
 
 @pytest.mark.parametrize("name", ODD)
 def test_any_name_while_it_is_measured(name):
-    with ProgressDisplay(Console(file=open(os.devnull, "w"), force_terminal=True)) as display:  # noqa: SIM115
-        display.stage("texts", 1)
-        display.show(f"ours {name}: starting")
-        display.progress.refresh()
+    console = Console(file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
+    with Runner(MadeUp().settings(), {}, Path("logs"), console) as runner:
+        runner.task = runner.progress.add_task("texts", total=1)
+        runner.show(f"ours {name}: starting")
+        runner.progress.refresh()
 
 
 def test_a_picture_that_fails_costs_only_itself(tmp_path, capsys, monkeypatch):
@@ -85,12 +87,11 @@ def test_a_report_is_written_where_tables_cannot_be_printed(tmp_path):
     assert rows(tmp_path)
 
 
-@pytest.mark.parametrize("command", ["bench", "tune"])
 @pytest.mark.parametrize("out", ["/proc/nothing", "/dev/null", "/dev/null/below", "file"])
-def test_an_out_that_cannot_be_is_refused_before_engines_start(tmp_path, command, out):
+def test_an_out_that_cannot_be_is_refused_before_engines_start(tmp_path, out):
     (tmp_path / "file").write_text("")
     out = str(tmp_path / out)
-    words = [command, str(TINY / "postnorm"), "--target", str(TINY / "target"), "--out", out]
+    words = ["bench", str(TINY / "postnorm"), "--target", str(TINY / "target"), "--out", out]
     result = CliRunner().invoke(app, words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"--out is '{out}/{REPORT}'" in result.stderr
@@ -103,21 +104,22 @@ from pathlib import Path
 import typer
 from tests.unit.measure.bench.made_up import MadeUp
 from vllm_eagle_ext.cli.terminal import Group, console, fail
-from vllm_eagle_ext.measure.bench.run import _Run, run_context
+from vllm_eagle_ext.measure.bench import run
+from vllm_eagle_ext.measure.bench.runner import Runner
 
 made, out = MadeUp(), Path(sys.argv[1])
 app = typer.Typer(cls=Group, pretty_exceptions_enable=False)
 
 @app.command()
 def measure():
-    def stages(runner):
-        runner.display.stage("texts", 9)
+    def run_stages(runner, context):
+        runner.task = runner.progress.add_task("texts", total=9)
         runner.measurements += made.records()[1]
         (out / "measuring").touch()
         {what}
-    run = _Run(made.settings(), {{}}, out, run_context([]), console())
+    run._run_stages = run_stages
     try:
-        run.measured(stages)
+        run.measure(Runner(made.settings(), {{}}, out, console()), out, run.run_context([]))
     except KeyboardInterrupt:
         fail("Interrupted.")
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
@@ -11,6 +10,7 @@ from vllm_eagle_ext.measure.bench.results import REPORT
 from vllm_eagle_ext.measure.bench.run import publish
 from vllm_eagle_ext.measure.bench.summary import summarise
 
+BOTH = ["schedule.png", "speedup.png"]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -23,34 +23,34 @@ def picture():
 
 
 @pytest.mark.parametrize(
-    ("made", "name"),
+    ("made", "names"),
     [
-        pytest.param(MadeUp(), "speedup.png", id="one of each"),
-        pytest.param(MadeUp(repeats=1, stock_error=STOCK_ERROR), "speedup.png", id="stock failed"),
-        pytest.param(MadeUp(kinds=("stock", "ours")), None, id="without none"),
-        pytest.param(MadeUp(kinds=("none",)), None, id="without a draft"),
+        pytest.param(MadeUp(), ["speedup.png"], id="one of each"),
+        pytest.param(MadeUp(repeats=1, stock_error=STOCK_ERROR), ["speedup.png"], id="stock failed"),
+        pytest.param(MadeUp(kinds=("stock", "ours")), [], id="without none"),
+        pytest.param(MadeUp(kinds=("none",)), [], id="without a draft"),
         pytest.param(
-            MadeUp(ks=(1, 3), drafts=(FAST, SLOW), concurrency=(1, 16)), "speedup.png", id="all"
+            MadeUp(ks=(1, 3), drafts=(FAST, SLOW), concurrency=(1, 16)), ["speedup.png"], id="all"
         ),
-        pytest.param(MadeUpTune(), "tune.png", id="tune"),
-        pytest.param(MadeUpTune(surface_only=True), "tune.png", id="surface alone"),
+        pytest.param(MadeUpTune(), BOTH, id="schedule"),
+        pytest.param(MadeUpTune(surface_only=True), ["schedule.png"], id="surface alone"),
     ],
 )
-def test_what_is_drawn(picture, made, name, tmp_path):
-    path = picture.draw(made.report(), tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ([name] if name else [])
-    if name:
-        assert path.read_bytes().startswith(PNG)
-        assert path.stat().st_size > 5000
+def test_what_is_drawn(picture, made, names, tmp_path):
+    assert sorted(picture.draw(made.report(), tmp_path)) == names
+    assert sorted(file.name for file in tmp_path.iterdir()) == names
+    for name in names:
+        assert (tmp_path / name).read_bytes().startswith(PNG)
+        assert (tmp_path / name).stat().st_size > 5000
 
 
 def test_nothing_to_draw(picture, tmp_path):
-    assert picture.draw(summarise(MadeUp().settings(), context(), [], []), tmp_path) is None
+    assert not list(picture.draw(summarise(MadeUp().settings(), context(), [], []), tmp_path))
 
 
 def test_each_variant_and_its_interval(picture):
     report = MadeUp(ks=(3, 5), concurrency=(1, 4, 16), jitter=0.05).report()
-    figure = picture._bench_plot(report)
+    figure = picture.speedup_plot(report, [row for row in report.rows if row.speedup])
     (panel,) = figure.axes
     shown = [bar.get_label() for bar in panel.containers]
     assert shown == [f"{whose}, K={k}" for k in (3, 5) for whose in ("plain vLLM", "this package")]
@@ -62,25 +62,11 @@ def test_each_variant_and_its_interval(picture):
     assert figure.get_suptitle().startswith("Speed-up against no draft: target-8B with fast-draft\n")
 
 
-def published(report, path) -> str:
-    console = Console(record=True, soft_wrap=True, width=80)
-    publish(report, path, console)
-    return console.export_text()
-
-
-def test_all_of_a_bench_in_its_folder(picture, tmp_path):
-    shown = published(MadeUp(concurrency=(1, 4)).report(), tmp_path)
-    assert "concurrency 4" in shown
-    assert shown.splitlines()[-1].endswith("report.json, speedup.png")
-    found = json.loads((tmp_path / REPORT).read_text())
-    assert found["advice"]
-    assert all(f"- {line}" in shown for line in found["advice"])
-    assert len(found["rows"]) == 6
-
-
 def test_without_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    shown = published(MadeUp().report(), tmp_path)
+    console = Console(record=True, soft_wrap=True, width=80)
+    publish(MadeUp().report(), tmp_path, console)
+    shown = console.export_text()
     assert "pip install '.[measure]'" in shown.splitlines()[-1]
-    assert "gives" in shown
+    assert "at concurrency 1 K=3" in shown
     assert [file.name for file in tmp_path.iterdir()] == [REPORT]

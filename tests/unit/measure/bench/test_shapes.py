@@ -85,7 +85,7 @@ def test_the_command_names_every_draft(tmp_path):
     line = command(dense_pair(LLAMA_8B["tiny"], tmp_path), **setting)
     assert line.index("--dummy") - line.index("bench") == 4
     assert line[line.index("--num-prompts") + 1] == "8"
-    assert '"max_model_len": 92, "seed": 1' in line[line.index("--engine") + 1]
+    assert '"max_model_len": 36, "seed": 1' in line[line.index("--engine") + 1]
     line = command(hybrid_pair(QWEN_27B["tiny"], tmp_path), **setting)
     assert line[line.index("-k") + 1] == "15"
     assert "enable_prefix_caching" in line[line.index("--engine") + 1]

@@ -8,20 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.measure.bench.made_up import FAST, MadeUpTune, load, memory_bound
+from tests.unit.measure.bench.made_up import FAST, MadeUpTune, expected_length, load, memory_bound
 from vllm_eagle_ext.measure.bench.engines import swept
 from vllm_eagle_ext.measure.bench.results import PLAIN, Variant
 from vllm_eagle_ext.measure.bench.surface import (
-    expected_length,
     gain_over_loads,
     mean_gain,
-    rate_of,
-    rates_by_position,
     surface_of,
 )
-
-RATES = st.floats(0, 1)
-KS = st.integers(1, 16)
 
 
 def swept_cells(made):
@@ -40,10 +34,6 @@ def test_the_surface_is_the_ratio_of_step_times():
         assert point.needed.low <= point.needed.median <= point.needed.high
         assert point.length == pytest.approx(expected_length(made.rate, k), rel=1e-3)
         assert point.gain == pytest.approx(point.length / point.needed.median)
-        if point.needed_rate is None:
-            assert point.needed.median > k + 1
-        else:
-            assert expected_length(point.needed_rate, k) == pytest.approx(point.needed.median) or not k
 
 
 def test_times_alone_give_the_surface():
@@ -71,34 +61,6 @@ def test_lengths_are_pooled_over_requests_and_not_over_contexts():
     for level in made.concurrency:
         assert surface[load(level, 64), 4].length == pytest.approx(1 + alone, rel=1e-3)
         assert surface[load(level, 512), 4].length == pytest.approx(1 + alone / 2, rel=1e-3)
-
-
-@settings(deadline=None)
-@given(RATES, KS)
-def test_a_length_and_its_rate(rate, k):
-    assert rate_of(expected_length(rate, k), k) == pytest.approx(rate, abs=1e-6)
-
-
-@settings(deadline=None)
-@given(RATES, KS)
-def test_the_expected_length_is_leviathans(rate, k):
-    length = expected_length(rate, k)
-    assert 1 <= length <= k + 1
-    if rate < 0.99:
-        assert length == pytest.approx((1 - rate ** (k + 1)) / (1 - rate))
-
-
-@settings(deadline=None)
-@given(st.floats(1, 20), KS)
-def test_a_length_that_k_tokens_do_not_reach_has_no_rate(length, k):
-    assert (rate_of(length, k) is None) == (length > k + 1)
-
-
-def test_rates_by_position():
-    made = MadeUpTune()
-    rates = rates_by_position(made.sweep())
-    assert rates == pytest.approx([made.rate**j for j in range(1, 5)], rel=1e-2)
-    assert rates_by_position(made.report_of([])) == []
 
 
 @settings(deadline=None)

@@ -42,19 +42,18 @@ def test_what_is_asked_for_is_free(free, workers, weights):
     assert share.utilization >= 0.01
 
 
-def test_a_tiny_pair_leaves_the_rest_to_others():
-    """What an engine gets it writes before it starts: a cache of 10 GiB takes seconds."""
-    assert share_of(LARGE, weights=10**8).utilization == pytest.approx(0.06)
-    assert share_of(Node(1024 * GIB, 900 * GIB), weights=10**8).utilization == pytest.approx(0.01)
-
-
-def test_large_weights_get_what_they_need_and_a_cache_of_their_size():
-    assert share_of(LARGE, weights=12 * GIB).utilization == pytest.approx(0.5)
-    assert share_of(LARGE, weights=30 * GIB).utilization == pytest.approx(0.75)
-
-
-def test_weights_that_are_not_here_yet_may_be_large():
-    assert share_of(LARGE, weights=None).utilization == pytest.approx(0.75)
+@pytest.mark.parametrize(
+    ("node", "weights", "share"),
+    [
+        (LARGE, 10**8, 0.06),  # what an engine gets it writes before it starts: the rest is for others
+        (Node(1024 * GIB, 900 * GIB), 10**8, 0.01),
+        (LARGE, 12 * GIB, 0.5),  # what they need, and a cache of their size
+        (LARGE, 30 * GIB, 0.75),
+        (LARGE, None, 0.75),  # not here yet, so they may be large
+    ],
+)
+def test_a_share_follows_the_weights(node, weights, share):
+    assert share_of(node, weights=weights).utilization == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
