@@ -6,6 +6,8 @@ compiled engines and stock vLLM beside: test_in_bf16.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -75,12 +77,25 @@ class BeforeAttention(Eagle3Reference):
         return query * torch.sigmoid(gate), None
 
 
+def with_permuted_norms(right):
+    norms = [right.weights[f"fc_norm.{number}.weight"] for number in (1, 2, 3, 4, 0)]
+    permuted = {f"fc_norm.{number}.weight": norm for number, norm in enumerate(norms)}
+    return replace(right, weights={**right.weights, **permuted})
+
+
+def without_gate(right):
+    """q_proj's first rows are taken for the query."""
+    name = "layers.0.self_attn.q_proj.weight"
+    kept = right.weights[name][: right.heads * right.head_dim]
+    return replace(right, gate_layout=None, weights={**right.weights, name: kept})
+
+
 # Each would pass for the engine's drafter if this proof could not fail.
 CONTROLS = {
-    "pre-norm feedback": ("postnorm", lambda right: right.with_pre_norm_feedback()),
-    "norms permuted": ("postnorm", lambda right: right.with_permuted_fc_norms([1, 2, 3, 4, 0])),
-    "gate dropped": ("gated", lambda right: right.with_gate_layout(None)),
-    "wrong layout": ("gated", lambda right: right.with_gate_layout("concat")),
+    "pre-norm feedback": ("postnorm", lambda right: replace(right, norm_output=False)),
+    "norms permuted": ("postnorm", with_permuted_norms),
+    "gate dropped": ("gated", without_gate),
+    "wrong layout": ("gated", lambda right: replace(right, gate_layout="concat")),
     "silu for sigmoid": ("gated", lambda right: Silu(**vars(right))),
     "gate before attention": ("gated", lambda right: BeforeAttention(**vars(right))),
 }

@@ -163,9 +163,7 @@ def reference_logits(folder: Path, family: str, layer_ids: Sequence[int], probe:
     if family in VLLMS:
         return over_the_vocabulary(_reference_choices(folder, family, layer_ids, probe))
     if family.startswith("dflash"):
-        reference = DFlashReference.load(
-            folder, probe.embed_tokens, probe.lm_head, causal=[False] * 2, windows=[None] * 2
-        )
+        reference = DFlashReference.load(folder, probe.embed_tokens, probe.lm_head)
         states = [state[:ROWS] for state in probe.aux(layer_ids)]
         return reference.logits(reference.context(states), int(probe.tokens[0]), STEPS)
     kind = MlaReference if family == "mla" else Eagle3Reference
@@ -185,9 +183,7 @@ def reference_logits(folder: Path, family: str, layer_ids: Sequence[int], probe:
 
 def _reference_choices(folder: Path, family: str, layer_ids: Sequence[int], probe: Probe) -> Choices:
     kind = DFlash2Reference if family == "dflash2" else DSparkReference
-    reference: Any = kind.load(
-        folder, probe.embed_tokens, probe.lm_head, causal=[False] * 2, windows=[None] * 2
-    )
+    reference: Any = kind.load(folder, probe.embed_tokens, probe.lm_head)
     if family == "dspark-speculators":
         d2t = read_tensors(folder)["d2t"]
         reference = replace(

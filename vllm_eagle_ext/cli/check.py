@@ -176,10 +176,10 @@ def rule(name: Annotated[str, typer.Argument(help="Name a rule as `check` prints
     Exits with 0, and with 2 if no rule has the name.
     """
     from vllm_eagle_ext.checkpoint.registry import families
-    from vllm_eagle_ext.checkpoint.rules import EARLY_RULES, RULES, rules_for
+    from vllm_eagle_ext.checkpoint.rules import every_rule, rules_for
     from vllm_eagle_ext.engine_rules import ENGINE_RULES, UNTESTED_RULES
 
-    rules = {each.name: each for each in (*EARLY_RULES, *RULES, *ENGINE_RULES, *UNTESTED_RULES)}
+    rules = {each.name: each for each in (*every_rule(), *ENGINE_RULES, *UNTESTED_RULES)}
     if name not in rules:
         close = get_close_matches(name, rules)
         fail(f"No rule is called {shown(name)}." + (f" Close: {', '.join(close)}." if close else ""))
